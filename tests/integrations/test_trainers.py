@@ -110,6 +110,19 @@ def test_transformers_logs_a_fallback_and_goes_on(tmp_path: Path) -> None:
     assert trainer.state.global_step == 4
 
 
+def test_training_goes_on_if_its_forward_is_replaced(tmp_path: Path) -> None:
+    model = Net()
+    plain = model.forward
+
+    def replacing(graph: Any, inputs: Any) -> Any:
+        model.forward = plain
+        return graph
+
+    trainer = trained(tmp_path, model, backend=replacing)
+    assert trainer.state.global_step == 4 and not figures(trainer.state.log_history)
+    trainer.train()  # which compiles it again
+
+
 def losses(rows: list[dict[str, Any]]) -> list[float]:
     return [float(row["loss"]) for row in rows if "loss" in row]
 
@@ -155,6 +168,8 @@ def fitted(folder: Path, model: nn.Module, **options: Any) -> Any:
 
     from torchproof.integrations.lightning import CompileCallback
 
+    optimizers = options.pop("optimizers", 1)
+
     class Module(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -164,10 +179,15 @@ def fitted(folder: Path, model: nn.Module, **options: Any) -> Any:
             x, labels = batch
             loss = nn.functional.cross_entropy(self.model(x), labels)
             self.log("loss", loss)
+            if not self.automatic_optimization:
+                self.manual_backward(loss)
+                for optimizer in self.optimizers():
+                    optimizer.step()
             return loss
 
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.5)
+        def configure_optimizers(self) -> list[torch.optim.Optimizer]:
+            sgd = torch.optim.SGD
+            return [sgd(self.parameters(), lr=0.5) for _ in range(optimizers)]
 
     class Kept(Logger):  # type: ignore[misc]
         name, version = "kept", 0
@@ -184,6 +204,7 @@ def fitted(folder: Path, model: nn.Module, **options: Any) -> Any:
     every = options.pop("log_every_n_steps", 2)
     accumulated = options.pop("accumulate_grad_batches", 1)
     plain = options.pop("plain", False)
+    module.automatic_optimization = optimizers == 1
     trainer = lightning.Trainer(
         accelerator="cpu",
         accumulate_grad_batches=accumulated,
@@ -202,21 +223,36 @@ def fitted(folder: Path, model: nn.Module, **options: Any) -> Any:
     return module, kept.rows
 
 
-def steps_of(rows: list[dict[str, Any]]) -> list[int]:
-    return [row["at"] for row in rows if "torchproof/fallbacks" in row]
+def steps_of(
+    rows: list[dict[str, Any]], name: str = "torchproof/fallbacks"
+) -> list[int]:
+    return [row["at"] for row in rows if name in row]
+
+
+@pytest.mark.parametrize("optimizers", [1, 2])
+def test_lightning_logs_at_the_steps_of_the_losses(
+    tmp_path: Path, optimizers: int
+) -> None:
+    _, rows = fitted(tmp_path, Scorer(), backend="eager", optimizers=optimizers)
+    assert steps_of(rows) == steps_of(rows, "loss") == [1, 3]
+
+
+def test_lightning_without_logging_of_steps_logs_at_the_end(tmp_path: Path) -> None:
+    _, rows = fitted(tmp_path, Scorer(), backend="eager", log_every_n_steps=0)
+    assert steps_of(rows) == [3]
 
 
 def test_lightning_logs_a_step_of_several_batches_once(tmp_path: Path) -> None:
     several = {"accumulate_grad_batches": 2, "log_every_n_steps": 1}
     _, rows = fitted(tmp_path, Scorer(), backend="eager", **several)
-    assert steps_of(rows) == [1, 2]
+    assert steps_of(rows) == [0, 1]
 
 
 def test_lightning_trains_compiled_and_logs(tmp_path: Path) -> None:
     torch.compiler.reset()  # a second model of the class would share code
     module, rows = fitted(tmp_path, Scorer(), backend="eager")
     logged = figures(rows)
-    assert steps_of(rows) == [2, 4] and set(logged[-1]) == NAMES
+    assert steps_of(rows) == [1, 3] and set(logged[-1]) == NAMES
     assert logged[-1]["compiled_share"] == 1
     assert torchproof.status(module.model).compiled_calls == 4
     assert set(module.state_dict()) == {"model.linear.weight", "model.linear.bias"}

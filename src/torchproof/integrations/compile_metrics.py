@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from torchproof import runtime
 
 if TYPE_CHECKING:
@@ -13,25 +15,29 @@ if TYPE_CHECKING:
 
 
 def status_of(model: Any) -> Status | None:
-    """The status of a compiled model; None if torchproof is switched off.
+    """The status of a compiled model; None if it works without being compiled.
 
-    Raises for what is no compiled model, as a package or a step of `torchproof.graph`.
+    That is so if torchproof is switched off, or something has replaced the compiled
+    forward of a module: no reason to end the program that is watched. Raises for what
+    is no compiled model, as a package or a step of `torchproof.graph`.
     """
-    try:
-        runtime.compiled_forward_of(model)  # `status` takes packages and steps too
-        return runtime.status(model)
-    except Exception:
-        if os.environ.get("TORCHPROOF_DISABLE") == "1":
-            return None
-        raise
+    works_plain = isinstance(model, nn.Module) or is_switched_off()
+    if works_plain and runtime.uncompiled_reason(model) is not None:
+        return None
+    runtime.compiled_forward_of(model)  # `status` takes packages and steps too
+    return runtime.status(model)
+
+
+def is_switched_off() -> bool:
+    return os.environ.get("TORCHPROOF_DISABLE") == "1"
 
 
 def compile_metrics(models: Iterable[Any]) -> dict[str, float]:
     """Counts and seconds since the models were compiled, added up.
 
     `torchproof/graph_breaks` is missing if it is unknown for one of them, as before it
-    is compiled, and `torchproof/compiled_share` before the first call; all are if
-    torchproof is switched off.
+    is compiled, and `torchproof/compiled_share` before the first call. Models that are
+    not compiled, or no longer, are left out; if all are, there are no figures.
     """
     found = [status for model in models if (status := status_of(model)) is not None]
     if not found:

@@ -15,7 +15,8 @@ def health(model: Any) -> dict[str, str]:
 
     A compiled model can answer in every state: it runs eager while it compiles, and
     after a fallback. Also takes packages of `torchproof.load`, which are compiled, and
-    steps of `torchproof.graph`, which are while they replay recordings.
+    steps of `torchproof.graph`, which are while they replay recordings. A module that
+    is not compiled, or no longer because its forward was replaced, is eager.
     """
     if not isinstance(model, nn.Module):
         if isinstance(model, runtime.DeployedModel):
@@ -27,8 +28,7 @@ def health(model: Any) -> dict[str, str]:
             return _answer(model.state, f"{step.strategy} + graph", why)
     status = status_of(model)
     if status is None:
-        why = "torchproof is switched off by TORCHPROOF_DISABLE=1"
-        return _answer("eager", "eager", why)
+        return _answer("eager", "eager", runtime.uncompiled_reason(model) or "")
     return _answer(status.state, status.strategy, status.reason)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 
 from torchproof import runtime
-from torchproof.integrations.compile_metrics import compile_metrics
+from torchproof.integrations.compile_metrics import compile_metrics, status_of
 
 
 class CompileCallback(Callback):
@@ -27,15 +27,19 @@ class CompileCallback(Callback):
         self._submodules = submodules
         self._options = options
         self._compiled: list[Any] = []
-        self._logged = 0  # the last step that was logged
+        self._stepped = 0  # optimizer steps so far
+        self._logged = -1  # the last step that was logged
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         names = self._submodules or ("",)
         models = [pl_module.get_submodule(name) for name in names]
-        known = {id(model) for model in self._compiled}
-        if {id(model) for model in models} != known:
+        is_other = {id(m) for m in models} != {id(m) for m in self._compiled}
+        if is_other or any(status_of(m) is None for m in models):
             self._compiled = [runtime.compile(m, **self._options) for m in models]
-        self._logged = trainer.global_step
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._stepped = trainer.global_step
+        self._logged = _step(trainer) - 1
 
     def on_train_batch_end(
         self,
@@ -45,17 +49,30 @@ class CompileCallback(Callback):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        if trainer.global_step % trainer.log_every_n_steps == 0:
-            self._log(trainer)
+        # With accumulated gradients, several batches belong to one step.
+        if trainer.global_step == self._stepped:
+            return
+        self._stepped = trainer.global_step
+        every = trainer.log_every_n_steps  # 0 switches it off
+        if every and (_step(trainer) + 1) % every == 0:
+            self._log(trainer, _step(trainer))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._log(trainer)
+        self._log(trainer, _step(trainer) - 1)  # the last batch has been counted
 
-    def _log(self, trainer: Trainer) -> None:
-        # With accumulated gradients, several batches belong to one step.
-        if trainer.global_step == self._logged:
+    def _log(self, trainer: Trainer, step: int) -> None:
+        if step == self._logged:
             return
-        self._logged = trainer.global_step
+        self._logged = step
         metrics = compile_metrics(self._compiled)
         for logger in trainer.loggers if metrics else ():
-            logger.log_metrics(metrics, step=trainer.global_step)
+            logger.log_metrics(metrics, step=step)
+
+
+def _step(trainer: Trainer) -> int:
+    """The step under which Lightning logs the losses of the batch that runs.
+
+    `trainer.global_step` would not fit: it counts each of several optimizers.
+    """
+    step: int = trainer.fit_loop.epoch_loop._batches_that_stepped
+    return step

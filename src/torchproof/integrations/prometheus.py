@@ -15,17 +15,17 @@ from prometheus_client.registry import Collector
 from torch import nn
 
 from torchproof import runtime
-from torchproof.integrations.compile_metrics import status_of
+from torchproof.integrations.compile_metrics import is_switched_off, status_of
 
 _COUNTERS = {
     "calls": "Calls of the model",
     "compiled_calls": "Calls that ran compiled code",
     "compiles": "Compilations",
     "recompiles": "Compilations of a function that had compiled code before",
-    "compile_seconds": "Seconds of compiling",
-    "fallbacks": "What runs eager instead of compiled, by kind of reason",
+    "compile_seconds": "Seconds of compiling, in the background too",
+    "fallbacks": "Parts that run eager instead of compiled, by kind of reason",
     "stalls": "Calls of the model that waited for the compiler",
-    "stall_seconds": "Seconds that they waited",
+    "stall_seconds": "Seconds that calls of the model waited for the compiler",
     "graph_hits": "Calls that a CUDA graph replayed",
     "graph_recordings": "Recordings of CUDA graphs, for which a call waits",
 }
@@ -42,12 +42,14 @@ class StatusCollector(Collector):
 
     Takes models of `torchproof.compile`, models with a pack of `torchproof.load`, and
     steps of `torchproof.graph`; packages, which count nothing, are refused. What is
-    unknown is left out. Counters begin again if a model is compiled or loaded again.
+    unknown is left out, and so is a model while its forward is replaced by another.
+    Counters begin again if a model is compiled or loaded again.
     """
 
     def __init__(self, /, **models: Any) -> None:
         for model in models.values():
-            _figures(model)  # raises if it was not compiled: now, not at each scrape
+            if not _is_graphed(model) and not is_switched_off():
+                runtime.compiled_forward_of(model)  # raises if it is not compiled
         self._models = models
         self._lock = threading.Lock()
         self._highest: dict[str, dict[_Series, float]] = {}
@@ -105,11 +107,10 @@ def _is_graphed(model: Any) -> bool:
 
 
 def _forward_of(model: Any) -> Any:
-    """What counts the calls of a model; None if nothing does, or `_figures` raises."""
-    try:
+    """What counts the calls of a model; None if nothing does."""
+    if runtime.uncompiled_reason(model) is None:
         return runtime.compiled_forward_of(model)
-    except Exception:
-        return None
+    return None
 
 
 def _figures(model: Any) -> dict[_Series, float]:

@@ -19,7 +19,11 @@ from transformers import (
 from transformers.utils import logging
 
 from torchproof import runtime
-from torchproof.integrations.compile_metrics import compile_metrics, status_of
+from torchproof.integrations.compile_metrics import (
+    compile_metrics,
+    is_switched_off,
+    status_of,
+)
 
 _log = logging.get_logger("transformers.torchproof")
 
@@ -48,7 +52,7 @@ class CompileCallback(TrainerCallback):
         # Not earlier: for mixed precision, accelerate replaces the model's forward
         # while the trainer prepares to train, and the compiled one with it.
         model = kwargs["model"]
-        if self._compiled is not model:
+        if self._compiled is not model or status_of(model) is None:
             self._compiled = runtime.compile(model, **self._options)
 
     def on_step_end(
@@ -75,6 +79,8 @@ class CompileCallback(TrainerCallback):
         if status is not None:
             write = _log.warning if status.fallbacks else _log.info
             write("%s", status)
+        elif not is_switched_off():
+            _log.warning("%s", runtime.uncompiled_reason(self._compiled))
 
     def _log(self) -> None:
         if metrics := compile_metrics([self._compiled]):

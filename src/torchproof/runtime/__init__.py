@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from torchproof.runtime.production import plan as plan
     from torchproof.runtime.production import retry as retry
     from torchproof.runtime.production import status as status
+    from torchproof.runtime.production import uncompiled_reason as uncompiled_reason
     from torchproof.runtime.status_report import FALLBACK_KINDS as FALLBACK_KINDS
     from torchproof.runtime.status_report import Status as Status
     from torchproof.runtime.steps import step as step

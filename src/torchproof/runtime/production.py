@@ -168,7 +168,18 @@ def compiled_forward_of(model: Any) -> CompiledForward:
         return forward
     if os.environ.get("TORCHPROOF_DISABLE") == "1":
         raise UserError("torchproof is switched off by TORCHPROOF_DISABLE=1")
-    raise UserError(f"{type(model).__name__} was not compiled by torchproof.compile")
+    why = f"{type(model).__name__} was not compiled by torchproof.compile"
+    replaced = ", or its forward was replaced since" if forward is not None else ""
+    raise UserError(why + (replaced if isinstance(model, nn.Module) else ""))
+
+
+def uncompiled_reason(model: Any) -> str | None:
+    """Why a model runs without torchproof; None if it is compiled."""
+    try:
+        compiled_forward_of(model)
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def deadline_s(argument: float | None) -> float:
