@@ -302,27 +302,35 @@ def _checked(
 def _module(target: Target) -> ModuleType:
     if target.kind == "workload":
         return importlib.import_module(WORKLOADS[target.where].module)
-    path = Path(target.where).resolve()
+    path, folder = Path(target.where).resolve(), Path.cwd()
     earlier = _loaded_earlier(path)
     try:
         if not target.where.endswith(".py"):
-            search_first(Path.cwd())
+            search_first(folder)
             return importlib.import_module(target.where)
         return _executed(path)
     except (Exception, SystemExit) as error:
         # A file may register something with torch that it can only register once.
         if earlier is not None:
             return earlier
-        hint = _found_in_cwd(error, target)
+        hint = _found_in(folder, error, target)
         raise raised(f"importing {target.where} failed", error, hint) from error
 
 
-def _found_in_cwd(error: BaseException, target: Target) -> str:
-    """What to do about a module that only the working directory contains."""
-    name = (getattr(error, "name", None) or "").partition(".")[0]
-    if not (isinstance(error, ModuleNotFoundError) and name):
+def _found_in(folder: Path, error: BaseException, target: Target) -> str:
+    """What to do about a module that only the working directory contains.
+
+    Empty if PYTHONPATH would not help: Python ignores it, the folder is searched and
+    lacks the module, or another process did not find it.
+    """
+    name = getattr(error, "name", None) or ""
+    if not isinstance(error, ModuleNotFoundError) or error.__cause__ is not None:
         return ""
-    if not (os.path.isfile(f"{name}.py") or os.path.isdir(name)):
+    if not name or "." in name or sys.flags.ignore_environment:
+        return ""
+    if any(os.path.realpath(entry) == str(folder) for entry in sys.path):
+        return ""
+    if not ((folder / f"{name}.py").is_file() or (folder / name).is_dir()):
         return ""
     return (
         f" ({name} is in the working directory, which python {target.where} does not"
