@@ -19,6 +19,7 @@ from torchproof.process import (
     Child,
     CpuShare,
     Ended,
+    Followed,
     ForkServer,
     Garbled,
     spawn,
@@ -90,6 +91,13 @@ def test_the_end_of_a_child_is_recognised(child: Child, last: str, ending: str) 
     fork = "os.fork() or (time.sleep(99), os._exit(0))"
     with pytest.raises(Ended, match=ending):
         child.ask({"run": f"{fork}; {last}"}, 60.0)
+
+
+def test_an_end_that_was_not_observed_is_told_as_such() -> None:
+    assert "os.exec" in (Followed([], "finished", 0).failure(script=True) or "")
+    assert "os.exec" in (Followed([], "finished", 3).failure(script=True) or "")
+    raised = [{"kind": "script_end", "code": 3, "error": "ValueError"}]
+    assert "os.exec" not in (Followed(raised, "finished", 3).failure(script=True) or "")
 
 
 def test_what_a_child_sent_before_it_ended_is_received(child: Child) -> None:

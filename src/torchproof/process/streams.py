@@ -65,12 +65,17 @@ class Followed:
             return f"the target {describe(self.code)}"
         if self.code and script:
             reason = self.last("script_end").get("error")
+            if not self.of("script_end"):
+                reason = "its end was not observed (os._exit or os.exec, for example)"
             why = f": {reason}" if reason else ""
             return f"the script failed with exit code {self.code}{why}"
         if self.code:
             return f"the child process failed with exit code {self.code}"
         if not self.of("environment"):
-            return "the target ended its process, for example with os._exit"
+            return (
+                "the target ended or replaced its process, for example with os._exit or"
+                " os.exec; nothing after that was observed"
+            )
         return None
 
 
