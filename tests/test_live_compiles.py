@@ -22,6 +22,7 @@ from torchproof.cli import compile_display
 from torchproof.cli.compile_display import LineChooser
 from torchproof.cli.output_relay import ScreenLines
 from torchproof.observe.stack_sampler import StackSampler
+from torchproof.observe.timeline import Recorder
 from torchproof.records.timeline import TimelineReader
 from torchproof.report import compile_status
 from torchproof.report.compile_status import LiveProcess, Status
@@ -155,16 +156,42 @@ def test_a_process_that_compiles_nothing_says_where_it_is() -> None:
     assert "1 compilation before" in status.rest and "at train.py:18" in status.rest
 
 
-def test_a_process_that_does_not_answer_is_not_said_to_be_anywhere() -> None:
+def test_of_a_process_that_does_not_answer_the_last_known_state_is_told() -> None:
     lines = Lines()
     lines.add("sampling", 0, on=True)
     lines.stack(1, None, "train.py:18")
     [status] = lines.now(11)
-    assert "last seen at train.py:18" in status.rest
-    assert "no sign of life for 10 s" in status.rest
+    assert status.head.startswith("no sign of life for 10 s")
+    assert status.rest == "until then nothing compiled yet, 1 s; at train.py:18 in main"
     lines.add("sampling", 11, on=False)  # it is asked to be silent: a timed command
     [status] = lines.now(31)
-    assert "no sign of life" not in status.rest and "train.py" not in status.rest
+    assert "no sign of life" not in status.line and "train.py" not in status.rest
+
+
+def test_a_phase_is_counted_while_its_process_answers() -> None:
+    lines = Lines()
+    lines.add("sampling", 0, on=True)
+    lines.frame(2)
+    lines.phase(3, "tracing")
+    lines.add("alive", 5)
+    assert lines.now(9)[0].head.endswith(": tracing, 6 s")
+    [status] = lines.now(45)
+    assert status.head.startswith("no sign of life for 40 s") and status.compiles
+    assert "until then compiling step (train.py:7) [0/0]: tracing, 2 s" in status.rest
+    lines.add("alive", 46)
+    assert lines.now(46)[0].head.endswith(": tracing, 43 s")
+
+
+def test_places_are_relative_to_the_folder_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = Lines()
+    lines.add("sampling", 0, on=True)
+    lines.stack(0, None, f"{tmp_path}/train.py:18")
+    assert "at train.py:18 in main" in lines.now(1)[0].rest
+    lines.frame(1, place=f"{tmp_path}/model.py:7")
+    assert "compiling step (model.py:7)" in lines.now(2)[0].head
 
 
 def test_a_worker_between_commands_is_not_shown() -> None:
@@ -282,6 +309,54 @@ def test_the_sampler_is_no_thread_that_a_program_sees_and_pauses() -> None:
     sampler._may_run.clear()  # for the rest of the tests
 
 
+# -- processes that are not heard ------------------------------------------------------
+
+LEAVES = """
+import os, signal, sys, time
+path = f"{sys.argv[2]}/{os.getpid()}.timeline"
+now = time.monotonic_ns() - 10**10
+with open(path, "w", buffering=1) as file:
+    file.write('{"do":"process","name":"breaks","ns":%d}\\n' % now)
+    file.write('{"do":"sampling","on":true,"ns":%d}\\n' % now)
+    ACT
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        ("os.execv('/bin/sleep', ['sleep', '60'])", "replaced itself by sleep"),
+        ("os.closerange(3, 64)", "closed the files of torchproof"),
+        ("os.kill(os.getpid(), signal.SIGSTOP)", "stopped by a signal"),
+        ("pass", "native code holds the GIL"),
+    ],
+)
+def test_why_nothing_is_heard_of_a_process(tmp_path: Path, act: str, why: str) -> None:
+    display = compile_display.CompileDisplay(tmp_path)
+    words = ["-c", LEAVES.replace("ACT", act), "torchproof.child", str(tmp_path)]
+    with subprocess.Popen([sys.executable, *words]) as child:
+        try:
+            deadline = time.monotonic() + 60
+            while not any(why in each.head for each in display.statuses()):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            child.kill()
+
+
+def test_nothing_is_written_to_a_file_that_the_target_opens(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.happened("one", "cache")
+    with (tmp_path / "mine").open("w") as mine:
+        os.dup2(mine.fileno(), recorder._file)  # as after `os.closerange`
+    recorder.happened("two", "cache")
+    os.close(recorder._file)
+    assert (tmp_path / "mine").read_text() == ""
+    [written] = tmp_path.glob("*.timeline")
+    assert "one" in written.read_text() and "two" not in written.read_text()
+
+
 # -- output above the table ------------------------------------------------------------
 
 
@@ -329,7 +404,8 @@ def test_output_without_a_line_end_is_split_and_not_lost() -> None:
 # -- real programs ---------------------------------------------------------------------
 
 HANGS = """
-import sys, time
+import os, sys, time
+os.mkdir("sub"); os.chdir("sub")
 def main():
     print("the program prints", flush=True)
     for n in range(100):
@@ -343,7 +419,7 @@ main()
 def alive(folder: Path) -> Iterator[psutil.Process]:
     for process in psutil.process_iter(["cmdline", "cwd", "status"]):
         mine = str(folder) in " ".join(process.info["cmdline"] or ())
-        mine = mine or process.info["cwd"] == str(folder)
+        mine = mine or Path(process.info["cwd"] or "/").is_relative_to(folder)
         if mine and process.info["status"] != psutil.STATUS_ZOMBIE:
             yield process
 
@@ -369,7 +445,7 @@ def test_a_terminal_shows_where_a_program_hangs_and_is_left_clean(
     (tmp_path / "hangs.py").write_text(HANGS)
 
     def when(sent: str) -> int | None:
-        if "at hangs.py:8 in main" not in sent:
+        if "at hangs.py:9 in main" not in sent:
             return None
         if number != signal.SIGKILL:
             return number

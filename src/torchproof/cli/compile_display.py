@@ -24,12 +24,15 @@ _PERIOD_S = 0.25
 _SHORT_S = 1.0  # what takes less is not told
 _AGAIN_S = 10.0  # after this time a line is repeated
 _MOST = 4  # threads that are shown on a terminal
+_STOPPED, _ENDED = {"T", "t"}, {"", "X", "Z"}  # states of a process
+_QUIET_NS = 1_500_000_000  # a process writes once in a second, unless it is paused
 
 
 class CompileDisplay:
     """Reads the timelines of a run while its processes write them."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
         self._reader = timeline.TimelineReader(folder, compile_status.LiveProcess)
         self._lock = threading.Lock()
         self._told = LineChooser()
@@ -37,7 +40,25 @@ class CompileDisplay:
     def statuses(self) -> list[compile_status.Status]:
         with self._lock:
             processes = [each for each in self._reader.update() if _is_child(each.pid)]
-            return compile_status.statuses(processes, time.monotonic_ns())
+            now_ns = time.monotonic_ns()
+            for each in processes:
+                each.is_stopped = _state(each.pid) in _STOPPED
+                quiet = now_ns - each.last_ns > _QUIET_NS
+                each.lost = self._why_lost(each.pid) if quiet else None
+            return compile_status.statuses(processes, now_ns)
+
+    def _why_lost(self, pid: int) -> str | None:
+        """A program that replaces the target has no file open to write its state to."""
+        try:
+            if _has_open(pid, timeline.file_of(self._folder, pid)):
+                return None
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+        except OSError:  # it has ended, or may not be looked at
+            return None
+        if b"\0torchproof." in command:
+            return "the target has closed the files of torchproof"
+        return f"the target has replaced itself by {name} (os.exec)"
 
     def rows(self) -> list[str]:
         """For a terminal; what may be cut comes last."""
@@ -94,10 +115,21 @@ class LineChooser:
 
 def _is_child(pid: int) -> bool:
     """Whether it is another process that runs; a zombie has ended."""
-    if pid == os.getpid():
-        return False
+    return pid != os.getpid() and _state(pid) not in _ENDED
+
+
+def _state(pid: int) -> str:
+    """The letter that Linux has for the state of a process; empty if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] not in {"Z", "X"}
+        return ""
+    return text.rpartition(")")[2].split()[0]
+
+
+def _has_open(pid: int, file: Path) -> bool:
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed since
+            if os.readlink(entry) == str(file):
+                return True
+    return False

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from torchproof.process import frames_of_threads
-from torchproof.records import plain_name, shown, whose
+from torchproof.records import plain_name, whose
 from torchproof.torch_private import compile_phases
 
 _PERIOD_S = 0.5
@@ -60,8 +60,7 @@ class StackSampler:
     def _run(self) -> None:
         for count in itertools.count():
             self._may_run.wait()
-            with contextlib.suppress(OSError):  # no working directory
-                self.sample()
+            self.sample()
             if count % 2 == 0:
                 self._write("alive")
             time.sleep(_PERIOD_S)
@@ -103,5 +102,5 @@ def _position(innermost: FrameType) -> Position:
 
 def _words(position: Position) -> dict[str, Any]:
     phase, file, line, function = position
-    place = None if file is None else f"{shown(file)}:{line}"
+    place = None if file is None else f"{file}:{line}"
     return {"phase": phase, "place": place, "function": function}

@@ -28,7 +28,6 @@ from torchproof.records import (
     is_resumed,
     one_line,
     plain_name,
-    shown,
     timeline,
     user_frame,
     whose,
@@ -117,6 +116,7 @@ class Recorder:
         self._local = threading.local()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._file = os.open(timeline.file_of(folder, self.pid), flags, 0o600)
+        self._identity = self._file_identity()
         # A program that runs for hours makes calls all the time, and compiles rarely.
         self.keeps_calls = timeline.TRACE in timeline.purposes()
         self.sampler = StackSampler(self._write)
@@ -179,7 +179,13 @@ class Recorder:
         line = {"do": do, "ns": time.monotonic_ns(), **values}
         text = json.dumps(line, separators=(",", ":"), default=str)
         with contextlib.suppress(OSError):  # a full disk must not fail the target
-            os.write(self._file, text.encode("utf-8", "backslashreplace") + b"\n")
+            # A target that closes all files may open its own under the same number.
+            if self._file_identity() == self._identity:
+                os.write(self._file, text.encode("utf-8", "backslashreplace") + b"\n")
+
+    def _file_identity(self) -> tuple[int, int]:
+        status = os.fstat(self._file)
+        return status.st_dev, status.st_ino
 
 
 class CallTimes:
@@ -321,7 +327,7 @@ class CompilerHooks:
         words: dict[str, Any] = {"function": function}
         if own:
             place = Frame(code.co_filename, code.co_firstlineno, code.co_name)
-            words["place"] = f"{shown(place.file)}:{definition(place).line}"
+            words["place"] = f"{place.file}:{definition(place).line}"
             if is_resumed(code.co_name):
                 words["after_break"] = True
         what = "compile"
@@ -360,7 +366,7 @@ class CompilerHooks:
         frame = user_frame(frames)
         details = {
             "explanation": reason["explanation"],
-            "place": f"{shown(frame.file)}:{frame.line}" if frame else None,
+            "place": f"{frame.file}:{frame.line}" if frame else None,
             "line": frame.code if frame else None,
             "gb_id": reason["gb_id"],
         }

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from torchproof.records.blame import shown
+
 VARIABLE = "TORCHPROOF_TIMELINE"  # the folder, for child processes
 PURPOSES_VARIABLE = "TORCHPROOF_TIMELINE_FOR"
 TRACE, LIVE = "trace", "live"  # a file in the end, a display of what goes on
@@ -88,7 +90,7 @@ class ProcessTimeline:
             case "describe":
                 span = self._open[int(line["id"])]
                 span.name = str(line["name"])
-                span.details.update(line["details"])
+                span.details.update(_details(line))
             case "end":
                 self._open.pop(int(line["id"])).end_ns = at
             case "span":
@@ -97,13 +99,13 @@ class ProcessTimeline:
                 self.spans.append(span)
             case "moment":
                 words = str(line["track"]), str(line["name"]), str(line["category"])
-                self.moments.append(Moment(*words, at, dict(line["details"])))
+                self.moments.append(Moment(*words, at, _details(line)))
             case "missing":
                 self.missing.append(str(line["message"]))
             case "sampling":
                 self.samples = bool(line["on"])
             case "stack":
-                words = line["phase"], line["place"], str(line["function"])
+                words = line["phase"], _place(line), str(line["function"])
                 self.stacks[str(line["track"])] = Stack(*words, at)
         self.last_ns = max(self.last_ns, at)
 
@@ -113,7 +115,17 @@ Process = TypeVar("Process", bound=ProcessTimeline)
 
 def _span(line: dict[str, Any], begin_ns: int) -> Span:
     words = str(line["track"]), str(line["name"]), str(line["category"])
-    return Span(*words, begin_ns, details=dict(line["details"]))
+    return Span(*words, begin_ns, details=_details(line))
+
+
+def _details(line: dict[str, Any]) -> dict[str, Any]:
+    details = dict(line["details"])
+    return details | {"place": _place(details)} if "place" in details else details
+
+
+def _place(words: dict[str, Any]) -> str | None:
+    """As a report has it; a process that went to another folder cannot know that."""
+    return None if words["place"] is None else shown(str(words["place"]))
 
 
 def purposes() -> list[str]:

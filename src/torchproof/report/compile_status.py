@@ -16,6 +16,8 @@ from torchproof.report import numbers
 
 _NS = 1e9
 _SILENT_S = 5.0  # a process that samples its stacks writes once in a second
+_STOPPED = "it is stopped by a signal or a debugger"
+_BLOCKED = "probably native code holds the GIL"
 _SAMPLED_S = 1.5  # after this time in a phase, a sample of it exists
 _COMPILING = {"compile", "phase", "cudagraph"}  # categories of spans
 _WAITING = "waiting for kernels"
@@ -54,6 +56,8 @@ class LiveProcess(ProcessTimeline):
     compiled: int = 0
     last: str = ""  # what was compiled last
     idle_since_ns: int = 0
+    is_stopped: bool = False
+    lost: str | None = None  # why nothing more will be heard of a process that runs
 
     def add(self, line: dict[str, Any]) -> None:
         super().add(line)
@@ -85,13 +89,19 @@ class LiveProcess(ProcessTimeline):
         if len(frames) == 1 and frames[0][-1].name == _WAITING:
             helpers = [each for each in threads if each is not frames[0]]
             threads = [[*frames[0], *min(helpers, key=_begin, default=())]]
-        return [self._compiling(spans, now_ns) for spans in threads]
+        known_ns = self._known_until(now_ns)
+        known = [self._compiling(spans, known_ns) for spans in threads]
+        return [self._with_silence(each, now_ns) for each in known]
 
     def idle(self, now_ns: int) -> Status | None:
         """None for a process that waits for a command."""
         commands = [each.name for each in self.spans if each.category == "command"]
         if self.runs_commands and not commands:
             return None
+        known_ns = self._known_until(now_ns)
+        return self._with_silence(self._idle(known_ns, commands), now_ns)
+
+    def _idle(self, now_ns: int, commands: Sequence[str]) -> Status:
         seconds = (now_ns - self.idle_since_ns) / _NS
         head = f"{self._who()}nothing compiled yet, {numbers.duration(seconds)}"
         rest = []
@@ -99,7 +109,7 @@ class LiveProcess(ProcessTimeline):
             head = f"{self._who()}no compilation for {numbers.duration(seconds)}"
             amount = numbers.amount(self.compiled, "compilation")
             rest.append(f"{amount} before, the last of {self.last}")
-        rest[:0] = [*(f"in {name}" for name in commands[-1:]), *self._where(now_ns)]
+        rest[:0] = [*(f"in {name}" for name in commands[-1:]), *self._where()]
         return Status(f"idle {self.pid}", head, "; ".join(rest), seconds, False)
 
     def _compiling(self, spans: Sequence[Span], now_ns: int) -> Status:
@@ -112,7 +122,7 @@ class LiveProcess(ProcessTimeline):
         )
         what = f"{self._who()}{doing}"
         in_phase = (now_ns - since_ns) / _NS
-        rest = [*_why(frame), *self._silence(now_ns)]
+        rest = list(_why(frame))
         if seconds - in_phase >= 1:
             rest.insert(0, f"{numbers.duration(seconds)} in all")
         head = f"{what}, {numbers.duration(in_phase)}"
@@ -130,32 +140,40 @@ class LiveProcess(ProcessTimeline):
         name = innermost.name if known else "Dynamo"
         stack = self.stacks.get(innermost.track)
         settled = (now_ns - innermost.begin_ns) / _NS > _SAMPLED_S
-        if stack is None or not settled or self._silent_s(now_ns) is not None:
+        if stack is None or not settled:
             return name, innermost.begin_ns
         if stack.phase not in _FINER or stack.phase == name:
             return name, innermost.begin_ns
         since_ns = max(stack.since_ns, innermost.begin_ns)
         return f"{name} ({stack.phase})", since_ns
 
-    def _where(self, now_ns: int) -> Iterator[str]:
+    def _where(self) -> Iterator[str]:
         """The user's line that runs, as the last sample found it."""
-        silence = list(self._silence(now_ns))
         stack = self.stacks.get("main thread")
-        if stack is not None and stack.place and (self.samples or silence):
-            seen = "last seen at" if silence else "at"
-            yield f"{seen} {stack.place} in {stack.function}"
-        yield from silence
+        if stack is not None and stack.place and self.samples:
+            yield f"at {stack.place} in {stack.function}"
 
-    def _silence(self, now_ns: int) -> Iterator[str]:
-        if (seconds := self._silent_s(now_ns)) is not None:
-            yield (
-                f"no sign of life for {numbers.duration(seconds)}: the process is"
-                " stopped, or native code holds the GIL"
-            )
+    # -- silence -----------------------------------------------------------------------
 
-    def _silent_s(self, now_ns: int) -> float | None:
+    def _why_silent(self, now_ns: int) -> str | None:
+        """None for a process that was heard lately, or asked to be silent."""
+        if self.lost or self.is_stopped:
+            return self.lost or _STOPPED
+        silent = self.samples and (now_ns - self.last_ns) / _NS > _SILENT_S
+        return _BLOCKED if silent else None
+
+    def _known_until(self, now_ns: int) -> int:
+        return self.last_ns if self._why_silent(now_ns) else now_ns
+
+    def _with_silence(self, known: Status, now_ns: int) -> Status:
+        """A state that was known last is not said to be the present one."""
+        if (why := self._why_silent(now_ns)) is None:
+            return known
         seconds = (now_ns - self.last_ns) / _NS
-        return seconds if self.samples and seconds > _SILENT_S else None
+        what = "not observed" if self.lost else "no sign of life"
+        head = f"{self._who()}{what} for {numbers.duration(seconds)}: {why}"
+        rest = f"until then {known.line.removeprefix(self._who())}"
+        return Status(f"{known.what}; {why}", head, rest, seconds, known.compiles)
 
     def _who(self) -> str:
         return f"{self.name}: " if self.runs_commands else ""
