@@ -171,3 +171,9 @@ def test_the_command_to_check_again_overwrites_no_file(files: str) -> None:
     run = replace(check(ITEM), command=command)
     [again] = labelled(render(run, "agent").splitlines(), "check again")
     assert again == "torchproof check train.py --train -- -o out"
+
+
+@pytest.mark.parametrize("command", ["", "torchproof check 'train.py"])
+def test_a_command_that_cannot_be_read_is_not_repeated(command: str) -> None:
+    text = render(replace(check(ITEM), command=command), "agent")
+    assert not labelled(text.splitlines(), "check again")

@@ -222,6 +222,27 @@ def test_other_lines_come_every_five_seconds(
     assert capsys.readouterr().err == "second 0\nsecond 5\nsecond 10\n"
 
 
+PRINTS = """
+import subprocess, sys, time
+from torchproof.cli import live_table
+live_table.FRAMES_PER_SECOND = 10
+shown = live_table.LiveTable(quiet={quiet})
+with shown.opened():
+    shown("timing eager")
+    text = "import sys, time; print('epoch 0', file=sys.stderr); sys.stderr.flush();"
+    text += "print('epoch 1', end='', file=sys.stderr); time.sleep(0.5)"
+    subprocess.run([sys.executable, "-c", text])
+print("the answer")
+"""
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_what_a_child_prints_is_above_the_table(quiet: bool) -> None:
+    seen = terminals.run(PRINTS.format(quiet=quiet))
+    assert seen.code == 0 and ("timing eager" in seen.sent) != quiet
+    assert [line for line in seen.screen if line] == ["epoch 0", "epoch 1"]
+
+
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     shown = LiveTable(quiet=True)
     shown("timing eager")

@@ -42,12 +42,15 @@ def test_functions_have_their_names(
 ) -> None:
     file = tmp_path / "model.py"
     file.write_text(SOURCE)
-    assert said(str(file), line, name) == f"compiling {shown}, call 1 of 3, 12 s"
+    assert (
+        said(str(file), line, name)
+        == f"began to compile {shown} in call 1 of 3 after 12 s"
+    )
 
 
 def test_functions_of_torch_are_the_model() -> None:
     file = "/lib/python3.11/site-packages/torch/_dynamo/external_utils.py"
-    assert said(file, 67, "inner") == "compiling Net, call 1 of 3, 12 s"
+    assert said(file, 67, "inner") == "began to compile Net in call 1 of 3 after 12 s"
 
 
 def said(file: str, line: int, name: str) -> str:

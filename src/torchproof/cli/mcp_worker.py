@@ -31,8 +31,8 @@ class _SentProgress:
     def show(self, state: SearchState) -> None:
         """The trials of a search, which no tool starts."""
 
-    def end(self) -> None:
-        """Nothing is on a terminal."""
+    def opened(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
 
 def main() -> None:

@@ -29,10 +29,8 @@ def progress(options: argparse.Namespace) -> Iterator[LiveTable]:
 
     end_as_interrupted()
     display = options.display or LiveTable(options.quiet)
-    try:
+    with display.opened():
         yield display
-    finally:
-        display.end()
 
 
 def end_as_interrupted() -> None:

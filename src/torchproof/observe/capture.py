@@ -91,9 +91,10 @@ class _ProgressReporter:
             return
         call = entry.get("call")
         of = f" of {self._planned}" if self._planned else ""
-        where = "" if call is None else f", call {call + 1}{of}"
+        where = "" if call is None else f" in call {call + 1}{of}"
         name = self._name(entry["metadata"]["dynamo_start"]["stack"][-1])
-        self._progress(f"compiling {name}{where}, {seconds:.0f} s")
+        # A terminal shows it until the next one begins, also when it has ended.
+        self._progress(f"began to compile {name}{where} after {seconds:.0f} s")
 
     def _name(self, record: Mapping[str, Any]) -> str:
         """The model's class, or a function by its qualified name."""

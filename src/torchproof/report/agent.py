@@ -235,8 +235,9 @@ def _next(run: Run) -> Iterator[str]:
     """Edits to try, and what shows whether all of it is better than before."""
     if codes := ", ".join(dict.fromkeys(f.code for f in commands.fixable(run))):
         yield f"edits to try ({codes}): {commands.of(run, 'fix', *_output(run))}"
-    if run.command and commands.kind(run.target) != "live":
-        yield f"check again: {commands.again(run)}"
+    command = commands.again(run)
+    if command is not None and commands.kind(run.target) != "live":
+        yield f"check again: {command}"
     yield f"then compare: torchproof compare {run.id} NEW_RUN --format agent"
     yield "explain: torchproof rule CODE"
 

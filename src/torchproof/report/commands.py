@@ -34,9 +34,14 @@ _AFTER_BASELINE = {"latency", "guards"}  # parts that use what part baseline mea
 ABLATED = "max_autotune;coordinate_descent_tuning;epilogue_fusion"
 
 
-def again(run: Run) -> str:
-    """The command of a run, without files that it refuses to overwrite."""
-    words = shlex.split(run.command)
+def again(run: Run) -> str | None:
+    """The command of a run, without files that it refuses to overwrite.
+
+    None if the run was not made by a command.
+    """
+    words = _words(run)
+    if not words:
+        return None
     cut = words.index("--") if "--" in words else len(words)
     kept, position = [], 0
     while position < cut:
@@ -46,7 +51,7 @@ def again(run: Run) -> str:
         elif not equals:
             position += 1
         position += 1
-    return shlex.join([*kept, *words[cut:]])
+    return shlex.join(["torchproof", *kept, *words[cut:]])
 
 
 def kind(target: str) -> str:

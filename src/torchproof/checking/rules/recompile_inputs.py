@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import place_in_text
@@ -121,13 +122,6 @@ def _marks_at_call(group: EventGroup) -> str:
         marked = []
     steps = [_before(each, group) for each in marked]
     every = [mark for each in marked for mark in each.sizes]
-    computed = [mark.argument.words for mark in every if not mark.argument.fixed]
-    if computed:
-        named = ", ".join(f"`{shorten(words)}`" for words in dict.fromkeys(computed))
-        steps.insert(
-            0,
-            f"assign {named} to a variable, pass it, and mark it in place of the call",
-        )
     if _is_forbidden(group):
         steps.insert(0, "drop dynamic=False")
     if every[1:]:
@@ -170,7 +164,26 @@ def _before(marks: Marks, group: EventGroup) -> str:
     place = group.frame
     is_place = place is not None and (place.file, place.line) == at
     where = "" if is_place else f" at {shown_briefly(at[0])}:{at[1]}"
-    return f"before {call}{where}, each time: {_marked(marks.sizes)}"
+    variables = _variables(marks.sizes)
+    code = [f"{name} = {shorten(words)}" for words, name in variables.items()]
+    code.append(_marked([_renamed(size, variables) for size in marks.sizes]))
+    passed = f", and pass {' and '.join(variables.values())}" if variables else ""
+    return f"before {call}{where}, each time: {'; '.join(code)}{passed}"
+
+
+def _variables(changing: Sequence[VaryingSize]) -> dict[str, str]:
+    """Names for arguments that are computed in the call: it must get what is marked."""
+    computed = [size.argument.words for size in changing if not size.argument.fixed]
+    words = list(dict.fromkeys(computed))
+    if len(words) == 1:
+        return {words[0]: "tensor"}
+    return {each: f"tensor_{number}" for number, each in enumerate(words, 1)}
+
+
+def _renamed(size: VaryingSize, variables: Mapping[str, str]) -> VaryingSize:
+    words = size.argument.words
+    argument = replace(size.argument, words=variables.get(words, words))
+    return size._replace(argument=argument)
 
 
 def _marked(changing: Sequence[VaryingSize]) -> str:
