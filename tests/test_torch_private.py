@@ -15,7 +15,7 @@ import torch
 
 import torchproof
 from torchproof.checking.rules import RULES
-from torchproof.records import is_missing_hook, untested_torch
+from torchproof.records import blame, is_missing_hook, untested_torch
 from torchproof.torch_private import contract, hooks
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -307,6 +307,16 @@ def test_inductor_is_stopped_before_it_generates_code() -> None:
         fn = torch.compile(lambda x: x.sin() + 1, mode="max-autotune-no-cudagraphs")
         assert torch.equal(fn(torch.zeros(3)), torch.ones(3))
     assert torch._dynamo.utils.counters["inductor"]["fxgraph_cache_miss"] == 0
+
+
+def test_code_that_inductor_writes_is_not_the_users(tmp_path: Path) -> None:
+    from torch._inductor.codecache import code_hash, get_path
+
+    name, _, path = get_path(code_hash("import torch"), "py")
+    assert blame.whose(path) == "generated"
+    assert blame.whose(str(tmp_path / name[1:3] / f"{name}.py")) == "generated"
+    assert blame.whose(str(tmp_path / "ab" / f"{name}.py")) == "user"
+    assert blame.whose(str(tmp_path / name[1:3] / "cab.py")) == "user"
 
 
 def test_files_that_torch_has_named_before_are_told_again() -> None:

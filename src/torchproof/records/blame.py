@@ -20,6 +20,8 @@ from torchproof.records.stacks import resumed_at as resumed_at
 _PACKAGE = Path(__file__).parent.parent.as_posix() + "/"
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/([^/]+)")
 _STANDARD = re.compile(r"/lib(?:64)?/python3\.\d+/|/python3\d+\.zip/")
+# Code that Inductor writes, in whichever folder: ab/cab..., a hash.
+_INDUCTOR = re.compile(r"/([a-z2-7]{2})/c\1[a-z2-7]{49}\.py$")
 _SOURCE = (".py", ".pyw")
 _COMPILER = {"torch", "functorch", "triton", "torchgen"}
 COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
@@ -37,7 +39,8 @@ class Place(NamedTuple):
 def whose(file: str) -> str:
     """The owner of a file: user, library, torch, standard, generated or torchproof."""
     path = file.replace("\\", "/")
-    if path.startswith("<") and not path.startswith("<ipython"):
+    in_memory = path.startswith("<") and not path.startswith("<ipython")
+    if in_memory or _INDUCTOR.search(path):
         return "generated"
     if "/torchproof/targets/workloads/" in path:
         return "user"
