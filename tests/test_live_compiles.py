@@ -76,8 +76,10 @@ def test_a_compilation_has_its_function_phase_time_and_reason() -> None:
     lines.phase(4, "pass.pattern_0", torch_name="pass.pattern_0")  # torch's own name
     lines.phase(4, "C++ compiler")
     [status] = lines.now(38)
-    assert status.head == "compiling step (train.py:7) [0/1]: C++ compiler, 34 s"
-    assert status.rest == "36 s in all; recompile: size 0 of x was 4, is 6"
+    assert status.head == "compiling step (train.py:7) [0/1]"
+    why = "recompile: size 0 of x was 4, is 6"
+    assert status.rest == f"C++ compiler, 34 s; 36 s in all; {why}"
+    assert status.line == f"{status.head}: {status.rest}"
     assert status.compiles and status.seconds == 36
 
 
@@ -92,7 +94,7 @@ def test_a_compilation_has_its_function_phase_time_and_reason() -> None:
 def test_why_it_compiles(compile_id: str, details: dict[str, Any], why: str) -> None:
     lines = Lines()
     lines.frame(0, compile_id, **details)
-    assert [status.rest for status in lines.now(0.5)] == [why]
+    assert [status.rest for status in lines.now(0.5)] == [f"Dynamo, 0 s; {why}"]
 
 
 def test_a_backward_graph_has_the_name_of_its_forward_function() -> None:
@@ -100,7 +102,7 @@ def test_a_backward_graph_has_the_name_of_its_forward_function() -> None:
     number = lines.frame(2, backward=True)
     [status] = lines.now(3)
     assert "the backward graph of step (train.py:7) [0/0]" in status.head
-    assert status.rest == ""
+    assert status.rest == "AOTAutograd, 1 s"
     lines.add("end", 4, id=number)
     lines.begin(5, "compile", "compile", compile_id="0/0", backward=True)
     [status] = lines.now(6)  # the forward graph was not compiled in this process
@@ -114,7 +116,7 @@ def test_threads_that_a_compilation_waits_for_are_its_phase() -> None:
     lines.phase(2, "C++ compiler", track="pool (2)")
     lines.phase(1, "C++ compiler", track="pool (1)")
     [status] = lines.now(10)
-    assert status.head == "compiling step (train.py:7) [0/0]: C++ compiler, 9 s"
+    assert status.line.startswith("compiling step (train.py:7) [0/0]: C++ compiler, 9")
 
 
 def test_what_belongs_to_no_compilation_happens_at_run_time() -> None:
@@ -135,11 +137,15 @@ def test_a_sample_tells_what_torch_has_no_event_for() -> None:
     lines.stack(1, "C++ compiler", "train.py:9")
     lines.add("alive", 4)
     [status] = lines.now(5)
-    assert ": Inductor: kernels (C++ compiler), 4 s" in status.head
-    lines.stack(5, "code generation", "train.py:9")  # says no more than torch's event
-    lines.add("alive", 5)
-    [status] = lines.now(6)
-    assert ": Inductor: kernels, 6 s" in status.head
+    assert ": Inductor: kernels (C++ compiler), 4 s" in status.line
+    number = lines.phase(5, "Inductor: scheduling")
+    lines.add("end", 5.2, id=number)
+    assert ": Inductor: kernels, 6 s" in lines.now(6)[0].line  # is it still so?
+    lines.add("alive", 8)
+    assert ": Inductor: kernels (C++ compiler), 3 s" in lines.now(8.4)[0].line
+    lines.stack(8, "code generation", "train.py:9")  # says no more than torch's event
+    [status] = lines.now(9)
+    assert ": Inductor: kernels, 9 s" in status.line
 
 
 def test_a_process_that_compiles_nothing_says_where_it_is() -> None:
@@ -174,12 +180,12 @@ def test_a_phase_is_counted_while_its_process_answers() -> None:
     lines.frame(2)
     lines.phase(3, "tracing")
     lines.add("alive", 5)
-    assert lines.now(9)[0].head.endswith(": tracing, 6 s")
+    assert lines.now(9)[0].rest.startswith("tracing, 6 s")
     [status] = lines.now(45)
     assert status.head.startswith("no sign of life for 40 s") and status.compiles
     assert "until then compiling step (train.py:7) [0/0]: tracing, 2 s" in status.rest
     lines.add("alive", 46)
-    assert lines.now(46)[0].head.endswith(": tracing, 43 s")
+    assert lines.now(46)[0].rest.startswith("tracing, 43 s")
 
 
 def test_places_are_relative_to_the_folder_of_the_user(
@@ -192,6 +198,18 @@ def test_places_are_relative_to_the_folder_of_the_user(
     assert "at train.py:18 in main" in lines.now(1)[0].rest
     lines.frame(1, place=f"{tmp_path}/model.py:7")
     assert "compiling step (model.py:7)" in lines.now(2)[0].head
+    lines = Lines()
+    lines.frame(1, place="/opt/lib/python3/site-packages/timm/layers/mlp.py:7")
+    assert "compiling step (timm/layers/mlp.py:7)" in lines.now(2)[0].head
+
+
+def test_a_program_that_has_ended_is_at_no_line() -> None:
+    lines = Lines()
+    lines.add("sampling", 0, on=True)
+    lines.stack(1, None, "train.py:18")
+    lines.add("exiting", 2)
+    [status] = lines.now(30)
+    assert status.line == "nothing compiled yet, 30 s; the interpreter is exiting"
 
 
 def test_a_worker_between_commands_is_not_shown() -> None:

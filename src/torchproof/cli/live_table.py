@@ -192,7 +192,8 @@ class LiveTable:
         from rich.text import Text
 
         def shown(text: str, style: str = "") -> Text:
-            return Text(line(text), style, no_wrap=True, overflow="ellipsis")
+            indent = " " * (len(text) - len(text.lstrip(" ")))
+            return Text(indent + line(text), style, no_wrap=True, overflow="ellipsis")
 
         # Rich asks for a frame while it holds its own lock: the board's is not taken.
         trials, parts = self._trials, list[Any]()

@@ -32,8 +32,6 @@ from torchproof.targets import Job, Options, Target, live
 # The file of the function that torch compiles in place of an object with `__call__`.
 AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
 _REPORTED = {"user", "library"}  # whose code is reported; torch's own is not
-# Names of functions around others, which tell nobody what is being compiled.
-_WRAPPING = {"inner", "wrapper", "wrapped", "wrapped_fn", "wrapped_func"}
 _WRAPPER_FIELDS = ("name", "what", "arguments", "off", "by_torchproof", "in_place")
 
 
@@ -102,7 +100,7 @@ class _ProgressReporter:
         frame = Frame(file, record["line"], record["name"])
         if entry := self._entries.get((file, frame.line, frame.function)):
             return entry
-        if frame.function in _WRAPPING or whose(file) not in _REPORTED:
+        if frame.function in timeline.WRAPPING or whose(file) not in _REPORTED:
             return self._compiled
         return qualified_name(definition(frame))
 

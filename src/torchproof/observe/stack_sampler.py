@@ -8,6 +8,7 @@ that the interpreter still runs: a library that holds the GIL stops this thread,
 from __future__ import annotations
 
 import _thread
+import atexit
 import contextlib
 import itertools
 import threading
@@ -41,6 +42,8 @@ class StackSampler:
         # for this one.
         self._started = True
         self._write("sampling", on=True)
+        # Threads do not run while the interpreter frees what torch has.
+        atexit.register(self._write, "exiting")
         self._may_run.set()
         _thread.start_new_thread(self._run, ())
 

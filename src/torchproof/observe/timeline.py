@@ -34,6 +34,8 @@ from torchproof.records import (
 )
 from torchproof.targets import name_of, script
 
+# Names of functions around others, which tell nobody what is being compiled.
+WRAPPING = {"inner", "wrapper", "wrapped", "wrapped_fn", "wrapped_func"}
 CALLS_KEPT = 200  # of one command of a worker: timed loops make thousands
 _WHOLE_COMPILE = "entire_frame_compile"
 _BACKWARD = "entire_backward_compile"
@@ -322,8 +324,8 @@ class CompilerHooks:
             self._local.compile_id = compile_id
         compile_id = self._local.__dict__.get("compile_id")
         own = code is not None and whose(code.co_filename) != "torch"
-        called = self._local.__dict__.get("callable") or _UNNAMED
-        function = plain_name(code.co_qualname) if own else called
+        called = self._local.__dict__.get("callable")
+        function = called or (plain_name(code.co_qualname) if own else _UNNAMED)
         words: dict[str, Any] = {"function": function}
         if own:
             place = Frame(code.co_filename, code.co_firstlineno, code.co_name)
@@ -401,8 +403,10 @@ class CompilerHooks:
 
 
 def _callable_of(frame: Any) -> str | None:
-    """What a function of torch calls: `Sequential`; None for other functions."""
-    if whose(frame.f_code.co_filename) != "torch":
+    """What torch's own function or a wrapper of a library calls: `Sequential`."""
+    code = frame.f_code
+    owner = whose(code.co_filename)
+    if owner != "torch" and (owner != "library" or code.co_name not in WRAPPING):
         return None
     called = frame.f_locals.get("fn", frame.f_locals.get("self"))
     return None if called is None else name_of(called)

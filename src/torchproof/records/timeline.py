@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from torchproof.records.blame import shown
+from torchproof.records.blame import shown_briefly
 
 VARIABLE = "TORCHPROOF_TIMELINE"  # the folder, for child processes
 PURPOSES_VARIABLE = "TORCHPROOF_TIMELINE_FOR"
@@ -68,6 +68,7 @@ class ProcessTimeline:
     missing: list[str] = field(default_factory=list)  # what torch gives no hook for
     runs_commands: bool = False
     samples: bool = False  # whether it looks at its stacks, and writes that it lives
+    exits: bool = False  # the program has ended, the interpreter has not
     stacks: dict[str, Stack] = field(default_factory=dict)  # by track
     _open: dict[int, Span] = field(default_factory=dict)
 
@@ -104,9 +105,11 @@ class ProcessTimeline:
                 self.missing.append(str(line["message"]))
             case "sampling":
                 self.samples = bool(line["on"])
+            case "exiting":
+                self.samples, self.exits = False, True
             case "stack":
-                words = line["phase"], _place(line), str(line["function"])
-                self.stacks[str(line["track"])] = Stack(*words, at)
+                stack = Stack(line["phase"], _place(line), str(line["function"]), at)
+                self.stacks[str(line["track"])] = stack
         self.last_ns = max(self.last_ns, at)
 
 
@@ -125,7 +128,7 @@ def _details(line: dict[str, Any]) -> dict[str, Any]:
 
 def _place(words: dict[str, Any]) -> str | None:
     """As a report has it; a process that went to another folder cannot know that."""
-    return None if words["place"] is None else shown(str(words["place"]))
+    return None if words["place"] is None else shown_briefly(str(words["place"]))
 
 
 def purposes() -> list[str]:

@@ -8,7 +8,7 @@ the user's line that runs while nothing compiles.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchproof.records import ProcessTimeline, Span
@@ -43,10 +43,11 @@ class Status:
     rest: str
     seconds: float
     compiles: bool
+    joint: str = "; "
 
     @property
     def line(self) -> str:
-        return f"{self.head}; {self.rest}" if self.rest else self.head
+        return f"{self.head}{self.joint}{self.rest}" if self.rest else self.head
 
 
 @dataclass
@@ -56,6 +57,7 @@ class LiveProcess(ProcessTimeline):
     compiled: int = 0
     last: str = ""  # what was compiled last
     idle_since_ns: int = 0
+    ended_ns: dict[str, int] = field(default_factory=dict)  # the last phase, by track
     is_stopped: bool = False
     lost: str | None = None  # why nothing more will be heard of a process that runs
 
@@ -64,6 +66,7 @@ class LiveProcess(ProcessTimeline):
         for span in self.spans:
             if span.end_ns is not None and span.category in _COMPILING:
                 self.idle_since_ns = max(self.idle_since_ns, span.end_ns)
+                self.ended_ns[span.track] = span.end_ns
                 self._count(span)
         if line["do"] == "process":  # a worker may become another
             self.idle_since_ns, self.compiled = self.begin_ns, 0
@@ -117,16 +120,17 @@ class LiveProcess(ProcessTimeline):
         first = frame or spans[0]
         seconds = (now_ns - first.begin_ns) / _NS
         phase, since_ns = self._phase(spans, now_ns)
-        doing = (
-            f"compiling {_label(frame)}: {phase}" if frame else f"{phase} at run time"
-        )
-        what = f"{self._who()}{doing}"
         in_phase = (now_ns - since_ns) / _NS
-        rest = list(_why(frame))
+        lasts = numbers.duration(in_phase)
+        if frame is None:
+            what = f"{self._who()}{phase} at run time"
+            return Status(what, f"{what}, {lasts}", "", seconds, True)
+        told = [f"{phase}, {lasts}", *_why(frame)]
         if seconds - in_phase >= 1:
-            rest.insert(0, f"{numbers.duration(seconds)} in all")
-        head = f"{what}, {numbers.duration(in_phase)}"
-        return Status(what, head, "; ".join(rest), seconds, True)
+            told.insert(1, f"{numbers.duration(seconds)} in all")
+        head = f"{self._who()}compiling {_label(frame)}"
+        what = f"{head}: {phase}"
+        return Status(what, head, "; ".join(told), seconds, True, joint=": ")
 
     def _phase(self, spans: Sequence[Span], now_ns: int) -> tuple[str, int]:
         """The innermost phase that has a name, and since when."""
@@ -137,18 +141,21 @@ class LiveProcess(ProcessTimeline):
             and each.details.get("torch_name") != each.name
         ]
         innermost = known[-1] if known else spans[-1]
-        name = innermost.name if known else "Dynamo"
+        outermost = "AOTAutograd" if innermost.details.get("backward") else "Dynamo"
+        name = innermost.name if known else outermost
         stack = self.stacks.get(innermost.track)
-        settled = (now_ns - innermost.begin_ns) / _NS > _SAMPLED_S
-        if stack is None or not settled:
+        # A sample may be of a phase that has ended since.
+        alone_ns = max(innermost.begin_ns, self.ended_ns.get(innermost.track, 0))
+        if stack is None or (now_ns - alone_ns) / _NS <= _SAMPLED_S:
             return name, innermost.begin_ns
         if stack.phase not in _FINER or stack.phase == name:
             return name, innermost.begin_ns
-        since_ns = max(stack.since_ns, innermost.begin_ns)
-        return f"{name} ({stack.phase})", since_ns
+        return f"{name} ({stack.phase})", max(stack.since_ns, alone_ns)
 
     def _where(self) -> Iterator[str]:
         """The user's line that runs, as the last sample found it."""
+        if self.exits:
+            yield "the interpreter is exiting"
         stack = self.stacks.get("main thread")
         if stack is not None and stack.place and self.samples:
             yield f"at {stack.place} in {stack.function}"
@@ -193,8 +200,8 @@ def _label(frame: Span) -> str:
     return f"{name} [{details.get('compile_id')}]"
 
 
-def _why(frame: Span | None) -> Iterator[str]:
-    if frame is None or frame.details.get("backward"):
+def _why(frame: Span) -> Iterator[str]:
+    if frame.details.get("backward"):
         return
     if reason := frame.details.get("reason"):
         yield f"recompile: {reason}"
