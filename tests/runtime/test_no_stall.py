@@ -8,8 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -83,6 +84,75 @@ def test_calls_are_answered_before_and_after_the_switch() -> None:
     assert told.compiled_calls == 2 and len(told.compilations) == 1, str(told)
     assert told.state == "compiled"
     assert sum(slow.began.values()) == 1 and not told.fallbacks
+
+
+class Tracing(Slow):
+    """Replaces a method of all modules meanwhile, as FX does."""
+
+    def __call__(self, gm: Any, inputs: Any) -> Any:
+        with mock.patch.object(nn.Module, "__getattr__", _getattr):
+            return super().__call__(gm, inputs)
+
+
+def _getattr(module: nn.Module, name: str, get: Any = nn.Module.__getattr__) -> Any:
+    return get(module, name)
+
+
+@pytest.fixture(params=[Slow, Tracing])
+def other(request: Any) -> Iterator[Slow]:
+    """The compiler of another model."""
+    compiler: Slow = request.param()
+    yield compiler
+    compiler.may_end.set()
+
+
+def compile_another(compiler: Slow) -> Any:
+    """A model that is compiling until its compiler may end."""
+    model = torchproof.compile(nn.Linear(4, 4), backend=compiler, wait=False)
+    model(torch.ones(2, 4))
+    wait_for(lambda: compiler.began, "nothing is compiled")
+    return model
+
+
+def test_no_call_waits_while_another_model_compiles(other: Slow) -> None:
+    """Torch compiles one thing at a time; its code may take minutes to generate."""
+    plain, model = twins(Net().eval(), backend="eager", wait=False)
+    assert_alike(plain, model, sample())
+    wait_until_idle(model)  # the next call would trace it again, and use its code
+    busy = compile_another(other)
+    call = threading.Thread(target=assert_alike, args=(plain, model, sample()))
+    call.start()
+    call.join(AGES_S / 10)
+    answered = not call.is_alive()
+    other.may_end.set()
+    call.join()
+    assert answered
+    status = torchproof.status(model)
+    assert status.state == "compiling" and status.totals.stalls == 0
+    wait_until_idle(busy)
+    assert_alike(plain, model, sample())
+    assert torchproof.status(model).state == "compiled"
+
+
+@pytest.mark.parametrize("other", [Tracing], indirect=True)
+def test_nothing_is_compiled_again_because_another_model_is_traced(
+    other: Slow,
+) -> None:
+    plain, model = twins(Net().eval(), backend="eager", wait=False)
+    for _ in range(2):
+        assert_alike(plain, model, sample())
+        wait_until_idle(model)
+    assert torchproof.status(model).compiled_calls == 1
+    busy = compile_another(other)
+    assert_alike(plain, model, sample())  # eager: its guards do not hold now
+    assert not torchproof.status(model).pending
+    other.may_end.set()
+    wait_until_idle(busy)
+    for _ in range(2):
+        assert_alike(plain, model, sample())
+    status = torchproof.status(model)
+    assert status.compiled_calls == 3 and status.recompiles == 0, str(status)
+    assert status.state == "compiled" and not model.forward.engine.has_prepared
 
 
 def test_code_that_is_prepared_for_another_size_leaves_the_state_compiled() -> None:

@@ -246,12 +246,29 @@ class Engine:
             with self.telemetry.stall():
                 return self._compile_once(conversion, state, until)
         prepared = self.background.prepared(conversion)
+        if self._waits_for_another(conversion.code, prepared):
+            self.telemetry.ran_eager()
+            return frames.eager_once(inner=False)
         if prepared is None:
             return self._eager_meanwhile(conversion, state)
         with self.telemetry.stall():
             answer = self._compile_once(conversion, state, until, prepared.job)
         self.background.forget(conversion.code, prepared)
         return answer
+
+    def _waits_for_another(self, code: CodeType, prepared: Prepared | None) -> bool:
+        """Whether to run eager because another thread compiles, perhaps for minutes.
+
+        Torch compiles one thing at a time. Calls do wait while one of them traces this
+        model: it is soon done, and they could change what it traces.
+        """
+        if not thread_state.another_thread_compiles():
+            return False
+        if prepared is None:
+            # FX replaces methods of nn.Module for all threads while it traces, so that
+            # code may only seem not to fit.
+            return self._storms.has_compiled(code) or self._unused[code] > 0
+        return not self._claims
 
     def _refusal(self, code: CodeType) -> Refusal | None:
         """Why a function is not compiled, from an earlier call or decided here."""
