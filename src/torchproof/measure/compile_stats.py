@@ -11,8 +11,10 @@ import os
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from torchproof.measure.replies import CacheUse, CompileCosts, Lookup
+from torchproof.observe import read_break
 
 CACHE_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 _COARSE_S = 0.05  # file times come from a clock that lags by some milliseconds
@@ -56,6 +58,7 @@ class CompileStats:
 
     def __init__(self) -> None:
         self._lookups = CacheLookups()
+        self._breaks: list[tuple[Any, ...]] = []  # by place and cause
         self._at_reset: Counter[str] = Counter()
         self._hooks = contextlib.ExitStack()
         self._open = False
@@ -73,6 +76,7 @@ class CompileStats:
 
         compile_costs.import_compiler(inductor=inductor)
         compile_costs.keep_every_compilation()
+        self._hooks.enter_context(compile_costs.graph_breaks(self._note_break))
         self._open = True
         if inductor:
             self.watch_cache()
@@ -84,6 +88,11 @@ class CompileStats:
         from torchproof.torch_private import compile_costs
 
         self._hooks.enter_context(compile_costs.cache_lookups(self._lookups.note))
+
+    def _note_break(self, text: str) -> None:
+        reason, frames = read_break(text)
+        place = (frames[-1].file, frames[-1].line) if frames else None
+        self._breaks.append((place, reason["type"]))
 
     def compilations(self) -> int:
         """Returns the number of compilations so far."""
@@ -111,8 +120,7 @@ class CompileStats:
             compile_s=phases | {"total": sum(phases.values())},
             counts={
                 "graphs": compile_costs.graph_count() - self._at_reset["graphs"],
-                "graph_breaks": compile_costs.break_count()
-                - self._at_reset["graph_breaks"],
+                "graph_breaks": len(set(self._breaks[self._at_reset["breaks"] :])),
                 "recompiles": sum(each.again for each in compilations),
                 "artifacts": sum(
                     not each.runtime and not each.failed for each in compilations
@@ -135,7 +143,7 @@ class CompileStats:
         self._at_reset = Counter(
             compilations=len(compile_costs.compilations()),
             graphs=compile_costs.graph_count(),
-            graph_breaks=compile_costs.break_count(),
+            breaks=len(self._breaks),
             lookups=len(self._lookups.lookups),
             **compile_costs.cache_counts(),
         )

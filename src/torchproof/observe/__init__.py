@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from torchproof.observe.step_detector import StepDetector as StepDetector
     from torchproof.observe.timeline import Recorder as Recorder
     from torchproof.observe.timeline import record_timeline as record_timeline
+    from torchproof.observe.trace_log import read_break as read_break
     from torchproof.observe.trace_log import read_folder as read_folder
     from torchproof.observe.unguarded_reads import Read as Read
     from torchproof.observe.unguarded_reads import reads_of as reads_of

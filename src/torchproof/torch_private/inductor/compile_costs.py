@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -80,10 +81,27 @@ def graph_count() -> int:
     return int(utils.counters["stats"]["unique_graphs"])
 
 
-def break_count() -> int:
-    """How often Dynamo ended a graph early so far."""
-    utils = importlib.import_module("torch._dynamo.utils")
-    return sum(utils.counters["graph_break"].values())
+@contextlib.contextmanager
+def graph_breaks(note: Callable[[str], None]) -> Iterator[None]:
+    """Calls `note` with torch's text of each graph break.
+
+    Torch's own counter lacks breaks at branches and those that skip a frame. A handler
+    of its trace would get all, but makes each compilation write its graphs and code.
+    """
+    logging = importlib.import_module("torch._logging")
+    write = logging.trace_structured
+
+    @functools.wraps(write)
+    def trace_structured(name: str, *args: Any, **kwargs: Any) -> None:
+        if name == "artifact":
+            values = signature.bind(name, *args, **kwargs).arguments
+            if values["metadata_fn"]().get("name") == "dynamo_graph_break_reason":
+                note(values["payload_fn"]())
+        write(name, *args, **kwargs)
+
+    signature = inspect.signature(write)
+    with patched(logging, "trace_structured", trace_structured):
+        yield
 
 
 def cache_counts() -> dict[str, int]:
