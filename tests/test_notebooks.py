@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from torchproof import ipython_magics
-from torchproof.records import UserError
+from torchproof.records import Run, UserError
 
 # In a process of its own: what Jupyter's libraries warn about is not our matter.
 EXECUTE = """
@@ -76,6 +76,38 @@ def test_check_in_a_notebook(tmp_path: Path) -> None:
     assert "<script" not in report["text/html"]
     [message] = lacks
     assert message["name"] == "stderr" and len(message["text"].splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [("1 / 0", "ZeroDivisionError"), ("def f(:", "SyntaxError")]
+)
+def test_an_error_in_a_cell_stops_the_notebook(
+    tmp_path: Path, code: str, error: str
+) -> None:
+    cell = f"%%torchproof check --effort quick\n{code}\nmodel, calls"
+    with pytest.raises(AssertionError, match=error) as raised:
+        outputs([BEGIN, cell], tmp_path)
+    assert "ipython_magics.py" not in str(raised.value)
+
+
+def test_an_interrupted_run_is_shown_and_stops_the_notebook(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("IPython.display")
+    run = Run(
+        id="1",
+        target="live:Net",
+        strategy="full",
+        environment={},
+        counts={},
+        verb="bench",
+        ending="interrupted",
+    )
+    monkeypatch.setitem(ipython_magics.VERBS, "bench", lambda *_, **__: run)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        ipython_magics._run(object(), "bench", (len, [1]), {})
+    assert "run 1" in raised.value._render_traceback_()[0]
+    assert "live:Net" in capsys.readouterr().out
 
 
 @pytest.mark.slow

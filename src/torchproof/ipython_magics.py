@@ -33,6 +33,14 @@ def load_ipython_extension(shell: Any) -> None:
     """Registers the magics; `%load_ext torchproof` calls this."""
 
     def torchproof(line: str, cell: str | None = None) -> Run | None:
+        """Checks a model of the session, measures it, fixes or tunes it.
+
+        %torchproof check|bench|fix|tune MODEL, CALLS [--FLAG VALUE]...
+
+        As a cell magic, %%torchproof runs the cell first. Its last expression is the
+        model with its calls; without one, the names model and calls are taken. Flags
+        are the keyword arguments of torchproof.check and so on: --effort quick.
+        """
         try:
             return (
                 _in_line(shell, line) if cell is None else _in_cell(shell, line, cell)
@@ -58,7 +66,7 @@ def _in_line(shell: Any, line: str) -> Run:
     return _run(shell, verb, value, flags)
 
 
-def _in_cell(shell: Any, line: str, cell: str) -> Run | None:
+def _in_cell(shell: Any, line: str, cell: str) -> Run:
     """Runs a cell, then the verb on the model and calls that it defines."""
     verb, _, words = line.strip().partition(" ")
     flags = _flags(words)
@@ -76,9 +84,14 @@ def _in_cell(shell: Any, line: str, cell: str) -> Run | None:
         exec(compile(tree, file, "exec"), namespace)
         if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), file, "eval"), namespace)
-    except Exception:
-        shell.showtraceback()
-        return None
+    except SyntaxError as error:
+        invalid = _InvalidCell(str(error))
+        table = shell.SyntaxTB
+        _show(invalid, table.structured_traceback(type(error), error, []))
+        raise invalid from None
+    except BaseException as error:
+        _show_from_the_cell(shell, error)
+        raise
     if not (isinstance(value, tuple) and len(value) == 2):
         lacks = [name for name in ("model", "calls") if name not in namespace]
         if lacks:
@@ -88,6 +101,22 @@ def _in_cell(shell: Any, line: str, cell: str) -> Run | None:
             )
         value = namespace["model"], namespace["calls"]
     return _run(shell, verb, value, flags)
+
+
+class _InvalidCell(Exception):
+    """A cell with a syntax error, which IPython would show with frames of the magic."""
+
+
+def _show(error: BaseException, lines: list[str]) -> None:
+    """Lets IPython show these lines for the error: it asks an error for its own."""
+    error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
+
+
+def _show_from_the_cell(shell: Any, error: BaseException) -> None:
+    """Shows an error of the cell as IPython does, without the frame of the magic."""
+    frames = error.__traceback__ and error.__traceback__.tb_next
+    table = shell.InteractiveTB
+    _show(error, table.structured_traceback(type(error), error, frames, tb_offset=0))
 
 
 def _assert_verb(verb: str) -> None:
@@ -103,13 +132,20 @@ def _run(shell: Any, verb: str, value: Any, flags: dict[str, Any]) -> Run:
             how: dict[str, Any] = {} if verb == "tune" else {"progress": show}
             # What the compiler logs would hide the report.
             flags.setdefault("quiet", True)
-            return VERBS[verb](target, calls, **how, **flags)
+            run = VERBS[verb](target, calls, **how, **flags)
     except TypeError as error:
         # Python's own message names the keyword, which is the flag.
         if "unexpected keyword argument" not in str(error):
             raise
         name = str(error).rpartition(" argument ")[2].strip("'")
         raise UserError(f"{verb} has no flag --{name.replace('_', '-')}") from None
+    if run.ending == "interrupted":
+        # Whoever stops a cell does not want the next ones to run.
+        importlib.import_module("IPython.display").display(run)
+        stopped = KeyboardInterrupt()
+        _show(stopped, [f"KeyboardInterrupt: saved as run {run.id}"])
+        raise stopped
+    return run
 
 
 def _pair(value: Any) -> tuple[Any, Any]:
