@@ -73,10 +73,11 @@ def environment(version: str, base: str, index: str | None) -> Path:
     pip.append("--disable-pip-version-check")
     from_index = ["--no-deps", "--index-url", index] if index else []
     subprocess.run([*pip, *from_index, f"torch=={version}"], check=True)
-    # The pin of torch is for development; every other pin holds here too.
+    # Each torch needs its own versions of these; every other pin holds here too.
     pins = (ROOT / "constraints.txt").read_text().splitlines()
     constraints = folder / "constraints.txt"
-    others = [pin for pin in pins if not re.match(r"(torch|triton)\b", pin)]
+    own = re.compile(r"(torch|triton|torchvision|setuptools)\b")
+    others = [pin for pin in pins if not own.match(pin)]
     constraints.write_text("\n".join([*others, f"torch=={version}", ""]))
     subprocess.run([*pip, "-c", str(constraints), "-e", f"{ROOT}[dev]"], check=True)
     (folder / ".installed").touch()
