@@ -82,6 +82,30 @@ def test_a_tick_ends_the_wait(child: Child) -> None:
         child.ask({}, None, stop)
 
 
+CLOSES_FILES = """
+import os, socket, sys
+from torchproof.process import Stream
+stream = Stream()
+stream.write("first")
+os.closerange(3, 64)
+ours, theirs = socket.socketpair()  # with the numbers that are free now
+stream.write("second")
+theirs.setblocking(False)
+try:
+    theirs.recv(100)
+except BlockingIOError:
+    sys.exit(7)
+"""
+
+
+def test_a_program_that_closes_all_files_goes_on_unobserved() -> None:
+    with spawn("-c", CLOSES_FILES) as started:
+        assert started.receive(60) == {"kind": "first"}
+        with pytest.raises(process.Ended):
+            started.receive(60)
+        assert started.wait(60) == 7
+
+
 @pytest.mark.parametrize(
     ("last", "ending"),
     [("os._exit(3)", "exit code 3"), ("os.kill(os.getpid(), 9)", "SIGKILL")],

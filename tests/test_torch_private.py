@@ -167,6 +167,23 @@ def test_check_skips_a_part_whose_hook_has_changed(tmp_path: Path) -> None:
     assert {finding["origin"] for finding in run["findings"]} <= {"static"}
 
 
+def test_a_script_that_fails_without_a_hook_has_failed(tmp_path: Path) -> None:
+    source = RENAMED.format(
+        module="torch._dynamo.output_graph",
+        owner="OutputGraph",
+        name="_call_user_compiler",
+        parameters="graph_module, example_inputs",
+    )
+    for end, code in (("", 0), ("raise ValueError('no data')", 2)):
+        called = "torch.compile(make()[0], backend='eager')(torch.ones(3))"
+        (tmp_path / "script.py").write_text(f"{source}\n{called}\n{end}\n")
+        command = ("check", "script.py", "--effort", "quick", "--skip", "static")
+        done = forked_commands.torchproof(*command, cwd=tmp_path)
+        assert done.returncode == code
+        assert "OutputGraph._call_user_compiler" in done.stdout
+        assert ("ValueError: no data" in done.stdout) == bool(code)
+
+
 def test_check_goes_on_without_a_hook_of_minor_use(tmp_path: Path) -> None:
     source = RENAMED.format(
         module="torch._dynamo.symbolic_convert",

@@ -117,10 +117,11 @@ def gather(
         by_kind.setdefault(entry["kind"], []).append(entry)
     counts = child.last("counts")
     lacks = {entry["feature"]: entry["message"] for entry in child.of("missing_hook")}
-    if not lacks.keys().isdisjoint({"trace", "breaks"}):
-        return Observation((), child.last("environment"), lacks=lacks)
+    is_observed = lacks.keys().isdisjoint({"trace", "breaks"})
+    if not is_observed:
+        by_kind, counts = {}, {}
     return Observation(
-        events=tuple(_events(by_kind, counts)),
+        events=tuple(_events(by_kind, counts)) if is_observed else (),
         environment=child.last("environment"),
         calls=counts.get("calls"),
         compiled_calls=counts.get("compiled_calls"),

@@ -48,6 +48,7 @@ class Channel:
         self._socket.settimeout(SLICE_S)
         self._sending = threading.Lock()
         self._buffer = bytearray()  # bytes after the last line that was received
+        self._identity = _identity(end.fileno())
 
     @classmethod
     def to_parent(cls) -> Channel:
@@ -96,8 +97,20 @@ class Channel:
             raise Ended("the other end is closed")
         self._buffer += chunk
 
+    def is_open(self) -> bool:
+        """Whether the socket is still this one: its number may be of another file."""
+        return _identity(self._socket.fileno()) == self._identity
+
     def close(self) -> None:
         self._socket.close()
+
+
+def _identity(number: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(number)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _decoded(line: bytes) -> Message:

@@ -31,7 +31,9 @@ class Stream:
         self._owner = os.getpid()
 
     def write(self, kind: str, **values: Any) -> None:
-        if os.getpid() == self._owner:
+        if os.getpid() != self._owner or not self._channel.is_open():
+            return  # a program may close all files that it did not open
+        with contextlib.suppress(Ended):  # then this process ends, or soon does
             self._channel.send({"kind": kind, **values})
 
 
@@ -74,7 +76,8 @@ class Followed:
         if not self.of("environment"):
             return (
                 "the target ended or replaced its process, for example with os._exit or"
-                " os.exec; nothing after that was observed"
+                " os.exec, or closed torchproof's files; nothing after that was"
+                " observed"
             )
         return None
 
