@@ -114,11 +114,24 @@ def test_find_edit_and_verify_without_running_the_target(tmp_path: Path) -> None
         assert last["exit_code"] == 0 and "verify: " not in text
         text, compared = await call(client, "compare", a=first["run"], b=last["run"])
         assert compared["exit_code"] == 0 and "gone: " in text
-        text, _ = await call(client, "explain", code="GB102", run=first["run"])
+        text, _ = await call(client, "explain", code="gb102", run=first["run"])
         rule, found = text.split("\n[\n", 1)
         assert "## Why" in rule and json.loads("[" + found)[0]["code"] == "GB102"
+        text, _ = await call(client, "explain", code="GB101", run=last["run"])
+        assert text.endswith(f"no finding of GB101 in run {last['run']}\n")
         rest, _ = await call(client, "show", run=first["run"], start=3)
         assert rest.startswith("exit code: 0\nto fix: ")
+
+    talk(tmp_path, script)
+
+
+def test_arguments_that_a_tool_does_not_have_are_refused(tmp_path: Path) -> None:
+    async def script(client: Client) -> None:
+        unknown = {"target": "no.py:make", "fail-on": "low"}
+        result = await client.call_tool("check", unknown)
+        assert result.is_error and "fail-on" in result.content[0].text
+        tools = (await client.list_tools()).tools
+        assert all(not tool.input_schema["additionalProperties"] for tool in tools)
 
     talk(tmp_path, script)
 
