@@ -79,6 +79,7 @@ class Search:
     quick: bool = False
     accepted: list[Edit] = field(default_factory=list)
     receipts: dict[object, Receipt] = field(default_factory=dict)  # by key of edit
+    before: dict[object, Proof] = field(default_factory=dict)  # each edit, by its key
     tried: dict[object, tuple[Edit, str]] = field(default_factory=dict)  # with why
     refusals: dict[str, Refusal] = field(default_factory=dict)  # by identity
     suggested: dict[object, Edit] = field(
@@ -266,6 +267,7 @@ class Fixer:
             first, *also = gone or edit.findings
             cured = replace(edit, tier=tier, finding=first, also=tuple(also))
             search.accepted.append(cured)
+            search.before[edit.key] = search.current
             search.receipts[edit.key] = receipt(search.current, proof)
             search.tried[edit.key] = edit, ""
         search.current = proof
@@ -389,10 +391,14 @@ class Fixer:
         """Drops each edit without which the result is the same."""
         left = {finding.identity for finding in search.current.open}
         quick = self._options.effort == "quick"
-        for edit in list(search.accepted) if len(search.accepted) > 1 else ():
+        for key in [edit.key for edit in search.accepted]:
+            if len(search.accepted) == 1:
+                break
+            at = [each.key for each in search.accepted].index(key)
+            edit = search.accepted[at]
             if quick and edit.replacements:  # needed when it was accepted
                 continue
-            others = [each for each in search.accepted if each is not edit]
+            others = search.accepted[:at] + search.accepted[at + 1 :]
             try:
                 overlay = overlay_of(others, self.sources.originals)
             except (Misfit, KeyError):
@@ -406,9 +412,21 @@ class Fixer:
             if edit.eases:
                 same = same and _not_easier(proof, search.current) is not None
             if same and self._reason(original, proof, cures) is None:
+                if at == len(others) - 1:
+                    others[-1] = _taking_over(search, edit, others[-1], proof)
                 search.accepted = others
                 search.tried[edit.key] = edit, "the other edits are enough"
                 search.current = proof
+
+
+def _taking_over(search: Search, dropped: Edit, last: Edit, proof: Proof) -> Edit:
+    """The last edit with the cures of the one before it, which it makes superfluous.
+
+    Its receipt begins where that of the other one did.
+    """
+    search.before[last.key] = search.before[dropped.key]
+    search.receipts[last.key] = receipt(search.before[dropped.key], proof)
+    return replace(last, also=(*last.also, *dropped.findings))
 
 
 _FEWER = ("graphs", "recompiles", "skipped_frames")
