@@ -197,7 +197,8 @@ def test_another_model_is_refused_and_other_weights_are_not(
     other = Net().eval()  # drawn anew
     want = other(*CALL)
     loaded = torchproof.load(pack, other)
-    assert torchproof.status(loaded).pack["used"]
+    status = torchproof.status(loaded)
+    assert status.pack["used"] and status.reason == "pack pack"
     torch.testing.assert_close(loaded(*CALL), want)
     larger = Net()
     larger.more = torch.nn.Linear(2, 2)

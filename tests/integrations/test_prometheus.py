@@ -265,7 +265,9 @@ def test_health_names_state_strategy_and_reason() -> None:
     broken = torchproof.compile(Doubler(), backend=failing)
     broken(ROW)
     assert health(broken)["state"] == "eager"
-    assert "no code today" in health(broken)["reason"]
+    reason = health(broken)["reason"]
+    assert reason.startswith("graph 1: compile error after ")
+    assert "no code today" in reason
     plain = torchproof.compile(Doubler(), strategy="eager")
     assert health(plain)["state"] == health(plain)["strategy"] == "eager"
 

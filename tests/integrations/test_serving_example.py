@@ -217,7 +217,8 @@ def test_from_its_pack_the_first_request_is_compiled(
         [sys.executable, "-m", *command], cwd=tmp_path / "serving", check=True
     )
     service = start(PACK="served-pack")
-    assert service.health()["state"] == "compiled"
+    health = service.health()
+    assert health["state"] == "compiled" and health["reason"] == "pack served-pack"
     assert_right_at_once(service)
     metrics = service.metrics()
     assert metrics["torchproof_compiled_calls_total"] >= len(ROWS)

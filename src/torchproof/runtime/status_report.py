@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 # What calls run now. "partly compiled": after a fallback, some functions run eager.
@@ -136,16 +137,17 @@ class Status:
 
     @property
     def reason(self) -> str:
-        """Why the latest fallback happened; else why nothing runs compiled, or why the
-        pack is not used; else `why`.
+        """What fell back last, and why; else why nothing runs compiled, or why the pack
+        is not used; else the pack, or `why`.
         """
         if self.fallbacks:
-            return self.fallbacks[-1].why
+            return _fallback(self.fallbacks[-1])
         if self.state == "eager" and self.strategy != "eager":
             notes = (n for n in self.notes if n.startswith(NOTHING_COMPILED))
             return next(notes, "no graph was captured")
-        if self.pack is not None and not self.pack["used"]:
-            return str(self.pack["why_not"])
+        if self.pack is not None:
+            used = f"pack {Path(self.pack['path']).name}"
+            return used if self.pack["used"] else str(self.pack["why_not"])
         return self.why
 
     @property
