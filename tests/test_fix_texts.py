@@ -127,6 +127,7 @@ for n in range(3, 7):
 """
 
 
+@pytest.mark.slow
 def test_an_argument_that_the_call_computes_is_marked_in_a_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,7 +79,11 @@ def test_check_in_a_notebook(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "error"), [("1 / 0", "ZeroDivisionError"), ("def f(:", "SyntaxError")]
+    ("code", "error"),
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        pytest.param("def f(:", "SyntaxError", marks=pytest.mark.slow),
+    ],
 )
 def test_an_error_in_a_cell_stops_the_notebook(
     tmp_path: Path, code: str, error: str

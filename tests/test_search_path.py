@@ -148,6 +148,7 @@ target.load(target.parse("inner/factory.py:make"))
 """
 
 
+@pytest.mark.slow
 def test_the_variable_is_not_named_where_it_does_not_help(project: Path) -> None:
     (project / "outer").mkdir()
     factory = project / "factory.py"

@@ -226,6 +226,7 @@ def test_state_and_inputs_that_are_written_to(tmp_path: Path) -> None:
             torch.testing.assert_close(mine, others)
 
 
+@pytest.mark.slow
 def test_a_process_without_the_models_code_gives_the_answers(tmp_path: Path) -> None:
     model = Mlp().eval()
     details = build(tmp_path, model, (X,), (torch.rand(7, 8),))

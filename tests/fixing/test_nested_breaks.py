@@ -54,6 +54,7 @@ def make():
 """
 
 
+@pytest.mark.slow
 def test_fewer_graphs_around_a_break_that_stays(tmp_path: Path) -> None:
     run = fixed(tmp_path, CALLED)
     (accepted,) = verified(run)

@@ -60,6 +60,7 @@ def warm_cache_of_rank_0() -> Path:
     variables = {
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "0"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "OMP_NUM_THREADS": "1",  # as the launcher sets it: it is part of the keys
     }
     subprocess.run(
         [sys.executable, "-c", program],

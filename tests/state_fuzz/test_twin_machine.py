@@ -40,6 +40,7 @@ def run(
     return machine.counts
 
 
+@pytest.mark.slow
 def test_models_do_what_their_twins_do() -> None:
     counts = run(TwinMachine, 5, steps=10)
     # To compile and record nothing is no way to pass.

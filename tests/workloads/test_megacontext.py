@@ -55,7 +55,7 @@ BASE = "return self.base(x, turn, at)"
         pytest.param(
             False, "recompile", "for entry in self.entries]", marks=pytest.mark.slow
         ),
-        (False, "no_op", BASE),
+        pytest.param(False, "no_op", BASE, marks=pytest.mark.slow),
     ],
 )
 def test_defect_is_found_at_its_line(

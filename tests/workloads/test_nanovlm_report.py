@@ -66,6 +66,7 @@ def test_the_report_tells_every_defect_of_the_original(found: Found) -> None:
     assert_tells(render(checked(found, ORIGINAL), "md"))
 
 
+@pytest.mark.slow
 def test_they_are_resolved_in_the_cured_one(
     found: Found, observed: Callable[..., Observation]
 ) -> None:
