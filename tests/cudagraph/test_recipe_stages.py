@@ -149,6 +149,7 @@ def test_nothing_of_eager_is_compiled(compiler: Compiler) -> None:
     assert not states(model) and not compiler.graphs
 
 
+@pytest.mark.slow
 def test_one_method_is_compiled_without_a_graph() -> None:
     plain, model = applied("core+graph:blocks.1")
     answers(model, plain, 2)

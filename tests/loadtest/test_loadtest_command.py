@@ -181,6 +181,7 @@ def test_a_process_that_dies_keeps_what_it_answered(folder: Path) -> None:
     assert done.returncode == 0  # requests were answered: the result says the rest
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_ends_with_the_timeout(folder: Path) -> None:
     done = loadtest(
         folder, "hangs_at_10", "--rate", "500", "--requests", "40", "--timeout", "5"

@@ -296,6 +296,7 @@ def test_a_late_backward_pass_is_reported_to_the_model_that_needs_it(
     assert torchproof.status(first).compile_s == before.compile_s
 
 
+@pytest.mark.slow
 def test_late_events_of_a_deleted_model_reach_no_other(
     fresh_compiler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,7 +83,8 @@ def test_a_float_rate_is_advised_to_be_a_tensor(found: Found) -> None:
 # -- the cured form --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("train", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("train", [False, True])
 def test_the_cured_step_is_two_graphs_and_nothing_is_found(
     observed: Callable[..., Observation], found: Found, train: bool
 ) -> None:
