@@ -384,7 +384,8 @@ def test_a_step_without_operations_to_compile(compiler: Compiler) -> None:
 # -- the compile process ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("train", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("train", [False, True])
 def test_a_graph_is_compiled_in_another_process(train: bool) -> None:
     model = Stack()
     backend = remote_graphs.Deferred({"dynamic": False})

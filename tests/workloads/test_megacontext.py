@@ -88,9 +88,8 @@ def _gist_net() -> tuple[str, int]:
     return code.co_filename, code.co_firstlineno
 
 
-@pytest.mark.parametrize(
-    ("train", "graphs"), [pytest.param(True, 3, marks=pytest.mark.slow), (False, 3)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("train", "graphs"), [(True, 3), (False, 3)])
 def test_cured_is_clean(
     train: bool, graphs: int, found: Found, observed: Callable[..., Observation]
 ) -> None:
