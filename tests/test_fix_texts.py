@@ -69,6 +69,8 @@ def test_a_value_alone_does_not_name_a_statement() -> None:
     assert expression_of(assigned) == "y.requires_grad = True"
     computed = Frame("net.py", 3, "forward", "y = x.item()")
     assert expression_of(computed) == "x.item()"
+    explained = Frame("net.py", 3, "forward", "return x.item()  # in Python")
+    assert expression_of(explained) == "x.item()"
 
 
 def test_torch_s_messages_for_keys_classes_and_missing_tensors() -> None:
@@ -101,9 +103,12 @@ def test_advice_of_torch_and_names_of_dynamo_are_no_values() -> None:
         ("y = (x.item() - start) % width", "x.item", "x.item() - start"),
         ("f(a, n.tolist(), dim=2) for a in b", "n.tolist", "n.tolist(), dim=2"),
         ("left, right = x[mask], y[mask]", "x[mask]", "x[mask], y[mask]"),
+        ("if p < self.rate:  # skip: the layer", "p <", "p < self.rate"),
+        ("y = f(x.item(),  # the (last)", "x.item", "x.item()"),
+        ("y = x[names['#']].item()  # one", "x[", "x[names['#']].item()"),
     ],
 )
-def test_marks_that_reach_too_far_end_at_a_bracket(
+def test_marks_that_reach_too_far_end_before_a_bracket_or_comment(
     code: str, first: str, expression: str
 ) -> None:
     start = code.index(first)

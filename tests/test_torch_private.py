@@ -140,6 +140,12 @@ def make():
 
     return fn, [(torch.ones(3),)] * 2
 """
+WITHOUT_COMPILER_HOOK = RENAMED.format(
+    module="torch._dynamo.output_graph",
+    owner="OutputGraph",
+    name="_call_user_compiler",
+    parameters="graph_module, example_inputs",
+)
 
 
 def checked(folder: Path, source: str, *flags: str) -> dict[str, Any]:
@@ -153,13 +159,7 @@ def checked(folder: Path, source: str, *flags: str) -> dict[str, Any]:
 
 
 def test_check_skips_a_part_whose_hook_has_changed(tmp_path: Path) -> None:
-    source = RENAMED.format(
-        module="torch._dynamo.output_graph",
-        owner="OutputGraph",
-        name="_call_user_compiler",
-        parameters="graph_module, example_inputs",
-    )
-    run = checked(tmp_path, source, "--effort", "quick")
+    run = checked(tmp_path, WITHOUT_COMPILER_HOOK, "--effort", "quick")
     part = run["parts"]["breaks"]
     assert part["status"] == "skipped"
     assert "OutputGraph._call_user_compiler" in part["why"]
@@ -168,15 +168,11 @@ def test_check_skips_a_part_whose_hook_has_changed(tmp_path: Path) -> None:
 
 
 def test_a_script_that_fails_without_a_hook_has_failed(tmp_path: Path) -> None:
-    source = RENAMED.format(
-        module="torch._dynamo.output_graph",
-        owner="OutputGraph",
-        name="_call_user_compiler",
-        parameters="graph_module, example_inputs",
-    )
     for end, code in (("", 0), ("raise ValueError('no data')", 2)):
         called = "torch.compile(make()[0], backend='eager')(torch.ones(3))"
-        (tmp_path / "script.py").write_text(f"{source}\n{called}\n{end}\n")
+        (tmp_path / "script.py").write_text(
+            f"{WITHOUT_COMPILER_HOOK}\n{called}\n{end}\n"
+        )
         command = ("check", "script.py", "--effort", "quick", "--skip", "static")
         done = forked_commands.torchproof(*command, cwd=tmp_path)
         assert done.returncode == code
