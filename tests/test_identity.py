@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchproof.records.identity import plain
@@ -55,6 +55,7 @@ CAUSES = (
 )
 
 
+@settings(deadline=None)  # machines may be busy
 @given(st.sampled_from(CAUSES), st.data())
 def test_values_and_lists_of_them_are_no_part_of_it(
     cause: str, data: st.DataObject
@@ -66,6 +67,7 @@ def test_values_and_lists_of_them_are_no_part_of_it(
     assert one.identity == other.identity, (plain(one.cause), plain(other.cause))
 
 
+@settings(deadline=None)  # machines may be busy
 @given(
     st.integers(1, 10**6),
     st.one_of(st.none(), st.integers(0, 10**6)),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchproof.cli import main
@@ -120,6 +120,7 @@ def test_names_in_errors_lists_and_logs(
         assert code in (0, 2) and (code == 0 or err.count("\n") == 1)
 
 
+@settings(deadline=None)  # machines may be busy
 @given(st.text())
 def test_any_text_becomes_one_that_can_be_printed(text: str) -> None:
     for made in (printable.seen(text), printable.line(text), printable.unbroken(text)):
@@ -129,6 +130,7 @@ def test_any_text_becomes_one_that_can_be_printed(text: str) -> None:
     assert "\n" not in str(UserError(text)) and not ACTS.search(str(UserError(text)))
 
 
+@settings(deadline=None)  # machines may be busy
 @given(st.text(alphabet="abc \u00e4\u4e2d`|\\"))
 def test_what_can_be_seen_stays(text: str) -> None:
     assert printable.seen(text) == text and printable.unbroken(text) == text

@@ -74,20 +74,21 @@ def recipes(draw: st.DrawFn) -> Recipe:
     )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(recipes())
 def test_what_is_written_is_read_back(recipe: Recipe) -> None:
     assert loads(recipe.dumps()) == recipe
     assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(TABLES)
 def test_the_standard_library_reads_every_table(table: dict[str, Any]) -> None:
     assert tomllib.loads(toml.dumps(table)) == table
 
 
 @pytest.mark.slow
+@settings(deadline=None)
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda t: t.encode()))
 def test_garbage_is_damaged_and_nothing_else(tmp_path_factory: Any, raw: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "garbage.toml"
@@ -96,7 +97,7 @@ def test_garbage_is_damaged_and_nothing_else(tmp_path_factory: Any, raw: bytes) 
         load(path)
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(recipes(), st.data())
 def test_a_truncated_file_is_damaged_or_a_recipe(recipe: Recipe, data: Any) -> None:
     text = recipe.dumps()
