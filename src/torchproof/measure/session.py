@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,8 @@ class Session:
         self.spare: Callable[[], WorkerProcess | None] = lambda: None
         self._thread = threading.local()  # several threads may start workers
         self._comparing = threading.Lock()
+        # Processes of later repeats after their first pass, by strategy and repeat.
+        self._ahead: dict[tuple[int, int], tuple[Commanded, FirstPass]] = {}
         self._processes = WorkerProcesses(quiet=plan.quiet)
 
     def set_deadline(self, seconds: float | None) -> None:
@@ -136,6 +139,11 @@ class Session:
                 self._await_early()
                 repeat = 0
                 while repeat < self.repeats and self._running():
+                    if repeat == 1 and not self.apart:
+                        self._start_early(repeat)
+                        self._await_early()
+                    elif repeat > 1:  # cold and warm first calls have been timed
+                        self._start_ahead(repeat)
                     self._measure_repeat(repeat)
                     repeat += 1
                 if self.plan.diagnoses:
@@ -159,10 +167,10 @@ class Session:
             break_costs=compiled.break_costs if compiled else None,
         )
 
-    def _start_early(self) -> None:
-        """Starts a worker for each core: they import torch beside the reference."""
-        for state in self.states[: os.cpu_count()]:
-            self.start(state, self.plan.job(state.spec, self.plan.shapes[0]), 0)
+    def _start_early(self, repeat: int = 0) -> None:
+        """Starts a worker for each core: they import torch side by side."""
+        for state in self._running()[: os.cpu_count()]:
+            self.start(state, self.plan.job(state.spec, self.plan.shapes[0]), repeat)
             assert state.process is not None
             state.process.tell("import_torch")
 
@@ -326,11 +334,43 @@ class Session:
                 group.append(state)
         return group
 
-    def has_room(self) -> bool:
+    def _start_ahead(self, repeat: int) -> None:
+        """Starts processes of this and later repeats side by side, while none is timed.
+
+        Each runs its first pass from warm caches. There are at most as many as cores,
+        and only while they fit in memory; the others start one by one.
+        """
+        waiting = [
+            (state, later)
+            for later in range(repeat, self.repeats)
+            for state in self._running()
+        ]
+        if self._ahead or not self.has_room(len(waiting)):
+            return
+        waiting = waiting[: os.cpu_count()]
+        self.progress(f"starting {len(waiting)} processes with warm caches")
+        with ThreadPoolExecutor(len(waiting)) as pool:
+            try:
+                list(pool.map(lambda each: self._first_pass_ahead(*each), waiting))
+            except BaseException:
+                self.close()  # the threads would wait for their processes
+                raise
+
+    def _first_pass_ahead(self, state: StrategyState, repeat: int) -> None:
+        variables = {**self.plan.environment, **state.environment}
+        job = self.plan.job(state.spec, self.plan.shapes[0])
+        with self.recording_failure(state):
+            process = self._processes.begin(job, variables, layout=repeat)
+            first = process.ask(FirstPass, "prepare", self.limit_s, answers=None)
+            self._ahead[id(state), repeat] = process, first
+
+    def has_room(self, count: int = 1) -> bool:
+        """Whether so many more processes fit in memory."""
+        needed = _ROOM * count
         host = psutil.virtual_memory().available
         cuda = free_vram() if self.largest["cuda"] else None
-        return host > _ROOM * self.largest["host"] and (
-            cuda is None or cuda > _ROOM * self.largest["cuda"]
+        return host > needed * self.largest["host"] and (
+            cuda is None or cuda > needed * self.largest["cuda"]
         )
 
     def begin(self, state: StrategyState, number: int = 0, repeat: int = 0) -> None:
@@ -340,7 +380,9 @@ class Session:
         self.progress(f"{label}: first call, {'warm' if repeat else 'cold'}")
         path = None if repeat else self._outputs_path(state, number)
         arguments: dict[str, Any] = {"answers": str(path) if path else None}
-        if number == 0:
+        if number == 0 and (id(state), repeat) in self._ahead:
+            state.process, first = self._ahead.pop((id(state), repeat))
+        elif number == 0:
             job = self.plan.job(state.spec, shape)
             self.start(state, job, repeat)
             first = state.ask(FirstPass, "prepare", self.limit_s, **arguments)
@@ -393,11 +435,13 @@ class Session:
         if not states:
             return 0
         longest_s = max(state.facts[number].pass_ms for state in states) / 1e3
-        fit = int(2 * self.plan.seconds / longest_s) if longest_s else stats.ROUNDS
-        return min(stats.ROUNDS, max(_FEWEST_ROUNDS, fit))
+        rounds = stats.rounds_per_repeat(self.plan.repeats)
+        fit = int(2 * self.plan.seconds / longest_s) if longest_s else rounds
+        return min(rounds, max(_FEWEST_ROUNDS, fit))
 
     def sample(self, state: StrategyState, number: int) -> None:
-        seconds = self.plan.seconds / self.plan.repeats / stats.ROUNDS
+        repeats = self.plan.repeats
+        seconds = self.plan.seconds / repeats / stats.rounds_per_repeat(repeats)
         reply = state.ask(Sampled, "sample", self.limit_s, seconds=seconds)
         times_ms = stats.kept(list(reply.times_ms), list(reply.interrupted))
         state.facts[number] = state.facts[number].sampled(times_ms, reply)

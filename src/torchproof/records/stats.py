@@ -102,6 +102,11 @@ def round_is_over(elapsed_ms: float, clean: int, round_ms: float = ROUND_MS) -> 
     return elapsed_ms >= round_ms * stretch
 
 
+def rounds_per_repeat(repeats: int) -> int:
+    """At most so many: the rounds of all repeats together last `--seconds`."""
+    return min(ROUNDS, max(LEAST_ROUNDS, REPEATS * ROUNDS // repeats))
+
+
 def kept(times_ms: Sequence[float], interrupted: Sequence[bool]) -> list[float]:
     """The samples that a round keeps: uninterrupted, evenly spread, not too many.
 
