@@ -54,6 +54,14 @@ def test_seconds_and_repeats_take_precedence(target: str) -> None:
     assert planned(target, effort="full", repeats=3, seconds=0.5) == (3, 0.5)
 
 
+@pytest.mark.parametrize("keyword", ["seconds", "repeats"])
+def test_a_zero_is_refused_and_not_taken_for_the_default(
+    target: str, keyword: str
+) -> None:
+    with pytest.raises(UserError, match=keyword):
+        api.bench(target, **{keyword: 0})  # type: ignore[arg-type]
+
+
 def test_the_flag_reaches_the_plan(target: str) -> None:
     with pytest.raises(Planned) as caught:
         verbs.main(["bench", target, "-q", "--effort", "quick"])

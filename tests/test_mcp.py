@@ -158,6 +158,55 @@ def test_errors_are_the_line_of_the_command_line(
     assert flag == "torchproof: error: '--write' is not a target, run or code"
 
 
+def values_for(schema: dict[str, Any]) -> list[Any]:
+    """Values for an argument, those that equal a default of the command line first."""
+    kinds = [schema, *schema.get("anyOf", ())]
+    if choices := [value for kind in kinds for value in kind.get("enum", ())]:
+        return choices
+    types = {kind.get("type") for kind in kinds}
+    if "boolean" in types:
+        return [True]
+    if "array" in types:
+        return [["normal", "--high"]]
+    return [1, 2.5] if "number" in types else ["normal", "high", "text", "0", "False"]
+
+
+def test_each_given_argument_reaches_the_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commands: list[list[str]] = []
+
+    async def record(words: list[str], context: Any) -> mcp_server._Answer:
+        commands.append(words)
+        return mcp_server._Answer(0, "text", ())
+
+    async def calls() -> list[tuple[str, Any]]:
+        given = []
+        for tool in await (server := mcp_server.server()).list_tools():
+            if tool.name not in ("check", "fix", "bench"):
+                continue
+            arguments = {**tool.input_schema["properties"]}
+            del arguments["target"]
+            for name, schema in arguments.items():
+                for value in values_for(schema):
+                    call = {"target": "model.py:make", name: value}
+                    result = await server.call_tool(tool.name, call)
+                    assert not result.is_error, (tool.name, call)
+                    given.append((name, value))
+        return given
+
+    monkeypatch.setattr(mcp_server, "_run", record)
+    given = anyio.run(calls)
+    assert len(given) == len(commands) > 100
+    for (name, value), words in zip(given, commands, strict=True):
+        options = verbs.parsed([*words])
+        assert options.target == "model.py:make" and options.format == "agent"
+        field = {"arguments": "script"}.get(name, name)
+        assert getattr(options, field) == value, words
+        # Its own defaults, too, so that those of the command line do not matter.
+        assert any(word.startswith("--effort=") for word in words)
+
+
 def gone(pids: list[int], within_s: float = 60.0) -> bool:
     until = time.monotonic() + within_s
     while time.monotonic() < until:

@@ -337,13 +337,16 @@ def _bench(
     more = {"effort": effort != "normal", "profile or --repeats": profile or repeats}
     _assert_as_written(target, options, bench_options, more)
     usual = measure.bench_plan.sampling(effort)
+    for name, value in (("seconds", seconds), ("repeats", repeats)):
+        if value is not None and value <= 0:
+            raise UserError(f"{name}={value}: give a positive number")
     store.assert_writable(save_in)
     started = datetime.datetime.now()
     plan = replace(
         _plan(target, options, bench_options),
         profiles=profile,
-        seconds=seconds or usual.seconds,
-        repeats=repeats or usual.repeats,
+        seconds=usual.seconds if seconds is None else seconds,
+        repeats=usual.repeats if repeats is None else repeats,
     )
     # A plain run, in one process, could not join the ranks' collectives.
     counted = bench_options.ranks is None and target.kind != "script"

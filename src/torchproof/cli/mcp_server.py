@@ -32,7 +32,6 @@ MOST_CHARACTERS = 20_000  # of an answer; `show` has the rest
 _GRACE_S = 10.0  # for a cancelled verb to save what it has
 _POLL_S = 0.2
 _PULSE_S = 5.0  # between notifications while a verb tells nothing
-_DEFAULTS = ("normal", "high")  # of --effort and --fail-on
 _AGENT = ("-q", "--format=agent")
 _INSTRUCTIONS = """
 Finds out why a PyTorch model compiles badly, proves fixes, and measures the gain.
@@ -319,13 +318,16 @@ async def show(
 
 
 def _flags(**values: Any) -> list[str]:
-    """Flags of the command line; those with its defaults are left out."""
+    """Flags of the command line; False, None and "" stand for arguments not given.
+
+    Defaults of the command line are passed too: what a value means depends on its flag.
+    """
     flags = []
     for name, value in values.items():
         flag = f"--{name.replace('_', '-')}"
         if value is True:
             flags.append(flag)
-        elif value not in (False, None, "", *_DEFAULTS):
+        elif value is not False and value is not None and value != "":
             flags.append(f"{flag}={value}")
     return flags
 
