@@ -447,6 +447,11 @@ def _loadtest(
 
 
 def _assert_servable(target: Target, options: Options) -> None:
+    if target.kind == "script":
+        raise UserError(
+            f"{target.text} is a script, and loadtest serves the calls of a factory:"
+            f" {targets.instead_of_script(target, 'loadtest')}"
+        )
     if not target.can_run_again:
         raise UserError(
             f"{target.text} is a {target.form}: loadtest needs a workload or a factory,"

@@ -88,6 +88,7 @@ def observe_parts(
     if "breaks" in parts:
         progress.enter("breaks", options.timeout_s)
         observation = observe(target, options, progress)
+        observation = replace(observation, as_written=options.as_written)
         breaks_s = round(time.monotonic() - begin, 2)
     observation, measured = _measured(
         observation, target, options, parts, progress=progress

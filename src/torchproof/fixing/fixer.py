@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import datetime
 import functools
 import itertools
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,10 +49,9 @@ from torchproof.records import (
     Run,
     Tier,
     UserError,
-    blame,
     store,
 )
-from torchproof.targets import Options, Target, assert_size
+from torchproof.targets import Options, Target, assert_size, instead_of_script
 from torchproof.targets import parse as parse_target
 
 Progress = Callable[[str], None]
@@ -579,37 +576,6 @@ def _saved(options: Options, fix_options: FixOptions) -> dict[str, Any]:
     }
 
 
-def _instead_of_script(target: Target) -> str:
-    """Which factory to name or to write, and the command for it."""
-    file = target.where
-    body = blame.tree_of(file).body
-    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
-    factories = [each.name for each in functions if _returns_pair(each)]
-    if factories:
-        return f"name its factory: torchproof fix {file}:{factories[0]}"
-    what = "add a factory to it"
-    if not re.search(r"^if __name__ ==", "".join(blame.lines_of(file)), re.MULTILINE):
-        # To import it for its factory would run all of it.
-        file = str(Path(file).with_name(f"{Path(file).stem}_target.py"))
-        what = f"write a factory into {file}"
-    return (
-        f"{what}, `def make(): return model, [(inputs,)]`, and run: torchproof fix"
-        f" {file}:make"
-    )
-
-
-def _returns_pair(function: ast.FunctionDef) -> bool:
-    """Whether it can be called without arguments and returns two values."""
-    given = function.args
-    required = len(given.posonlyargs + given.args) - len(given.defaults)
-    return not required and any(
-        isinstance(node, ast.Return)
-        and isinstance(node.value, ast.Tuple)
-        and len(node.value.elts) == 2
-        for node in ast.walk(function)
-    )
-
-
 def _assert_possible(target: Target, options: Options, fix_options: FixOptions) -> None:
     if target.kind in {"trace", "source"}:
         raise UserError(
@@ -624,7 +590,7 @@ def _assert_possible(target: Target, options: Options, fix_options: FixOptions) 
     if target.kind == "script":
         raise UserError(
             f"{target.text} is a script, and fix runs its target many times:"
-            f" {_instead_of_script(target)}"
+            f" {instead_of_script(target, 'fix')}"
         )
     if fix_options.effort not in EFFORTS or fix_options.effort == "static":
         raise UserError("fix has to run the target: --effort quick, normal or full")

@@ -20,7 +20,7 @@ from torchproof.measure.worker_process import NO_REMOTE_CACHES
 from torchproof.observe import timeline
 from torchproof.process import Conditions, Entry, Followed, follow
 from torchproof.records import Measurement, Record, UserError, one_line, stats
-from torchproof.targets import Job
+from torchproof.targets import Job, Target, factory_targets
 
 FEWEST_ROUNDS = 4  # of eager and of compiled steps, for a verdict
 
@@ -105,7 +105,7 @@ def _rows(
         state.facts.append(facts)
     note = "measured in the same run, with the compiler stance force_eager"
     eager.facts[0] = replace(eager.facts[0], notes=(note,) if rounds else ())
-    notes = tuple(_notes(stream, rounds))
+    notes = tuple(_notes(stream, rounds, plan.target))
     compiled.facts[0] = replace(compiled.facts[0], notes=notes)
     # There is no code to paste: the script stays as it is.
     plain, row = (replace(r, source="") for r in rows.rows(states, plan, {}))
@@ -150,9 +150,13 @@ def _compiled(state: StrategyState, stream: Followed) -> Facts:
     return Facts(compilations=again, steady=steady).adding(first)
 
 
-def _notes(stream: Followed, rounds: Mapping[str, Any]) -> Iterator[str]:
-    if not _graphs(stream):
-        return  # `rows` notes that nothing was compiled
+def _notes(
+    stream: Followed, rounds: Mapping[str, Any], target: Target
+) -> Iterator[str]:
+    if not _graphs(stream):  # `rows` notes that nothing was compiled
+        if factories := factory_targets(target):
+            yield f"to measure a factory: torchproof bench {' or '.join(factories)}"
+        return
     steps = stream.last("steps")
     if stream.of("refused"):
         yield "the script sets the compiler's stance itself: no eager steps were timed"

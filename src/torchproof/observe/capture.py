@@ -27,7 +27,7 @@ from torchproof.records import (
     qualified_name,
     whose,
 )
-from torchproof.targets import Job, Options, Target, live
+from torchproof.targets import Job, Options, Target, factory_targets, live
 
 # The file of the function that torch compiles in place of an object with `__call__`.
 AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
@@ -131,6 +131,7 @@ def gather(
         traced=_traced(by_kind.get("lines", ())),
         compiled=_compiled(by_kind.get("wrapper", ())),
         lacks=lacks,
+        factories=factory_targets(target),
     )
 
 

@@ -108,6 +108,9 @@ class Observation:
     compiled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # The features that the installed torch has no hooks for, with what it lacks.
     lacks: Mapping[str, str] = field(default_factory=dict)
+    # The factories of a script, as targets: `model.py:make`.
+    factories: tuple[str, ...] = ()
+    as_written: bool = False  # the user asked not to compile the target
 
 
 @dataclass(frozen=True)

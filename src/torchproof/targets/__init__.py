@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from torchproof.targets import parallel as parallel
     from torchproof.targets import script as script
     from torchproof.targets.calls import Answers as Answers
+    from torchproof.targets.factories import factories_in as factories_in
+    from torchproof.targets.factories import factory_targets as factory_targets
+    from torchproof.targets.factories import instead_of_script as instead_of_script
     from torchproof.targets.introspect import called_by_torch as called_by_torch
     from torchproof.targets.introspect import code_of as code_of
     from torchproof.targets.introspect import codes_around as codes_around

@@ -20,7 +20,13 @@ from torchproof import measure
 from torchproof.records import Run, SearchState, Trial, UserError, files, store
 from torchproof.strategies import code_hash
 from torchproof.strategies import parse as parse_strategy
-from torchproof.targets import Options, Target, assert_size, own_file
+from torchproof.targets import (
+    Options,
+    Target,
+    assert_size,
+    instead_of_script,
+    own_file,
+)
 from torchproof.targets import parse as parse_target
 from torchproof.tuning import outcome, space
 from torchproof.tuning.candidate import Eager
@@ -131,6 +137,11 @@ def assert_free(path: Path, *, overwrite: bool) -> None:
 def _assert_tunable(
     target: Target, options: Options, tune_options: TuneOptions
 ) -> None:
+    if target.kind == "script":
+        raise UserError(
+            f"{target.text} is a script, and tune builds its target many times:"
+            f" {instead_of_script(target, 'tune')}"
+        )
     if not target.can_run_again:
         raise UserError(
             f"{target.text} is a {target.form}: tune builds its target many times, so"

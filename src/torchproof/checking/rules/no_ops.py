@@ -143,6 +143,8 @@ class NeverCalled(NoOp):
 
     def fix(self, group: EventGroup) -> str:
         name = group.data["name"]
+        if not group.facts.calls and (command := group.facts.factory_command):
+            return f"name the factory whose calls reach {name}: {command}"
         if self._is_imported(group):
             return (
                 f"check a target whose calls reach {name}; if these calls should reach"
@@ -612,10 +614,19 @@ class NoCompileCall(NoOp):
     code = "NC806"
     message_text = "the program never calls torch.compile: everything runs eagerly"
     cause_text = "no call of torch.compile was made, by the program or what it imports"
-    fix_text = (
-        "compile the model (model.compile(), or model = torch.compile(model)); for a"
-        " factory, leave out --as-written"
-    )
+    fix_text = "compile the model (model.compile(), or model = torch.compile(model))"
+
+    def cause(self, group: EventGroup) -> str:
+        if factories := group.facts.observation.factories:
+            return f"run as a script, it does not call {', '.join(factories)}"
+        return super().cause(group)
+
+    def fix(self, group: EventGroup) -> str:
+        if command := group.facts.factory_command:
+            return f"name the factory: {command}"
+        if group.facts.observation.as_written:
+            return f"leave out --as-written, or {self.fix_text}"
+        return self.fix_text
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:

@@ -57,6 +57,13 @@ class Facts:
         """Whether the program ran to its end; else an absent event proves nothing."""
         return self.observation.ending == "finished" and not self.observation.error
 
+    @property
+    def factory_command(self) -> str:
+        """The command that checks the factory of a script; empty if it has none."""
+        first, *others = self.observation.factories or ("",)
+        more = f" (or {', '.join(others)})" if others else ""
+        return f"torchproof check {first}{more}" if first else ""
+
     def events(self, *kinds: str) -> list[Event]:
         return [event for event in self.observation.events if event.kind in kinds]
 

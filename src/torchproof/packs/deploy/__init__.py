@@ -23,7 +23,7 @@ from torchproof.process import Conditions, Entry, Followed, follow
 from torchproof.records import Record, UserError, one_line
 from torchproof.runtime import Manifest, Refused, Unverified, keys
 from torchproof.strategies import recipe
-from torchproof.targets import Job, Options, Target, assert_size
+from torchproof.targets import Job, Options, Target, assert_size, instead_of_script
 
 ARTIFACTS = ("caches", "aoti", "torchscript")
 Progress = Callable[[str], None]
@@ -184,6 +184,11 @@ def _assert_makeable(
     target: Target, options: Options, deploy_options: DeployOptions
 ) -> None:
     artifact = deploy_options.artifact
+    if target.kind == "script":
+        raise UserError(
+            f"{target.text} is a script, and verification builds the model again:"
+            f" {instead_of_script(target, 'pack', '--for deploy')}"
+        )
     if target.kind not in ("workload", "factory"):
         raise UserError(
             f"{target.text} is a {target.form}: a deploy pack needs a workload or a"

@@ -214,6 +214,8 @@ def _searchable(core: str) -> str:
 
 
 def _no_op(finding: Finding, run: Run) -> _Reading:
+    if finding.code == "NC806":
+        return f"nothing was compiled, so there is no failure to show; {finding.fix}"
     named = re.search(r"(?:because of|nothing to compile): (.+)$", finding.cause)
     because = named[1] if named else None
     return FailureSignature(
