@@ -164,8 +164,9 @@ def test_a_graph_that_fails_on_one_rank_runs_uncompiled_on_both(ranks: Any) -> N
 
 
 def test_a_lone_recompile_does_not_wait(ranks: Any) -> None:
-    first, _ = ranks()
+    first, second = ranks()
     first.couple()
+    second.couple()
     before = time.monotonic()
     assert first.settle(call=3, by_all=False) is None
     assert time.monotonic() - before < 10  # of the 20 s to the deadline
@@ -266,7 +267,7 @@ def test_a_failure_that_was_settled_calls_no_meeting(ranks: Any) -> None:
 def test_a_switch_without_an_answer_happens_alone(ranks: Any) -> None:
     first, second = ranks({"deadline_s": 0.1}, {})
     first.couple()
-    second.agreement.messages.watch()  # and it never arrives
+    second.agreement.messages.beat(0)  # and it never arrives
     assert first.agreement.agreed_call(7) == 7  # the call that it is about to run
     assert "1" in first.agreement.decisions[0]
 
@@ -281,16 +282,112 @@ class BrokenStore:
         raise dist.DistNetworkError("the connection was closed")
 
 
-def test_a_lost_store_means_to_decide_alone(
-    ranks: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = {"_POST_S": 0.1, "_GRACE_S": 0.2, "_LATE_CONFIRM_S": 0.2}
+    for name, seconds in waits.items():
+        monkeypatch.setattr(agreements, name, seconds)
+
+
+def test_a_lost_store_means_eager(ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = ranks()
     first.couple()
     monkeypatch.setattr(first.agreement.messages, "_store", BrokenStore())
-    assert first.settle() is None
+    assert first.settle().kind == "no store"
+    assert first.forward.strategy == "eager"
     told = first.agreement.to_json()
     assert "connection" in told["alone"] and told["fallbacks"] is None
-    assert any("alone" in note for note in first.forward.telemetry.notes)
+    assert first.settle(call=1).kind == "no store"  # at once
+
+
+class BreakingStore:
+    """A store that works until an operation on a key, and then never again."""
+
+    def __init__(self, store: Any, operation: str, key: str, fault: str) -> None:
+        self._store = store
+        self._breaks_at = operation, key
+        self._fault = fault
+        self.is_broken = False
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: self._do(name, *args)
+
+    def _do(self, operation: str, *args: Any) -> Any:
+        key = args[0][0] if operation == "check" else args[0]
+        name, at = self._breaks_at
+        self.is_broken = self.is_broken or (name == operation and at in key)
+        if self.is_broken and self._fault == "hangs":
+            time.sleep(2)
+        if self.is_broken:
+            raise EOFError("the connection was closed")
+        return getattr(self._store, operation)(*args)
+
+
+@pytest.mark.parametrize("by_all", [True, False])
+@pytest.mark.parametrize("faulty", [0, 1])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ("set", "begin/", "raises"),
+        ("set", "begin/", "hangs"),
+        ("set", "vote/", "raises"),
+        ("check", "vote/", "raises"),
+        ("set", "confirmed/", "raises"),
+        ("set", "confirmed/", "hangs"),
+    ],
+    ids="-".join,
+)
+def test_no_rank_compiles_if_the_store_of_one_breaks(
+    ranks: Any, fault: tuple[str, str, str], faulty: int, by_all: bool, short_waits: Any
+) -> None:
+    operation, key, how = fault
+    both = ranks({"deadline_s": 0.2}, {"deadline_s": 0.2})
+    broken = both[faulty].agreement
+    broken.messages._store = BreakingStore(broken.messages._store, operation, key, how)
+    for rank in both:
+        rank.couple()
+    for rank in both:
+        rank.agreement.begin("f/0")
+    until = time.monotonic() + 0.2
+    answers = at_once(*(lambda r=r: r.settle(until=until, by_all=by_all) for r in both))
+    assert None not in answers
+    assert [rank.forward.strategy for rank in both] == ["eager", "eager"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "key"),
+    [("check", "confirmed/"), ("compare_set", "decision/"), ("set", "used/")],
+)
+def test_a_rank_in_doubt_after_its_confirmation_takes_the_others_to_eager(
+    ranks: Any, monkeypatch: pytest.MonkeyPatch, operation: str, key: str
+) -> None:
+    monkeypatch.setattr(agreements, "_USED_S", 0.1)
+    monkeypatch.setattr(agreements, "_SILENT_S", 0.1)
+    first, second = ranks()
+    messages = second.agreement.messages
+    messages._store = BreakingStore(messages._store, operation, key, "raises")
+    for rank in (first, second):
+        rank.couple()
+    answer, _ = at_once(first.settle, second.settle)
+    wait_until(lambda: second.forward.strategy == "eager")
+    if answer is None:  # the confirmation of the other one was its last word
+        wait_until(lambda: first.agreement.arrival is not None)
+        for _ in range(3):
+            first.forward.call()
+    assert first.forward.strategy == "eager"
+
+
+def test_ranks_that_use_what_they_compiled_stay_compiled(
+    ranks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreements, "_USED_S", 0.1)
+    first, second = ranks()
+    for rank in (first, second):
+        rank.couple()
+    assert at_once(first.settle, second.settle) == [None, None]
+    time.sleep(0.3)  # several looks at the store
+    assert first.agreement.messages.meeting() is None
+    assert {first.forward.strategy, second.forward.strategy} == {"full"}
 
 
 def test_a_store_that_hangs_delays_no_longer_than_the_deadline(
@@ -302,7 +399,7 @@ def test_a_store_that_hangs_delays_no_longer_than_the_deadline(
     monkeypatch.setattr(
         first.agreement.messages, "vote", lambda *_: over.wait(20) and None
     )
-    assert first.settle(until=time.monotonic() + 0.1) is None
+    assert first.settle(until=time.monotonic() + 0.1).kind == "no store"
     over.set()
     assert first.agreement.alone is not None
 

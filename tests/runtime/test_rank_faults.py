@@ -27,6 +27,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import torchproof
+from torchproof.runtime import agreement as agreements
+from torchproof.runtime import rank_messages
 
 RANKS = 2
 FAULTY = 1  # the rank with the fault
@@ -283,6 +285,65 @@ def code_compiled_in_the_background(rank: int) -> None:
     assert kinds(model) == ["agreement"] and status.compiled_calls == 0, str(status)
 
 
+def _break_store(how: str) -> None:
+    """From now on the store of this rank raises, or does not answer."""
+
+    def broken(self: Any, operation: Any) -> Any:
+        if how == "hangs":
+            time.sleep(3600)
+        raise rank_messages.StoreLost("planted")
+
+    rank_messages.RankMessages._do = broken  # type: ignore[method-assign]
+
+
+def _store_breaks(rank: int, faulty: int, how: str, *, later: bool = False) -> None:
+    works_still = rank_messages.RankMessages._do
+    post_s, agreements._POST_S = agreements._POST_S, 1.0
+    model, eager = tensor_parallel(), tensor_parallel()
+    torchproof.compile(model, deadline=DEADLINES_S[0], backend=works, dynamic=False)
+    if later:
+        assert_like_eager(model, eager, batch(0))
+        assert torchproof.status(model).compiled_calls == 1
+    try:
+        if rank == faulty:
+            _break_store(how)
+        for seed in range(2):
+            assert_like_eager(model, eager, batch(seed)[:2])
+        status = torchproof.status(model)
+        assert kinds(model) == ["agreement"], str(status)
+        assert status.strategy == "eager" and status.compiled_calls == later
+    finally:
+        rank_messages.RankMessages._do = works_still  # type: ignore[method-assign]
+        agreements._POST_S = post_s
+
+
+def store_raises_on_one_rank(rank: int) -> None:
+    """Neither rank compiles; the same on the rank that serves the store."""
+    _store_breaks(rank, FAULTY, "raises")
+    dist.barrier()
+    _store_breaks(rank, 1 - FAULTY, "raises")
+
+
+def store_hangs_on_one_rank(rank: int) -> None:
+    _store_breaks(rank, FAULTY, "hangs")
+
+
+def store_breaks_before_a_recompile(rank: int) -> None:
+    """Both ranks need new code for another size; the code that they have is agreed."""
+    _store_breaks(rank, FAULTY, "raises", later=True)
+
+
+def store_works(rank: int) -> None:
+    """The twin of the faults above: both ranks compile, and compile again."""
+    model, eager = tensor_parallel(), tensor_parallel()
+    torchproof.compile(model, deadline=60, backend=works, dynamic=False)
+    for rows in (3, 2):
+        assert_like_eager(model, eager, batch()[:rows])
+    status = torchproof.status(model)
+    assert kinds(model) == [] and status.compiled_calls == 2, str(status)
+    assert status.ranks is not None and status.ranks["alone"] is None
+
+
 def store_dies(rank: int) -> None:
     """The rank that serves the store is killed: the others decide alone."""
     model = tensor_parallel()
@@ -349,7 +410,16 @@ def test_no_fault_of_one_rank_stops_the_others() -> None:
     run_ranks(
         compiler_hangs_with_collectives.__name__,
         verification_fails.__name__,
+        store_works.__name__,
+        store_raises_on_one_rank.__name__,
         rank_dies.__name__,
+    )
+
+
+@pytest.mark.slow
+def test_no_rank_compiles_if_the_store_of_one_hangs_or_breaks_later() -> None:
+    run_ranks(
+        store_hangs_on_one_rank.__name__, store_breaks_before_a_recompile.__name__
     )
 
 

@@ -6,18 +6,24 @@ may merge or reorder collectives that eager runs one by one, and then every rank
 for another one. So the ranks of the groups in its graphs (the *peers*) decide together:
 
 - A compilation, and a verification, is settled before its outcome is used. Each rank
-  votes, and if one objects or does not answer in time, all run the function eager.
+  votes, confirms that it has read all votes, and reads the decision, of which the first
+  one written counts. If a rank objects, all run the function eager. If a rank does not
+  answer in time, or a rank cannot reach the store, the model runs eager.
 - A failure that only one rank meets (a guard that fails there alone, a first run)
   calls a meeting. Each rank writes the number of a call that it has not begun, and all
   switch the model to eager at the highest of them.
 
 Votes and notices lie in the store of the process group. A call of compiled code reads
-none of them: a thread looks at the store, and replaces what the next call runs. If the
-store fails, the rank decides alone, and `status` says so.
+none of them: a thread looks at the store, and replaces what the next call runs.
+
+A rank whose store fails between its confirmation and the decision runs eager and cannot
+say so, while the others use the code. No protocol over one channel can exclude this.
+So each rank says that it uses the code, and the others go eager if one does not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import time
@@ -33,6 +39,7 @@ from torchproof.runtime.interruptible_thread import (
 )
 from torchproof.runtime.rank_messages import (
     NO_ANSWER,
+    NO_STORE,
     Notice,
     RankMessages,
     StoreLost,
@@ -54,8 +61,16 @@ _POST_S = 10.0  # how long a call waits until the store has taken a message
 _STATUS_S = 1.0  # how long `status` waits for the store
 # How long after the deadline a vote may come: a peer needs time to end its compilers.
 _GRACE_S = 1.0
+# How long after the last vote a confirmation may come, and how long after the deadline.
+_CONFIRM_S = 30.0
+_LATE_CONFIRM_S = 0.4
 # A store that answers late delays a call by at most this.
 _PATIENCE_S = 0.5
+# A rank that says nothing for so long does not reach the store: its thread beats four
+# times a second.
+_SILENT_S = 5.0
+# How long after a decision every rank must have said that it uses the code.
+_USED_S = 10.0
 _SHOWN = 20  # notices in `status`
 
 # How many models of each name had their first call. Ranks with collectives in common
@@ -93,6 +108,8 @@ class Agreement:
         self._groups: frozenset[frozenset[int]] = frozenset()  # in captured graphs
         self.peers: frozenset[int] = frozenset()
         self.alone: str | None = None  # why this rank decides alone
+        self.lost: str | None = None  # why it cannot agree with its peers
+        self.doubt: Notice | None = None  # why the model runs eager
         self.decisions: list[str] = []
         forks.register(self)
 
@@ -104,6 +121,9 @@ class Agreement:
         """Says how this rank runs the model; also after `torchproof.retry`."""
         forward = self._forward()
         assert forward is not None
+        self.doubt = None
+        if self.lost is not None:  # the store may answer again
+            self.lost = self.alone = self._watcher = None
         self._messages = RankMessages(
             self._group.store,
             self._group.rank,
@@ -114,9 +134,11 @@ class Agreement:
         self._settled: set[tuple[int, str]] = set()  # (rank, what) already acted on
         self._strategy = forward.strategy
         self.arrival: int | None = None  # the first call at which this rank can switch
-        self._says_it_watches = False
+        self._beats = itertools.count()
+        # The subjects of code in use, and until when their voters must use it too.
+        self._used: dict[str, tuple[frozenset[int], float]] = {}
         messages = self._messages
-        self._in_time(lambda: messages.set_strategy(self._strategy), _POST_S)
+        self._post(lambda: messages.set_strategy(self._strategy))
         for item in self._telemetry.fallbacks:
             self.announce(item)
         if forward.has_packed_collectives or (
@@ -156,7 +178,8 @@ class Agreement:
     @property
     def is_needed(self) -> bool:
         """Whether other ranks must decide as this one does."""
-        return bool(self.peers) and self.alone is None
+        is_alone = self.alone is not None and self.lost is None
+        return bool(self.peers) and not is_alone
 
     # -- votes -------------------------------------------------------------------------
 
@@ -171,7 +194,7 @@ class Agreement:
         """Tells the peers that this rank compiles, before it does."""
         if self.is_needed:
             messages = self._messages
-            self._in_time(lambda: messages.begin(subject), _POST_S)
+            self._post(lambda: messages.begin(subject))
 
     def settle(
         self,
@@ -185,35 +208,81 @@ class Agreement:
         """Votes on `what`, and returns why the peers run it eager, or None.
 
         Waits for the votes of all peers, at most until then. Without `by_all`, peers
-        that have not begun are not waited for: they use code that they have.
+        that have not begun are not waited for: they use code that they have. If it is
+        not certain that all decide alike, the model runs eager.
         """
         if not self.is_needed:
             return None
         own = None if failure is None else self._notice(failure)
         left_s = max(0.0, until - time.monotonic())  # 0 after a missed deadline
         wait_s = min(left_s, self._limit_s) + _GRACE_S
-        call = self._telemetry.call
         ballot = _Ballot(
             agreement=self,
             subject=subject,
             what=what,
-            call=call,
+            call=self._telemetry.call,
             until=time.monotonic() + wait_s,
             by_all=by_all,
         )
-        decision = self._in_time(lambda: ballot.cast(own), wait_s + _PATIENCE_S)
+        decision = self._decision(
+            ballot, own, wait_s=wait_s + _LATE_CONFIRM_S + _PATIENCE_S
+        )
         if decision is None:
             return None
-        assert isinstance(decision, Notice)
+        self._note_decision(decision, ballot)
+        if decision.is_doubt:
+            self._go_eager(decision)
+        return decision
+
+    def _decision(
+        self, ballot: _Ballot, own: Notice | None, *, wait_s: float
+    ) -> Notice | None:
+        try:
+            decision = self._in_time(lambda: ballot.cast(own), wait_s)
+        except StoreLost as error:
+            return Notice(self._group.rank, WHOLE, NO_STORE, str(error))
+        assert decision is None or isinstance(decision, Notice)
+        if decision is None:
+            self._say_that_it_is_used(ballot.subject, ballot.voters)
+        return decision
+
+    def _say_that_it_is_used(self, subject: str, voters: frozenset[int]) -> None:
+        """Without waiting for the store; if it fails, the peers go eager, as it does.
+
+        They cannot know whether this rank has read the decision.
+        """
+        messages = self._messages
+        with self._lock:
+            self._used[subject] = voters, time.monotonic() + _USED_S
+
+        def say() -> None:
+            try:
+                messages.use(subject)
+            except StoreLost as error:
+                self._lose(f"the store failed: {error}")
+                self._go_eager(
+                    Notice(self._group.rank, WHOLE, NO_STORE, f"{self.lost}")
+                )
+
+        self._start(say)
+
+    def _note_decision(self, decision: Notice, ballot: _Ballot) -> None:
         with self._lock:
             self._settled |= {
                 (each.rank, each.what)
                 for each in (decision, *self._notices)
-                if each.call == call or each.what in (what, WHOLE)
+                if each.call == ballot.call or each.what in (ballot.what, WHOLE)
             }
-        if decision.rank != self._group.rank:
+        if decision.rank != self._group.rank or decision.kind == NO_STORE:
             self.decisions.append(str(decision))
-        return decision
+
+    def _go_eager(self, why: Notice) -> None:
+        """Runs the model eager, from what this call has not begun yet on."""
+        self.doubt = why
+        forward = self._forward()
+        if forward is not None and forward.strategy != "eager":
+            forward.go_eager(Fallback(KIND, WHOLE, str(why)))
+            self._telemetry.mark_current_call_eager()
 
     def _notice(self, item: Fallback) -> Notice:
         call = self._telemetry.call
@@ -259,24 +328,37 @@ class Agreement:
             try:
                 self._look(forward)
             except StoreLost as error:
-                self._decide_alone(f"the store failed: {error}")
+                self._lose(f"the store failed: {error}")
             del forward  # the model may be deleted while this thread sleeps
 
     def _look(self, forward: CompiledForward) -> None:
         if forward.strategy == "eager":
             return  # until `torchproof.retry`
-        if not self._says_it_watches:
-            self._messages.watch()
-            self._says_it_watches = True
+        self._messages.beat(next(self._beats))
         self.refresh()
         why = self._messages.meeting()
         if why is None:
             why = next((each for each in self._notices if self._calls_for(each)), None)
+            why = why or self._unused()
             if why is not None and not forward.is_voting:
                 self._messages.call_meeting(why)
         if why is not None and not forward.is_voting:
             AgreedSwitch.install(forward, self, why)
             self._arrive()
+
+    def _unused(self) -> Notice | None:
+        """A notice about a rank that does not say that it uses what all compiled."""
+        with self._lock:
+            used = dict(self._used)
+        for subject, (voters, until) in used.items():
+            missing = [r for r in voters if not self._messages.uses(subject, r)]
+            if not missing:
+                with self._lock:
+                    self._used.pop(subject, None)
+            elif time.monotonic() >= until:
+                why = "did not say that it uses the code that all ranks compiled"
+                return Notice(min(missing), WHOLE, NO_ANSWER, why)
+        return None
 
     def _arrive(self) -> None:
         """Writes from which call on the installed switch is obeyed.
@@ -302,14 +384,18 @@ class Agreement:
     def agreed_call(self, call: int) -> int:
         """The call at which all peers switch; this rank is about to run `call`."""
         until = time.monotonic() + self._limit_s
-        switch = self._in_time(
-            lambda: self._meet(call, until), self._limit_s + _PATIENCE_S
-        )
+        try:
+            switch = self._in_time(
+                lambda: self._meet(call, until), self._limit_s + _PATIENCE_S
+            )
+        except StoreLost:
+            return call
         return call if switch is None else switch
 
     def _meet(self, call: int, until: float) -> int:
         missing = set(self.peers)
         latest = call
+        beats = Beats(self._messages, missing)
         while missing and time.monotonic() < until:
             self.refresh()
             for rank in sorted(missing):
@@ -318,6 +404,8 @@ class Agreement:
                     latest = max(latest, arrival)
                 if arrival is not None or not self._will_arrive(rank):
                     missing.discard(rank)
+            if all(beats.silent_s(rank) > _SILENT_S for rank in missing):
+                break
             if missing and process_is_exiting.wait(_VOTE_EVERY_S):
                 break
         if missing:
@@ -331,39 +419,53 @@ class Agreement:
         is_eager = any(
             each.rank == rank and each.what == WHOLE for each in self._notices
         )
-        return not is_eager and self._messages.is_watching(rank)
+        return not is_eager and self._messages.beat_of(rank) is not None
 
     # -- the store ---------------------------------------------------------------------
 
     def _in_time(self, work: Callable[[], Any], seconds: float) -> Any:
         """The result, from a thread of its own: a store that hangs delays no call.
 
-        None if the store fails or does not answer; the rank then decides alone.
+        None if there are no other ranks any more. Raises `StoreLost` if the store fails
+        or does not answer.
         """
+        if self.lost is not None:
+            raise StoreLost(self.lost)
         if not self._is_connected():
             return None
         thread = self._start(work)
         if not thread.wait(time.monotonic() + seconds):
-            self._decide_alone(f"the store did not answer for {seconds:.0f} s")
+            self._lose(f"the store did not answer for {seconds:.0f} s")
         elif isinstance(thread.error, StoreLost):
-            self._decide_alone(f"the store failed: {thread.error}")
+            self._lose(f"the store failed: {thread.error}")
         elif thread.error is not None:
             raise thread.error
-        return thread.value
+        else:
+            return thread.value
+        raise StoreLost(self.lost)
+
+    def _post(self, work: Callable[[], None]) -> None:
+        """Writes a message; without it, the peers wait in vain and run eager."""
+        with contextlib.suppress(StoreLost):
+            self._in_time(work, _POST_S)
 
     def _start(self, work: Callable[[], Any]) -> InterruptibleThread:
         return InterruptibleThread(work, "torchproof-store")
 
     def _is_connected(self) -> bool:
-        if not process_groups.is_open():
-            self._decide_alone("the process group was closed")
+        if self.alone is None and not process_groups.is_open():
+            self.alone = "the process group was closed"
         return self.alone is None
 
-    def _decide_alone(self, why: str) -> None:
+    def _lose(self, why: str) -> None:
+        """From now on, nothing with collectives is compiled: the peers do not know."""
         if self.alone is None:
-            self.alone = why
+            self.lost = self.alone = why
             if self.peers:
-                self._telemetry.note(f"this rank decides alone: {why}")
+                self._telemetry.note(
+                    f"this rank cannot agree with the others ({why}): it compiles no"
+                    " more code with collectives"
+                )
 
     # -- status ------------------------------------------------------------------------
 
@@ -385,7 +487,31 @@ class Agreement:
         }
 
 
-@dataclasses.dataclass(frozen=True)
+class Beats:
+    """Notices which ranks still reach the store, since it was created."""
+
+    def __init__(self, messages: RankMessages, ranks: Iterable[int]) -> None:
+        self._messages = messages
+        now = time.monotonic()
+        self._last = {rank: (messages.beat_of(rank), now) for rank in ranks}
+        self._heard: set[int] = set()
+
+    def heard(self, rank: int) -> bool:
+        """Whether the rank has said something since."""
+        self.silent_s(rank)
+        return rank in self._heard
+
+    def silent_s(self, rank: int) -> float:
+        beat, since = self._last[rank]
+        now = time.monotonic()
+        if (latest := self._messages.beat_of(rank)) != beat:
+            self._last[rank] = latest, now
+            self._heard.add(rank)
+            return 0.0
+        return now - since
+
+
+@dataclasses.dataclass
 class _Ballot:
     """One vote on a subject, for example the compilation of a function in a call."""
 
@@ -395,6 +521,7 @@ class _Ballot:
     call: int | None
     until: float
     by_all: bool
+    voters: frozenset[int] = frozenset()  # the peers that voted
 
     def cast(self, own: Notice | None) -> Notice | None:
         """Votes, waits for the others, and returns the objection that counts."""
@@ -403,15 +530,26 @@ class _Ballot:
         if own is not None:
             return own  # the peers follow
         objection = self._objection()
-        return messages.decide(f"{self.subject}/{self.agreement.first_rank}", objection)
+        if objection is None:
+            messages.confirm(self.subject)
+            objection = self._confirmed()
+        if objection is not None and objection.kind == NO_ANSWER and not self.by_all:
+            # Ranks that use code that they have do not read the decision.
+            messages.call_meeting(objection)
+        return messages.decide(self._decision, objection)
+
+    @property
+    def _decision(self) -> str:
+        return f"{self.subject}/{self.agreement.first_rank}"
 
     def _objection(self) -> Notice | None:
         """The first objection of a peer, or ours to a peer that does not answer."""
         waiting = set(self.agreement.peers)
+        beats = Beats(self.agreement.messages, waiting)
         while True:
             self.agreement.refresh()
             for rank in sorted(waiting):
-                objection, is_done = self._answer_of(rank)
+                objection, is_done = self._answer_of(rank, beats)
                 if objection is not None:
                     return objection
                 if is_done:
@@ -421,16 +559,32 @@ class _Ballot:
             is_late = time.monotonic() >= self.until
             if is_late or process_is_exiting.wait(_VOTE_EVERY_S):
                 why = f"did not vote on {self.what} until the deadline"
-                return Notice(min(waiting), self.what, NO_ANSWER, why)
+                return Notice(min(waiting), WHOLE, NO_ANSWER, why)
 
-    def _answer_of(self, rank: int) -> tuple[Notice | None, bool]:
+    def _answer_of(self, rank: int, beats: Beats) -> tuple[Notice | None, bool]:
         messages = self.agreement.messages
         has_voted, objection = messages.vote_of(self.subject, rank)
         if has_voted:
+            self.voters |= {rank}
             return objection, True
         objection = self.agreement.objection_of(rank, self.what, self.call)
         uses_old_code = not self.by_all and not messages.has_begun(self.subject, rank)
-        return objection, uses_old_code
+        # A rank that does not reach the store could not say that it has begun.
+        return objection, uses_old_code and beats.heard(rank)
+
+    def _confirmed(self) -> Notice | None:
+        """None if every voter has read all votes; else what decides for eager."""
+        messages = self.agreement.messages
+        latest = self.until + _LATE_CONFIRM_S
+        until = min(latest, time.monotonic() + _CONFIRM_S)
+        waiting = set(self.voters)
+        while True:
+            waiting -= {r for r in waiting if messages.has_confirmed(self.subject, r)}
+            if not waiting or messages.is_decided(self._decision):
+                return None
+            if time.monotonic() >= until or process_is_exiting.wait(_VOTE_EVERY_S):
+                why = f"did not confirm its vote on {self.what}"
+                return Notice(min(waiting), WHOLE, NO_ANSWER, why)
 
 
 class AgreedSwitch:

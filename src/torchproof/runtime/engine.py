@@ -272,13 +272,21 @@ class Engine:
 
     def _refusal(self, code: CodeType) -> Refusal | None:
         """Why a function is not compiled, from an earlier call or decided here."""
-        refusal = self.refused.get(code)
+        refusal = self.refused.get(code) or self._doubt(code)
         if refusal is None and code.co_flags & _SUSPENDS:
             # Dynamo of torch 2.13 compiles coroutines, and the process crashes later.
             why = "torch does not compile coroutines and generators"
             item = Fallback("unsupported", self.name_of(code), why)
             refusal = self._refuse(code, item, self.telemetry.call)
         return refusal or self._storm(code)
+
+    def _doubt(self, code: CodeType) -> Refusal | None:
+        """Refuses everything while it is unknown what other ranks do."""
+        if self.agreement is None or self.agreement.doubt is None:
+            return None
+        why = str(self.agreement.doubt)
+        item = Fallback(agreement.KIND, self.name_of(code), why)
+        return Refusal(inner=False, item=item)
 
     def _eager_meanwhile(
         self, conversion: frames.Conversion, state: thread_state.ThreadState
@@ -493,6 +501,9 @@ class Engine:
             until=job.until,
             by_all=first,
         )
+        if objection is not None and objection.is_doubt:
+            self.telemetry.ran_eager()
+            return self._doubt(code)
         if objection is None or job.failed:
             return None
         item = Fallback(agreement.KIND, name, str(objection))

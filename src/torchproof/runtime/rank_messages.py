@@ -12,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import distributed
-
 NO_ANSWER = "no answer"  # the kind of a notice about a rank that wrote nothing
+NO_STORE = "no store"  # the kind of a notice of a rank whose store does not answer
 
 
 class StoreLost(Exception):
-    """The store failed: the rank that serves it may have ended."""
+    """The store fails or does not answer: the rank that serves it may have ended."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,13 @@ class Notice:
     why: str
     call: int | None = None
 
+    @property
+    def is_doubt(self) -> bool:
+        """Whether it is unknown what a rank does: then the whole model runs eager."""
+        return self.kind in (NO_ANSWER, NO_STORE)
+
     def __str__(self) -> str:
-        if self.kind == NO_ANSWER:
+        if self.is_doubt:
             return f"rank {self.rank} {self.why}"
         return f"rank {self.rank}: {self.what} runs eager ({self.kind}): {self.why}"
 
@@ -45,8 +49,8 @@ class RankMessages:
 
     def __init__(self, store: Any, rank: int, model: str, *, attempt: int = 0) -> None:
         self.rank = rank
-        prefix = f"torchproof/{model}/{attempt}"
-        self._store = distributed.PrefixStore(prefix, store)
+        self._prefix = f"torchproof/{model}/{attempt}"
+        self._store = store
         self._unread: set[int] = set()  # notices that were numbered, but not written
         self._numbered = 0
 
@@ -74,6 +78,28 @@ class RankMessages:
         text = self._get(f"vote/{subject}/{rank}")
         return text is not None, _loads(text)
 
+    def confirm(self, subject: str) -> None:
+        """Says that this rank has read the votes of all ranks that vote."""
+        self._set(f"confirmed/{subject}/{self.rank}", "1")
+
+    def has_confirmed(self, subject: str, rank: int) -> bool:
+        return self._get(f"confirmed/{subject}/{rank}") is not None
+
+    def use(self, subject: str) -> None:
+        """Says that this rank has read the decision and uses its code."""
+        self._set(f"used/{subject}/{self.rank}", "1")
+
+    def uses(self, subject: str, rank: int) -> bool:
+        return self._get(f"used/{subject}/{rank}") is not None
+
+    def beat(self, count: int) -> None:
+        """Says that this rank reaches the store, and looks for meetings."""
+        self._set(f"beat/{self.rank}", str(count))
+
+    def beat_of(self, rank: int) -> str | None:
+        """Changes as long as the rank looks; None before it has begun to."""
+        return self._get(f"beat/{rank}")
+
     # -- decisions, of which the first one counts --------------------------------------
 
     def decide(self, subject: str, objection: Notice | None) -> Notice | None:
@@ -81,11 +107,16 @@ class RankMessages:
         key = f"decision/{subject}"
         return _loads(self._first(key, _dumps(objection)))
 
+    def is_decided(self, subject: str) -> bool:
+        return self._get(f"decision/{subject}") is not None
+
     def decide_call(self, subject: str, call: int) -> int:
         return int(self._first(f"decision/{subject}", str(call)))
 
     def _first(self, key: str, value: str) -> str:
-        answer: bytes = self._do(lambda: self._store.compare_set(key, "", value))
+        answer: bytes = self._do(
+            lambda: self._store.compare_set(self._key(key), "", value)
+        )
         return answer.decode()
 
     # -- meetings ----------------------------------------------------------------------
@@ -97,13 +128,6 @@ class RankMessages:
     def meeting(self) -> Notice | None:
         return _loads(self._get("meeting"))
 
-    def watch(self) -> None:
-        """Says that this rank looks for meetings."""
-        self._set(f"watching/{self.rank}", "1")
-
-    def is_watching(self, rank: int) -> bool:
-        return self._get(f"watching/{rank}") is not None
-
     def arrive(self, call: int) -> None:
         self._set(f"arrival/{self.rank}", str(call))
 
@@ -114,12 +138,12 @@ class RankMessages:
     # -- notices -----------------------------------------------------------------------
 
     def notify(self, notice: Notice) -> None:
-        number = self._do(lambda: self._store.add("notices", 1))
+        number = self._do(lambda: self._store.add(self._key("notices"), 1))
         self._set(f"notice/{number}", _dumps(notice))
 
     def new_notices(self) -> list[Notice]:
         """The notices of other ranks that this object has not returned yet."""
-        count = self._do(lambda: self._store.add("notices", 0))
+        count = self._do(lambda: self._store.add(self._key("notices"), 0))
         self._unread |= set(range(self._numbered + 1, count + 1))
         self._numbered = max(count, self._numbered)
         notices = []
@@ -133,18 +157,21 @@ class RankMessages:
     # -- the store ---------------------------------------------------------------------
 
     def _set(self, key: str, value: str) -> None:
-        self._do(lambda: self._store.set(key, value))
+        self._do(lambda: self._store.set(self._key(key), value))
 
     def _get(self, key: str) -> str | None:
-        if not self._do(lambda: self._store.check([key])):
+        if not self._do(lambda: self._store.check([self._key(key)])):
             return None  # `get` would wait for it
-        value: bytes = self._do(lambda: self._store.get(key))
+        value: bytes = self._do(lambda: self._store.get(self._key(key)))
         return value.decode()
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}"
 
     def _do(self, operation: Callable[[], Any]) -> Any:
         try:
             return operation()
-        except (RuntimeError, ValueError, OSError) as error:
+        except Exception as error:  # stores of other libraries raise errors of theirs
             lines = str(error).splitlines()
             raise StoreLost(lines[0] if lines else type(error).__name__) from None
 

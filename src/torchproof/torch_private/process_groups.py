@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import distributed, fx
 
+from torchproof.process import forks
 from torchproof.torch_private import contract
 
 FEATURE = "decisions of several ranks"
@@ -21,7 +22,7 @@ _WAIT = "wait_tensor"
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The default group; `store` has a connection of its own, and so blocks nobody."""
+    """The default group; `store` is a `Connection`, and so blocks nobody."""
 
     store: Any
     rank: int
@@ -33,9 +34,29 @@ class ProcessGroup:
         return frozenset(range(self.world_size)) - {self.rank}
 
 
-# The default store, and the connection that was cloned from it. Not a strong reference:
-# a program may close its group and open another one at the same port.
-_connections: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+class Connection:
+    """The default store, over a connection of its own that is made at its first use.
+
+    Connecting may take as long as the store's timeout, and may fail. The store itself
+    is not kept: a program may close its group and open another one at the same port.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._original = weakref.ref(store)
+        self._lock = forks.lock()
+        self._clone: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        with self._lock:
+            if self._clone is None:
+                store = self._original()
+                if store is None:
+                    raise RuntimeError("the process group was closed")
+                self._clone = store.clone()
+        return getattr(self._clone, name)
+
+
+_connections: weakref.WeakKeyDictionary[Any, Connection] = weakref.WeakKeyDictionary()
 
 
 def is_open() -> bool:
@@ -57,12 +78,7 @@ def default_group() -> ProcessGroup | None:
         return None
     c10d = importlib.import_module("torch.distributed.distributed_c10d")
     store = c10d._get_default_store()
-    if store not in _connections:
-        try:
-            _connections[store] = store.clone()
-        except RuntimeError:  # of an MPI group, or its server has ended
-            return None
-    connection = _connections[store]
+    connection = _connections.setdefault(store, Connection(store))
     return ProcessGroup(connection, distributed.get_rank(), size, _timeout_s())
 
 

@@ -4,7 +4,9 @@ Each rank checks the pack for itself, says whether it accepts it, and reads what
 others say, through the store of the process group. A warm-up runs the model, which may
 wait for other ranks: they warm up together or not at all. Code with collectives must
 not run beside eager: all ranks use the pack, or none. A rank that waited in vain and a
-late one read different verdicts, so the first to judge them settles for all.
+late one read different verdicts, so the first to judge them settles for all. It settles
+to use code with collectives only after all ranks have said that they read all verdicts:
+a rank whose store fails while it waits does not use the pack.
 """
 
 from __future__ import annotations
@@ -17,8 +19,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-
-from torch import distributed
 
 from torchproof.runtime import production
 from torchproof.runtime.interruptible_thread import (
@@ -34,6 +34,7 @@ _LONGEST_WAIT_S = 600.0
 # For a pack without collectives: the other ranks may load none, and need not.
 _SHORT_WAIT_S = 60.0
 _GRACE_S = 1.0  # for a store that answers late
+_READ_S = 30.0  # from the last verdict until all ranks have read it
 _SHOWN = 12  # digits of a pack's hash
 _OUTCOME = "outcome"  # the key of what is settled
 
@@ -78,6 +79,7 @@ class PackRanks:
         self._waited_s = 0.0
         self._failure: str | None = None  # of the store
         self._outcome: Outcome | None = None
+        self._unread: set[int] = set()  # ranks that may not have read all verdicts
         self.verdicts: dict[int, Verdict] = {}  # of all ranks that answered
 
     @classmethod
@@ -149,6 +151,8 @@ class PackRanks:
                 yield f"rank {rank} did not load it within {self._waited_s:.0f} s"
             elif verdict.why_not is not None:
                 yield f"rank {rank} refused it: {verdict.why_not}"
+            elif rank in self._unread:
+                yield f"rank {rank} did not say that it read what all ranks said"
             elif outcome is not None and outcome.rank == rank and outcome.why_not:
                 yield f"rank {rank} refused it for all ranks: {outcome.why_not}"
 
@@ -166,30 +170,46 @@ class PackRanks:
         )
         if not thread.wait(until + _GRACE_S):
             self._failure = f"the store did not answer for {limit_s:.0f} s"
-        elif isinstance(thread.error, RuntimeError | ValueError | OSError):
+        elif isinstance(thread.error, Exception):
             lines = str(thread.error).splitlines() or [type(thread.error).__name__]
             self._failure = f"the store failed: {lines[0]}"
         elif thread.error is not None:
             raise thread.error
 
     def _read_all(self, own: Verdict, until: float) -> None:
-        name = f"torchproof/load/{self._number}"
-        store: Any = distributed.PrefixStore(name, self._group.store)
-        store.set(str(own.rank), json.dumps(dataclasses.asdict(own)))
-        while self._read_missing(store):
-            if time.monotonic() >= until:
-                break
+        store = self._group.store
+        store.set(self._key(own.rank), json.dumps(dataclasses.asdict(own)))
+        while self._read_missing(store) and time.monotonic() < until:
             if process_is_exiting.wait(_LOOK_EVERY_S):
                 return
-        if own.why_not is None:
-            self._settle(store, own)
+        if own.why_not is not None:
+            return
+        if own.collectives and not self.problems:
+            self._read_together(store, min(until, time.monotonic() + _READ_S))
+        self._settle(store, own)
+
+    def _key(self, name: int | str) -> str:
+        return f"torchproof/load/{self._number}/{name}"
+
+    def _read_together(self, store: Any, until: float) -> None:
+        """Says that this rank has read all verdicts, and waits for the others."""
+        store.set(self._key(f"read/{self._group.rank}"), "1")
+        unread = set(self._group.others)
+        while True:
+            unread -= {r for r in unread if store.check([self._key(f"read/{r}")])}
+            is_over = not unread or store.check([self._key(_OUTCOME)])
+            is_over = is_over or time.monotonic() >= until
+            if is_over or process_is_exiting.wait(_LOOK_EVERY_S):
+                break
+        self._unread = unread
 
     def _read_missing(self, store: Any) -> bool:
         """Reads what other ranks have said since; whether some said nothing yet."""
         missing = sorted(self._group.others - self.verdicts.keys())
         for rank in missing:
-            if store.check([str(rank)]):
-                self.verdicts[rank] = Verdict(**json.loads(store.get(str(rank))))
+            if store.check([self._key(rank)]):
+                text = store.get(self._key(rank))
+                self.verdicts[rank] = Verdict(**json.loads(text))
         return not self._group.others <= self.verdicts.keys()
 
     def _settle(self, store: Any, own: Verdict) -> None:
@@ -202,6 +222,9 @@ class PackRanks:
         warm = not self.problems and all(v.warm for v in self.verdicts.values())
         proposed = Outcome(own.rank, why, warm and why is None)
         text = json.dumps(dataclasses.asdict(proposed))
-        settled = Outcome(**json.loads(store.compare_set(_OUTCOME, "", text)))
+        answer = store.compare_set(self._key(_OUTCOME), "", text)
+        settled = Outcome(**json.loads(answer))
         self._read_missing(store)
+        if settled.rank != own.rank:  # its reason counts
+            self._unread.clear()
         self._outcome = settled
