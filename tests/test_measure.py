@@ -280,8 +280,8 @@ def test_an_interruption_before_the_first_arm_ends_the_bench(
 ) -> None:
     stopped = Observation((), {}, ending="interrupted")
     monkeypatch.setattr(observe, "observe", lambda *told: stopped)
-    code, stdout, _ = command(BATCHED)
-    assert code == 130 and stdout == ""
+    code, stdout, _ = command(BATCHED, "--format", "json")
+    assert code == 130 and json.loads(stdout)["ending"] == "interrupted"
     assert not Forked.begun
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from torchproof import ipython_magics
+from torchproof import api, ipython_magics
 from torchproof.records import Run, UserError
 
 # In a process of its own: what Jupyter's libraries warn about is not our matter.
@@ -107,7 +107,11 @@ def test_an_interrupted_run_is_shown_and_stops_the_notebook(
         verb="bench",
         ending="interrupted",
     )
-    monkeypatch.setitem(ipython_magics.VERBS, "bench", lambda *_, **__: run)
+
+    def bench(*_: Any, **__: Any) -> Run:
+        raise api._with_run(KeyboardInterrupt(), run)
+
+    monkeypatch.setitem(ipython_magics.VERBS, "bench", bench)
     with pytest.raises(KeyboardInterrupt) as raised:
         ipython_magics._run(object(), "bench", (len, [1]), {})
     assert "run 1" in raised.value._render_traceback_()[0]

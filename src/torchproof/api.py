@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
@@ -183,7 +184,8 @@ def check(
     """
     how: dict[str, Any] = {**keywords}
     with _resolved(target, calls, options, how) as (resolved, options):
-        return checking.check(resolved, options, **how)
+        run = functools.partial(checking.check, resolved, options, **how)
+        return _ended(run, resolved, how, verb="check")
 
 
 def fix(
@@ -200,7 +202,8 @@ def fix(
     with _resolved(target, calls, options, how) as (resolved, options):
         _assert_sent(resolved, "fix")
         how["fix_options"] = _options_in(how, "fix_options", fixing.FixOptions)
-        return fixing.fix(resolved, options, **how)
+        run = functools.partial(fixing.fix, resolved, options, **how)
+        return _ended(run, resolved, how, verb="fix")
 
 
 def tune(
@@ -217,7 +220,8 @@ def tune(
     with _resolved(target, calls, options, how) as (resolved, options):
         _assert_sent(resolved, "tune")
         how["tune_options"] = _options_in(how, "tune_options", tuning.TuneOptions)
-        return tuning.tune(resolved, options, **how)
+        run = functools.partial(tuning.tune, resolved, options, **how)
+        return _ended(run, resolved, how, verb="tune")
 
 
 def bench(
@@ -235,7 +239,8 @@ def bench(
     with _resolved(target, calls, options, how) as (resolved, options):
         _assert_sent(resolved, "bench")
         how["bench_options"] = _options_in(how, "bench_options", measure.BenchOptions)
-        return _bench(resolved, options, **how)
+        run = functools.partial(_bench, resolved, options, **how)
+        return _ended(run, resolved, how, verb="bench")
 
 
 def loadtest(
@@ -251,7 +256,46 @@ def loadtest(
     how: dict[str, Any] = {**keywords}
     with _resolved(target, calls, options, how) as (resolved, options):
         _assert_sent(resolved, "loadtest")
-        return _loadtest(resolved, options, **how)
+        run = functools.partial(_loadtest, resolved, options, **how)
+        return _ended(run, resolved, how, verb="loadtest")
+
+
+def interrupted_run(error: KeyboardInterrupt) -> Run | None:
+    """The run that a verb saved before it let Ctrl-C end the program."""
+    return getattr(error, "run", None)
+
+
+def _ended(
+    make: Callable[[], Run], target: Target, how: Mapping[str, Any], *, verb: str
+) -> Run:
+    """The run of a verb. Ctrl-C is raised again, once what exists is saved."""
+    started = datetime.datetime.now()
+    try:
+        run = make()
+    except KeyboardInterrupt as error:
+        nothing = Run(
+            id=f"{started:%Y%m%d-%H%M}-{target.name}",
+            target=target.text,
+            strategy="-",
+            environment={"torch": None, "device": None},
+            counts=dict.fromkeys(COUNTS),
+            verb=verb,
+            command=how.get("command", ""),
+            started=started.isoformat(timespec="seconds"),
+            ending="interrupted",
+        )
+        saved = store.save(nothing, how.get("save_in", store.RUNS))
+        raise _with_run(error, saved) from None
+    if run.ending == "interrupted":
+        raise _with_run(KeyboardInterrupt(), run)
+    return run
+
+
+def _with_run(error: KeyboardInterrupt, run: Run) -> KeyboardInterrupt:
+    """The error with the run. A subclass would change a program's exit status."""
+    error.run = run  # type: ignore[attr-defined]
+    error.add_note(f"torchproof saved what exists: torchproof show {run.id}")
+    return error
 
 
 @contextlib.contextmanager
@@ -375,7 +419,7 @@ def _counted(
 ) -> dict[str, int | None]:
     """Breaks and recompiles of a plain run."""
     observation = observe.observe(target, options, progress)
-    if observation.ending == "interrupted":
+    if observation.ending == "interrupted":  # nothing is measured yet
         raise KeyboardInterrupt
     whole = observation.ending == "finished" and not observation.error
     return checking.counts_of(observation) if whole else dict.fromkeys(COUNTS)
@@ -540,8 +584,13 @@ def pack(
             command=command,
             save_in=save_in,
         )
+        if run.ending == "interrupted":
+            raise _with_run(KeyboardInterrupt(), run)
         subject = packs.repro.Subject(run, what, options, has_run=True)
-    return packs.repro.pack(subject, repro_options, **output)
+    try:
+        return packs.repro.pack(subject, repro_options, **output)
+    except KeyboardInterrupt as error:
+        raise _with_run(error, subject.run) from None
 
 
 def _options(given: Any, kind: type[_Kind]) -> _Kind:

@@ -132,20 +132,18 @@ def _run(shell: Any, verb: str, value: Any, flags: dict[str, Any]) -> Run:
             how: dict[str, Any] = {} if verb == "tune" else {"progress": show}
             # What the compiler logs would hide the report.
             flags.setdefault("quiet", True)
-            run = VERBS[verb](target, calls, **how, **flags)
+            return VERBS[verb](target, calls, **how, **flags)
     except TypeError as error:
         # Python's own message names the keyword, which is the flag.
         if "unexpected keyword argument" not in str(error):
             raise
         name = str(error).rpartition(" argument ")[2].strip("'")
         raise UserError(f"{verb} has no flag --{name.replace('_', '-')}") from None
-    if run.ending == "interrupted":
-        # Whoever stops a cell does not want the next ones to run.
-        importlib.import_module("IPython.display").display(run)
-        stopped = KeyboardInterrupt()
-        _show(stopped, [f"KeyboardInterrupt: saved as run {run.id}"])
-        raise stopped
-    return run
+    except KeyboardInterrupt as stopped:
+        if saved := api.interrupted_run(stopped):
+            importlib.import_module("IPython.display").display(saved)
+            _show(stopped, [f"KeyboardInterrupt: saved as run {saved.id}"])
+        raise
 
 
 def _pair(value: Any) -> tuple[Any, Any]:

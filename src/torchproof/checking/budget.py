@@ -175,6 +175,8 @@ def check_target(
     """Checks a target of `torchproof check`, in a child process."""
     options = Options(compile=arguments, train=train, quiet=True)
     run = checker.check(target, options, effort=effort, save_in=save_in)
+    if run.ending == "interrupted":
+        raise KeyboardInterrupt
     if run.error or run.ending != "finished":
         raise UserError(f"{target}: {run.error or run.ending}")
     return run

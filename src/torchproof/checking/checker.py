@@ -128,11 +128,15 @@ def check(
         command=command,
         options=saved_options,
     )
-    if _verifies(target, scope):
-        reporting.enter(CAUSES)
-        run = _verified(run, Neutraliser(target, options, found, run.counts), progress)
-    if (before := baseline or earlier) is not None:
-        run = _with_resolved(run, before, scope, source)
+    try:
+        if _verifies(target, scope):
+            reporting.enter(CAUSES)
+            neutraliser = Neutraliser(target, options, found, run.counts)
+            run = _verified(run, neutraliser, progress)
+        if (before := baseline or earlier) is not None:
+            run = _with_resolved(run, before, scope, source)
+    except KeyboardInterrupt:
+        run = replace(run, ending="interrupted")
     return store.save(run, save_in)
 
 

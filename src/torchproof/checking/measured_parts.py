@@ -105,6 +105,9 @@ class PartsMeasurer:
                 self.collected.parts[name] = Part(
                     "skipped" if is_missing_hook(why) else "failed", why
                 )
+            except KeyboardInterrupt:
+                self.collected.interrupted = True
+                self.collected.parts[name] = Part("failed", "interrupted")
             took = round(time.monotonic() - begin, 2)
             part = self.collected.parts[name]
             self.collected.parts[name] = replace(part, seconds=took)
@@ -162,13 +165,9 @@ class PartsMeasurer:
                 for name, values in SWEEPS.items()
                 if name in names and name in self.wanted
             }
-            try:
-                self.sweeps = recompiles_by_size(
-                    self.plan.target, self.options, sizes, self.progress
-                )
-            except KeyboardInterrupt:
-                self.collected.interrupted = True
-                raise _Failed("interrupted") from None
+            self.sweeps = recompiles_by_size(
+                self.plan.target, self.options, sizes, self.progress
+            )
         swept = self.sweeps[dimension]
         self.function = self.function or swept.function
         if swept.error:

@@ -83,7 +83,8 @@ def checked(
             if timeline is not None:
                 timeline.enter(part)
 
-        return api.check(
+        return output.run_of(
+            api.check,
             api.parse(options.target, options.script),
             flags.run_options(options),
             effort=options.effort,

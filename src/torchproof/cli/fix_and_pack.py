@@ -38,7 +38,8 @@ def fix(options: argparse.Namespace) -> int:
         patch=options.patch,
     )
     with output.progress(options) as progress:
-        run = api.fix(
+        run = output.run_of(
+            api.fix,
             api.parse(options.target, options.script),
             flags.run_options(options),
             fix_options=fix_options,

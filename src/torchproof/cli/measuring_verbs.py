@@ -34,7 +34,8 @@ def bench(options: argparse.Namespace) -> int:
     )
     with timelines.recorded(["trace"] if options.trace else []) as timeline:
         with output.progress(options) as progress:
-            run = api.bench(
+            run = output.run_of(
+                api.bench,
                 api.parse(options.target, options.script),
                 flags.run_options(options),
                 bench_options=bench_options,
@@ -66,7 +67,8 @@ def loadtest(options: argparse.Namespace) -> int:
     if baseline:
         api.assert_comparable(baseline, load_options)
     with output.progress(options) as progress:
-        run = api.loadtest(
+        run = output.run_of(
+            api.loadtest,
             api.parse(options.target, options.script),
             flags.run_options(options),
             load_options=load_options,
@@ -156,7 +158,8 @@ def tune(options: argparse.Namespace) -> int:
         wrap=options.wrap,
     )
     with output.progress(options) as board:
-        run = api.tune(
+        run = output.run_of(
+            api.tune,
             api.parse(options.target, options.script),
             flags.run_options(options),
             tune_options=tune_options,

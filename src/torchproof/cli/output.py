@@ -33,6 +33,19 @@ def progress(options: argparse.Namespace) -> Iterator[LiveTable]:
         yield display
 
 
+def run_of(verb: Callable[..., Run], *arguments: Any, **keywords: Any) -> Run:
+    """The run of a verb; after Ctrl-C, what exists, whose exit code is 130."""
+    from torchproof import api
+
+    try:
+        return verb(*arguments, **keywords)
+    except KeyboardInterrupt as error:
+        run = api.interrupted_run(error)
+        if run is None:
+            raise
+        return run
+
+
 def end_as_interrupted() -> None:
     """Lets a job that is cancelled, or whose terminal is closed, end as after Ctrl-C.
 

@@ -85,13 +85,16 @@ def observe_here(target: Target, options: Options) -> Observation:
     assert objects is not None
     entries = _Entries(live.cell_paths([*linecache.cache]))
     silence = _torch_log_hidden() if options.quiet else contextlib.nullcontext()
+    ending, code = "finished", None
     with live_state.kept(objects.fn, objects.calls), silence:
         torch.compiler.reset()
         try:
             code = observe_job(Job.of(target, options), entries, _ObserverHere)
+        except KeyboardInterrupt:
+            ending = "interrupted"
         finally:
             torch.compiler.reset()
-    return capture.gather(entries.entries, "finished", code, target)
+    return capture.gather(entries.entries, ending, code, target)
 
 
 @contextlib.contextmanager

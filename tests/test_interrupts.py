@@ -1,0 +1,116 @@
+"""Ctrl-C in a Python program: the run is saved, then KeyboardInterrupt is raised."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import forked_commands
+import pytest
+
+from torchproof.records import Run, store
+
+# Sends SIGINT to the program, from the process that the verb started for the target.
+TARGET = """\
+import os, signal, time
+os.kill(int(os.environ["PROGRAM"]), signal.SIGINT)
+time.sleep(60)
+
+def make():
+    pass
+"""
+PROGRAM = """\
+import json, os, signal
+import torchproof
+from torchproof import api
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+os.environ["PROGRAM"] = str(os.getpid())
+load = {{"load_options": api.LoadOptions(rate=5.0, requests=5)}}
+try:
+    {call}
+except KeyboardInterrupt as error:
+    run = api.interrupted_run(error)
+    kind, notes = type(error).__name__, error.__notes__
+    print(json.dumps({{"type": kind, "id": run.id, "notes": notes}}))
+else:
+    print(json.dumps("the program went on"))
+"""
+CALLS = {
+    "check": 'torchproof.check("m.py:make", quiet=True)',
+    "bench": 'torchproof.bench("m.py:make", quiet=True)',
+    "fix": 'torchproof.fix("m.py:make", quiet=True)',
+    "tune": 'torchproof.tune("m.py:make", quiet=True)',
+    "loadtest": 'torchproof.loadtest("m.py:make", **load)',
+    "pack": 'api.pack("m.py:make", purpose="repro")',
+}
+
+
+def saved(folder: Path, run_id: str) -> Run:
+    return store.load(run_id, folder / store.RUNS)
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_the_run_is_saved_and_the_program_is_interrupted(
+    verb: str, tmp_path: Path
+) -> None:
+    (tmp_path / "m.py").write_text(TARGET)
+    done = forked_commands.python(PROGRAM.format(call=CALLS[verb]), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    raised = json.loads(done.stdout)
+    assert raised["type"] == "KeyboardInterrupt", raised
+    run = saved(tmp_path, raised["id"])
+    assert run.ending == "interrupted" and run.target == "m.py:make"
+    assert run.verb == {"pack": "check"}.get(verb, verb)
+    assert any(run.id in note for note in raised["notes"])
+
+
+# Its lock cannot be sent to another process, so the check runs it in this one.
+HERE = """\
+import threading, torch
+
+class Step(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+    @torch.compiler.disable
+    def forward(self, x):
+        os.kill(os.getpid(), signal.SIGINT)
+        return x + 1
+"""
+
+
+def test_what_runs_in_the_program_itself_is_saved_as_well(tmp_path: Path) -> None:
+    call = "torchproof.check(Step(), [(torch.ones(2),)], quiet=True)"
+    program = HERE + PROGRAM.format(call=call)
+    done = forked_commands.python(program, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = saved(tmp_path, json.loads(done.stdout)["id"])
+    assert run.ending == "interrupted" and run.parts["breaks"].status == "failed"
+
+
+def test_a_program_that_does_not_catch_it_ends_with_the_status_of_ctrl_c(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "m.py").write_text(TARGET)
+    program = PROGRAM.partition("try:")[0].format() + CALLS["check"] + "\nprint(1)\n"
+    (tmp_path / "program.py").write_text(program)
+    source = Path(__file__).resolve().parent.parent / "src"
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == -signal.SIGINT and done.stdout == "", done.stderr
+    [folder] = store.listing(tmp_path / store.RUNS)
+    run = saved(tmp_path, folder.name)
+    assert run.ending == "interrupted" and run.id in done.stderr
