@@ -575,22 +575,27 @@ def pack(
     if isinstance(what, Run):
         subject = _saved_failure(what, options)
     else:
-        run = checking.check(
+        run = check(
             what,
-            options,
+            options=options,
             effort=effort,
             select=[code.partition("@")[0] for code in repro_options.select],
             progress=progress,
             command=command,
             save_in=save_in,
         )
-        if run.ending == "interrupted":
-            raise _with_run(KeyboardInterrupt(), run)
         subject = packs.repro.Subject(run, what, options, has_run=True)
-    try:
+    with _named_on_interrupt(subject.run):
         return packs.repro.pack(subject, repro_options, **output)
+
+
+@contextlib.contextmanager
+def _named_on_interrupt(run: Run) -> Iterator[None]:
+    """Adds a saved run to the error of Ctrl-C."""
+    try:
+        yield
     except KeyboardInterrupt as error:
-        raise _with_run(error, subject.run) from None
+        raise _with_run(error, run) from None
 
 
 def _options(given: Any, kind: type[_Kind]) -> _Kind:

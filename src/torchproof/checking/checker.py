@@ -128,15 +128,11 @@ def check(
         command=command,
         options=saved_options,
     )
-    try:
-        if _verifies(target, scope):
-            reporting.enter(CAUSES)
-            neutraliser = Neutraliser(target, options, found, run.counts)
-            run = _verified(run, neutraliser, progress)
-        if (before := baseline or earlier) is not None:
-            run = _with_resolved(run, before, scope, source)
-    except KeyboardInterrupt:
-        run = replace(run, ending="interrupted")
+    if _verifies(target, scope):
+        reporting.enter(CAUSES)
+        run = _verified(run, Neutraliser(target, options, found, run.counts), progress)
+    if (before := baseline or earlier) is not None:
+        run = _with_resolved(run, before, scope, source)
     return store.save(run, save_in)
 
 
@@ -199,7 +195,10 @@ def _verified(run: Run, neutraliser: Neutraliser, progress: Progress) -> Run:
     if run.error or run.ending != "finished":
         return run
     begin = time.monotonic()
-    findings = neutraliser.verified(list(run.findings), progress)
+    try:
+        findings = neutraliser.verified(list(run.findings), progress)
+    except KeyboardInterrupt:
+        return replace(run, ending="interrupted")
     ending = "interrupted" if neutraliser.interrupted else run.ending
     parts = dict(run.parts)
     if "breaks" in parts and parts["breaks"].seconds is not None:  # the same runs again
