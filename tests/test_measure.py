@@ -192,6 +192,26 @@ def test_later_repeats_start_together_if_they_fit(
         assert row.first_call_s is not None and row.warm_start is not None
 
 
+def test_steps_only_start_together_and_have_no_first_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    alive: list[int] = []
+
+    def count(text: str) -> None:
+        if text.startswith("round 1 of"):
+            alive.append(sum(map(is_alive, Forked.begun)))
+
+    found = measured(
+        BATCHED, backends("eager"), progress=count, repeats=3, first_calls=False
+    )
+    assert alive[::2] == [3, 5, 3]
+    for row in found.rows:
+        assert len(row.repeats) == 3 and row.numerics["verdict"] == "same"
+        assert row.first_call_s is row.start is row.warm_start is row.compile_s is None
+        assert row.break_even is None
+
+
 # -- questions -------------------------------------------------------------------------
 
 

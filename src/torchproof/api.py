@@ -119,6 +119,7 @@ class BenchKeywords(Settings, total=False):
     effort: str
     seconds: float | None
     repeats: int | None
+    steps_only: bool
     profile: bool
     progress: Progress
     strategies: tuple[str, ...]
@@ -380,20 +381,18 @@ def _bench(
     measure.assert_on_ranks(target, bench_options.ranks, bench_options.wrap)
     more = {"effort": effort != "normal", "profile or --repeats": profile or repeats}
     _assert_as_written(target, options, bench_options, more)
-    usual = measure.bench_plan.sampling(effort)
-    for name, value in (("seconds", seconds), ("repeats", repeats)):
-        if value is not None and value <= 0:
-            raise UserError(f"{name}={value}: give a positive number")
+    sampling = _sampling(effort, seconds, repeats)
     store.assert_writable(save_in)
     started = datetime.datetime.now()
     plan = replace(
         _plan(target, options, bench_options),
         profiles=profile,
-        seconds=usual.seconds if seconds is None else seconds,
-        repeats=usual.repeats if repeats is None else repeats,
+        seconds=sampling.seconds,
+        repeats=sampling.repeats,
     )
     # A plain run, in one process, could not join the ranks' collectives.
-    counted = bench_options.ranks is None and target.kind != "script"
+    alone = bench_options.ranks is None and target.kind != "script"
+    counted = alone and not bench_options.steps_only
     counts = _counted(target, options, progress) if counted else dict.fromkeys(COUNTS)
     with store.scratch(save_in) as folder:
         result = measure.measure(plan, folder, progress)
@@ -412,6 +411,20 @@ def _bench(
             error=result.error,
         )
         return store.save(run, save_in, folder)
+
+
+def _sampling(
+    effort: str, seconds: float | None, repeats: int | None
+) -> bench_plan.Sampling:
+    """What the effort means, but for what is given."""
+    usual = measure.bench_plan.sampling(effort)
+    for name, value in (("seconds", seconds), ("repeats", repeats)):
+        if value is not None and value <= 0:
+            raise UserError(f"{name}={value}: give a positive number")
+    return measure.bench_plan.Sampling(
+        usual.seconds if seconds is None else seconds,
+        usual.repeats if repeats is None else repeats,
+    )
 
 
 def _counted(
@@ -447,6 +460,7 @@ def _plan(
         quiet=options.quiet,
         ranks=bench_options.ranks,
         wrap=bench_options.wrap,
+        first_calls=not bench_options.steps_only,
     )
 
 
@@ -530,7 +544,7 @@ def _assert_as_written(
     settings = {**vars(options), **vars(bench_options), **more}
     for name, value in settings.items() if target.kind == "script" else ():
         if value and name not in {"as_written", "timeout_s", "quiet"}:
-            flag = {"dtypes": "dtype"}.get(name, name)
+            flag = {"dtypes": "dtype"}.get(name, name).replace("_", "-")
             raise UserError(
                 f"{target.text} is a script and measured as it is written: --{flag} is"
                 " for workloads and factories"

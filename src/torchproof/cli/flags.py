@@ -299,6 +299,14 @@ def _measuring_flags(parser: argparse.ArgumentParser) -> None:
         ),
     )
     how.add_argument(
+        "--steps-only",
+        action="store_true",
+        help=(
+            "time steps, not first calls: all strategies compile at the same time, and"
+            " breaks are not counted"
+        ),
+    )
+    how.add_argument(
         "--profile",
         action="store_true",
         help="save Chrome traces, graphs and generated code with the run",

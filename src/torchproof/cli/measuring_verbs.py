@@ -31,6 +31,7 @@ def bench(options: argparse.Namespace) -> int:
         dtypes=api.bench_plan.read_types(options.dtype),
         ranks=options.ranks,
         wrap=options.wrap,
+        steps_only=options.steps_only,
     )
     with timelines.recorded(["trace"] if options.trace else []) as timeline:
         with output.progress(options) as progress:

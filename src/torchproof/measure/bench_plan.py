@@ -58,6 +58,13 @@ class BenchOptions:
     dtypes: tuple[str, ...] = ()
     ranks: int | None = None  # processes that run each strategy; None: one
     wrap: str | None = None  # what wraps the model on each of them
+    steps_only: bool = False  # do not time first calls
+
+    def __post_init__(self) -> None:
+        if self.steps_only and self.latency:
+            raise UserError(
+                "--latency compares first calls, which --steps-only leaves out"
+            )
 
     @property
     def names_strategies(self) -> bool:

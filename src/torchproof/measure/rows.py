@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 References = Mapping[tuple[str | None, int], Reference]
 
 FELL_BACK = "fell back"
+# The strategies compiled at once, so that each took longer than alone.
+_NO_FIRST_CALL: dict[str, Any] = {
+    "first_call_s": None,
+    "start": None,
+    "warm_start": None,
+    "compile_s": None,
+}
 _APART = (
     "too little memory for all strategies at once: they were timed one after the other,"
     " so a machine that slows down can look like a slower strategy"
@@ -48,6 +55,8 @@ def rows(
         for state, row in zip(states, plain, strict=True):
             base = _eager_of(state.spec, states, plain)
             row = replace(row, variant={**state.spec.variant, **shape})
+            if not plan.first_calls:
+                row = replace(row, **_NO_FIRST_CALL)
             if apart and row.rounds_ms:
                 row = replace(row, notes=(*row.notes, _APART))
             measurements.append(_with_verdict(row, base, state))

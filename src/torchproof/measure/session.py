@@ -139,11 +139,11 @@ class Session:
                 self._await_early()
                 repeat = 0
                 while repeat < self.repeats and self._running():
-                    if repeat == 1 and not self.apart:
+                    if repeat > 1 or not self.plan.first_calls:
+                        self._start_ahead(repeat)
+                    elif repeat == 1 and not self.apart:
                         self._start_early(repeat)
                         self._await_early()
-                    elif repeat > 1:  # cold and warm first calls have been timed
-                        self._start_ahead(repeat)
                     self._measure_repeat(repeat)
                     repeat += 1
                 if self.plan.diagnoses:
@@ -337,18 +337,17 @@ class Session:
     def _start_ahead(self, repeat: int) -> None:
         """Starts processes of this and later repeats side by side, while none is timed.
 
-        Each runs its first pass from warm caches. There are at most as many as cores,
-        and only while they fit in memory; the others start one by one.
+        Each runs its first pass; those of later repeats find warm caches. There are at
+        most as many as cores, and only if they fit in memory; others start one by one.
         """
+        end = self.repeats if repeat else 1
         waiting = [
-            (state, later)
-            for later in range(repeat, self.repeats)
-            for state in self._running()
+            (state, later) for later in range(repeat, end) for state in self._running()
         ]
         if self._ahead or not self.has_room(len(waiting)):
             return
         waiting = waiting[: os.cpu_count()]
-        self.progress(f"starting {len(waiting)} processes with warm caches")
+        self.progress(f"starting {len(waiting)} processes")
         with ThreadPoolExecutor(len(waiting)) as pool:
             try:
                 list(pool.map(lambda each: self._first_pass_ahead(*each), waiting))
@@ -359,9 +358,12 @@ class Session:
     def _first_pass_ahead(self, state: StrategyState, repeat: int) -> None:
         variables = {**self.plan.environment, **state.environment}
         job = self.plan.job(state.spec, self.plan.shapes[0])
+        path = None if repeat else self._outputs_path(state, 0)
+        answers = str(path) if path else None
         with self.recording_failure(state):
-            process = self._processes.begin(job, variables, layout=repeat)
-            first = process.ask(FirstPass, "prepare", self.limit_s, answers=None)
+            early, state.process = state.process, None
+            process = early or self._processes.begin(job, variables, layout=repeat)
+            first = process.ask(FirstPass, "prepare", self.limit_s, answers=answers)
             self._ahead[id(state), repeat] = process, first
 
     def has_room(self, count: int = 1) -> bool:
@@ -377,7 +379,8 @@ class Session:
         """Runs first call and warm-up; the first repeat also compares outputs."""
         shape = self.plan.shapes[number]
         label = f"{state.spec.label}{_named(shape)}"
-        self.progress(f"{label}: first call, {'warm' if repeat else 'cold'}")
+        if number or (id(state), repeat) not in self._ahead:
+            self.progress(f"{label}: first call, {'warm' if repeat else 'cold'}")
         path = None if repeat else self._outputs_path(state, number)
         arguments: dict[str, Any] = {"answers": str(path) if path else None}
         if number == 0 and (id(state), repeat) in self._ahead:
@@ -396,7 +399,7 @@ class Session:
         if repeat == 0:
             facts = Facts(numerics=numerics).adding(first).adding(settled)
             state.facts.append(facts)
-        elif number == 0 and state.warm is None:
+        elif number == 0 and repeat == 1:
             state.warm = first
         begin_repeat(state, number)
 

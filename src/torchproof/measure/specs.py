@@ -87,6 +87,7 @@ class Plan:
     size: str | None = None
     seconds: float = stats.REPEATS * stats.ROUNDS * stats.ROUND_MS / 1e3
     repeats: int = stats.REPEATS
+    first_calls: bool = True  # time them; if not, the strategies compile at once
     profiles: bool = False  # save a trace of every strategy
     energy: bool = False  # measure the energy of a step, where the device allows it
     diagnoses: bool = False  # analyse breaks and wrong outputs
