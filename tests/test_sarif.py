@@ -108,7 +108,7 @@ def test_a_result_points_at_its_line() -> None:
     assert physical["contextRegion"]["startLine"] == 41
     assert place["logicalLocations"][0]["fullyQualifiedName"] == "Net.forward"
     assert first["message"]["text"].startswith(f"{ITEM.message}. ")
-    assert first["partialFingerprints"] == {"torchproofIdentity/v1": ITEM.identity}
+    assert first["partialFingerprints"] == {"torchproofIdentity/v2": ITEM.identity}
     assert first["properties"]["cost_us"] == 180.5
 
 

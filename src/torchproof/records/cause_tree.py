@@ -11,12 +11,13 @@ class CauseTree:
     """The causes among the open findings; a finding that explains nothing is one too.
 
     A saved run may name identities that it does not have, or in a circle: such a link
-    is ignored.
+    is ignored. One tree serves a whole report: building it visits each finding once.
     """
 
     def __init__(self, findings: Iterable[Finding]) -> None:
         still_open = [f for f in findings if f.status == "open"]
         self._by_identity = {f.identity: f for f in reversed(still_open)}
+        self._roots: dict[str, Finding] = {}  # by identity: the last cause above it
         self.causes: list[Finding] = []
         self._effects: dict[str, list[Finding]] = {}
         for finding in still_open:
@@ -44,11 +45,9 @@ class CauseTree:
         return min(every, key=SEVERITIES.index)
 
     def is_effect(self, finding: Finding) -> bool:
-        return (
-            finding.status == "open"
-            and self._root(finding) is not finding
-            and (self._root(finding).identity != finding.identity)
-        )
+        if finding.status != "open":
+            return False
+        return self._root(finding).identity != finding.identity
 
     def causes_of(self, finding: Finding) -> list[Finding]:
         """The findings that directly explain one."""
@@ -56,11 +55,21 @@ class CauseTree:
         return [f for f in known if f is not None and f.identity != finding.identity]
 
     def _root(self, finding: Finding) -> Finding:
-        passed = {finding.identity}
+        """The last cause above a finding; the finding itself in a circle."""
+        passed: dict[str, Finding] = {}
         root = finding
-        while above := self.causes_of(root):
-            root = above[0]
+        while root.identity not in self._roots:
             if root.identity in passed:
-                return finding
-            passed.add(root.identity)
-        return root
+                for each in passed.values():  # what leads into a circle has no cause
+                    self._roots[each.identity] = each
+                return self._roots[finding.identity]
+            passed[root.identity] = root
+            above = self.causes_of(root)
+            if not above:
+                self._roots[root.identity] = root
+                break
+            root = above[0]
+        last = self._roots[root.identity]
+        for each in passed.values():
+            self._roots[each.identity] = last
+        return last

@@ -6,6 +6,7 @@ saved records, `other` keeps fields that a newer torchproof wrote.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -162,7 +163,16 @@ class Finding(Record):
     ranks: tuple[int, ...] = ()  # of a run with several: those that it occurred on
     step: int | None = None  # of a rank: the first step it occurred in
     waited_s: float | None = None  # how long other ranks waited because of it
+    key: str = ""  # what the rule found in the function, without names and values
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def upgraded(cls, values: dict[str, Any], plain: Mapping[str, Any]) -> None:
+        """Keeps the identity of a record without a key: others refer to it."""
+        if "key" not in plain and isinstance(plain.get("identity"), str):
+            from torchproof.records.identity import recorded
+
+            values["key"] = recorded(plain["identity"])
 
     @property
     def is_suspicion(self) -> bool:
@@ -173,16 +183,16 @@ class Finding(Record):
     def category(self) -> str:
         return CATEGORIES[self.kind]
 
-    @property
+    @functools.cached_property
     def identity(self) -> str:
-        """A hash that stays the same after edits elsewhere: no line, count or value.
+        """A hash of code, file, function and key: no line, count, value or text.
 
         It excludes the kind, since a hazard and its observation are one finding.
         """
         # Imported here because programs that only compile do not need it.
         from torchproof.records.identity import identity
 
-        return identity(self.code, self.file, self.function, self.cause)
+        return identity(self.code, self.file, self.function, self.key)
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,10 @@ class Record:
         return None
 
     @classmethod
+    def upgraded(cls, values: dict[str, Any], plain: Mapping[str, Any]) -> None:
+        """Fills the fields that an older record lacks, from what it has."""
+
+    @classmethod
     def from_json(cls, plain: Any) -> Self:
         """Raises `Mismatch` if the JSON does not fit."""
         return build(cls, plain)
@@ -302,6 +306,8 @@ def _object(kind: Any, value: dict[str, Any], path: str) -> Any:
     if any(field.name == "other" for field in dataclasses.fields(kind)):
         derived = getattr(kind, "derived", ())
         values["other"] = {n: value[n] for n in names.values() if n not in derived}
+    if issubclass(kind, Record):
+        kind.upgraded(values, value)
     record = kind(**values)
     if isinstance(record, Record) and (problem := record.inconsistency()):
         name, wanted, found = problem

@@ -8,7 +8,7 @@ resolved findings are omitted.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -58,7 +58,8 @@ def _run(run: Run) -> Plain:
     placeless = [f for f in findings if not location(f, run)]
     reported = placed[:MOST]
     codes = sorted({f.code for f in (*reported, *placeless)})
-    identities = run.baseline.identities if run.baseline else None
+    known = _identities(run)
+    fixes = _fixes(run)
     notifications = [*_placeless(placeless, codes, run), *_left_out(placed)]
     return {
         "tool": {"driver": _driver(codes)},
@@ -67,13 +68,20 @@ def _run(run: Run) -> Plain:
         "originalUriBaseIds": {ROOT: {"description": _text("Directory of the run.")}},
         "invocations": [_invocation(run, notifications)],
         "results": [
-            _with_links(_result(f, run, codes, identities), f, run) for f in reported
+            _with_links(_result(f, run, codes, known, fixes), f, run, tree)
+            for f in reported
         ],
         "properties": {
             "counts": dict(run.counts),
             "resolved": len(run.findings) - len(findings),
         },
     }
+
+
+def _identities(run: Run) -> frozenset[str] | None:
+    """The findings of the earlier run, if its record has them."""
+    identities = run.baseline.identities if run.baseline else None
+    return None if identities is None else frozenset(identities)
 
 
 def _text(text: str) -> Plain:
@@ -162,7 +170,11 @@ def _left_out(placed: Sequence[Finding]) -> Iterable[Plain]:
 
 
 def _result(
-    finding: Finding, run: Run, codes: Sequence[str], identities: Sequence[str] | None
+    finding: Finding,
+    run: Run,
+    codes: Sequence[str],
+    known: frozenset[str] | None,
+    fixes: Mapping[str, Sequence[Plain]],
 ) -> Plain:
     plain: Plain = {
         "ruleId": finding.code,
@@ -170,22 +182,21 @@ def _result(
         "level": LEVELS[finding.severity],
         "message": _text(_message(finding, run)),
         "locations": [location(finding, run)],
-        "partialFingerprints": {"torchproofIdentity/v1": finding.identity},
+        "partialFingerprints": {"torchproofIdentity/v2": finding.identity},
     }
-    if identities is not None:
-        had = finding.identity in identities
+    if known is not None:
+        had = finding.identity in known
         plain["baselineState"] = "unchanged" if had else "new"
-    if fixes := [_fix(fix) for fix in run.fixes if _cures(fix, finding)]:
-        plain["fixes"] = fixes
+    if finding.identity in fixes:
+        plain["fixes"] = list(fixes[finding.identity])
     if finding.status == "intentional":
         why = "The code marks this as intentional."
         plain["suppressions"] = [{"kind": "inSource", "justification": why}]
     return {**plain, "properties": _properties(finding)}
 
 
-def _with_links(plain: Plain, finding: Finding, run: Run) -> Plain:
+def _with_links(plain: Plain, finding: Finding, run: Run, tree: CauseTree) -> Plain:
     """A result with its place among causes and effects; an effect is only a note."""
-    tree = CauseTree(run.findings)
     text, links = plain["message"]["text"], plain["properties"]
     if effects := tree.effects(finding):
         said = cause_words.also_explains(effects)
@@ -205,14 +216,15 @@ def _with_links(plain: Plain, finding: Finding, run: Run) -> Plain:
     }
 
 
-def _cures(fix: Fix, finding: Finding) -> bool:
-    """Whether a fix is for a finding, verified, and fits the file as it is."""
-    return (
-        finding.identity in fix.findings
-        and fix.status == "verified"
-        and bool(fix.replacements)
-        and all(each.at is not None for each in fix.replacements)
-    )
+def _fixes(run: Run) -> dict[str, list[Plain]]:
+    """The fixes that are verified and fit the file as it is, by identity."""
+    fixes: dict[str, list[Plain]] = {}
+    for fix in run.fixes:
+        fits = fix.replacements and all(e.at is not None for e in fix.replacements)
+        if fix.status == "verified" and fits:
+            for identity in fix.findings:
+                fixes.setdefault(identity, []).append(_fix(fix))
+    return fixes
 
 
 def _fix(fix: Fix) -> Plain:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from torchproof.checking.rules import (
@@ -19,6 +20,7 @@ from torchproof.checking.rules import (
     cudagraphs,
     errors,
     host_syncs,
+    keys,
     lifetimes,
     load,
     no_ops,
@@ -235,7 +237,22 @@ def matched(observation: Observation) -> list[Matched]:
     found = [
         Matched(rule.finding(group), rule, group) for rule, group in _matches(facts)
     ]
-    return sorted(found, key=lambda each: _rank(each.finding))
+    return sorted(_distinct(found), key=lambda each: _rank(each.finding))
+
+
+def _distinct(found: list[Matched]) -> list[Matched]:
+    """The findings with different identities: the last resort is their order."""
+    places = [(m.finding.line or 0, m.finding.column or 0) for m in found]
+    identities = [each.finding.identity for each in found]
+    numbers = keys.numbered(zip(identities, places, strict=True))
+    return [
+        each._replace(finding=_numbered(each.finding, number)) if number > 1 else each
+        for each, number in zip(found, numbers, strict=True)
+    ]
+
+
+def _numbered(finding: Finding, number: int) -> Finding:
+    return replace(finding, key=f"{finding.key} ~{number}")
 
 
 def _matches(facts: Facts) -> Iterator[tuple[Rule, EventGroup]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules import keys, torch_pages
 from torchproof.checking.rules.breaks import break_above, place_in_text, separated_by
 from torchproof.checking.rules.growth import growth, how_to_stop
 from torchproof.checking.rules.rule import (
@@ -70,13 +70,15 @@ def _event_group(group: tuple[Event, ...], facts: Facts) -> EventGroup:
 def in_callers_words(event: Event, facts: Facts) -> Event:
     """The event with its guard in the caller's words, and the break behind it.
 
-    `path` is the argument that the guard checks. `cut` is the graph break without which
+    `path` is the argument that the guard checks, and `subject` the same without names
+    of variables. `cut` is the graph break without which
     Dynamo would not compile this function separately, and `separated_by` its event, or
     that of the caller's recompile limit.
     """
     guard: Guard | None = event.data["guard"]
     call: Call | None = event.data.get("entry_call")
     origin = call.origin(guard.source) if call and guard else None
+    subject = _subject(guard, origin, event) if guard else ""
     if origin and event.data.get("entry") and origin[0] in (("args",), ("kwargs",)):
         origin = None  # `*args` of a function that the call reaches are not its own
     handed_over = guard is not None and (
@@ -85,6 +87,7 @@ def in_callers_words(event: Event, facts: Facts) -> Event:
     )
     data = {
         **event.data,
+        "subject": subject,
         "cut": break_above(event, facts) if handed_over else None,
         "separated_by": separated_by(event, facts) if handed_over else None,
     }
@@ -97,6 +100,14 @@ def in_callers_words(event: Event, facts: Facts) -> Event:
             data["path"] = origin[0]
             data["fixed"] = _argument(call, origin[0]).fixed
     return replace(event, data=data)
+
+
+def _subject(guard: Guard, origin: tuple[Path, str] | None, event: Event) -> str:
+    """What a guard checks, by its position in the call or in the function."""
+    if origin is None or origin[0] in (("args",), ("kwargs",)):
+        return keys.of_name(guard.source, event.function)
+    path, rest = origin
+    return f"{path[0]}{_items(path[1:])}{rest}"
 
 
 def _is_users(function: Frame | None) -> bool:
@@ -293,6 +304,17 @@ class Recompile(Rule):
     def words(self, group: EventGroup) -> dict[str, object]:
         return {"guard": group.data["guard"], "seen": values_seen(group)}
 
+    def key(self, group: EventGroup) -> str:
+        """The kind of guard, and what it checks; or what the group has in common."""
+        guard, cut, data = group.data["guard"], group.data["cut"], group.data
+        if cut is not None and group.place.owner == "library":
+            return f"{guard.cause} behind {cut.function} > {keys.of_frame(cut)}"
+        if guard.cause == "size" and is_marked_at_call(group.first):
+            frame = call_frame(data["entry_call"])
+            return f"{guard.cause} at {keys.of_frame(frame) if frame else 'the call'}"
+        dim = "" if guard.dim is None else f" {guard.dim}"
+        return f"{guard.cause} of {data['subject']}{dim}"
+
     def message(self, group: EventGroup) -> str:
         where = group.often
         times = plural(group.count or 1, "time")
@@ -435,6 +457,10 @@ class RecompileLimit(Rule):
             yield EventGroup(
                 tuple(group), recompile_place(group[0]), facts, count=len(group)
             )
+
+    def key(self, group: EventGroup) -> str:
+        """The function that hit the limit: it may be called at the place."""
+        return group.compiled
 
     def message(self, group: EventGroup) -> str:
         limit = group.data["limit"]

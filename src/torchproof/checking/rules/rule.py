@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, TypeVar
 
-from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules import keys, torch_pages
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.source import Source
 from torchproof.records import (
@@ -38,6 +38,8 @@ from torchproof.records import (
 )
 
 R = TypeVar("R", bound="Rule")
+# Data of events whose words come from a fixed list, or name a layer.
+_FIXED_WORDS = ("error", "layer", "role")
 SECTIONS = ("Why", "Bad", "Good", "Fix safety")
 
 
@@ -221,6 +223,7 @@ class Match:
     fix: str = ""
     severity: Severity | None = None  # None: `source_severity` of the rule
     data: Mapping[str, str] = field(default_factory=dict)  # what an event would tell
+    key: str = ""  # empty: the code of the node
 
 
 @dataclass(frozen=True)
@@ -319,6 +322,7 @@ class Rule:
             column=_characters(line, node.col_offset),
             end_column=_characters(line, len(line.encode()) if end is None else end),
             source=line,
+            key=match.key or keys.of_node(node, file),
         )
 
     @classmethod
@@ -386,7 +390,21 @@ class Rule:
                 (source_line(frame.file, frame.line) or frame.code) if frame else None
             ),
             marks=self.marks(group),
+            key=self.key(group),
         )
+
+    def key(self, group: EventGroup) -> str:
+        """What the finding is about in its function, without names and values.
+
+        By default the code at the place, that of the library behind it, and the words
+        of the event that come from a fixed list.
+        """
+        frames = [f for f in (group.frame, group.place.library) if f is not None]
+        parts = [keys.of_frame(frame) for frame in frames]
+        parts += [frame.function for frame in frames[1:]]
+        words = (group.data.get(name) for name in _FIXED_WORDS)
+        parts += [w for w in words if isinstance(w, str) and re.fullmatch(r"[\w.]+", w)]
+        return " > ".join(parts)
 
     def later(self, group: EventGroup) -> str:
         """The torch that handles this form, if the installed one is older."""
