@@ -118,7 +118,7 @@ def test_what_was_not_observed_or_not_checked_is_said() -> None:
     parts = {"breaks": Part("failed", "the child crashed"), "batch": Part("skipped")}
     text = render(check(READ, NOWHERE, parts=parts, error="it crashed"), "agent")
     facts = ("(read in the source, not observed)", "incomplete: it crashed")
-    assert missing(text, *facts, "failed: part breaks: the child crashed") == []
+    assert missing(text, *facts, "part breaks failed: the child crashed") == []
     assert "1 cause, 1 suspected" in text and " no_op -\n" in text
 
 

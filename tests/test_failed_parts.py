@@ -12,10 +12,11 @@ import forked_commands
 import pytest
 from check_runs import ITEM
 
+from torchproof.checking import Changes, suspicions
 from torchproof.checking.measured_parts import PartsMeasurer
-from torchproof.cli import exit_codes
+from torchproof.cli import exit_codes, flags, main
 from torchproof.records.run import Finding, Part, Run
-from torchproof.report import terminal
+from torchproof.report import render, render_changes, terminal
 from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
@@ -61,6 +62,80 @@ def test_findings_come_before_a_failed_part() -> None:
     assert exit_code(run_of(ITEM, baseline=failed)) == 1
     told = replace(ITEM, kind="compile_error")
     assert exit_code(run_of(told, baseline=failed), "never") == 0
+
+
+REASON = "planted-reason"
+
+
+def assert_told(text: str, format: str, reason: str = REASON) -> None:
+    """Whether a document shows a failure, where its format has such things."""
+    assert reason in text
+    if format == "sarif":
+        [invocation] = json.loads(text)["runs"][0]["invocations"]
+        assert not invocation["executionSuccessful"]
+        notifications = invocation["toolExecutionNotifications"]
+        told = [n["message"]["text"] for n in notifications if n["level"] == "error"]
+        assert reason in told[0]
+    if format == "gitlab":
+        [entry] = [e for e in json.loads(text) if e["check_name"] == "incomplete"]
+        assert reason in entry["description"] and entry["severity"] == "critical"
+    if format == "github":
+        assert text.startswith("::error title=torchproof::")
+    if format == "json":
+        assert "failed" in {
+            part["status"] for part in json.loads(text)["parts"].values()
+        }
+
+
+@pytest.mark.parametrize("format", flags.FORMATS)
+@pytest.mark.parametrize("part", ["static", "breaks", "baseline", "lifetimes"])
+@pytest.mark.parametrize("findings", [(), (ITEM,)])
+def test_every_format_shows_a_part_that_failed(
+    format: str, part: str, findings: tuple[Finding, ...]
+) -> None:
+    failed = run_of(*findings, **{part: Part("failed", REASON)})
+    assert_told(render(failed, format), format)
+    clean = render(run_of(*findings), format)
+    assert "failed:" not in clean and '"incomplete"' not in clean
+    if format == "sarif":
+        assert json.loads(clean)["runs"][0]["invocations"][0]["executionSuccessful"]
+
+
+@pytest.mark.parametrize("format", flags.FORMATS)
+def test_every_format_shows_a_run_that_did_not_finish(format: str) -> None:
+    run = replace(run_of(breaks=Part("failed", REASON)), error=REASON)
+    text = render(run, format)
+    assert_told(text, format)
+    if format in ("github", "gitlab", "sarif", "agent"):
+        assert text.count(REASON) == 1
+
+
+def test_the_changes_after_an_edit_show_a_part_that_failed() -> None:
+    run = run_of(static=Part("failed", REASON))
+    assert REASON in render_changes(run, Changes())
+
+
+@pytest.mark.parametrize("form", ["file", "folder", "factory"])
+@pytest.mark.parametrize("format", flags.FORMATS)
+def test_every_format_shows_a_crash_of_reading(
+    form: str,
+    format: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def crash(*_: object) -> Any:
+        raise TypeError(REASON)
+
+    monkeypatch.setattr(suspicions, "_of_file", crash)
+    monkeypatch.chdir(tmp_path)
+    Path("m.py").write_text("import torch\n\ndef make():\n    return f, [()]\n")
+    Path("other.py").write_text("x = 1\n")
+    target = {"file": "m.py", "folder": ".", "factory": "m.py:make"}[form]
+    code = main(["check", target, "--effort", "static", "--format", format, "-q"])
+    captured = capsys.readouterr()
+    assert code == 2 and "Traceback" not in captured.err
+    assert_told(captured.out, format)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from torchproof.records import (
     UserError,
     blame,
     cells,
-    one_line,
 )
 from torchproof.targets import Target, own_file
 
@@ -58,8 +57,17 @@ class JoinedSource:
 
 def only_read(target: Target, progress: Progress) -> JoinedSource:
     """The suspicions of a target that is not run."""
-    reading = read_target(target, progress)
-    return JoinedSource(without_run(reading.suspicions), reading)
+    try:
+        reading = read_target(target, progress)
+        return JoinedSource(without_run(reading.suspicions), reading)
+    except UserError:
+        raise
+    except Exception as error:
+        return JoinedSource(Joined(()), failure=_crashed(error))
+
+
+def _crashed(error: Exception) -> Part:
+    return Part("failed", suspicions.crash(error))
 
 
 def read_and_join(
@@ -74,20 +82,23 @@ def read_and_join(
     alone = Joined(tuple(findings))
     if target.kind == "trace":
         return JoinedSource(alone, failure=Part("skipped", "a trace has no source"))
+    # Whatever fails, keep what the run gave: it may have taken long. The reason becomes
+    # the status of part static, which every format shows.
     try:
         if observation.traced is None:
             reading = read_target(target, progress)
         else:
             reading = read_beside_run(target, observation)
-    except (Exception, KeyboardInterrupt) as error:
-        # Keep what the run gave: it may have taken long.
-        return JoinedSource(
-            alone,
-            failure=Part("failed", one_line(f"{type(error).__name__}: {error}")),
-            interrupted=isinstance(error, KeyboardInterrupt),
-        )
-    evidence = run_evidence(observation, unseen)
-    return JoinedSource(join(reading.suspicions, findings, evidence), reading)
+        evidence = run_evidence(observation, unseen)
+        joined = join(reading.suspicions, findings, evidence)
+    except KeyboardInterrupt:
+        interrupted = Part("failed", "interrupted")
+        return JoinedSource(alone, failure=interrupted, interrupted=True)
+    except UserError as error:  # the source is missing, or no Python
+        return JoinedSource(alone, failure=Part("failed", str(error)))
+    except Exception as error:
+        return JoinedSource(alone, failure=_crashed(error))
+    return JoinedSource(joined, reading)
 
 
 def files_of(target: Target) -> list[Path]:
@@ -114,8 +125,9 @@ def read_target(target: Target, progress: Progress) -> Reading:
         files = with_imports([file])
         reading = suspicions.read(files, roots=assumed_roots(files))
         reading = replace(reading, files=len(files))
-    if reading.files <= len(reading.problems):
-        why = reading.problems[0] if reading.problems else "it has no Python file"
+    unread = [*reading.crashes, *reading.problems]
+    if reading.files <= len(unread):
+        why = unread[0] if unread else "it has no Python file"
         raise UserError(f"cannot read {target.text}: {why}")
     return _shown(reading)
 
@@ -167,6 +179,10 @@ def part(reading: Reading, findings: Iterable[Finding]) -> Part:
         more = len(reading.problems) - 3
         listed = [*reading.problems[:3], *([f"{more} more"] if more > 0 else [])]
         status += f", not understood: {'; '.join(listed)}"
+    if reading.crashes:
+        more = len(reading.crashes) - 1
+        others = f" (and {more} other{'s' if more > 1 else ''})" if more else ""
+        return Part("failed", f"{status}; {reading.crashes[0]}{others}")
     some = any(f.status == "open" and f.origin != "dynamic" for f in findings)
     return Part("found" if some else "passed", status)
 

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,6 +62,7 @@ class Reading:
     sites: tuple[CompileSite, ...] = ()
     files: int = 0
     problems: tuple[str, ...] = field(default=())  # one line each
+    crashes: tuple[str, ...] = ()  # files that a defect of torchproof left unread
 
 
 def read(
@@ -126,8 +128,15 @@ def _one(path: Path) -> Reading:
     try:
         return _walked([source], program, program.roots(source))
     except Exception as error:  # a defect in torchproof must not end a whole folder
-        reason = one_line(f"{type(error).__name__}: {error}", 100)
-        return Reading(files=1, problems=(f"{path} cannot be analysed: {reason}",))
+        return Reading(files=1, crashes=(f"{path}: {crash(error)}",))
+
+
+def crash(error: BaseException) -> str:
+    """A defect of torchproof in one line, with the place that raised it."""
+    text = one_line(f"{type(error).__name__}: {error}", 200)
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" (at {Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{text}{at}"
 
 
 def _together(files: Iterable[Path], roots: Mapping[str, Iterable[str]]) -> Reading:
@@ -176,6 +185,7 @@ def _sum(readings: Iterable[Reading]) -> Reading:
         sites=tuple(chain(r.sites for r in every)),
         files=sum(r.files for r in every),
         problems=tuple(chain(r.problems for r in every)),
+        crashes=tuple(chain(r.crashes for r in every)),
     )
 
 

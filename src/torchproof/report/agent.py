@@ -220,9 +220,7 @@ def _others(run: Run) -> Iterator[str]:
 def _parts(run: Run) -> Iterator[str]:
     """What this run says nothing about: parts that failed or were skipped."""
     yield ""
-    for name, part in run.parts.items():
-        if part.status == "failed":
-            yield f"failed: part {name}: {part.why}"
+    yield from run_words.failed_parts(run)
     reasons: dict[str, list[str]] = {}
     for name, part in run.parts.items():
         if part.status == "skipped":

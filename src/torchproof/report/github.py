@@ -23,6 +23,7 @@ from torchproof.report import (
     fix_words,
     load_sections,
     rank_sections,
+    run_words,
     search_words,
 )
 
@@ -30,14 +31,23 @@ LEVELS = {"high": "error", "medium": "warning", "low": "notice"}
 
 
 def render(run: Run) -> str:
+    failed = [f"::error title=torchproof::{_data(text)}" for text in _failures(run)]
+    return "\n".join([*failed, *_lines(run)]) + "\n"
+
+
+def _failures(run: Run) -> list[str]:
+    return [f"{line(text)}, in {line(run.target)}" for text in run_words.failures(run)]
+
+
+def _lines(run: Run) -> list[str]:
     if run.verb == "fix":
         lines = [_fix(fix) for fix in fix_words.helpful(run) if fix.file]
-        return "\n".join([*lines, _summary(run, [])]) + "\n"
+        return [*lines, _summary(run, [])]
     still_open = [f for f in run.findings if f.status == "open"]
     tree = CauseTree(still_open)
     still_open.sort(key=lambda f: (tree.is_effect(f), SEVERITIES.index(f.severity)))
     lines = [_annotation(finding, tree, run) for finding in still_open]
-    return "\n".join([*lines, _summary(run, still_open)]) + "\n"
+    return [*lines, _summary(run, still_open)]
 
 
 def _annotation(finding: Finding, tree: CauseTree, run: Run) -> str:

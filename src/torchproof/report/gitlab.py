@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any
 
 from torchproof.records import SEVERITIES, CauseTree, Finding, Run, line
-from torchproof.report import rank_sections, sarif
+from torchproof.report import rank_sections, run_words, sarif
 
 LEVELS = {"high": "critical", "medium": "major", "low": "minor"}
 
@@ -31,7 +31,21 @@ def render(run: Run) -> str:
         level = "info" if effect else LEVELS[tree.severity(finding)]
         entries.append(_entry(finding, run, level, before[finding.identity]))
         before[finding.identity] += 1
+    entries += [_failure(text, run) for text in run_words.failures(run)]
     return json.dumps(entries, indent=1) + "\n"
+
+
+def _failure(text: str, run: Run) -> Plain:
+    """What the run could not do, on the first line of the target."""
+    target = line(sarif.file_of(run.target) or run.target).removeprefix("./")
+    known = hashlib.sha256(f"incomplete/{run.target}/{text}".encode(errors="replace"))
+    return {
+        "description": f"{line(text)}.",
+        "check_name": "incomplete",
+        "fingerprint": known.hexdigest(),
+        "severity": "critical",
+        "location": {"path": target or "-", "lines": {"begin": 1}},
+    }
 
 
 def _entry(finding: Finding, run: Run, level: str, number: int) -> Plain:

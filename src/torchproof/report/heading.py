@@ -22,6 +22,8 @@ def heading(run: Run, title: str) -> Iterator[str]:
     yield markup.bullets(f"**{name}:** {text}" for name, text in _facts(run))
     if why := run_words.incomplete(run):
         yield f"Incomplete: {markup.inline(why)}. Results so far follow."
+    for text in run_words.failed_parts(run):
+        yield f"{markup.inline(text[:1].upper() + text[1:])}."
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:

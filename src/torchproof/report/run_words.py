@@ -6,7 +6,15 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from torchproof.records import SEVERITIES, CompileSite, Finding, Fix, Run, cells
+from torchproof.records import (
+    SEVERITIES,
+    CompileSite,
+    Finding,
+    Fix,
+    Run,
+    cells,
+    one_line,
+)
 from torchproof.report import numbers
 
 # The counts that `captured` tells; reports show the others in a table or a line.
@@ -34,6 +42,21 @@ def incomplete(run: Run) -> str:
     if run.error or run.ending != "finished":
         return run.error or f"the run ended early ({run.ending})"
     return ""
+
+
+def failed_parts(run: Run) -> list[str]:
+    """Each part that failed, with the reason, unless `incomplete` tells it."""
+    told = {run.error, f"ended by {run.ending}"} if incomplete(run) else set()
+    return [
+        f"part {name} failed: {part.why or 'no reason was recorded'}"
+        for name, part in run.parts.items()
+        if part.status == "failed" and one_line(part.why) not in told
+    ]
+
+
+def failures(run: Run) -> list[str]:
+    """Why the run did not finish, and which parts failed: what every format shows."""
+    return [*filter(None, [incomplete(run)]), *failed_parts(run)]
 
 
 def measured_ranks(run: Run) -> str:

@@ -135,13 +135,12 @@ def _settings(tags: list[str]) -> Plain:
 
 def _invocation(run: Run, notifications: list[Plain]) -> Plain:
     """The command, whether it completed, and the notifications."""
-    why = run_words.incomplete(run)
-    plain: Plain = {"executionSuccessful": not why}
+    failures = run_words.failures(run)
+    plain: Plain = {"executionSuccessful": not failures}
     if run.command:
         plain["commandLine"] = seen(run.command)
-    if why:
-        notifications = [_notification("error", line(why)), *notifications]
-    if notifications:
+    errors = [_notification("error", line(text)) for text in failures]
+    if notifications := [*errors, *notifications]:
         plain["toolExecutionNotifications"] = notifications
     return plain
 

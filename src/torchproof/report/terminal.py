@@ -81,6 +81,7 @@ def changes(
     told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     still_open = [f for f in run.findings if f.status == "open"]
     lines += wrap(f"{_tally(run, still_open)} {told}".strip(), width)
+    lines += _failed_parts(run, width)
     lines += wrap(f"Whole report: torchproof show {run.id}", width)
     return "\n".join(lines) + "\n"
 
@@ -240,19 +241,19 @@ def _source(finding: Finding) -> Iterator[str]:
 def _footer(run: Run, width: int) -> Iterator[str]:
     still_open = [f for f in run.findings if f.status == "open"]
     yield from wrap(_tally(run, still_open), width)
+    yield from _failed_parts(run, width)
     for name, part in run.parts.items():
         if name in ("breaks", "static") or not part.why:
             continue
-        if part.status == "failed":
-            yield from wrap(f"Part {name} failed: {part.why}.", width, "", "  ")
-        elif part.status in ("passed", "found"):
+        if part.status in ("passed", "found"):
             words = "found something" if part.status == "found" else "passed"
             yield from wrap(f"Part {name} {words}, {part.why}.", width, "", "  ")
     for why, names in _left_out(run).items():
         yield from wrap(f"Not checked, {why}: {', '.join(names)}.", width, "", "  ")
-    source_note = run.parts.get("static", Part("skipped")).why
-    if "not understood" in source_note and not _only_read(run):
-        yield from wrap(f"Part static: {source_note}.", width, "", "  ")
+    static = run.parts.get("static", Part("skipped"))
+    understood = static.status == "failed" or "not understood" not in static.why
+    if not understood and not _only_read(run):
+        yield from wrap(f"Part static: {static.why}.", width, "", "  ")
     if took := run_words.time_spent(run):
         yield from wrap(took, width, "", "  ")
     if still_open:
@@ -264,6 +265,11 @@ def _footer(run: Run, width: int) -> Iterator[str]:
     if may_be := commands.fixable(run):
         total = numbers.amount(len(still_open), "finding")
         yield f"{len(may_be)} of {total} may be fixable: {commands.of(run, 'fix')}"
+
+
+def _failed_parts(run: Run, width: int) -> Iterator[str]:
+    for text in run_words.failed_parts(run):
+        yield from wrap(f"{text[:1].upper()}{text[1:]}.", width, "", "  ")
 
 
 def _tally(run: Run, still_open: list[Finding]) -> str:

@@ -119,6 +119,7 @@ def _of_check(run: Run, findings: Sequence[Entry]) -> Headline:
     open_ = [e.finding for e in everything(findings) if e.finding.status == "open"]
     first = cause_words.fix_first(run, tree).rstrip(".")
     sentences = (
+        *run_words.failed_parts(run),
         first,
         run_words.call_time(run),
         run_words.captured(run),
@@ -154,13 +155,14 @@ def _shortened(message: str) -> str:
 def _nothing(run: Run) -> tuple[str, str]:
     """Tone and text without open findings; claims only what the run checked."""
     breaks = run.parts.get("breaks", Part("skipped"))
-    if breaks.status == "passed":
+    failed = any(part.status == "failed" for part in run.parts.values())
+    if breaks.status == "passed" and not failed:
         calls = run.counts.get("calls")
         in_calls = f" in {numbers.amount(calls, 'call')}" if calls else ""
         clean = f"No graph break, skipped frame, recompile or error{in_calls}"
         return "good", f"{clean}{', ' + breaks.why if breaks.why else ''}."
     if any(part.status == "passed" for part in run.parts.values()):
-        return "good", "No findings in the parts that ran."
+        return "open" if failed else "good", "No findings in the parts that ran."
     return "open", "No part of the check completed."
 
 
