@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from torchproof.torch_private import global_switches
+
 _MOST_GRAPHS = 64
 
 
@@ -117,5 +119,5 @@ def _modes() -> Hashable:
         *(torch.is_autocast_enabled(device) for device in devices),
         *(torch.get_autocast_dtype(device) for device in devices),
         torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(),
+        global_switches.read_precision(),
     )

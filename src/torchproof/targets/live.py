@@ -223,13 +223,11 @@ def _settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
     """Settings of a process that change what a model computes or how fast."""
     import torch
 
+    switches = torch_private.global_switches
     return {
         "dtype": (torch.get_default_dtype, torch.set_default_dtype),
         "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
-        "precision": (
-            torch.get_float32_matmul_precision,
-            torch.set_float32_matmul_precision,
-        ),
+        "precision": (switches.read_precision, switches.apply_precision),
         "threads": (torch.get_num_threads, torch.set_num_threads),
     }
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private import contract as contract
     from torchproof.torch_private import dispatch_modes as dispatch_modes
     from torchproof.torch_private import environment as environment
+    from torchproof.torch_private import global_switches as global_switches
     from torchproof.torch_private import module_copies as module_copies
     from torchproof.torch_private import process_groups as process_groups
     from torchproof.torch_private import scripting as scripting

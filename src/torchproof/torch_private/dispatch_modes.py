@@ -34,16 +34,30 @@ class EagerDispatchMode(TorchDispatchMode):
 
 
 def is_overridden() -> bool:
-    """Whether a dispatch or function mode other than the default device is active."""
-    return torch._C._len_torch_dispatch_stack() > 0 or any(
-        not isinstance(torch._C._get_function_stack_at(number), DeviceContext)
-        for number in range(torch._C._len_torch_function_stack())
+    """Whether something outside sees or changes each operation or saved tensor.
+
+    That is a dispatch or function mode other than the default device, a transform such
+    as `vmap`, forward-mode differentiation, `torch.jit.trace` or hooks on tensors that
+    autograd saves.
+    """
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+        or torch._C._get_tracing_state() is not None
+        or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        or any(
+            not isinstance(torch._C._get_function_stack_at(number), DeviceContext)
+            for number in range(torch._C._len_torch_function_stack())
+        )
     )
 
 
 def default_device() -> Hashable:
     """The device set by `torch.set_default_device` or `with torch.device(...)`."""
     count = torch._C._len_torch_function_stack()
+    if not count:
+        return None
     modes = map(torch._C._get_function_stack_at, reversed(range(count)))
     return next((m.device for m in modes if isinstance(m, DeviceContext)), None)
 

@@ -1,8 +1,8 @@
 """The arguments of a call: the key of their recording, and buffers to copy them into.
 
 Takes positional and keyword arguments of any structure. In the key, tensors count by
-shape, dtype and device; everything else counts by value, because the recorded run may
-have read it.
+shape, strides, dtype, device and what else a step can ask of them besides their
+content; everything else counts by value, because the recorded run may have read it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
-from torchproof.runtime.cudagraph.object_state import ATOMS
+from torchproof.runtime.cudagraph.object_state import ATOMS, TENSOR_HOOKS
 from torchproof.runtime.cudagraph.watched_places import dict_of
-from torchproof.torch_private import dispatch_modes, step_capture, trees
+from torchproof.runtime.tensors import strides
+from torchproof.torch_private import step_capture, trees
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 # Types whose values do not change.
@@ -76,8 +77,7 @@ def _key(value: Any, depth: int = 0) -> Hashable:
     if depth > _DEEPEST:
         raise RecursionError
     if isinstance(value, Tensor):
-        more = value.requires_grad, type(value), *_own_attributes(value)
-        return (value.shape, value.dtype, value.device, *more)
+        return _key_of_tensor(value)
     if isinstance(value, Mapping):
         pairs = tuple((key, _key(part, depth + 1)) for key, part in value.items())
         return type(value), pairs, _attributes(value)
@@ -92,6 +92,36 @@ def _key(value: Any, depth: int = 0) -> Hashable:
     if is_opaque(value):
         return (type(value),)
     return type(value), value
+
+
+def _key_of_tensor(tensor: Tensor) -> Hashable:
+    is_strided = tensor.layout is torch.strided
+    return (
+        type(tensor),
+        tensor.shape,
+        tensor.stride() if is_strided else tensor.layout,
+        tensor.dtype,
+        tensor.device,
+        tensor.is_conj(),
+        tensor.is_neg(),
+        tensor.requires_grad and _gradient_key(tensor),
+        *_own_attributes(tensor),
+    )
+
+
+def _gradient_key(tensor: Tensor) -> Hashable:
+    return is_hooked(tensor), has_gradient(tensor)
+
+
+def is_hooked(tensor: Tensor) -> bool:
+    """Whether a backward through the tensor runs hooks of the caller."""
+    return tensor.requires_grad and any(
+        getattr(tensor, name, None) for name in TENSOR_HOOKS
+    )
+
+
+def has_gradient(tensor: Tensor) -> bool:
+    return tensor.is_leaf and tensor.grad is not None
 
 
 def _own_attributes(tensor: Tensor) -> list[str]:
@@ -143,20 +173,6 @@ def _shared(call: Call) -> Hashable:
     )
 
 
-def surroundings() -> Hashable:
-    """The global settings that affect how a step computes."""
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
-        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
-        torch.get_default_dtype(),
-        dispatch_modes.default_device(),
-        torch.get_float32_matmul_precision(),
-        torch.are_deterministic_algorithms_enabled(),
-    )
-
-
 def shapes_of(call: Call) -> tuple[str, ...]:
     return tuple("x".join(map(str, each.shape)) or "0" for each in tensors_in(call))
 
@@ -170,17 +186,49 @@ class Buffers:
         self.tensors = list(tensors_in((self.args, self.kwargs)))
         # A tensor that occurs twice is copied once.
         self._places = list({id(t): i for i, t in enumerate(self.tensors)}.values())
-        self._into = [self.tensors[place].detach() for place in self._places]
+        self._into = [strides.memory_of(self.tensors[each]) for each in self._places]
+        # Of the tensors whose elements share memory, or are to be conjugated.
+        self._indirect = {
+            place
+            for place, into in zip(self._places, self._into, strict=True)
+            if into.shape != self.tensors[place].shape or _has_bits(self.tensors[place])
+        }
         self.changed: list[int] = []  # indices of the tensors that the step writes to
+        self.reads_storage = False  # whether the step sees more than their elements
 
     def fill(self, call: Call) -> list[Tensor]:
         """Copies a call's tensors into the buffers, and returns the tensors."""
         tensors = list(tensors_in(call))
         if self._into:
             step_capture.copy_into(
-                self._into, [tensors[place] for place in self._places]
+                self._into, [self._memory_at(place, tensors) for place in self._places]
             )
         return tensors
+
+    def _memory_at(self, place: int, tensors: list[Tensor]) -> Tensor:
+        tensor = tensors[place]
+        return strides.memory_of(tensor) if place in self._indirect else tensor
+
+    def serve(self, call: Call) -> bool:
+        """Whether the buffers show a step all that it reads of these arguments.
+
+        A step that looks at the storage of its arguments sees the same in the buffers
+        only if each argument fills a storage without gaps.
+        """
+        return not self.reads_storage or all(
+            tensor.storage_offset() == 0
+            and tensor.untyped_storage().nbytes() == buffer.untyped_storage().nbytes()
+            and not strides.has_gaps(tensor)
+            for tensor, buffer in zip(tensors_in(call), self.tensors, strict=True)
+        )
+
+    def assert_serve(self, call: Call) -> None:
+        if not self.serve(call):
+            reason = (
+                "the step looks at the storage of an argument that is a part of a"
+                " larger tensor: pass a copy"
+            )
+            raise Stopped(Stop("input", reason))
 
     def assert_apart(self, call: Call) -> None:
         """Raises `Stopped` if a written argument shares memory: the buffers do not."""
@@ -199,7 +247,9 @@ class Buffers:
         """Copies what the step wrote, and gradients, back to the caller's tensors."""
         with torch.no_grad():
             for place in self.changed:
-                tensors[place].copy_(self.tensors[place])
+                self._memory_at(place, tensors).copy_(
+                    self._memory_at(place, self.tensors)
+                )
         for buffer, tensor in zip(self.tensors, tensors, strict=True):
             if buffer.grad is None or not tensor.is_leaf:
                 continue
@@ -229,6 +279,8 @@ def _assert_plain(call: Call) -> None:
             continue
         if names := _own_attributes(part):
             raise Stopped(Stop("input", f"{label} has an attribute {names[0]!r}"))
+        if is_hooked(part):
+            raise Stopped(Stop("input", f"{label} has a hook, which a replay ignores"))
         plain = type(part) in (Tensor, nn.Parameter) and part.layout is torch.strided
         if id(part) not in visible or not plain:
             raise Stopped(
@@ -247,6 +299,10 @@ def _assert_only_parts(label: str, container: Any, visible: set[int]) -> None:
 
 
 def _buffer(tensor: Tensor) -> Tensor:
-    buffer = torch.empty_like(tensor, memory_format=torch.preserve_format)
-    buffer.copy_(tensor)
+    buffer = strides.empty_like(tensor)
+    strides.memory_of(buffer).copy_(strides.memory_of(tensor))
     return buffer.requires_grad_(tensor.requires_grad)
+
+
+def _has_bits(tensor: Tensor) -> bool:
+    return tensor.is_conj() or tensor.is_neg()

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from torchproof.records import whose
 from torchproof.runtime.cudagraph.capture import WAIT
+from torchproof.runtime.cudagraph.executed_code import STORAGE_READS
 from torchproof.runtime.cudagraph.graph_status import Stop, StopKind, Stopped
 from torchproof.runtime.cudagraph.host_tensors import HostTensors
 from torchproof.runtime.cudagraph.reachable_state import has_plain_memory
@@ -41,6 +42,7 @@ _HOST_NUMBER = (
     " replay does not read again: keep it on the device"
 )
 _COPIES = ("copy_", "_to_copy", "set_")
+_RESTRIDES = ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter")
 _MASKED = ("index", "index_put", "index_put_", "_index_put_impl_")
 
 
@@ -66,6 +68,10 @@ class EagerRecorder(EagerDispatchMode):
         self._host_tensors = HostTensors(outside)
         self.saved: dict[Key, Region] = {}
         self.stops: list[Stop] = []
+        # Storages that the step looks at directly, and those of which it makes views
+        # with strides of its own.
+        self.storages_read: set[Key] = set()
+        self.storages_restrided: set[Key] = set()
         self._created: set[Key] = set()
         self._inputs: set[Key] = set()
         self._precautions: set[Key] = set()
@@ -77,6 +83,8 @@ class EagerRecorder(EagerDispatchMode):
         self._host_tensors.meet(args)
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
+        if name in _RESTRIDES:
+            self._note_strides(args, kwargs)
         taken = _tensors(*args, *kwargs.values())
         written = _tensors(*written_arguments(func, args, kwargs))
         for tensor in written:
@@ -184,9 +192,18 @@ class EagerRecorder(EagerDispatchMode):
         """Whether host memory may have another content at the next call."""
         return not self._on_device(tensor) and self._host_tensors.varies(tensor)
 
-    def handle_read(self, tensor: Tensor) -> None:
-        """Handles `tolist()` and `numpy()`, which are no operations."""
-        if self.varies(tensor) and len(self.stops) < _MOST_STOPS:
+    def _note_strides(self, args: Any, kwargs: Any) -> None:
+        """Handles `as_strided`, which may show any element of a storage."""
+        for key in _keys(_tensors(args[0])):
+            self.storages_restrided.add(key)
+            if len(args) > 3 or kwargs.get("storage_offset") is not None:
+                self.storages_read.add(key)
+
+    def handle_read(self, tensor: Tensor, method: str) -> None:
+        """Handles methods of tensors that are no operations."""
+        if method in STORAGE_READS:
+            self.storages_read.update(_keys([tensor]))
+        elif self.varies(tensor) and len(self.stops) < _MOST_STOPS:
             self.stops.append(stop_here("host_sync", _HOST_NUMBER))
 
     def _waiting_copy(self, name: str, args: Any, kwargs: Any) -> str | None:

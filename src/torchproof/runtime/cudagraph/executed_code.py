@@ -46,7 +46,11 @@ _NAMED_LOOKUPS = (
 _SINKS = ("/logging/", "/warnings.py", "/traceback.py", "/linecache.py")
 _IMPORTS = ("<frozen importlib", "<frozen zipimport")
 _OF_RECORDER = ("/cudagraph/eager_recorder.py", "/cudagraph/host_tensors.py")
-_MEMORY_READS = frozenset({"tolist", "numpy"})  # of a tensor, without an operation
+# Methods of a tensor that are no operations: they read its memory, or look at its
+# storage beyond the elements of the tensor.
+MEMORY_READS = frozenset({"tolist", "numpy"})
+STORAGE_READS = frozenset({"storage_offset", "untyped_storage"})
+_TENSOR_READS = MEMORY_READS | STORAGE_READS
 _DEPTH = 3  # attribute steps from a local variable to an object that is looked into
 
 # C modules of the standard library, without a leading underscore, whose functions
@@ -200,11 +204,12 @@ class _KnownCode:
 class Execution:
     """The code that ran in this thread inside the context, or was added to it.
 
-    `handle_read` is called with each tensor whose memory Python reads.
+    `handle_read` is called with each tensor whose memory or storage Python reads, and
+    with the name of the method that does.
     """
 
     def __init__(
-        self, handle_read: Callable[[Tensor], None] = lambda tensor: None
+        self, handle_read: Callable[[Tensor, str], None] = lambda tensor, method: None
     ) -> None:
         self._handle_read = handle_read
         self.codes: dict[types.CodeType, dict[str, Any]] = {}  # with their globals
@@ -252,8 +257,8 @@ class Execution:
         elif self._muted:
             return
         elif event == "c_call":
-            if argument.__name__ in _MEMORY_READS and _is_of_tensor(argument):
-                self._handle_read(argument.__self__)
+            if argument.__name__ in _TENSOR_READS and _is_of_tensor(argument):
+                self._handle_read(argument.__self__, argument.__name__)
             elif owner != "internal" and owner != "torch":
                 self._note_call_of_c(frame, owner, argument)
         elif owner == "internal":

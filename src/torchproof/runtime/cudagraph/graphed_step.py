@@ -50,7 +50,7 @@ from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.explained import Explained
 from torchproof.runtime.status_report import State
 from torchproof.strategies import NotApplicable
-from torchproof.torch_private import dispatch_modes, thread_state
+from torchproof.torch_private import dispatch_modes, global_switches, thread_state
 
 log = logging.getLogger("torchproof")
 # A step whose external state changes this often between two replays is not recorded.
@@ -87,9 +87,9 @@ class Snapshot:
     def recordings(self) -> list[Recording]:
         return [each for some in self.table.values() for each in some]
 
-    def fitting(self, key: Hashable) -> Recording | None:
+    def fitting(self, key: Hashable, call: Call) -> Recording | None:
         for recording in self.table.get(key, ()):
-            if recording.gradients.fits():
+            if recording.gradients.fits() and recording.inputs.serve(call):
                 return recording
         return None
 
@@ -175,7 +175,7 @@ class Graphed(Explained):
             if not self._snapshots:
                 self._watch_state()
             key = self._key_if_any(call)
-            if self._given_up or key is None or self._snapshot.fitting(key):
+            if self._given_up or key is None or self._snapshot.fitting(key, call):
                 return
             recording = self._attempt(key, call)
             if recording is not None:
@@ -201,7 +201,7 @@ class Graphed(Explained):
         key = self._key_if_any(call)
         if self._given_up or key is None:
             return self._plain(call)
-        recording = self._snapshot.fitting(key)
+        recording = self._snapshot.fitting(key, call)
         inputs = None
         # If a replay can be discarded without harm, it starts before the comparison of
         # the external state, which then overlaps with the device.
@@ -210,7 +210,7 @@ class Graphed(Explained):
         if not self._unchanged():
             if thread_state.another_thread_compiles():
                 return self._prepared(call)
-            recording = self._snapshot.fitting(key)
+            recording = self._snapshot.fitting(key, call)
             inputs = None
         if recording is None:
             return self._first(key, call)
@@ -255,7 +255,7 @@ class Graphed(Explained):
         return new
 
     def _key(self, call: Call) -> Hashable:
-        return call_inputs.key_of(call), call_inputs.surroundings()
+        return call_inputs.key_of(call), global_switches.values()
 
     def _key_if_any(self, call: Call) -> Hashable | None:
         """The key of a call; None if it cannot be replayed."""
@@ -442,7 +442,8 @@ class Graphed(Explained):
         """The first call of a size: compares the padded replay with eager."""
         assert self.padder is not None
         self.prepare(*fit.padded_call[0], **fit.padded_call[1])
-        recording = self._snapshot.fitting(self._key(fit.padded_call))
+        key_of_bucket = self._key(fit.padded_call)
+        recording = self._snapshot.fitting(key_of_bucket, fit.padded_call)
         if recording is None:
             return self._answer(call), False
         recording.spare_gradients()  # before they are noted, in order to be restored

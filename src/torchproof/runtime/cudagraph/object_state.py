@@ -32,6 +32,8 @@ def words(text: str) -> frozenset[str]:
 
 # Constant values, compared by value.
 ATOMS = (bool, int, float, complex, str, bytes, type(None))
+# Attributes of tensors with hooks that a backward runs.
+TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 BYTES = (bytearray, array.array, memoryview, numpy.ndarray)
 NUMBERS_IN_C = (ctypes.Structure, ctypes.Union, ctypes.Array)

@@ -45,6 +45,7 @@ from torchproof.runtime.cudagraph.object_state import (
     CONTAINERS,
     GETTERS,
     NUMBERS_IN_C,
+    TENSOR_HOOKS,
     hidden,
     words,
 )
@@ -74,7 +75,6 @@ HOOKS = (
     "_state_dict_hooks",
     "_load_state_dict_pre_hooks",
 )
-TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _MOST_OBJECTS = 20_000
 _SELF_UPDATING = (  # their own state changes at every step
     torch.optim.Optimizer,

@@ -27,11 +27,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from torchproof.runtime.cudagraph.executed_code import Execution
-from torchproof.runtime.cudagraph.object_state import data_of
+from torchproof.runtime.cudagraph.object_state import TENSOR_HOOKS, data_of
 from torchproof.runtime.cudagraph.reachable_state import (
     HOOKS,
     PLAIN,
-    TENSOR_HOOKS,
     ReachableState,
     has_plain_memory,
 )

@@ -31,6 +31,7 @@ from torchproof.torch_private import (
     PrecompileError,
     cache_lookups,
     frames,
+    global_switches,
     install_call,
 )
 
@@ -179,7 +180,7 @@ def switches() -> dict[str, str]:
         "attention of cuDNN": cuda.cudnn_sdp_enabled(),
         "cuDNN": torch.backends.cudnn.enabled,
         "oneDNN": cpu.is_available() and cpu.enabled,
-        "precision of float32 products": torch.get_float32_matmul_precision(),
+        "precision of float32 products": global_switches.precision_name(),
     }
     return {
         name: str(value) for name, value in values.items()

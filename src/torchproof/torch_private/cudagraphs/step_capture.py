@@ -55,6 +55,20 @@ def copy_into(targets: list[Tensor], sources: list[Tensor]) -> None:
     torch._foreach_copy_(targets, sources, non_blocking=True)
 
 
+def without_lazy_bits(tensor: Tensor) -> Tensor:
+    """The memory of a tensor as it is, without a pending conjugation or negation."""
+    if tensor.is_neg():
+        tensor = torch._neg_view(tensor)
+    return tensor.conj() if tensor.is_conj() else tensor
+
+
+def with_lazy_bits_of(tensor: Tensor, other: Tensor) -> Tensor:
+    """A view with the pending conjugation and negation of another tensor."""
+    if other.is_conj():
+        tensor = tensor.conj()
+    return torch._neg_view(tensor) if other.is_neg() else tensor
+
+
 @torch.no_grad()
 def zero_all(tensors: list[Tensor]) -> None:
     torch._foreach_zero_(tensors)

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from torchproof.process import forks
+from torchproof.torch_private import global_switches
 
 CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
@@ -179,23 +180,8 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         ),
         lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
     ),
-    "precision": (lambda: _precision(), lambda value: _set_precision(*value)),
+    "precision": (global_switches.read_precision, global_switches.apply_precision),
 }
-
-
-def _precision() -> tuple[str, str]:
-    """The matmul precision; torch raises if it was set by the other interface."""
-    try:
-        return "matmul", torch.get_float32_matmul_precision()
-    except RuntimeError:
-        return "cuda", torch.backends.cuda.matmul.fp32_precision
-
-
-def _set_precision(interface: str, value: str) -> None:
-    if interface == "matmul":
-        torch.set_float32_matmul_precision(value)
-    else:
-        torch.backends.cuda.matmul.fp32_precision = value
 
 
 def process_settings() -> dict[str, Any]:
