@@ -194,6 +194,8 @@ def read_precision() -> Precision:
 
 def apply_precision(precision: Precision) -> None:
     """Sets what `read_precision` has read, possibly in another process."""
+    if precision[0][0]:  # the name is one that contradicts the parts
+        torch.set_float32_matmul_precision("highest")
     for name, value in precision:
         if not name:
             torch.set_float32_matmul_precision(value)

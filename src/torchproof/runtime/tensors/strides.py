@@ -13,8 +13,9 @@ from torch import Tensor
 
 from torchproof.torch_private import step_capture
 
-# A copy whose strides leave gaps takes at most this many times the memory.
+# A copy whose strides leave gaps takes at most twice the memory, if that is much.
 _MOST_GAPS = 2
+_MUCH_BYTES = 1 << 20
 
 
 def span_of(shape: Sequence[int], strides: Sequence[int]) -> int:
@@ -84,4 +85,5 @@ def needs_strides(tensor: Tensor, strides: tuple[int, ...]) -> bool:
     shape = tensor.shape
     if may_overlap(shape, strides):
         return strides == tensor.stride()
-    return span_of(shape, strides) <= _MOST_GAPS * tensor.numel()
+    span = span_of(shape, strides)
+    return span <= _MOST_GAPS * tensor.numel() or span * tensor.itemsize < _MUCH_BYTES

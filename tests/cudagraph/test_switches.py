@@ -1,0 +1,475 @@
+"""Torch's global switches are in the key of a recording, each and all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import multiprocessing
+import pickle
+import pkgutil
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchproof
+from torchproof.runtime.loading.precompiled_calls import switches
+from torchproof.targets import live
+from torchproof.torch_private import global_switches, remote_codegen
+
+C: Any = torch._C
+BACKENDS: Any = torch.backends
+CUDA: Any = BACKENDS.cuda
+
+
+def toggled(name: str, setter: str | None = None) -> Callable[[], Any]:
+    """Flips a boolean of `torch._C`."""
+    set_to = getattr(C, setter or name.replace("_get_", "_set_"), None)
+    return lambda: set_to(not getattr(C, name)())  # type: ignore[misc]
+
+
+def set_attribute(owner: Any, name: str, value: Any) -> Callable[[], None]:
+    return lambda: setattr(owner, name, value)
+
+
+def toggled_attribute(owner: Any, name: str) -> Callable[[], None]:
+    return lambda: setattr(owner, name, not getattr(owner, name))
+
+
+def precision(backend: str, operation: str) -> Callable[[], None]:
+    def flip() -> None:
+        now = C._get_fp32_precision_getter(backend, operation)
+        other = "ieee" if now == "tf32" else "tf32"
+        C._set_fp32_precision_setter(backend, operation, other)
+
+    return flip
+
+
+def entered(context: Any) -> Callable[[], Any]:
+    """Enters a context, which lasts as long as the function does."""
+    return lambda: context.__enter__()
+
+
+def other_engine() -> str:
+    engines = BACKENDS.quantized.supported_engines
+    return next(each for each in engines if each != BACKENDS.quantized.engine)
+
+
+def disable_native() -> None:
+    importlib.import_module("torch._native.registry")._filter_state._op_symbols.add("x")
+
+
+SDP = ("flash", "mem_efficient", "math", "cudnn", "fa3", "overrideable")
+# What changes each switch.
+FLIPS: dict[str, Callable[[], Any]] = {
+    "is_grad_enabled": lambda: torch.set_grad_enabled(False),
+    "_is_fwd_grad_enabled": lambda: C._set_fwd_grad_enabled(False),
+    "_is_multithreading_enabled": lambda: C._set_multithreading_enabled(False),
+    "_is_view_replay_enabled": lambda: C._set_view_replay_enabled(True),
+    "_is_grad_layout_enforcement_enabled": (
+        lambda: C._set_grad_layout_enforcement_enabled(False)
+    ),
+    "is_anomaly_enabled": lambda: torch.autograd.set_detect_anomaly(True),
+    "is_anomaly_check_nan_enabled": (
+        lambda: torch.set_anomaly_enabled(False, check_nan=False)
+    ),
+    "is_autocast_cache_enabled": lambda: torch.set_autocast_cache_enabled(False),
+    "get_default_dtype": lambda: torch.set_default_dtype(torch.float64),
+    "get_num_threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "_get_deterministic_algorithms": lambda: torch.use_deterministic_algorithms(True),
+    "_get_deterministic_algorithms_warn_only": (
+        lambda: torch.use_deterministic_algorithms(False, warn_only=True)
+    ),
+    "_get_deterministic_fill_uninitialized_memory": toggled_attribute(
+        torch.utils.deterministic, "fill_uninitialized_memory"
+    ),
+    **{
+        f"_get_{kind}_sdp_enabled": toggled(
+            f"_get_{kind}_sdp_enabled", f"_set_sdp_use_{kind}"
+        )
+        for kind in SDP
+    },
+    "_get_math_sdp_allow_fp16_bf16_reduction": (
+        lambda: CUDA.allow_fp16_bf16_reduction_math_sdp(True)
+    ),
+    **{
+        f"_get_cublas_allow_{kind}": toggled_attribute(CUDA.matmul, f"allow_{kind}")
+        for kind in (
+            *("fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction"),
+            "fp16_accumulation",
+        )
+    },
+    "_get_cpu_allow_fp16_reduced_precision_reduction": toggled(
+        "_get_cpu_allow_fp16_reduced_precision_reduction"
+    ),
+    "_get_blas_preferred_backend": (
+        lambda: C._set_blas_preferred_backend(C._BlasBackend.Cublaslt)
+    ),
+    "_get_linalg_preferred_backend": (
+        lambda: C._set_linalg_preferred_backend(C._LinalgBackend.Cusolver)
+    ),
+    "_get_rocm_fa_preferred_backend": (
+        lambda: C._set_rocm_fa_preferred_backend(C._ROCmFABackend.AOTriton)
+    ),
+    "_get_sm_carveout_experimental": lambda: C._set_sm_carveout_experimental(8),
+    "_get_qengine": set_attribute(BACKENDS.quantized, "engine", other_engine()),
+    "_get_nnpack_enabled": lambda: BACKENDS.nnpack.set_flags(False),
+    "_check_sparse_tensor_invariants": (
+        torch.sparse.check_sparse_tensor_invariants.enable
+    ),
+    "_get_torch_function_state": entered(C.DisableTorchFunction()),
+    "_get_dtensor_allow_implicit_replication": (
+        lambda: C._set_dtensor_allow_implicit_replication(True)
+    ),
+    "cudnn.enabled": toggled_attribute(BACKENDS.cudnn, "enabled"),
+    "cudnn.deterministic": toggled_attribute(BACKENDS.cudnn, "deterministic"),
+    "cudnn.benchmark": toggled_attribute(BACKENDS.cudnn, "benchmark"),
+    "cudnn.benchmark_limit": set_attribute(BACKENDS.cudnn, "benchmark_limit", 3),
+    "cudnn.depthwise_kernel": set_attribute(
+        BACKENDS.cudnn, "depthwise_kernel", "cudnn"
+    ),
+    "miopen.immediate": toggled_attribute(BACKENDS.miopen, "immediate"),
+    "mkldnn.enabled": toggled_attribute(BACKENDS.mkldnn, "enabled"),
+    "mkldnn.deterministic": toggled_attribute(BACKENDS.mkldnn, "deterministic"),
+    **{
+        f"{backend}.{operation}.fp32_precision": precision(backend, operation)
+        for backend, operation in global_switches._PRECISIONS
+    },
+    "opt_einsum": toggled_attribute(BACKENDS.opt_einsum, "enabled"),
+    "autocast.cpu": lambda: torch.set_autocast_enabled("cpu", True),
+    "autocast.cpu.dtype": lambda: torch.set_autocast_dtype("cpu", torch.float16),
+    "autocast.cuda": lambda: torch.set_autocast_enabled("cuda", True),
+    "autocast.cuda.dtype": lambda: torch.set_autocast_dtype("cuda", torch.bfloat16),
+    "default_device": lambda: torch.set_default_device("meta"),
+    "sdp_priority_order": lambda: C._set_sdp_priority_order([2, 1, 0, 3, 4]),
+    "flush_denormal": lambda: torch.set_flush_denormal(True),
+    "mha.fastpath": lambda: BACKENDS.mha.set_fastpath_enabled(False),
+    "flash_attention_impl": lambda: setattr(
+        importlib.import_module("torch.nn.attention._registry"),
+        "_FLASH_ATTENTION_ACTIVE",
+        ("FA4", None),
+    ),
+    "python_native": disable_native,
+    "numpy.errors": lambda: numpy.seterr(divide="raise"),
+    "cublas_workspace_size": lambda: CUDA.cublas_workspace_size(1 << 20),
+    "cublasLt_workspace_size": lambda: CUDA.cublaslt_workspace_size(1 << 20),
+    "is_inference_mode_enabled": entered(torch.inference_mode()),
+}
+NOT_FLIPPED = {"_get_default_device": "only `set_default_tensor_type` changes it"}
+# Torch refuses to set these without CUDA.
+NEED_CUDA = {"_get_blas_preferred_backend", "_get_linalg_preferred_backend"}
+if not torch.cuda.is_available():
+    NOT_FLIPPED |= dict.fromkeys(NEED_CUDA, "needs CUDA")
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """Runs it in a forked child: some switches cannot be set back."""
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: send.send(work()))
+    child.start()
+    send.close()
+    try:
+        return receive.recv()
+    finally:
+        child.join()
+
+
+def flipped() -> dict[str, Any]:
+    """The switches that differ after each flip, one after the other."""
+    warnings.simplefilter("ignore")
+    names, found, kept = global_switches.names(), {}, []
+    for name, flip in FLIPS.items():
+        if name not in names or name in NOT_FLIPPED:
+            continue
+        before = global_switches.values()
+        kept.append(flip())  # some last as long as an object does
+        after = global_switches.values()
+        rows = zip(names, before, after, strict=True)
+        found[name] = [row for row, one, other in rows if one != other]
+    return found
+
+
+def test_every_switch_changes_the_key() -> None:
+    found = in_child(flipped)
+    assert not [name for name, rows in found.items() if name not in rows]
+    assert {*found} == {*global_switches.names()} - NOT_FLIPPED.keys()
+
+
+def test_reading_the_switches_changes_none() -> None:
+    assert global_switches.values() == global_switches.values()
+    hash(global_switches.values())
+
+
+# -- what torch can set ----------------------------------------------------------------
+
+PRECISION = "a row for each backend and operation; reading this one may raise"
+# Names that set something and are no rows of the same name: the row, or why there is
+# none.
+OTHERWISE = {
+    "torch.backends.fp32_precision": "generic.all.fp32_precision",
+    "cudnn.allow_tf32": PRECISION,
+    "mkldnn.allow_tf32": PRECISION,
+    "cudnn.fp32_precision": "cuda.all.fp32_precision",
+    "mkldnn.fp32_precision": "mkldnn.all.fp32_precision",
+    "cuda.matmul.allow_tf32": PRECISION,
+    "cuda.matmul.fp32_precision": "cuda.matmul.fp32_precision",
+    **{
+        f"cuda.matmul.allow_{kind}": f"_get_cublas_allow_{kind}"
+        for kind in (
+            *("fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction"),
+            "fp16_accumulation",
+        )
+    },
+    "cuda.cufft_plan_cache": "the size of a cache",
+    "cuda.enable_flash_sdp": "_get_flash_sdp_enabled",
+    "cuda.enable_mem_efficient_sdp": "_get_mem_efficient_sdp_enabled",
+    "cuda.enable_math_sdp": "_get_math_sdp_enabled",
+    "cuda.enable_cudnn_sdp": "_get_cudnn_sdp_enabled",
+    "cuda.allow_fp16_bf16_reduction_math_sdp": (
+        "_get_math_sdp_allow_fp16_bf16_reduction"
+    ),
+    "cuda.preferred_linalg_library": "_get_linalg_preferred_backend",
+    "cuda.preferred_blas_library": "_get_blas_preferred_backend",
+    "cuda.preferred_rocm_fa_library": "_get_rocm_fa_preferred_backend",
+    "cuda.cublas_workspace_size": "only with a GPU: cublas_workspace_size",
+    "cuda.cublaslt_workspace_size": "only with a GPU: cublasLt_workspace_size",
+    "cuda.blas_workspace_size": "one of the two above",
+    "cudnn.set_flags": "the properties of cudnn",
+    "mkldnn.set_flags": "the properties of mkldnn",
+    "miopen.set_flags": "the properties of miopen",
+    "nnpack.set_flags": "_get_nnpack_enabled",
+    "opt_einsum.set_flags": "opt_einsum",
+    "mha.set_fastpath_enabled": "mha.fastpath",
+    "quantized.engine": "_get_qengine",
+    "quantized.supported_engines": "read only",
+    "xnnpack.enabled": "read only",
+    **{
+        f"python_native.{name}": "python_native"
+        for name in (
+            *("enable_operations", "disable_operations", "enable_dispatch_keys"),
+            "disable_dispatch_keys",
+        )
+    },
+    "python_native.available_dsls": "read only",
+    "python_native.all_dsls": "read only",
+    "mps.fp32_precision": "not on Linux",
+}
+# Setters of `torch` and `torch._C`.
+FUNCTIONS = {
+    **dict.fromkeys(
+        (
+            *("set_autocast_cpu_dtype", "set_autocast_cpu_enabled"),
+            *("set_autocast_gpu_dtype", "set_autocast_ipu_dtype"),
+            *("set_autocast_ipu_enabled", "set_autocast_xla_dtype"),
+            "set_autocast_xla_enabled",
+        ),
+        "deprecated: the functions with a device",
+    ),
+    "set_anomaly_enabled": "is_anomaly_enabled",
+    "set_autocast_cache_enabled": "is_autocast_cache_enabled",
+    "set_autocast_dtype": "autocast.cuda.dtype",
+    "set_autocast_enabled": "autocast.cuda",
+    "set_default_device": "default_device",
+    "set_default_dtype": "get_default_dtype",
+    "set_default_tensor_type": "_get_default_device",
+    "set_deterministic_debug_mode": "_get_deterministic_algorithms",
+    "set_float32_matmul_precision": "cuda.matmul.fp32_precision",
+    "set_flush_denormal": "flush_denormal",
+    "set_grad_enabled": "is_grad_enabled",
+    "set_num_interop_threads": "how many calls run at once, not what they compute",
+    "set_num_threads": "get_num_threads",
+    "set_printoptions": "how tensors are printed",
+    "set_rng_state": "recordings handle random states",
+    "set_warn_always": "how often torch warns",
+}
+# Pairs of `_get_` and `_set_` in torch._C without a row of the name of the first.
+PRIVATE = {
+    "_get_autograd_fallback_mode": "warnings",
+    "_get_backcompat_broadcast_warn": "warnings",
+    "_get_backcompat_keepdim_warn": "warnings",
+    "_get_warnAlways": "warnings",
+    "_get_cublas_allow_tf32": PRECISION,
+    "_get_cudnn_allow_tf32": PRECISION,
+    "_get_onednn_allow_tf32": PRECISION,
+    "_get_float32_matmul_precision": PRECISION,
+    "_get_cudnn_benchmark": "cudnn.benchmark",
+    "_get_cudnn_depthwise_kernel": "cudnn.depthwise_kernel",
+    "_get_cudnn_deterministic": "cudnn.deterministic",
+    "_get_cudnn_enabled": "cudnn.enabled",
+    "_get_miopen_immediate": "miopen.immediate",
+    "_get_mkldnn_deterministic": "mkldnn.deterministic",
+    "_get_mkldnn_enabled": "mkldnn.enabled",
+    "_get_sdp_priority_order": "sdp_priority_order",
+    "_get_dispatch_mode": "under a mode, the step itself runs",
+    "_get_tracing_state": "under `torch.jit.trace`, the step itself runs",
+    "_get_graph_exec_group": "TorchScript",
+    "_get_graph_executor_optimize": "TorchScript",
+    "_get_value_trace": "TorchScript",
+    "_get_tensor_metadata": "of one tensor",
+    "_get_thread_name": "a name",
+}
+_SETS = re.compile("^(enable|disable|set|allow|preferred)_|_size$")
+
+
+def backend_modules() -> Iterator[tuple[str, Any]]:
+    for each in pkgutil.iter_modules(BACKENDS.__path__):
+        if not each.name.startswith("_") and each.name != "xeon":
+            yield each.name, importlib.import_module(f"torch.backends.{each.name}")
+
+
+def settable() -> Iterator[str]:
+    """The names of everything in torch.backends that a program can set."""
+    for backend, module in backend_modules():
+        for name, flag in vars(type(module)).items():
+            if hasattr(type(flag), "__set__") and not name.startswith("__"):
+                yield f"{backend}.{name}"
+        inside = vars(getattr(module, "m", module))
+        for name, value in inside.items():
+            is_setter = inspect.isfunction(value) and _SETS.search(name)
+            if is_setter and value.__module__.startswith("torch.backends."):
+                yield f"{backend}.{name}"
+    text = inspect.getsource(CUDA.cuBLASModule.__setattr__)
+    yield from (f"cuda.matmul.{name}" for name in re.findall(r'name == "(\w+)"', text))
+    yield "torch.backends.fp32_precision"
+
+
+def test_every_flag_of_the_backends_is_a_row_or_explained() -> None:
+    names = {*settable()} - {*global_switches.names()}
+    assert names - OTHERWISE.keys() == set()
+
+
+def test_every_setter_of_torch_is_a_row_or_explained() -> None:
+    names = {name for name in dir(torch) if name.startswith("set_")}
+    assert names - FUNCTIONS.keys() == set()
+    pairs = {f"_get_{n[5:]}" for n in dir(C) if n.startswith("_set_")} & {*dir(C)}
+    assert pairs - {*global_switches.names()} - PRIVATE.keys() == set()
+
+
+# -- recordings ------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def flag(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def reading(x: Tensor) -> Tensor:
+    """Reads some switches in Python, as kernels do in C++."""
+    numbers = (
+        *(BACKENDS.cudnn.benchmark, torch.is_anomaly_enabled()),
+        *(CUDA.flash_sdp_enabled(), CUDA.matmul.allow_fp16_accumulation),
+        *(len(BACKENDS.quantized.engine), numpy.geterr()["divide"] == "raise"),
+        CUDA.matmul.fp32_precision == "tf32",
+    )
+    return x * sum(3.0**place * number for place, number in enumerate(numbers))
+
+
+CHANGES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    "cudnn": lambda: flag(BACKENDS.cudnn, "benchmark", True),
+    "anomaly mode": lambda: torch.autograd.detect_anomaly(check_nan=False),
+    "attention": lambda: nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH),
+    "reduced precision": lambda: flag(CUDA.matmul, "allow_fp16_accumulation", True),
+    "quantized engine": lambda: flag(BACKENDS.quantized, "engine", other_engine()),
+    "numpy": lambda: numpy.errstate(divide="raise"),
+    "precision": lambda: flag(CUDA.matmul, "fp32_precision", "tf32"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_a_switch_that_changes_is_seen_and_its_recording_kept() -> None:
+    graphed = torchproof.graph(reading)
+    x = torch.ones(3)
+    for _ in range(2):
+        for change in CHANGES.values():
+            with change():
+                assert torch.equal(graphed(x), reading(x))
+            assert torch.equal(graphed(x), reading(x))
+    status = graphed.status()
+    assert status.recordings == 1 + len(CHANGES)
+    assert status.replays == status.calls and status.stops == ()
+
+
+def test_an_error_that_numpy_raises_on_request() -> None:
+    def step(x: Tensor) -> Tensor:
+        return x * float(numpy.float64(1.0) / numpy.float64(0.0))
+
+    graphed = torchproof.graph(step)
+    with numpy.errstate(divide="ignore"):
+        assert graphed(torch.ones(2)).tolist() == [float("inf")] * 2
+    with numpy.errstate(divide="raise"), pytest.raises(FloatingPointError):
+        graphed(torch.ones(2))
+
+
+# -- the precision of float32 products -------------------------------------------------
+
+
+@pytest.fixture(params=["one backend", "all backends"])
+def mixed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Set by the newer interface, after which the older one raises."""
+    before = global_switches.read_precision()
+    torch.set_float32_matmul_precision("highest")
+    owner = CUDA.matmul if request.param == "one backend" else BACKENDS
+    owner.fp32_precision = CUDA.matmul.fp32_precision = "tf32"
+    with pytest.raises(RuntimeError):
+        torch.get_float32_matmul_precision()
+    yield
+    BACKENDS.fp32_precision = CUDA.matmul.fp32_precision = "none"
+    global_switches.apply_precision(before)
+    torch.get_float32_matmul_precision()
+
+
+def test_a_precision_is_read_and_applied_by_either_interface(mixed: None) -> None:
+    precision = global_switches.read_precision()
+    torch.set_float32_matmul_precision("medium")
+    other = global_switches.read_precision()
+    assert other != precision
+    global_switches.apply_precision(precision)
+    assert global_switches.read_precision() == precision
+    assert "tf32" in global_switches.precision_name()
+    global_switches.apply_precision(other)
+    assert global_switches.read_precision() == other
+    assert global_switches.precision_name() == "medium"
+
+
+def test_a_step_is_recorded_under_any_precision(mixed: None) -> None:
+    graphed = torchproof.graph(nn.Linear(3, 3))
+    graphed(torch.randn(2, 3))
+    graphed(torch.randn(2, 3))
+    assert graphed.status().replays == 2 and graphed.falls_back == []
+
+
+def test_a_model_compiles_in_the_background_under_any_precision(mixed: None) -> None:
+    model = torchproof.compile(nn.ReLU(), wait=False, backend="eager", deadline=60)
+    x = torch.randn(2)
+    end = time.monotonic() + 30
+    while not torchproof.status(model).compiled_calls and time.monotonic() < end:
+        assert torch.equal(model(x), x.relu())
+        time.sleep(0.01)
+    assert torchproof.status(model).compiled_calls
+    assert torchproof.status(model).fallbacks == ()
+
+
+def test_a_pack_names_any_precision(mixed: None) -> None:
+    assert "tf32" in switches()["precision of float32 products"]
+
+
+def test_a_child_gets_any_precision(mixed: None) -> None:
+    for settings in (live._settings(), remote_codegen._SETTINGS):
+        read, apply = settings["precision"]
+        precision = pickle.loads(pickle.dumps(read()))
+        torch.set_float32_matmul_precision("medium")
+        apply(precision)
+        assert read() == precision == global_switches.read_precision()
