@@ -79,12 +79,10 @@ def test_deadline_comes_from_argument_environment_default(
         ({"verify": "always"}, "verify='always' 'first' False"),
         ({"verify": True}, "verify=True 'first' False"),
         ({"min_gain": 0.1}, "min_gain example="),
-        ({"fullgraph": True}, "fullgraph `torchproof check`"),
         ({"modes": "default"}, "'modes' mode?"),
         ({"strategy": "fulll"}, "'fulll' full?"),
         ({"strategy": "core"}, "core:encode"),
         ({"strategy": "full:marks"}, "full:marks"),
-        ({"mode": "max-autotune"}, "backend mode"),
     ],
 )
 def test_bad_arguments_are_one_clear_line(settings: dict[str, Any], says: str) -> None:

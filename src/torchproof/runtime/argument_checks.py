@@ -7,11 +7,14 @@ what is expected, instead of an error of torch at the first call.
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import numbers
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
 
 from torchproof.records import UserError
 from torchproof.runtime import compile_job
@@ -36,6 +39,14 @@ def check(settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         parse(settings["strategy"])
     if settings["min_gain"] is not None and settings["example"] is None:
         raise UserError("min_gain needs example=, the arguments of one call to measure")
+    for name in ("fullgraph", "disable", "isolate_recompiles"):
+        if not isinstance(arguments.get(name), bool | None):
+            raise invalid_argument(name, arguments[name], "True or False")
+    if not isinstance(arguments.get("name", ""), str | None):
+        raise invalid_argument("name", arguments["name"], "a text")
+    for name in ("name", "shapes_spec"):
+        if arguments.get(name) is not None and name not in _OF_TORCH_COMPILE:
+            raise UserError(f"torch.compile of the installed torch takes no {name}")
     compile_arguments.check(arguments)
     if arguments.get("mode") and arguments.get("options"):
         raise UserError("give a mode or options, not both: a mode sets options")
@@ -43,13 +54,7 @@ def check(settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
 
 def assert_known(arguments: Mapping[str, Any]) -> None:
     for name in arguments:
-        if name == "fullgraph" and arguments[name] not in (False, None):
-            raise UserError(
-                "torchproof.compile takes no argument 'fullgraph', which makes a graph"
-                " break an error: it falls back to eager instead; `torchproof check`"
-                " finds graph breaks"
-            )
-        if name not in (*ARGUMENTS, "fullgraph"):
+        if name not in ARGUMENTS:
             near = difflib.get_close_matches(name, [*ARGUMENTS, *_SETTINGS, "deadline"])
             hint = f", did you mean {near[0]}?" if near else ""
             raise UserError(f"torchproof.compile takes no argument {name!r}{hint}")
@@ -91,6 +96,8 @@ def _is_bool(value: Any) -> bool:
     return isinstance(value, bool)
 
 
+_OF_TORCH_COMPILE = inspect.signature(torch.compile).parameters
+
 _SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "recipe": (_is_recipe, "the path of a recipe file, or a Recipe"),
     "strategy": (
@@ -107,7 +114,10 @@ _SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a tuple of arguments, or a dict with the names of arguments as keys",
     ),
     "wait": (_is_bool, "True or False"),
-    "recompile_limit": (is_count, "a whole number above 0"),
+    "recompile_limit": (
+        lambda value: value is None or is_count(value),
+        "a whole number above 0",
+    ),
     "monitor": (_is_bool, "True or False"),
     "on_event": (
         lambda value: value is None or callable(value),

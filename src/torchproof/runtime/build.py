@@ -13,12 +13,12 @@ from torch import nn
 
 from torchproof.records import UserError
 from torchproof.runtime import probe, recipe_following, speed_trial
-from torchproof.runtime.argument_checks import assert_known
 from torchproof.runtime.compiled_forward import CompiledForward, CompiledFunction
 from torchproof.runtime.method_replacement import Options, method_of, why_eager
 from torchproof.runtime.production import arguments_of, deadline_s, plan
 from torchproof.runtime.status_report import Fallback
 from torchproof.strategies import BLOCKS, Strategy, parse, recipe_source
+from torchproof.torch_private import module_copies, switches
 
 
 def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
@@ -26,10 +26,17 @@ def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) 
     arguments = {
         name: value
         for name, value in arguments.items()
-        if value is not None and name != "fullgraph"  # which is False
+        if value is not None and (value is not False or name == "dynamic")
     }
+    if (
+        "backend" not in arguments
+        and (default := switches.default_backend()) != "inductor"
+    ):
+        arguments["backend"] = default
     if isinstance(model, nn.Module):
         inner = unwrapped(model)
+        for wrapper in {model, inner}:
+            module_copies.undo_compile(wrapper)
         forward = CompiledForward.install(
             inner, "forward", _options(inner, settings, arguments)
         )
@@ -54,14 +61,13 @@ def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) 
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside DistributedDataParallel, which must be compiled inside it."""
-    while isinstance(model, nn.parallel.DistributedDataParallel):
+    """The module inside wrappers that must call compiled code, not be part of it.
+
+    nn.DataParallel copies it to each GPU, if there are several, and copies run eager.
+    """
+    wrappers = nn.parallel.DistributedDataParallel, nn.DataParallel
+    while isinstance(model, wrappers):
         model = model.module
-    if isinstance(model, nn.DataParallel):
-        raise UserError(
-            "cannot compile nn.DataParallel: it copies the model to each GPU at every"
-            " call; use DistributedDataParallel"
-        )
     return model
 
 
@@ -83,7 +89,7 @@ def _options(
         deadline_s(settings["deadline"]),
         verify=settings["verify"],
         wait=settings["wait"],
-        recompile_limit=int(settings["recompile_limit"]),
+        recompile_limit=settings["recompile_limit"],
         monitor=settings["monitor"],
         arguments=dict(arguments),
         on_event=settings["on_event"],
@@ -116,8 +122,6 @@ def _strategy(
             f"strategy {strategy.name!r}: torchproof.compile takes no marks; it makes"
             " sizes that vary dynamic by itself"
         )
-    if strategy.arguments.get("fullgraph"):
-        assert_known({"fullgraph": True})
     if model is None and strategy.form in (*BLOCKS, "core"):
         raise UserError(f"strategy {strategy.name!r} needs a module")
     if strategy.form == "core" and strategy.method is None:

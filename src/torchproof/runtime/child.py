@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchproof.process import Channel, Ended, hold, leave, packed, unpacked
+from torchproof.torch_private import frames
 
 IDLE_EXIT = 83  # the exit code of a child that got no request for a while
 _IDLE_S = 60.0
@@ -114,7 +115,8 @@ def _probe(channel: Channel) -> None:
         _run(call)
         channel.send({"stage": "done"})
     except Exception as error:
-        channel.send({"error": f"{type(error).__name__}: {error}"})
+        text = f"{type(error).__name__}: {error}"
+        channel.send({"error": text, "graph_break": frames.is_graph_break(error)})
 
 
 def _run(call: Call) -> None:

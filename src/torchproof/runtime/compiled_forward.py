@@ -418,7 +418,6 @@ class CompiledForward(MethodReplacement):
         part.run = recipe_following.marked(self._compiled(part), varying)
 
     def _compiled(self, part: MethodReplacement) -> Callable[..., Any]:
-        dynamic = self.options.compile_with.get("dynamic")
         fn = frames.traceable(part.eager)
         name = frames.describe_code(fn.__code__)
         decorator = None
@@ -430,10 +429,13 @@ class CompiledForward(MethodReplacement):
             shared_code.watch_settings(self)
         backend = self.engine.backend
         with frames.intercept_conversions(
-            self.engine.convert, backend, self.telemetry.ran_eager_under
+            self.engine.convert,
+            backend,
+            self.telemetry.ran_eager_under,
+            fullgraph=self.options.fullgraph,
         ):
             compiled: Callable[..., Any] = torch.compile(
-                fn, backend=backend, dynamic=dynamic
+                fn, backend=backend, **self.options.for_dynamo
             )
         return compiled
 

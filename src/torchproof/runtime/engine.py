@@ -128,7 +128,9 @@ class Engine:
         self.saving_ms: float | None = None  # per call, if a speed trial measured it
         # Called before each compilation, in the thread of the call; set by `load`.
         self.before_compiling: Callable[[], None] = lambda: None
-        self._storms = Storms(options.recompile_limit)
+        self._storms = Storms(options.recompile_limit or frames.recompile_limit())
+        # Graph breaks that a background compilation met, with `fullgraph`.
+        self._break_errors: dict[CodeType, BaseException] = {}
         self._names: dict[CodeType, str] = {}
         self._decorators: dict[CodeType, str] = {}  # code around the method it names
         self._unproven: dict[str, CompiledCode] = {}  # graphs that have not run yet
@@ -228,6 +230,8 @@ class Engine:
             # second compilation here would deadlock with the first.
             self.telemetry.ran_eager()
             return frames.eager_once(inner=False)
+        if (error := self._break_errors.pop(conversion.code, None)) is not None:
+            raise error
         until, is_over = self._until()
         refusal = self._refusal(conversion.code)
         # AOTAutograd has no code for forward-mode differentiation.
@@ -327,6 +331,9 @@ class Engine:
         except (Exception, interruptible_thread.Interrupted) as error:
             if interruptible_thread.process_is_exiting.is_set():
                 raise  # nobody is left to report to
+            if self._is_break(error):
+                self._break_errors[code] = error.with_traceback(None)
+                return None
             if self._try_later(code, error):
                 return None
             failed = backend.failure(self.name_of(code), error, job)
@@ -400,6 +407,8 @@ class Engine:
                 raise  # nobody is left to report to
             if isinstance(backend.root_cause(error), backend.NotPrepared):
                 return self._eager_meanwhile(conversion, state)
+            if self._is_break(error):
+                raise self._as_raised(code, error) from error.__cause__
             if self._try_later(code, error):
                 self._unused[code] -= prepared is not None
                 self.telemetry.ran_eager()
@@ -553,6 +562,17 @@ class Engine:
         self.telemetry.ran_eager()
         return refusal
 
+    def _is_break(self, error: BaseException) -> bool:
+        """Whether the caller gets the error: it is a graph break, with `fullgraph`."""
+        return self.options.fullgraph and frames.is_graph_break(error)
+
+    def _as_raised(self, code: CodeType, error: BaseException) -> BaseException:
+        """The error for the caller; other ranks, which wait, learn of it."""
+        if self.agreement is not None:
+            failed = backend.failure(self.name_of(code), error, None)
+            self.agreement.announce(failed)
+        return error.with_traceback(None)
+
     def _try_later(self, code: CodeType, error: BaseException) -> bool:
         """Whether a failed compilation is tried again, after twice as many calls.
 
@@ -595,6 +615,8 @@ class Engine:
         why = self._storms.why_stop(code, saved_s)
         if why is None:
             return None
+        if self.options.fullgraph:
+            raise frames.recompile_limit_error(f"{self.name_of(code)}: {why}")
         item = Fallback("storm", self.name_of(code), why)
         return self._refuse(code, item, self.telemetry.call)
 

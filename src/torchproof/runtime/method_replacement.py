@@ -18,7 +18,13 @@ from torch.compiler import is_dynamo_compiling
 from torchproof.records import UserError
 from torchproof.runtime.telemetry import Listener
 from torchproof.strategies import RecipeSource, Strategy, parse
-from torchproof.torch_private import contract, frames, module_copies, scripting
+from torchproof.torch_private import (
+    contract,
+    frames,
+    module_copies,
+    scripting,
+    switches,
+)
 
 Verify = Literal["first", False] | int
 
@@ -32,7 +38,7 @@ class Options:
     deadline_s: float
     verify: Verify = False
     wait: bool = True
-    recompile_limit: int = 8
+    recompile_limit: int | None = None  # None: that of torch's configuration
     monitor: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
     on_event: Listener | None = None
@@ -47,6 +53,21 @@ class Options:
     def compile_with(self) -> dict[str, Any]:
         """The arguments for `torch.compile`, from the strategy and from the user."""
         return {**self.requested.arguments, **self.arguments}
+
+    @property
+    def fullgraph(self) -> bool:
+        """Whether a graph break is an error."""
+        return bool(self.compile_with.get("fullgraph"))
+
+    @property
+    def for_dynamo(self) -> dict[str, Any]:
+        """The arguments for `torch.compile` that concern tracing."""
+        arguments = self.compile_with
+        of_tracing = "dynamic", "shapes_spec"
+        found: dict[str, Any] = {k: arguments[k] for k in of_tracing if k in arguments}
+        if chosen := (arguments.get("options") or {}).get(switches.GUARD_FILTER):
+            found["options"] = {switches.GUARD_FILTER: chosen}
+        return found
 
     @property
     def uses_inductor(self) -> bool:
@@ -112,14 +133,17 @@ class MethodReplacement:
             return plain
         kind = type(self.owner)
         method = _in_class(kind, self.name)
-        if method is None:
-            dynamic: Any = getattr(kind, "__getattr__")  # noqa: B009
-            bound: Callable[..., Any] = dynamic(self.owner, self.name)
-            return bound
         if isinstance(method, MethodReplacement):  # compiled in the body of the class
             method = method.plain
         bind = getattr(type(method), "__get__", None)
-        return method if bind is None else bind(method, self.owner, kind)
+        try:
+            if method is not None:
+                return method if bind is None else bind(method, self.owner, kind)
+        except AttributeError:
+            pass  # Python then calls `__getattr__`; traced modules rely on it
+        dynamic: Any = getattr(kind, "__getattr__")  # noqa: B009
+        bound: Callable[..., Any] = dynamic(self.owner, self.name)
+        return bound
 
     @property
     def run(self) -> Callable[..., Any]:

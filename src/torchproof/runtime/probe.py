@@ -87,8 +87,8 @@ def _wait(process: ChildProcess, request: dict[str, Any], seconds: float) -> str
         if message.get("stage") == "running":
             is_loading, limit_s = False, seconds
             message = process.child.receive(limit_s)
-        if message.get("stage") == "done":
-            return None
+        if message.get("stage") == "done" or message.get("graph_break"):
+            return None  # with `fullgraph=True`, the first call raises at the break
         why = one_line(message["error"], 300)
     except TimeoutError:
         threads = process.stacks()

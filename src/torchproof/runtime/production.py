@@ -34,8 +34,20 @@ if TYPE_CHECKING:
 
 _Model = TypeVar("_Model", bound=Callable[..., Any])
 DEADLINE_S = 600.0
-# The arguments that are passed on to torch.compile.
-ARGUMENTS = frozenset({"backend", "mode", "options", "dynamic"})
+# The arguments of torch.compile that are not in the signature below.
+ARGUMENTS = frozenset(
+    {
+        "backend",
+        "mode",
+        "options",
+        "dynamic",
+        "fullgraph",
+        "disable",
+        "isolate_recompiles",
+        "name",
+        "shapes_spec",
+    }
+)
 
 
 # For type checkers: a model keeps its type, and a decorator that of the function.
@@ -50,7 +62,7 @@ def compile(
     min_gain: float | None = ...,
     example: Any = ...,
     wait: bool = ...,
-    recompile_limit: int = ...,
+    recompile_limit: int | None = ...,
     monitor: bool = ...,
     on_event: Listener | None = ...,
     full_below: float = ...,
@@ -68,7 +80,7 @@ def compile(
     min_gain: float | None = ...,
     example: Any = ...,
     wait: bool = ...,
-    recompile_limit: int = ...,
+    recompile_limit: int | None = ...,
     monitor: bool = ...,
     on_event: Listener | None = ...,
     full_below: float = ...,
@@ -85,7 +97,7 @@ def compile(
     min_gain: float | None = None,
     example: Any = None,
     wait: bool = True,
-    recompile_limit: int = 8,
+    recompile_limit: int | None = None,
     monitor: bool = False,
     on_event: Listener | None = None,
     full_below: float = 10e9,
@@ -102,7 +114,7 @@ def compile(
     at every n-th. With `example`, the arguments of one call, the model is tried in a
     child process first. With `min_gain` too, the model stays eager unless compiling
     makes it that much faster. `wait=False` runs eager while it compiles. `arguments`
-    are passed to torch.compile.
+    are those of torch.compile, with the same meaning.
     """
     settings = {k: v for k, v in locals().items() if k not in ("model", "arguments")}
     is_off = os.environ.get("TORCHPROOF_DISABLE") == "1"
@@ -112,7 +124,7 @@ def compile(
         check(settings, arguments)
     if model is None:
         return functools.partial(compile, **settings, **arguments)
-    if is_off:
+    if is_off or arguments.pop("disable", False):
         return model
     from torchproof.runtime import build
 

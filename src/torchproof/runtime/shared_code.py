@@ -64,6 +64,8 @@ def key_of(part: MethodReplacement, options: Options) -> Hashable:
     strategy = options.requested
     if part.owner is None or part.plain is not None or options.recipe is not None:
         return None
+    if arguments.keys() & {"isolate_recompiles", "shapes_spec", "name"}:
+        return None
     if options.on_event is not None:  # each model has to report what is compiled
         return None
     if strategy.form not in _FORMS or mode not in _MODES or arguments.get("options"):
@@ -81,6 +83,7 @@ def key_of(part: MethodReplacement, options: Options) -> Hashable:
         backend,
         mode,
         arguments.get("dynamic"),
+        options.fullgraph,
         options.deadline_s,  # of a backward pass that is compiled when it first runs
         backends.settings_hash(),
         aliases,

@@ -38,7 +38,7 @@ from torchproof.runtime.vector_jacobian import (
     edges_of,
     pull_back,
 )
-from torchproof.torch_private import comparison, trees
+from torchproof.torch_private import comparison, frames, trees
 
 if TYPE_CHECKING:
     from torchproof.runtime.compiled_forward import CompiledForward
@@ -216,6 +216,8 @@ class _Run:
             changed = state.changed()
             gradients = pull_back(output, edges) if self.train else None
         except Exception as error:
+            if frames.is_graph_break(error):
+                raise  # only `fullgraph=True` lets it through
             # The traceback's frames would keep the failed run's tensors alive.
             return _Outcome(error=error.with_traceback(None))
         parts = {

@@ -29,8 +29,6 @@ def check(arguments: Mapping[str, Any]) -> None:
         raise invalid_argument(
             "backend", backend, "the name of a backend or a function"
         )
-    if backend and mode:
-        raise UserError("give a backend or a mode, not both: only Inductor has modes")
     is_known = mode in (None, "", *MODES) and not options
     if is_known and (backend is None or callable(backend) or backend in _BACKENDS):
         return  # without loading torch's compiler

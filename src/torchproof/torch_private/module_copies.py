@@ -1,4 +1,6 @@
-"""Tells when torch or `copy.copy` makes a shallow copy of a module.
+"""Modules: shallow copies of them, and what `module.compile()` leaves in them.
+
+`after_copying` tells when torch or `copy.copy` makes a shallow copy of a module.
 
 Such a copy has its own attributes, but the attributes' values are those of the original
 module: callables that are bound to the original, too.
@@ -13,6 +15,13 @@ from typing import Any
 from torch import nn
 
 Adjust = Callable[[nn.Module], None]
+
+
+def undo_compile(module: nn.Module) -> None:
+    """Undoes `module.compile()`, whose code would be called instead of `forward`."""
+    attributes: Any = module.__dict__
+    if attributes.get("_compiled_call_impl") is not None:
+        module._compiled_call_impl = None
 
 
 @functools.cache

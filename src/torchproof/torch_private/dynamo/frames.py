@@ -133,7 +133,7 @@ class _GuardedCallback:
     """Replaces Dynamo's callback by a call of the guard."""
 
     def __init__(self, callback: Any, interception: _Interception) -> None:
-        guard, backend, ran_eager = interception
+        guard, backend, ran_eager, _ = interception
         # Dynamo follows this attribute to the backend at each call, and uses compiled
         # code of equal backends.
         self._torchdynamo_orig_backend = backend
@@ -173,8 +173,9 @@ class _ErrorRecorder:
             raise
 
 
-# The guard, the backend, and what to call if a stance makes a call run eager.
-_Interception = tuple[Callable[[Conversion], Any], Any, Callable[[str], None]]
+# The guard, the backend, what to call if a stance makes a call run eager, and whether a
+# graph break is an error.
+_Interception = tuple[Callable[[Conversion], Any], Any, Callable[[str], None], bool]
 _guard: contextvars.ContextVar[_Interception | None] = contextvars.ContextVar(
     "torchproof_guard", default=None
 )
@@ -185,15 +186,19 @@ def intercept_conversions(
     guard: Callable[[Conversion], Any],
     backend: Any,
     ran_eager: Callable[[str], None] = lambda stance: None,
+    *,
+    fullgraph: bool = False,
 ) -> Iterator[None]:
     """Callables that torch.compile returns inside ask `guard` about each frame.
 
     Dynamo takes `backend`, which torch.compile is called with, for theirs. It keeps
     pointers to it that do not keep it alive: it must never be deleted. `ran_eager` is
-    called with the stance if one makes a frame run eager.
+    called with the stance if one makes a frame run eager. With `fullgraph`, tracing
+    stops at a graph break with the error that torch.compile(fullgraph=True) raises. Its
+    own wrapper would also raise if a call runs eager for another reason.
     """
     _install()
-    token = _guard.set((guard, backend, ran_eager))
+    token = _guard.set((guard, backend, ran_eager, fullgraph))
     try:
         yield
     finally:
@@ -242,6 +247,7 @@ def _install() -> None:
         current = _guard.get()
         if current is None:
             return original(callback, hooks)
+        callback._inner_convert._one_graph = current[3]
         callback._inner_convert = _ErrorRecorder(callback._inner_convert)
         return _GuardedCallback(original(callback, hooks), current)
 
@@ -451,6 +457,32 @@ def eager_once(*, inner: bool) -> Any:
         frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, inner_action),
         apply_to_code=False,
     )
+
+
+def recompile_limit() -> int:
+    """How often torch.compile recompiles a function if it is not told."""
+    from torch._dynamo import config
+
+    return int(config.recompile_limit)
+
+
+def is_graph_break(error: BaseException) -> bool:
+    """Whether it is what torch.compile(fullgraph=True) raises instead of breaking."""
+    from torch._dynamo import exc
+
+    return isinstance(error, exc.Unsupported | exc.UserError | _over_limit())
+
+
+def recompile_limit_error(why: str) -> Exception:
+    """What torch.compile(fullgraph=True) raises at its recompile limit."""
+    error: Exception = _over_limit()(why)
+    return error
+
+
+def _over_limit() -> Any:
+    from torch._dynamo import exc
+
+    return exc.FailOnRecompileLimitHit
 
 
 def is_compiled_code(answer: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -13,14 +14,28 @@ import torch
 
 from torchproof.torch_private.hooks import patched
 
+GUARD_FILTER = "guard_filter_fn"  # the option of torch.compile that Dynamo takes
+
 
 def graph_compiler(arguments: Mapping[str, Any]) -> Callable[..., Any]:
     """The backend that torch.compile with these arguments would use."""
-    settings = [arguments.get(name) for name in ("mode", "options", "dynamic")]
+    options = arguments.get("options") and dict(arguments["options"])
+    if options:
+        options.pop(GUARD_FILTER, None)  # is for Dynamo
+    settings = [arguments.get("mode"), options, arguments.get("dynamic")]
     backend = arguments.get("backend") or "inductor"
     if backend == "inductor":
-        return torch._TorchCompileInductorWrapper(*settings)
+        named = [arguments["name"]] if "name" in arguments else []
+        return torch._TorchCompileInductorWrapper(*settings, *named)
     return torch._TorchCompileWrapper(backend, *settings)
+
+
+def default_backend() -> Any:
+    """The backend that torch.compile uses if it is given none."""
+    registry = sys.modules.get("torch._dynamo.backends.registry")
+    # Since torch 2.13 it can be set, which loads this module.
+    default = getattr(registry, "get_default_backend", lambda: "inductor")
+    return default()
 
 
 def skip_frame_of(function: Callable[..., Any]) -> None:
