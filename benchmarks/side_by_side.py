@@ -151,9 +151,7 @@ class Arms:
         seconds = min(max(least, ROUND_SAMPLES * facts.pass_ms / 1e3), most)
         reply = state.ask(Sampled, "sample", self.limit_s, seconds=seconds)
         times = list(reply.times_ms)
-        marked = zip(times, reply.interrupted, strict=True)
-        clean = [t for t, interrupted in marked if not interrupted]
-        facts = facts.sampled(clean or times, reply)
+        facts = facts.sampled(reply)
         every = [time for part in facts.rounds[0] for time in part]
         state.facts[0] = replace(
             facts, pass_ms=statistics.median(times), steady=stats.steady(every)

@@ -102,14 +102,14 @@ def test_a_run_that_measured_nothing_more_than_times_has_dashes() -> None:
     bare = bench(
         [Measurement("eager", median_ms=1.0), Measurement("full", median_ms=0.5)]
     )
-    _, chart, table, decided = blocks(text(bare))
+    _, chart, table, _, decided = blocks(text(bare))
     assert chart[1:] == [
-        "eager      1.00 ms         -  ████████████████████████████████████████  -",
-        "full      0.500 ms         -  ████████████████████                      -",
+        "eager      1.00 ms         -  ██████████████████████████████████████  -",
+        "full      0.500 ms         -  ███████████████████                     unverified",
     ]
     assert table[1:] == [
         "eager     reference     -     -       -  -",
-        "full      -             -     -       -  -",
+        "full      unverified    -     -       -  unverified",
     ]
     assert missing(decided[0], "not enough evidence", "full") == []
 

@@ -73,7 +73,8 @@ class Fate:
             return Measurement(name, error=self.final_error)
         step_ms = self.final_ms or self.step_ms
         gains = self.gains(step_ms, self.final_spread or self.spread)
-        return Measurement(name, median_ms=step_ms, **gains)
+        same = {"verdict": "same"}
+        return Measurement(name, median_ms=step_ms, numerics=same, **gains)
 
 
 EAGER = Fate(start_s=0.1, spread=1.0)

@@ -14,7 +14,7 @@ from typing import Any
 from torchproof import strategies
 from torchproof.measure import guard_filters
 from torchproof.measure.specs import EAGER, Plan, StrategySpec
-from torchproof.records import UserError
+from torchproof.records import UserError, stats
 from torchproof.strategies import Strategy
 
 NUMBER_TYPES = ("float32", "float16", "bfloat16", "float64")
@@ -33,7 +33,7 @@ class Sampling:
 EFFORTS = {
     "quick": Sampling(Plan.seconds / 2, repeats=1),
     "normal": Sampling(),
-    "full": Sampling(Plan.seconds * 2, repeats=2 * Plan.repeats),
+    "full": Sampling(Plan.seconds * 2, repeats=stats.ENOUGH_PROCESSES),
 }
 
 

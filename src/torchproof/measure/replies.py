@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchproof.observe import BreakCosts
-from torchproof.records import Record
+from torchproof.records import Record, stats
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Reference(Record):
     function: tuple[Any, ...] = ()  # file, line and name
     compiled: bool = False  # the target calls torch.compile itself
     draws: bool = False  # random numbers
-    stateful: bool = False
+    stateful: bool = False  # at a later shape: passes at the first change tensors
     deterministic: bool | None = None
     not_exact: str | None = None
     work: tuple[Any, ...] | None = None  # amount and unit
@@ -167,6 +167,10 @@ class Switches(Record):
 Rounds = tuple[tuple[tuple[float, ...], ...], ...]
 
 
+# Objects from before the warm-up's end are frozen: a full collection skips them.
+FROZEN = "on, without objects from before the timing"
+
+
 @dataclass(frozen=True)
 class Facts(FirstPass):
     """Everything that is known about a strategy at one shape."""
@@ -174,9 +178,11 @@ class Facts(FirstPass):
     steady: bool = True
     pass_ms: float = 0.0
     rounds: Rounds = ()  # by repeat
+    tail_rounds: Rounds = ()  # of all samples, also by repeat
     compilations: int = 0  # while it was timed
     steps: int = 0
     interrupted: int = 0
+    collector: str = FROZEN  # the garbage collector while it was timed
     numerics: Mapping[str, Any] | None = None
     drawn: Mapping[str, Any] | None = None  # with eager's random numbers
     memory: Mapping[str, int | None] | None = None
@@ -193,15 +199,32 @@ class Facts(FirstPass):
         names = [each.name for each in dataclasses.fields(reply) if each.name in own]
         return replace(self, **{name: getattr(reply, name) for name in names})
 
-    def sampled(self, times_ms: list[float], reply: Sampled) -> Facts:
+    def without_rounds(self) -> Facts:
+        return replace(
+            self, rounds=(), tail_rounds=(), by_rank=(), steps=0, interrupted=0
+        )
+
+    def with_repeat(self) -> Facts:
+        """With an empty repeat, which the following rounds belong to."""
+        tails = (*self.tail_rounds, ())
+        return replace(self, rounds=(*self.rounds, ()), tail_rounds=tails)
+
+    def sampled(self, reply: Sampled) -> Facts:
         """With another round of the latest repeat."""
+        times_ms = list(reply.times_ms)
+        kept = stats.kept(times_ms, list(reply.interrupted))
         *earlier, latest = self.rounds
+        *earlier_tails, latest_tails = self.tail_rounds
         before = self.by_rank or ((),) * len(reply.by_rank)
         pairs = zip(before, reply.by_rank, strict=True)
         return replace(
             self,
             by_rank=tuple((*times, *more) for times, more in pairs),
-            rounds=(*earlier, (*latest, tuple(times_ms))),
+            rounds=(*earlier, (*latest, tuple(kept))),
+            tail_rounds=(
+                *earlier_tails,
+                (*latest_tails, tuple(stats.tail_of(times_ms))),
+            ),
             compilations=self.compilations + reply.compilations,
             steps=self.steps + len(reply.interrupted),
             interrupted=self.interrupted + sum(reply.interrupted),

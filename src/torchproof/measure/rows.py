@@ -52,11 +52,14 @@ def rows(
             _row(state, number, references.get((state.spec.dtype, number), Reference()))
             for state in states
         ]
+        luck = _process_variation(states, plain, references)
         for state, row in zip(states, plain, strict=True):
             base = _eager_of(state.spec, states, plain)
             row = replace(row, variant={**state.spec.variant, **shape})
             if not plan.first_calls:
                 row = replace(row, **_NO_FIRST_CALL)
+            if row.rounds_ms:
+                row = replace(row, luck=luck)
             if apart and row.rounds_ms:
                 row = replace(row, notes=(*row.notes, _APART))
             measurements.append(_with_verdict(row, base, state))
@@ -70,9 +73,36 @@ def _cut_to_common_rounds(states: Sequence[StrategyState], number: int) -> None:
     counts = [min(map(len, parts)) for parts in by_repeat]
     for state in running:
         facts = state.facts[number]
-        cut = zip(facts.rounds, counts, strict=False)
-        rounds = tuple(part[:count] for part, count in cut)
-        state.facts[number] = replace(facts, rounds=rounds)
+        rounds, tails = (
+            tuple(part[:count] for part, count in zip(parts, counts, strict=False))
+            for parts in (facts.rounds, facts.tail_rounds)
+        )
+        state.facts[number] = replace(facts, rounds=rounds, tail_rounds=tails)
+
+
+def _process_variation(
+    states: Sequence[StrategyState],
+    plain: Sequence[Measurement],
+    references: References,
+) -> float:
+    """How much processes with the same code differ, as far as the run is too short.
+
+    It is known of CPUs. Of other devices, the repeats of this run tell it; a single
+    one does not. Enough repeats need no assumption.
+    """
+    timed = [(s, row) for s, row in zip(states, plain, strict=True) if row.rounds_ms]
+    if not timed or stats.interval_over(timed[0][1].repeats) == "processes":
+        return 0.0
+    device = next(iter(references.values()), Reference()).environment.get("device")
+    if device != "cuda":
+        return stats.LUCK if aslr.is_possible() else stats.LUCK_BY_LOT
+    eager = next((row for state, row in timed if state.spec.is_eager), timed[0][1])
+    others = [
+        row.rounds_ms
+        for _, row in timed
+        if row is not eager and row.repeats == eager.repeats
+    ]
+    return stats.variation(eager.rounds_ms, others, eager.repeats)
 
 
 def _eager_of(
@@ -118,12 +148,20 @@ def _with_times(row: Measurement, facts: Facts, reference: Reference) -> Measure
     if not rounds:
         return row
     share = facts.interrupted / facts.steps
-    spread = stats.summarise(rounds, interrupted=share)
+    tails = [tuple(times) for part in facts.tail_rounds for times in part]
+    repeats = tuple(len(part) for part in facts.rounds if part)
+    spread = stats.summarise(rounds, repeats=repeats, tail=tails, interrupted=share)
     row = replace(
         row,
         rounds_ms=tuple(rounds),
-        repeats=tuple(len(part) for part in facts.rounds if part),
-        luck=stats.LUCK if aslr.is_possible() else stats.LUCK_BY_LOT,
+        tail_rounds_ms=tuple(tails),
+        tail={
+            "samples": facts.steps,
+            "interrupted": facts.interrupted,
+            "collector": facts.collector,
+        },
+        repeats=repeats,
+        interval_over=stats.interval_over(repeats),
         median_ms=spread.median,
         low_ms=spread.low,
         high_ms=spread.high,
@@ -205,8 +243,6 @@ def _notes(state: StrategyState, facts: Facts, reference: Reference) -> Iterator
         pairs = facts.switches.items()
         settings = ", ".join(f"{name}={value!r}" for name, value in pairs)
         yield f"the target changes options of the compiler: {settings}"
-    if reference.stateful and facts.numerics is None:
-        yield "outputs were compared at the first shape only: the target keeps state"
     if reference.deterministic is False:
         yield (
             "a second pass over the calls gives other outputs than the first, in eager"
@@ -267,13 +303,11 @@ def _kernels(profile: Mapping[str, Any], row: Measurement) -> dict[str, Any] | N
 def _with_verdict(
     row: Measurement, base: Measurement | None, state: StrategyState
 ) -> Measurement:
-    """Adds the verdict; a strategy with wrong outputs is not ranked."""
+    """Adds the verdict; without right outputs a strategy is not ranked."""
     if row.verdict:  # failed or skipped
         return row
-    if row.numerics and row.numerics["verdict"] == "wrong":
+    if row.verification == "wrong":
         return replace(row, verdict="wrong")
-    if row.numerics and row.numerics["verdict"] is None and not state.spec.is_eager:
-        return replace(row, verdict="not verified")
     if state.spec.is_eager:
         return replace(
             row, verdict="reference", vs_eager=1.0 if row.rounds_ms else None
@@ -282,7 +316,9 @@ def _with_verdict(
         return replace(row, verdict="not measured")
     if any(note.startswith(FELL_BACK) for note in row.notes):
         return replace(row, verdict=FELL_BACK)
-    if base is None or not base.rounds_ms:
+    if row.verification == "unverified":
+        return replace(row, verdict="unverified")
+    if base is None or not base.rounds_ms or base.verification == "wrong":
         return replace(row, verdict="no eager to compare with")
     assert row.luck is not None
     ratio = stats.compare(
@@ -293,6 +329,7 @@ def _with_verdict(
         vs_eager=ratio.value,
         vs_eager_low=ratio.low,
         vs_eager_high=ratio.high,
+        median_ratio=ratio.of_medians,
         verdict=_verdict_text(ratio),
         notes=(*row.notes, *ratio.advice),
     )

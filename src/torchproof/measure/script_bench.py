@@ -19,10 +19,17 @@ from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import NO_REMOTE_CACHES
 from torchproof.observe import timeline
 from torchproof.process import Conditions, Entry, Followed, follow
-from torchproof.records import Measurement, Record, UserError, one_line, stats
+from torchproof.records import Measurement, Record, UserError, one_line
 from torchproof.targets import Job, Target, factory_targets
 
+NOT_COMPARED = (
+    "outputs of a script are not compared with eager's; a factory's are: torchproof"
+    " bench FILE:FACTORY"
+)
 FEWEST_ROUNDS = 4  # of eager and of compiled steps, for a verdict
+
+
+_Round = tuple[tuple[float, ...], tuple[float, ...]]  # kept samples, all samples
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,9 @@ def _rows(
         entries = [entry for entry in stream.of("round") if entry["strategy"] == name]
         facts = replace(
             _compiled(state, stream),
-            rounds=(tuple(map(tuple, rounds[name])),) if rounds else (),
+            rounds=(tuple(each for each, _ in rounds[name]),) if rounds else (),
+            tail_rounds=(tuple(each for _, each in rounds[name]),) if rounds else (),
+            collector="as the script sets it",
             steps=sum(entry["steps"] for entry in entries),
             interrupted=sum(entry["interrupted"] for entry in entries),
         )
@@ -111,8 +120,7 @@ def _rows(
     plain, row = (replace(r, source="") for r in rows.rows(states, plan, {}))
     if not stream.of("measured"):  # the script ended first: --seconds cannot help
         plain, row = (_without_flag(r) for r in (plain, row))
-    plain = replace(plain, start=None)
-    return plain, _with_break_even(row, plain, stream)
+    return replace(plain, start=None), row
 
 
 def _without_flag(row: Measurement) -> Measurement:
@@ -127,14 +135,15 @@ def _graphs(stream: Followed) -> int:
     return counts["graphs"] if counts else 0
 
 
-def _rounds(stream: Followed) -> dict[str, list[list[float]]]:
+def _rounds(stream: Followed) -> dict[str, list[_Round]]:
     """Returns the rounds of both strategies; none if too few for a verdict."""
-    rounds: dict[str, list[list[float]]] = {}
+    rounds: dict[str, list[_Round]] = {}
     for entry in stream.entries:
         if entry["kind"] in {"start_over", "refused"}:
             rounds = {}
         if entry["kind"] == "round":
-            rounds.setdefault(entry["strategy"], []).append(entry["times_ms"])
+            both = tuple(entry["times_ms"]), tuple(entry["tail_ms"])
+            rounds.setdefault(entry["strategy"], []).append(both)
     fewest = min(map(len, rounds.values()), default=0)
     return rounds if len(rounds) == 2 and fewest >= FEWEST_ROUNDS else {}
 
@@ -147,7 +156,8 @@ def _compiled(state: StrategyState, stream: Followed) -> Facts:
     steady = stream.last("settled").get("steady", True)
     costs = {k: v for k, v in stream.last("compiled").items() if v is not None}
     first = FirstPass.from_json({"counts": {"graphs": 0}} | costs)
-    return Facts(compilations=again, steady=steady).adding(first)
+    numerics = {"verdict": None, "why": NOT_COMPARED}
+    return Facts(compilations=again, steady=steady, numerics=numerics).adding(first)
 
 
 def _notes(
@@ -165,26 +175,5 @@ def _notes(
     calls = stream.last("settled").get("calls") or 1
     if calls > 1:
         yield f"a step is {calls} calls, one optimizer step"
-    yield "outputs of a script are not compared"
     if rounds:
         yield "memory is not given: one process ran both strategies"
-
-
-def _with_break_even(
-    row: Measurement, eager: Measurement, stream: Followed
-) -> Measurement:
-    """Adds the break-even, with compilation in later steps included.
-
-    The script has no first step in eager; it counts with eager's median.
-    """
-    if row.vs_eager is None or row.first_call_s is None or eager.median_ms is None:
-        return row
-    first, last = stream.of("compiled")[0], stream.last("compiled")
-    later_s = last["compile_s"]["total"] - first["compile_s"]["total"]
-    spent_s = row.first_call_s + (last["imports_s"] or 0.0) + later_s
-    ratio = stats.compare(eager.rounds_ms, row.rounds_ms, repeats=row.repeats)
-    calls = stream.last("settled").get("calls") or 1
-    usual_s = eager.median_ms / calls / 1e3
-    point = stats.break_even(spent_s, usual_s, eager.median_ms, ratio)
-    assert point is not None
-    return replace(row, break_even=point.text, break_even_steps=point.steps)

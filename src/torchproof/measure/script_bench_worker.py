@@ -274,6 +274,7 @@ class Rounds:
             "round",
             strategy=strategy,
             times_ms=samples,
+            tail_ms=stats.tail_of(times),
             steps=len(times),
             interrupted=sum(interrupted),
         )

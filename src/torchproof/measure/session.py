@@ -291,12 +291,6 @@ class Session:
                 state.close()
         self.states = states
 
-    def _outputs_path(self, state: StrategyState, number: int) -> Path | None:
-        """Returns where to save outputs, or None if they cannot be compared."""
-        stateful = self.references[state.spec.dtype, number].stateful
-        # State that an earlier shape changed would count as a difference.
-        return None if number and stateful else self._outputs_file(state)
-
     def _outputs_file(self, state: StrategyState) -> Path:
         return self.scratch / f"outputs-{id(state)}.pt"
 
@@ -358,12 +352,11 @@ class Session:
     def _first_pass_ahead(self, state: StrategyState, repeat: int) -> None:
         variables = {**self.plan.environment, **state.environment}
         job = self.plan.job(state.spec, self.plan.shapes[0])
-        path = None if repeat else self._outputs_path(state, 0)
-        answers = str(path) if path else None
+        arguments = self._first_arguments(state, repeat)
         with self.recording_failure(state):
             early, state.process = state.process, None
             process = early or self._processes.begin(job, variables, layout=repeat)
-            first = process.ask(FirstPass, "prepare", self.limit_s, answers=answers)
+            first = process.ask(FirstPass, "prepare", self.limit_s, **arguments)
             self._ahead[id(state), repeat] = process, first
 
     def has_room(self, count: int = 1) -> bool:
@@ -381,16 +374,17 @@ class Session:
         label = f"{state.spec.label}{_named(shape)}"
         if number or (id(state), repeat) not in self._ahead:
             self.progress(f"{label}: first call, {'warm' if repeat else 'cold'}")
-        path = None if repeat else self._outputs_path(state, number)
-        arguments: dict[str, Any] = {"answers": str(path) if path else None}
+        path = None if repeat else self._outputs_file(state)
         if number == 0 and (id(state), repeat) in self._ahead:
             state.process, first = self._ahead.pop((id(state), repeat))
         elif number == 0:
             job = self.plan.job(state.spec, shape)
             self.start(state, job, repeat)
+            arguments = self._first_arguments(state, repeat)
             first = state.ask(FirstPass, "prepare", self.limit_s, **arguments)
         else:
-            arguments["shape"] = dict(shape)
+            answers = str(path) if path else None
+            arguments = {"answers": answers, "shape": dict(shape)}
             first = state.ask(FirstPass, "reshape", self.limit_s, **arguments)
         numerics = self._compare_outputs(state, number, path) if path else None
         self.progress(f"{label}: warming up")
@@ -402,6 +396,15 @@ class Session:
         elif number == 0 and repeat == 1:
             state.warm = first
         begin_repeat(state, number)
+
+    def _first_arguments(self, state: StrategyState, repeat: int) -> dict[str, Any]:
+        """Only the first repeat compares outputs, and restores state for that."""
+        if repeat:
+            return {"answers": None}
+        later = range(1, len(self.plan.shapes))
+        references = [self.references[state.spec.dtype, number] for number in later]
+        keeps_state = any(reference.stateful for reference in references)
+        return {"answers": str(self._outputs_file(state)), "saves_state": keeps_state}
 
     def start(self, state: StrategyState, job: StrategyJob, repeat: int) -> None:
         """Starts a process, or takes a spare one that has loaded the target."""
@@ -446,8 +449,7 @@ class Session:
         repeats = self.plan.repeats
         seconds = self.plan.seconds / repeats / stats.rounds_per_repeat(repeats)
         reply = state.ask(Sampled, "sample", self.limit_s, seconds=seconds)
-        times_ms = stats.kept(list(reply.times_ms), list(reply.interrupted))
-        state.facts[number] = state.facts[number].sampled(times_ms, reply)
+        state.facts[number] = state.facts[number].sampled(reply)
 
     def examine(self, group: list[StrategyState], number: int) -> None:
         """Records memory, guards and kernels once, after all timing of the shape."""
@@ -495,26 +497,28 @@ class Session:
         return str(self.keep / f"{state.spec.file_name}.trace.json")
 
     def recheck_random_draws(self, state: StrategyState) -> None:
-        """Excuses outputs that differ only because the random stream does.
+        """Accepts outputs that differ only in their random numbers.
 
         It compiles again with eager's random numbers and compares those outputs.
         """
-        reference = self.references[state.spec.dtype, 0]
-        if not state.runs or not reference.draws:
-            return
-        facts = state.facts[0]
-        if facts.verdict != "wrong" or facts.drawn is not None:
-            return
-        self.progress(
-            f"{state.spec.label}: compiling again with eager's random numbers"
-        )
-        path = self._outputs_file(state)
-        state.ask(Done, "draw_as_eager", self.limit_s, answers=str(path))
-        drawn = self._compare_outputs(state, 0, path)
-        facts = replace(facts, drawn=drawn)
-        if drawn["verdict"] in {"same", "rounding"}:
-            facts = replace(facts, numerics={**drawn, "verdict": "random"})
-        state.facts[0] = facts
+        for number, facts in enumerate(state.facts):
+            draws = self.references[state.spec.dtype, number].draws
+            wrong = facts.verdict == "wrong" and facts.drawn is None
+            if not (state.runs and draws and wrong):
+                continue
+            self.progress(
+                f"{state.spec.label}: compiling again with eager's random numbers"
+            )
+            path = self._outputs_file(state)
+            arguments: dict[str, Any] = {"answers": str(path)}
+            if number:
+                arguments["shape"] = dict(self.plan.shapes[number])
+            state.ask(Done, "draw_as_eager", self.limit_s, **arguments)
+            drawn = self._compare_outputs(state, number, path)
+            facts = replace(facts, drawn=drawn)
+            if drawn["verdict"] in {"same", "rounding"}:
+                facts = replace(facts, numerics={**drawn, "verdict": "random"})
+            state.facts[number] = facts
 
     def _running(self) -> list[StrategyState]:
         return [state for state in self.states if state.runs]
@@ -534,8 +538,7 @@ class Session:
 
 def begin_repeat(state: StrategyState, number: int = 0) -> None:
     """Adds an empty repeat, which the following rounds belong to."""
-    facts = state.facts[number]
-    state.facts[number] = replace(facts, rounds=(*facts.rounds, ()))
+    state.facts[number] = state.facts[number].with_repeat()
 
 
 def _left(begin: float, turn: int, count: int) -> str:

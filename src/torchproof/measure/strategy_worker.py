@@ -74,6 +74,7 @@ class StrategyWorker:
         self.applied: Applied | None = None
         self.peers = rank_peers.Alone()
         self.fn: Any = None  # what a pass calls
+        self.state: numerics.SavedValues | None = None  # after the first pass
         self.timeline = timeline.start(self.strategy.name, runs_commands=True)
         keeps_calls = self.timeline is not None and self.timeline.keeps_calls
         self.call_times = timeline.CallTimes() if keeps_calls else None
@@ -118,7 +119,6 @@ class StrategyWorker:
 
         self._load(shape)
         fn = self.loaded.fn
-        before = {name: b.clone() for name, b in calls.buffers(fn)}
         if number == 0:  # a later shape keeps the first target
             self.fn = self.peers.eager(self.loaded, self.run)
         with torch.compiler.set_stance("force_eager"):  # an error is the target's own
@@ -127,19 +127,21 @@ class StrategyWorker:
             )
             operations = self._count_operations()
         self.reference_inputs[number] = self.inputs
-        self.references[number] = numerics.reference(
-            lambda: self._build(shape),
-            self._eager_outputs,
-            # At a later shape the target has run before, and may keep state.
-            earlier=once if number == 0 else None,
-            no_float64=rank_peers.NO_FLOAT64 if self.peers.several else None,
-        )
+        no_float64 = rank_peers.NO_FLOAT64 if self.peers.several else None
+        stateful = False
+        if number == 0:
+            self.references[number] = numerics.reference(
+                lambda: self._build(shape),
+                self._eager_outputs,
+                earlier=once,
+                no_float64=no_float64,
+            )
+        else:
+            self.references[number], stateful = self._later_reference(shape, no_float64)
         return Reference(
             draws=self.references[number].draws,
             not_exact=self.references[number].why,
-            stateful=any(
-                not torch.equal(b, before[name]) for name, b in calls.buffers(fn)
-            ),
+            stateful=stateful,
             deterministic=comparison.compare(twice, once).verdict
             in {"same", "rounding"},
             work=self.peers.work(self.loaded, self.run),
@@ -153,6 +155,44 @@ class StrategyWorker:
     def _eager_outputs(self, built: Loaded) -> calls.Answers:
         fn = self.peers.eager(built, self.run)
         return calls.answers(built, fn, train=self.train)
+
+    def _later_reference(
+        self, shape: dict[str, int], no_float64: str | None
+    ) -> tuple[numerics.Reference, bool]:
+        """Eager's outputs at a later shape, and whether passes change tensors.
+
+        A strategy runs the first shape many times before it gets here. So that a target
+        with state can be compared, all begin with the state after one pass at the first
+        shape; a strategy restores it. That this is possible is tried in eager.
+        """
+        changed: list[bool] = []
+
+        def make() -> tuple[Loaded, Loaded]:
+            first = self._build({})
+            return first, dataclasses.replace(first, calls=self._build(shape).calls)
+
+        def run(pair: tuple[Loaded, Loaded], *, restores: bool = False) -> Any:
+            fn = self.peers.eager(pair[0], self.run)
+            first, later = (
+                functools.partial(calls.answers, each, fn, train=self.train)
+                for each in pair
+            )
+            first()
+            if restores:
+                saved = numerics.SavedValues(pair[0].fn)
+                first()
+                changed.append(saved.restore())
+            return later()
+
+        import torch
+
+        with torch.compiler.set_stance("force_eager"):
+            restored = run(make(), restores=True)
+        found = numerics.reference(make, run, earlier=restored, no_float64=no_float64)
+        if found.unrepeatable and not self.references[0].unrepeatable:
+            why = "outputs depend on earlier passes, by state that is no tensor's value"
+            found = dataclasses.replace(found, unrepeatable=why)
+        return found, changed[0]
 
     def _environment(self) -> dict[str, Any]:
         environment = describe(self.run)
@@ -198,8 +238,11 @@ class StrategyWorker:
             found["forms"] = [dataclasses.asdict(each) for each in forms]
         return Compared(found)
 
-    def prepare(self, answers: str | None) -> FirstPass:
-        """Applies the strategy, times the first call, and saves the outputs."""
+    def prepare(self, answers: str | None, saves_state: bool = False) -> FirstPass:
+        """Applies the strategy, times the first call, and saves the outputs.
+
+        With `saves_state`, `reshape` begins with the state after this first pass.
+        """
         from torchproof.torch_private import compile_costs
 
         plan = self._plan()
@@ -226,6 +269,8 @@ class StrategyWorker:
             switches=switches,
             compiled_before=compiled_before,
         )
+        if saves_state:
+            self.state = numerics.SavedValues(self.loaded.fn)
         if self.strategy.graph:  # compiles and records before the first call
             first_call_s = (first.first_call_s or 0.0) + applying_s
             first = dataclasses.replace(first, first_call_s=first_call_s)
@@ -260,6 +305,8 @@ class StrategyWorker:
         """Runs the same target and compiled code on inputs of another shape."""
         self.compile_stats.reset()
         self._load(shape)
+        if self.state is not None:
+            self.state.restore()
         return self._first_pass(answers)
 
     def _first_pass(self, answers: str | None) -> FirstPass:
@@ -335,15 +382,15 @@ class StrategyWorker:
         return Probed({**model_facts.probe(subject), "unavailable": unavailable})
 
     def sample(self, seconds: float) -> Sampled:
-        """Times passes for one round; garbage is collected before, not during it."""
+        """Times passes for one round.
+
+        The garbage collector stays on, as in the user's program: its pauses belong to
+        the slowest steps. What other commands left is collected before.
+        """
         before = self.compile_stats.compilations()
         gc.collect()
-        gc.disable()
-        try:
-            self._resume()
-            times, yields = self.timed(seconds)
-        finally:
-            gc.enable()
+        self._resume()
+        times, yields = self.timed(seconds)
         return Sampled(
             tuple(times),
             tuple(b > a for a, b in itertools.pairwise(yields)),
@@ -458,8 +505,11 @@ class StrategyWorker:
         )
         return Diagnosed(tuple(dataclasses.asdict(event) for event in events))
 
-    def draw_as_eager(self, answers: str) -> None:
-        """Compiles with eager's random numbers and saves those outputs."""
+    def draw_as_eager(self, answers: str, shape: dict[str, int] | None = None) -> None:
+        """Compiles with eager's random numbers and saves those outputs.
+
+        A later shape follows a pass at the first one, as in the reference.
+        """
         import torch
 
         from torchproof.torch_private import compile_costs
@@ -472,6 +522,12 @@ class StrategyWorker:
                 fn = self.peers.eager(loaded, self.run)
             else:
                 fn = self._apply(loaded, plan).fn
+            self.inputs = calls.inputs(loaded)
+            if shape is not None:
+                self._save(None, loaded, fn)
+                built = self._build(shape)
+                self.inputs = calls.inputs(built)
+                loaded = dataclasses.replace(loaded, calls=built.calls)
             self._save(answers, loaded, fn)
 
     # -- the target ----------------------------------------------------------------

@@ -16,7 +16,7 @@ from torchproof.records.fixes import Fix, Mark
 from torchproof.records.frame import Frame as Frame
 from torchproof.records.frame import Owner as Owner
 from torchproof.records.schema import Integer, Number, Record, Samples
-from torchproof.records.tuning import Tuning
+from torchproof.records.tuning import EAGER, RIGHT, Tuning
 from torchproof.records.user_error import UserError as UserError
 from torchproof.records.user_error import one_line as one_line
 
@@ -29,6 +29,11 @@ SCHEMA = 1
 Severity = Literal["high", "medium", "low"]
 Status = Literal["open", "resolved", "intentional"]
 Certainty = Literal["verified", "likely"]
+# Whether outputs were compared with eager's: `reference` is eager itself.
+Verification = Literal["reference", "verified", "unverified", "wrong"]
+# What the interval of a median covers. Processes with the same code differ by more than
+# the rounds of one, so only an interval over processes can be expected to repeat.
+IntervalOver = Literal["processes", "rounds"]
 
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 
@@ -220,6 +225,19 @@ class CompileSite(Record):
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
+# What only a measurement with right outputs has.
+_OF_VERIFIED = (
+    "vs_eager",
+    "vs_eager_low",
+    "vs_eager_high",
+    "median_ratio",
+    "break_even",
+    "break_even_steps",
+)
+# Verdicts on how a strategy ended, which say nothing about its speed.
+_ENDED = ("failed", "skipped", "fell back", "not measured")
+
+
 @dataclass(frozen=True)
 class RankTime(Record):
     """The time of one of several ranks, for the same calls as the others'."""
@@ -235,9 +253,13 @@ class Measurement(Record):
 
     Times are per call. `rounds_ms` are the samples in the rounds they were taken in;
     round i of all strategies was taken side by side. What was not measured is None.
+
+    Without a verdict on its outputs, or with a wrong one, a measurement has no ratio,
+    no break-even and no verdict on its speed, whoever made it or saved it.
     """
 
     older_names: ClassVar = {"sittings": "repeats"}
+    derived = ("verification", "processes")
 
     strategy: str
     variant: Annotated[Mapping[str, Any], shapes.Values] = field(
@@ -250,8 +272,15 @@ class Measurement(Record):
     outliers: int | None = None
     p95_ms: float | None = None
     rounds_ms: Annotated[tuple[tuple[float, ...], ...], tuple[Samples, ...]] = ()
+    # Evenly spaced order statistics of all samples of each round, for the tail.
+    tail_rounds_ms: Annotated[tuple[tuple[float, ...], ...], tuple[Samples, ...]] = ()
+    tail: Annotated[Mapping[str, Any] | None, shapes.Tail | None] = field(
+        default=None, hash=False
+    )
     repeats: tuple[int, ...] = ()  # number of rounds in each process
-    luck: float | None = None  # relative variation between processes of the same code
+    interval_over: Annotated[IntervalOver | None, str | None] = None
+    # Relative variation between processes of the same code that intervals assume.
+    luck: float | None = None
     first_call_s: float | None = None
     start: Annotated[Mapping[str, Any] | None, shapes.Start | None] = field(
         default=None, hash=False
@@ -268,6 +297,8 @@ class Measurement(Record):
     vs_eager: float | None = None
     vs_eager_low: float | None = None
     vs_eager_high: float | None = None
+    # Eager's median over this one's; `vs_eager` is of rounds taken side by side.
+    median_ratio: float | None = None
     verdict: str = ""
     break_even: str | None = None
     break_even_steps: int | None = None
@@ -294,6 +325,35 @@ class Measurement(Record):
     error: str | None = None
     source: str = ""
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.verification in ("unverified", "wrong"):
+            for name in _OF_VERIFIED:
+                object.__setattr__(self, name, None)
+            if self.verdict and self.verdict not in _ENDED:
+                object.__setattr__(self, "verdict", self.verification)
+
+    @property
+    def verification(self) -> Verification:
+        """Whether its outputs were compared with eager's, and were right."""
+        verdict = (self.numerics or {}).get("verdict")
+        if "wrong" in (verdict, self.verdict):
+            return "wrong"
+        if self.strategy == EAGER:
+            return "reference"
+        if self.verdict in ("unverified", "not verified"):  # the second in older runs
+            return "unverified"
+        return "verified" if verdict in RIGHT else "unverified"
+
+    @property
+    def why_unverified(self) -> str:
+        why: str | None = (self.numerics or {}).get("why")
+        return why or "its outputs were not compared with eager's"
+
+    @property
+    def processes(self) -> int | None:
+        """The number of processes that were timed, one after the other."""
+        return len(self.repeats) or None
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,14 @@ class Numerics(TypedDict, total=False):
     rank: int | None  # of several: the one with the worst verdict
 
 
+class Tail(TypedDict, total=False):
+    """The samples that the 95th percentile is of."""
+
+    samples: int | None  # all that were timed
+    interrupted: int | None  # of them: the process lost its core meanwhile
+    collector: str | None  # whether garbage was collected meanwhile
+
+
 class Guards(TypedDict, total=False):
     guards: int | None
     lookup_us: float | None

@@ -10,8 +10,10 @@ Three effects distort a comparison of timings, and the sampling handles each:
   medians within a round and over the rounds ignore other outliers.
 - Two processes with the same code differ by their memory layout, by more than the
   sampling error, however long they run. So the strategies of a repeat share one layout
-  (see `torchproof.process.aslr`), each repeat uses new processes and another layout,
-  and every interval includes the variation between layouts.
+  (see `torchproof.process.aslr`), and each repeat uses new processes with another one.
+  From `ENOUGH_PROCESSES` repeats on, an interval is a t interval over processes. With
+  fewer, it is bootstrapped over the rounds, and a ratio includes the variation between
+  processes that is known of the device.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any, Literal
 import numpy as np
 
 REPEATS = 2  # processes per strategy, one after the other
+ENOUGH_PROCESSES = 5  # for an interval over processes
 ROUNDS = 20  # at most per repeat; even, so that each strategy goes first equally often
 LEAST_ROUNDS = 8  # per repeat, before it may end early
 ROUND_MS = 60.0  # duration of a round per strategy
@@ -35,7 +38,8 @@ _STRETCH = 4
 # Standard deviation of the speed of processes with the same code on a CPU. Measured for
 # one layout: 0.0004 to 0.008. Strategies run different code, which the same layout can
 # affect differently: hence more. With random layouts, over eight processes each: a hash
-# 0.015, torch modules 0.006 to 0.028, small operations 0.12.
+# 0.015, torch modules 0.006 to 0.028, small operations 0.12. Other devices have no
+# such constant: `variation` takes it from the repeats of the same run.
 LUCK = 0.02
 LUCK_BY_LOT = 0.05
 PRECISION = 0.015  # of a repeat's ratio; the variation between processes is larger
@@ -43,7 +47,11 @@ PRECISION = 0.015  # of a repeat's ratio; the variation between processes is lar
 SETTLE_S = 20.0  # sampling starts then even if the times are not steady
 
 _RESAMPLES = 1000
+_FARTHEST = 300.0  # the largest logarithm of a ratio
 _FEWEST_ROUNDS = 4  # fewer give no interval
+# 97.5 percent quantiles of Student's t distribution, from 4 degrees of freedom on.
+_T: tuple[float, ...] = (2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201)
+_T += (2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)
 _LEAST_WARMUP = 6  # calls
 _LEAST_WARMUP_MS = 100.0
 _WINDOW = 200
@@ -83,6 +91,7 @@ class Ratio:
     high: float | None
     verdict: RatioVerdict
     advice: tuple[str, ...] = ()
+    of_medians: float | None = None  # the ratio of the two medians
 
 
 @dataclass(frozen=True)
@@ -126,17 +135,43 @@ def thinned(times_ms: Sequence[float]) -> list[float]:
     return [times_ms[index] for index in chosen]
 
 
-def summarise(rounds: Rounds, *, interrupted: float = 0.0) -> Spread:
+def tail_of(times_ms: Sequence[float]) -> list[float]:
+    """At most `ROUND_SAMPLES` values with the same distribution as all of a round's.
+
+    They are quantiles at 2.5, 7.5, ... 97.5 percent. Interrupted samples count here: a
+    user waits for them too.
+    """
+    if len(times_ms) <= ROUND_SAMPLES:
+        return sorted(times_ms)
+    shares = (np.arange(ROUND_SAMPLES) + 0.5) / ROUND_SAMPLES
+    values: list[float] = np.quantile(times_ms, shares).tolist()
+    return values
+
+
+def interval_over(repeats: Sequence[int]) -> Literal["processes", "rounds"]:
+    """What an interval covers, given the number of rounds of each process."""
+    return "processes" if len(repeats) >= ENOUGH_PROCESSES else "rounds"
+
+
+def summarise(
+    rounds: Rounds,
+    *,
+    repeats: Sequence[int] = (),
+    tail: Rounds = (),
+    interrupted: float = 0.0,
+) -> Spread:
     """Median with interval, 95th percentile and outliers, and advice if unreliable.
 
+    The median is the geometric mean of the medians of the processes. `repeats` has the
+    number of rounds of each process, `tail` has all samples of each round (`tail_of`),
     `interrupted` is the share of samples that were dropped as interrupted.
     """
     assert rounds and all(rounds), "a strategy without samples has no summary"
     medians, pooled = _medians(rounds), np.concatenate([np.array(r) for r in rounds])
-    median = float(np.median(medians))
+    parts = parts_of(np.log(medians), repeats)
+    median = _median_of(medians, parts)
     if len(medians) >= _FEWEST_ROUNDS:
-        drawn = median * np.exp(_drawn_medians(np.log(medians / median)))
-        low, high = np.percentile(drawn, (2.5, 97.5))
+        low, high = np.exp(interval(draws(parts)))
     else:
         low, high = pooled.min(), pooled.max()
     spread = Spread(
@@ -145,12 +180,22 @@ def summarise(rounds: Rounds, *, interrupted: float = 0.0) -> Spread:
         high=max(float(high), median),
         count=len(pooled),
         outliers=_count_outliers(rounds, pooled),
-        p95=float(np.percentile(pooled, 95)),
+        p95=p95(tail or rounds),
     )
     advice = _advice(spread, medians, pooled)
     if interrupted > 0.5 and not advice:
         advice = (f"{interrupted:.0%} of the steps interrupted: close other programs",)
     return replace(spread, advice=advice)
+
+
+def p95(rounds: Rounds) -> float:
+    return float(np.percentile(np.concatenate([np.array(r) for r in rounds]), 95))
+
+
+def _median_of(medians: _Floats, parts: Sequence[_Floats]) -> float:
+    if len(parts) == 1:
+        return float(np.median(medians))
+    return math.exp(float(_centres(parts).mean()))
 
 
 def _count_outliers(rounds: Rounds, pooled: _Floats) -> int:
@@ -242,24 +287,64 @@ def compare(
 
     `repeats` has the number of rounds of each repeat; by default there is one repeat. A
     verdict other than "not significant" needs the interval to lie beyond `least`.
+    `luck` is the variation between processes; enough repeats show it themselves.
+
+    The ratio of the two medians is another estimate. They agree unless the speed of the
+    machine changed between rounds; the interval covers both.
     """
     pairs = list(zip(base, other, strict=True))
     assert pairs and sum(repeats or [len(pairs)]) == len(pairs)
-    logs = np.log(_medians(base)) - np.log(_medians(other))
-    parts = np.split(logs, np.cumsum(repeats)[:-1]) if repeats else [logs]
-    centres = np.array([np.median(part) for part in parts])
+    first, second = np.log(_medians(base)), np.log(_medians(other))
+    parts = parts_of(first - second, repeats)
+    centres = _centres(parts)
     value = math.exp(centres.mean())
+    medians = [_centres(parts_of(each, repeats)).mean() for each in (first, second)]
+    of_medians = float(medians[0] - medians[1])
     if len(pairs) < _FEWEST_ROUNDS:
-        return Ratio(value, None, None, "not significant")
-    low, high = interval(_drawn(parts, centres, luck))
-    verdict = verdict_of(low, high, math.log1p(least))
+        return Ratio(value, None, None, "not significant", of_medians=exp(of_medians))
+    low, high = interval(draws(parts, math.sqrt(2) * luck))
+    advice = _disagreement(centres)
+    if not low <= of_medians <= high:
+        advice += (
+            f"the ratio of the medians is {exp(of_medians):.2f}x: the speed changed"
+            " between rounds, so the interval covers both: close other programs",
+        )
+        low, high = min(low, of_medians), max(high, of_medians)
     return Ratio(
         value=value,
         low=math.exp(low),
         high=math.exp(high),
-        verdict=verdict,
-        advice=_disagreement(centres),
+        verdict=verdict_of(low, high, math.log1p(least)),
+        advice=advice,
+        of_medians=exp(of_medians),
     )
+
+
+def variation(base: Rounds, others: Sequence[Rounds], repeats: Sequence[int]) -> float:
+    """How much processes with the same code differ, from the repeats of one run.
+
+    The relative standard deviation of one process: of the ratios to the base, which
+    ran side by side, over all strategies. 0 if a single repeat cannot show it.
+    """
+    if len(repeats) < 2:
+        return 0.0
+    first = np.log(_medians(base))
+    logs = [first - np.log(_medians(other)) for other in others]
+    centres = [_centres(parts_of(each, repeats)) for each in logs]
+    variances = [float(each.var(ddof=1)) / 2 for each in centres]
+    if not variances:
+        variances = [float(_centres(parts_of(first, repeats)).var(ddof=1))]
+    return math.sqrt(sum(variances) / len(variances))
+
+
+def parts_of(values: _Floats, repeats: Sequence[int]) -> list[_Floats]:
+    """The values of each repeat; all of them if the repeats are not known."""
+    known = sum(repeats) == len(values) and all(count > 0 for count in repeats)
+    return np.split(values, np.cumsum(repeats)[:-1]) if known and repeats else [values]
+
+
+def _centres(parts: Sequence[_Floats]) -> _Floats:
+    return np.array([np.median(part) for part in parts])
 
 
 def interval(drawn: _Floats) -> tuple[float, float]:
@@ -285,30 +370,50 @@ def _disagreement(centres: _Floats) -> tuple[str, ...]:
     return (f"the ratio differs by {apart:.0%} between repeats: raise --repeats",)
 
 
-def _drawn(parts: list[_Floats], centres: _Floats, luck: float) -> _Floats:
-    """Bootstrap draws of the mean over repeats, for other rounds and processes."""
-    drawn: _Floats = np.mean([_drawn_medians(part) for part in parts], axis=0)
-    # Two processes in each repeat; more variation if the repeats show more.
-    apart = math.sqrt(2) * luck
-    if len(parts) > 1:
-        apart = max(apart, float(centres.std(ddof=1)))
-    chance = np.random.default_rng(1).standard_normal(_RESAMPLES)
-    luck_of_all = chance * apart / math.sqrt(len(parts))
-    # Symmetric, so that swapping base and other gives the inverse ratio.
-    return np.concatenate([drawn + luck_of_all, drawn - luck_of_all])
+def draws(parts: Sequence[_Floats], luck: float = 0.0, *, seed: int = 0) -> _Floats:
+    """Draws of the mean over repeats of the median over rounds, with a fixed seed.
+
+    Enough repeats vary as other processes would: the draws follow a t distribution
+    around their mean. Fewer are bootstrapped over their rounds, and processes vary by
+    at least `luck`. Draws are symmetric: negated values give exactly negated draws.
+    """
+    random = np.random.default_rng(seed)
+    count, centres = len(parts), _centres(parts)
+    apart = float(centres.std(ddof=1)) if count > 1 else 0.0
+    if count >= ENOUGH_PROCESSES:
+        middle: _Floats = np.full(_RESAMPLES, centres.mean())
+        noise = _t_noise(count - 1, random)
+    else:
+        middle = np.mean([_drawn_medians(part, random) for part in parts], axis=0)
+        noise, apart = random.standard_normal(_RESAMPLES), max(luck, apart)
+    noise = noise * apart / math.sqrt(count)
+    return np.concatenate([middle + noise, middle - noise])
 
 
-def _drawn_medians(values: _Floats) -> _Floats:
-    """Bootstrap draws of a median, with a fixed seed.
+def _t_noise(degrees: int, random: np.random.Generator) -> _Floats:
+    """Draws of Student's t; 95 percent of them are within its exact quantiles."""
+    drawn = random.standard_t(degrees, _RESAMPLES)
+    exact = _T[min(degrees, len(_T) + 3) - 4]
+    noise: _Floats = drawn * exact / np.percentile(np.abs(drawn), 95)
+    return noise
+
+
+def _drawn_medians(values: _Floats, random: np.random.Generator) -> _Floats:
+    """Bootstrap draws of a median.
 
     A few rounds vary less around their own median than around the true one; the
     widening corrects for that.
     """
     count = len(values)
-    chosen = np.random.default_rng(0).integers(count, size=(_RESAMPLES, count))
+    chosen = random.integers(count, size=(_RESAMPLES, count))
     centre = np.median(values)
     widened = (np.median(values[chosen], axis=1) - centre) * count / max(1, count - 1)
     return centre + widened
+
+
+def exp(value: float) -> float:
+    """A ratio from its logarithm; a saved run may have a spread beyond all floats."""
+    return math.exp(max(-_FARTHEST, min(value, _FARTHEST)))
 
 
 def _medians(rounds: Rounds) -> _Floats:

@@ -10,10 +10,13 @@ from torchproof.records import shapes
 from torchproof.records.schema import Record
 
 EAGER = "eager"
+# Verdicts on outputs that a strategy needs to be ranked.
+RIGHT = ("same", "rounding", "random")
 Stage = Literal["forms", "switches", "together"]
 Outcome = Literal[
     "measured",
     "wrong",
+    "unverified",
     "failed",
     "timed out",
     "out of memory",
@@ -68,6 +71,17 @@ class Trial(Record):
     def is_eager(self) -> bool:
         return self.name == EAGER
 
+    def __post_init__(self) -> None:
+        """A trial whose outputs were not compared has no ratio and no rank."""
+        right = self.is_eager or self.verdict in RIGHT
+        if self.outcome == "measured" and not right:
+            object.__setattr__(self, "outcome", "unverified")
+            why = self.why or "its outputs were not compared with eager's"
+            object.__setattr__(self, "why", why)
+        if self.outcome != "measured":
+            for name in ("vs_eager", "vs_eager_low", "vs_eager_high", "value"):
+                object.__setattr__(self, name, None)
+
     @property
     def is_ranked(self) -> bool:
         return self.outcome == "measured"
@@ -120,6 +134,14 @@ class Tuning(Record):
     )
     recipe_file: str | None = None
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        """A saved search may have chosen a trial that has no rank."""
+        unranked = {trial.name: trial for trial in self.trials if not trial.is_ranked}
+        if trial := unranked.get(self.chosen or ""):
+            why = f"{trial.name} was chosen, but is {trial.outcome}: {trial.why}"
+            for name, value in (("chosen", None), ("why", why), ("recipe", None)):
+                object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)

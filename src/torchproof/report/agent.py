@@ -302,12 +302,12 @@ def _bench(run: Run) -> Iterator[str]:
     yield f"decision: {decision}"
     if row and row.source:
         yield from ("code:", row.source.rstrip("\n"))
-    if rows := bench_sections.ranked(run):
+    if rows := bench_sections.timed(run):
         yield from _table(bench_sections.measured(rows))
     for table in bench_sections.variants(run):
         yield from _table(table)
     yield from (f"not ranked: {text}" for text in bench_sections.not_ranked(run))
-    for each in bench_sections.ranked(run):
+    for each in rows:
         yield from (f"note: {each.strategy}: {text}" for text in each.notes)
     again = commands.of(run, "bench", "--baseline", run.id, *_output(run))
     if commands.kind(run.target) != "live":

@@ -17,7 +17,7 @@ def render(run: Run, *, width: int = 80) -> str:
     """Steady-state times with bars, then costs, details, variants and the decision."""
     width = max(width, 40)
     blocks = [[*header(run, width)], [*_steady(run, width)]]
-    rows = bench_sections.ranked(run)
+    rows = bench_sections.timed(run)
     if rows:
         blocks.append([*bench_sections.costs(run).text(width)])
     blocks += [[*_details(row, width)] for row in rows]
@@ -33,8 +33,11 @@ def header(run: Run, width: int) -> Iterator[str]:
     yield from opening(run, width)
     rounds = max((len(row.rounds_ms) for row in run.measurements), default=0)
     if rounds:
+        every = dict.fromkeys(map(bench_sections.processes, run.measurements))
+        beside = ", ".join(filter(None, every))
+        covered = f" ({beside} per strategy)" if beside else " over processes"
         yield from wrap(
-            f"median time per call with its 95 percent interval, over"
+            f"median time per call with its 95 percent interval{covered}, in"
             f" {numbers.amount(rounds, 'round')} that interleave the strategies",
             width,
         )
@@ -66,12 +69,12 @@ def incomplete(run: Run, width: int) -> Iterator[str]:
 
 
 def _steady(run: Run, width: int) -> Iterator[str]:
-    rows = bench_sections.ranked(run)
+    rows = bench_sections.timed(run)
     if not rows:
         return
     head, cells = ("strategy", "median", "interval"), list(map(_time_cells, rows))
     widths = text_layout.widths([head, *cells])
-    verdicts = [row.verdict or numbers.UNKNOWN for row in rows]
+    verdicts = list(map(bench_sections.verdict, rows))
     room = width - sum(widths) - 8 - max(map(len, verdicts))
     narrow = room < _LEAST_BAR  # the name then gets a line of its own
     if narrow:

@@ -1,7 +1,8 @@
 """The tables of a bench run, shared by the terminal, Markdown and HTML reports.
 
 Takes a `Run`, returns `Table` records with text cells. Rows that failed or computed
-wrong outputs appear only in the backend table; `not_ranked` lists them with a reason.
+wrong outputs appear only in the backend table; rows whose outputs were not compared
+have their times and no ratio. `not_ranked` lists both with a reason.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torchproof.measure import (
     ratio_text,
     side_by_side,
 )
-from torchproof.records import Measurement, Run
+from torchproof.records import Measurement, Run, stats
 from torchproof.report import numbers
 from torchproof.report.text_layout import Table
 
@@ -47,6 +48,38 @@ def ranked(run: Run) -> list[Measurement]:
     ]
 
 
+def timed(run: Run) -> list[Measurement]:
+    """Rows without a variant to show: ranked ones, and unverified ones after them."""
+    rows = [row for row in run.measurements if not row.variant and is_shown(row)]
+    return sorted(rows, key=lambda row: row.verification == "unverified")
+
+
+def is_shown(row: Measurement) -> bool:
+    """Whether the times of a row are shown, ranked or marked as unverified."""
+    return not exclusion_reason(row) or verdict(row) == "unverified"
+
+
+def verdict(row: Measurement) -> str:
+    """`unverified` if there are times and no verdict on the outputs."""
+    claims = row.verdict in ("", "unverified") and not row.error
+    if row.verification == "unverified" and claims and row.median_ms is not None:
+        return "unverified"
+    return row.verdict or numbers.UNKNOWN
+
+
+def processes(row: Measurement) -> str:
+    """What stands beside an interval that does not cover processes."""
+    if row.processes is None or row.interval_over == "processes":
+        return ""
+    return "single process" if row.processes == 1 else f"{row.processes} processes"
+
+
+def interval(row: Measurement) -> str:
+    """`2.41-2.60 (single process)`."""
+    text, beside = numbers.interval(row.low_ms, row.high_ms), processes(row)
+    return f"{text} ({beside})" if beside and text != numbers.UNKNOWN else text
+
+
 def not_ranked(run: Run) -> list[str]:
     return [
         f"{name_of(row)} {why}"
@@ -71,12 +104,12 @@ def measured(rows: Sequence[Measurement]) -> Table:
         (
             name_of(row),
             numbers.milliseconds(row.median_ms),
-            numbers.interval(row.low_ms, row.high_ms),
+            interval(row),
             numbers.size(row.peak_bytes),
             gain(row),
             numbers.seconds(row.first_call_s),
             numerics(row),
-            row.verdict or numbers.UNKNOWN,
+            verdict(row),
         )
         for row in rows
     ]
@@ -88,13 +121,15 @@ def gain(row: Measurement) -> str:
     """`1.62x (1.50-1.70)`; eager is the reference."""
     if row.strategy == "eager":
         return "reference"
+    if verdict(row) == "unverified":
+        return "unverified"
     return numbers.times(row.vs_eager, row.vs_eager_low, row.vs_eager_high)
 
 
 def costs(run: Run) -> Table:
     """The gain of each strategy, and its start-up time, memory and numerics."""
     header = ("strategy", "vs eager", "cold", "warm", "memory", "numerics")
-    rows = ranked(run)
+    rows = timed(run)
     return _with_meters(Table("", header, tuple(map(_costs, rows))), rows)
 
 
@@ -138,7 +173,10 @@ def _costs(row: Measurement) -> tuple[str, ...]:
 
 
 def numerics(row: Measurement) -> str:
-    return str((row.numerics or {}).get("verdict") or numbers.UNKNOWN)
+    found = (row.numerics or {}).get("verdict")
+    if found is None and verdict(row) == "unverified":
+        return "unverified"
+    return str(found or numbers.UNKNOWN)
 
 
 def details(row: Measurement) -> Iterator[str]:
@@ -146,7 +184,8 @@ def details(row: Measurement) -> Iterator[str]:
     if row.samples is not None:
         text = f"{numbers.amount(row.samples, 'sample')}, "
         text += numbers.amount(row.outliers, "outlier")
-        yield f"{text}; 95th percentile {numbers.milliseconds(row.p95_ms)}"
+        yield f"{text}; 95th percentile {numbers.milliseconds(row.p95_ms)}{_tail(row)}"
+    yield from _interval(row)
     yield from _ranks(row)
     if row.throughput is not None:
         yield f"throughput {numbers.plain(row.throughput)} {row.unit or 'per second'}"
@@ -167,6 +206,29 @@ def details(row: Measurement) -> Iterator[str]:
     if row.numerics and row.numerics.get("max_rel_error") is not None:
         yield _error(row)
     yield from row.notes
+
+
+def _tail(row: Measurement) -> str:
+    """Which samples the 95th percentile is of."""
+    if row.tail is None:
+        return " without interrupted samples" if row.p95_ms is not None else ""
+    text = f" of all {numbers.count(row.tail.get('samples'))} timed"
+    if interrupted := row.tail.get("interrupted"):
+        text += f", {interrupted} of them interrupted"
+    if collector := row.tail.get("collector"):
+        text += f" (garbage collector {collector})"
+    return text
+
+
+def _interval(row: Measurement) -> Iterator[str]:
+    """What the interval covers, and a ratio that differs from that of the medians."""
+    if beside := processes(row):
+        yield (
+            f"{beside}: the interval covers its rounds, not what other processes would"
+            f" show; --repeats {stats.ENOUGH_PROCESSES} covers that"
+        )
+    elif row.processes:
+        yield f"{row.processes} processes; the interval covers them"
 
 
 def _ranks(row: Measurement) -> Iterator[str]:
@@ -303,12 +365,12 @@ def _sweep(keys: tuple[str, ...], rows: Sequence[Measurement]) -> Table:
             row.strategy,
             numbers.milliseconds(row.median_ms),
             numbers.interval(row.low_ms, row.high_ms),
-            row.verdict or numbers.UNKNOWN,
+            verdict(row),
             numbers.count((row.counts or {}).get("recompiles")),
             numbers.size(row.peak_bytes),
         )
         for row in rows
-        if not exclusion_reason(row)
+        if is_shown(row)
     ]
     lines = [*(_contributions(rows) if keys == ("dtype",) else ()), *_notes(rows)]
     title = TITLES.get(keys[0], f"By {keys[0]}") if len(keys) == 1 else ""

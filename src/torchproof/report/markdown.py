@@ -34,7 +34,7 @@ def render(run: Run) -> str:
 
 def _bench(run: Run) -> Iterator[str]:
     yield from heading(run, "torch.compile bench")
-    rows = bench_sections.ranked(run)
+    rows = bench_sections.timed(run)
     if rows:
         yield bench_sections.measured(rows).markdown()
     yield from _details((row.strategy, row) for row in rows)

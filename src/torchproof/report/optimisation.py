@@ -70,7 +70,7 @@ def render(run: Run) -> Iterator[str]:
 
 def _baseline(run: Run) -> Iterator[str]:
     yield "## Baseline comparison"
-    rows = bench_sections.ranked(run)
+    rows = bench_sections.timed(run)
     yield bench_sections.measured(rows).markdown() if rows else _unmeasured(run)
     varied = [
         table for table in bench_sections.variants(run) if not _is_ablation(table)

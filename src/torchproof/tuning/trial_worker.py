@@ -50,7 +50,7 @@ _PATIENCE_S = 120.0  # least time limit for finalists, which have answered befor
 _OUTCOMES: dict[str, Outcome] = {
     "skipped": "not applicable",
     "wrong": "wrong",
-    "not verified": "failed",
+    "unverified": "unverified",
     "not measured": "failed",
     rows.FELL_BACK: "failed",
 }
@@ -242,7 +242,7 @@ class Worker:
     def _sample(self, states: Sequence[StrategyState], rounds: int) -> None:
         """Measure rounds of these strategies and discard earlier ones."""
         for state in states:
-            state.facts[0] = replace(state.facts[0], rounds=((),), by_rank=())
+            state.facts[0] = state.facts[0].without_rounds().with_repeat()
         self._take_turns(states, rounds)
 
     def _take_turns(self, states: Sequence[StrategyState], rounds: int) -> None:
@@ -332,7 +332,7 @@ class Worker:
         if repeat:
             state.close()
         else:
-            state.facts[0] = replace(state.facts[0], rounds=(), by_rank=())
+            state.facts[0] = state.facts[0].without_rounds()
         with self.session.recording_failure(state):
             self._start(state, repeat)
         begin_repeat(state)

@@ -43,22 +43,21 @@ def name_of(row: Measurement) -> str:
 
 
 def exclusion_reason(row: Measurement) -> str | None:
-    """Returns why a row is not ranked: failed, skipped, fell back, wrong; else None."""
+    """Returns why a row is not ranked, such as failed, wrong or unverified, or None."""
     if row.verdict == "skipped":
         return f"was skipped: {'; '.join(row.notes) or 'no reason given'}"
     if row.error:
         return f"failed: {row.error}"
     if row.verdict == "fell back":
         return next((n for n in row.notes if n.startswith(row.verdict)), row.verdict)
-    if row.verdict == "not verified":
-        why = (row.numerics or {}).get("why") or "its outputs could not be compared"
-        return f"was not verified: {why}"
-    if (row.numerics or {}).get("verdict") == "wrong" or row.verdict == "wrong":
-        why = (row.numerics or {}).get("why")
+    why = (row.numerics or {}).get("why")
+    if row.verification == "wrong":
         return f"gives wrong outputs: {why}" if why else "gives wrong outputs"
-    if row.median_ms is not None:
-        return None
-    return f"was not measured{': ' + '; '.join(row.notes) if row.notes else ''}"
+    if row.median_ms is None:
+        return f"was not measured{': ' + '; '.join(row.notes) if row.notes else ''}"
+    if row.verification == "unverified":
+        return f"is unverified: {row.why_unverified}"
+    return None
 
 
 def decision(run: Run, thresholds: Thresholds | None = None) -> Decision:
@@ -163,8 +162,6 @@ def _keep(row: Measurement) -> Decision:
     text = f"{name_of(row)} is {_speed(row)}"
     if row.break_even and row.break_even.startswith(("after", "at once")):
         text += f"; compiling pays off {row.break_even}"
-    if row.numerics is None:
-        text += "; its outputs were not compared with eager's"
     return Decision("keep compiled", text, row.strategy, row.variant)
 
 

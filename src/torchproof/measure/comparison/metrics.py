@@ -117,7 +117,7 @@ def gain(
 
 def tail(a: Measurement, b: Measurement, percent: float) -> Metric:
     metric = Metric("tail", a.p95_ms, b.p95_ms, "ms")
-    if why := _unusable(a, b):
+    if why := _unusable(a, b) or ratios.tails_differ(a, b):
         return _unknown(metric, why)
     return _with_verdict(metric, ratios.of_tail(a, b), percent)
 

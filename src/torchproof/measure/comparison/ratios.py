@@ -1,9 +1,9 @@
 """Ratios of two rows with intervals; above 1, the second row is better.
 
 Strategies of one run are sampled side by side, so their rounds are paired. Rows of two
-runs are not: each side is resampled separately, and the interval includes the variance
-between processes on both sides. It cannot include other changes between two runs;
-thresholds, and eager as a control, account for those.
+runs are not: each side is drawn separately (`stats.draws`), and the interval includes
+the variance between processes on both sides. It cannot include other changes between
+two runs; thresholds, and eager as a control, account for those.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from torchproof.records import Measurement, Ratio, stats
 LEAST_ROUNDS = 5  # fewer are not enough for a bootstrap
 LEAST_MS, MOST_MS = 1e-12, 1e15  # range of a valid time
 TAIL = 95
-_RESAMPLES = 1000
 _TAIL_RESAMPLES = 500
-_FARTHEST = 300.0  # the largest logarithm of a ratio
 
 _Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -35,13 +33,9 @@ def side_by_side(base: Measurement, other: Measurement) -> Ratio | None:
         return None
     repeats = base.repeats if base.repeats == other.repeats else ()
     first, second = zip(*rounds, strict=True)
-    whole = _covers(repeats, len(rounds))
-    return stats.compare(first, second, repeats=repeats if whole else ())
-
-
-def _covers(repeats: Sequence[int], rounds: int) -> bool:
-    """Whether every round belongs to a repeat."""
-    return sum(repeats) == rounds and all(count > 0 for count in repeats)
+    luck = max(_process_luck(base), _process_luck(other))
+    whole = sum(repeats) == len(rounds) and all(count > 0 for count in repeats)
+    return stats.compare(first, second, repeats=repeats if whole else (), luck=luck)
 
 
 def unusable(row: Measurement) -> str:
@@ -59,13 +53,14 @@ def unusable(row: Measurement) -> str:
     if not all(value is None or 0 < value < math.inf for value in gains):
         return "its gain over eager is not a positive number"
     if not 0 <= _process_luck(row) < math.inf:
-        return f"its luck is {row.luck}"
-    for number, samples_ms in enumerate(row.rounds_ms):
-        if not samples_ms:
-            return f"its round {number} has no samples"
-        bad = [value for value in samples_ms if not _is_time(value)]
-        if bad:
-            return f"its round {number} holds a sample of {bad[0]:g} ms"
+        return f"its process-to-process variation is {row.luck}"
+    for rounds in (row.rounds_ms, row.tail_rounds_ms):
+        for number, samples_ms in enumerate(rounds):
+            if not samples_ms:
+                return f"its round {number} has no samples"
+            bad = [value for value in samples_ms if not _is_time(value)]
+            if bad:
+                return f"its round {number} holds a sample of {bad[0]:g} ms"
     return ""
 
 
@@ -120,10 +115,23 @@ def of_tail(a: Measurement, b: Measurement) -> Ratio | None:
     if a.p95_ms is None or b.p95_ms is None:
         return None
     value = math.log(a.p95_ms) - math.log(b.p95_ms)
-    if min(len(a.rounds_ms), len(b.rounds_ms)) < LEAST_ROUNDS:
+    if min(len(_tail_rounds(a)), len(_tail_rounds(b))) < LEAST_ROUNDS:
         return _without_interval(value)
     draw_a, draw_b = partial(_drawn_tails, a), partial(_drawn_tails, b)
     return _ratio(value, _apart(draw_a, draw_b, _key(a), _key(b)))
+
+
+def tails_differ(a: Measurement, b: Measurement) -> str:
+    """Why the 95th percentiles of two rows are not of the same samples, else empty."""
+    if bool(a.tail_rounds_ms) == bool(b.tail_rounds_ms):
+        return ""
+    name = "B" if a.tail_rounds_ms else "A"
+    return f"the tail of {name} leaves out interrupted samples: measure it again"
+
+
+def _tail_rounds(row: Measurement) -> Sequence[Sequence[float]]:
+    """All samples by round; those of an older run leave out interrupted ones."""
+    return row.tail_rounds_ms or row.rounds_ms
 
 
 def _log_gains(eager: Measurement, row: Measurement) -> _Numbers:
@@ -132,28 +140,13 @@ def _log_gains(eager: Measurement, row: Measurement) -> _Numbers:
 
 
 def _drawn(logs: _Numbers, row: Measurement, *, processes: int, seed: int) -> _Numbers:
-    """Bootstraps the mean over repeats, with other rounds and other processes."""
-    random = np.random.default_rng(seed)
-    repeats = row.repeats
-    whole = _covers(repeats, len(logs))
-    parts = np.split(logs, np.cumsum(repeats)[:-1]) if whole else [logs]
-    chosen = [random.integers(len(p), size=(_RESAMPLES, len(p))) for p in parts]
-    drawn = [np.median(p[c], axis=1) for p, c in zip(parts, chosen, strict=True)]
-    means: _Numbers = np.mean(drawn, axis=0)
-    luck = _luck(parts, math.sqrt(processes) * _process_luck(row))
-    return means + luck * random.standard_normal(_RESAMPLES)
+    """Draws the mean over repeats, with other rounds and other processes."""
+    parts = stats.parts_of(logs, row.repeats)
+    return stats.draws(parts, math.sqrt(processes) * _process_luck(row), seed=seed)
 
 
 def _process_luck(row: Measurement) -> float:
     return stats.LUCK if row.luck is None else row.luck
-
-
-def _luck(parts: list[_Numbers], apart: float) -> float:
-    """Returns the standard error of the mean over repeats, at least that of `apart`."""
-    if len(parts) > 1:
-        centres = [np.median(part) for part in parts]
-        apart = max(apart, float(np.std(centres, ddof=1)))
-    return apart / math.sqrt(len(parts))
 
 
 def _drawn_tails(row: Measurement, seed: int) -> _Numbers:
@@ -162,16 +155,27 @@ def _drawn_tails(row: Measurement, seed: int) -> _Numbers:
     A round that is drawn twice gets twice the weight, so one sort is enough.
     """
     random = np.random.default_rng(seed)
-    count = len(row.rounds_ms)
-    times = np.concatenate([np.array(each) for each in row.rounds_ms])
-    owner = np.repeat(np.arange(count), [len(each) for each in row.rounds_ms])
+    rounds = _tail_rounds(row)
+    count = len(rounds)
+    times = np.concatenate([np.array(each) for each in rounds])
+    owner = np.repeat(np.arange(count), [len(each) for each in rounds])
     order = times.argsort()
     drawn = random.multinomial(count, np.full(count, 1 / count), size=_TAIL_RESAMPLES)
     reached = drawn[:, owner[order]].cumsum(axis=1)
     at = (reached < TAIL / 100 * reached[:, -1:]).sum(axis=1)
-    luck = _process_luck(row) / math.sqrt(len(row.repeats) or 1)
+    luck = _tail_luck(row) / math.sqrt(len(row.repeats) or 1)
     tails: _Numbers = np.log(times[order][at])
     return tails + luck * random.standard_normal(_TAIL_RESAMPLES)
+
+
+def _tail_luck(row: Measurement) -> float:
+    """How much the tails of processes differ: what is assumed, or more if they do."""
+    rounds, ends = _tail_rounds(row), np.cumsum(row.repeats)
+    if len(row.repeats) < 2 or ends[-1] != len(rounds) or 0 in row.repeats:
+        return _process_luck(row)
+    starts = (0, *ends[:-1])
+    tails = [stats.p95(rounds[i:j]) for i, j in zip(starts, ends, strict=True)]
+    return max(_process_luck(row), float(np.std(np.log(tails), ddof=1)))
 
 
 def _key(*rows: Measurement) -> tuple[Any, ...]:
@@ -201,15 +205,10 @@ def _ratio(value: float, drawn: _Numbers) -> Ratio:
 
 
 def _without_interval(value: float) -> Ratio:
-    return Ratio(_exp(value), None, None, "not significant")
+    return Ratio(stats.exp(value), None, None, "not significant")
 
 
 def _with_verdict(value: float, low: float, high: float) -> Ratio:
     """Builds the ratio from logarithms."""
     verdict = stats.verdict_of(low, high)
-    return Ratio(_exp(value), _exp(low), _exp(high), verdict)
-
-
-def _exp(value: float) -> float:
-    """A ratio from its logarithm; a saved run may have a spread beyond all floats."""
-    return math.exp(max(-_FARTHEST, min(value, _FARTHEST)))
+    return Ratio(stats.exp(value), stats.exp(low), stats.exp(high), verdict)

@@ -10,5 +10,6 @@ from torchproof.measure.numerics.reference import (
     differs_at_each_load,
     reference,
 )
+from torchproof.measure.numerics.swap_tensors import SavedValues
 
-__all__ = ["Reference", "differs_at_each_load", "reference"]
+__all__ = ["Reference", "SavedValues", "differs_at_each_load", "reference"]

@@ -58,6 +58,38 @@ def _set_values(
         tensor.grad = gradient.to(values.dtype)
 
 
+class SavedValues:
+    """The values of all tensors that are reachable from an object, and their gradients.
+
+    `restore` writes them back in place, so that compiled code and CUDA graphs, which
+    may rely on addresses, stay valid.
+    """
+
+    def __init__(self, root: Any) -> None:
+        tensors = {id(each): each for each in _with_gradients(root)}
+        self._saved = [(each, each.detach().clone()) for each in tensors.values()]
+
+    def restore(self) -> bool:
+        """Restores the values; returns whether any had changed."""
+        changed = [
+            (tensor, values)
+            for tensor, values in self._saved
+            if not torch.equal(tensor.detach(), values)
+        ]
+        with torch.no_grad():
+            for tensor, values in changed:
+                tensor.detach().copy_(values)
+        return bool(changed)
+
+
+def _with_gradients(root: Any) -> Iterator[torch.Tensor]:
+    for tensor in reachable(root):
+        if tensor.layout is torch.strided and tensor.device.type != "meta":
+            yield tensor
+            if tensor.is_leaf and tensor.grad is not None:
+                yield tensor.grad
+
+
 def _can_change(tensor: torch.Tensor) -> bool:
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)

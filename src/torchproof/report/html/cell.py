@@ -40,14 +40,14 @@ def render(run: Run, text: str, cells: Mapping[str, str] | None = None) -> str:
 
 
 def _rows(run: Run) -> Iterator[tuple[str, ...]]:
-    for row in bench_sections.ranked(run) if run.verb == "bench" else ():
+    for row in bench_sections.timed(run) if run.verb == "bench" else ():
         yield (
             row.strategy,
             numbers.milliseconds(row.median_ms),
-            numbers.interval(row.low_ms, row.high_ms),
+            bench_sections.interval(row),
             numbers.times(row.vs_eager, row.vs_eager_low, row.vs_eager_high),
             numbers.seconds(row.first_call_s),
-            row.verdict or numbers.UNKNOWN,
+            bench_sections.verdict(row),
         )
 
 

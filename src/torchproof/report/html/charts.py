@@ -94,13 +94,13 @@ def shared(run: Run) -> dict[str, Any]:
 
 
 def plain(run: Run) -> list[Measurement]:
-    """Rows with a valid time that differ only by their strategy."""
+    """Rows with a time to show that differ only by their strategy."""
     same = shared(run)
     return [
         row
         for row in run.measurements
         if dict(row.variant) == same
-        and not exclusion_reason(row)
+        and bench_sections.is_shown(row)
         and known(row.median_ms)
     ]
 
@@ -114,7 +114,7 @@ def sweeps(run: Run) -> list[Bars]:
     same, groups = shared(run), dict[tuple[str, ...], list[Measurement]]()
     for row in run.measurements:
         keys = tuple(key for key in row.variant if key not in same)
-        if keys and set(keys) <= set(SIZES) and not exclusion_reason(row):
+        if keys and set(keys) <= set(SIZES) and bench_sections.is_shown(row):
             groups.setdefault(keys, []).append(row)
     all_charts = [_sweep(keys, rows) for keys, rows in groups.items()]
     return [chart for chart in all_charts if chart]
@@ -174,6 +174,7 @@ def _bar(name: str, row: Measurement, rounds: Sequence[float], end: float) -> Ba
     low, high = row.low_ms, row.high_ms
     spread = known(low) and known(high)
     amount = numbers.amount(row.samples, "sample") if row.samples else ""
+    amount = ", ".join(filter(None, (amount, bench_sections.processes(row))))
     return Bar(
         name=name,
         tone=_tone(row),
@@ -181,12 +182,18 @@ def _bar(name: str, row: Measurement, rounds: Sequence[float], end: float) -> Ba
         median=numbers.milliseconds(row.median_ms),
         interval=numbers.interval(low, high) if spread else "",
         samples=amount,
-        verdict=row.verdict if row.vs_eager is not None else "",
+        verdict=_verdict(row),
         whisker=(_percent(low, end), _percent(high, end)) if spread else None,
         ticks=tuple(_percent(median, end) for median in rounds if median <= end),
         recompiles=(row.counts or {}).get("recompiles"),
         note="; ".join(row.notes),
     )
+
+
+def _verdict(row: Measurement) -> str:
+    verdict = bench_sections.verdict(row)
+    compared = row.vs_eager is not None or verdict == "unverified"
+    return verdict if compared else ""
 
 
 def _rounds(row: Measurement) -> list[float]:

@@ -217,7 +217,7 @@ def _best(run: Run, rows: Sequence[Measurement]) -> Measurement | None:
     chosen = bench_sections.chosen(run)[1] if run.verb == "bench" else None
     if chosen is not None and chosen.strategy != "eager":
         return chosen
-    compiled = [row for row in rows if row.strategy != "eager"]
+    compiled = [row for row in rows if row.verification == "verified"]
     return min(compiled, key=lambda row: row.median_ms or 0.0, default=None)
 
 

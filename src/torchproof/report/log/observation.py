@@ -255,12 +255,12 @@ def _rows(run: Run) -> str:
 def _cells(row: Measurement) -> tuple[str, ...]:
     return (
         numbers.milliseconds(row.median_ms),
-        numbers.interval(row.low_ms, row.high_ms),
+        bench_sections.interval(row),
         bench_sections.gain(row),
         numbers.seconds(row.first_call_s),
         numbers.size(row.peak_bytes),
         bench_sections.numerics(row),
-        row.verdict or numbers.UNKNOWN,
+        bench_sections.verdict(row),
     )
 
 
