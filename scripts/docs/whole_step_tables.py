@@ -31,7 +31,7 @@ STEP_GOALS = {False: 0.85, True: 0.80}
 FIRST_CALL_GOAL, MEMORY_GOAL = 0.4, 1.1
 # What documents of ARR-COC claim against eager.
 CLAIMS = {"arrcoc-inference": 6.0, "arrcoc-scorers": 2.75}
-NOT_RANKED = ("failed", "skipped", "wrong", "fell back", "not verified")
+NOT_RANKED = ("failed", "skipped", "wrong", "fell back", "unverified")
 
 
 @dataclass(frozen=True)

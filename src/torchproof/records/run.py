@@ -346,6 +346,13 @@ class Measurement(Record):
         return "verified" if verdict in RIGHT else "unverified"
 
     @property
+    def is_unverified(self) -> bool:
+        """Whether it has times, and nothing is known of its outputs."""
+        timed = self.median_ms is not None and not self.error
+        claims = self.verdict in ("", "unverified")
+        return timed and claims and self.verification == "unverified"
+
+    @property
     def why_unverified(self) -> str:
         why: str | None = (self.numerics or {}).get("why")
         return why or "its outputs were not compared with eager's"

@@ -51,20 +51,17 @@ def ranked(run: Run) -> list[Measurement]:
 def timed(run: Run) -> list[Measurement]:
     """Rows without a variant to show: ranked ones, and unverified ones after them."""
     rows = [row for row in run.measurements if not row.variant and is_shown(row)]
-    return sorted(rows, key=lambda row: row.verification == "unverified")
+    return sorted(rows, key=lambda row: row.is_unverified)
 
 
 def is_shown(row: Measurement) -> bool:
     """Whether the times of a row are shown, ranked or marked as unverified."""
-    return not exclusion_reason(row) or verdict(row) == "unverified"
+    return row.is_unverified or not exclusion_reason(row)
 
 
 def verdict(row: Measurement) -> str:
     """`unverified` if there are times and no verdict on the outputs."""
-    claims = row.verdict in ("", "unverified") and not row.error
-    if row.verification == "unverified" and claims and row.median_ms is not None:
-        return "unverified"
-    return row.verdict or numbers.UNKNOWN
+    return "unverified" if row.is_unverified else row.verdict or numbers.UNKNOWN
 
 
 def processes(row: Measurement) -> str:
@@ -121,7 +118,7 @@ def gain(row: Measurement) -> str:
     """`1.62x (1.50-1.70)`; eager is the reference."""
     if row.strategy == "eager":
         return "reference"
-    if verdict(row) == "unverified":
+    if row.is_unverified:
         return "unverified"
     return numbers.times(row.vs_eager, row.vs_eager_low, row.vs_eager_high)
 
@@ -174,7 +171,7 @@ def _costs(row: Measurement) -> tuple[str, ...]:
 
 def numerics(row: Measurement) -> str:
     found = (row.numerics or {}).get("verdict")
-    if found is None and verdict(row) == "unverified":
+    if found is None and row.is_unverified:
         return "unverified"
     return str(found or numbers.UNKNOWN)
 

@@ -86,6 +86,8 @@ def decide(rows: Sequence[Measurement], limits: Thresholds) -> Decision:
     ranked = [row for row in compiled if not exclusion_reason(row)]
     if not ranked:
         text = "; ".join(f"{name_of(row)} {exclusion_reason(row)}" for row in compiled)
+        if any(row.is_unverified for row in compiled):
+            return Decision("not enough evidence", text)
         return Decision("stay eager", f"no compiled strategy can be trusted: {text}")
     compared = [row for row in ranked if row.vs_eager]
     if not compared:

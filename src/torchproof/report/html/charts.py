@@ -191,9 +191,8 @@ def _bar(name: str, row: Measurement, rounds: Sequence[float], end: float) -> Ba
 
 
 def _verdict(row: Measurement) -> str:
-    verdict = bench_sections.verdict(row)
-    compared = row.vs_eager is not None or verdict == "unverified"
-    return verdict if compared else ""
+    compared = row.vs_eager is not None or row.is_unverified
+    return bench_sections.verdict(row) if compared else ""
 
 
 def _rounds(row: Measurement) -> list[float]:
