@@ -1,4 +1,4 @@
-"""What `--trace` and `--live` add to the first call of a script.
+"""What `--trace` adds to the first call of a script.
 
 Each arm is a process with empty caches, which compiles two layers of decoder12.py with
 Inductor in its first call, and times that call: the seconds that pass, and the CPU
@@ -58,7 +58,6 @@ ARMS = {
     "plain": ("script.py",),
     "bench --trace": ("-c", HOOKED),
     "check --trace": (*CHECK, "--trace", "timeline.json"),
-    "check --live": (*CHECK, "--live"),
 }
 CLOCKS = ("cpu_s", "wall_s")
 

@@ -63,7 +63,7 @@ STEPS = (
     ),
     Step(
         "timeline-cost",
-        "what check --trace and check --live add to the first call of a script",
+        "what check --trace adds to the first call of a script",
         ("benchmarks/timeline_cost.py", "--write"),
     ),
     Step(

@@ -69,7 +69,6 @@ WITHOUT_TORCH = (
     "__init__",
     "__main__",
     "api",
-    "checking.changes",
     "checking.checker",
     "checking.counts",
     "checking.history",

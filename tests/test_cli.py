@@ -27,7 +27,7 @@ FLAGS = {
     "check": {"-h", "--help", "TARGET", "--list", "--compile", "--as-written"}
     | {"--train", "--device", "--size", "--timeout", "--effort", "--skip"}
     | {"--select", "--ignore", "--fail-on", "--baseline"}
-    | {"--ranks", "--launcher", "--wrap", "--trace", "--live", "--watch"}
+    | {"--ranks", "--launcher", "--wrap", "--trace"}
     | OUTPUT,
     "bench": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
     | {"--device", "--size", "--timeout", "--strategies", "--modes", "--latency"}

@@ -83,16 +83,16 @@ def test_a_terminal_shows_a_leaderboard_and_is_left_as_it_was() -> None:
 
 def test_ctrl_c_leaves_the_cursor_and_nothing_else() -> None:
     def enough(sent: str) -> int | None:
-        # Time left runs on by itself.
-        return signal.SIGINT if "5 min 11 s" in sent else None
+        # Time left runs on by itself; a busy machine skips seconds.
+        shown = set(re.findall(r"[45] min \d+ s", sent))
+        return signal.SIGINT if len(shown) > 1 else None
 
     seen = terminals.run(program("time.sleep(30)"), when=enough)
     assert seen.code != 0
-    assert "5 min 12 s" in seen.sent
     assert "\x1b[?25l" not in seen.sent  # hides it
     shown = "\n".join(seen.screen)
     assert "KeyboardInterrupt" in shown
-    assert "regional+graph" not in shown and "5 min" not in shown
+    assert "regional+graph" not in shown and " min " not in shown
 
 
 @pytest.mark.slow

@@ -192,7 +192,7 @@ def recorder(tmp_path: Path) -> Iterator[recording.Recorder]:
 
 
 def read(folder: Path) -> list[timeline.ProcessTimeline]:
-    return timeline.TimelineReader(folder, timeline.ProcessTimeline).update()
+    return timeline.read(folder)
 
 
 def rendered(folder: Path) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from torchproof import (
 from torchproof.records import (
     COUNTS,
     SHOWN,
-    Observation,
     PartState,
     Run,
     UserError,
@@ -37,10 +36,6 @@ from torchproof.records import (
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from torchproof.checking import Changes as Changes
-    from torchproof.checking import SeenSource as SeenSource
-    from torchproof.checking import changes_since as changes_since
-    from torchproof.checking import files_of as files_of
     from torchproof.doctor import examine as examine
     from torchproof.fixing import FixOptions as FixOptions
     from torchproof.fixing import deliver_saved as deliver_saved
@@ -109,7 +104,6 @@ class CheckKeywords(Settings, total=False):
     ranks: Ranks | None
     progress: Progress
     entering: Callable[[PartState], None]
-    observing: Callable[[Observation], None]
 
 
 class BenchKeywords(Settings, total=False):

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from torchproof.checking.budget import Budget as Budget
     from torchproof.checking.budget import Watch as Watch
     from torchproof.checking.budget import compiled_anything as compiled_anything
-    from torchproof.checking.changes import Changes as Changes
-    from torchproof.checking.changes import SeenSource as SeenSource
-    from torchproof.checking.changes import changes_since as changes_since
     from torchproof.checking.checker import EFFORTS as EFFORTS
     from torchproof.checking.checker import check as check
     from torchproof.checking.counts import counts_of as counts_of
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
     from torchproof.checking.rules import parts_of as parts_of
     from torchproof.checking.rules import torch_pages as torch_pages
     from torchproof.checking.rules.rule import Rule as Rule
-    from torchproof.checking.source_reading import files_of as files_of
     from torchproof.checking.static.flow import Flow as Flow
     from torchproof.checking.static.kinds import Kind as Kind
     from torchproof.checking.static.kinds import words as words

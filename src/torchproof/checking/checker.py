@@ -96,14 +96,13 @@ def check(
     ranks: Ranks | None = None,
     progress: Progress = lambda text: None,
     entering: Callable[[PartState], None] = lambda state: None,
-    observing: Callable[[Observation], None] = lambda observation: None,
     command: str = "",
     save_in: Path = store.RUNS,
 ) -> Run:
     """Checks how the target compiles; saves and returns the run.
 
     `baseline` is the run to compare with, by default the latest saved one with the same
-    options. `entering` gets each part that runs, and `observing` what the target did.
+    options. `entering` gets each part that runs.
     """
     target = parse_target(target) if isinstance(target, str) else target
     options = options or Options()
@@ -117,7 +116,6 @@ def check(
     earlier = _earlier(target, saved_options, save_in)
     reporting = _reporting(target, scope, earlier, progress, show=entering)
     observed = _observed(target, options, scope, reporting)
-    observing(observed.observation)
     found = observed.found
     every = rules.with_costs([m.finding for m in found], observed.measured.gaps)
     source = _source(target, scope, observed, every, progress=reporting)

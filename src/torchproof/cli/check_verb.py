@@ -10,7 +10,6 @@ import shlex
 import signal
 import sys
 import textwrap
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchproof.cli import exit_codes, flags, output, timelines
@@ -18,8 +17,6 @@ from torchproof.records import PartState, Run, UserError, store
 
 if TYPE_CHECKING:
     from torchproof.api import ExistingLaunch, RankOptions, Ranks
-
-Display = Callable[[Any], contextlib.AbstractContextManager[Any]]
 
 
 def check(options: argparse.Namespace) -> int:
@@ -30,16 +27,12 @@ def check(options: argparse.Namespace) -> int:
         raise UserError(
             "check needs a TARGET; torchproof check --list lists the workloads"
         )
-    if options.watch:
-        from torchproof.cli.watch import watch
-
-        return watch(options)
     from torchproof import api
 
     launch = api.ExistingLaunch.current()
     if launch is not None:
         return _check_in_launch(options, launch)
-    ranks = rank_options(options)
+    ranks = _rank_options(options)
     if ranks is not None and ranks.spans_nodes:
         _become_launcher(options, ranks)
     return _check(options, ranks)
@@ -51,9 +44,10 @@ def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
     output.assert_writable(options.output)
     output.assert_writable(options.trace, "--trace")
     baseline = store.load(options.baseline) if options.baseline else None
-    purposes = timelines.purposes(options, on_ranks=ranks is not None)
-    with timelines.recorded(purposes) as timeline:
-        run = checked(options, timeline, ranks=ranks, baseline=baseline)
+    # Ranks record timelines of their own.
+    trace = bool(options.trace) and ranks is None
+    with timelines.recorded(trace) as timeline:
+        run = _checked(options, timeline, ranks=ranks, baseline=baseline)
         output.show(run, options)
         if timeline is not None:
             timeline.write(run, options)
@@ -63,22 +57,17 @@ def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
     return exit_codes.check_code(run, options)
 
 
-def checked(
+def _checked(
     options: argparse.Namespace,
-    timeline: timelines.RunTimeline | None = None,
-    entering: Callable[[PartState], None] = lambda part: None,
+    timeline: timelines.RunTimeline | None,
     **keywords: Any,
 ) -> Run:
     """The run of a check that a command line asks for, with its progress shown."""
     from torchproof import api
 
-    shown: Display = contextlib.nullcontext
-    if timeline is not None and options.live:
-        shown = timeline.shown
-    with output.progress(options) as progress, shown(progress):
+    with output.progress(options) as progress:
 
         def enter(part: PartState) -> None:
-            entering(part)
             progress.enter(part)
             if timeline is not None:
                 timeline.enter(part)
@@ -142,7 +131,7 @@ def _become_launcher(options: argparse.Namespace, ranks: RankOptions) -> NoRetur
     os.execv(sys.executable, command)
 
 
-def rank_options(options: argparse.Namespace) -> RankOptions | None:
+def _rank_options(options: argparse.Namespace) -> RankOptions | None:
     from torchproof import api
 
     if options.ranks is None:

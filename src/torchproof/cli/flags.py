@@ -54,24 +54,10 @@ def check_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list", action="store_true", help="list the bundled workloads and exit"
     )
-    parser.add_argument(
-        "--watch",
-        action="store_true",
-        help="check again after each save, and print what changed",
-    )
     run_flags(parser)
     _observed_rank_flags(parser)
     _check_scope_flags(parser)
-    output = output_flags(parser)
-    trace_flag(output)
-    output.add_argument(
-        "--live",
-        action="store_true",
-        help=(
-            "show on stderr what is compiling now, in which phase, since when and why;"
-            " a script then generates code, as it does without check"
-        ),
-    )
+    trace_flag(output_flags(parser))
 
 
 def run_flags(parser: argparse.ArgumentParser) -> None:

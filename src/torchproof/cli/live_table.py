@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from torchproof.cli import output_relay
@@ -51,7 +51,6 @@ class LiveTable:
         self._begun_at = self._entered_at = 0.0
         self._terminal: TextIO | None = None  # if stderr is another for the moment
         self._relay: output_relay.OutputRelay | None = None
-        self.rows: Callable[[], list[str]] = list  # shown instead of what goes on
 
     def __call__(self, text: str) -> None:
         """What is going on at this moment."""
@@ -61,7 +60,7 @@ class LiveTable:
             self._doing = text
             if self.is_terminal:
                 self._draw()
-            elif time.monotonic() - self._last >= _PAUSE_S and not self.rows():
+            elif time.monotonic() - self._last >= _PAUSE_S:
                 self._say(text)
 
     def enter(self, part: PartState) -> None:
@@ -117,12 +116,6 @@ class LiveTable:
                 print(text, file=self._terminal, flush=True)
 
     # -- lines -------------------------------------------------------------------------
-
-    def say(self, text: str) -> None:
-        """One line now, off a terminal."""
-        with self._lock:
-            if not self._quiet:
-                self._say(text)
 
     def _say(self, text: str) -> None:
         self._last = time.monotonic()
@@ -206,8 +199,8 @@ class LiveTable:
         running = self._state.running
         if running and not (len(running) == 1 and self._doing.startswith(running[0])):
             parts.append(shown(f"running: {', '.join(running)}"))
-        doing = [self._doing] if self._doing else []
-        parts += [shown(text, "dim") for text in self.rows() or doing]
+        if self._doing:
+            parts.append(shown(self._doing, "dim"))
         told = [self._part_text(), self._left(), *self._ended()]
         if status := "; ".join(filter(None, told)):
             parts.append(shown(status))

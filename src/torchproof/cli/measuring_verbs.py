@@ -33,7 +33,7 @@ def bench(options: argparse.Namespace) -> int:
         wrap=options.wrap,
         steps_only=options.steps_only,
     )
-    with timelines.recorded(["trace"] if options.trace else []) as timeline:
+    with timelines.recorded(bool(options.trace)) as timeline:
         with output.progress(options) as progress:
             run = output.run_of(
                 api.bench,

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from torchproof.strategies import Applied
 
 _WATCHED_PASSES = 11
-_TIMED = {"settle", "sample", "replay", "examine", "measure_energy"}  # commands
 _RESUME_S = {"cpu": 0.01, "cuda": 0.2}
 
 
@@ -75,9 +74,8 @@ class StrategyWorker:
         self.peers = rank_peers.Alone()
         self.fn: Any = None  # what a pass calls
         self.state: numerics.SavedValues | None = None  # after the first pass
-        self.timeline = timeline.start(self.strategy.name, runs_commands=True)
-        keeps_calls = self.timeline is not None and self.timeline.keeps_calls
-        self.call_times = timeline.CallTimes() if keeps_calls else None
+        self.timeline = timeline.start(self.strategy.name)
+        self.call_times = None if self.timeline is None else timeline.CallTimes()
 
     @property
     def run(self) -> Job:
@@ -613,10 +611,8 @@ class StrategyWorker:
             return
         recorder, words = self.timeline, name.replace("_", " ")
         number = recorder.begin(words, "command")
-        still = recorder.sampler.paused if name in _TIMED else contextlib.nullcontext
         try:
-            with still():
-                yield
+            yield
         finally:
             if self.call_times and (counts := self.call_times.write(recorder)):
                 recorder.describe(number, words, **counts)

@@ -85,7 +85,7 @@ class Observer:
         self.asked: Mapping[str, Any] | None = None
         self.hooks = contextlib.ExitStack()
         recorder = timeline.current()
-        self._timeline = recorder if recorder and recorder.keeps_calls else None
+        self._timeline = recorder
         self._local = threading.local()
         self._dynamo = False
         self._flushed = 0.0

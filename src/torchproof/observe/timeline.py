@@ -1,4 +1,4 @@
-"""Records what this process compiles and calls, for `--trace` and `check --live`.
+"""Records what this process compiles and calls, for `--trace`.
 
 `start` does nothing unless the parent asks for a timeline with an environment variable.
 Then the hooks of torch are installed as its modules are imported, and each event is
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.observe import guard_failures, trace_log
-from torchproof.observe.stack_sampler import StackSampler
 from torchproof.records import (
     Frame,
     MissingHook,
@@ -89,11 +88,8 @@ def current() -> Recorder | None:
     return _current
 
 
-def start(name: str, *, runs_commands: bool = False) -> Recorder | None:
-    """Begins the timeline of this process; `name` says what the process does.
-
-    One that runs commands does nothing of its own between them.
-    """
+def start(name: str) -> Recorder | None:
+    """Begins the timeline of this process; `name` says what the process does."""
     global _current
     folder = os.environ.get(timeline.VARIABLE)
     if not folder:
@@ -101,11 +97,9 @@ def start(name: str, *, runs_commands: bool = False) -> Recorder | None:
     if _current is None or _current.pid != os.getpid():
         _current = Recorder(Path(folder))
         CompilerHooks(_current).install()
-        _current.describe_process(name, runs_commands=runs_commands)
-        if timeline.LIVE in timeline.purposes():
-            _current.sampler.start()
+        _current.describe_process(name)
     else:
-        _current.describe_process(name, runs_commands=runs_commands)
+        _current.describe_process(name)
     return _current
 
 
@@ -119,12 +113,9 @@ class Recorder:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._file = os.open(timeline.file_of(folder, self.pid), flags, 0o600)
         self._identity = self._file_identity()
-        # A program that runs for hours makes calls all the time, and compiles rarely.
-        self.keeps_calls = timeline.TRACE in timeline.purposes()
-        self.sampler = StackSampler(self._write)
 
-    def describe_process(self, name: str, *, runs_commands: bool = False) -> None:
-        self._write("process", name=name, runs_commands=runs_commands)
+    def describe_process(self, name: str) -> None:
+        self._write("process", name=name)
 
     def begin(self, name: str, category: str, **details: Any) -> int:
         number = next(self._numbers)
@@ -427,26 +418,19 @@ def _track() -> str:
 
 
 @contextlib.contextmanager
-def record_timeline(
-    folder: Path, purposes: Sequence[str] = (timeline.TRACE,)
-) -> Iterator[Recorder]:
+def record_timeline(folder: Path) -> Iterator[Recorder]:
     """Asks all processes that are started meanwhile for a timeline in this folder."""
-    variables = {
-        timeline.VARIABLE: str(folder),
-        timeline.PURPOSES_VARIABLE: " ".join(purposes),
-    }
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+    before = os.environ.get(timeline.VARIABLE)
+    os.environ[timeline.VARIABLE] = str(folder)
     recorder = Recorder(folder)
     recorder.describe_process("torchproof")
     try:
         yield recorder
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        if before is None:
+            del os.environ[timeline.VARIABLE]
+        else:
+            os.environ[timeline.VARIABLE] = before
 
 
 def process_ended(pid: int | None) -> None:

@@ -11,7 +11,6 @@ from torchproof.records.lazy import lazy_exports
 if TYPE_CHECKING:
     from torchproof.report import cache_folders as cache_folders
     from torchproof.report import cache_listing as cache_listing
-    from torchproof.report import compile_status as compile_status
     from torchproof.report import load_trace as load_trace
     from torchproof.report import log as log
     from torchproof.report import machine as machine
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from torchproof.report import search_words as search_words
     from torchproof.report.formats import render as render
     from torchproof.report.formats import render_cell as render_cell
-    from torchproof.report.formats import render_changes as render_changes
     from torchproof.report.formats import render_comparison as render_comparison
     from torchproof.report.formats import render_findings as render_findings
     from torchproof.report.rule_text import rule_list as rule_list

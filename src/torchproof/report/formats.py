@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
-from torchproof.checking import Changes
 from torchproof.measure import Comparison
 from torchproof.records import Finding, Run, printable
 from torchproof.report import (
@@ -74,34 +73,6 @@ def render(
     if run.verb == "fix":
         return fixes.render(run, colour=colour, width=width, verbose=verbose)
     return terminal.render(run, colour=colour, width=width, verbose=verbose)
-
-
-def render_changes(
-    run: Run,
-    changes: Changes,
-    *,
-    colour: bool = False,
-    width: int = 80,
-    verbose: bool = False,
-    source: bool = True,
-) -> str:
-    """What a check shows that the one before the last edit did not, as text.
-
-    The changes are findings of the run itself.
-    """
-    safe = printable.record(run if source else without_source(run))
-    by_id = {id(f): g for f, g in zip(run.findings, safe.findings, strict=True)}
-
-    def shown(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-        return tuple(by_id[id(finding)] for finding in findings)
-
-    changes = dataclasses.replace(
-        changes,
-        resolved=shown(changes.resolved),
-        new=shown(changes.new),
-        hidden=shown(changes.hidden),
-    )
-    return terminal.changes(safe, changes, colour=colour, width=width, verbose=verbose)
 
 
 def render_cell(run: Run, cells: Mapping[str, str] | None = None) -> str:

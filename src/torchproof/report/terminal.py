@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from torchproof.checking import Changes
 from torchproof.records import CauseTree, Finding, Part, Run, cells
 from torchproof.report import (
     cause_words,
@@ -47,43 +46,6 @@ def render(
         lines += [*_short(heading, findings, width), ""]
     lines += _ranks(run, width, verbose=verbose)
     return "\n".join([*lines, *_footer(run, width)]) + "\n"
-
-
-def changes(
-    run: Run,
-    changes: Changes,
-    *,
-    colour: bool = False,
-    width: int = 80,
-    verbose: bool = False,
-) -> str:
-    """What an edit changed: resolved findings in short, others in full."""
-    width = max(width, 40)
-    tree = CauseTree(run.findings)
-    lines = [*_header(run, width), ""]
-    if changes.resolved:
-        lines += [*_short("Resolved:", changes.resolved, width), ""]
-    groups = {"Hidden before:": changes.hidden, "New:": changes.new}
-    listed = {id(effect) for f in chain(*groups.values()) for effect in tree.effects(f)}
-    for heading, group in groups.items():
-        causes = [f for f in group if verbose or id(f) not in listed]
-        lines += [heading, ""] if causes else []
-        for finding in causes:
-            on = rank_sections.only_on(finding, run)
-            lines += _finding(finding, colour, width, verbose, on=on)
-            lines += [*_links(finding, tree, width), ""]
-    counts = {
-        "resolved": len(changes.resolved),
-        "new": len(changes.new),
-        "hidden before": len(changes.hidden),
-        "unchanged": changes.unchanged,
-    }
-    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    still_open = [f for f in run.findings if f.status == "open"]
-    lines += wrap(f"{_tally(run, still_open)} {told}".strip(), width)
-    lines += _failed_parts(run, width)
-    lines += wrap(f"Whole report: torchproof show {run.id}", width)
-    return "\n".join(lines) + "\n"
 
 
 def findings(run: Run, *, width: int = 80) -> str:

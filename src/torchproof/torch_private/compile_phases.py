@@ -1,4 +1,4 @@
-"""Maps a Python stack to a phase of compiling, for `status` and `check --live`."""
+"""Maps a Python stack to a phase of compiling, for `status`."""
 
 from __future__ import annotations
 
