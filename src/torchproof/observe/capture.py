@@ -132,6 +132,7 @@ def gather(
         compiled=_compiled(by_kind.get("wrapper", ())),
         lacks=lacks,
         factories=factory_targets(target),
+        settings=counts.get("settings", {}),
     )
 
 

@@ -77,6 +77,7 @@ class Observer:
         self.inlined: set[types.CodeType] = set()
         self.bypasses: dict[tuple[str, int, str], int] = {}
         self.marks: set[tuple[str, int]] = set()
+        self.settings: dict[str, Any] = {}  # those changed when something compiled
         self.traced: dict[str, dict[str, set[int]]] = {}  # since the last flush
         self.paused = False  # while torchproof runs the target for another purpose
         self.last_error: Exception | None = None
@@ -126,6 +127,7 @@ class Observer:
         enter(private.compiled_contexts(self._context))
         enter(private.frame_callbacks(self._convert))
         enter(private.graph_callables(self._graph))
+        self._notes_settings = self._has_hooks("settings")
         if self._has_hooks("stacks of breaks"):
             enter(private.whole_break_stacks())
         if self._has_hooks("advisories"):
@@ -260,6 +262,9 @@ class Observer:
             return self.private.skip_once()
         self._local.failure = None
         self._note_marks(frame.f_locals)
+        if self._notes_settings:
+            for module, values in self.private.configs.changed().items():
+                self.settings |= {f"{module}.{name}": v for name, v in values.items()}
         self._local.entry_call = entry_call(frame.f_locals, frame.f_code)
         self._local.zeros = _zeros(frame.f_locals)
         try:
@@ -435,6 +440,7 @@ class Observer:
             wrappers=wrappers,
             bypasses=bypasses,
             marks=sorted(self.marks),
+            settings=self.settings,
             backwards=self.backwards.counts,
             late_backwards=self.backwards.late,
         )

@@ -117,6 +117,8 @@ class Observation:
     # The factories of a script, as targets: `model.py:make`.
     factories: tuple[str, ...] = ()
     as_written: bool = False  # the user asked not to compile the target
+    # The compiler's settings that differed from their defaults in some compilation.
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

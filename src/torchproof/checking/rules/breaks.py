@@ -8,6 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.advice import (
+    Piece,
+    assembled,
+    disabled,
+    has_setting,
+    moved_out,
+    removed,
+    setting,
+    written_marks,
+)
 from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
@@ -19,6 +29,7 @@ from torchproof.checking.rules.rule import (
     sentence,
     shorten,
 )
+from torchproof.checking.static.line_facts import facts_at
 from torchproof.observe import Gap
 from torchproof.records import (
     COMPREHENSIONS,
@@ -38,6 +49,7 @@ from torchproof.records import (
     place_of,
     resumed_at,
     shown_briefly,
+    source_line,
     whose,
 )
 
@@ -51,6 +63,11 @@ _BOILERPLATE = re.compile(
 # Frames that Dynamo skips before it traces them, without logging a break.
 _NEVER_TRACED = re.compile(
     r"Attempt to trace generator|skip_frame|functor?ch mode", re.IGNORECASE
+)
+# Settings with which a number has no value while tracing, as a marked size has none.
+_CAPTURING = tuple(
+    f"torch._dynamo.config.capture_{what}"
+    for what in ("scalar_outputs", "dynamic_output_shape_ops")
 )
 _DDP = "/torch/nn/parallel/distributed.py"
 _ITERATOR = re.compile(r"tp_iter|iterator", re.IGNORECASE)
@@ -248,27 +265,37 @@ class GraphBreak(Rule):
     def fix(self, group: EventGroup) -> str:
         if outer := _skipped_around(group):
             return f"remove the break at {outer}: this break is a consequence of it"
+        if own := unbacked_mark(group):
+            return own
         if group.place.owner == "library" and group.frame is not None:
             return self.library_fix(group)
         if group.place.library is not None:
-            return (
-                f"{self.library_fix(_at_library_line(group))}; or call"
-                f" `{group.expression}` outside the compiled function"
+            return assembled(
+                Piece(self.library_fix(_at_library_line(group))),
+                *moved_out(group, f"`{group.expression}`"),
             )
-        advice = self.remedy(group)
-        if group.extra["kind"] == "skipped_frame":
-            advice += {
-                "loop": "; or move it outside the loop, or move the loop body into its"
-                " own function, so that only that function breaks",
-                "with": "; or move it outside the `with` block",
-            }.get(_nested_in(group), "")
-        return advice
+        around = _around(group) if group.extra["kind"] == "skipped_frame" else None
+        return assembled(
+            Piece(self.remedy(group)),
+            Piece(
+                f"move it out of the loop at {around and place_in_text(around)}, or the"
+                " loop's body into a function of its own",
+                around is not None and _nested_in(group) == "loop",
+            ),
+            Piece(
+                f"move it out of the `with` at {around and place_in_text(around)}",
+                around is not None and _nested_in(group) == "with",
+            ),
+        )
 
     def remedy(self, group: EventGroup) -> str:
         """The change to make, or the setting that makes it unnecessary."""
-        setting = self.setting(group)
-        also = f"; or set {setting}{self.caution(group)}" if setting else ""
-        return self.change(group) + also
+        settings = [setting(group, s, note) for s, note in self.helps(group)]
+        return assembled(*self.pieces(group), *settings)
+
+    def pieces(self, group: EventGroup) -> tuple[Piece, ...]:
+        """The changes of this code, each with its precondition."""
+        return (Piece(self.change(group)),)
 
     def change(self, group: EventGroup) -> str:
         """The change to make, naming this code."""
@@ -276,19 +303,15 @@ class GraphBreak(Rule):
             return self.say(self.fix_text, group)
         return own_hints(group) or move_out(group)
 
+    def helps(self, group: EventGroup) -> Iterable[tuple[Setting, str]]:
+        """Settings that keep the operation in the graph, with what else to do."""
+        return ()
+
     def source_cause(self, at: SourcePlace) -> str:
         return self.why(at)
 
     def source_fix(self, at: SourcePlace) -> str:
         return self.remedy(at)
-
-    def setting(self, group: EventGroup) -> str:
-        """A torch setting, as a statement, that keeps the operation in the graph."""
-        return ""
-
-    def caution(self, group: EventGroup) -> str:
-        """What to do besides the setting, in brackets."""
-        return ""
 
     def library_fix(self, group: EventGroup) -> str:
         """The fix for a line in an installed package."""
@@ -300,11 +323,13 @@ class GraphBreak(Rule):
                 "the break happens in the first call only: if the code initialises"
                 " something, call the model once before you compile it"
             )
-        if setting := self.setting(group):
-            ways.append(f"before the first call, set {setting}{self.caution(group)}")
+        for each, note in self.helps(group):
+            piece = setting(group, each, note)
+            ways += [f"before the first call, {piece.text}"] if piece.when else []
         ways.append(
             f"the line is in {package}, not in your code: look for a release of"
-            f" {package} without it, or {_replacement(group)}{self.change(group)}"
+            f" {package} without it, or {_replacement(group)}"
+            f"{assembled(*self.pieces(group))}"
         )
         skipped = group.extra["kind"] == "skipped_frame"
         if skipped and group.compiled.endswith(".forward"):
@@ -359,6 +384,23 @@ def _nested_in(group: EventGroup) -> str:
     if "loop" in nested:
         return "loop"
     return "with" if "Context" in nested or "with" in nested.lower() else ""
+
+
+def _around(group: EventGroup) -> Frame | None:
+    """The `with` or the loop of the user's that a break is in, innermost first."""
+    kind = _nested_in(group)
+    for frame in reversed(group.first.frames) if kind else ():
+        facts = facts_at(frame.file, frame.line)
+        line = facts.loop_line if kind == "loop" else facts.with_line
+        if line is not None and whose(frame.file) == "user":
+            code = source_line(frame.file, line).strip()
+            return Frame(frame.file, line, frame.function, code)
+    return None
+
+
+def is_of_size(text: str) -> bool:
+    """Whether code asks for a size."""
+    return re.search(r"\.shape|\.size\(|\.numel\(|\.dim\(|len\(", text) is not None
 
 
 def _first_call_only(group: EventGroup) -> bool:
@@ -520,12 +562,26 @@ def own_hints(group: EventGroup) -> str:
 
 
 def move_out(group: EventGroup) -> str:
+    """How to take the code out of the graph, if nothing else is known."""
     what = f"`{group.expression}`" if group.expression else "it"
-    return (
-        f"move {what} outside the compiled function and pass its result in, or put it"
-        " under `if not torch.compiler.is_compiling():`, or put it in a function marked"
-        " @torch.compiler.disable so that the break is explicit"
-    )
+    return assembled(*moved_out(group, what), otherwise=disabled(what))
+
+
+def unbacked_mark(group: EventGroup) -> str:
+    """The edit that removes the user's own mark, if the code needs a size behind it.
+
+    A marked size has no value while tracing. So has a number that a setting captures.
+    """
+    data = group.data
+    names = ("type", "explanation", "context", "message")
+    said = " ".join(str(data.get(name, "")) for name in names)
+    symbol = re.search(r"\bu\d+\b", said) is not None
+    if not symbol and not ("ata-dependent" in said and is_of_size(group.expression)):
+        return ""
+    if any(has_setting(group, name, value=True) for name in _CAPTURING):
+        return ""  # the number may be a captured one
+    marks = [mark for mark in written_marks(group) if mark.how == "mark_unbacked"]
+    return removed(*marks)
 
 
 # -- measured costs --------------------------------------------------------------------

@@ -5,20 +5,30 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.breaks import GraphBreak, own_hints
+from torchproof.checking.rules.advice import (
+    Piece,
+    assembled,
+    disabled,
+    has_setting,
+    moved_out,
+    setting,
+)
+from torchproof.checking.rules.breaks import GraphBreak, move_out, own_hints
 from torchproof.checking.rules.rule import (
     EventGroup,
     Fixed,
     Match,
     SourcePlace,
     sentence,
+    version_of,
 )
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
 from torchproof.checking.static.source import walk
-from torchproof.records import Setting, Severity, Status, module_of
+from torchproof.records import Setting, Severity, Status, module_of, tree_of
 
 _CALLS = (
     r"marked as skipped",
@@ -150,18 +160,26 @@ class OutputCall(GraphBreak):
         hook = (
             " (or remove the hook that calls it)" if "hook" in _functions(group) else ""
         )
+        line = group.line
+        alone = not line.is_readable or line.is_unused
+        later = Piece(f"remove {what}{hook}, or do it after the compiled call", alone)
+        skipped = Piece("put it under `if not torch.compiler.is_compiling():`", alone)
+        return assembled(later, skipped, *self._kept(group))
+
+    def _kept(self, group: EventGroup) -> Iterator[Piece]:
+        """Settings that keep the output, or ignore the call."""
         if re.search(r"\bprint\b", f"{group.data['context']} {group.expression}"):
-            return (
-                f"remove {what}{hook}, print after the compiled call, or put it under"
-                " `if not torch.compiler.is_compiling():`; to keep the output, add"
-                " print to torch._dynamo.config.reorderable_logging_functions"
+            kept = setting(group, self.settings[0])
+            yield replace(kept, text=f"to keep the output, {kept.text}")
+            return
+        call = re.match(r"[A-Za-z_][\w.]*(?=\()", group.expression)
+        # What a local name refers to is not known where the setting is made.
+        if call and not call[0].startswith("self.") and _is_global(group, call[0]):
+            name = "torch._dynamo.config.ignore_logging_functions"
+            yield Piece(
+                f"make Dynamo ignore the call: {name}.add({call[0]})",
+                not has_setting(group, name, call[0]),
             )
-        call = group.expression.split("(")[0]
-        return (
-            f"remove {what}{hook}, or put it under `if not"
-            " torch.compiler.is_compiling():`; or make Dynamo ignore the call:"
-            f" torch._dynamo.config.ignore_logging_functions.add({call})"
-        )
 
     def library_fix(self, group: EventGroup) -> str:
         module = module_of(group.frame.file) if group.frame else None
@@ -169,9 +187,10 @@ class OutputCall(GraphBreak):
         if module is None or call is None or call[0].startswith("self."):
             return super().library_fix(group)
         if call[0] == "print":
-            return (
-                "before the first call, make Dynamo print after the graph has run:"
-                " torch._dynamo.config.reorderable_logging_functions.add(print)"
+            return assembled(
+                setting(
+                    group, self.settings[0], " (Dynamo then prints after the graph)"
+                )
             )
         return (
             f"before the first call, make Dynamo ignore it: `import {module}` and"
@@ -213,6 +232,20 @@ def _is_switched(at: Flow) -> bool:
     return False
 
 
+def _is_global(group: EventGroup, name: str) -> bool:
+    """Whether the file of the place binds the name when it is imported."""
+    root = name.partition(".")[0]
+    file = group.frame.file if group.frame else ""
+    for node in tree_of(file).body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        aliases = node.names if isinstance(node, ast.Import | ast.ImportFrom) else []
+        bound = [ast.unparse(target) for target in targets]
+        bound += [(alias.asname or alias.name).partition(".")[0] for alias in aliases]
+        if root in bound:
+            return True
+    return False
+
+
 def _functions(group: EventGroup) -> str:
     return " ".join(f.function for f in group.first.frames) + group.function
 
@@ -244,10 +277,6 @@ class OutsideWorld(GraphBreak):
         r"profiler|record_function",
         r"distributed|P2P",
     )
-    fix_text = (
-        "do `{at.expression}` outside the compiled function and pass its result in as"
-        " an argument; or put it in a function marked @torch.compiler.disable"
-    )
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB105", "GB111", "GB115", "GB117")
     rewrites = (
@@ -269,6 +298,9 @@ class OutsideWorld(GraphBreak):
         written = re.search(r"[A-Za-z_]\w*(?=[.(])", group.expression)
         roots = {callee.split(".")[0], written[0] if written else ""}
         return bool(roots & _OUTSIDE)
+
+    def change(self, group: EventGroup) -> str:
+        return move_out(group)
 
     def why(self, group: EventGroup) -> str:
         return (
@@ -327,8 +359,7 @@ class DisabledCall(GraphBreak):
     )
     fix_text = (
         "if you do not want the break, remove @torch.compiler.disable from the function"
-        " called in `{at.expression}`, move the call outside the compiled function, or"
-        " make it a custom op (torch.library.custom_op)"
+        " called in `{at.expression}`, or make it a custom op (torch.library.custom_op)"
     )
 
     def status(self, group: EventGroup) -> Status:
@@ -440,19 +471,24 @@ class UntraceableCall(GraphBreak):
                 " their own; this break disappears with the break in the arguments"
             )
         if "numpy" in group.data["type"]:
-            return (
-                f"write `{group.expression}` with torch operations, or compute it"
-                " outside the compiled function (or in a custom op,"
-                " torch.library.custom_op) and pass the tensor in"
+            what = f"`{group.expression}`"
+            return assembled(
+                Piece(f"write {what} with torch operations"),
+                *moved_out(group, what),
+                Piece("wrap it as a custom op (torch.library.custom_op)"),
             )
+        what = f"`{group.expression}`"
         hints = own_hints(group)
-        advice = (
-            f"move out `{group.expression}`: compute it outside the compiled function"
-            " and pass the value in; if it works on tensors, wrap it as a custom op"
-            " (torch.library.custom_op); if you want the break, mark it with"
-            " @torch.compiler.disable"
+        return assembled(
+            *moved_out(group, what),
+            Piece(
+                f"wrap {what} as a custom op (torch.library.custom_op), if it takes and"
+                " returns tensors",
+                not group.line.is_unused,
+            ),
+            Piece(sentence(hints)),
+            otherwise=disabled(what),
         )
-        return f"{advice}; torch adds: {sentence(hints)}" if hints else advice
 
     def severity(self, group: EventGroup) -> Severity:
         if group.extra["kind"] == "graph_break" and _callee(group).startswith(
@@ -530,7 +566,9 @@ class DeepCopy(GraphBreak):
         fix = super().change(group)
         if "TensorVariable" in group.data["context"]:
             return fix
-        return f"{fix}; or update torch: 2.13 traces it, if there is no tensor in it"
+        installed = version_of(group.facts.observation.environment.get("torch"))
+        newer = "; or update torch: 2.13 traces it, if there is no tensor in it"
+        return f"{fix}{newer * (installed < (2, 13))}"
 
     def source_fix(self, at: SourcePlace) -> str:
         return super().change(at)

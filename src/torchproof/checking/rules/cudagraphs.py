@@ -304,8 +304,8 @@ class DynamicGraphSkipped(Skip):
     reasons = ("graph with symbolic shapes", "override_cudagraphs annotation")
     message_text = "torch does not capture {at.function}: the configuration excludes it"
     fix_text = (
-        "keep it if the sizes vary widely; otherwise capture the sizes that matter with"
-        " torch._inductor.config.triton.cudagraph_capture_sizes, or pad inputs"
+        "keep it if the sizes vary widely; otherwise pad inputs to a few sizes, and"
+        " capture those (torch._inductor.config.triton.cudagraph_capture_sizes)"
     )
     run_severity = "low"
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.breaks import GraphBreak, is_error
+from torchproof.checking.rules.advice import Piece, assembled, has_fullgraph
+from torchproof.checking.rules.breaks import GraphBreak, is_error, unbacked_mark
 from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
@@ -140,11 +141,6 @@ class FailsOnFakeTensors(CompileError):
     fixed = (Fixed("2.14.1", "an operation that fails inside `try`", ""),)
     reference = torch_pages.FAKE_TENSORS
     errors = ("TorchRuntimeError", "IndexError", "RuntimeError")
-    fix_text = (
-        "check the shape first, e.g. `if x.numel() == n:` before `{at.expression}`,"
-        " instead of catching the error; or move the try/except into a function marked"
-        " @torch.compiler.disable"
-    )
 
     def fix(self, group: EventGroup) -> str:
         if _ends_the_script(group):
@@ -152,7 +148,13 @@ class FailsOnFakeTensors(CompileError):
                 "run the script without torch.compile (TORCH_COMPILE_DISABLE=1): if it"
                 " fails there as well, the error is the program's own"
             )
-        return super().fix(group)
+        if group.line.is_readable and group.line.try_line is None:
+            return super().fix(group)
+        return (
+            f"check the shape first, e.g. `if x.numel() == n:` before"
+            f" `{group.expression}`, instead of catching the error; or move the"
+            " try/except into a function marked @torch.compiler.disable"
+        )
 
     def later(self, group: EventGroup) -> str:
         return "" if _ends_the_script(group) else super().later(group)
@@ -269,10 +271,11 @@ class BackendError(CompileError):
         )
 
     def fix(self, group: EventGroup) -> str:
+        given = group.facts.compile_arguments.get("backend", "inductor")
+        others = [f'"{b}"' for b in ("inductor", "aot_eager", "eager") if b != given]
         return (
             f"fix the error in {self._backend(group)} ({self.short(group)}), or"
-            f" compile {group.compiled} with another one"
-            ' (backend="inductor", "aot_eager", "eager")'
+            f" compile {group.compiled} with another one (backend={', '.join(others)})"
         )
 
     def _backend(self, group: EventGroup) -> str:
@@ -303,13 +306,16 @@ class BreakUnderFullgraph(CompileError):
     errors = ("Unsupported", "UserError", "UncapturedHigherOrderOpError")
 
     def cause(self, group: EventGroup) -> str:
+        given = "with fullgraph=True" if has_fullgraph(group) else "here"
         return (
-            "with fullgraph=True a graph break is an error, and"
-            f" {self._behind(group).why(group)}"
+            f"{given} a graph break is an error, and {self._behind(group).why(group)}"
         )
 
     def fix(self, group: EventGroup) -> str:
-        return f"{self._behind(group).remedy(group)}; or drop fullgraph=True"
+        return assembled(
+            Piece(unbacked_mark(group) or self._behind(group).remedy(group)),
+            Piece("drop fullgraph=True", has_fullgraph(group)),
+        )
 
     def _behind(self, group: EventGroup) -> GraphBreak:
         rule = group.facts.first(GraphBreak, group)

@@ -19,12 +19,12 @@ _FEWEST = 3  # values that show a growth rather than a change
 _ADDING = {"append", "extend", "insert", "add", "update", "appendleft", "setdefault"}
 _JOINING = {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "pad"}
 _STOPS = {
-    "length": "return the new item and add it outside the compiled function, or keep a"
-    " buffer of fixed length",
-    "keys": "return the new item and add it outside the compiled function",
-    "size": "write into a tensor of the final size instead, allocated once",
-    "attribute": "count outside the compiled function, or in a tensor",
-    "value": "count outside the compiled function, or in a tensor",
+    "length": ": return the new item and add it outside the compiled function, or keep"
+    " a buffer of fixed length",
+    "keys": ": return the new item and add it outside the compiled function",
+    "size": ": write into a tensor of the final size instead, allocated once",
+    "attribute": "",  # the rule of the attribute says what to write instead
+    "value": ": count outside the compiled function, or in a tensor",
 }
 
 
@@ -108,7 +108,7 @@ def how_to_stop(group: EventGroup) -> str:
                 frame, code = group.frame, shorten(ast.unparse(node))
                 is_place = frame and (frame.file, frame.line) == (file, node.lineno)
                 where = "" if is_place else f" at {shown_briefly(file)}:{node.lineno}"
-                return f"`{code}`{where} makes it grow: {_STOPS[guard.cause]}"
+                return f"`{code}`{where} makes it grow{_STOPS[guard.cause]}"
     return ""
 
 

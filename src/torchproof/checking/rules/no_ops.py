@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.advice import has_setting
 from torchproof.checking.rules.breaks import is_error
 from torchproof.checking.rules.rule import (
     EventGroup,
@@ -571,9 +572,9 @@ class NothingCompiled(NoOp):
                 f"remove torch.compiler.disable from the function called{where}, or do"
                 f" not compile {name}"
             )
-        if breaks[0].kind == "compile_failure" and not breaks[0].data[
-            "type"
-        ].startswith("Attempt"):
+        failed = breaks[0].kind == "compile_failure"
+        hides = has_setting(group, "torch._dynamo.config.suppress_errors", value=True)
+        if failed and hides and not breaks[0].data["type"].startswith("Attempt"):
             return (
                 f"torch._dynamo.config.suppress_errors hides a compile error{where}:"
                 " fix it first"

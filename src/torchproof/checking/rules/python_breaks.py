@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.advice import Piece, assembled
 from torchproof.checking.rules.breaks import GraphBreak, move_out, own_hints
 from torchproof.checking.rules.rule import EventGroup, Fixed, Match, shorten
 from torchproof.checking.static.flow import Flow
@@ -37,10 +38,6 @@ class ContextManager(GraphBreak):
     types = (
         r"[Cc]ontext manager|ContextWrapping|contextlib|contextmanager|WITH_EXCEPT",
     )
-    fix_text = (
-        "put the `with` outside the compiled function, or move the code that breaks out"
-        " of the block; here it is `{at.expression}`"
-    )
     nodes = (ast.With,)
     shown_by = ("GB111", "GB115", "GB199")
     rewrites = ("grad_state.skip_context",)
@@ -49,6 +46,18 @@ class ContextManager(GraphBreak):
     def matches(self, group: EventGroup) -> bool:
         entered = group.frame is not None and group.frame.code.startswith("with ")
         return entered or super().matches(group)
+
+    def change(self, group: EventGroup) -> str:
+        line, frame = group.line.with_line, group.frame
+        inside = line is not None and frame is not None and line < frame.line
+        return assembled(
+            Piece(
+                f"move the `with` at line {line} outside the compiled function",
+                line is not None,
+            ),
+            Piece(f"move `{group.expression}` out of the block", inside),
+            otherwise=move_out(group),
+        )
 
     def why(self, group: EventGroup) -> str:
         return (
@@ -178,11 +187,19 @@ class ExceptionFlow(GraphBreak):
             r" code|EXCEPT_HANDLER|traceback"
         ),
     )
-    fix_text = (
-        "test the condition with an `if` on shapes or Python values instead of relying"
-        " on an exception at `{at.expression}`, or move the try/except outside the"
-        " compiled function"
-    )
+
+    def change(self, group: EventGroup) -> str:
+        line = group.line.try_line
+        return assembled(
+            Piece(
+                "test the condition with an `if` on shapes or Python values instead of"
+                f" relying on an exception at `{group.expression}`"
+            ),
+            Piece(
+                f"move the `try` at line {line} outside the compiled function",
+                line is not None,
+            ),
+        )
 
     def matches(self, group: EventGroup) -> bool:
         # The exception may be raised by the line itself or by a nearby frame.
@@ -219,10 +236,14 @@ class GeneratorUse(GraphBreak):
 
     code = "GB113"
     types = (r"[Gg]enerator|async|BUILD_CLASS|build_class|YIELD|SEND|\byield\b",)
-    fix_text = (
-        "build a list instead of a generator at `{at.expression}`, and define classes"
-        " outside the compiled function"
-    )
+
+    def change(self, group: EventGroup) -> str:
+        said = f"{group.data['type']} {group.expression}"
+        if re.search(r"BUILD_CLASS|build_class|\bclass ", said):
+            return "define the class outside the compiled function"
+        if re.search(r"\basync\b|coroutine", said):
+            return "do not use async code in the compiled function"
+        return f"build a list instead of a generator at `{group.expression}`"
 
     def matches(self, group: EventGroup) -> bool:
         iterates = re.search(r"tp_iter(next)?\b", group.data["type"])
@@ -273,9 +294,12 @@ class UnsupportedPython(GraphBreak):
 
     def change(self, group: EventGroup) -> str:
         if re.search(r"\b(sorted|max|min|\.sort)\(", group.expression):
-            return (
-                "order tensors with tensor operations (torch.sort, torch.argsort,"
-                f" topk) instead of `{group.expression}`; or {move_out(group)}"
+            return assembled(
+                Piece(
+                    "order tensors with tensor operations (torch.sort, torch.argsort,"
+                    f" topk) instead of `{group.expression}`"
+                ),
+                Piece(move_out(group)),
             )
         hints = own_hints(group)
         advice = move_out(group)

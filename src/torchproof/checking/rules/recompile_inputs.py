@@ -7,6 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.advice import (
+    Piece,
+    assembled,
+    removed,
+    setting,
+    written_marks,
+)
 from torchproof.checking.rules.breaks import place_in_text
 from torchproof.checking.rules.recompiles import (
     Marks,
@@ -24,6 +31,11 @@ from torchproof.checking.rules.shapes import fixed_sizes
 from torchproof.checking.static.expansions import Expansion
 from torchproof.observe import Argument, Guard
 from torchproof.records import Frame, Mark, Setting, Severity, shown_briefly
+
+_WARM_UP = (
+    "warm up with both before serving: a first call with size 2 or more, and one call"
+    " with size 1; each keeps its own graph"
+)
 
 
 class SizeRecompile(Recompile):
@@ -89,8 +101,8 @@ class SizeChange(SizeRecompile):
         if _stays_static(guard, group) and _is_forbidden(group):
             return (
                 f"let size {guard.dim} of `{guard.source}` be dynamic: drop"
-                " dynamic=False (dynamic=None and dynamic=True allow it), call"
-                f" {marked} before the first call, or pad to a few bucket sizes"
+                f" dynamic=False, or call {marked} before the first call; or pad to a"
+                " few bucket sizes"
             )
         if _stays_static(guard, group):
             return (
@@ -99,9 +111,10 @@ class SizeChange(SizeRecompile):
                 " sizes, or compute in it with tensors where the code uses the size"
                 " (TORCH_LOGS=dynamic names the lines)"
             )
-        return (
-            f"{marked} before the first call (one graph from the start), dynamic=True,"
-            " or pad to a few bucket sizes"
+        return assembled(
+            Piece(f"{marked} before the first call (one graph from the start)"),
+            setting(group, self.settings[0]),
+            Piece("pad to a few bucket sizes"),
         )
 
 
@@ -116,23 +129,36 @@ def _marks_at_call(group: EventGroup) -> str:
     if not any(each.sizes for each in changing):  # a trace has no sizes
         changing = [_guarded(group)]
     fixed = _fixed(changing, group)
-    marked = [each for m in changing if (each := _without(m, fixed)).sizes]
+    marked = [each for m in changing if (each := _without(m, fixed, group)).sizes]
     guards = [event.data["guard"] for event in group.events]
     if all((guard.source, guard.dim) in fixed for guard in guards):
         marked = []
-    steps = [_before(each, group) for each in marked]
-    every = [mark for each in marked for mark in each.sizes]
-    if _is_forbidden(group):
-        steps.insert(0, "drop dynamic=False")
-    if every[1:]:
+    steps = ["drop dynamic=False"] if _is_forbidden(group) else []
+    steps += [_before(each, group) for each in marked]
+    if sum(len(each.sizes) for each in marked) > 1:
         steps[-1] += " (all of them: one fixed size fixes the others)"
-    steps += [
-        f"marking size {dim} of `{words}` does not help, because"
-        f" {place_in_text(frame)} fixes it: keep it constant, by padding or with"
-        " drop_last=True in a DataLoader"
-        for (words, dim), frame in fixed.items()
+    sizes = [size for each in changing for size in each.sizes]
+    named = {(size.argument.words, size.dim) for size in sizes}
+    own = [
+        mark
+        for mark in written_marks(group)
+        if mark.how == "mark_unbacked"
+        and named & {(mark.tensor, dim) for dim in mark.dimensions}
     ]
-    return "; ".join(steps if fixed else [*steps, "or pad to a few bucket sizes"])
+    return assembled(
+        Piece(removed(*own)),
+        Piece("; ".join(steps)),
+        *(
+            Piece(
+                f"marking size {dim} of `{words}` does not help, because"
+                f" {place_in_text(frame)} fixes it: keep it constant, by padding or"
+                " with drop_last=True in a DataLoader"
+            )
+            for (words, dim), frame in fixed.items()
+        ),
+        Piece(_WARM_UP, any({0, 1} & set(size.seen) for size in sizes)),
+        Piece("pad to a few bucket sizes", not fixed),
+    )
 
 
 def _fixed(changing: list[Marks], group: EventGroup) -> dict[tuple[str, int], Frame]:
@@ -142,9 +168,17 @@ def _fixed(changing: list[Marks], group: EventGroup) -> dict[tuple[str, int], Fr
     return {size: lines[size] for size in sizes if size in lines}
 
 
-def _without(marks: Marks, fixed: Mapping[tuple[str, int], Frame]) -> Marks:
-    """The sizes that a mark keeps dynamic."""
-    dynamic = [m for m in marks.sizes if (m.argument.words, m.dim) not in fixed]
+def _without(
+    marks: Marks, fixed: Mapping[tuple[str, int], Frame], group: EventGroup
+) -> Marks:
+    """The sizes that a mark keeps dynamic, and that the source does not mark."""
+    written = {(m.tensor, dim) for m in written_marks(group) for dim in m.dimensions}
+    dynamic = [
+        size
+        for size in marks.sizes
+        if (size.argument.words, size.dim) not in fixed.keys() | written
+        and not {0, 1} & set(size.seen)
+    ]
     return Marks(marks.call, tuple(dynamic))
 
 
@@ -187,12 +221,18 @@ def _renamed(size: VaryingSize, variables: Mapping[str, str]) -> VaryingSize:
 
 
 def _marked(changing: Sequence[VaryingSize]) -> str:
-    """The statements that make sizes dynamic."""
-    return "; ".join(mark.code for mark in _marks_of(changing))
+    """The statements that make sizes dynamic, and raise no error where they cannot.
+
+    `torchproof fix` also tries the marks that may raise one: see `_marks_of`.
+    """
+    return "; ".join(
+        Mark(size.argument.words, size.dim, "maybe_mark_dynamic").code
+        for size in changing
+    )
 
 
 def _marks_of(changing: Sequence[VaryingSize]) -> Iterator[Mark]:
-    """Marks that make sizes dynamic.
+    """Marks that make sizes dynamic, to be tried: some programs fail with them.
 
     Torch compiles sizes 0 and 1 separately unless they are unbacked; then it must know
     which sizes are equal (shape_id). Sizes that are equal in the first call share a
@@ -246,12 +286,12 @@ class SizeOne(SizeRecompile):
         model(batch_of_8); model(batch_of_1)
 
     ## Good
-        torch._dynamo.decorators.mark_unbacked(x, 0)     # one graph for every size
-        # or: warm up with batch size 1 as well as with a larger one
+        for n in (8, 1): model(torch.zeros(n, 16))       # warm up with both
 
     ## Fix safety
-    An unbacked size raises an error if the code branches on it. Warming up is always
-    safe.
+    Warming up is always safe. torch._dynamo.decorators.mark_unbacked(x, 0) makes one
+    graph for every size, but code that decides by the size then breaks the graph or
+    raises an error, also in a library: try it with `torchproof fix`.
     """
 
     code = "RC202"
@@ -269,12 +309,11 @@ class SizeOne(SizeRecompile):
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         if is_marked_at_call(group.first):
             return _marks_at_call(group)
-        return (
-            f"warm up with both sizes before serving: a first call with size"
-            f" {guard.dim} of `{guard.source}` >= 2, and one call with size 1; or use"
-            " one graph for all sizes:"
-            f" torch._dynamo.decorators.mark_unbacked({guard.source}, {guard.dim}); or"
-            " pad batch size 1 to 2"
+        tried = bool(self.marks(group))
+        return assembled(
+            Piece(_WARM_UP),
+            Piece("pad size 1 to 2"),
+            Piece("let `torchproof fix` try marks for one graph of all sizes", tried),
         )
 
 
@@ -306,10 +345,8 @@ class EqualSizes(SizeRecompile):
         " symbol because both were {guard.expected}"
     )
     fix_text = (
-        "warm up with different sizes in the first call, or switch off duck sizing:"
-        " torch.fx.experimental._config.use_duck_shape = False; or mark the dimension"
-        " as varying independently: torch._dynamo.mark_dynamic({guard.source},"
-        " {guard.dim})"
+        "warm up with different sizes in the first call; or switch off duck sizing:"
+        " torch.fx.experimental._config.use_duck_shape = False"
     )
 
 
@@ -342,18 +379,18 @@ class ShapeCondition(SizeRecompile):
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         by = f"`{guard.code}`" if guard.code else f"`{guard.other}`"
-        advice = (
-            f"avoid the condition on the size at {by}: pad `{guard.source}` so that it"
-            " always holds, or compute both sides; if you need both outcomes, warm up"
-            " with one call for each"
+        # Torch names both ends of the range, but not the end that failed.
+        return assembled(
+            Piece(
+                f"avoid the condition on the size at {by}: pad `{guard.source}` so that"
+                " it always holds, or compute both sides"
+            ),
+            Piece("warm up with one call for each outcome", not _from_two(guard)),
+            Piece(
+                "warm up with one call for each outcome, and one with size 1",
+                _from_two(guard),
+            ),
         )
-        if _from_two(guard):
-            # Torch names both ends of the range, but not the end that failed.
-            advice += (
-                f"; if the size was 0 or 1:"
-                f" torch._dynamo.decorators.mark_unbacked({guard.source}, {guard.dim})"
-            )
-        return advice
 
 
 def _from_two(guard: Guard) -> bool:

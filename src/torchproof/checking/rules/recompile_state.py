@@ -7,9 +7,18 @@ import re
 from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.advice import (
+    Piece,
+    as_tensor,
+    assembled,
+    is_float,
+    setting,
+    user_files,
+)
 from torchproof.checking.rules.recompiles import Recompile, values_seen
-from torchproof.checking.rules.rule import EventGroup, Match
+from torchproof.checking.rules.rule import EventGroup, Match, shorten
 from torchproof.checking.static import compiled
+from torchproof.checking.static.attribute_facts import AttributeFacts, attribute_facts
 from torchproof.checking.static.compiled import Compilation
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.source import Definition, Source, walk
@@ -19,6 +28,7 @@ from torchproof.records import Setting, Severity
 _COUNTERS = ast.Add | ast.Sub | ast.Mult
 # What torch says of an int attribute, if the object is a module.
 _HINT = "HINT: torch.compile considers integer attributes"
+_DYNAMIC_INT = Setting("dynamo.allow_unspec_int_on_nn_module", True)
 
 
 class ScalarArgument(Recompile):
@@ -54,11 +64,7 @@ class ScalarArgument(Recompile):
             )
         of_object = re.match(r"\w+(?:\[\d+\])?\.\w", guard.source)
         if of_object and not self.per_value(guard):
-            return (
-                f"store a tensor, torch.tensor({guard.expected}), in `{guard.source}`,"
-                " if the code that reads it takes one, and update it in place; or call"
-                f" {group.compiled} uncompiled"
-            )
+            return _tensor_in_attribute(guard, group)
         compiled_in = {event.data["guard"].expected for event in group.events}
         if self.per_value(guard) or len(compiled_in) > 1:
             return (
@@ -67,10 +73,9 @@ class ScalarArgument(Recompile):
                 " value before serving; if it only scales numbers, pass it as a"
                 " tensor argument"
             )
-        value = guard.source if "path" in group.data else guard.expected
         return (
             f"to avoid the recompile, pass `{guard.source}` as a tensor argument:"
-            f" torch.tensor({value}); a Python number costs one recompile and is"
+            f" torch.tensor({guard.source}); a Python number costs one recompile and is"
             " dynamic from then on"
         )
 
@@ -261,7 +266,7 @@ class AttributeChange(Recompile):
         self.calls += 1
 
     ## Good
-        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("calls", torch.tensor(0), persistent=False)   # in __init__
 
     ## Fix safety
     The values are the same. A tensor cannot decide a Python branch.
@@ -269,7 +274,7 @@ class AttributeChange(Recompile):
 
     code = "RC213"
     rewrites = ("state.outside_graph",)
-    settings = (Setting("dynamo.allow_unspec_int_on_nn_module", True),)
+    settings = (_DYNAMIC_INT,)
     causes = ("attribute",)
     changed_text = "the attribute `{guard.source}` changed ({seen})"
     cause_text = (
@@ -287,18 +292,7 @@ class AttributeChange(Recompile):
                 f" compiling, or compile a separate module for each value of {name}; if"
                 " it must change, warm up with each value"
             )
-        if _HINT not in guard.text:  # an object that is no module has no buffers
-            return (
-                f"make `{guard.source}` a tensor, torch.tensor({guard.expected}), and"
-                " update it in place; or update it outside the compiled function and"
-                " pass its value as an argument"
-            )
-        return (
-            f'make `{guard.source}` a tensor: self.register_buffer("{name}",'
-            f" torch.tensor({guard.expected})) and update it in place; or update it"
-            " outside the compiled function; to make int attributes of modules dynamic,"
-            " set torch._dynamo.config.allow_unspec_int_on_nn_module = True"
-        )
+        return _tensor_in_attribute(guard, group)
 
     def severity(self, group: EventGroup) -> Severity:
         # Int attributes of a module never become dynamic: each value recompiles.
@@ -311,14 +305,69 @@ class AttributeChange(Recompile):
         name = _counted(node, at)
         if name is None or not _is_integer(name, at):
             return
+        facts = attribute_facts(name, [str(at.source.path)], line=node.lineno)
         yield Match(
             node,
             cause=f"compiled code holds for one value of `self.{name}`, and each call"
             " changes it",
-            fix=f"count in a tensor (self.register_buffer({name!r},"
-            " torch.zeros((), dtype=torch.long)) and add_(1)), or count outside the"
-            " compiled function",
+            fix=assembled(
+                as_tensor(name, facts, None),
+                _updated_outside(f"self.{name}", facts),
+                _computed_outside(facts),
+            ),
         )
+
+
+def _tensor_in_attribute(guard: Guard, group: EventGroup) -> str:
+    """How to keep a number that changes in a tensor, or out of the compiled code."""
+    owner, _, name = guard.source.rpartition(".")
+    own = group.frame if owner == "self" else None
+    facts = attribute_facts(
+        name, user_files(group), line=own.line if own is not None else None
+    )
+    dtype = ", dtype=torch.float64" if is_float(guard.expected) else ""
+    is_dynamic = _HINT in guard.text and not _needs_constant(facts, group)
+    dynamic = setting(group, _DYNAMIC_INT)
+    return assembled(
+        as_tensor(name, facts, guard.expected),
+        Piece(
+            "make it a tensor before the first call: "
+            f"{guard.source} = torch.tensor({guard.source}{dtype})",
+            owner != "self" and facts.python_use is None and not facts.resets,
+        ),
+        _updated_outside(guard.source, facts),
+        Piece(dynamic.text, dynamic.when and is_dynamic),
+        _computed_outside(facts, when=not is_dynamic),
+        otherwise=f"pass the value of `{guard.source}` as an argument, as a tensor",
+    )
+
+
+def _updated_outside(source: str, facts: AttributeFacts) -> Piece:
+    return Piece(
+        f"update `{source}` outside the compiled function: nothing else there reads it",
+        not facts.is_read,
+    )
+
+
+def _computed_outside(facts: AttributeFacts, *, when: bool = True) -> Piece:
+    use = facts.python_use
+    if use is None:
+        return Piece("", when=False)
+    return Piece(
+        f"`{shorten(use.code)}` at line {use.line} needs the number itself: do that"
+        " outside the compiled function, and pass the result as a tensor",
+        when,
+    )
+
+
+def _needs_constant(facts: AttributeFacts, group: EventGroup) -> bool:
+    """Whether a use of the number makes each value a constant of the graph."""
+    use = facts.python_use
+    if use is None:
+        return False
+    listed = attribute_facts(use.indexed.rpartition(".")[2], user_files(group)).first
+    in_list = listed is not None and not listed.value.startswith("torch.")
+    return not use.indexed or in_list
 
 
 def _counted(node: ast.AugAssign | ast.Assign, at: Flow) -> str | None:
@@ -367,8 +416,7 @@ class GlobalValue(Recompile):
     causes = ("global",)
     changed_text = "the global `{guard.source}` changed ({seen})"
     fix_text = (
-        "pass `{guard.source}` as an argument, as a tensor if it changes often"
-        " (torch.tensor({guard.expected})), instead of reading the global in the"
+        "pass `{guard.source}` as an argument instead of reading the global in the"
         " compiled function"
     )
     nodes = (ast.AugAssign,)
@@ -376,13 +424,15 @@ class GlobalValue(Recompile):
     calls = 3
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
-        usual = super().remedy(guard, group)
         is_number = (guard.expected or "").lstrip("-")[:1].isdigit()
-        if guard.source.isidentifier() or not is_number:
-            return usual
-        return (
-            f"{usual}; where a library reads it, store a tensor there"
-            f" (`{guard.source} = torch.tensor({guard.expected})`), updated in place"
+        tensor = f"torch.tensor({guard.source})"
+        return assembled(
+            Piece(f"{super().remedy(guard, group)}; if it is a number, as {tensor}"),
+            Piece(
+                f"where a library reads it, store a tensor there: `{guard.source} ="
+                f" {tensor}`, updated in place",
+                is_number and not guard.source.isidentifier(),
+            ),
         )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:

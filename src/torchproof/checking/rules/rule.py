@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torchproof.checking.rules import keys, torch_pages
 from torchproof.checking.static.flow import Flow
+from torchproof.checking.static.line_facts import LineFacts, facts_at
 from torchproof.checking.static.source import Source
 from torchproof.records import (
     Event,
@@ -125,6 +126,14 @@ class EventGroup:
     @property
     def frame(self) -> Frame | None:
         return self.place.frame
+
+    @functools.cached_property
+    def line(self) -> LineFacts:
+        """What the source says about the code at the place."""
+        frame = self.frame
+        if frame is None:
+            return LineFacts()
+        return facts_at(frame.file, frame.line, self.expression)
 
     @property
     def expression(self) -> str:

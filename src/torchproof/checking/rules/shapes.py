@@ -6,11 +6,21 @@ import re
 from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.breaks import break_above, place_in_text
+from torchproof.checking.rules.advice import (
+    Piece,
+    assembled,
+    removed,
+    written_marks,
+)
+from torchproof.checking.rules.breaks import break_above, place_in_text, unbacked_mark
 from torchproof.checking.rules.errors import CompileError
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, stack
+from torchproof.checking.static.line_facts import WrittenMark
 from torchproof.observe import readable_source
 from torchproof.records import Event, Frame, Severity, place_of
+
+# Code that decides by a size, rather than computes with it.
+_DECIDES = r"[=!<>]=|[<>]|\b(if|assert|for|while|range)\b|%"
 
 
 class MarkedDimension(CompileError):
@@ -53,11 +63,24 @@ class MarkedDimension(CompileError):
 
     def fix(self, group: EventGroup) -> str:
         name, dim, _ = _marked(group)
-        return (
-            f"remove the branch on the size at `{group.expression}`, or replace"
-            f" mark_dynamic with torch._dynamo.maybe_mark_dynamic({name}, {dim}), which"
-            " recompiles instead of raising an error"
+        maybe = f"torch._dynamo.maybe_mark_dynamic({name}, {dim})"
+        mark = _own_mark(group, name, dim)
+        return assembled(
+            Piece(removed(mark) if mark else "remove the mark_dynamic of that size"),
+            Piece(f"write {maybe} instead, which recompiles and raises no error"),
+            Piece(
+                f"remove the branch on the size at `{group.expression}`",
+                re.search(_DECIDES, group.expression) is not None,
+            ),
         )
+
+
+def _own_mark(group: EventGroup, name: str, dim: str) -> WrittenMark | None:
+    """The user's line that marks a size; None if several may be meant."""
+    hard = [mark for mark in written_marks(group) if mark.how == "mark_dynamic"]
+    same = [m for m in hard if m.tensor == name and int(dim) in m.dimensions]
+    found = same or hard
+    return found[0] if len(found) == 1 or same else None
 
 
 def _marked(group: EventGroup) -> tuple[str, str, str]:
@@ -102,11 +125,16 @@ class UnbackedBranch(CompileError):
         "Unsupported",
     )
     pattern = r"guard on data-dependent expression|GuardOnDataDependent"
-    fix_text = (
-        "assert the condition at `{at.expression}` with torch._check(...), or make the"
-        " branch part of the graph with torch.cond or torch.where; inside operators use"
-        " guard_or_false"
-    )
+
+    def fix(self, group: EventGroup) -> str:
+        what = group.expression
+        return unbacked_mark(group) or assembled(
+            Piece(
+                f"assert the condition at `{what}` with torch._check(...), if it always"
+                " holds"
+            ),
+            Piece("make the branch part of the graph with torch.cond or torch.where"),
+        )
 
     def short(self, group: EventGroup) -> str:
         guard = re.search(
@@ -162,9 +190,7 @@ class QuietSpecialisation(Rule):
             if place.frame is None or event.compile_id in failed:
                 continue
             is_own_line = event.frames[-1].line == place.frame.line
-            decides = re.search(
-                r"[=!<>]=|[<>]|\b(if|assert|for|while|range)\b|%", place.frame.code
-            )
+            decides = re.search(_DECIDES, place.frame.code)
             if not (_is_marked(event) or (is_own_line and decides)):
                 continue
             key = (place.frame.file, place.frame.line, tuple(event.data["sources"]))
@@ -180,10 +206,12 @@ class QuietSpecialisation(Rule):
                 " become constants, and so do the sizes combined with them"
             )
         if group.place.owner == "library":
-            return (
-                f"`{what}` is not in your code: keep {_sizes(group)} the same in every"
-                " call, by padding or with drop_last=True in a DataLoader, and do not"
-                " mark it dynamic"
+            return assembled(
+                Piece(self._unmarked(group)),
+                Piece(
+                    f"`{what}` is not in your code: keep {_sizes(group)} the same in"
+                    " every call, by padding or with drop_last=True in a DataLoader"
+                ),
             )
         if re.search(r"\b(for|range)\b", what):
             return (
@@ -191,11 +219,26 @@ class QuietSpecialisation(Rule):
                 " over the dimension, use torch.while_loop or scan, or treat the size"
                 " as static and pad"
             )
-        return (
-            f"change the code that fixes the size at `{what}`: slice the other tensor"
-            " to it (table[:n]), move the decision outside the compiled function, or"
-            " accept a static size and drop mark_dynamic"
+        decides = re.search(_DECIDES, what) is not None
+        return assembled(
+            Piece(
+                f"move the decision at `{what}` outside the compiled function", decides
+            ),
+            Piece(
+                f"change the code that fixes the size at `{what}`: slice the other"
+                " tensor to it (table[:n])",
+                not decides,
+            ),
+            Piece(self._unmarked(group)),
         )
+
+    def _unmarked(self, group: EventGroup) -> str:
+        """The edit that removes the mark of a size that cannot be dynamic."""
+        for mark in written_marks(group) if _is_marked(group.first) else ():
+            for name, dim in sizes_of(group):
+                if mark.tensor == name and dim in mark.dimensions:
+                    return removed(mark)
+        return ""
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
         data = group.data

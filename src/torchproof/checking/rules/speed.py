@@ -11,10 +11,13 @@ from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.advice import Piece, assembled, setting
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
+from torchproof.checking.static.compiled import WITH_GRAPHS
 from torchproof.records import (
     Event,
     Finding,
+    Setting,
     Severity,
     definition,
     original_name,
@@ -410,11 +413,6 @@ class MoreMemory(Speed):
     code = "SP521"
     kind = "memory"
     reference = torch_pages.MEMORY
-    fix_text = (
-        "if memory is short, compile without CUDA graphs (mode='default'), pad inputs"
-        " to a few sizes, or compile only the repeated blocks; measure each option with"
-        " `torchproof bench`"
-    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -439,6 +437,17 @@ class MoreMemory(Speed):
             return "CUDA graphs keep their own pool of memory for each recorded size"
         return "compiled code keeps memory at its peak that eager has freed by then"
 
+    def fix(self, group: EventGroup) -> str:
+        mode = group.facts.compile_arguments.get("mode", "")
+        graphs = mode in WITH_GRAPHS or "overhead" in str(group.data.get("strategy"))
+        return assembled(
+            Piece("compile without CUDA graphs (mode='default')", graphs),
+            Piece("pad inputs to a few sizes", graphs),
+            Piece(
+                "compile only the repeated blocks; measure it with `torchproof bench`"
+            ),
+        )
+
     def severity(self, group: EventGroup) -> Severity:
         twice = group.data["compiled_bytes"] >= 2 * group.data["eager_bytes"]
         return "high" if twice else "medium"
@@ -456,7 +465,7 @@ class ShapeSweep(Speed):
         torch.compile(model, dynamic=False)      # and batches of 4, 8, 6, 10
 
     ## Good
-        torch._dynamo.mark_dynamic(x, 0)         # before the first call
+        torch._dynamo.maybe_mark_dynamic(x, 0)   # before the first call
 
     ## Fix safety
     The values are the same up to rounding. A kernel for any size can be slower than one
@@ -503,14 +512,14 @@ class ShapeSweep(Speed):
         dimension = group.data["dimension"]
         axis = {"batch": "0", "sequence": "1"}.get(dimension, "d")
         if len(group.extra["storm"]) <= 1:
-            return (
-                f"warm up with each {dimension} size that you serve, or mark the"
-                f" dimension with torch._dynamo.mark_dynamic(x, {axis}) before the"
-                " first call"
-            )
-        return (
-            f"mark the {dimension} dimension with torch._dynamo.mark_dynamic(x, {axis})"
-            " before the first call, compile with dynamic=True, or pad to a few sizes"
+            return f"warm up with each {dimension} size that you serve"
+        return assembled(
+            Piece(
+                f"mark the {dimension} dimension of each input before the first call:"
+                f" torch._dynamo.maybe_mark_dynamic(x, {axis})"
+            ),
+            setting(group, Setting("compile.dynamic", True)),
+            Piece("pad to a few sizes"),
         )
 
     def severity(self, group: EventGroup) -> Severity:

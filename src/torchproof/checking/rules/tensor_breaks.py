@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.breaks import GraphBreak, own_hints
+from torchproof.checking.rules.advice import Piece, assembled
+from torchproof.checking.rules.breaks import GraphBreak, move_out, own_hints
 from torchproof.checking.rules.rule import EventGroup, Fixed, Match
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
@@ -63,10 +64,11 @@ class RecurrentModule(GraphBreak):
         module = _recurrent(group)
         return (
             f"keep {module} outside the compiled region: compile the layers before and"
-            f" after it, and call `{group.expression}` between them; or set"
-            " torch._dynamo.config.allow_rnn = True (experimental; it unrolls the"
-            " sequence)"
+            f" after it, and call `{group.expression}` between them"
         )
+
+    def helps(self, group: EventGroup) -> Iterator[tuple[Setting, str]]:
+        yield self.settings[0], " (experimental; it unrolls the sequence)"
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)
@@ -76,8 +78,7 @@ class RecurrentModule(GraphBreak):
                 cause=f"{at.quote(node)} calls a recurrent module, which tracing leaves"
                 " out, with the whole function around it",
                 fix="compile the layers before and after it, and call it uncompiled"
-                " between them; or set torch._dynamo.config.allow_rnn = True"
-                " (experimental, unrolls the sequence)",
+                " between them",
             )
 
 
@@ -119,13 +120,20 @@ class AutogradCall(GraphBreak):
     )
     fix_text = (
         "move `{at.expression}` outside the compiled function and compile the forward"
-        " only (its backward is compiled with it); for gradients as values use"
-        " torch.func.grad, or set torch._dynamo.config.trace_autograd_ops = True for"
-        " autograd.grad"
+        " only: its backward is compiled with it"
     )
     nodes = (ast.Call,)
     rewrites = ("host_parts.after_graph",)
     settings = (Setting("dynamo.trace_autograd_ops", True),)
+
+    def pieces(self, group: EventGroup) -> tuple[Piece, ...]:
+        as_values = "autograd.grad" in group.expression
+        functional = Piece("compute the gradients with torch.func.grad", as_values)
+        return (*super().pieces(group), functional)
+
+    def helps(self, group: EventGroup) -> Iterator[tuple[Setting, str]]:
+        if "autograd.grad" in group.expression:
+            yield self.settings[0], ""
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)
@@ -227,12 +235,15 @@ class TensorInternals(GraphBreak):
     )
 
     def change(self, group: EventGroup) -> str:
-        hints = own_hints(group)
-        moved = (
-            f"do `{group.expression}` outside the compiled function, before you pass"
-            " the tensor in"
+        hints, what = own_hints(group), f"`{group.expression}`"
+        return assembled(
+            Piece(
+                f"do {what} before the compiled call, and pass the tensor in",
+                group.line.from_arguments,
+            ),
+            Piece(hints, bool(hints)),
+            otherwise=move_out(group),
         )
-        return f"{moved}; or {hints[:1].lower()}{hints[1:]}" if hints else moved
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call | ast.Assign)

@@ -7,13 +7,16 @@ import re
 from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.breaks import GraphBreak
+from torchproof.checking.rules.advice import Piece, assembled, has_setting, moved_out
+from torchproof.checking.rules.breaks import GraphBreak, is_of_size
 from torchproof.checking.rules.rule import EventGroup, Match
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
+from torchproof.checking.static.line_facts import parsed
 from torchproof.records import Setting, blame
 
 _CASTS = {"int", "float", "bool", "complex", "range"}
+_CAPTURE = "torch._dynamo.config.capture_scalar_outputs"
 # Functions of math that take a sequence instead of a number.
 _SEQUENCES = {"math.prod", "math.fsum", "math.dist", "math.sumprod"}
 # Functions of torch and methods of a tensor whose arguments are sizes.
@@ -22,10 +25,7 @@ _SIZED_METHODS = {"view", "reshape", "expand", "repeat", "new_zeros", "new_ones"
 _SIZED_BY_VALUES = words(
     "nonzero argwhere unique unique_consecutive masked_select bincount"
 )
-_COMPARISON = (
-    "keep the comparison a tensor, torch.isclose(a, b).all(), and choose with"
-    " torch.where; or decide outside the compiled function"
-)
+_COMPARISONS = ("equal", "allclose", "is_nonzero")  # they return a bool
 _ONE_HOT = ("torch.nn.functional.one_hot", "torch.one_hot")
 # A statement that tests its expression.
 _WHOLE = re.compile(r"^(?:if|elif|while|assert)\s+(.+?):?$")
@@ -121,16 +121,16 @@ class TensorToPython(GraphBreak):
         tensor = re.sub(r"\.(item|tolist|numpy)\(\)", "", expression)
         tensor = re.sub(r"^(?:int|float|bool)\((.*)\)$", r"\1", tensor)
         if "numpy" in expression:
-            return (
-                f"use torch operations on `{tensor}` instead of numpy, or move the"
-                " numpy part outside the compiled function"
+            torch_only = f"use torch operations on `{tensor}` instead of numpy"
+            return assembled(
+                Piece(torch_only), *moved_out(group, f"`{group.expression}`")
             )
         if counted := re.search(r"torch\.arange\(([^=]*)\)\.tolist\(\)$", expression):
             return f"write list(range({counted[1]})): it needs no tensor"
         if "tolist" in expression:
-            return (
-                f"pass lengths as Python ints instead of computing `{expression}` in"
-                " the graph"
+            return assembled(
+                *moved_out(group, f"`{expression}`"),
+                Piece(f"keep `{tensor}` a tensor: drop .tolist()"),
             )
         if called := _IN_TORCH.search(expression):
             return (
@@ -138,16 +138,13 @@ class TensorToPython(GraphBreak):
             )
         return _without_conversion(expression, tensor)
 
-    def setting(self, group: EventGroup) -> str:
+    def helps(self, group: EventGroup) -> Iterator[tuple[Setting, str]]:
         in_python = re.search(
             r"numpy|torch\.arange\(([^=]*)\)\.tolist\(\)$", group.expression
         )
-        if in_python or _IN_TORCH.search(group.expression):
-            return ""
-        return "torch._dynamo.config.capture_scalar_outputs = True"
-
-    def caution(self, group: EventGroup) -> str:
-        return " (and torch._check the range of a value that becomes a size)"
+        if not in_python and not _IN_TORCH.search(group.expression):
+            note = " (and torch._check the range of a value that becomes a size)"
+            yield self.settings[0], note
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         if isinstance(node, ast.Call):
@@ -280,14 +277,13 @@ class TensorBranch(GraphBreak):
                 " use torch._assert_async(condition), or check outside the compiled"
                 " function"
             )
-        if "allclose" in group.expression or "torch.equal" in group.expression:
-            return _COMPARISON
+        if re.search(rf"\b({'|'.join(_COMPARISONS)})\(", group.expression):
+            return _compared(group)
         if _about_sizes(group):
             return (
                 f"`{_condition(group)}` depends on a size that is known only at run"
-                " time: assert it with torch._check, use torch.cond, mask instead of"
-                " branching (torch.where), or mark the dimension with mark_dynamic"
-                " instead of mark_unbacked"
+                " time: assert it with torch._check, use torch.cond, or mask instead of"
+                " branching (torch.where)"
             )
         if statement == "while":
             return (
@@ -303,6 +299,11 @@ class TensorBranch(GraphBreak):
             return (
                 f"`{_condition(group)}` only guards a raise: check outside the compiled"
                 " function, or let the graph check it with torchproof.raise_if"
+            )
+        if has_setting(group, _CAPTURE, value=True) and _is_symbol(group):
+            return (
+                f"the numbers in `{_condition(group)}` are captured from tensors: keep"
+                " them tensors (drop .item()), and choose with torch.where"
             )
         return (
             f"compute both sides and choose with torch.where({_tensor_test(group)}, a,"
@@ -322,7 +323,7 @@ class TensorBranch(GraphBreak):
             yield Match(test, message, fix=_operator_fix(node))
 
     def _comparisons(self, node: ast.Call, at: Flow) -> Iterator[Match]:
-        dotted, fix = at.dotted(node.func) or "", _COMPARISON
+        dotted, fix = at.dotted(node.func) or "", ""
         if dotted in ("any", "all"):
             fix = (
                 f"keep the test a tensor, torch.{dotted}(x), and choose with"
@@ -333,9 +334,49 @@ class TensorBranch(GraphBreak):
                 kind.is_tensor or kind is Kind.TENSORS for kind in arguments
             )
         else:
-            gives_bool = at.called(node) in ("equal", "allclose", "is_nonzero")
+            gives_bool = at.called(node) in _COMPARISONS
         if gives_bool:
             yield Match(node, fix=fix)
+
+
+def _as_tensor(text: str) -> str:
+    """A comparison that returns a tensor, for one that returns a bool."""
+    for node in ast.walk(parsed(text) or ast.Constant(None)):
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        owner, _, name = called.rpartition(".")
+        if not isinstance(node, ast.Call) or name not in _COMPARISONS:
+            continue
+        given = [*([owner] if owner != "torch" else []), *map(ast.unparse, node.args)]
+        if name == "is_nonzero" and given:
+            return f"{given[0]} != 0"
+        if name == "equal" and len(given) == 2:
+            return f"({given[0]} == {given[1]}).all()"
+        given += [f"{k.arg}={ast.unparse(k.value)}" for k in node.keywords]
+        return f"torch.isclose({', '.join(given)}).all()"
+    return "(a == b).all()" if "equal(" in text else "torch.isclose(a, b).all()"
+
+
+def _compared(group: EventGroup) -> str:
+    """What to write instead of a comparison that returns a bool."""
+    tensor, line = _as_tensor(_condition(group)), group.line
+    shapes = ", if their shapes are always equal" if " == " in tensor else ""
+    return assembled(
+        Piece(
+            f"compute both sides and choose with torch.where({tensor}, ...){shapes}",
+            line.is_test or not line.is_readable,
+        ),
+        Piece(
+            f"keep it a tensor, {tensor}{shapes}, and choose with torch.where where it"
+            " is tested",
+            line.is_readable and not line.is_test and not line.is_unused,
+        ),
+        *moved_out(group, f"`{_condition(group)}`"),
+    )
+
+
+def _is_symbol(group: EventGroup) -> bool:
+    said = f"{group.data.get('explanation')} {group.data.get('context')}"
+    return re.search(r"\bu\d+\b|SymNode|SymBool|SymInt", said) is not None
 
 
 def _tests(node: ast.AST, at: Flow) -> list[ast.expr]:
@@ -398,8 +439,7 @@ def _operator_fix(node: ast.AST) -> str:
 
 
 def _about_sizes(group: EventGroup) -> bool:
-    sizes = r"\.shape|\.size\(|\.numel\(|\.dim\(|len\("
-    return re.search(sizes, _condition(group)) is not None
+    return is_of_size(_condition(group))
 
 
 def _statement(group: EventGroup) -> str:
@@ -508,10 +548,9 @@ class DataDependentShape(GraphBreak):
         fixed = next(f for name, f in _FIXED_SIZES if re.search(name, group.expression))
         return fixed.format(group.expression)
 
-    def setting(self, group: EventGroup) -> str:
-        if re.search("one_hot|repeat_interleave", group.expression):
-            return ""
-        return "torch._dynamo.config.capture_dynamic_output_shape_ops = True"
+    def helps(self, group: EventGroup) -> Iterator[tuple[Setting, str]]:
+        if not re.search("one_hot|repeat_interleave", group.expression):
+            yield self.settings[0], ""
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call | ast.Subscript | ast.AugAssign)

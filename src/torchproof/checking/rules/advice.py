@@ -1,0 +1,161 @@
+"""Assembles the advice of a finding from pieces, each with its precondition.
+
+A piece that does not apply to this source, or to what is in force in this run, is left
+out. If no piece applies, the advice says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchproof.checking.rules.rule import EventGroup, sentence
+from torchproof.checking.static.attribute_facts import AttributeFacts
+from torchproof.checking.static.line_facts import WrittenMark, marks_in, sets
+from torchproof.records import Frame, Setting, cells, shown_briefly, whose
+
+NO_EDIT = "no edit of this code is known that removes it"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One way to remove a finding; `when` is its precondition."""
+
+    text: str
+    when: bool = True
+
+
+def assembled(*pieces: Piece, otherwise: str = NO_EDIT) -> str:
+    """The pieces that apply, as one text."""
+    texts = [piece.text for piece in pieces if piece.when and piece.text]
+    texts = [texts[0], *map(sentence, texts[1:])] if texts else []
+    return "; or ".join(dict.fromkeys(texts)) or otherwise
+
+
+# -- what the program has already ------------------------------------------------------
+
+
+def has_setting(group: EventGroup, name: str, value: object) -> bool:
+    """Whether a setting has this value, in force when the code was compiled or written.
+
+    Of a setting that is a set of functions, `value` is the name of one.
+    """
+    in_force = group.facts.observation.settings.get(name)
+    if isinstance(value, str):
+        short = value.rpartition(".")[2]
+        in_set = isinstance(in_force, str) and f" {short}" in in_force
+        return in_set or any(sets(file, name, short) for file in user_files(group))
+    if name in group.facts.observation.settings and in_force == value:
+        return True
+    return any(sets(file, name, repr(value)) for file in user_files(group))
+
+
+def has_fullgraph(group: EventGroup) -> bool:
+    """Whether a torch.compile of the program has fullgraph=True.
+
+    A trace does not record its arguments.
+    """
+    wrappers = group.facts.events("wrapper")
+    return not wrappers or any(
+        w.data["arguments"].get("fullgraph") == "True" for w in wrappers
+    )
+
+
+def setting(group: EventGroup, each: Setting, note: str = "") -> Piece:
+    """Sets a setting of the compiler, unless the program has it."""
+    kind, _, name = each.name.partition(".")
+    if kind == "compile":
+        given = group.facts.compile_arguments.get(name)
+        return Piece(f"{each.code}{note}", given != str(each.value))
+    full = f"torch._{kind}.config.{name}"
+    verb = "" if isinstance(each.value, str) else "set "  # `SET.add(function)`
+    return Piece(f"{verb}{each.code}{note}", not has_setting(group, full, each.value))
+
+
+def user_files(group: EventGroup) -> Iterator[str]:
+    """The user's files around a finding: its place, its callers, what compiled it."""
+    wrappers = group.facts.events("wrapper")
+    frames: list[Frame | None] = [group.frame, group.first.function]
+    frames += [*group.first.frames, *group.first.callers]
+    frames += [frame for each in wrappers for frame in each.frames]
+    files = [frame.file for frame in frames if frame is not None]
+    if call := group.data.get("entry_call"):
+        files.append(call.file)
+    yield from dict.fromkeys(file for file in files if whose(file) == "user")
+
+
+def written_marks(group: EventGroup) -> list[WrittenMark]:
+    """The marks of sizes in the user's files."""
+    return [mark for file in user_files(group) for mark in marks_in(file)]
+
+
+def removed(*marks: WrittenMark) -> str:
+    """The edit that removes marks; empty without any."""
+    places = [
+        f"{cells.place(shown_briefly(mark.file), mark.line)} (`{mark.code}`)"
+        for mark in marks
+    ]
+    return f"remove the mark at {' and at '.join(places)}" if places else ""
+
+
+# -- pieces that several rules use -----------------------------------------------------
+
+
+def moved_out(group: EventGroup, what: str) -> tuple[Piece, ...]:
+    """Ways to take code out of the compiled function."""
+    line = group.line
+    return (
+        Piece(
+            f"compute {what} before the compiled call and pass the result in",
+            line.from_arguments and not line.is_unused,
+        ),
+        Piece(
+            f"return what {what} needs, and do it after the compiled call",
+            line.is_returned and not line.from_arguments,
+        ),
+        Piece(
+            f"put {what} under `if not torch.compiler.is_compiling():`, if compiled"
+            " calls may go without it",
+            line.is_unused,
+        ),
+    )
+
+
+def disabled(what: str) -> str:
+    """What is left if nothing removes a break."""
+    return (
+        f"put {what} in a function marked @torch.compiler.disable: the break stays,"
+        " as an intended one"
+    )
+
+
+# -- attributes ------------------------------------------------------------------------
+
+
+def as_tensor(name: str, facts: AttributeFacts, observed: str | None) -> Piece:
+    """Replaces the number in an attribute by a tensor, where its first value is set.
+
+    `observed` is a value that a guard saw: only its type counts.
+    """
+    first = facts.first
+    if first is None or not first.in_method:
+        return Piece("", when=False)
+    exact = first.kind is float or (first.kind is None and is_float(observed))
+    dtype = ", dtype=torch.float64" if exact else ""
+    tensor = f"torch.tensor({first.value}{dtype})"
+    line = f"self.{name} = {tensor}"
+    if first.in_module:
+        line = f'self.register_buffer("{name}", {tensor}, persistent=False)'
+    at = cells.place(shown_briefly(first.file), first.line)
+    edits = [f"write `{line}` instead of `{first.statement}` at {at}"]
+    edits += [
+        f"`{reset.target}.fill_({reset.value})` instead of `{reset.statement}` at line"
+        f" {reset.line}"
+        for reset in facts.resets
+    ]
+    return Piece(" and ".join(edits), facts.python_use is None)
+
+
+def is_float(text: str | None) -> bool:
+    """Whether the text of a number is that of a float."""
+    return any(mark in (text or "") for mark in (".", "e", "inf", "nan"))

@@ -1,0 +1,337 @@
+"""What the source does with an attribute: where its first value comes from, its uses.
+
+A guard knows the value that an attribute had when it failed. Advice needs the value
+that the program begins with, and whether a tensor can take the number's place.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torchproof.records import tree_of
+
+_ARITHMETIC = ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow
+_DEEPEST = 3  # local variables that are followed, one from another
+# Functions that need a plain number, also if it is part of a computed value.
+_CONVERSIONS = {"int", "float", "bool", "str", "range", "len", "format", "hash"}
+_STARTS = ("__init__", "__post_init__")
+_PASSES = ast.keyword | ast.Tuple | ast.List | ast.Starred | ast.Expr | ast.Compare
+
+
+@dataclass(frozen=True)
+class FirstValue:
+    """The statement that gives an attribute its first value."""
+
+    file: str
+    line: int
+    statement: str
+    value: str  # source text, such as `0` or the name of a parameter
+    # The type of the value: int, float or bool; None if the source does not show it.
+    kind: type | None
+    in_method: bool  # assigned to `self` in __init__, else in the body of the class
+    in_module: bool  # the class is an nn.Module, as its bases show
+
+
+@dataclass(frozen=True)
+class PythonUse:
+    """A use of an attribute that needs a plain Python value."""
+
+    line: int
+    code: str
+    indexed: str = ""  # what the value indexes: `self.table` of `self.table[self.pos]`
+
+
+@dataclass(frozen=True)
+class Reset:
+    """A statement that gives an attribute another number: `self.pos = 0`."""
+
+    line: int
+    statement: str
+    target: str
+    value: str
+
+
+@dataclass(frozen=True)
+class AttributeFacts:
+    """The first value of an attribute, and how the code of its class uses it."""
+
+    first: FirstValue | None = None
+    python_use: PythonUse | None = None
+    is_read: bool = True  # by more than the statements that change it
+    resets: tuple[Reset, ...] = ()
+
+
+def attribute_facts(
+    name: str, files: Iterable[str], *, line: int | None = None
+) -> AttributeFacts:
+    """The facts about `self.NAME`, or `OBJECT.NAME`.
+
+    `line` is a line of the class, in the first of the files; without one, the only
+    class of the files that sets the attribute is taken.
+    """
+    places = [(file, tree_of(file)) for file in dict.fromkeys(files)]
+    found = [(file, cls) for file, tree in places for cls in _classes(tree)]
+    if line is not None and places:
+        inside = [
+            c for c in _classes(places[0][1]) if c.lineno <= line <= (c.end_lineno or 0)
+        ]
+        lineage = _lineage(inside[-1:], {c.name: c for _, c in found})
+        found = [(f, c) for cls in lineage for f, c in found if c is cls]
+    firsts = [first for f, c in found for first in _first_values(f, c, name)]
+    if line is not None:  # the nearest class decides
+        owner = next((c for f, c in found if list(_first_values(f, c, name))), None)
+        firsts = [v for f, c in found if c is owner for v in _first_values(f, c, name)]
+    first = firsts[0] if len(firsts) == 1 else None
+    uses = [u for _, tree in places for u in _uses(tree, name)]
+    python = next((p for use in uses if (p := _python_use(use)) is not None), None)
+    resets = tuple(reset for use in uses if (reset := _reset(use)) is not None)
+    is_read = any(not use.changes and not _is_store(use) for use in uses)
+    return AttributeFacts(first, python, is_read, resets)
+
+
+def _classes(tree: ast.Module) -> list[ast.ClassDef]:
+    """The classes of a file, outer ones first."""
+    return [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+def _lineage(
+    classes: list[ast.ClassDef], named: dict[str, ast.ClassDef]
+) -> list[ast.ClassDef]:
+    """A class and its bases, as far as the files contain them."""
+    lineage: list[ast.ClassDef] = []
+    pending = list(classes)
+    while pending:
+        cls = pending.pop(0)
+        if cls not in lineage:
+            lineage.append(cls)
+            bases = (ast.unparse(base).rpartition(".")[2] for base in cls.bases)
+            pending += [named[base] for base in bases if base in named]
+    return lineage
+
+
+def _first_values(file: str, cls: ast.ClassDef, name: str) -> Iterator[FirstValue]:
+    """What __init__ assigns; else the default in the body of the class."""
+    methods = [n for n in cls.body if isinstance(n, ast.FunctionDef)]
+    starts = [m for m in methods if m.name in _STARTS]
+    own = [
+        _value_of(file, node, cls, start)
+        for start in starts
+        for node in ast.walk(start)
+        if _assigns(node, f"self.{name}")
+    ]
+    if own:
+        yield from own
+        return
+    for node in cls.body:
+        if _assigns(node, name):
+            yield _value_of(file, node, cls, None)
+
+
+def _assigns(node: ast.AST, target: str) -> bool:
+    if isinstance(node, ast.Assign):
+        return [ast.unparse(t) for t in node.targets] == [target]
+    is_set = isinstance(node, ast.AnnAssign) and node.value is not None
+    return is_set and ast.unparse(node.target) == target  # type: ignore[attr-defined]
+
+
+def _value_of(
+    file: str, node: ast.AST, cls: ast.ClassDef, method: ast.FunctionDef | None
+) -> FirstValue:
+    assert isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+    return FirstValue(
+        file,
+        node.lineno,
+        ast.unparse(node),
+        ast.unparse(node.value),
+        _type_of(node.value) or _type_of_parameter(node.value, method),
+        in_method=method is not None,
+        in_module=any(ast.unparse(base).endswith("Module") for base in cls.bases),
+    )
+
+
+def _type_of(node: ast.expr | None) -> type | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        node = node.operand
+    value = node.value if isinstance(node, ast.Constant) else None
+    return type(value) if type(value) in (int, float, bool) else None
+
+
+def _type_of_parameter(value: ast.expr, method: ast.FunctionDef | None) -> type | None:
+    """The type of the annotation or default of a parameter with this name."""
+    if method is None or not isinstance(value, ast.Name):
+        return None
+    arguments = method.args
+    placed = [*arguments.posonlyargs, *arguments.args]
+    defaults: list[ast.expr | None] = [None] * (len(placed) - len(arguments.defaults))
+    defaults += arguments.defaults
+    pairs = [
+        *zip(placed, defaults, strict=True),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
+    for parameter, default in pairs:
+        if parameter.arg == value.id:
+            written = parameter.annotation
+            named = written.id if isinstance(written, ast.Name) else ""
+            known = {"int": int, "float": float, "bool": bool}
+            return known.get(named) or _type_of(default)
+    return None
+
+
+# -- uses ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Use:
+    """An expression that reads the attribute, with the nodes around it."""
+
+    node: ast.expr
+    around: tuple[ast.AST, ...]  # the innermost last
+
+    @property
+    def statement(self) -> ast.stmt | None:
+        return next((n for n in reversed(self.around) if isinstance(n, ast.stmt)), None)
+
+    @property
+    def changes(self) -> bool:
+        """Whether the statement only updates the attribute: `self.n = self.n + 1`."""
+        statement, text = self.statement, ast.unparse(self.node)
+        if isinstance(statement, ast.AugAssign):
+            return ast.unparse(statement.target) == text
+        if isinstance(statement, ast.Assign):
+            return [ast.unparse(t) for t in statement.targets] == [text]
+        return False
+
+
+def _uses(tree: ast.Module, name: str) -> list[_Use]:
+    """The reads of `.NAME` in functions, and the assignments, but for __init__."""
+    uses: list[_Use] = []
+
+    def walk(node: ast.AST, around: tuple[ast.AST, ...]) -> None:
+        if isinstance(node, ast.FunctionDef) and node.name in _STARTS:
+            return
+        if isinstance(node, ast.Attribute) and node.attr == name:
+            inside = any(isinstance(n, ast.FunctionDef) for n in around)
+            if inside or isinstance(node.ctx, ast.Store):
+                uses.append(_Use(node, around))
+        for child in ast.iter_child_nodes(node):
+            walk(child, (*around, node))
+
+    walk(tree, ())
+    return uses
+
+
+def _python_use(
+    use: _Use, depth: int = 0, *, computed: bool = False
+) -> PythonUse | None:
+    """The place where a tensor could not replace the number; None if there is none.
+
+    `computed`: the value may hold a tensor by then, which a call may take.
+    """
+    if _is_store(use):
+        return None if _is_update(use) or _reset(use) else _at(use.around)
+    node: ast.AST = use.node
+    for at in range(len(use.around) - 1, -1, -1):
+        parent = use.around[at]
+        if isinstance(parent, ast.BinOp) and isinstance(parent.op, _ARITHMETIC):
+            other = parent.right if parent.left is node else parent.left
+            computed = computed or not _is_number(other)
+        elif isinstance(parent, ast.AugAssign) and isinstance(parent.op, _ARITHMETIC):
+            return _followed(parent, parent.target, use, depth, computed=True)
+        elif isinstance(parent, ast.Assign):
+            return _followed(parent, parent.targets[-1], use, depth, computed=computed)
+        elif computed and _takes_tensors(parent, node):
+            return None
+        elif not (computed and isinstance(parent, _PASSES)) and not _negates(parent):
+            return _at(use.around[: at + 1])
+        node = parent
+    return None
+
+
+def _is_store(use: _Use) -> bool:
+    return isinstance(use.node.ctx, ast.Store)  # type: ignore[attr-defined]
+
+
+def _reset(use: _Use) -> Reset | None:
+    statement = use.statement
+    if not _is_store(use) or not isinstance(statement, ast.Assign):
+        return None
+    if len(statement.targets) > 1 or _type_of(statement.value) is None:
+        return None
+    target, value = ast.unparse(use.node), ast.unparse(statement.value)
+    return Reset(statement.lineno, ast.unparse(statement), target, value)
+
+
+def _is_update(use: _Use) -> bool:
+    """Whether an assignment computes the new value from the old one."""
+    statement, text = use.statement, ast.unparse(use.node)
+    if isinstance(statement, ast.AugAssign):
+        return isinstance(statement.op, _ARITHMETIC)
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    return isinstance(value, ast.BinOp) and any(
+        ast.unparse(part) == text for part in (value.left, value.right)
+    )
+
+
+def _takes_tensors(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether the code around a value works if it is a tensor."""
+    if isinstance(parent, ast.Call):
+        named = parent.func.id if isinstance(parent.func, ast.Name) else ""
+        return named not in _CONVERSIONS
+    if isinstance(parent, ast.Attribute | ast.Subscript):
+        return parent.value is node
+    return isinstance(parent, ast.Return)
+
+
+def _negates(node: ast.AST) -> bool:
+    return isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not)
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Whether an operand is a plain number, as far as its own text shows."""
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left) and _is_number(node.right)
+    text = ast.unparse(node)
+    return (
+        isinstance(node, ast.Constant) or ".shape[" in text or text.startswith("len(")
+    )
+
+
+def _at(around: Sequence[ast.AST]) -> PythonUse:
+    """The innermost whole expression or statement."""
+    node = next(n for n in reversed(around) if isinstance(n, ast.expr | ast.stmt))
+    code = ast.unparse(node).split("\n")[0].removesuffix(":")
+    indexed = ast.unparse(node.value) if isinstance(node, ast.Subscript) else ""
+    return PythonUse(node.lineno, code, indexed)
+
+
+def _followed(
+    assignment: ast.stmt, target: ast.expr, use: _Use, depth: int, *, computed: bool
+) -> PythonUse | None:
+    """A Python use of the variable that an expression is assigned to."""
+    if ast.unparse(target) == ast.unparse(use.node):
+        return None
+    function = next(
+        (n for n in reversed(use.around) if isinstance(n, ast.FunctionDef)), None
+    )
+    if not isinstance(target, ast.Name) or depth >= _DEEPEST or function is None:
+        return None if computed else _at([assignment])
+    for later in _uses_of_variable(function, target.id, assignment.lineno):
+        found = _python_use(later, depth + 1, computed=computed)
+        if found is not None:
+            return found
+    return None
+
+
+def _uses_of_variable(
+    function: ast.FunctionDef, name: str, after: int
+) -> Iterator[_Use]:
+    def walk(node: ast.AST, around: tuple[ast.AST, ...]) -> Iterator[_Use]:
+        read = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        if read and node.id == name and node.lineno > after:  # type: ignore[attr-defined]
+            yield _Use(node, around)  # type: ignore[arg-type]
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, (*around, node))
+
+    yield from walk(function, ())

@@ -1,0 +1,227 @@
+"""What the source says about a line: facts that decide whether advice applies to it.
+
+Also finds the settings of the compiler and the marks of sizes that a file has already.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchproof.records import tree_of
+
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_WITH = ast.With | ast.AsyncWith
+_LOOPS = ast.For | ast.AsyncFor | ast.While
+_MARKS = {"mark_dynamic", "maybe_mark_dynamic", "mark_unbacked"}
+_CONFIG = re.compile(r"(?:torch\.)?(?:_dynamo|_inductor|compiler)\.config\b|\bconfig\b")
+
+
+@dataclass(frozen=True)
+class LineFacts:
+    """What holds for the code at a line; nothing, if the file cannot be read."""
+
+    is_readable: bool = False
+    is_unused: bool = False  # a statement whose value nothing uses
+    is_returned: bool = False
+    is_test: bool = False  # the condition of an `if`, a `while` or `a if test else b`
+    with_line: int | None = None  # of the innermost `with` of the function around it
+    loop_line: int | None = None
+    try_line: int | None = None
+    # It reads nothing that the function computed before: a caller can evaluate it.
+    from_arguments: bool = False
+
+
+def facts_at(file: str, line: int, expression: str = "") -> LineFacts:
+    """The facts about an expression at a line; without one, about the statement."""
+    path = _path_to(tree_of(file), line)
+    statement = next((n for n in reversed(path) if isinstance(n, ast.stmt)), None)
+    if statement is None:
+        return LineFacts()
+    function = next((n for n in reversed(path) if isinstance(n, _FUNCTIONS)), None)
+    inside = path[path.index(function) + 1 :] if function in path else path
+    code = parsed(expression) or _head(statement)
+    return LineFacts(
+        is_readable=True,
+        is_unused=isinstance(statement, ast.Expr)
+        and not isinstance(statement.value, ast.Yield | ast.YieldFrom | ast.Await),
+        is_returned=isinstance(statement, ast.Return),
+        is_test=_is_test(statement, code),
+        with_line=_last_line(inside, _WITH),
+        loop_line=_last_line(inside, _LOOPS),
+        try_line=_last_line([n for n in inside if _is_guarded(n, line)], ast.Try),
+        from_arguments=isinstance(function, ast.FunctionDef)
+        and _reads_arguments(code, statement, function),
+    )
+
+
+def _path_to(tree: ast.AST, line: int) -> list[ast.AST]:
+    """The nodes around the innermost statement, or lambda, at a line."""
+    path: list[ast.AST] = []
+    node: ast.AST | None = tree
+    while node is not None:
+        path.append(node)
+        node = next((n for n in _blocks(node) if _covers(n, line)), None)
+    return path
+
+
+def _blocks(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield child
+
+
+def _covers(node: ast.AST, line: int) -> bool:
+    if isinstance(node, ast.match_case):
+        return any(_covers(each, line) for each in node.body)
+    assert isinstance(node, ast.stmt | ast.ExceptHandler)
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    first = min([node.lineno, *(each.lineno for each in decorators)])
+    return first <= line <= (node.end_lineno or first)
+
+
+def _last_line(nodes: list[ast.AST], kinds: object) -> int | None:
+    lines = [n.lineno for n in nodes if isinstance(n, kinds)]  # type: ignore[arg-type, attr-defined]
+    return lines[-1] if lines else None
+
+
+def _is_guarded(node: ast.AST, line: int) -> bool:
+    """Whether a `try` would catch what this line raises."""
+    return isinstance(node, ast.Try) and any(_covers(n, line) for n in node.body)
+
+
+def parsed(expression: str) -> ast.expr | None:
+    """The expression; None if the text is a part of one, or shortened."""
+    if "..." in expression:
+        return None
+    try:
+        return ast.parse(expression, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _head(statement: ast.stmt) -> ast.AST:
+    """The part of a statement that runs at its own line, without its body."""
+    for name in ("test", "iter", "value"):
+        if isinstance(part := getattr(statement, name, None), ast.AST):
+            return part
+    if isinstance(statement, _WITH):
+        return ast.Tuple([item.context_expr for item in statement.items], ast.Load())
+    return statement
+
+
+def _is_test(statement: ast.stmt, code: ast.AST) -> bool:
+    tests = [
+        node.test
+        for node in ast.walk(statement)
+        if isinstance(node, ast.If | ast.While | ast.IfExp)
+    ]
+    text = ast.dump(code)
+    return any(ast.dump(part) == text for test in tests for part in ast.walk(test))
+
+
+def _reads_arguments(
+    code: ast.AST, statement: ast.stmt, function: ast.FunctionDef
+) -> bool:
+    changed = set(_changed_before(statement, function))
+    return not any(
+        ast.unparse(node) in changed
+        for node in ast.walk(code)
+        if isinstance(node, ast.Name | ast.Attribute)
+    )
+
+
+def _changed_before(statement: ast.stmt, function: ast.FunctionDef) -> Iterator[str]:
+    """The names and attributes that a function sets, or changes in place, until then.
+
+    In a loop, the statements after it also run before.
+    """
+    last = max(
+        [
+            statement.lineno,
+            *(
+                node.end_lineno or 0
+                for node in ast.walk(function)
+                if isinstance(node, _LOOPS) and _covers(node, statement.lineno)
+            ),
+        ]
+    )
+    for node in ast.walk(function):
+        if isinstance(node, ast.arg) or getattr(node, "lineno", last + 1) > last:
+            continue
+        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(
+            node.ctx, ast.Store | ast.Del
+        ):
+            target = node.value if isinstance(node, ast.Subscript) else node
+            yield ast.unparse(target)
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Attribute) and called.attr.endswith("_"):
+            yield ast.unparse(called.value)
+
+
+# -- what a file has already -----------------------------------------------------------
+
+
+def sets(file: str, name: str, value: str) -> bool:
+    """Whether a file gives a setting this value: `torch._dynamo.config.NAME = value`.
+
+    Also by `config.patch(NAME=value)`, and by `config.NAME.add(value)`.
+    """
+    short = name.rpartition(".config.")[2] or name
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.Assign):
+            targets = [ast.unparse(t) for t in node.targets]
+            named = any(t.endswith(f"config.{short}") for t in targets)
+            if named and ast.unparse(node.value) == value:
+                return True
+        if isinstance(node, ast.Call) and (_CONFIG.search(ast.unparse(node.func))):
+            called = ast.unparse(node.func)
+            given = [k.value for k in node.keywords if k.arg == short]
+            if called.endswith(f"config.{short}.add"):
+                given = node.args
+            elif called.endswith(".patch") and len(node.args) == 2:
+                is_name = isinstance(node.args[0], ast.Constant)
+                same = is_name and node.args[0].value == short  # type: ignore[attr-defined]
+                given = [*given, node.args[1]] if same else given
+            if any(ast.unparse(each) == value for each in given):
+                return True
+    return False
+
+
+@dataclass(frozen=True)
+class WrittenMark:
+    """A call in the source that marks sizes of a tensor."""
+
+    file: str
+    line: int
+    code: str
+    how: str
+    tensor: str
+    dimensions: tuple[int, ...]
+
+
+def marks_in(file: str) -> Iterator[WrittenMark]:
+    """The calls of a file that mark sizes, from the first line to the last."""
+    calls = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.Call)]
+    for node in sorted(calls, key=lambda call: call.lineno):
+        how = ast.unparse(node.func).rpartition(".")[2]
+        if how in _MARKS and node.args:
+            index = node.args[1] if len(node.args) > 1 else None
+            index = next((k.value for k in node.keywords if k.arg == "index"), index)
+            yield WrittenMark(
+                file,
+                node.lineno,
+                ast.unparse(node),
+                how,
+                ast.unparse(node.args[0]).replace("'", '"'),
+                tuple(_integers(index)),
+            )
+
+
+def _integers(node: ast.expr | None) -> Iterator[int]:
+    parts = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
+    for part in parts:
+        if isinstance(part, ast.Constant) and type(part.value) is int:
+            yield part.value
