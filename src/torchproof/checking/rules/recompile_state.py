@@ -321,7 +321,7 @@ class AttributeChange(Recompile):
 def _tensor_in_attribute(guard: Guard, group: EventGroup) -> str:
     """How to keep a number that changes in a tensor, or out of the compiled code."""
     owner, _, name = guard.source.rpartition(".")
-    own = group.frame if owner == "self" else None
+    own = group.frame if owner == "self" and group.place.owner == "user" else None
     facts = attribute_facts(
         name, user_files(group), line=own.line if own is not None else None
     )
@@ -333,7 +333,7 @@ def _tensor_in_attribute(guard: Guard, group: EventGroup) -> str:
         Piece(
             "make it a tensor before the first call: "
             f"{guard.source} = torch.tensor({guard.source}{dtype})",
-            owner != "self" and facts.python_use is None and not facts.resets,
+            owner != "self" and facts.is_plain,
         ),
         _updated_outside(guard.source, facts),
         Piece(dynamic.text, dynamic.when and is_dynamic),

@@ -7,7 +7,7 @@ that the program begins with, and whether a tensor can take the number's place.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchproof.records import tree_of
@@ -62,6 +62,12 @@ class AttributeFacts:
     is_read: bool = True  # by more than the statements that change it
     resets: tuple[Reset, ...] = ()
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a tensor can replace the number wherever the source is known."""
+        known = self.first is not None
+        return known and self.python_use is None and not self.resets
+
 
 def attribute_facts(
     name: str, files: Iterable[str], *, line: int | None = None
@@ -71,24 +77,38 @@ def attribute_facts(
     `line` is a line of the class, in the first of the files; without one, the only
     class of the files that sets the attribute is taken.
     """
-    places = [(file, tree_of(file)) for file in dict.fromkeys(files)]
-    found = [(file, cls) for file, tree in places for cls in _classes(tree)]
-    if line is not None and places:
-        inside = [
-            c for c in _classes(places[0][1]) if c.lineno <= line <= (c.end_lineno or 0)
-        ]
-        lineage = _lineage(inside[-1:], {c.name: c for _, c in found})
-        found = [(f, c) for cls in lineage for f, c in found if c is cls]
-    firsts = [first for f, c in found for first in _first_values(f, c, name)]
-    if line is not None:  # the nearest class decides
-        owner = next((c for f, c in found if list(_first_values(f, c, name))), None)
-        firsts = [v for f, c in found if c is owner for v in _first_values(f, c, name)]
-    first = firsts[0] if len(firsts) == 1 else None
-    uses = [u for _, tree in places for u in _uses(tree, name)]
-    python = next((p for use in uses if (p := _python_use(use)) is not None), None)
-    resets = tuple(reset for use in uses if (reset := _reset(use)) is not None)
-    is_read = any(not use.changes and not _is_store(use) for use in uses)
-    return AttributeFacts(first, python, is_read, resets)
+    trees = {file: tree_of(file) for file in files}
+    owners = _owners(trees, line)
+    firsts = [list(_first_values(file, cls, name)) for file, cls in owners]
+    firsts = [values for values in firsts if values]
+    nearest = firsts[:1] if line is not None else firsts
+    first = nearest[0][0] if [len(values) for values in nearest] == [1] else None
+    if line is not None:  # another file knows the class only if it has a part of it
+        parts = {file for file, _ in owners} | set(list(trees)[:1])
+        trees = {file: tree for file, tree in trees.items() if file in parts}
+    classes = None if line is None else [cls for _, cls in owners]
+    every = (use for tree in trees.values() for use in _uses(tree, name))
+    uses = [use for use in every if _is_of(use, classes)]
+    return AttributeFacts(
+        first,
+        next((p for use in uses if (p := _python_use(use)) is not None), None),
+        not uses or any(not use.changes and not _is_store(use) for use in uses),
+        tuple(reset for use in uses if (reset := _reset(use)) is not None),
+    )
+
+
+def _owners(
+    trees: Mapping[str, ast.Module], line: int | None
+) -> list[tuple[str, ast.ClassDef]]:
+    """The class at a line of the first file and its bases; without a line, all."""
+    every = [(file, cls) for file, tree in trees.items() for cls in _classes(tree)]
+    if line is None:
+        return every
+    first = next(iter(trees), "")
+    inside = [c for f, c in every if f == first and c.lineno <= line]
+    inside = [c for c in inside if line <= (c.end_lineno or 0)]
+    lineage = _lineage(inside[-1:], {cls.name: cls for _, cls in every})
+    return [(f, c) for cls in lineage for f, c in every if c is cls]
 
 
 def _classes(tree: ast.Module) -> list[ast.ClassDef]:
@@ -204,6 +224,16 @@ class _Use:
         return False
 
 
+def _is_of(use: _Use, owners: list[ast.ClassDef] | None) -> bool:
+    """Whether a use may be one of these classes: `self` of another class is not."""
+    parent = use.around[-1]
+    if isinstance(parent, ast.Call) and parent.func is use.node:
+        return False  # a method: no number is called
+    is_self = ast.unparse(use.node).startswith("self.")
+    around = [n for n in use.around if isinstance(n, ast.ClassDef)]
+    return owners is None or not is_self or not around or around[-1] in owners
+
+
 def _uses(tree: ast.Module, name: str) -> list[_Use]:
     """The reads of `.NAME` in functions, and the assignments, but for __init__."""
     uses: list[_Use] = []
@@ -300,7 +330,12 @@ def _is_number(node: ast.expr) -> bool:
 
 def _at(around: Sequence[ast.AST]) -> PythonUse:
     """The innermost whole expression or statement."""
-    node = next(n for n in reversed(around) if isinstance(n, ast.expr | ast.stmt))
+    node = next(
+        each
+        for each in reversed(around)
+        if isinstance(each, ast.expr | ast.stmt)
+        and not isinstance(each, ast.Slice | ast.Tuple)
+    )
     code = ast.unparse(node).split("\n")[0].removesuffix(":")
     indexed = ast.unparse(node.value) if isinstance(node, ast.Subscript) else ""
     return PythonUse(node.lineno, code, indexed)
@@ -317,7 +352,7 @@ def _followed(
     )
     if not isinstance(target, ast.Name) or depth >= _DEEPEST or function is None:
         return None if computed else _at([assignment])
-    for later in _uses_of_variable(function, target.id, assignment.lineno):
+    for later in _uses_of_variable(function, target.id, assignment):
         found = _python_use(later, depth + 1, computed=computed)
         if found is not None:
             return found
@@ -325,12 +360,15 @@ def _followed(
 
 
 def _uses_of_variable(
-    function: ast.FunctionDef, name: str, after: int
+    function: ast.FunctionDef, name: str, after: ast.stmt
 ) -> Iterator[_Use]:
+    start = (after.lineno, after.end_col_offset or 0)
+
     def walk(node: ast.AST, around: tuple[ast.AST, ...]) -> Iterator[_Use]:
-        read = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-        if read and node.id == name and node.lineno > after:  # type: ignore[attr-defined]
-            yield _Use(node, around)  # type: ignore[arg-type]
+        match node:
+            case ast.Name(id=found, ctx=ast.Load()) if found == name:
+                if (node.lineno, node.col_offset) > start:
+                    yield _Use(node, around)
         for child in ast.iter_child_nodes(node):
             yield from walk(child, (*around, node))
 

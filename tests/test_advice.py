@@ -1,0 +1,378 @@
+"""Advice, followed to the letter, cures its finding, and changes no output.
+
+Advice that does not apply to the source at hand is not given.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchproof.checking import rules, suspicions
+from torchproof.checking.rules.advice import NO_EDIT, Piece, assembled
+from torchproof.checking.static.attribute_facts import attribute_facts
+from torchproof.checking.static.line_facts import facts_at, marks_in, sets
+from torchproof.records import blame
+from torchproof.records.run import Finding
+
+HEAD = "import torch\nfrom torch import nn\n"
+TAIL = "\nopen(__file__ + '.out', 'w').write(repr(out))\n"
+COMPILED = '@torch.compile(backend="eager")\n'
+
+
+class Program:
+    """A script that leaves its outputs beside it."""
+
+    def __init__(self, folder: Path, observe: Any, text: str) -> None:
+        self.path = folder / "program.py"
+        self._observe = observe
+        self.text = HEAD + textwrap.dedent(text) + TAIL
+
+    def check(self) -> tuple[list[Finding], str]:
+        self.path.write_text(self.text)
+        blame.forget()
+        observation = self._observe(str(self.path))
+        saved = Path(f"{self.path}.out")
+        return rules.check(observation), saved.read_text() if saved.exists() else ""
+
+    def follow(self, fix: str) -> None:
+        """Makes the first edit of an advice, as its words say."""
+        lines = self.text.splitlines()
+        for new, old in re.findall(r"`([^`]+)` instead of `([^`]+)` at", fix):
+            assert self.text.count(old) == 1
+            lines = "\n".join(lines).replace(old, new).splitlines()
+        before = re.search(r"before the first call: (.+?)(?:; or |$)", fix)
+        if before:
+            first = next(i for i, line in enumerate(lines) if line.startswith("for "))
+            lines.insert(first, before[1])
+        for number, code in re.findall(r"mark at \S+:(\d+) \(`(.+?)`\)", fix):
+            at = int(number) - 1
+            assert ast.dump(ast.parse(lines[at].strip())) == ast.dump(ast.parse(code))
+            lines[at] = ""
+        edited = "\n".join(lines) + "\n"
+        assert edited != self.text, fix
+        self.text = edited
+
+
+# Each program, and the codes that following the advice removes.
+CURED = {
+    "a counter begins with the value of __init__": (
+        "RC213",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.pos = 4
+            def forward(self, x):
+                y = x + self.pos
+                self.pos += 3
+                return y
+        net = torch.compile(Net(), backend="eager")
+        for _ in range(5):
+            out = net(torch.ones(2))
+        """,
+    ),
+    "a constructor's argument, and a float": (
+        "RC213",
+        """
+        class Net(nn.Module):
+            def __init__(self, start, gain):
+                super().__init__()
+                self.gain = gain
+                self.start = start
+            def forward(self, x):
+                y = x * 0.1 + self.start
+                self.start = self.start + 1
+                return y
+        net = torch.compile(Net(start=4, gain=1), backend="eager")
+        for _ in range(4):
+            out = net(torch.ones(2))
+        """,
+    ),
+    "a counter that another method sets back": (
+        "RC213",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.pos = 1
+            def begin(self):
+                self.pos = 2
+            def forward(self, x):
+                self.pos += 1
+                return x * self.pos
+        net = Net()
+        step = torch.compile(net, backend="eager")
+        for i in range(5):
+            if i == 3:
+                net.begin()
+            out = step(torch.ones(2))
+        """,
+    ),
+    "a rate of a dataclass": (
+        "RC213",
+        """
+        import dataclasses
+        @dataclasses.dataclass
+        class State:
+            rate: float = 0.1
+        @torch.compile(backend="eager")
+        def f(x, state):
+            state.rate = state.rate * 0.5
+            return x * state.rate
+        state = State()
+        for i in range(4):
+            out = f(torch.ones(4), state)
+        """,
+    ),
+    "a mark of a size that cannot be dynamic": (
+        "DS601",
+        """
+        @torch.compile(backend="eager")
+        def f(x, w):
+            return x + w
+        w = torch.ones(6, 8)
+        for n in (6, 6):
+            x = torch.ones(n, 8)
+            torch._dynamo.mark_dynamic(x, 0)
+            out = f(x, w)
+        """,
+    ),
+    "an unbacked size that the code decides by": (
+        "GB102",
+        """
+        from torch._dynamo.decorators import mark_unbacked
+        @torch.compile(backend="eager")
+        def f(x):
+            if x.shape[0] > 4:
+                return x * 2
+            return x + 1
+        for n in (6, 7, 8):
+            x = torch.ones(n, 8)
+            mark_unbacked(x, 0)
+            out = f(x)
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CURED)
+def test_advice_cures_and_changes_no_output(
+    name: str, tmp_path: Path, observe: Any
+) -> None:
+    code, text = CURED[name]
+    program = Program(tmp_path, observe, text)
+    before, outputs = program.check()
+    [finding] = [f for f in before if f.code == code]
+    program.follow(finding.fix)
+    after, same = program.check()
+    assert outputs and same == outputs
+    assert code not in {f.code for f in after}
+    assert {f.code for f in after} <= {f.code for f in before} | {"RC201"}
+
+
+def only(program: Program, code: str) -> Finding:
+    [finding] = [f for f in program.check()[0] if f.code == code]
+    return finding
+
+
+def test_a_number_that_python_needs_is_not_made_a_tensor(
+    tmp_path: Path, observe: Any
+) -> None:
+    text = """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.index = 0
+            self.scales = [1.0, 2.0, 3.0, 4.0, 5.0]
+        def forward(self, x):
+            self.index += 1
+            return x * self.scales[self.index]
+    net = torch.compile(Net(), backend="eager")
+    for _ in range(4):
+        out = net(torch.ones(2))
+    """
+    fix = only(Program(tmp_path, observe, text), "RC213").fix
+    assert "torch.tensor" not in fix and "allow_unspec_int" not in fix
+    assert "self.scales[self.index]" in fix
+
+
+def test_size_one_gets_no_mark_that_was_not_tried(tmp_path: Path, observe: Any) -> None:
+    text = """
+    net = torch.compile(nn.Linear(8, 8), backend="eager")
+    for n in (4, 1, 6, 1):
+        x = torch.ones(n, 8)
+        {mark}
+        out = net(x)
+    """
+    plain = Program(tmp_path, observe, text.format(mark=""))
+    assert "mark_" not in only(plain, "RC202").fix
+    mark = "torch._dynamo.maybe_mark_dynamic(x, 0)"
+    marked = Program(tmp_path, observe, text.format(mark=mark))
+    fixes = [f.fix for f in marked.check()[0]]
+    assert fixes and not any(mark in fix for fix in fixes)
+
+
+def test_settings_and_arguments_in_force_are_not_advised(
+    tmp_path: Path, observe: Any
+) -> None:
+    text = """
+    {setting}
+    @torch.compile(backend="eager"{argument})
+    def f(x):
+        y = x.sin()
+        with torch.no_grad():
+            for value in x.tolist():
+                y = y + value
+        return y
+    for i in range(2):
+        try:
+            out = f(torch.ones(4))
+        except Exception:
+            out = None
+    """
+    name = "torch._dynamo.config.capture_scalar_outputs"
+    absent = Program(tmp_path, observe, text.format(setting="", argument=""))
+    assert name in only(absent, "GB101").fix
+    setting = f"setattr({name.rpartition('.')[0]}, 'capture_scalar_outputs', True)"
+    for line in (f"{name} = True", setting):
+        present = Program(tmp_path, observe, text.format(setting=line, argument=""))
+        assert name not in only(present, "GB101").fix
+        assert "fullgraph" not in only(present, "GB101").fix
+    forbidden = text.format(setting="", argument=", fullgraph=True")
+    assert "fullgraph" in only(Program(tmp_path, observe, forbidden), "CE704").fix
+
+
+# -- the facts -------------------------------------------------------------------------
+
+LINES = """\
+def f(self, x, table):
+    y = x * 2
+    print(y)
+    with lock:
+        z = sorted(table)
+    for row in table:
+        try:
+            y = row[x]
+        except KeyError:
+            log(y)
+    if torch.equal(x, table):
+        x += 1
+    return sorted(y)
+"""
+
+
+def test_facts_about_lines(tmp_path: Path) -> None:
+    file = tmp_path / "lines.py"
+    file.write_text(LINES)
+    at = {n: facts_at(str(file), n) for n in range(1, LINES.count("\n") + 1)}
+    assert [n for n in at if at[n].is_unused] == [3, 10]
+    assert [n for n in at if at[n].is_returned] == [13]
+    assert {n: at[n].with_line for n in at if at[n].with_line} == {4: 4, 5: 4}
+    assert {n for n in at if at[n].loop_line} == {6, 7, 8, 9, 10}
+    assert {n: at[n].try_line for n in at if at[n].try_line} == {8: 7}
+    assert {n for n in at if at[n].from_arguments} >= {5, 11}
+    assert not at[3].from_arguments and not at[13].from_arguments
+    assert facts_at(str(file), 11, "torch.equal(x, table)").is_test
+    assert not facts_at(str(tmp_path / "absent.py"), 3).is_readable
+
+
+def test_what_a_file_has_already(tmp_path: Path) -> None:
+    file = tmp_path / "settings.py"
+    file.write_text(
+        "import torch._dynamo.config as config\n"
+        "torch._dynamo.config.capture_scalar_outputs = True\n"
+        "with config.patch(allow_rnn=True): pass\n"
+        "torch._dynamo.config.reorderable_logging_functions.add(print)\n"
+        "torch._dynamo.mark_dynamic(batch['x'], [0, 1])\n"
+    )
+    config = "torch._dynamo.config."
+    assert sets(str(file), f"{config}capture_scalar_outputs", "True")
+    assert not sets(str(file), f"{config}capture_scalar_outputs", "False")
+    assert sets(str(file), f"{config}allow_rnn", "True")
+    assert sets(str(file), f"{config}reorderable_logging_functions", "print")
+    [mark] = marks_in(str(file))
+    assert (mark.line, mark.tensor, mark.dimensions) == (5, 'batch["x"]', (0, 1))
+
+
+CLASS = """\
+class Net(Base):
+    def __init__(self, n: int = 3):
+        {first}
+    def forward(self, x, table):
+        {use}
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "python"),
+    [
+        ("return x + self.n", None),
+        ("self.n += 1; return self.lin(x * self.n) * 2", None),
+        ("y = x - self.n; return y.view(4)", None),
+        ("return table[self.n]", "table[self.n]"),
+        ("return x[:, : self.n]", "x[:, :self.n]"),
+        ("k = self.n + 1; return table[k]", "table[k]"),
+        ("return [x for i in range(self.n)]", "range(self.n)"),
+        ("return f'{self.n}'", "self.n"),
+        ("if self.n > 3: return x", "self.n > 3"),
+        ("return helper(x, self.n)", "helper(x, self.n)"),
+        ("self.n = other(self.n); return x", "self.n = other(self.n)"),
+    ],
+)
+def test_uses_of_a_number(use: str, python: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(CLASS.format(first="self.n = n", use=use))
+    found = attribute_facts("n", [str(file)], line=5)
+    assert found.first is not None and found.first.kind is int
+    assert found.first.value == "n"
+    code = found.python_use.code if found.python_use else None
+    assert (python or "") in (code or "") and bool(code) == bool(python)
+
+
+def test_a_value_that_the_source_does_not_show_is_unknown(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    for first in ("pass", "self.n = 1; self.n = 2"):
+        file.write_text(CLASS.format(first=first, use="return x + self.n"))
+        blame.forget()
+        assert attribute_facts("n", [str(file)], line=5).first is None
+
+
+def test_static_advice_uses_the_first_value(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(
+        f"{HEAD}class Net(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.n = 7\n    def forward(self, x):\n"
+        "        self.n += 1\n        return x + self.n\n"
+    )
+    [found] = suspicions.read([file]).suspicions
+    assert "torch.tensor(7)" in found.finding.fix
+
+
+def test_pieces_that_do_not_apply_are_left_out() -> None:
+    assert assembled(Piece("a"), Piece("b", when=False), Piece("c")) == "a; or c"
+    assert assembled(Piece("a", when=False)) == NO_EDIT
+
+
+@pytest.mark.parametrize(
+    ("statement", "given", "absent"),
+    [
+        ("return sorted(torch.relu(x))", "torch.sort", "is_compiling"),
+        ("y = torch.equal(x, ids)", "(x == ids).all()", "isclose"),
+        ("y = torch.allclose(x, ids, atol=1)", "isclose(x, ids, atol=1)", "=="),
+    ],
+)
+def test_static_advice_suits_the_statement(
+    statement: str, given: str, absent: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "net.py"
+    body = f"        {statement}\n        return x\n"
+    forward = "class Net(nn.Module):\n    def forward(self, x, ids):\n"
+    file.write_text(f"{HEAD}{forward}{body}")
+    [found] = suspicions.read([file]).suspicions
+    assert given in found.finding.fix and absent not in found.finding.fix
