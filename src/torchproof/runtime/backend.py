@@ -494,7 +494,8 @@ class SavedInputs:
             raise error  # the autograd graph cannot be restored
         with torch.no_grad():
             for value, saved, _ in self._tensors:
-                if not torch.equal(value.detach(), saved):
+                is_strided = value.layout is torch.strided and not value.is_nested
+                if not is_strided or not torch.equal(value.detach(), saved):
                     value.detach().copy_(saved)
         torch.set_rng_state(self._cpu)
         if self._cuda is not None:

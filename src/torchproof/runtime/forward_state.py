@@ -14,13 +14,15 @@ returns a `SavedState`. Its `restore()` undoes all changes since to:
 Parameters and their gradients are copied if memory allows: on their device if they fill
 at most a quarter of its free memory, else in host memory by the same rule. If neither
 has room, `unprotected` says so, and `restore()` reports a change without undoing it.
-Sparse tensors, attributes of other objects that the module references, closures of a
-function, and everything outside the process are not saved.
+Attributes of other objects that the module references, closures of a function, and
+everything outside the process are not saved. `iterators` are among the arguments or
+attributes: running on with them changes them, and they cannot be set back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -102,7 +104,7 @@ class SavedState:
     def holds(self, tensor: Tensor) -> bool:
         """Whether `restore()` may write into this tensor's memory."""
         return any(
-            key_of(each) in self._regions for each in comparison.plain_tensors(tensor)
+            key_of(each) in self._regions for each in comparison.in_memory(tensor)
         )
 
     def _changed_without_copy(self) -> tuple[str, ...]:
@@ -172,10 +174,11 @@ class _SavedTensor:
         for each in comparison.plain_tensors(tensor):
             if nn.parameter.is_lazy(each):
                 refused[f"{label}: a lazy module has not created it yet"] = None
-            elif each.layout is not torch.strided:
-                refused[f"{label}: a tensor of layout {each.layout}"] = None
             elif each.device.type != "meta":
-                plain.append(each)
+                parts = list(comparison.in_memory(each))
+                if not parts:
+                    refused[f"{label}: a tensor of layout {each.layout}"] = None
+                plain += parts
         lazy = nn.parameter.is_lazy(tensor)
         return cls(
             label=label,
@@ -213,8 +216,7 @@ class _SavedTensor:
 def _views(tensor: Tensor) -> list[tuple[Any, ...]]:
     return [
         (key_of(each), each.storage_offset(), each.shape, each.stride())
-        for each in comparison.plain_tensors(tensor)
-        if each.layout is torch.strided
+        for each in comparison.in_memory(tensor)
     ]
 
 
@@ -300,6 +302,25 @@ def inputs_of(args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
         yield from trees.walk(value, f"input {i}", objects=True)
     for name, value in kwargs.items():
         yield from trees.walk(value, f"input {name}", objects=True)
+
+
+def iterators(owner: nn.Module | None, args: Any, kwargs: Any) -> list[str]:
+    """Labels of iterators and files that a call can read on.
+
+    A second run of the call would go on where the first one stopped.
+    """
+    found = [
+        label
+        for label, value in inputs_of(args, kwargs)
+        if isinstance(value, Iterator | io.IOBase)
+    ]
+    for path, module in owner.named_modules() if owner is not None else ():
+        found += [
+            f"attribute {path}.{name}" if path else f"attribute {name}"
+            for name, value in module.__dict__.items()
+            if isinstance(value, Iterator)
+        ]
+    return found
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

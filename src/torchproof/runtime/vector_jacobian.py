@@ -41,13 +41,18 @@ def are_sharded(owner: nn.Module | None) -> bool:
 
 
 def edges_of(
-    owner: nn.Module | None, args: Any, kwargs: Any, *, apart: bool = False
+    owner: nn.Module | None,
+    args: Any,
+    kwargs: Any,
+    *,
+    apart: bool = False,
+    left_out: dict[str, str] | None = None,
 ) -> tuple[Edges, Any, Any]:
     """The gradient edges, taken before the call can change a tensor in place.
 
     With `apart`, arguments that have an autograd history are replaced by tensors over
     the same memory: an in-place change would become part of their history. Also returns
-    the arguments to call with.
+    the arguments to call with. `left_out` gets what has no edge, and why.
     """
     if not torch.is_grad_enabled():
         return {}, args, kwargs
@@ -60,11 +65,16 @@ def edges_of(
     for label, value in inputs_of(args, kwargs):
         if isinstance(value, Tensor):
             tensors[f"gradient of {label}"] = value
-    edges = {
-        label: get_gradient_edge(tensor)
-        for label, tensor in tensors.items()
-        if tensor.requires_grad
-    }
+    edges: dict[str, GradientEdge] = {}
+    for label, tensor in tensors.items():
+        if not tensor.requires_grad:
+            continue
+        try:
+            edges[label] = get_gradient_edge(tensor)
+        except Exception as error:  # torch views a leaf, and sparse ones have no views
+            why = one_line(f"{type(error).__name__}: {error}", 100)
+            if left_out is not None:
+                left_out[label] = why
     return edges, args, kwargs
 
 
@@ -79,6 +89,10 @@ def pull_back(
         return None
     if any(hasattr(part, "__tensor_flatten__") for part in outputs):
         return Differentiated(refused="an output is a tensor subclass")
+    for part in outputs:
+        if part.layout is not torch.strided or part.is_nested:
+            what = "nested tensor" if part.is_nested else f"tensor of {part.layout}"
+            return Differentiated(refused=f"an output is a {what}")
     vectors = [_vector(part, number) for number, part in enumerate(outputs)]
     try:
         gradients = torch.autograd.grad(

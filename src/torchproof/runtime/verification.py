@@ -16,7 +16,7 @@ of outputs. `torch_private.comparison` has the tolerances.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,12 +28,14 @@ from torchproof.records import one_line
 from torchproof.runtime.forward_state import (
     SavedState,
     inputs_of,
+    iterators,
     save_state,
     tensors_of,
 )
 from torchproof.runtime.status_report import Fallback
 from torchproof.runtime.vector_jacobian import (
     Differentiated,
+    Edges,
     are_sharded,
     edges_of,
     pull_back,
@@ -113,6 +115,9 @@ def verified(
     propagate; an error of the compiled callable becomes the verdict "failed".
     """
     notes: list[str] = []
+    if read_on := iterators(owner, args, kwargs):
+        why = f"{read_on[0]} is an iterator, which only one run can read"
+        return eager(*args, **kwargs), Verification("not compared", why=why)
     if train and are_sharded(owner):
         train = False
         notes.append("gradients not compared: parameters are sharded")
@@ -123,10 +128,14 @@ def verified(
         return eager(*args, **kwargs), Verification("not compared", why=why)
     notes += state.unprotected
     run = _Run(owner, args, dict(kwargs), train)
+    not_restored: tuple[str, ...] = ()
     try:
-        actual = run.of_compiled(compiled, state)
+        actual = run.of_compiled(compiled, state, notes)
     finally:
-        not_restored = state.restore()
+        try:
+            not_restored = state.restore()
+        except Exception as error:  # an unknown kind of tensor
+            not_restored = (_named(error),)
     try:
         answer, expected, drawn = run.of_eager(eager, state)
     except torch.OutOfMemoryError:
@@ -199,6 +208,7 @@ class _Outcome:
     gradients: Differentiated | None = None
     types: frozenset[torch.dtype] = frozenset()
     error: Exception | None = None
+    unknown: str | None = None  # why the results could not be looked at
 
 
 @dataclass(frozen=True)
@@ -208,36 +218,65 @@ class _Run:
     kwargs: dict[str, Any]
     train: bool
 
-    def of_compiled(self, compiled: Call, state: SavedState) -> _Outcome:
-        edges, args, kwargs = edges_of(self.owner, self.args, self.kwargs, apart=True)
+    def of_compiled(
+        self, compiled: Call, state: SavedState, notes: list[str]
+    ) -> _Outcome:
+        left_out: dict[str, str] = {}
+        try:
+            edges, args, kwargs = edges_of(
+                self.owner, self.args, self.kwargs, apart=True, left_out=left_out
+            )
+        except Exception as error:
+            return _Outcome(unknown=_named(error))
+        notes += [f"{label} not compared: {why}" for label, why in left_out.items()]
         try:
             output = compiled(*args, **kwargs)
-            forms = self._forms(output)
-            changed = state.changed()
-            gradients = pull_back(output, edges) if self.train else None
         except Exception as error:
             if frames.is_graph_break(error):
                 raise  # only `fullgraph=True` lets it through
             # The traceback's frames would keep the failed run's tensors alive.
             return _Outcome(error=error.with_traceback(None))
-        parts = {
-            label: part.clone()
-            if isinstance(part, Tensor) and state.holds(part)
-            else part
-            for label, part in trees.values_of(output, "output").items()
-        }
+        try:
+            forms = self._forms(output)
+            changed = state.changed()
+            gradients = pull_back(output, edges) if self.train else None
+            parts = {
+                label: part.clone()
+                if isinstance(part, Tensor) and state.holds(part)
+                else part
+                for label, part in trees.values_of(output, "output").items()
+            }
+        except Exception as error:
+            return _Outcome(unknown=_named(error))
         return _Outcome(parts, forms, changed, gradients)
 
     def of_eager(
         self, eager: Call, state: SavedState
     ) -> tuple[Any, _Outcome, set[str]]:
         """Eager's answer, its outcome to compare, and the random sources it used."""
+        edges: Edges = {}
+        why_not: str | None = None
+        try:
+            edges, _, _ = edges_of(self.owner, self.args, self.kwargs)
+        except Exception as error:
+            why_not = _named(error)
+        output = eager(*self.args, **self.kwargs)
+        drawn = state.rng.drawn_since(state.rng.current())
+        if why_not is not None:
+            return output, _Outcome(unknown=why_not), drawn
+        try:
+            return output, self._outcome_of_eager(output, edges, state), drawn
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # an unknown kind of tensor
+            return output, _Outcome(unknown=_named(error)), drawn
+
+    def _outcome_of_eager(
+        self, output: Any, edges: Edges, state: SavedState
+    ) -> _Outcome:
         from torchproof.torch_private import autograd_dtypes
 
-        edges, _, _ = edges_of(self.owner, self.args, self.kwargs)
-        output = eager(*self.args, **self.kwargs)
         forms = self._forms(output)
-        drawn = state.rng.drawn_since(state.rng.current())
         changed = state.changed()
         gradients = None
         if self.train:
@@ -247,18 +286,12 @@ class _Run:
                 gradients = pull_back(output, edges, retain=True)
             finally:
                 before.restore()
-        parts = trees.values_of(output, "output")
-        ends = list(trees.tensors(output, objects=True))
-        return (
-            output,
-            _Outcome(
-                output=parts,
-                forms=forms,
-                changed=changed,
-                gradients=gradients,
-                types=frozenset(autograd_dtypes(ends)),
-            ),
-            drawn,
+        return _Outcome(
+            output=trees.values_of(output, "output"),
+            forms=forms,
+            changed=changed,
+            gradients=gradients,
+            types=frozenset(autograd_dtypes(list(trees.tensors(output, objects=True)))),
         )
 
     def _forms(self, output: Any) -> dict[str, comparison.Form]:
@@ -272,6 +305,8 @@ class _Run:
     ) -> Verification:
         if actual.error is not None:
             return Verification("failed", why=_named(actual.error))
+        if (why := actual.unknown or expected.unknown) is not None:
+            return Verification("not compared", why=why)
         try:
             return self._compared(actual, expected, drawn, notes)
         except Exception as error:  # out of memory, or an unknown kind of tensor
@@ -285,6 +320,9 @@ class _Run:
                 whose = "only eager" if label in expected.output else "only compiled"
                 return Verification("wrong", where=label, why=f"{whose} code gives it")
             values = actual.output[label], expected.output[label]
+            if all(isinstance(v, type) and issubclass(v, Iterator) for v in values):
+                why = f"{label} is an iterator, which only the caller may read"
+                return Verification("not compared", why=why)
             if why := comparison.different_form(*values):
                 return Verification("wrong", where=label, why=why)
         for each in comparison.form_differences(actual.forms, expected.forms):

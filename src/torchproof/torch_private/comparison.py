@@ -240,6 +240,27 @@ def plain_tensors(value: Any) -> Iterator[Any]:
             yield from plain_tensors(inner)
 
 
+def in_memory(tensor: Tensor) -> Iterator[Tensor]:
+    """The strided tensors in which a tensor's data lies; none if they are unknown.
+
+    A sparse tensor has its indices and values.
+    """
+    rows = torch.sparse_csr, torch.sparse_bsr
+    columns = torch.sparse_csc, torch.sparse_bsc
+    for each in plain_tensors(tensor):
+        plain = each.detach()
+        if plain.layout is torch.sparse_coo:
+            yield from (plain._indices(), plain._values())
+        elif plain.layout in rows:
+            yield from (plain.crow_indices(), plain.col_indices(), plain.values())
+        elif plain.layout in columns:
+            yield from (plain.ccol_indices(), plain.row_indices(), plain.values())
+        elif plain.is_nested:
+            yield plain.values()
+        elif plain.layout is torch.strided:
+            yield each
+
+
 def kind_of_float(output: float, eager: float) -> torch.dtype:
     """Guesses from their digits in which dtype Python floats were computed."""
     short = [float(torch.tensor(v, dtype=torch.float32)) for v in (output, eager)]
