@@ -208,7 +208,8 @@ def test_what_is_not_known_is_not_said(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = LiveTable()
-    shown.show(SearchState((Trial("full", step_ms=1.93),), left=1))
+    same = {"verdict": "same"}
+    shown.show(SearchState((Trial("full", step_ms=1.93, numerics=same),), left=1))
     assert capsys.readouterr().err == "full: 1.93 ms; 1 trial left, within 0 s\n"
 
 

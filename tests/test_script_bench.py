@@ -151,7 +151,7 @@ def rows(done: Done) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.slow  # four rounds are enough for a verdict on a quiet machine only
-def test_known_gain_is_found_and_an_interruption_keeps_it(tmp_path: Path) -> None:
+def test_known_times_are_found_and_an_interruption_keeps_them(tmp_path: Path) -> None:
     write(tmp_path, faster=TWICE_AS_FAST)
     process = subprocess.Popen(
         [*PROGRAM, "bench", "faster.py", "--format", "json", "--seconds", "60"],
@@ -170,18 +170,17 @@ def test_known_gain_is_found_and_an_interruption_keeps_it(tmp_path: Path) -> Non
     done = subprocess.CompletedProcess("", 130, out, err)
     run, eager, compiled = rows(done)
     assert run["ending"] == "interrupted" and run["environment"]["device"] == "cpu"
-    assert compiled["vs_eager"] == pytest.approx(2, rel=0.25)
-    assert compiled["verdict"].endswith("x faster")
-    assert compiled["break_even_steps"] > 1
+    gain = eager["median_ms"] / compiled["median_ms"]
+    assert gain == pytest.approx(2, rel=0.25)
+    assert (compiled["verdict"], compiled["vs_eager"]) == ("unverified", None)
     assert len(eager["rounds_ms"]) == len(compiled["rounds_ms"]) >= 4
 
 
 @pytest.mark.slow
-def test_equal_arms_are_not_called_different(equal: Done) -> None:
+def test_equal_arms_have_equal_times(equal: Done) -> None:
     assert equal.returncode == 0, equal.stderr
-    run, _, compiled = rows(equal)
-    assert compiled["verdict"] == "not significant"
-    assert compiled["vs_eager"] == pytest.approx(1, rel=0.05)
+    run, eager, compiled = rows(equal)
+    assert compiled["median_ms"] == pytest.approx(eager["median_ms"], rel=0.05)
     assert len(compiled["rounds_ms"]) >= 8
     assert compiled["repeats"] == [len(compiled["rounds_ms"])]
     assert run["exit_code"] == 0 and "--rate 3" in equal.stderr
@@ -195,8 +194,8 @@ def test_what_a_step_is_worth_is_told_with_what_it_cost(equal: Done) -> None:
     assert compiled["start"]["refused"] is None
     assert compiled["compile_s"]["dynamo"] > 0
     assert (compiled["counts"]["graphs"], compiled["counts"]["recompiles"]) == (1, 0)
-    assert compiled["numerics"] is None and compiled["peak_bytes"] is None
-    assert any("script" in note for note in compiled["notes"])
+    assert compiled["numerics"]["verdict"] is None and compiled["peak_bytes"] is None
+    assert compiled["verification"] == compiled["verdict"] == "unverified"
     assert any("stance" in note for note in eager["notes"])
     assert eager["first_call_s"] is None and eager["compile_s"] is None
 
@@ -212,7 +211,7 @@ def test_calls_between_optimizer_steps_are_one_step(answers: dict[str, Done]) ->
     assert any("2 calls" in note and "optimizer" in note for note in compiled["notes"])
     # The first block's input needs no gradient.
     assert compiled["counts"]["graphs"] == 2
-    assert eager["median_ms"] and compiled["vs_eager"]
+    assert eager["median_ms"] and compiled["median_ms"]
 
 
 def test_a_script_that_fails_is_an_error_with_what_was_seen(

@@ -31,9 +31,10 @@ def judged(*entries: dict[str, Any], ending: str = "finished") -> list[Measureme
 def turns(count: int, eager_ms: float = 2.0) -> list[dict[str, Any]]:
     more = {"kind": "round", "steps": 3, "interrupted": 0}
     return [
-        {**more, "strategy": arm, "times_ms": [ms * (1 + number % 3 / 100)] * 3}
+        {**more, "strategy": arm, "times_ms": times, "tail_ms": times}
         for number in range(count)
         for arm, ms in (("eager", eager_ms), ("as-written", 1.0))
+        for times in [[ms * (1 + number % 3 / 100)] * 3]
     ]
 
 
@@ -51,7 +52,16 @@ STEPS = {"kind": "steps", "seen": 40, "needed": 90, "doing": "warming up"}
 def test_rounds_of_a_stream_that_was_cut_off_are_kept() -> None:
     eager, compiled = judged(COMPILED, *turns(6)[:-1], ending="timeout")
     assert len(eager.rounds_ms) == len(compiled.rounds_ms) == 5
-    assert compiled.vs_eager == pytest.approx(2.0)
+    assert (eager.median_ms, compiled.median_ms) == pytest.approx((2.0, 1.0), rel=0.02)
+
+
+def test_a_script_has_times_and_no_ratio() -> None:
+    eager, compiled = judged(COMPILED, *turns(8))
+    assert eager.verdict == "reference" and compiled.verdict == "unverified"
+    assert compiled.numerics and compiled.numerics["verdict"] is None
+    assert compiled.vs_eager is compiled.median_ratio is compiled.break_even is None
+    assert (compiled.processes, compiled.interval_over) == (1, "rounds")
+    assert compiled.tail and compiled.tail["samples"] == 24
 
 
 def test_too_few_rounds_give_no_verdict() -> None:
@@ -72,17 +82,10 @@ def test_a_script_that_compiles_nothing_is_told() -> None:
 
 def test_rounds_before_a_new_kind_of_step_do_not_count() -> None:
     entries = [*turns(5, 9.0), {"kind": "start_over"}, *turns(5)]
-    _, compiled = judged(COMPILED, *entries)
-    assert compiled.vs_eager == pytest.approx(2.0)
-    _, few = judged(COMPILED, *turns(5), {"kind": "start_over"}, *turns(2), STEPS)
-    assert few.vs_eager is None
-
-
-def test_break_even_counts_what_was_compiled_later() -> None:
-    """5 s of first call and imports, 2 s more of compiling, for 1 ms gained a step."""
-    later = COMPILED | {"compile_s": {"dynamo": 3.0, "total": 3.0}}
-    _, compiled = judged(COMPILED, later, *turns(8))
-    assert compiled.break_even_steps == pytest.approx(7000, rel=0.02)
+    eager, _ = judged(COMPILED, *entries)
+    assert eager.median_ms == pytest.approx(2.0, rel=0.02)
+    few, _ = judged(COMPILED, *turns(5), {"kind": "start_over"}, *turns(2), STEPS)
+    assert few.median_ms is None
 
 
 def test_a_filled_cache_is_not_called_cold() -> None:

@@ -293,6 +293,83 @@ def test_too_few_rounds_give_no_interval() -> None:
     assert not different(ratio)
 
 
+def processes(
+    count: int, spread: float, seed: int, level: float = 1.0
+) -> tuple[Rounds, list[int]]:
+    """Eight rounds in each process; processes vary by `spread`, rounds hardly."""
+    random = numpy.random.default_rng(seed)
+    levels = level * numpy.exp(random.normal(0, spread, count))
+    rounds = [[t * one for t in times] for one in levels for times in noise(8, 5, 1e-3)]
+    return rounds, [8] * count
+
+
+def test_enough_processes_show_their_variation_themselves() -> None:
+    """The interval of the median and of a ratio covers what processes differ by."""
+    medians = ratios = 0
+    for seed in range(200):
+        base, repeats = processes(5, 0.05, seed)
+        other, _ = processes(5, 0.05, seed + 1000)
+        spread = summarise(base, repeats=repeats)
+        medians += spread.low <= 1.0 <= spread.high
+        ratio = compare(base, other, repeats=repeats, luck=0.0)
+        assert ratio.low is not None and ratio.high is not None
+        ratios += ratio.low <= 1.0 <= ratio.high
+    assert 0.91 * 200 <= medians < 200 and 0.91 * 200 <= ratios < 200
+
+
+def test_the_interval_over_processes_is_the_t_interval() -> None:
+    base, repeats = processes(5, 0.05, 3)
+    logs = numpy.log([numpy.median(base[k : k + 8]) for k in range(0, 40, 8)])
+    half = 2.776 * logs.std(ddof=1) / 5**0.5
+    spread = summarise(base, repeats=repeats)
+    assert numpy.log(spread.median) == pytest.approx(logs.mean(), abs=1e-3)
+    assert numpy.log(spread.high / spread.low) == pytest.approx(2 * half, rel=0.02)
+    assert stats.interval_over(repeats) == "processes"
+    assert stats.interval_over(repeats[:4]) == "rounds"
+
+
+def test_a_small_gain_that_every_process_shows_needs_no_floor() -> None:
+    base, repeats = processes(6, 0.001, 0, level=1.012)
+    other, _ = processes(6, 0.001, 1)
+    assert compare(base, other, repeats=repeats).verdict == "faster"
+    two = compare(base[:16], other[:16], repeats=repeats[:2])
+    assert not different(two)
+
+
+def test_the_variation_between_processes_comes_from_the_run() -> None:
+    base, repeats = processes(4, 0.001, 0)
+    others = [processes(4, 0.05, seed)[0] for seed in range(1, 9)]
+    found = stats.variation(base, others, repeats)
+    assert found == pytest.approx(0.05 / 2**0.5, rel=0.35)
+    assert stats.variation(base[:8], [others[0][:8]], [8]) == 0.0
+
+
+def test_a_ratio_that_is_not_that_of_the_medians_is_told() -> None:
+    """The machine is fast in most of one arm's rounds, slow in most of the other's."""
+    base = constant(2.0, 9) + constant(0.7, 7)
+    other = constant(1.4, 7) + constant(0.65, 9)
+    ratio = compare(base, other, luck=0.0)
+    medians = summarise(base).median / summarise(other).median
+    assert ratio.of_medians == pytest.approx(medians) and medians > 3
+    assert ratio.value < 1.5
+    assert ratio.low is not None and ratio.high is not None
+    assert ratio.low <= ratio.value and ratio.high >= medians
+    assert any(f"{medians:.2f}x" in advice for advice in ratio.advice)
+    usual = compare(constant(1.4), constant(1.0))
+    assert usual.of_medians == pytest.approx(usual.value) and usual.advice == ()
+
+
+def test_the_tail_is_of_all_samples() -> None:
+    times = [1.0] * 900 + [9.0] * 100  # one in ten was interrupted
+    kept_ms = kept(times, [False] * 900 + [True] * 100)
+    assert stats.p95([kept_ms] * 8) == 1.0
+    tail = stats.tail_of(times)
+    assert len(tail) == stats.ROUND_SAMPLES
+    spread = summarise([kept_ms] * 8, tail=[tail] * 8)
+    assert (spread.median, spread.p95) == (1.0, 9.0)
+    assert stats.tail_of([3.0, 1.0]) == [1.0, 3.0]
+
+
 # -- when to begin and to stop ---------------------------------------------------------
 
 

@@ -59,7 +59,7 @@ def test_what_later_calls_compile_counts_for_the_break_even() -> None:
 def test_results_on_other_inputs_are_not_compared(factory: str, where: str) -> None:
     """The reference in float64, of other inputs, would excuse a wrong result."""
     _, row = measured(f"{UNREPEATABLE}:{factory}", backends("eager")).rows
-    assert row.verdict == "not verified"
+    assert row.verdict == "unverified"
     assert row.numerics and row.numerics["verdict"] is None
     assert row.numerics["why"].startswith(where)
     assert "each time the target is loaded" in row.numerics["why"]

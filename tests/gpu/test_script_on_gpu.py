@@ -71,4 +71,3 @@ def test_steps_in_turn_agree_with_runs_of_their_own(mode: str, tmp_path: Path) -
     print(mode, eager["median_ms"], eager_ms, compiled["median_ms"], compiled_ms)
     assert eager["median_ms"] == pytest.approx(eager_ms, rel=0.15)
     assert compiled["median_ms"] == pytest.approx(compiled_ms, rel=0.15)
-    assert compiled["vs_eager"] == pytest.approx(eager_ms / compiled_ms, rel=0.2)

@@ -11,8 +11,9 @@ Rules for the verdict:
   target changed. A compiled row is then faster or slower only if both its time and its
   gain over eager say so. A tail or a compile time must change by more than eager did.
 - Load tests are compared only if they had the same load: rate, arrivals and seed.
-- More breaks or recompiles, a row that only B fails or gets wrong, and an open finding
-  that A did not have are regressions.
+- More breaks or recompiles, a row that only B fails, gets wrong or could not verify,
+  and an open finding that A did not have are regressions. What neither run verified
+  gets no verdict.
 """
 
 from __future__ import annotations
@@ -125,12 +126,16 @@ class Comparison:
         """Returns one line for each row whose times do not compare, with the reason."""
         if self.unlike:
             return ()
-        return tuple(
+        times = tuple(
             f"{row.name}: {metric.why}"
             for row in self.rows
             for metric in row.metrics
             if metric.name in _NEEDED and metric.low is None
         )
+        unverified = tuple(
+            f"{row.name}: {row.note}" for row in self.rows if row.unverified
+        )
+        return times + unverified
 
     @property
     def verdict(self) -> str:
@@ -308,13 +313,18 @@ def _beyond(metric: Metric, eager: Metric | None, limits: Thresholds) -> Metric:
 def _broken(a: Measurement, b: Measurement) -> Row | None:
     """Returns the row if at least one of the runs does not rank it."""
     was, is_ = exclusion_reason(a), exclusion_reason(b)
+    unverified = a.is_unverified or b.is_unverified
     if is_ and was:
-        return Row(name_of(b), note=f"not ranked in either run; in B it {is_}")
+        why = f"not ranked in either run; in B it {is_}"
+        return Row(name_of(b), note=why, unverified=unverified)
     if is_ and b.verdict == "skipped":
         return Row(name_of(b), note=f"in B it {is_}")
     if is_:
         return Row(name_of(b), broken=is_)
-    return Row(name_of(b), note=f"fixed in B; in A it {was}") if was else None
+    if was:
+        why = f"ranked in B; in A it {was}"
+        return Row(name_of(b), note=why, unverified=unverified)
+    return None
 
 
 def _pair(a: Measurement, b: Measurement, limits: Thresholds) -> Row:

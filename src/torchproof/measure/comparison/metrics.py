@@ -91,6 +91,7 @@ class Row:
     broken: str = ""
     note: str = ""
     control: bool = False  # eager beside compiled rows; it gets no verdict
+    unverified: bool = False  # the outputs of a run were not compared with eager's
 
 
 def speed(a: Measurement, b: Measurement, percent: float) -> Metric:
