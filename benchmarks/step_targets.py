@@ -1,4 +1,4 @@
-"""The steps that `benchmarks.whole_step` measures, one factory for each row.
+"""The steps that `benchmarks.published` measures, one factory for each row.
 
 Every factory gives a model and one call, of one shape and without marks for others.
 Without a GPU the models are tiny and in float32: enough to try the benchmark itself.
@@ -96,15 +96,6 @@ def vit_inference() -> Target:
     return _built(ViTForImageClassification, config, call, train=False)
 
 
-def bert_training() -> Target:
-    """BERT base, masked language modelling on 8 x 128 tokens."""
-    from transformers import BertConfig, BertForMaskedLM
-
-    config = BertConfig(**_sizes(NO_DROPOUT, {**TINY, "vocab_size": 512}))
-    call = _text(config.vocab_size, 8, 128, train=True)
-    return _built(BertForMaskedLM, config, call, train=True)
-
-
 # -- bundled workloads -----------------------------------------------------------------
 
 
@@ -123,40 +114,9 @@ def _decoder(batch: int, sequence: int, *, train: bool = False) -> Target:
     return _workload("decoder", "base", batch=batch, sequence=length, train=train)
 
 
-def decoder_inference() -> Target:
-    return _decoder(8, 512)
-
-
-def decoder_inference_small() -> Target:
-    return _decoder(1, 64)
-
-
-def decoder_training() -> Target:
-    return _decoder(8, 512, train=True)
-
-
 def decoder_training_small() -> Target:
     return _decoder(1, 64, train=True)
 
 
 def nanovlm_inference() -> Target:
     return _workload("nanovlm", "large")
-
-
-def nanovlm_training() -> Target:
-    return _workload("nanovlm", "large", train=True)
-
-
-def megacontext_training() -> Target:
-    """The micro-step of one sample, at one width, without compiling of its own."""
-    gate = {"compile_training": False}
-    return _workload("megacontext", "base", batch=1, train=True, **gate)
-
-
-def arrcoc_scorers() -> Target:
-    return _workload("arrcoc_scorers", "base")
-
-
-def arrcoc_inference() -> Target:
-    """One image and one query, as a service gets them."""
-    return _workload("arrcoc", "base", batch=1)

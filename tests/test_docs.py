@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -73,7 +72,6 @@ RUN_WHOLE = (*MEASURED, PACK, COMPARE, LOAD)
 MANY_CHECKS = {"check.md", "ci.md", "decide.md", "ranks.md", "show.md"}
 MANY_CHECKS |= {"agents.md", "doctor.md", "timelines.md", "workloads.md"}
 MANY_CALLS = {"reliability.md"}
-ON_GPU = "benchmarks/gpt2.py"  # shown with what it printed there, and not run elsewhere
 
 sys.path.insert(0, str(ROOT / "scripts" / "docs"))
 import generate  # noqa: E402
@@ -120,8 +118,6 @@ def write_files(folder: Path) -> None:
     """What the documents call a file, and the target that a checkout has."""
     for name, text in programs()[0].items():
         (folder / name).write_text(text)
-    (folder / ON_GPU).parent.mkdir()
-    shutil.copy(ROOT / ON_GPU, folder / ON_GPU)
 
 
 def write_runs(folder: Path) -> Run:
@@ -294,7 +290,7 @@ def test_every_command_of_a_document_runs(path: Path, tmp_path: Path) -> None:
     """In a shell, as a user runs them, with all their measuring."""
     write_files(tmp_path)
     write_runs(tmp_path)
-    lines = [ln for ln in commands(path) if program(ln) in RUNNERS and ON_GPU not in ln]
+    lines = [ln for ln in commands(path) if program(ln) in RUNNERS]
     for run in ("before.json", "after.json"):  # those that the document itself makes
         if any(f"-o {run}" in line for line in lines):
             (tmp_path / run).unlink()

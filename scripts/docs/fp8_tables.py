@@ -15,20 +15,12 @@ from torchproof.report import markdown
 
 Row = dict[str, Any]
 _NOTHING = "-"
-_COLUMNS = (
-    "row",
-    "arm",
-    "step (range)",
-    "reserved",
-    "first call",
-    "error",
-    "bound",
-    "product",
-)
+_COLUMNS = ("row", "arm", "reserved", "error", "bound", "product")
+_REFERENCE = ("small-bf16", "40b-bf16")  # in eager; others are compared with these
 
 
 def table() -> str:
-    """One row for each arm that was asked for; dashes if it was not measured."""
+    """One row for each arm whose outputs were compared, and for the references."""
     if not RESULTS.exists():
         return _NOTHING
     known = json.loads(RESULTS.read_text())
@@ -37,27 +29,25 @@ def table() -> str:
         f" {known['commit'] or _NOTHING}; `{known['command']}`."
     )
     rows = [
-        _cells(name, arm, known["rows"].get(name, {}).get(arm, {}))
+        _cells(name, arm, row)
         for name, arms in ROWS.items()
-        if not name.startswith("tiny")
         for arm in arms
+        if is_compared(name, arm, row := known["rows"].get(name, {}).get(arm, {}))
     ]
     return said + "\n\n" + markdown.table(_COLUMNS, rows)
 
 
+def is_compared(name: str, arm: str, row: Row) -> bool:
+    if name in _REFERENCE and arm == "eager":
+        return bool(row)
+    return not name.startswith("tiny") and row.get("error") is not None
+
+
 def _cells(name: str, arm: str, row: Row) -> tuple[str, ...]:
-    if "step_ms" not in row:
-        reason = " ".join(str(row.get("failure", _NOTHING)).split())
-        return (f"`{name}`", arm, reason, *[_NOTHING] * (len(_COLUMNS) - 3))
-    step = f"{row['step_ms']:.1f} ms ({row['low_ms']:.1f} to {row['high_ms']:.1f})"
-    if row.get("recordings") == 0:
-        step += ", not recorded"
     return (
         f"`{name}`",
-        arm,
-        step,
+        arm if row.get("recordings") != 0 else f"{arm}, not recorded",
         _NOTHING if row["reserved"] is None else f"{row['reserved'] >> 20:,} MiB",
-        f"{row['first_call_s']:.1f} s",
         _decimals(row["error"]),
         _decimals(row.get("error_bound")),
         row.get("product", _NOTHING),

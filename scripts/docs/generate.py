@@ -1,5 +1,9 @@
 """Writes the parts of the documents that come from code and results: `make docs`.
 
+    python scripts/docs/generate.py [DOCUMENT ...]
+
+Without arguments it also runs the commands whose output documents show. With the paths
+of documents, it only writes their tables again, from the results that are kept.
 docs/reference/rules.md, docs/reference/coverage.md, docs/llms.txt and
 docs/man/torchproof.1 are generated whole. In the other documents the text between
 `<!-- begin NAME -->` and `<!-- end NAME -->` is replaced.
@@ -34,14 +38,11 @@ import load_tests_page
 import man_page
 import pack_tables
 import precision_tables
+import published_tables
 import rank_tables
-import readme_tables
 import reliability_tables
 import report_examples
 import results_tables
-import strategy_tables
-import tuning_tables
-import whole_step_tables
 import zoo_page
 from import_table import MAY_IMPORT
 
@@ -51,8 +52,6 @@ from torchproof.report import render
 from torchproof.targets.workloads import WORKLOADS
 
 COMMAND = ("check", "workload:gpt-original", "--effort", "quick")
-BENCH = "gpt2-inference"  # the runs whose text is shown
-TUNE = "tuning/gpt2-inference-tuned"
 
 
 def rules_page() -> str:
@@ -123,19 +122,20 @@ def output(text: str) -> str:
     return _fenced("\n\n".join([header, *shown, "...", footer]))
 
 
-def bench_output(*, details: str | None = None) -> str:
-    """What `bench` printed: the bars, and the decision; with the details of an arm."""
-    run = results_tables.gpu_run(BENCH)
-    text, found = render(run, "text").rstrip("\n"), []
+def bench_output() -> str:
+    """What `bench` printed: the bars, the details of a strategy, and the decision."""
+    run = getting_started.saved("bench")
+    text = render(run, "text").rstrip("\n")
     header, bars, costs, *arms = text.split("\n\nDecision:")[0].split("\n\n")
-    if details is not None:
-        found = [costs, "...", next(a for a in arms if a.startswith(f"{details}\n"))]
+    details = next((arm for arm in arms if not arm.startswith("eager\n")), "...")
     end = text[text.index("Decision:") :]
-    return _fenced("\n\n".join([header, bars, *found, "...", end]))
+    command = f"$ {results_tables.command_of(run)}"
+    shown = [command, header, bars, costs, "...", details, "...", end]
+    return _fenced("\n\n".join(shown))
 
 
 def tune_output() -> str:
-    return _fenced(render(results_tables.gpu_run(TUNE), "text").rstrip("\n"))
+    return _fenced(render(getting_started.saved("tune"), "text").rstrip("\n"))
 
 
 def captured() -> Captured:
@@ -276,46 +276,6 @@ def diagnoses_table() -> str:
     return "\n".join(rows)
 
 
-def worth_table() -> str:
-    """Originals in eager and compiled beside the fixed form compiled."""
-    rows = [
-        "| workload | machine | original, eager | original, compiled "
-        "| fixed, compiled | fixed vs eager |",
-        "|---|---|---|---|---|---|",
-    ]
-    for kept in _results("workloads"):
-        found = kept["rows"]
-        for row in found.values():
-            if row["workload"].endswith("-original"):
-                continue
-            train = " train" if row["train"] else ""
-            eager = found[f"{row['workload']}-original eager{train}"]
-            compiled = found[f"{row['workload']}-original compiled{train}"]
-            cells = [
-                f"`{row['workload']}`{', training' if row['train'] else ''}",
-                _machine(row),
-                *(_milliseconds(arm) for arm in (eager, compiled, row)),
-                _ratio(eager, row),
-            ]
-            rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
-def _ratio(eager: dict[str, Any], fixed: dict[str, Any]) -> str:
-    """How many times as fast; no number where the middle halves overlap."""
-    if "failure" in eager or "failure" in fixed:
-        return "-"
-    if eager["low_ms"] <= fixed["high_ms"] and fixed["low_ms"] <= eager["high_ms"]:
-        return "not significant"
-    return f"{eager['median_ms'] / fixed['median_ms']:.2f}x"
-
-
-def _milliseconds(arm: dict[str, Any]) -> str:
-    if "failure" in arm:
-        return "fails"
-    return f"{arm['median_ms']:.1f} ({arm['low_ms']:.1f} to {arm['high_ms']:.1f})"
-
-
 def _machine(row: dict[str, Any]) -> str:
     """Where a row was measured, and at which size; a failure has neither."""
     if "failure" in row:
@@ -347,7 +307,7 @@ Captured = Mapping[tuple[str, str], str]  # text by document and part
 def parts() -> dict[str, Tables]:
     """The generated parts of each document, by the document's path."""
     return {
-        "README.md": readme_tables.TABLES,
+        "README.md": published_tables.README,
         "docs/architecture.md": {
             "packages": package_table,
             "imports": import_table,
@@ -355,8 +315,8 @@ def parts() -> dict[str, Tables]:
             "load-overhead": load_overhead_table,
             "check-cost": check_cost_table,
         },
-        "docs/bench.md": {"bench": lambda: bench_output(details="full")},
-        "docs/decide.md": strategy_tables.TABLES,
+        "docs/bench.md": {"bench": bench_output},
+        "docs/decide.md": published_tables.DECIDE,
         "docs/getting-started.md": getting_started.TABLES,
         "docs/load.md": {"warm-starts": pack_tables.starts},
         "docs/loadtest.md": {"loadtest": report_examples.load_test},
@@ -374,14 +334,12 @@ def parts() -> dict[str, Tables]:
         "docs/reference/precision.md": precision_tables.TABLES,
         "docs/reference/reliability.md": reliability_tables.TABLES,
         "docs/reference/results.md": {
+            **published_tables.RESULTS,
             **results_tables.TABLES,
-            **whole_step_tables.TABLES,
-            **tuning_tables.TABLES,
         },
         "docs/reference/workloads.md": {
             "sizes": sizes_table,
             "diagnoses": diagnoses_table,
-            "worth": worth_table,
             **fp8_tables.TABLES,
         },
         "docs/reference/zoo.md": zoo_page.TABLES,
@@ -412,8 +370,15 @@ def lasting(text: str) -> str:
     return re.sub(r"\d{8}-\d{4}-[\w-]+|torch \d\S+", "-", text)
 
 
+def chosen(names: list[str]) -> dict[Path, str]:
+    """These documents with tables of the results that are kept; all, also with runs."""
+    if not names:
+        return documents(captured())
+    return {ROOT / name: _with_tables(name, parts()[name]) for name in names}
+
+
 if __name__ == "__main__":
-    for path, text in documents(captured()).items():
+    for path, text in chosen(sys.argv[1:]).items():
         if not path.is_file() or lasting(path.read_text()) != lasting(text):
             path.write_text(text)
             print(f"written: {path.relative_to(ROOT)}")

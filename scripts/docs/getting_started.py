@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
-from torchproof.records import store
+from torchproof.records import Run, store
 from torchproof.report import render
 
 PAGE = ROOT / "docs" / "getting-started.md"
@@ -131,15 +131,20 @@ def shown(text: str) -> str:
     return fenced("\n\n".join([head, *rest]))
 
 
+def saved(name: str) -> Run:
+    """The run that a command of the page saved."""
+    return store.read(SAVED / f"{name}.json")
+
+
 def bench() -> str:
-    text = render(store.read(SAVED / "bench.json"), "text").rstrip("\n")
+    text = render(saved("bench"), "text").rstrip("\n")
     head, bars, costs, *_ = text.split("\n\n")
     end = text[text.index("Decision:") :]
     return fenced("\n\n".join([head, bars, costs, "...", end]))
 
 
 def tune() -> str:
-    text = render(store.read(SAVED / "tune.json"), "text").rstrip("\n")
+    text = render(saved("tune"), "text").rstrip("\n")
     head, finals, _ = text.split("\n\n", 2)
     end = text[text.index("Decision:") :]
     return fenced("\n\n".join([head, finals, "...", end]))
@@ -150,7 +155,7 @@ def serve() -> str:
 
 
 def conditions() -> str:
-    where = store.read(SAVED / "bench.json").environment
+    where = saved("bench").environment
     return (
         "A script ran the commands of this page and captured their output, on a CPU"
         f" ({where['machine']}, {where['cores']} cores) with torch {where['torch']} and"
