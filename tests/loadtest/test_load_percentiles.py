@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 
 import pytest
 
@@ -123,6 +124,48 @@ def test_an_objective_is_not_met_by_luck_with_stalls() -> None:
     assert judge(alone, 99, range(count)).verdict == "met"
     assert judge(together, 99, starts).verdict == "undecided"
     assert judge(together, 99).verdict == "met"
+
+
+def drawn(share: float, burst: int, seed: int, count: int = 1000) -> list[bool]:
+    """Requests of which this share is late, in bursts of this length."""
+    random_ = random.Random(f"{share} {burst} {seed}")
+    begins = share / burst / (1 - share)  # of a burst, at each request in time
+    late: list[bool] = []
+    while len(late) < count:
+        late += [True] * burst if random_.random() < begins else [False]
+    return late[:count]
+
+
+def verdicts(share: float, burst: int, *, queue: bool, runs: int) -> Counter[str]:
+    """Of many runs; with `queue`, the requests of a burst wait for each other."""
+    said: Counter[str] = Counter()
+    for seed in range(runs):
+        late = drawn(share, burst, seed)
+        behind = [False, *(late[:-1] if queue else [False] * (len(late) - 1))]
+        alone = [number for number, waits in enumerate(behind) if not waits]
+        said[judge(late, 99, alone).verdict] += 1
+    return said
+
+
+@pytest.mark.parametrize(
+    ("share", "burst", "queue", "runs"),
+    [
+        (0.005, 25, True, 400),
+        (0.005, 25, False, 400),
+        (0.01, 25, True, 400),
+        (0.01, 1, True, 100),
+    ],
+)
+def test_an_objective_is_not_missed_by_one_burst(
+    share: float, burst: int, queue: bool, runs: int
+) -> None:
+    said = verdicts(share, burst, queue=queue, runs=runs)
+    assert said["missed"] <= runs * 0.01 + 3 * math.sqrt(runs * 0.01 * 0.99)
+
+
+@pytest.mark.parametrize(("share", "burst"), [(0.04, 1), (0.3, 25)])
+def test_an_objective_that_is_missed_is_found(share: float, burst: int) -> None:
+    assert verdicts(share, burst, queue=True, runs=50)["missed"] >= 45
 
 
 # -- dependence ------------------------------------------------------------------------

@@ -5,6 +5,9 @@ worker idle, the queue starts afresh: what happens from then on hardly depends o
 was before. The requests up to the next such moment are a cycle. Cycles, not requests,
 are the independent observations (the regenerative method for queues), and the variance
 of a share between cycles says how many independent requests a test is worth.
+
+Slow requests also follow each other where none waits for another: something else slows
+all of them down for a while. So a sequence of slow requests counts as one observation.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from torchproof.records import Requests
 
@@ -53,3 +56,19 @@ def design_effect(over: Sequence[bool], starts: Sequence[int]) -> float:
         for begin, end in pairwise([*starts, count])
     )
     return max(1.0, squares / (count * share * (1 - share)))
+
+
+def burst_effect(over: Sequence[bool]) -> float:
+    """The design effect if requests in a row that count are one observation.
+
+    Independent requests follow each other by chance; they give 1 on average.
+    """
+    count, hits = len(over), sum(over)
+    if not 0 < hits < count:
+        return 1.0
+    share = hits / count
+    lengths = [sum(1 for _ in burst) for late, burst in groupby(over) if late]
+    squares = sum(length**2 for length in lengths) * (1 - share) ** 2
+    squares += (count - hits) * share**2
+    by_chance = 1 + 2 * share
+    return max(1.0, squares / (count * share * (1 - share)) / by_chance)

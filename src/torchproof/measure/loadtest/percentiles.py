@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchproof.measure.loadtest.dependence import design_effect
+from torchproof.measure.loadtest.dependence import burst_effect, design_effect
 from torchproof.records import ObjectiveVerdict, Percentile
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
@@ -85,12 +85,15 @@ def judge(
 ) -> Judgement:
     """Whether at most `100 - percent` percent of requests exceed a limit.
 
-    `over` says which requests did. The objective is missed if these requests would
-    exceed it so often with a probability of at most `RISK`, were it met. It is met only
-    if that also holds the other way round with requests of one cycle counting once: a
-    lucky absence of stalls proves little.
+    `over` says which requests did. The objective is missed if requests would exceed it
+    so often with a probability of at most `RISK`, were it met, and met if that holds
+    the other way round. With `starts`, the beginnings of independent cycles, requests
+    of one cycle or of one burst of slow ones count once in both: one stall with many
+    victims proves little, and so does a lucky absence of stalls.
     """
-    effect = 1.0 if starts is None else design_effect(over, starts)
+    effect = 1.0
+    if starts is not None:
+        effect = max(design_effect(over, starts), burst_effect(over))
     count, hits = len(over), sum(over)
     if verdict := _decided(hits, count, percent, effect):
         return Judgement(verdict)
@@ -98,7 +101,7 @@ def judge(
 
 
 def fewest_missed(count: int, percent: float) -> int:
-    """The fewest of `count` requests over the limit with which it is missed."""
+    """The fewest of `count` independent requests over the limit that miss it."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -116,7 +119,8 @@ def _decided(
     worth = int(count / effect)
     if worth and at_most(math.ceil(hits / effect), worth, allowed) <= RISK:
         return "met"
-    if hits and 1 - at_most(hits - 1, count, allowed) <= RISK:
+    alone = math.floor(hits / effect)  # independent requests over the limit
+    if alone and 1 - at_most(alone - 1, worth, allowed) <= RISK:
         return "missed"
     return None
 

@@ -105,4 +105,4 @@ class RateSearch:
         limit_ms, percent = self._objective.limit_ms, self._objective.percent
         service_ms = answers_of(result.requests).service
         slow = [value > limit_ms for value in service_ms if math.isfinite(value)]
-        return judge(slow, percent).verdict == "missed"
+        return judge(slow, percent, range(len(slow))).verdict == "missed"

@@ -334,7 +334,7 @@ def _met_from(
     if best is None:
         return None
     rest = over[best:]
-    if judge(rest, objective.percent).verdict == "missed":
+    if judge(rest, objective.percent, range(len(rest))).verdict == "missed":
         return None
     return requests.arrival_s[best]
 

@@ -418,7 +418,7 @@ class _StrategyRun:
             self.result = with_capacity(searched)
 
     def _stop_when_missed(self, log: RequestLog, timetable: Timetable) -> Tick | None:
-        """Ends a trial whose verdict no later request can change."""
+        """Ends a trial that no later request can let meet the objective."""
         objective = self._plan.options.objective
         if objective is None or objective.metric != "latency":
             return None
