@@ -19,6 +19,9 @@ from programs import (
     watched,
 )
 
+from torchproof.checking.checker import check
+from torchproof.targets import Options
+
 pytestmark = pytest.mark.gpu
 
 
@@ -39,6 +42,26 @@ def test_real_trees_give_the_same_diagnosis(program: Path) -> None:
         )
     others = [f for f in findings if not any(fits(f, e, program) for e in wanted)]
     assert not others, f"false alarm:\n{describe(others)}"
+
+
+RAISING = ("bad", "bad_chained", "bad_closure", "bad_deque", "bad_recurrent")
+SERIOUS = {"compile_error", "numerics", "stale_state", "cudagraph_lifetime"}
+
+
+@pytest.mark.parametrize("name", RAISING)
+def test_torchs_error_at_run_time_is_no_finding_of_its_own(
+    name: str, tmp_path: Path
+) -> None:
+    program = PROGRAMS[0].parent.parent / "CG301" / f"{name}.py"
+    run = check(
+        f"{program}:make",
+        Options(device="cuda", as_written=True),
+        effort="full",
+        skip=("batch", "sequence", "latency", "guards"),
+        save_in=tmp_path,
+    )
+    findings = [f for f in run.findings if f.kind in SERIOUS]
+    assert {f.code for f in findings} == {"CG301"}, describe(findings)
 
 
 def test_the_trees_are_real() -> None:

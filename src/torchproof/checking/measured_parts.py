@@ -5,7 +5,6 @@ Each part measures strategies as `bench` does, and turns the numbers into events
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from torchproof.records import (
     Frame,
     Measurement,
     Part,
+    RaisedError,
     UserError,
     is_missing_hook,
 )
@@ -30,8 +30,7 @@ MEASURED = ("baseline", "batch", "sequence", "latency", "guards")
 # Two different sizes, one between them, and 1, which torch compiles separately.
 SWEEPS = {"batch": (4, 8, 6, 1), "sequence": (128, 192, 160)}
 _SECONDS = 1.0  # of sampling per strategy
-# The exception of a worker: `[file:line: ][module.]Name: message`.
-_RAISED = re.compile(r"(?:^|\d: )(?:\w+\.)*(?P<error>[A-Z]\w+): (?P<message>.*)", re.S)
+_OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError")
 
 
 @dataclass
@@ -129,9 +128,9 @@ class PartsMeasurer:
         costs = measured.break_costs or BreakCosts()
         self.collected.gaps = costs.gaps
         if compiled.error:
-            raise self._failed(
-                compiled.strategy, compiled.error, eager_runs=not eager.error
-            )
+            if not eager.error:
+                self._add_error(measured.raised.get(compiled.strategy))
+            raise _Failed(f"{compiled.strategy}: {compiled.error}")
         numerics = compiled.numerics or {}
         if numerics.get("verdict") is None and numerics.get("why"):
             self.notes["baseline"] = f"outputs were not compared: {numerics['why']}"
@@ -171,7 +170,8 @@ class PartsMeasurer:
         swept = self.sweeps[dimension]
         self.function = self.function or swept.function
         if swept.error:
-            raise self._failed(dimension, swept.error)
+            self._add_error(swept.raised)
+            raise _Failed(f"{dimension}: {swept.error}")
         rows = [{"value": value, "recompiles": n} for value, n in swept.recompiles]
         self._add_event("shape_sweep", {"dimension": dimension, "rows": rows})
         return None
@@ -186,7 +186,7 @@ class PartsMeasurer:
         if self.regional.verdict == "skipped":
             return self.regional.notes[0]
         if self.regional.error:
-            raise self._failed("regional", self.regional.error)
+            raise _Failed(f"regional: {self.regional.error}")
         self._add_event("latency", _latency(full, self.regional))
         return None
 
@@ -209,12 +209,10 @@ class PartsMeasurer:
             raise _Failed("interrupted")
         return measured
 
-    def _failed(self, what: str, error: str, *, eager_runs: bool = True) -> _Failed:
-        """The failure of a part; an error of compiled code is an event as well."""
-        raised = _RAISED.search(error)
-        if raised and eager_runs and "out of memory" not in error.lower():
-            self._add_event("strategy_error", raised.groupdict())
-        return _Failed(f"{what}: {error}")
+    def _add_error(self, raised: RaisedError | None) -> None:
+        """Adds the event of an exception that eager does not raise."""
+        if raised is not None and raised.error not in _OUT_OF_MEMORY:
+            self.collected.events.append(raised.event(self.function))
 
     def _add_event(self, kind: str, data: Mapping[str, Any]) -> None:
         self.collected.events.append(Event(kind, function=self.function, data=data))

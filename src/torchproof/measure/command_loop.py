@@ -8,8 +8,9 @@ import traceback
 from typing import Any
 
 from torchproof.process import Channel, Ended, Message
-from torchproof.records import UserError, whose
+from torchproof.records import RaisedError, UserError, whose
 from torchproof.strategies import NotApplicable
+from torchproof.torch_private import compile_phase
 
 
 def run_commands(worker: Any) -> int:
@@ -46,4 +47,5 @@ def _reply(worker: Any, name: str, values: Message) -> Message:
             message = (
                 f"{outside_torch[-1].filename}:{outside_torch[-1].lineno}: {message}"
             )
-        return {"error": message, "usage": False}
+        raised = RaisedError.of(error, compile_phase(error)).to_json()
+        return {"error": message, "usage": False, "raised": raised}

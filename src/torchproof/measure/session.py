@@ -165,6 +165,7 @@ class Session:
             apart=self.apart,
             events=tuple(self.events),
             break_costs=compiled.break_costs if compiled else None,
+            raised={s.spec.strategy.name: s.raised for s in self.states if s.raised},
         )
 
     def _start_early(self, repeat: int = 0) -> None:
@@ -529,7 +530,7 @@ class Session:
         try:
             yield
         except WorkerError as error:
-            state.error = str(error)
+            state.error, state.raised = str(error), error.raised
             state.close()
         except NotApplicable as error:
             state.skipped = str(error)

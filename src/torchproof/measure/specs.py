@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.observe import BreakCosts
-from torchproof.records import Event, Frame, Measurement, Record, UserError, stats
+from torchproof.records import (
+    Event,
+    Frame,
+    Measurement,
+    RaisedError,
+    Record,
+    UserError,
+    stats,
+)
 from torchproof.strategies import Strategy, parse, with_arguments
 from torchproof.targets import Job, Target
 
@@ -131,6 +139,8 @@ class MeasureResult:
     events: tuple[Event, ...] = ()  # why outputs differ
     break_costs: BreakCosts | None = None  # of the first compiled strategy
     function: Frame | None = None  # where the target is defined
+    # The exceptions of strategies that failed, by name.
+    raised: Mapping[str, RaisedError] = field(default_factory=dict)
     exit_code: int | None = None  # of a script target
     error: str | None = None  # one line: why a script stopped early
 

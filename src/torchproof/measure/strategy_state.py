@@ -9,6 +9,7 @@ from typing import Any
 from torchproof.measure.replies import Facts, FirstPass
 from torchproof.measure.specs import StrategySpec
 from torchproof.measure.worker_process import Commanded, Reply
+from torchproof.records import RaisedError
 
 
 @dataclass
@@ -19,6 +20,7 @@ class StrategyState:
     caches: Path
     process: Commanded | None = None
     error: str | None = None
+    raised: RaisedError | None = None  # the exception behind `error`
     skipped: str | None = None
     facts: list[Facts] = field(default_factory=list)
     warm: FirstPass | None = None

@@ -41,7 +41,12 @@ from torchproof.measure.specs import StrategyJob
 from torchproof.observe import BreakCost, BreakCosts, timeline
 from torchproof.records import one_line, stats
 from torchproof.targets import Job, Loaded, calls
-from torchproof.torch_private import comparison, describe
+from torchproof.torch_private import (
+    comparison,
+    contract,
+    describe,
+    marked_compile_errors,
+)
 
 if TYPE_CHECKING:
     from torchproof.strategies import Applied
@@ -249,6 +254,8 @@ class StrategyWorker:
         self._load({})
         profiling.initialise_device(self.device)
         imports_s = self.compile_stats.open() if self.strategy.compiles else 0.0
+        if self.strategy.compiles and not contract.missing("compile errors"):
+            self.hooks.enter_context(marked_compile_errors())
         switches = compile_costs.changed_switches()
         compiled_before = self.compile_stats.compilations()
         applying_s = 0.0

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from torchproof.measure.specs import StrategyJob
 from torchproof.process import DEVNULL, Ended, Garbled, Message, Tick, spawn
-from torchproof.records import Record, UserError
+from torchproof.records import RaisedError, Record, UserError
 from torchproof.strategies import NotApplicable
 
 Reply = TypeVar("Reply", bound=Record)
@@ -27,6 +27,10 @@ NO_REMOTE_CACHES = {
 
 class WorkerError(Exception):
     """A worker failed; the message is one line."""
+
+    def __init__(self, message: str, raised: RaisedError | None = None) -> None:
+        super().__init__(message)
+        self.raised = raised
 
 
 class WorkerTimeout(WorkerError):
@@ -57,7 +61,10 @@ def raise_error(answer: Message) -> NoReturn:
         raise NotApplicable(answer["error"])
     if answer["usage"]:
         raise UserError(answer["error"], details=answer.get("details", ""))
-    raise WorkerError(answer["error"])
+    raised = answer.get("raised")
+    raise WorkerError(
+        answer["error"], None if raised is None else RaisedError.from_json(raised)
+    )
 
 
 class WorkerProcess:

@@ -20,10 +20,10 @@ from torchproof.records import (
     Frame,
     Observation,
     Operation,
+    RaisedError,
     UserError,
     definition,
     frames_in,
-    inside_region,
     qualified_name,
     whose,
 )
@@ -169,6 +169,7 @@ def _events(
         Record(e["metadata"], e["payload"], e["call"]) for e in by_kind.get("trace", ())
     ]
     raised = {e["compile_id"]: e for e in by_kind.get("raised", ()) if e["compile_id"]}
+    own_errors = {e["compile_id"] for e in by_kind.get("raised_in_eager", ())}
     runs = counts.get("graphs", {})
     skips = {s["compile_id"]: s["runs"] for s in counts.get("skipped", ())}
     callables = {tuple(e["code"][0]) for e in by_kind.get("wrapper", ()) if e["code"]}
@@ -188,6 +189,8 @@ def _events(
             event = replace(event, function=_only(callables) or event.function)
         if event.kind == "compile_failure":
             extra["raised"] = event.compile_id in raised
+            if event.compile_id in own_errors:  # the program raises it without torch
+                event = replace(event, kind="eager_error")
         if event.kind == "specialization":
             extra["marks"] = [tuple(mark) for mark in counts.get("marks", ())]
         if event.compile_id in skips and event.kind in {
@@ -251,14 +254,15 @@ def _bypasses(
 ) -> Iterable[Event]:
     """Events for calls that bypassed the compiled code, and calls that raised."""
     bypasses = {(kind, name): count for kind, name, count in counts.get("bypasses", ())}
-    for kind in ("method_call", "original_call", "call_error"):
+    for kind in ("method_call", "original_call"):
         for entry in by_kind.get(kind, ()):
             data = {k: v for k, v in entry.items() if k not in {"kind", "site", "call"}}
             data["count"] = bypasses.get((kind, entry.get("method")))
             frames = _frames(entry["site"])
-            if kind == "call_error":
-                frames = inside_region(frames)
             yield Event(kind, frames=frames, data=data, call=entry["call"])
+    for entry in by_kind.get("call_error", ()):
+        raised = RaisedError.from_json(entry["raised"])
+        yield raised.event(Frame(*entry["function"]), entry["call"])
 
 
 def _without_torchproof(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:

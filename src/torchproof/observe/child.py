@@ -8,16 +8,15 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torchproof.observe import timeline
 from torchproof.observe.observer import Observer
 from torchproof.process import Stream, hold
-from torchproof.records import UserError
+from torchproof.records import RaisedError, UserError
 from torchproof.targets import Job, Loaded, calls, raised, script
-from torchproof.torch_private import environment
+from torchproof.torch_private import compile_phase, environment
 
 
 def main(arguments: list[str]) -> int:
@@ -101,7 +100,7 @@ def _run_factory(job: Job, observer: Observer) -> None:
         except UserError:
             raise
         except Exception as error:
-            if not runs_in_eager or error is not observer.last_error:
+            if not runs_in_eager or compile_phase(error) != "frame":
                 _explain_failure(error, index, job, observer)
             runs_in_eager = True
         finally:
@@ -129,8 +128,7 @@ def _explain_failure(
     """Writes the error of a call; raises `UserError` if eager raises as well."""
     import torch
 
-    frames = traceback.extract_tb(error.__traceback__)
-    last = traceback.format_exception_only(error)[-1].strip()
+    raised_error = RaisedError.of(error, compile_phase(error))
     torch.compiler.set_stance("force_eager")
     observer.paused = True
     try:
@@ -146,14 +144,14 @@ def _explain_failure(
     finally:
         observer.paused = False
         torch.compiler.set_stance("default")
-    if error is observer.last_error:  # a compiler error, which is already recorded
+    if compile_phase(error) == "frame":  # the trace has recorded it
         return
+    place = calls.function_of(loaded)
     observer.stream.write(
         "call_error",
         call=index,
-        error=type(error).__name__,
-        message=last,
-        site=[[f.filename, f.lineno, f.name] for f in frames],
+        raised=raised_error.to_json(),
+        function=[place.file, place.line, place.function],
     )
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 import time
+import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -80,7 +82,6 @@ class Observer:
         self.settings: dict[str, Any] = {}  # those changed when something compiled
         self.traced: dict[str, dict[str, set[int]]] = {}  # since the last flush
         self.paused = False  # while torchproof runs the target for another purpose
-        self.last_error: Exception | None = None
         self.site: tuple[Frame, ...] | None = None  # where torchproof itself compiles
         # The arguments that torchproof was asked to compile with; None: those it uses.
         self.asked: Mapping[str, Any] | None = None
@@ -124,6 +125,8 @@ class Observer:
         enter = self.hooks.enter_context
         if not self._has_hooks("breaks"):
             return
+        if self._has_hooks("compile errors"):
+            enter(private.marked_compile_errors())
         enter(private.compiled_contexts(self._context))
         enter(private.frame_callbacks(self._convert))
         enter(private.graph_callables(self._graph))
@@ -216,14 +219,38 @@ class Observer:
         wrapper.calls += 1
         wrapper.eager_stance += self.private.stance() == "force_eager"
         before = self.graph_runs
+        handled = sys.exception()  # the call may be in an `except` block
 
         def leave() -> None:
             self._local.depth = depth
             wrapper.compiled_calls += self.graph_runs > before
+            self._note_eager_error(sys.exception(), handled)
             if counts:
                 self.end_call()
 
         return leave
+
+    def _failed_frames(self) -> dict[types.CodeType, str | None]:
+        """The frames that failed to compile in this call, and now run eagerly."""
+        if not hasattr(self._local, "failed_frames"):
+            self._local.failed_frames = {}
+        found: dict[types.CodeType, str | None] = self._local.failed_frames
+        return found
+
+    def _note_eager_error(
+        self, error: BaseException | None, handled: BaseException | None
+    ) -> None:
+        """Notes frames that fail to compile because they raise in eager mode too.
+
+        Then the error is the program's own, and not one of the compiler.
+        """
+        failed = self._failed_frames()
+        if error is not None and error is not handled:
+            for frame, _ in traceback.walk_tb(error.__traceback__):
+                if compile_id := failed.get(frame.f_code):
+                    self.stream.write("raised_in_eager", compile_id=compile_id)
+        if not getattr(self._local, "depth", 0):
+            failed.clear()
 
     def begin_call(self, index: int) -> None:
         self.call = index
@@ -269,11 +296,11 @@ class Observer:
         self._local.zeros = _zeros(frame.f_locals)
         try:
             answer = convert()
-        except Exception as error:
-            self.last_error = error
+        except Exception:
             self.stream.write("raised", compile_id=self._local.failure, call=self.call)
             if request.fullgraph:
                 raise
+            self._failed_frames()[frame.f_code] = self._local.failure
             answer = None
         failure = self._local.failure
         if answer is not None:

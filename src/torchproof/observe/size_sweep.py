@@ -6,6 +6,7 @@ No code is generated: Dynamo decides from guards and shapes whether it recompile
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import traceback
@@ -15,7 +16,7 @@ from typing import Any
 
 from torchproof.observe import timeline
 from torchproof.process import Conditions, Entry, Stream, follow, hold
-from torchproof.records import Frame, Record, UserError, one_line
+from torchproof.records import Frame, RaisedError, Record, UserError, one_line
 from torchproof.targets import Job, Loaded, Options, Target, calls
 
 Sizes = Mapping[str, tuple[int, ...]]  # by keyword of the factory
@@ -36,6 +37,7 @@ class Sweep:
 
     recompiles: tuple[tuple[int, int], ...] = ()
     error: str | None = None
+    raised: RaisedError | None = None  # the exception behind `error`; eager has none
     function: Frame | None = None  # the target's
 
 
@@ -69,6 +71,7 @@ def recompiles_by_size(
         entry["dimension"]: Sweep(
             tuple((value, count) for value, count in entry["rows"]),
             entry["error"],
+            RaisedError.from_json(entry["raised"]) if entry["raised"] else None,
             Frame(*entry["function"]),
         )
         for entry in child.of("sweep")
@@ -89,7 +92,10 @@ def main(arguments: list[str]) -> int:
     try:
         compile_costs.import_compiler(inductor=False)
         compile_costs.keep_every_compilation()
-        with torch_private.no_code_generation():
+        with contextlib.ExitStack() as hooks:
+            hooks.enter_context(torch_private.no_code_generation())
+            if not torch_private.contract.missing("compile errors"):
+                hooks.enter_context(torch_private.marked_compile_errors())
             run = calls.resolved(job.run)
             for dimension, values in job.sizes.items():
                 _sweep(run, dimension, values, stream)
@@ -103,9 +109,11 @@ def _sweep(run: Job, dimension: str, values: tuple[int, ...], stream: Stream) ->
     """Runs one target with inputs of several sizes, one after the other."""
     import torch
 
+    from torchproof.torch_private import compile_phase
+
     torch.compiler.reset()
     rows: list[tuple[int, int]] = []
-    error = None
+    error = raised = None
     loaded, fn = _compiled(replace(run, shape={dimension: values[0]}))
     for value in values:
         stream.write("size", dimension=dimension, value=value)
@@ -117,7 +125,12 @@ def _sweep(run: Job, dimension: str, values: tuple[int, ...], stream: Stream) ->
         except UserError:
             raise
         except Exception as failure:
-            error = one_line(traceback.format_exception_only(failure)[-1])
+            own = _eager_error(replace(run, shape={dimension: value}))
+            error = _in_one_line(own or failure)
+            if own is None:
+                raised = RaisedError.of(failure, compile_phase(failure)).to_json()
+            else:
+                error = f"the target fails in eager at {dimension} {value}: {error}"
             break
     place = calls.function_of(loaded)
     stream.write(
@@ -125,6 +138,7 @@ def _sweep(run: Job, dimension: str, values: tuple[int, ...], stream: Stream) ->
         dimension=dimension,
         rows=rows,
         error=error,
+        raised=raised,
         function=[place.file, place.line, place.function],
     )
 
@@ -148,6 +162,25 @@ def _run(loaded: Loaded, fn: Callable[..., Any], run: Job) -> None:
         if train:
             calls.forget_gradients(loaded.fn, call)
         calls.invoke(fn, call, train=train)
+
+
+def _in_one_line(error: Exception) -> str:
+    return one_line(traceback.format_exception_only(error)[-1])
+
+
+def _eager_error(run: Job) -> Exception | None:
+    """What a fresh target raises without the compiler."""
+    import torch
+
+    loaded = calls.fresh(run)
+    torch.compiler.set_stance("force_eager")
+    try:
+        _run(loaded, loaded.fn, run)
+    except Exception as error:
+        return error
+    finally:
+        torch.compiler.set_stance("default")
+    return None
 
 
 def _recompiles() -> int:

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from torchproof.records.printable import line as line
     from torchproof.records.printable import seen as seen
     from torchproof.records.printable import unbroken as unbroken
+    from torchproof.records.raised_error import RaisedError as RaisedError
     from torchproof.records.ranks import CollectiveTimeout as CollectiveTimeout
     from torchproof.records.ranks import CompiledFunctionRow as CompiledFunctionRow
     from torchproof.records.ranks import DifferenceKind as DifferenceKind

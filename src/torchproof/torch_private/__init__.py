@@ -80,6 +80,15 @@ if TYPE_CHECKING:
     from torchproof.torch_private.dynamo.captured_graphs import (
         replace_backends as replace_backends,
     )
+    from torchproof.torch_private.dynamo.compile_errors import (
+        CompilePhase as CompilePhase,
+    )
+    from torchproof.torch_private.dynamo.compile_errors import (
+        compile_phase as compile_phase,
+    )
+    from torchproof.torch_private.dynamo.compile_errors import (
+        marked_compile_errors as marked_compile_errors,
+    )
     from torchproof.torch_private.dynamo.compiled_graphs import (
         CompiledGraph as CompiledGraph,
     )

@@ -109,6 +109,7 @@ _LISTED: tuple[type[Rule], ...] = (
     answers.GeneratedCode,
     answers.EarlierLayer,
     answers.WrongOnce,
+    answers.RaisesAtRunTime,
     answers.FrozenEnvironment,
     answers.LateHook,
     answers.NumpySeed,

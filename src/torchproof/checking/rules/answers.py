@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.lifetimes import overwritten_read
 from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
@@ -14,6 +15,7 @@ from torchproof.checking.rules.rule import (
     Rule,
     event_place,
     grouped,
+    shorten,
     stack,
 )
 from torchproof.checking.static.flow import Flow
@@ -334,6 +336,59 @@ class OtherForm(WrongAnswer):
     def evidence(self, group: EventGroup) -> Iterable[str]:
         for event in group.events[:4]:
             yield f"{event.data['form']['where']}: {event.data['form']['why']}"
+
+
+class RaisesAtRunTime(Rule):
+    """Compiled code raises an error at run time, in a call that eager completes.
+
+    ## Why
+    Compilation succeeded: the error comes from the code that the backend returned, or
+    from what torch does when it runs that code.
+
+    ## Bad
+        torch.compile(f, backend=broken)(x)     # the compiled function raises
+
+    ## Good
+        torch.compile(f, backend="aot_eager")(x)     # shows which layer raises
+
+    ## Fix safety
+    Another backend gives the same values up to rounding.
+    """
+
+    code = "NM407"
+    kind = "numerics"
+    parts = ("breaks", "baseline")
+    reference = torch_pages.REPORTING
+    placed = True
+    message_text = (
+        "compiled code of {at.function} raises at run time, although eager completes"
+        " the call: {short}"
+    )
+    cause_text = "{at.data[error]} while compiled code ran: {short}"
+    fix_text = (
+        'run the call with backend="eager", then "aot_eager", then "inductor": the'
+        " first that raises contains the fault; until it is fixed, move the code into"
+        " a function marked @torch.compiler.disable"
+    )
+
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+        events = (
+            event
+            for event in facts.events("raised_error")
+            if event.data["phase"] is None and overwritten_read(event) is None
+        )
+        # Several parts of a check may meet the same failure, at other lines.
+        for group in grouped(events, lambda e: (e.data["error"], e.data["message"])):
+            yield EventGroup(tuple(group), event_place(group[0]), facts)
+
+    def words(self, group: EventGroup) -> dict[str, object]:
+        first = next(iter(group.data["message"].strip().splitlines()), "no message")
+        return {"short": shorten(f"{group.data['error']}: {first}", 160)}
+
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        yield shorten(f"{group.data['error']}: {group.data['message']}", 400)
+        yield from stack(group)
 
 
 class WrongOnce(WrongAnswer):

@@ -45,11 +45,12 @@ class CompileError(Rule):
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         """One group per place and error."""
-        failures = [e for e in facts.events("compile_failure") if is_error(e)]
-        events = [*failures, *facts.events("call_error")]
-        seen = {e.data["error"] for e in events}
-        measured = facts.events("strategy_error")
-        events += [e for e in measured if e.data["error"] not in seen]
+        events = [e for e in facts.events("compile_failure") if is_error(e)]
+        for event in facts.events("raised_error"):
+            # Several parts of a check may meet the same failure.
+            known = any(e.data["error"] == event.data["error"] for e in events)
+            if event.data["phase"] is not None and not known:
+                events.append(event)
         placed = {e.data["error"] for e in events if _place(e).frame is not None}
         for group in grouped(events, lambda e: (_place(e), e.data["error"])):
             place = _place(group[0])
@@ -73,12 +74,9 @@ class CompileError(Rule):
 
     def message(self, group: EventGroup) -> str:
         often = f" ({group.often})" if group.often else ""
-        then = "although eager runs it"
-        if _ends_the_script(group):
-            then = "and the script fails in the same call"
         return (
-            f"compilation fails at {group.what} in {group.function}{often}, {then}:"
-            f" {self.short(group)}"
+            f"compilation fails at {group.what} in {group.function}{often}, although"
+            f" eager runs it: {self.short(group)}"
         )
 
     def short(self, group: EventGroup) -> str:
@@ -90,17 +88,6 @@ class CompileError(Rule):
         if group.data.get("gb_id"):
             yield f"{group.data['gb_id']} {group.data['page']}"
         yield from stack(group)
-
-
-def _ends_the_script(group: EventGroup) -> bool:
-    """Whether the script failed in the call that could not be compiled.
-
-    Then the function that did not compile ran eagerly, and may have failed there, too.
-    """
-    calls = group.facts.calls
-    return group.facts.observation.error is not None and all(
-        event.call is not None and event.call + 1 == calls for event in group.events
-    )
 
 
 def _innermost_error(message: str) -> str:
@@ -115,6 +102,11 @@ def _innermost_error(message: str) -> str:
         if raised and len(lines) > 1
         else (lines[0] if lines else "unknown error")
     )
+
+
+def _in_backward(group: EventGroup) -> bool:
+    """Whether a backend failed on the graph of a backward, at its first run."""
+    return bool(group.data.get("phase") == "backward")
 
 
 class FailsOnFakeTensors(CompileError):
@@ -142,12 +134,10 @@ class FailsOnFakeTensors(CompileError):
     reference = torch_pages.FAKE_TENSORS
     errors = ("TorchRuntimeError", "IndexError", "RuntimeError")
 
+    def matches(self, group: EventGroup) -> bool:
+        return super().matches(group) and not _in_backward(group)
+
     def fix(self, group: EventGroup) -> str:
-        if _ends_the_script(group):
-            return (
-                "run the script without torch.compile (TORCH_COMPILE_DISABLE=1): if it"
-                " fails there as well, the error is the program's own"
-            )
         if group.line.is_readable and group.line.try_line is None:
             return super().fix(group)
         return (
@@ -155,9 +145,6 @@ class FailsOnFakeTensors(CompileError):
             f" `{group.expression}`, instead of catching the error; or move the"
             " try/except into a function marked @torch.compiler.disable"
         )
-
-    def later(self, group: EventGroup) -> str:
-        return "" if _ends_the_script(group) else super().later(group)
 
 
 class MissingFakeKernel(CompileError):
@@ -264,9 +251,13 @@ class BackendError(CompileError):
     code = "CE703"
     errors = ("BackendCompilerFailed", "InductorError", "LoweringException")
 
+    def matches(self, group: EventGroup) -> bool:
+        return super().matches(group) or _in_backward(group)
+
     def message(self, group: EventGroup) -> str:
+        which = "backward graph" if _in_backward(group) else "graph"
         return (
-            f"{self._backend(group)} fails on the graph of {group.compiled}:"
+            f"{self._backend(group)} fails on the {which} of {group.compiled}:"
             f" {self.short(group)}"
         )
 

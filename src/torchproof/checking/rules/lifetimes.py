@@ -27,11 +27,17 @@ from torchproof.checking.static.compiled import Compilation
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import words
 from torchproof.checking.static.source import Definition, Source, walk
-from torchproof.records import Event, Frame, Place, place_of, source_line
+from torchproof.records import Event, Frame, Place, frames_in, place_of, source_line
 
 _SHOWN = 3  # holders named in a message
 _SCALARS = {"_local_scalar_dense", "item", "tolist", "numpy", "equal", "is_nonzero"}
 _INDEX = re.compile(r"(\[[^]]*\])+$")
+# Torch's error for a read of overwritten memory; it is a plain RuntimeError.
+_OVERWRITTEN = re.compile(
+    r"accessing (?P<gradient>gradient )?tensor output of CUDAGraphs that has been"
+    r" overwritten by a subsequent run\.\s*Stack trace:(?P<stack>.*)",
+    re.DOTALL,
+)
 _GRAPH, _BACKWARD = "a compiled graph", "the backward"
 
 
@@ -55,9 +61,50 @@ def _place(event: Event) -> Place:
 
     For a backward that comes too late, the line where a step begins before it.
     """
-    first = event.data["overwriter"] if _saved(event) else event.data["stored"]
+    data = event.data
+    first = data["overwriter"] if _saved(event) else data["stored"]
+    if "raised" in data:  # torch's error does not say where it is kept
+        first = data["reader"]
     place = place_of(first)
     return place if place.frame is not None else event_place(event)
+
+
+def overwritten_read(event: Event) -> Event | None:
+    """The read that torch's own error reports; None for any other error.
+
+    Torch raises it only while it warms up and records. It names the line that produced
+    the tensor, and tells a gradient from an output.
+    """
+    found = _OVERWRITTEN.search(event.data["message"])
+    if found is None:
+        return None
+    reader = place_of(event.data["where"]).frame
+    return Event(
+        "dead_read",
+        frames=frames_in(found["stack"]),
+        function=event.function,
+        data={
+            "role": "gradient" if found["gradient"] else "output",
+            "holder": None,
+            "operation": None,
+            "times": 1,
+            "reader": (reader,) if reader else (),
+            "overwriter": (),
+            "stored": (),
+            "raised": event.data["message"],
+        },
+        call=event.call,
+    )
+
+
+def _raised_reads(facts: Facts) -> list[Event]:
+    raised = [e for e in facts.events("raised_error") if e.data["phase"] is None]
+    return [read for e in raised if (read := overwritten_read(e))]
+
+
+def _dead_tensors(facts: Facts) -> list[Event]:
+    """What part lifetimes saw, else what torch's own errors report."""
+    return facts.events("dead_read", "dead_held") or _raised_reads(facts)
 
 
 class LifetimeRule(Rule):
@@ -76,7 +123,7 @@ class LifetimeRule(Rule):
             line = event.frames[-1:] or (event.function,)
             return line, event.data["role"], _saved(event)
 
-        for events in grouped(facts.events("dead_read", "dead_held"), key):
+        for events in grouped(_dead_tensors(facts), key):
             reads = [event for event in events if event.kind == "dead_read"]
             reported = tuple(reads or events)
             calls = {event.call for event in reported if event.call is not None}
@@ -117,6 +164,9 @@ class LifetimeRule(Rule):
             )
         if (group.count or 0) > _SHOWN:
             yield f"and {(group.count or 0) - _SHOWN} more"
+        if group.first.kind == "dead_read":
+            for read in _raised_reads(group.facts)[:1]:
+                yield f"torch raises: {shorten(read.data['raised'], 200)}"
 
 
 class OutputRead(LifetimeRule):

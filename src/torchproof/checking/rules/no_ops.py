@@ -512,7 +512,8 @@ class NothingCompiled(NoOp):
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         failed = {e.function for e in facts.events("compile_failure") if is_error(e)}
-        errors = facts.events("call_error")
+        failed |= {e.function for e in facts.events("eager_error")}
+        errors = facts.events("raised_error")
         yield from by_site(
             (
                 e
