@@ -16,8 +16,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 
 OVERWRITTEN = '''Error: accessing tensor output of CUDAGraphs that has been \
-overwritten \
-by a subsequent run. Stack trace: File "model.py", line 3, in f
+overwritten by a subsequent run. Stack trace: File "model.py", line 3, in f
     return x.sin(). To prevent overwriting, clone the tensor outside'''
 
 
@@ -130,8 +129,7 @@ def test_errors_of_the_compiler_are_told_from_those_of_a_run(
 
 
 FUNCTION = Frame("model.py", 1, "driver")
-OVERWRITTEN = '''Error: accessing tensor output of CUDAGraphs that has been \
-overwritten \
+OVERWRITTEN = (
     "Error: accessing {}tensor output of CUDAGraphs that has been overwritten by a"
     ' subsequent run. Stack trace:   File "model.py", line 3, in f\n    return x.sin().'
 )

@@ -32,7 +32,9 @@ from torchproof.targets import Job, Options, Target, factory_targets, live
 # The file of the function that torch compiles in place of an object with `__call__`.
 AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
 _REPORTED = {"user", "library"}  # whose code is reported; torch's own is not
-_WRAPPER_FIELDS = ("name", "what", "arguments", "off", "by_torchproof", "in_place")
+_WRAPPER_FIELDS = (
+    *("name", "what", "module", "arguments", "off", "by_torchproof", "in_place"),
+)
 
 
 def observe(
@@ -253,13 +255,12 @@ def _bypasses(
     by_kind: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, Any]
 ) -> Iterable[Event]:
     """Events for calls that bypassed the compiled code, and calls that raised."""
-    bypasses = {(kind, name): count for kind, name, count in counts.get("bypasses", ())}
+    bypasses = dict(enumerate(counts.get("bypasses", ())))
     for kind in ("method_call", "original_call"):
         for entry in by_kind.get(kind, ()):
-            data = {k: v for k, v in entry.items() if k not in {"kind", "site", "call"}}
-            data["count"] = bypasses.get((kind, entry.get("method")))
-            frames = _frames(entry["site"])
-            yield Event(kind, frames=frames, data=data, call=entry["call"])
+            data = {name: entry[name] for name in ("model", "module", "method")}
+            data["count"] = bypasses.get(entry["number"], 1)
+            yield Event(kind, frames=_frames(entry["site"]), data=data)
     for entry in by_kind.get("call_error", ()):
         raised = RaisedError.from_json(entry["raised"])
         yield raised.event(Frame(*entry["function"]), entry["call"])

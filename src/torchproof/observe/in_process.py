@@ -205,6 +205,7 @@ class TransparentObserver(Observer):
                 off=False,
                 by_torchproof=False,
                 in_place=False,
+                module=None,
                 reaches=[],
             )
         return self._enter(registered[0])

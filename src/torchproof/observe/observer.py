@@ -18,6 +18,7 @@ from typing import Any
 
 from torchproof.observe import timeline
 from torchproof.observe.backwards import Backwards
+from torchproof.observe.bypasses import Bypasses
 from torchproof.observe.entry_calls import entry_call
 from torchproof.observe.trace_log import ARTIFACTS, NAMES, PAYLOAD_NOT_NEEDED
 from torchproof.process import Stream
@@ -36,7 +37,6 @@ from torchproof.targets import (
 )
 
 _FLUSH_S = 0.25
-_STACKS_PER_PLACE = 3
 
 
 class Wrapper:
@@ -77,7 +77,7 @@ class Observer:
         self.skipped: dict[int, tuple[types.CodeType, str | None, Runs]] = {}
         self.wrappers: list[Wrapper] = []
         self.inlined: set[types.CodeType] = set()
-        self.bypasses: dict[tuple[str, int, str], int] = {}
+        self.bypasses = Bypasses(stream)
         self.marks: set[tuple[str, int]] = set()
         self.settings: dict[str, Any] = {}  # those changed when something compiled
         self.traced: dict[str, dict[str, set[int]]] = {}  # since the last flush
@@ -202,9 +202,16 @@ class Observer:
             off=compiled is model or self.private.is_dynamo_disabled(),
             by_torchproof=by_torchproof,
             in_place=getattr(model, "__name__", "") == "_call_impl",
+            module=self._number_of(model),
             reaches=[] if wrapper.code is None else forwards(model, wrapper.code),
         )
         return compiled
+
+    def _number_of(self, model: Any) -> int | None:
+        import torch
+
+        is_module = isinstance(model, torch.nn.Module)
+        return self.bypasses.number_of(model) if is_module else None
 
     def _context(self, context: Any) -> Callable[[], Callable[[], None]] | None:
         wrapper: Wrapper | None = getattr(self._local, "wrapper", None)
@@ -372,22 +379,21 @@ class Observer:
 
         @functools.wraps(value)
         def spied(*args: Any, **kwargs: Any) -> Any:
+            if self.paused or bool(getattr(self._local, "depth", 0)):
+                return value(*args, **kwargs)
             before = self.graph_runs
-            depth = getattr(self._local, "depth", 0)
-            self._local.in_method = True
-            try:
-                result = value(*args, **kwargs)
-            finally:
-                self._local.in_method = False
-            if (
-                not depth
-                and self.graph_runs == before
-                and any(
-                    True for _ in self.private.trees.tensors((args, kwargs, result))
-                )
-            ):
-                self._note_bypass("method_call", module._orig_mod, name)
-            return result
+
+            def bypasses(result: Any) -> bool:
+                tensors = self.private.trees.tensors((args, kwargs, result))
+                return self.graph_runs == before and any(True for _ in tensors)
+
+            return self.bypasses.call(
+                "method_call",
+                module._orig_mod,
+                name,
+                run=lambda: value(*args, **kwargs),
+                bypasses=bypasses,
+            )
 
         return spied
 
@@ -405,25 +411,15 @@ class Observer:
             return
         model._compiled_call_impl = functools.partial(_spied_call, self, model)
 
-    def in_compiled_call(self) -> bool:
-        return bool(
-            getattr(self._local, "depth", 0) or getattr(self._local, "in_method", False)
+    def ignores_originals(self) -> bool:
+        """Whether a call of an original module now is part of a call that counts."""
+        depth = getattr(self._local, "depth", 0)
+        return self.paused or bool(depth) or self.bypasses.within
+
+    def call_original(self, model: Any, run: Callable[[], Any]) -> Any:
+        return self.bypasses.call(
+            "original_call", model, "forward", run=run, bypasses=lambda _: True
         )
-
-    def original_called(self, model: Any) -> None:
-        self._note_bypass("original_call", model, "forward")
-
-    def _note_bypass(self, kind: str, model: Any, name: str) -> None:
-        key = (kind, id(model), name)
-        self.bypasses[key] = self.bypasses.get(key, 0) + 1
-        if self.bypasses[key] <= _STACKS_PER_PLACE and not self.paused:
-            self.stream.write(
-                kind,
-                model=type(model).__name__,
-                method=name,
-                site=plain(stack()),
-                call=self.call,
-            )
 
     # -- the end -------------------------------------------------------------------
 
@@ -454,9 +450,6 @@ class Observer:
             ]
             for w in self.wrappers
         ]
-        bypasses = [
-            [kind, name, count] for (kind, _, name), count in self.bypasses.items()
-        ]
         self._flush_lines()
         self.stream.write(
             "counts",
@@ -465,7 +458,7 @@ class Observer:
             graphs=runs,
             skipped=skips,
             wrappers=wrappers,
-            bypasses=bypasses,
+            bypasses=self.bypasses.counts(),
             marks=sorted(self.marks),
             settings=self.settings,
             backwards=self.backwards.counts,
@@ -493,6 +486,7 @@ def _spied_call(observer: Observer, model: Any, /, *args: Any, **kwargs: Any) ->
     """Replaces `_compiled_call_impl` of an original module; Dynamo traces through."""
     import torch
 
-    if not torch.compiler.is_compiling() and not observer.in_compiled_call():
-        observer.original_called(model)
-    return model._call_impl(*args, **kwargs)
+    if torch.compiler.is_compiling() or observer.ignores_originals():
+        return model._call_impl(*args, **kwargs)
+    run = functools.partial(model._call_impl, *args, **kwargs)
+    return observer.call_original(model, run)

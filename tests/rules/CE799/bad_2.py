@@ -18,4 +18,4 @@ def make():
     return gathered, [(torch.randn(4),)]
 
 
-EXPECT = [{"code": "CE799", "kind": "compile_error", "line": "asyncio.run(fetch(x))", "severity": "high", "fix": ["outside", "disable", "async"]}]
+EXPECT = [{"code": "NM407", "kind": "numerics", "line": "asyncio.run(fetch(x))", "severity": "high", "fix": ["outside", "disable", "async"]}]

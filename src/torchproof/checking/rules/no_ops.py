@@ -50,6 +50,12 @@ class NoOp(Rule):
     reference = torch_pages.WHERE
 
 
+def _bypasses(kind: str, facts: Facts) -> Iterator[EventGroup]:
+    """One group for all calls of a method, or of originals of a class, at one line."""
+    for group in by_site(facts.events(kind), facts):
+        yield replace(group, count=sum(e.data["count"] for e in group.events))
+
+
 def by_site(events: Iterable[Event], facts: Facts) -> Iterator[EventGroup]:
     """One group for all wrappers created at one line for one function."""
     for group in grouped(events, _called_at):
@@ -102,7 +108,8 @@ class NeverCalled(NoOp):
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         if not facts.complete:
             return
-        called = {e.data["model"] for e in facts.events("original_call", "method_call")}
+        bypasses = facts.events("original_call", "method_call")
+        called = {event.data["module"] for event in bypasses}
         yield from by_site(
             (
                 e
@@ -110,7 +117,7 @@ class NeverCalled(NoOp):
                 if e.data["calls"] == 0
                 and not e.data["inlined"]
                 and not e.data["off"]
-                and e.data["name"] not in called
+                and (e.data["module"] is None or e.data["module"] not in called)
             ),
             facts,
         )
@@ -263,8 +270,7 @@ class OtherMethod(NoOp):
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        for group in by_site(facts.events("method_call"), facts):
-            yield replace(group, count=group.data["count"] or group.count)
+        return _bypasses("method_call", facts)
 
     def message(self, group: EventGroup) -> str:
         model, method = group.data["model"], group.data["method"]
@@ -355,22 +361,22 @@ class OriginalCalled(NoOp):
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        for group in by_site(facts.events("original_call"), facts):
-            yield replace(group, count=group.data["count"] or group.count)
+        return _bypasses("original_call", facts)
 
     def severity(self, group: EventGroup) -> Severity:
-        model = group.data["model"]
-        used = any(
-            w.data["calls"]
-            for w in group.facts.events("wrapper")
-            if w.data["name"] == model
-        )
+        used = any(wrapper.data["calls"] for wrapper in self._compiled(group))
         return "medium" if used else "high"
 
+    def _compiled(self, group: EventGroup) -> list[Event]:
+        """The compiled ones of the modules that are called."""
+        modules = {event.data["module"] for event in group.events}
+        wrappers = group.facts.events("wrapper")
+        return [w for w in wrappers if w.data["module"] in modules]
+
     def evidence(self, group: EventGroup) -> Iterable[str]:
-        for wrapper in group.facts.events("wrapper"):
+        for wrapper in self._compiled(group):
             site = place_of(wrapper.frames).frame
-            if site is not None and wrapper.data["name"] == group.data["model"]:
+            if site is not None:
                 yield (
                     f"compiled at {cells.place(site.file, site.line)}, called"
                     f" {wrapper.data['calls']} times"
