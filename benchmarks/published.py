@@ -58,8 +58,8 @@ class Row:
 # On one H200 with 16 cores; the last one runs on the CPU of any machine.
 ROWS = (
     Row("llama-inference", "Llama 16x1024, inference 1x128", 180),
-    Row("gpt2-training", "GPT-2 124M, training 8x128", 230, train=True),
-    Row("vit-inference", "ViT-B/16, inference 8x224", 170),
+    Row("gpt2-training", "GPT-2 124M, training 8x128", 280, train=True),
+    Row("vit-inference", "ViT-B/16, inference 8x224", 165),
     Row("gpt2-inference", "GPT-2 124M, inference 1x128", 170),
     Row("nanovlm-inference", "nanovlm large, inference 4x128", 200),
     Row("decoder-training-small", "decoder 24x512, training 1x64", 200, train=True),
@@ -78,17 +78,19 @@ def measure(row: Row, folder: Path, limit_s: float) -> bool:
     """Whether the run ended well, and in time."""
     part, path = folder / f"{row.name}.part", folder / f"{row.name}.json"
     part.unlink(missing_ok=True)
-    output = ("--format", "json", "-o", str(part))
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "torchproof", *row.command, *output],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-    )
-    try:
-        code = process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        code = _stopped(process)
+    # The run records its command, which must not name a folder of this machine.
+    with part.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "torchproof", *row.command, "--format", "json"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            stdout=output,
+        )
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            code = _stopped(process)
     if code == 0:
         part.replace(path)
     part.unlink(missing_ok=True)
