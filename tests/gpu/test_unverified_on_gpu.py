@@ -1,4 +1,4 @@
-"""Sweeps of targets with state on CUDA: every size is compared, CUDA graphs included."""
+"""Sweeps of targets with state on CUDA: every size is compared, graphs included."""
 
 from __future__ import annotations
 
