@@ -19,7 +19,7 @@ from torchproof.measure import (
     ratio_text,
     side_by_side,
 )
-from torchproof.records import Measurement, Run, stats
+from torchproof.records import Measurement, Run
 from torchproof.report import numbers
 from torchproof.report.text_layout import Table
 
@@ -218,12 +218,9 @@ def _tail(row: Measurement) -> str:
 
 
 def _interval(row: Measurement) -> Iterator[str]:
-    """What the interval covers, and a ratio that differs from that of the medians."""
+    """What the interval of the median covers."""
     if beside := processes(row):
-        yield (
-            f"{beside}: the interval covers its rounds, not what other processes would"
-            f" show; --repeats {stats.ENOUGH_PROCESSES} covers that"
-        )
+        yield f"{beside}: the interval covers rounds, not what other processes show"
     elif row.processes:
         yield f"{row.processes} processes; the interval covers them"
 
