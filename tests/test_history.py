@@ -14,6 +14,7 @@ import pytest
 from torchproof.checking import history
 from torchproof.records import store
 from torchproof.records.run import Baseline, Finding, Measurement, Part, Run
+from torchproof.report import earlier_run, formats
 
 BREAK = Finding(
     code="GB101",
@@ -56,6 +57,16 @@ def gone(before: Run, after: Run, *, suspected: bool = False) -> tuple[Finding, 
     )
     assert all(f.status == "resolved" for f in found)
     return tuple(replace(f, status="open") for f in found)
+
+
+def compared(before: Run, after: Run, *, reached: bool = True) -> Run:
+    return history.with_resolved(
+        after,
+        before,
+        parts_of=parts_of,
+        suspected=lambda finding: False,
+        reached=lambda finding: reached,
+    )
 
 
 # -- what is gone ----------------------------------------------------------------------
@@ -118,6 +129,95 @@ def test_reading_alone_and_beside_a_run_do_not_compare() -> None:
     assert gone(run(HAZARD), read) == ()
     assert gone(replace(read, findings=(HAZARD,)), run()) == ()
     assert gone(replace(read, findings=(HAZARD,)), read) == (HAZARD,)
+
+
+# -- like with like --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({}, ()),
+        ({"calls": {"float32[4]": 2, "float32[5]": 1}}, ("calls",)),
+        ({"calls": {"float32[4]": 2}}, ("calls",)),
+        ({"calls": {}, "counts": {"calls": 2}}, ("calls",)),
+        ({"calls": {}, "counts": {"calls": 3}}, ()),  # an older record
+        ({"target": "other.py:make"}, ("target",)),
+        ({"target": "/elsewhere/model.py:make"}, ()),
+        ({"environment": {"device": "cuda"}}, ("device",)),
+        ({"options": {**QUICK, "train": True}}, ("settings",)),
+        ({"options": {**QUICK, "effort": "normal"}}, ()),
+        ({"environment": {"device": "cpu", "torch": "2.14.0"}}, ()),
+    ],
+)
+def test_only_runs_of_the_same_calls_resolve_anything(
+    change: dict[str, Any], difference: tuple[str, ...]
+) -> None:
+    made = {"calls": {"float32[4]": 3}, "counts": {"calls": 3}}
+    before = run(BREAK, HAZARD, **made)
+    after = compared(before, run(**{**made, **change}))
+    assert after.baseline is not None
+    assert after.baseline.differences == difference
+    resolved = {f.code for f in after.findings if f.status == "resolved"}
+    read = {"GB104"} if difference != ("target",) else set()
+    assert resolved == (read if difference else {"GB101", "GB104"})
+    assert after.baseline.unjudged == 2 - len(resolved)
+    again = Run.from_json(after.to_json())
+    assert again.baseline == after.baseline
+
+
+def test_what_this_run_did_not_reach_is_not_gone() -> None:
+    after = compared(run(BREAK), run(), reached=False)
+    assert (after.findings, after.baseline and after.baseline.unjudged) == ((), 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "worse"),
+    [
+        ({"graphs": 3}, {"graphs": 15}, ("graphs",)),
+        ({"graphs": 0}, {"graphs": 2}, ()),
+        ({"graphs": 3, "skipped_frames": 2}, {"graphs": 5, "skipped_frames": 1}, ()),
+        ({"graph_breaks": 0}, {"graph_breaks": 2}, ("graph_breaks",)),
+        ({"recompiles": 4}, {"recompiles": 3}, ()),
+        ({"recompiles": None}, {"recompiles": 3}, ()),
+        ({"skipped_frames": 0}, {"skipped_frames": 1}, ("skipped_frames",)),
+        ({"graphs": 1, "calls": 3}, {"graphs": 2, "calls": 4}, ()),
+    ],
+)
+def test_what_got_worse_is_named_first(
+    before: dict[str, int], after: dict[str, int], worse: tuple[str, ...]
+) -> None:
+    made = compared(run(BREAK, counts=before), run(counts=after))
+    assert made.baseline is not None
+    assert made.baseline.worse == worse
+    sentences = earlier_run.verdict(made)
+    assert bool(sentences) is bool(worse or made.baseline.differences)
+    for format in ("text", "md", "html", "agent"):
+        text = " ".join(formats.render(made, format).replace("**", "").split())
+        resolved = text.find("GB101")
+        for sentence in sentences:
+            words = sentence.replace("->", "-&gt;") if format == "html" else sentence
+            at = text.replace("\\", "").find(words[:30])
+            assert at >= 0 and (at < resolved or resolved < 0), format
+
+
+def test_more_loud_findings_are_worse() -> None:
+    other = replace(BREAK, key="other")
+    made = compared(run(BREAK), run(other, BREAK, counts={"graph_breaks": 1}))
+    assert made.baseline is not None and made.baseline.worse == ("findings",)
+    quiet = compared(run(BREAK), run(replace(other, severity="low"), BREAK, counts={}))
+    assert quiet.baseline is not None and quiet.baseline.worse == ()
+
+
+def test_a_finding_of_an_older_record_is_known_by_its_place() -> None:
+    plain = {n: v for n, v in BREAK.to_json().items() if n != "key"}
+    older = Finding.from_json({**plain, "identity": "0123456789abcdef"})
+    now = replace(BREAK, key="_.item()")
+    made = compared(run(older), run(now))
+    assert made.findings == (now,)
+    assert made.baseline is not None
+    assert now.identity in (made.baseline.identities or ())
+    assert len(compared(run(older), run()).findings) == 1
 
 
 # -- which run it is -------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from torchproof.checking import source_reading
+from torchproof.checking import source_reading, suspicions
 from torchproof.checking.static.imports import with_imports
 from torchproof.checking.suspicions import Reading
 from torchproof.records import blame
@@ -268,3 +268,67 @@ def test_static_effort_loads_no_torch(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr or "torch was imported"
+
+
+# -- what `fix` writes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("decorator", "codes"),
+    [
+        ("", {"GB101", "GB104"}),
+        ("@in_graph", set()),
+        ("@torchproof.in_graph", set()),
+        ("@on_host", set()),
+        ("@torch.compiler.disable", set()),
+        ("@functools.cache", {"GB101", "GB104"}),
+    ],
+)
+def test_what_runs_beside_the_graph_is_not_suspected(
+    folder: Path, decorator: str, codes: set[str]
+) -> None:
+    file = write(
+        folder / "model.py",
+        f"""
+        import functools
+        import torch
+        import torchproof
+        from torchproof import in_graph, on_host
+
+
+        {decorator}
+        def shown(h):
+            print("sum", h.sum().item())
+
+
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                shown(x)
+                return x
+        """,
+    )
+    for roots in (["Net.forward"], ["Net.forward", "shown"]):
+        reading = suspicions.read([file], roots={str(file): roots})
+        assert {each.finding.code for each in reading.suspicions} >= codes
+        assert codes or not reading.suspicions
+
+
+@pytest.mark.parametrize(
+    ("traced", "text", "reached"),
+    [
+        ({"f": (3,)}, "def f(x):\n    return x\n", True),
+        ({"g": (3,)}, "def f(x):\n    return x\n", False),
+        ({"g": (3,)}, "def h(x):\n    return x\n", True),  # it is no longer there
+        ({"g": (3,)}, "import torchproof\n@torchproof.in_graph\ndef f(x): 0\n", True),
+        (None, "def f(x):\n    return x\n", True),
+    ],
+)
+def test_whether_a_run_got_to_the_function_of_a_finding(
+    folder: Path, traced: Any, text: str, reached: bool
+) -> None:
+    file = write(folder / "model.py", text)
+    lines = None if traced is None else {str(file): traced}
+    observation = Observation((), {}, traced=lines)
+    found = replace(FOUND, owner="user")
+    assert source_reading.is_reached(found, observation) is reached
+    assert source_reading.is_reached(replace(found, kind="recompile"), observation)

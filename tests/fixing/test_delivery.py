@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import stat
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fix_runs import edit, run_of, setting
 
+from torchproof.cli import fix_and_pack
 from torchproof.fixing import delivery
 from torchproof.fixing.delivery import deliver
-from torchproof.records import Fix, Setting, is_own
+from torchproof.records import Fix, Mark, Setting, is_own
 
 BEFORE = "import torch\n\n\ndef step(x):\n    return x.item()  # read\n"
 AFTER = BEFORE.replace("x.item()", "x")
@@ -116,14 +119,14 @@ def test_a_failure_in_the_middle_puts_all_files_back(
     other = file.with_name("other.py")
     other.write_text(BEFORE)
     run = run_of(edit(other, AFTER), edit(file, AFTER))
-    replace = os.replace
+    put = os.replace
     seen: list[str] = []
 
     def fails_at_second(source: str, dest: str) -> None:
         seen.append(dest)
         if len(seen) == 2:
             raise OSError(28, "No space left on device", dest)
-        replace(source, dest)
+        put(source, dest)
 
     monkeypatch.setattr(delivery.os, "replace", fails_at_second)
     run = deliver(run, write=True)
@@ -138,20 +141,40 @@ def test_ctrl_c_in_the_middle_puts_all_files_back(
     other = file.with_name("other.py")
     other.write_text(BEFORE)
     run = run_of(edit(other, AFTER), edit(file, AFTER))
-    replace = os.replace
+    put = os.replace
     seen: list[str] = []
 
     def interrupted_at_second(source: str, dest: str) -> None:
         seen.append(dest)
         if len(seen) == 2:
             raise KeyboardInterrupt
-        replace(source, dest)
+        put(source, dest)
 
     monkeypatch.setattr(delivery.os, "replace", interrupted_at_second)
     with pytest.raises(KeyboardInterrupt):
         deliver(run, write=True)
     assert (file.read_text(), other.read_text()) == (BEFORE, BEFORE)
     assert not leftovers(file.parent)
+
+
+@pytest.mark.parametrize(
+    ("mark", "code"), [((), 0), ((Mark("x", 0, "mark_dynamic"),), 1)]
+)
+def test_write_exits_1_only_if_a_verified_fix_is_not_applied(
+    mark: tuple[Mark, ...],
+    code: int,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    marked = [replace(setting(Setting("dynamic", True)), settings=(), marks=mark)]
+    run = deliver(run_of(edit(file, AFTER), *(marked if mark else ())), write=True)
+    assert [fix.status for fix in run.fixes] == ["applied", *(["verified"] * code)]
+    assert all(fix.why for fix in run.fixes if fix.status == "verified")
+    monkeypatch.setattr(fix_and_pack.output, "show", lambda run, options: None)
+    options = argparse.Namespace(write=True, patch=None)
+    assert fix_and_pack._show_fixes(run, options) == code
+    assert bool(capsys.readouterr().err) is bool(code)
 
 
 def test_libraries_and_torchproof_itself_are_never_edited(file: Path) -> None:

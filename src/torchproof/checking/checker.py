@@ -130,7 +130,7 @@ def check(
         reporting.enter(CAUSES)
         run = _verified(run, Neutraliser(target, options, found, run.counts), progress)
     if (before := baseline or earlier) is not None:
-        run = _with_resolved(run, before, scope, source)
+        run = _with_resolved(run, before, scope, source, observed.observation)
     return store.save(run, save_in)
 
 
@@ -164,12 +164,19 @@ def _reporting(
     return PartProgress(parts, earlier if alike else None, progress, show=show)
 
 
-def _with_resolved(run: Run, before: Run, scope: Scope, source: JoinedSource) -> Run:
+def _with_resolved(
+    run: Run,
+    before: Run,
+    scope: Scope,
+    source: JoinedSource,
+    observation: Observation,
+) -> Run:
     return history.with_resolved(
         run,
         before,
         parts_of=lambda finding: _parts_of(finding, before, run),
         suspected=lambda finding: _still_suspected(finding, scope, source),
+        reached=lambda finding: source_reading.is_reached(finding, observation),
     )
 
 
@@ -316,6 +323,7 @@ def _record(
         ending="interrupted" if source.interrupted else observation.ending,
         exit_code=observation.exit_code,
         error=one_line(observation.error) if observation.error else None,
+        calls=observation.forms,
     )
 
 

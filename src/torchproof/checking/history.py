@@ -7,22 +7,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
-from torchproof.records import SEVERITIES, Baseline, Finding, Run, UserError, store
+from torchproof.records import (
+    SEVERITIES,
+    Baseline,
+    Difference,
+    Finding,
+    Run,
+    UserError,
+    store,
+)
+from torchproof.records.identity import is_recorded, stable_path
 
 _MOST_READ = 50  # saved runs that `latest` reads at most
 # Options that change the findings of the same code.
-_SAME = (
-    "arguments",
-    "as_written",
-    "compile",
-    "device",
-    "ranks",
-    "size",
-    "train",
-    "wrap",
-    "session",
-)
+_SETTINGS = ("arguments", "as_written", "compile", "ranks", "size", "train", "wrap")
+_SAME = (*_SETTINGS, "device", "session")
+_DIFFERENCES = set(get_args(Difference))
+_FEWER_IS_BETTER = ("graph_breaks", "skipped_frames", "recompiles", "cudagraph_skips")
 _Key = tuple[str, str | None, str]
 
 
@@ -39,7 +42,7 @@ def latest(this: Run, name: str, root: Path = store.RUNS) -> Run | None:
             run = store.read(folder / "run.json")
         except UserError:
             continue  # damaged, or written by a newer torchproof
-        alike = all(run.options.get(key) == this.options.get(key) for key in _SAME)
+        alike = _same(run, this, _SAME)
         if (
             run.verb == this.verb
             and run.target == this.target
@@ -73,11 +76,23 @@ def with_resolved(
     *,
     parts_of: Callable[[Finding], Iterable[str]],
     suspected: Callable[[Finding], bool],
+    reached: Callable[[Finding], bool] = lambda finding: True,
 ) -> Run:
     """The run with the findings resolved since `before`, and a summary of `before`."""
-    gone = resolved(before, run, parts_of=parts_of, suspected=suspected)
-    findings = (*run.findings, *gone)
-    return replace(run, findings=findings, baseline=for_comparison(before))
+    gone = resolved(
+        before, run, parts_of=parts_of, suspected=suspected, reached=reached
+    )
+    summary = for_comparison(before)
+    known = {_place(f) for f in before.findings if _open(f) and is_recorded(f.key)}
+    same = {f.identity for f in run.findings if _place(f) in known}
+    summary = replace(
+        summary,
+        identities=tuple(sorted({*(summary.identities or ()), *same})),
+        differences=differences(before, run),
+        worse=worse(before, run),
+        unjudged=len(_lost(before, run)) - len(gone),
+    )
+    return replace(run, findings=(*run.findings, *gone), baseline=summary)
 
 
 def resolved(
@@ -86,61 +101,126 @@ def resolved(
     *,
     parts_of: Callable[[Finding], Iterable[str]],
     suspected: Callable[[Finding], bool],
+    reached: Callable[[Finding], bool] = lambda finding: True,
 ) -> list[Finding]:
     """Open findings of the earlier run that this run looked for and does not have.
 
     `parts_of` names the parts of a check that can report a finding. `suspected` says
-    that source analysis still suggests the finding, although this run did not show it.
-    Two equal findings in one function count as two. A finding is not resolved if the
-    same line is now in a function of another name.
+    that source analysis still suggests the finding, although this run did not show it,
+    and `reached` that this run got to its function.
     """
-    if not _complete(run):
-        return []
+    return [
+        replace(finding, status="resolved")
+        for finding in _lost(before, run)
+        if _looked_for(finding, before, run, parts_of)
+        and reached(finding)
+        and not suspected(finding)
+    ]
+
+
+def differences(before: Run, run: Run) -> tuple[Difference, ...]:
+    """What the two runs did differently, so that a finding may be absent for it."""
+    found: list[Difference] = []
+    if _last_part(before.target) != _last_part(run.target):
+        found.append("target")
+    if _calls(before, run) != _calls(run, before):
+        found.append("calls")
+    devices = {r.environment.get("device") for r in (before, run)} - {None}
+    if len(devices) > 1 or not _same(before, run, ("device",)):
+        found.append("device")
+    if not _same(before, run, _SETTINGS):
+        found.append("settings")
+    return tuple(found)
+
+
+def _last_part(target: str) -> str:
+    """A target without its folder, which may be another copy of the repository."""
+    return target.replace("\\", "/").rpartition("/")[2]
+
+
+def _calls(run: Run, other: Run) -> object:
+    """The calls of a run, as far as both runs have recorded them."""
+    if run.calls and other.calls:
+        return dict(run.calls)
+    known = other.counts.get("calls") is not None
+    return run.counts.get("calls") if known else None
+
+
+def _same(before: Run, run: Run, names: Iterable[str]) -> bool:
+    return all(before.options.get(n) == run.options.get(n) for n in names)
+
+
+def worse(before: Run, run: Run) -> tuple[str, ...]:
+    """The counts that are higher than in the earlier run, of the same calls.
+
+    More graphs are worse, unless more of the program is compiled. `findings` are the
+    open ones above low, if both runs looked for the same.
+    """
+    if differences(before, run) or not (_complete(before) and _complete(run)):
+        return ()
+
+    def rise(name: str) -> int:
+        counts = before.counts.get(name), run.counts.get(name)
+        return 0 if None in counts else counts[1] - counts[0]  # type: ignore[operator]
+
+    names = [name for name in _FEWER_IS_BETTER if rise(name) > 0]
+    compiles_more = rise("skipped_frames") < 0 or rise("compiled_calls") > 0
+    if rise("graphs") > 0 and before.counts.get("graphs") and not compiles_more:
+        names.insert(0, "graphs")
+    scope = ("effort", "skip", "select", "ignore")
+    if _same(before, run, scope) and _loud(run) > _loud(before):
+        names.append("findings")
+    return tuple(names)
+
+
+def _loud(run: Run) -> int:
+    return sum(
+        _open(f) and not f.is_suspicion and f.severity != "low" for f in run.findings
+    )
+
+
+def _lost(before: Run, run: Run) -> list[Finding]:
+    """Open findings of the earlier run that this run does not have.
+
+    Two equal findings in one function count as two. A finding is not lost if the same
+    line is now in a function of another name. One of an older record, whose identity
+    is made in another way, is there if one of its code is in its function.
+    """
     unmatched = Counter(f.identity for f in run.findings)
-    gone = []
-    for finding in before.findings:
-        if finding.status != "open":
-            continue
+    places = {_place(f) for f in run.findings}
+    lost = []
+    for finding in filter(_open, before.findings):
         if unmatched[finding.identity]:
             unmatched[finding.identity] -= 1
-            continue
-        names = [n for n in parts_of(finding) if _done(before, n)]
-        looked = bool(names) and all(_done(run, name) for name in names)
-        if looked and _read_alike(finding, before, run) and not suspected(finding):
-            gone.append(replace(finding, status="resolved"))
+        elif not (is_recorded(finding.key) and _place(finding) in places):
+            lost.append(finding)
     # Findings that the earlier run did not have, counted by code, file and source line.
     keys = {f.identity: _without_function(f) for f in run.findings}
     new_ones: Counter[_Key] = Counter()
     for identity in keys:
         new_ones[keys[identity]] += unmatched[identity]
-    return [f for f in gone if not _take_match(new_ones, _without_function(f))]
+    return [f for f in lost if not _take_match(new_ones, _without_function(f))]
 
 
-def appeared(before: Run, run: Run) -> list[Finding]:
-    """Open findings of this run that the earlier one did not have.
+def _looked_for(
+    finding: Finding,
+    before: Run,
+    run: Run,
+    parts_of: Callable[[Finding], Iterable[str]],
+) -> bool:
+    """Whether this run did what made the earlier one find it."""
+    if not _complete(run):
+        return False
+    static = finding.origin == "static"
+    unlike = set(differences(before, run)) & ({"target"} if static else _DIFFERENCES)
+    names = [n for n in parts_of(finding) if _done(before, n)]
+    looked = bool(names) and all(_done(run, name) for name in names)
+    return looked and not unlike and _read_alike(finding, before, run)
 
-    The counterpart of `resolved`: of equal findings, those beyond the earlier number;
-    none that only moved to a function of another name. A suspicion that this run
-    confirms has appeared.
-    """
-    known = Counter((f.identity, f.is_suspicion) for f in before.findings if _open(f))
-    suspected = {f.identity for f in before.findings if _open(f)}
-    appeared = []
-    for finding in filter(_open, run.findings):
-        key = finding.identity, finding.is_suspicion
-        if known[key]:
-            known[key] -= 1
-        elif not (finding.is_suspicion and finding.identity in suspected):
-            appeared.append(finding)
-    keys = {f.identity: _without_function(f) for f in filter(_open, before.findings)}
-    renamed: dict[bool, Counter[_Key]] = {False: Counter(), True: Counter()}
-    for (identity, suspicion), count in known.items():
-        renamed[suspicion][keys[identity]] += count
-    return [
-        finding
-        for finding in appeared
-        if not _take_match(renamed[finding.is_suspicion], _without_function(finding))
-    ]
+
+def _place(finding: Finding) -> _Key:
+    """The parts of an identity that are known without a key."""
+    return finding.code, finding.function, stable_path(finding.file or "")
 
 
 def _open(finding: Finding) -> bool:

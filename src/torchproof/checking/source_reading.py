@@ -15,6 +15,7 @@ from pathlib import Path
 from torchproof.checking import suspicions
 from torchproof.checking.join import Joined, RunEvidence, absolute, join, without_run
 from torchproof.checking.static.imports import assumed_roots, with_imports
+from torchproof.checking.static.program import is_disabled
 from torchproof.checking.static.source import Source, Unreadable
 from torchproof.checking.suspicions import Reading, Suspicion
 from torchproof.records import (
@@ -209,6 +210,38 @@ def run_evidence(observation: Observation, unseen: Mapping[str, str]) -> RunEvid
         if frame is not None
     )
     return RunEvidence(traced, stopped, observation.calls, unseen)
+
+
+# Kinds of findings at a line that Dynamo traces.
+_TRACED = {"graph_break", "skipped_frame", "compile_error", "specialization"}
+
+
+def is_reached(finding: Finding, observation: Observation) -> bool:
+    """Whether a run got to the function of an earlier finding, as far as that is known.
+
+    A function that the source no longer has, or that a decorator now keeps out of the
+    graph, need not be reached.
+    """
+    traced, file = observation.traced, finding.file
+    if traced is None or file is None or finding.function is None:
+        return True
+    if finding.kind not in _TRACED or finding.owner != "user":
+        return True
+    path = absolute(file)
+    names = {
+        blame.plain_name(name)
+        for each, functions in traced.items()
+        if absolute(each) == path
+        for name in functions
+    }
+    if finding.function in names:
+        return True
+    try:
+        source = Source.parse(Path(file), "".join(blame.lines_of(file)))
+    except Unreadable:
+        return True
+    function = source.functions.get(finding.function)
+    return function is None or is_disabled(function)
 
 
 def configuration(reading: Reading, events: Iterable[Event]) -> tuple[CompileSite, ...]:

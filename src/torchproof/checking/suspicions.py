@@ -323,4 +323,4 @@ def _functions(program: Program, roots: Mapping[str, Iterable[str]]) -> list[Fun
         source = program.sources.get(Path(file))
         functions = source.functions if source else {}
         selected += [functions[name] for name in names if name in functions]
-    return selected
+    return [function for function in selected if not is_disabled(function)]

@@ -62,8 +62,16 @@ def _saved_run(text: str) -> Run | None:
 def _show_fixes(run: Run, options: argparse.Namespace) -> int:
     output.show(run, options)
     failed = exit_codes.failed_code(run, options)
-    verified = any(fix.status == "verified" for fix in run.fixes)
-    return int(verified) if failed is None else failed
+    waiting = [fix for fix in run.fixes if fix.status == "verified"]
+    if failed is not None:
+        return failed
+    if waiting and (options.write or options.patch):
+        other = (
+            "--patch DIR is for packages" if options.write else "--write is for files"
+        )
+        whys = "; ".join(dict.fromkeys(fix.why or other for fix in waiting))
+        output.note(f"torchproof: verified and not applied: {len(waiting)} ({whys})")
+    return int(bool(waiting))
 
 
 def pack(options: argparse.Namespace) -> int:

@@ -107,6 +107,10 @@ def _written(run: Run, check: Check | None) -> Run:
     changes = _changes(own, run)
     settings = _settings(run)
     reasons = {fix: f"{_cells_of(fix)[0]} is a cell of a notebook" for fix in in_cells}
+    for fix in _verified(run):
+        if not fix.replacements and fix not in settings:
+            what = "marks" if fix.marks else "settings"
+            reasons[fix] = f"no file has a place for {what}: paste the lines"
     try:
         changes += _recipe_change(run, settings)
     except UserError as error:  # the settings can still be pasted

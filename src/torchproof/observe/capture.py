@@ -133,6 +133,7 @@ def gather(
         traced=_traced(by_kind.get("lines", ())),
         compiled=_compiled(by_kind.get("wrapper", ())),
         lacks=lacks,
+        forms=counts.get("forms", {}),
         factories=factory_targets(target),
         settings=counts.get("settings", {}),
     )

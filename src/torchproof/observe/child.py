@@ -91,6 +91,8 @@ def _run_factory(job: Job, observer: Observer) -> None:
     for index, call in enumerate(loaded.calls):
         calls.before(loaded, index)
         observer.begin_call(index)
+        by_name = isinstance(call, Mapping)
+        observer.note_form(() if by_name else call, call if by_name else {})
         try:
             _step(loaded, fn, call, train=train)
         except SystemExit as exit_:

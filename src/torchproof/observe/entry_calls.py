@@ -6,12 +6,13 @@ compiled region, and matches the frame's local variables with its arguments.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import itertools
 import sys
 import types
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torchproof import torch_private
@@ -23,6 +24,7 @@ Path = tuple[Any, ...]
 CALLEE = ("callee",)
 _DEPTH = 3
 _MOST_ITEMS = 64  # a longer container is not searched
+_LONGEST_FORM = 200  # characters
 _numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _tensors: list[Any] = []  # the numbers of the tensors seen, once torch is there
 _count = itertools.count()
@@ -55,6 +57,43 @@ def entry_call(variables: Mapping[str, Any], code: types.CodeType) -> dict[str, 
         "sizes": [[path, list(v.shape)] for path, v in values.items() if _sized(v)],
         "tensors": [[path, _tensor(v)] for path, v in values.items() if _sized(v)],
     }
+
+
+def entry_arguments() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the call that entered the compiled region."""
+    entry = _entry_frame()
+    variables: Mapping[str, Any] = {} if entry is None else entry.f_locals
+    return variables.get("args", ()), variables.get("kwargs", {})
+
+
+def form_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The form of arguments: `float32[4, 8], 3, mask=bool[4]`.
+
+    It has the sizes and types of tensors and the values of integers, since those decide
+    what is compiled; of other values only the type.
+    """
+    parts = [*map(_form, args), *(f"{k}={_form(v)}" for k, v in kwargs.items())]
+    text = ", ".join(parts)
+    if len(text) <= _LONGEST_FORM:
+        return text
+    digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:8]
+    return f"{text[:_LONGEST_FORM]} ... {digest}"
+
+
+def _form(value: Any, depth: int = _DEPTH) -> str:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        sizes = ", ".join(map(str, value.shape))
+        return f"{str(value.dtype).removeprefix('torch.')}[{sizes}]"
+    if isinstance(value, (bool, int)) or value is None:
+        return repr(value)
+    if depth and isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
+        return f"({', '.join(_form(each, depth - 1) for each in value)})"
+    if depth and isinstance(value, dict) and len(value) <= _MOST_ITEMS:
+        items = (f"{key}={_form(each, depth - 1)}" for key, each in value.items())
+        return f"({', '.join(items)})"
+    return type(value).__name__
 
 
 def _entry_frame() -> types.FrameType | None:

@@ -13,13 +13,13 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchproof.observe import timeline
 from torchproof.observe.backwards import Backwards
 from torchproof.observe.bypasses import Bypasses
-from torchproof.observe.entry_calls import entry_call
+from torchproof.observe.entry_calls import entry_arguments, entry_call, form_of
 from torchproof.observe.trace_log import ARTIFACTS, NAMES, PAYLOAD_NOT_NEEDED
 from torchproof.process import Stream
 from torchproof.records import Frame
@@ -37,6 +37,7 @@ from torchproof.targets import (
 )
 
 _FLUSH_S = 0.25
+_MOST_FORMS = 200  # forms of arguments that are told apart
 
 
 class Wrapper:
@@ -80,6 +81,7 @@ class Observer:
         self.bypasses = Bypasses(stream)
         self.marks: set[tuple[str, int]] = set()
         self.settings: dict[str, Any] = {}  # those changed when something compiled
+        self.forms: dict[str, int] = {}  # calls by the form of their arguments
         self.traced: dict[str, dict[str, set[int]]] = {}  # since the last flush
         self.paused = False  # while torchproof runs the target for another purpose
         self.site: tuple[Frame, ...] | None = None  # where torchproof itself compiles
@@ -223,6 +225,7 @@ class Observer:
         counts = self.calls_are_wrapper_calls and depth == 0
         if counts:
             self.begin_call(self.calls)
+            self.note_form(*entry_arguments())
         wrapper.calls += 1
         wrapper.eager_stance += self.private.stance() == "force_eager"
         before = self.graph_runs
@@ -265,6 +268,13 @@ class Observer:
         self._runs_before = self.graph_runs
         if self._timeline is not None:
             self._local.span = self._timeline.begin(f"call {index + 1}", "call")
+
+    def note_form(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Counts the call by the form of its arguments."""
+        form = form_of(args, kwargs)
+        if form not in self.forms and len(self.forms) >= _MOST_FORMS:
+            form = "..."
+        self.forms[form] = self.forms.get(form, 0) + 1
 
     def end_call(self) -> None:
         if self._timeline is not None:
@@ -461,6 +471,7 @@ class Observer:
             bypasses=self.bypasses.counts(),
             marks=sorted(self.marks),
             settings=self.settings,
+            forms=self.forms,
             backwards=self.backwards.counts,
             late_backwards=self.backwards.late,
         )

@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from torchproof.records.run import SHOWN as SHOWN
     from torchproof.records.run import Baseline as Baseline
     from torchproof.records.run import CompileSite as CompileSite
+    from torchproof.records.run import Difference as Difference
     from torchproof.records.run import Event as Event
     from torchproof.records.run import Finding as Finding
     from torchproof.records.run import Fixing as Fixing

@@ -34,6 +34,8 @@ Verification = Literal["reference", "verified", "unverified", "wrong"]
 # What the interval of a median covers. Processes with the same code differ by more than
 # the rounds of one, so only an interval over processes can be expected to repeat.
 IntervalOver = Literal["processes", "rounds"]
+# What two runs did differently, so that they do not compare.
+Difference = Literal["target", "calls", "device", "settings"]
 
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 
@@ -112,6 +114,8 @@ class Observation:
     traced: Mapping[str, Mapping[str, tuple[int, ...]]] | None = None
     # What was compiled, and what its calls may run: file -> qualified functions.
     compiled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # The number of calls whose arguments have a form: `(float32[4, 8], 3)`.
+    forms: Mapping[str, int] = field(default_factory=dict)
     # The features that the installed torch has no hooks for, with what it lacks.
     lacks: Mapping[str, str] = field(default_factory=dict)
     # The factories of a script, as targets: `model.py:make`.
@@ -400,6 +404,10 @@ class Baseline(Record):
     measurements: tuple[Measurement, ...] | None = None
     findings: Mapping[str, int | None] | None = None  # open ones, by severity
     identities: tuple[str, ...] | None = None
+    # What this run did differently: then no finding counts as resolved.
+    differences: tuple[Difference, ...] = ()
+    worse: tuple[str, ...] = ()  # counts that are higher now; `findings`: those to fix
+    unjudged: int | None = None  # findings that are neither open nor resolved now
     other: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -453,6 +461,7 @@ class Run(Record):
     # Negative for a process that a signal killed.
     exit_code: Annotated[int | None, Integer | None] = None
     error: str | None = None
+    calls: Mapping[str, int] = field(default_factory=dict)  # by their arguments' form
     other: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from torchproof.report import (
     cause_words,
     commands,
     comparison_text,
+    earlier_run,
     fix_words,
     load_sections,
     numbers,
@@ -71,6 +72,7 @@ def _head(run: Run) -> Iterator[str]:
 
 def _check(run: Run) -> Iterator[str]:
     tree = CauseTree(run.findings)
+    yield from (f"since: {sentence}" for sentence in earlier_run.verdict(run))
     yield from _counts(run)
     if time := run_words.call_time(run):
         yield f"time: {time}"

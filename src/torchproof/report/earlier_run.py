@@ -40,6 +40,42 @@ def markdown(run: Run) -> Iterator[str]:
         yield f"{markup.code(command)} shows which times differ significantly."
 
 
+def verdict(run: Run) -> list[str]:
+    """What got worse since the earlier run, and why the two do not compare."""
+    before = run.baseline
+    if before is None:
+        return []
+    sentences = []
+    if rises := [_rise(name, run, before) for name in before.worse]:
+        sentences.append(f"Worse than run {before.id or '-'}: {', '.join(rises)}.")
+    if before.differences:
+        others = ", ".join(_OTHER[each] for each in before.differences)
+        text = f"Not comparable with run {before.id or '-'}: {others}"
+        if before.unjudged:
+            count = numbers.amount(before.unjudged, "finding")
+            text += f"; {count} of it did not occur and cannot be called resolved"
+        sentences.append(f"{text}.")
+    return sentences
+
+
+_OTHER: dict[str, str] = {
+    "target": "another target",
+    "calls": "other calls",
+    "device": "another device",
+    "settings": "other settings",
+}
+
+
+def _rise(name: str, run: Run, before: Baseline) -> str:
+    if name != "findings":
+        old, new = (before.counts or {}).get(name), run.counts.get(name)
+        return f"{name.replace('_', ' ')} {numbers.count(old)} -> {numbers.count(new)}"
+    loud = [f for f in run.findings if f.status == "open" and not f.is_suspicion]
+    known = before.identities or ()
+    new_ones = [f for f in loud if f.severity != "low" and f.identity not in known]
+    return numbers.amount(len(new_ones), "new finding")
+
+
 def changes(run: Run) -> list[Change]:
     """One row for each number that either run has."""
     before = run.baseline

@@ -41,6 +41,8 @@ _CONFIG = ("Location", "Compiles", *_ARGUMENTS, "DDP or FSDP", "Calls")
 def render(run: Run) -> Iterator[str]:
     still_open = [f for f in run.findings if f.status == "open"]
     yield from heading(run, "torch.compile optimisation report")
+    for sentence in earlier_run.verdict(run):
+        yield f"**{markup.inline(sentence)}**"
     yield from _baseline(run)
     yield from _summary(run, still_open)
     yield from _configuration(run)

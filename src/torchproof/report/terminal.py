@@ -13,6 +13,7 @@ from torchproof.records import CauseTree, Finding, Part, Run, cells
 from torchproof.report import (
     cause_words,
     commands,
+    earlier_run,
     numbers,
     rank_sections,
     run_words,
@@ -31,6 +32,8 @@ def render(
     width = max(width, 40)
     tree = CauseTree(run.findings)
     lines = [*_header(run, width), ""]
+    for sentence in earlier_run.verdict(run):
+        lines += [*wrap(sentence, width), ""]
     if first := cause_words.fix_first(run, tree):
         lines += [*wrap(first, width), ""]
     short: dict[str, list[Finding]] = {}

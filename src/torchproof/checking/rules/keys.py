@@ -130,8 +130,8 @@ def _first_line(node: ast.AST) -> int:
 def _last_line(node: ast.AST) -> int:
     if isinstance(node, ast.match_case):
         return node.body[-1].end_lineno or node.body[-1].lineno
-    last: int = getattr(node, "end_lineno", None) or getattr(node, "lineno", 0)
-    return last
+    first: int = getattr(node, "lineno", 0)
+    return getattr(node, "end_lineno", None) or first
 
 
 def _head(node: ast.AST) -> ast.AST:

@@ -12,11 +12,13 @@ from torchproof.checking.static.kinds import Kind, words
 from torchproof.checking.static.source import Class, Function, Source, Unreadable, walk
 
 COMPILE = ("torch.compile", "torch.compiler.compile")
+# Decorators of functions that Dynamo does not trace; `fix` writes those of torchproof.
 _DISABLED = words(
     "torch.compiler.disable torch._dynamo.disable torch._disable_dynamo"
     " torch.jit.ignore torch.jit.unused torch.compiler.allow_in_graph torch.jit.script"
     " torch.library.custom_op triton.jit torch.compiler.assume_constant_result"
-    " torch._dynamo.allow_in_graph"
+    " torch._dynamo.allow_in_graph torch.compiler.nonstrict_trace"
+    " torchproof.in_graph torchproof.on_host"
 )
 _CALLS = (ast.List, ast.ListComp, ast.BinOp)  # forms of a list of calls
 _OTHER_FORWARDS = ("torch.autograd.Function", "torch.autograd.function.Function")

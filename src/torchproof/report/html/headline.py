@@ -9,6 +9,7 @@ from torchproof.records import CauseTree, Measurement, Part, Run
 from torchproof.report import (
     bench_sections,
     cause_words,
+    earlier_run,
     fix_words,
     load_sections,
     numbers,
@@ -118,6 +119,7 @@ def _of_check(run: Run, findings: Sequence[Entry]) -> Headline:
     tree = CauseTree(run.findings)
     open_ = [e.finding for e in everything(findings) if e.finding.status == "open"]
     first = cause_words.fix_first(run, tree).rstrip(".")
+    since = " ".join(earlier_run.verdict(run))  # it comes first
     sentences = (
         *run_words.failed_parts(run),
         first,
@@ -129,13 +131,13 @@ def _of_check(run: Run, findings: Sequence[Entry]) -> Headline:
     more = tuple(f"{text[:1].upper()}{text[1:]}." for text in more)
     if not open_:
         tone, text = _nothing(run)
-        return Headline(tone, "no findings", text, more)
+        return Headline(tone, "no findings", f"{since} {text}".strip(), more)
     worst = open_[0]
     tone = "bad" if worst.severity == "high" else "open"
     word = cause_words.totals(tree) or numbers.amount(len(open_), "open finding")
     cost = f" ({numbers.plain(worst.cost_us)} us per call)" if worst.cost_us else ""
     text = f"Most severe{cost}: {_shortened(worst.message)}."
-    return Headline(tone, word, text, more)
+    return Headline(tone, word, f"{since} {text}".strip(), more)
 
 
 def _resolved(run: Run) -> str:
