@@ -61,7 +61,9 @@ def test_without_a_cold_phase_every_request_counts(tmp_path: Path) -> None:
     service = compiles_once_per_call(5.0, 0.02)
     measured = result(tmp_path, table, service, cold=False)
     assert measured.cold is None
-    assert measured.verdict == "missed"
+    assert measured.verdict == "undecided", "one stall, whatever the number of victims"
+    slow = result(tmp_path, table, lambda call, count: 0.5, cold=False)
+    assert slow.verdict == "missed"
     warm = result(tmp_path, table, lambda call, count: 0.02, cold=False)
     assert warm.verdict == "met"
     assert warm.goodput_rate == pytest.approx(10, rel=0.01)

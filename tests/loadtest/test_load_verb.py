@@ -78,9 +78,9 @@ def test_a_baseline_with_another_load_is_refused_before_the_test(
 def test_a_missed_objective_is_exit_1(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serves(monkeypatch, load_runs.recompiling())
+    serves(monkeypatch, load_runs.overloaded())
     assert main(LINE) == 1
-    serves(monkeypatch, load_runs.recompiling(), load_runs.clean("regional"))
+    serves(monkeypatch, load_runs.overloaded(), load_runs.clean("regional"))
     assert main(LINE) == 0
 
 
