@@ -32,7 +32,6 @@ def table() -> str:
         f"steps in {seconds} s: reduce-overhead, ours",
         "longest pause",
         "p99 / median while compiling",
-        "step in the end: reduce-overhead, ours",
         "reserved: reduce-overhead, ours",
         "stages",
     )
@@ -45,15 +44,14 @@ def table() -> str:
 
 
 def _cells(name: str, arms: Row) -> tuple[str, ...]:
-    eager, theirs, ours = (arms[arm] for arm in ARMS)
+    eager, theirs, ours = (arms.get(arm, {}) for arm in ARMS)
     return (
         f"`{name}`",
-        ", ".join(_number(arm["first_s"], "s") for arm in (eager, theirs, ours)),
-        f"{theirs['steps']}, {ours['steps']}",
+        ", ".join(_number(arm.get("first_s"), "s") for arm in (eager, theirs, ours)),
+        ", ".join(str(arm.get("steps", _NOTHING)) for arm in (theirs, ours)),
         _number(ours["longest_pause_s"], "s"),
         _ratio(ours.get("p99_ms"), ours.get("median_ms")),
-        ", ".join(_number(arm["step_ms"], "ms") for arm in (theirs, ours)),
-        ", ".join(f"{arm['reserved_bytes'] >> 20} MiB" for arm in (theirs, ours)),
+        ", ".join(_reserved(arm) for arm in (theirs, ours)),
         "; ".join(map(_stage, ours["stages"])),
     )
 
@@ -62,14 +60,17 @@ def _number(value: float | None, unit: str) -> str:
     return _NOTHING if value is None else f"{value:.3g} {unit}"
 
 
+def _reserved(arm: Row) -> str:
+    return f"{arm['reserved_bytes'] >> 20} MiB" if arm else _NOTHING
+
+
 def _ratio(one: float | None, other: float | None) -> str:
     return _NOTHING if one is None or not other else f"{one / other:.2f}"
 
 
 def _stage(stage: Row) -> str:
     begin = "" if stage["at_s"] is None else f" from {stage['at_s']:.1f} s"
-    gain = "" if stage["gain"] is None else f", {stage['gain']:.2f}x"
-    return f"{stage['strategy']} {stage['state']}{begin}{gain}"
+    return f"{stage['strategy']} {stage['state']}{begin}"
 
 
 def memory() -> str:

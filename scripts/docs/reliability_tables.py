@@ -43,7 +43,23 @@ def _faults(name: str) -> str:
         f" {commits} (torch {kept['torch']}, {_device(machine)}, {machine['arch']})."
         " Seconds are those of the call with the fault."
     )
-    return f"{said}\n\n{markdown.table(['fault', *columns], rows)}"
+    table = markdown.table(["fault", *columns], rows)
+    return "\n\n".join([said, table, *_failures(cells)])
+
+
+def _failures(cells: list[dict[str, Any]]) -> list[str]:
+    """What each pair that fails recorded."""
+    wrong = [
+        f"- {cell['fault']} / {cell['situation']}: {first_line(reason)}"
+        for cell in cells
+        for reason in cell["wrong"] or ()
+    ]
+    return ["Recorded of the pairs that fail:", "\n".join(wrong)] if wrong else []
+
+
+def first_line(text: str) -> str:
+    """The start of a recorded reason; the rest of it is the whole status."""
+    return text.partition("\n")[0].partition(": Model: ")[0]
 
 
 def _cell(cell: dict[str, Any]) -> str:
