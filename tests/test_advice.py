@@ -218,6 +218,25 @@ def test_size_one_gets_no_mark_that_was_not_tried(tmp_path: Path, observe: Any) 
     assert fixes and not any(mark in fix for fix in fixes)
 
 
+def test_code_of_a_helper_cannot_be_computed_before_the_call(
+    tmp_path: Path, observe: Any
+) -> None:
+    text = """
+    import json
+    def options(text, y):
+        return json.loads(text)["k"] * y
+    @torch.compile(backend="eager")
+    def f(x, text):
+        return {code} * x
+    for i in range(2):
+        out = f(torch.ones(4), '{{"k": 2}}')
+    """
+    own = Program(tmp_path, observe, text.format(code='json.loads(text)["k"]'))
+    assert "before the compiled call" in only(own, "GB105").fix
+    helped = Program(tmp_path, observe, text.format(code="options(text, x)"))
+    assert "before the compiled call" not in only(helped, "GB105").fix
+
+
 def test_settings_and_arguments_in_force_are_not_advised(
     tmp_path: Path, observe: Any
 ) -> None:

@@ -142,7 +142,7 @@ def test_what_has_no_name_is_to_be_given_one(folder: Path, observe: Any) -> None
         """,
     )
     [finding] = recompiles(observe, path)
-    assert "`torch.zeros(n)`" in finding.fix
+    assert "tensor = torch.zeros(n)" in finding.fix
     path.write_text(
         path.read_text().replace(
             "    c(torch.zeros(n))",
@@ -195,7 +195,7 @@ def test_a_break_is_the_cause_of_what_follows_it(folder: Path, observe: Any) -> 
 
 
 @pytest.mark.slow
-def test_size_one_is_cured_by_what_is_advised(folder: Path, observe: Any) -> None:
+def test_size_one_is_left_by_what_is_advised(folder: Path, observe: Any) -> None:
     path = script(
         folder,
         """\
@@ -208,9 +208,9 @@ def test_size_one_is_cured_by_what_is_advised(folder: Path, observe: Any) -> Non
     found = recompiles(observe, path)
     assert {f.code for f in found} == {"RC201", "RC202"}
     [fix] = {f.fix for f in found}
-    assert fix.count("mark_unbacked(") == 2
+    assert "mark_unbacked" not in fix  # it may break a library's code
     path.write_text(applied(path.read_text(), found[0]))
-    assert recompiles(observe, path) == []
+    assert [f.code for f in recompiles(observe, path)] == ["RC202"]
 
 
 @pytest.mark.slow

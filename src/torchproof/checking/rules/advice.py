@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from torchproof.checking.rules.rule import EventGroup, sentence
 from torchproof.checking.static.attribute_facts import AttributeFacts
 from torchproof.checking.static.line_facts import WrittenMark, marks_in, sets
-from torchproof.records import Frame, Setting, cells, shown_briefly, whose
+from torchproof.records import (
+    Frame,
+    Setting,
+    cells,
+    is_frame_of,
+    shown_briefly,
+    whose,
+)
 
 NO_EDIT = "no edit of this code is known that removes it"
 
@@ -103,15 +110,15 @@ def removed(*marks: WrittenMark) -> str:
 
 def moved_out(group: EventGroup, what: str) -> tuple[Piece, ...]:
     """Ways to take code out of the compiled function."""
-    line = group.line
+    line, at_entry = group.line, _is_in_entry(group)
     return (
         Piece(
             f"compute {what} before the compiled call and pass the result in",
-            line.from_arguments and not line.is_unused,
+            at_entry and line.from_arguments and not line.is_unused,
         ),
         Piece(
             f"return what {what} needs, and do it after the compiled call",
-            line.is_returned and not line.from_arguments,
+            at_entry and line.is_returned and not line.from_arguments,
         ),
         Piece(
             f"put {what} under `if not torch.compiler.is_compiling():`, if compiled"
@@ -119,6 +126,21 @@ def moved_out(group: EventGroup, what: str) -> tuple[Piece, ...]:
             line.is_unused,
         ),
     )
+
+
+def _is_in_entry(group: EventGroup) -> bool:
+    """Whether the code is in the function that the program calls, compiled.
+
+    What a function inside gets as an argument may be computed by the one that calls it.
+    """
+    frame = group.frame
+    if frame is None or group.place.owner != "user":
+        return False
+    wrappers = group.facts.events("wrapper")
+    codes = [c for w in wrappers for c in (w.function, *w.data["around"])]
+    if not wrappers:  # source that has not run
+        return group.line.is_entry
+    return any(is_frame_of(frame, code) for code in codes)
 
 
 def disabled(what: str) -> str:
@@ -132,7 +154,9 @@ def disabled(what: str) -> str:
 # -- attributes ------------------------------------------------------------------------
 
 
-def as_tensor(name: str, facts: AttributeFacts, observed: str | None) -> Piece:
+def as_tensor(
+    name: str, facts: AttributeFacts, observed: str | None, *, in_module: bool
+) -> Piece:
     """Replaces the number in an attribute by a tensor, where its first value is set.
 
     `observed` is a value that a guard saw: only its type counts.
@@ -144,7 +168,7 @@ def as_tensor(name: str, facts: AttributeFacts, observed: str | None) -> Piece:
     dtype = ", dtype=torch.float64" if exact else ""
     tensor = f"torch.tensor({first.value}{dtype})"
     line = f"self.{name} = {tensor}"
-    if first.in_module:
+    if in_module or first.in_module:
         line = f'self.register_buffer("{name}", {tensor}, persistent=False)'
     at = cells.place(shown_briefly(first.file), first.line)
     edits = [f"write `{line}` instead of `{first.statement}` at {at}"]

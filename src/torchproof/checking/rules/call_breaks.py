@@ -64,6 +64,7 @@ _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange")
 _SWITCH = re.compile(r"debug|verbose", re.IGNORECASE)
 
 
+_TIMED = "time the compiled call from outside; torch.profiler shows the inside"
 _PASS = "do it outside the compiled function and pass the result in as an argument"
 _CLOCK = re.compile(
     r"time\.(?:time|perf_counter|monotonic|process_time|sleep|strftime)(?:_ns)?"
@@ -300,7 +301,8 @@ class OutsideWorld(GraphBreak):
         return bool(roots & _OUTSIDE)
 
     def change(self, group: EventGroup) -> str:
-        return move_out(group)
+        is_clock = _CLOCK.search(group.expression) is not None
+        return assembled(Piece(_TIMED, is_clock), otherwise=move_out(group))
 
     def why(self, group: EventGroup) -> str:
         return (
@@ -317,8 +319,7 @@ class OutsideWorld(GraphBreak):
             return
         dotted, code = at.dotted(node.func) or "", at.quote(node)
         if _CLOCK.fullmatch(dotted):
-            fix = "time the compiled call from outside; torch.profiler shows the inside"
-            yield Match(node, cause=f"{code} reads the clock", fix=fix)
+            yield Match(node, cause=f"{code} reads the clock", fix=_TIMED)
         elif _FILES.fullmatch(dotted):
             yield Match(node, cause=f"{code} reaches outside the tensor program")
         elif _RANDOM.fullmatch(dotted) or _RANDOM_ONCE.fullmatch(dotted):

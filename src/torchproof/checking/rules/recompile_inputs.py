@@ -177,7 +177,7 @@ def _without(
         size
         for size in marks.sizes
         if (size.argument.words, size.dim) not in fixed.keys() | written
-        and not {0, 1} & set(size.seen)
+        and (not {0, 1} & set(size.seen) or len(set(size.seen) - {0, 1}) > 1)
     ]
     return Marks(marks.call, tuple(dynamic))
 

@@ -11,6 +11,7 @@ from torchproof.checking.rules.advice import (
     Piece,
     as_tensor,
     assembled,
+    has_setting,
     is_float,
     setting,
     user_files,
@@ -28,6 +29,8 @@ from torchproof.records import Setting, Severity
 _COUNTERS = ast.Add | ast.Sub | ast.Mult
 # What torch says of an int attribute, if the object is a module.
 _HINT = "HINT: torch.compile considers integer attributes"
+_IN_MODULES = "torch._dynamo.config.allow_unspec_int_on_nn_module"
+_SETTLED = 3  # recompiles of a number that becomes dynamic: the sizes 0 and 1 are apart
 _DYNAMIC_INT = Setting("dynamo.allow_unspec_int_on_nn_module", True)
 
 
@@ -70,8 +73,7 @@ class ScalarArgument(Recompile):
             return (
                 f"each value of `{guard.source}` gets its own graph: keep it fixed,"
                 " compile a separate function for each constant, or warm up with every"
-                " value before serving; if it only scales numbers, pass it as a"
-                " tensor argument"
+                " value before serving"
             )
         return (
             f"to avoid the recompile, pass `{guard.source}` as a tensor argument:"
@@ -311,7 +313,7 @@ class AttributeChange(Recompile):
             cause=f"compiled code holds for one value of `self.{name}`, and each call"
             " changes it",
             fix=assembled(
-                as_tensor(name, facts, None),
+                as_tensor(name, facts, None, in_module=_is_module(at)),
                 _updated_outside(f"self.{name}", facts),
                 _computed_outside(facts),
             ),
@@ -326,10 +328,17 @@ def _tensor_in_attribute(guard: Guard, group: EventGroup) -> str:
         name, user_files(group), line=own.line if own is not None else None
     )
     dtype = ", dtype=torch.float64" if is_float(guard.expected) else ""
+    in_force = has_setting(group, _IN_MODULES, value=True)
+    if (
+        in_force
+        and (group.count or 1) <= _SETTLED
+        and not _needs_constant(facts, group)
+    ):
+        return f"no edit is needed: {_DYNAMIC_INT.code} makes it dynamic"
     is_dynamic = _HINT in guard.text and not _needs_constant(facts, group)
     dynamic = setting(group, _DYNAMIC_INT)
     return assembled(
-        as_tensor(name, facts, guard.expected),
+        as_tensor(name, facts, guard.expected, in_module=_HINT in guard.text),
         Piece(
             "make it a tensor before the first call: "
             f"{guard.source} = torch.tensor({guard.source}{dtype})",
@@ -368,6 +377,11 @@ def _needs_constant(facts: AttributeFacts, group: EventGroup) -> bool:
     listed = attribute_facts(use.indexed.rpartition(".")[2], user_files(group)).first
     in_list = listed is not None and not listed.value.startswith("torch.")
     return not use.indexed or in_list
+
+
+def _is_module(at: Flow) -> bool:
+    owner = at.function.owner
+    return owner is not None and at.program.is_module(owner)
 
 
 def _counted(node: ast.AugAssign | ast.Assign, at: Flow) -> str | None:

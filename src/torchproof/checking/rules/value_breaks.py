@@ -129,8 +129,8 @@ class TensorToPython(GraphBreak):
             return f"write list(range({counted[1]})): it needs no tensor"
         if "tolist" in expression:
             return assembled(
-                *moved_out(group, f"`{expression}`"),
                 Piece(f"keep `{tensor}` a tensor: drop .tolist()"),
+                *moved_out(group, f"`{expression}`"),
             )
         if called := _IN_TORCH.search(expression):
             return (
@@ -368,9 +368,8 @@ def _compared(group: EventGroup) -> str:
         Piece(
             f"keep it a tensor, {tensor}{shapes}, and choose with torch.where where it"
             " is tested",
-            line.is_readable and not line.is_test and not line.is_unused,
+            line.is_readable and not line.is_test,
         ),
-        *moved_out(group, f"`{_condition(group)}`"),
     )
 
 

@@ -32,6 +32,7 @@ class LineFacts:
     try_line: int | None = None
     # It reads nothing that the function computed before: a caller can evaluate it.
     from_arguments: bool = False
+    is_entry: bool = False  # in a `forward`, or a function that is compiled where it is
 
 
 def facts_at(file: str, line: int, expression: str = "") -> LineFacts:
@@ -54,7 +55,13 @@ def facts_at(file: str, line: int, expression: str = "") -> LineFacts:
         try_line=_last_line([n for n in inside if _is_guarded(n, line)], ast.Try),
         from_arguments=isinstance(function, ast.FunctionDef)
         and _reads_arguments(code, statement, function),
+        is_entry=isinstance(function, ast.FunctionDef) and _is_entry(function),
     )
+
+
+def _is_entry(function: ast.FunctionDef) -> bool:
+    decorators = [ast.unparse(each) for each in function.decorator_list]
+    return function.name == "forward" or any("compile" in each for each in decorators)
 
 
 def _path_to(tree: ast.AST, line: int) -> list[ast.AST]:
