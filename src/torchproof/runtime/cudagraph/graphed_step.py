@@ -77,7 +77,7 @@ class Snapshot:
 
     state: StateSnapshot
     preparation: Preparation
-    settings: list[dict[str, Any]]
+    learning_rates: LearningRates
     stages: list[Stage] = field(default_factory=list)  # with `wait=False`
     table: dict[Hashable, list[Recording]] = field(default_factory=dict)
     # None: not padded
@@ -121,7 +121,6 @@ class Graphed(Explained):
         self._unrecorded = unrecorded
         self._lacking = lacking
         self._seen: set[Hashable] = set()  # keys that eager has answered once
-        self._learning_rates = LearningRates(())
         self._notes: list[str] = []
         self._snapshots: list[Snapshot] = []
         self._changes: Counter[str] = Counter()
@@ -161,10 +160,7 @@ class Graphed(Explained):
         if not self._given_up and (stop := self._lacking()) is not None:
             self._given_up = (stop,)
             self._log_stops(self._given_up)
-        state = StateSnapshot(self.step)
-        self._learning_rates = LearningRates(state.optimizers)
-        self._notes = self._learning_rates.prepare()
-        self._snapshots.append(self._take_snapshot(state))
+        self._snapshots.append(self._take_snapshot(StateSnapshot(self.step)))
         if self._later is not None:
             self._later.progress.start_compiler()
 
@@ -220,7 +216,7 @@ class Graphed(Explained):
                 recording = taken_over
                 inputs = None
         if inputs is None:
-            self._learning_rates.write()
+            self._snapshot.learning_rates.write()
             inputs = recording.start(call)
         self._changes_since_replay = 0
         self._replays += 1
@@ -364,7 +360,7 @@ class Graphed(Explained):
         return Recorder(
             preparation or snapshot.preparation,
             snapshot.state,
-            self._learning_rates,
+            snapshot.learning_rates,
             self.pool,
         )
 
@@ -497,12 +493,10 @@ class Graphed(Explained):
         While another thread compiles, the snapshot stays.
         """
         snapshot = self._snapshot
-        if snapshot.state.unchanged() and not self._learning_rates.changes(
-            snapshot.settings
-        ):
+        if snapshot.state.unchanged():
             return True
         try:
-            changes = self._differences(snapshot)
+            changes = snapshot.state.changes()
         except Exception as error:  # another thread may be changing the state
             changes = [f"the external state cannot be compared: {error!r}"]
         if not changes:  # other objects, but equal values
@@ -519,15 +513,10 @@ class Graphed(Explained):
             self._give_up(Stop("python", reason))
         return False
 
-    def _differences(self, snapshot: Snapshot) -> list[str]:
-        return snapshot.state.changes() + self._learning_rates.changes(
-            snapshot.settings
-        )
-
     def _restore_earlier(self) -> bool:
         """Whether the state equals an earlier snapshot, which becomes current."""
         for snapshot in self._snapshots[1:]:
-            if not self._differences(snapshot):
+            if not snapshot.state.changes():
                 snapshot.state.refresh()
                 self._snapshots.remove(snapshot)
                 self._snapshots.insert(0, snapshot)
@@ -545,10 +534,12 @@ class Graphed(Explained):
             self._snapshots.remove(old)
 
     def _take_snapshot(self, state: StateSnapshot) -> Snapshot:
+        learning_rates = LearningRates(self._notes)
+        learning_rates.add(state.optimizers)
         snapshot = Snapshot(
             state,
             self._prepare(state),
-            self._learning_rates.settings(),
+            learning_rates,
             [] if self._later is None else self._later.stages(state),
         )
         state.refresh()  # torch.compile changes attributes of the step

@@ -3,8 +3,8 @@
 A recorded `optimizer.step()` must not read from the host. So step counters are on the
 device (`capturable`), and the learning rate is read from device memory, which gets the
 scheduler's current value before each replay. `param_groups` keep the numbers that users
-and schedulers set. All other settings are part of the recording: if one changes, the
-step is recorded again.
+and schedulers set. All other settings are part of the recording (`recorded_settings`):
+if one changes, the step is recorded again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ Group = dict[str, Any]
 class LearningRates:
     """The learning rates of all parameter groups, mirrored in device memory."""
 
-    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
-        self.optimizers = list(optimizers)
+    def __init__(self, notes: list[str]) -> None:
+        self.optimizers: list[Optimizer] = []
+        self._notes = notes  # a note is added for each change of an optimizer
         self._memory: list[Tensor | None] = []
         self._written: list[float | None] = []
 
-    def prepare(self) -> list[str]:
-        """Makes every optimizer capturable; returns a note for each change."""
-        notes = []
-        for optimizer in self.optimizers:
+    def add(self, optimizers: Sequence[Optimizer]) -> bool:
+        """Makes these optimizers capturable; returns whether one of them is new."""
+        known = {id(each) for each in self.optimizers}
+        new = [each for each in optimizers if id(each) not in known]
+        for optimizer in new:
             changed = False
             for group in optimizer.param_groups:
                 if group.get("capturable") is False and _on_gpu(group):
@@ -39,16 +41,17 @@ class LearningRates:
                     _counters_to_device(optimizer, group)
             if changed:
                 name = type(optimizer).__name__
-                notes.append(
+                self._notes.append(
                     f"{name}: set capturable=True and moved its step counters to the"
                     " device"
                 )
                 # Otherwise it warns at every step outside of a capture.
                 optimizer._warned_capturable_if_run_uncaptured = True
-        for group in self._groups():
-            self._memory.append(_memory_for(group))
-            self._written.append(None)
-        return notes
+            self.optimizers.append(optimizer)
+            for group in optimizer.param_groups:
+                self._memory.append(_memory_for(group))
+                self._written.append(None)
+        return bool(new)
 
     def _groups(self) -> Iterator[Group]:
         for optimizer in self.optimizers:
@@ -78,7 +81,7 @@ class LearningRates:
         for number, (group, memory) in enumerate(
             zip(self._groups(), self._memory, strict=True)
         ):
-            rate = group["lr"]
+            rate = group.get("lr")
             if memory is None or rate is memory:
                 continue
             if isinstance(rate, Tensor):
@@ -86,29 +89,6 @@ class LearningRates:
             elif rate != self._written[number]:
                 memory.fill_(rate)
                 self._written[number] = rate
-
-    def settings(self) -> list[dict[str, Any]]:
-        """All settings of the groups except the learning rate."""
-        return [_settings(group, memory) for group, memory in self._both()]
-
-    def changes(self, before: list[dict[str, Any]]) -> list[str]:
-        now = self.settings()
-        if now == before:
-            return []
-        if len(now) != len(before):
-            return ["the number of an optimizer's parameter groups changed"]
-        return [
-            f"an optimizer's {name} was {then.get(name)!r} and is now"
-            f" {group.get(name)!r}"
-            for group, then in zip(now, before, strict=True)
-            for name in {**then, **group}
-            if then.get(name) != group.get(name)
-        ]
-
-    def _both(self) -> Iterator[tuple[Group, Tensor | None]]:
-        for number, group in enumerate(self._groups()):
-            has_memory = number < len(self._memory)
-            yield group, self._memory[number] if has_memory else None
 
     def states(self) -> list[dict[Any, set[Any]]]:
         """The names of the state entries of each parameter."""
@@ -131,20 +111,32 @@ class LearningRates:
 
     def numbers(self) -> list[Any]:
         """The learning rates of the groups, which a recorded step must not change."""
-        return [
-            float(group["lr"]) if not isinstance(group["lr"], Tensor) else group["lr"]
-            for group in self._groups()
-        ]
+        return [group.get("lr") for group in self._groups()]
+
+
+def recorded_settings(group: Group) -> list[str]:
+    """The names of the settings that are part of a recording."""
+    excluded = {"initial_lr"}
+    if _is_mirrored(group):
+        excluded.add("lr")
+    return [name for name in group if name not in excluded]
 
 
 def _memory_for(group: Group) -> Tensor | None:
     """Device memory for the learning rate; None if the optimizer needs a number."""
-    if "lr" not in group or not group["params"]:
-        return None
-    if "capturable" not in group and not _can_be_fused(group):
+    if not _is_mirrored(group):
         return None
     device = group["params"][0].device
     return torch.zeros((), dtype=torch.float32, device=device)
+
+
+def _is_mirrored(group: Group) -> bool:
+    """Whether the optimizer can read its learning rate from device memory."""
+    return (
+        "lr" in group
+        and bool(group["params"])
+        and ("capturable" in group or _can_be_fused(group))
+    )
 
 
 def _on_gpu(group: Group) -> bool:
@@ -164,15 +156,3 @@ def _counters_to_device(optimizer: Optimizer, group: Group) -> None:
             state["step"] = torch.as_tensor(
                 state["step"], dtype=torch.float32, device=parameter.device
             )
-
-
-def _settings(group: Group, memory: Tensor | None) -> dict[str, Any]:
-    excluded = {"params", "initial_lr"}
-    if memory is not None:
-        excluded.add("lr")
-    plain = {
-        name: value
-        for name, value in group.items()
-        if name not in excluded and not isinstance(value, Tensor)
-    }
-    return plain | {"parameters": len(group["params"])}

@@ -49,6 +49,7 @@ from torchproof.runtime.cudagraph.object_state import (
     hidden,
     words,
 )
+from torchproof.runtime.cudagraph.optimizers import recorded_settings
 from torchproof.runtime.cudagraph.watched_places import (
     CELL,
     CONTEXT,
@@ -81,6 +82,7 @@ _SELF_UPDATING = (  # their own state changes at every step
     torch.optim.lr_scheduler.LRScheduler,
     torch.amp.GradScaler,
 )
+_UPDATED = frozenset({"state", "param_groups", "_per_optimizer_states"})
 _OWN = ("user", "library")
 _ENTRIES = frozenset({"forward", "__call__"})
 _OF_BACKWARD = frozenset({"backward", "vjp", "jvp", "setup_context"})
@@ -143,7 +145,10 @@ class ReachableState:
         self.tensors: dict[int, tuple[str, Tensor]] = {}
         self.unwatchable_tensors: list[tuple[str, Tensor]] = []  # without plain memory
         self.opaque: list[str] = []  # messages about state that cannot be watched
-        self.foreign: dict[int, Any] = {}  # scopes, classes and containers of torch
+        # Scopes, classes and containers of torch by id; and by id and name, attributes
+        # of other objects that only torch reads.
+        self.foreign: dict[int | tuple[int, str], Any] = {}
+        self._groups: dict[int, dict[str, Any]] = {}  # of parameters, of optimizers
         self.whole = True
         self._seen: dict[int, Any] = {}
         self._entered: set[types.CodeType] = set()
@@ -191,6 +196,8 @@ class ReachableState:
         """The names in the dict of an object or a class that the step may read."""
         if type(namespace) is types.MappingProxyType:
             return self._names_of_class(value, namespace)
+        if id(value) in self._groups:
+            return recorded_settings(value)
         if isinstance_of(value, (nn.Module,)) or self._ran.is_looked_up(value):
             return list(namespace)
         names = self._names_for(type(value))
@@ -359,14 +366,41 @@ class ReachableState:
         self._visit_slots(label, module, whole=True)
 
     def _visit_self_updating(self, label: str, value: Any) -> None:
-        """Objects whose state replays update; only their tensors are watched."""
+        """Optimizers and similar objects, whose state replays update.
+
+        Their attributes count as those of any object, apart from that state. What only
+        torch reads of them may change while a step runs.
+        """
+        self._visit_class(label, type(value))
+        self.watches.add_object(label, value)
+        namespace = value.__dict__
+        for name in self.names_of(value, namespace):
+            if name not in self._names:
+                self.foreign[id(namespace), name] = namespace
+                self.foreign[id(value), name] = value
+            self._name(f"{label}.{name}", namespace, name)
+            if name not in _UPDATED:
+                self._visit(f"{label}.{name}", namespace.get(name))
         if isinstance(value, torch.optim.Optimizer):
-            self.optimizers.append(value)
-            for number, group in enumerate(value.param_groups):
-                place = f"{label}.param_groups[{number}]['params']"
-                self._visit(place, group["params"])
+            self._visit_optimizer(label, value)
         elif isinstance(value, torch.amp.GradScaler):
             self.scalers.append(value)
+
+    def _visit_optimizer(self, label: str, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizers.append(optimizer)
+        self.watches.add_container(f"{label}.param_groups", optimizer.param_groups)
+        for number, group in enumerate(optimizer.param_groups):
+            place = f"{label}.param_groups[{number}]"
+            self._groups[id(group)] = group
+            self.watches.add_names(place, group, group)
+            for name in self.names_of(group, group):
+                self._name(f"{place}[{name!r}]", group, name)
+                self._visit(f"{place}[{name!r}]", group[name])
+        for state in list(optimizer.state.values()):
+            if isinstance_of(state, (dict,)):
+                for name, entry in list(state.items()):
+                    if not isinstance_of(entry, (Tensor,)):  # the snapshot watches it
+                        self._visit(f"{label}.state[...][{name!r}]", entry)
 
     def _visit_object(self, label: str, value: Any) -> None:
         kind: Any = type(value)
@@ -552,11 +586,9 @@ class ReachableState:
     def _visit_unreached(self, label: str, value: Any) -> None:
         """An argument of executed code that is not reachable from the step."""
         namespace = dict_of(value)
-        if isinstance_of(value, (nn.Module,)):
+        if isinstance_of(value, (nn.Module, *_SELF_UPDATING)):
             self._visit(label, value)
-        elif namespace is not None and not isinstance_of(
-            value, (*CONTAINERS, *_SELF_UPDATING)
-        ):
+        elif namespace is not None and not isinstance_of(value, CONTAINERS):
             self._visit_class(label, type(value))
             self._visit_names(label, value, namespace)
 

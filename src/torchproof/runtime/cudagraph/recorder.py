@@ -323,6 +323,9 @@ class _Attempt:
         Raises `Stopped` if the step does something that a replay cannot repeat.
         """
         self._assert_watchable()
+        state, learning_rates = self.recorder.state, self.recorder.learning_rates
+        learning_rates.add(state.optimizers)
+        state.refresh()
         try:
             result, actions = self._stable_run()
         except torch.OutOfMemoryError as error:
@@ -338,7 +341,9 @@ class _Attempt:
         preparation = self.recorder.preparation
         if preparation.needs_eager_run or preparation.reads_each_shape:
             self._show_eager_run()
-        self.recorder.state.extend()  # the run may have created objects
+        state.extend()  # the run may have created objects
+        if learning_rates.add(state.optimizers):
+            raise RecordLater
         return result
 
     def _assert_gradients_unread(self) -> None:

@@ -230,11 +230,18 @@ class StateSnapshot:
 
         Returns whether there was any.
         """
+        found = False
+        for place, *_ in self._differing():
+            owner = self._foreign_owner(place)
+            if owner is not None:
+                self.ran.forget(owner, _name_in(place))
+                found = True
+        return found
+
+    def _foreign_owner(self, place: Place) -> Any:
+        """The scope, container or object of torch that a place belongs to."""
         foreign = self._reachable.foreign
-        changed = [place for place, *_ in self._differing() if place[1] in foreign]
-        for place in changed:
-            self.ran.forget(foreign[place[1]], _name_in(place))
-        return bool(changed)
+        return foreign.get(place[1], foreign.get((place[1], _name_in(place))))
 
     def moved(self) -> bool:
         """Whether a tensor has another address, or was replaced by another tensor."""

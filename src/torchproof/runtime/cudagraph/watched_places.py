@@ -92,7 +92,7 @@ REFERENCE = Kind("reference", _is_dead)
 LOCAL = Kind("local", _local_items, lambda local: len(vars(local)))
 VALUES = Kind("values", dict.values, dict.__len__)
 # The names of an object or class; only the relevant ones count as changes.
-NAMES = Kind("names", iter, len)
+NAMES = Kind("names", iter, len, by_name=True)
 CLASS_NAMES = Kind("names of a class", iter, len, by_name=True)
 _ITEMS: dict[type, Kind] = {
     kind: Kind("items", kind.__iter__, kind.__len__)
@@ -162,7 +162,10 @@ class Watches:
                 self.add(NAMESPACE, label, value)
             else:  # without running it
                 self.add(GUARDED_NAMESPACE, label, value, "__dict__")
-            self.every.append(Watch(NAMES, label, value, (namespace,)))
+            self.add_names(label, value, namespace)
+
+    def add_names(self, label: str, value: Any, namespace: dict[str, Any]) -> None:
+        self.every.append(Watch(NAMES, label, value, (namespace,)))
 
     def reader(self) -> Callable[[], list[Any]]:
         """Returns a function that collects all current values.
