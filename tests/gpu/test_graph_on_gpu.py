@@ -382,3 +382,181 @@ def test_loss_of_a_hugging_face_model_is_compiled_as_its_own_region() -> None:
     close(gradient, model.transformer.wte.weight.grad)
     rest = graphed._snapshot.preparation.rest
     assert any("loss" in code.co_name.lower() for code in rest), rest
+
+
+T5 = {
+    "small": {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4},
+    "8 layers": {"num_layers": 8},
+}
+
+
+@pytest.mark.parametrize("strategy", ["eager", "full"])
+@pytest.mark.parametrize("size", T5)
+def test_t5_in_training_is_replayed_and_its_cache_has_the_strides_of_eager(
+    size: str, strategy: str
+) -> None:
+    """Compiled code has other strides for the keys and values than eager."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.T5Config(
+        **T5[size], vocab_size=1000, dropout_rate=0.0, decoder_start_token_id=0
+    )
+    torch.manual_seed(0)
+    model = transformers.T5ForConditionalGeneration(config).to(DEVICE).train()
+    graphed = torchproof.graph(model, train=True, strategy=strategy)
+    for _ in range(3):
+        model.zero_grad()
+        ids = torch.randint(1, 1000, (4, 32), device=DEVICE)
+        given = graphed(input_ids=ids, labels=ids)
+        with torch.no_grad():
+            want = model(input_ids=ids, labels=ids)
+        close(given.loss, want.loss)
+        for one, other in zip(
+            given.past_key_values.self_attention_cache.layers,
+            want.past_key_values.self_attention_cache.layers,
+            strict=True,
+        ):
+            assert one.keys.stride() == other.keys.stride()
+            close(one.keys, other.keys)
+    assert graphed.falls_back == []
+    assert graphed.status().replays == 3
+
+
+# -- what a replay depends on ----------------------------------------------------------
+
+
+class Damped(torch.optim.Optimizer):
+    """An optimizer of the user, which reads attributes and settings of its groups."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1, "betas": [1.0, 0.5]})
+        self.beta = 0.5
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for each in group["params"]:
+                factor = self.beta * group["lr"] * sum(group["betas"])
+                each.sub_(each.grad * factor)
+
+
+def trained(make: Callable[[Any], torch.optim.Optimizer]) -> tuple[Any, Any, Any]:
+    """A model, its optimizer and a whole step of them."""
+    model = net()
+    optimizer = make(model.parameters())
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return model, optimizer, step
+
+
+OPTIMIZER_CHANGES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "attribute": (Damped, lambda each: setattr(each, "beta", 0.9)),
+    "learning rate": (Damped, lambda each: each.param_groups[0].update(lr=0.5)),
+    "list": (Damped, lambda each: each.param_groups[0]["betas"].append(1.0)),
+    "step": (Damped, lambda each: setattr(each, "step", lambda: None)),
+    "betas": (torch.optim.AdamW, lambda o: o.param_groups[0].update(betas=(0.5, 0.5))),
+    "rate of AdamW": (torch.optim.AdamW, lambda o: o.param_groups[0].update(lr=0.05)),
+    "decay": (
+        torch.optim.AdamW,
+        lambda each: each.param_groups[0].update(weight_decay=0.5),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZER_CHANGES)
+def test_a_change_of_an_optimizer_is_seen(name: str) -> None:
+    make, change = OPTIMIZER_CHANGES[name]
+    model, optimizer, step = trained(make)
+    twin, other, eager = trained(make)
+    graphed = torchproof.graph(step)
+    for number in range(8):
+        if number == 4:
+            change(optimizer)
+            change(other)
+        x = batch()
+        close(graphed(x), eager(x))
+        for one, two in zip(model.parameters(), twin.parameters(), strict=True):
+            close(one.detach(), two)
+    assert graphed.status().replays >= 6, graphed.status()
+
+
+@pytest.mark.parametrize("strategy", ["eager", "full"])
+def test_strides_of_arguments_count_and_outputs_have_those_of_eager(
+    strategy: str,
+) -> None:
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        scaled = x * (2 if x.is_contiguous() else 3)
+        return scaled, scaled * float(x.stride(0)), scaled.t()
+
+    graphed = torchproof.graph(step, strategy=strategy)
+    wide = torch.randn(4, 8, device=DEVICE)
+    square = wide[:, :4].contiguous()
+    forms = (square, square.t(), wide[:, :4], wide[:, ::2], wide[:1, :4].expand(4, 4))
+    for _ in range(2):
+        for x in forms:
+            for one, other in zip(graphed(x), step(x), strict=True):
+                close(one, other)
+                assert one.stride() == other.stride()
+    assert graphed.falls_back == []
+    assert graphed.status().recordings == len(forms)
+
+
+def test_images_in_channels_last() -> None:
+    convolution = nn.Conv2d(3, 4, 3).to(DEVICE)
+    graphed = torchproof.graph(convolution)
+    for memory_format in (torch.contiguous_format, torch.channels_last) * 2:
+        x = torch.randn(2, 3, 8, 8, device=DEVICE).contiguous(
+            memory_format=memory_format
+        )
+        given, want = graphed(x), convolution(x)
+        close(given, want)
+        assert given.stride() == want.stride()
+    assert graphed.status().recordings == 2
+
+
+@pytest.fixture
+def matmul_precision() -> Any:
+    yield
+    torch.backends.cuda.matmul.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+
+
+def test_a_precision_set_by_the_newer_interface_is_seen(matmul_precision: Any) -> None:
+    torch.set_float32_matmul_precision("highest")
+    model = nn.Linear(512, 512).to(DEVICE)
+    x = torch.randn(64, 512, device=DEVICE)
+    graphed = torchproof.graph(model)
+    exact = graphed(x)
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    rounded = graphed(x)
+    with torch.no_grad():
+        difference = (rounded - model(x)).abs().max()
+    assert difference < (rounded - exact).abs().max() / 10
+    assert graphed.falls_back == [] and graphed.status().replays == 2
+
+
+def test_switches_of_attention_and_of_reduced_precision_are_seen() -> None:
+    def step(q: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, q, q) @ q.transpose(-1, -2)
+
+    graphed = torchproof.graph(step)
+    q = torch.randn(2, 4, 64, 64, device=DEVICE, dtype=torch.float16)
+    backends = nn.attention.SDPBackend
+    for kind in (backends.MATH, backends.FLASH_ATTENTION, backends.MATH):
+        with nn.attention.sdpa_kernel(kind):
+            torch.testing.assert_close(graphed(q), step(q), rtol=1e-2, atol=1e-2)
+    products = torch.backends.cuda.matmul
+    before = products.allow_fp16_accumulation
+    try:
+        for accumulates in (False, True):
+            products.allow_fp16_accumulation = accumulates
+            torch.testing.assert_close(graphed(q), step(q), rtol=1e-2, atol=1e-1)
+    finally:
+        products.allow_fp16_accumulation = before
+    assert graphed.status().recordings == 4
+    assert graphed.falls_back == []

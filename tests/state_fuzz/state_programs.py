@@ -34,6 +34,7 @@ NUMBER_USES = (
     "x.mul(READ).sub(1)",
 )
 TENSOR_USES = ("x * READ", "x + READ", "torch.where(x > 0, x, READ)")
+LAYOUTS = ("contiguous", "transposed", "columns", "later rows")
 PLAIN_HOLDER, PLAIN_PLACEMENT, PLAIN_FORM = "a global", "in the step", "function"
 
 
@@ -54,8 +55,11 @@ class Reader:
 
 @dataclass(frozen=True)
 class Call:
+    """A call; the values of its tensor do not depend on how it lies in memory."""
+
     rows: int = 2
     k: float | None = None
+    layout: str = LAYOUTS[0]
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ def plain(name: str) -> Program:
     history: list[Call | Change] = [Call(), Call()]
     for choice in range(len(statements(reader))):
         history += [Change(0, choice), Call(), Call()]
+    history += [Call(layout=layout) for layout in LAYOUTS]
     form = PLAIN_FORM if PLAIN_FORM in kind.forms else kind.forms[0]
     return Program(0, form, (reader,), tuple(history))
 
@@ -177,7 +182,8 @@ def _history(chance: random.Random, program: Program) -> Iterator[Call | Change]
             yield _change(chance, program)
         for _ in range(chance.choice((1, 2, 2, 3))):
             rows = chance.choice((2, 2, 2, 3))
-            yield Call(rows, chance.choice((None, None, None, 2.0)))
+            k = chance.choice((None, None, None, 2.0))
+            yield Call(rows, k, chance.choice((*LAYOUTS[:1] * 5, *LAYOUTS)))
 
 
 def _change(chance: random.Random, program: Program) -> Change:

@@ -81,7 +81,7 @@ class LearningRates:
         for number, (group, memory) in enumerate(
             zip(self._groups(), self._memory, strict=True)
         ):
-            rate = group.get("lr")
+            rate: Any = group.get("lr")
             if memory is None or rate is memory:
                 continue
             if isinstance(rate, Tensor):
