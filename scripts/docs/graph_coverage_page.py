@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -37,7 +36,8 @@ def summary() -> str:
     said = (
         f"{len(models)} models in {len(rows)} steps: transformers"
         f" {every['transformers']}, timm {every['timm']}, torch {every['torch']},"
-        f" {rows[0]['gpu']}; `{every['command']}`, {every['at_once']} models at a time."
+        f" {rows[0]['gpu']}, commit {every['commit']}; `{every['command']}`,"
+        f" {every['at_once']} models at a time."
     )
     failed = [row for row in every["models"] if "error" in row]
     if failed:
@@ -50,7 +50,6 @@ def summary() -> str:
         "host sync in eager",
         "recorded of the others",
         "outputs of replays",
-        "eager / graph (median)",
     )
     kinds = {
         "inference": [row for row in rows if not row["model"].endswith(TRAINING)],
@@ -68,7 +67,6 @@ def _model(row: Row) -> str:
 def _kind(name: str, rows: list[Row]) -> tuple[str, ...]:
     count, free = recorded_of(rows)
     verdicts = Counter(row["outputs"] or "-" for row in rows if row["recorded"])
-    ratios = [row["eager_ms"] / row["graph_ms"] for row in rows if row["graph_ms"]]
     return (
         name,
         str(len(rows)),
@@ -77,7 +75,6 @@ def _kind(name: str, rows: list[Row]) -> tuple[str, ...]:
         f"{count} of {free} ({count / free:.0%})" if free else _NOTHING,
         ", ".join(f"{n} {verdict}" for verdict, n in verdicts.most_common())
         or _NOTHING,
-        f"{statistics.median(ratios):.1f}" if ratios else _NOTHING,
     )
 
 
@@ -106,8 +103,6 @@ def steps() -> str:
         "step",
         "recorded",
         "outputs",
-        "eager, ms",
-        "graph, ms",
         "host sync in eager",
         "first reason at",
     )
@@ -121,8 +116,6 @@ def _step(row: Row) -> tuple[str, ...]:
         f"`{row['model']}`",
         "yes" if row["recorded"] else "no",
         (row["recorded"] and row["outputs"]) or _NOTHING,
-        f"{row['eager_ms']:.2f}",
-        f"{row['graph_ms']:.2f}" if row["graph_ms"] else _NOTHING,
         _place(row["host_sync"]),
         _place(stop.get("place")),
     )

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.load_tests import RESULTS, ROWS
+from torchproof.measure.loadtest.results import judge_result
 from torchproof.records import LoadResult, LoadTest, Percentile, Run
 from torchproof.report import markdown
 
@@ -84,9 +85,16 @@ def _cells(result: LoadResult, test: LoadTest) -> tuple[str, ...]:
         _cold(result),
         *(_text_cells(result) if test.text else _latency_cells(result)),
         within,
-        result.verdict or _NOTHING,
+        _objective(result, test),
         "; ".join(_causes(result)) or _NOTHING,
     )
+
+
+def _objective(result: LoadResult, test: LoadTest) -> str:
+    """What the requests of the run prove, judged as `loadtest` does."""
+    if result.verdict is None or test.objective is None:
+        return _NOTHING
+    return judge_result(result, test.objective, workers=test.workers).verdict
 
 
 def _cold(result: LoadResult) -> str:
