@@ -3,7 +3,7 @@
     python scripts/docs/generate.py [DOCUMENT ...]
 
 Without arguments it also runs the commands whose output documents show. With the paths
-of documents, it only writes their tables again, from the results that are kept.
+of documents, it only writes these again, from code and the results that are kept.
 docs/reference/rules.md, docs/reference/coverage.md, docs/llms.txt and
 docs/man/torchproof.1 are generated whole. In the other documents the text between
 `<!-- begin NAME -->` and `<!-- end NAME -->` is replaced.
@@ -371,10 +371,11 @@ def lasting(text: str) -> str:
 
 
 def chosen(names: list[str]) -> dict[Path, str]:
-    """These documents with tables of the results that are kept; all, also with runs."""
+    """These documents, from results that are kept; without names all, with runs."""
     if not names:
         return documents(captured())
-    return {ROOT / name: _with_tables(name, parts()[name]) for name in names}
+    every = documents()
+    return {ROOT / name: every[ROOT / name] for name in names}
 
 
 if __name__ == "__main__":
