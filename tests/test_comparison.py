@@ -327,6 +327,22 @@ def test_a_break_that_appeared_is_a_regression_and_one_that_is_gone_is_not() -> 
     assert not compare(check(), check(wanted)).regressions
 
 
+def test_what_other_calls_did_not_show_is_not_gone() -> None:
+    before = replace(check(BREAK), calls={"float32[4]": 3})
+    for calls in ({"float32[4]": 1}, {"float32[5]": 3}):
+        found = compare(before, replace(check(), calls=calls))
+        assert found.gone == () and found.notes
+    assert compare(before, replace(check(), calls=before.calls)).gone == (BREAK,)
+
+
+def test_a_finding_of_an_older_record_is_matched_by_its_place() -> None:
+    plain = {n: v for n, v in BREAK.to_json().items() if n != "key"}
+    older = type(BREAK).from_json({**plain, "identity": "0123456789abcdef"})
+    now = replace(BREAK, key="_.item()")
+    for found in (compare(check(older), check(now)), compare(check(now), check(older))):
+        assert (found.appeared, found.gone) == ((), ())
+
+
 def test_what_was_not_checked_to_its_end_is_not_gone() -> None:
     for ended in (
         check(ending="timeout"),

@@ -130,7 +130,7 @@ def check(
         reporting.enter(CAUSES)
         run = _verified(run, Neutraliser(target, options, found, run.counts), progress)
     if (before := baseline or earlier) is not None:
-        run = _with_resolved(run, before, scope, source, observed.observation)
+        run = _with_resolved(run, before, scope, source, observed=observed)
     return store.save(run, save_in)
 
 
@@ -169,8 +169,10 @@ def _with_resolved(
     before: Run,
     scope: Scope,
     source: JoinedSource,
-    observation: Observation,
+    *,
+    observed: ObservedParts,
 ) -> Run:
+    observation = observed.observation
     return history.with_resolved(
         run,
         before,

@@ -16,9 +16,12 @@ from torchproof.records import (
     Finding,
     Run,
     UserError,
+    is_recorded,
+    place_of_finding,
+    recorded_places,
+    same_calls,
     store,
 )
-from torchproof.records.identity import is_recorded, stable_path
 
 _MOST_READ = 50  # saved runs that `latest` reads at most
 # Options that change the findings of the same code.
@@ -83,8 +86,8 @@ def with_resolved(
         before, run, parts_of=parts_of, suspected=suspected, reached=reached
     )
     summary = for_comparison(before)
-    known = {_place(f) for f in before.findings if _open(f) and is_recorded(f.key)}
-    same = {f.identity for f in run.findings if _place(f) in known}
+    known = recorded_places(filter(_open, before.findings))
+    same = {f.identity for f in run.findings if place_of_finding(f) in known}
     summary = replace(
         summary,
         identities=tuple(sorted({*(summary.identities or ()), *same})),
@@ -123,7 +126,7 @@ def differences(before: Run, run: Run) -> tuple[Difference, ...]:
     found: list[Difference] = []
     if _last_part(before.target) != _last_part(run.target):
         found.append("target")
-    if _calls(before, run) != _calls(run, before):
+    if not same_calls(before, run):
         found.append("calls")
     devices = {r.environment.get("device") for r in (before, run)} - {None}
     if len(devices) > 1 or not _same(before, run, ("device",)):
@@ -136,14 +139,6 @@ def differences(before: Run, run: Run) -> tuple[Difference, ...]:
 def _last_part(target: str) -> str:
     """A target without its folder, which may be another copy of the repository."""
     return target.replace("\\", "/").rpartition("/")[2]
-
-
-def _calls(run: Run, other: Run) -> object:
-    """The calls of a run, as far as both runs have recorded them."""
-    if run.calls and other.calls:
-        return dict(run.calls)
-    known = other.counts.get("calls") is not None
-    return run.counts.get("calls") if known else None
 
 
 def _same(before: Run, run: Run, names: Iterable[str]) -> bool:
@@ -187,12 +182,12 @@ def _lost(before: Run, run: Run) -> list[Finding]:
     is made in another way, is there if one of its code is in its function.
     """
     unmatched = Counter(f.identity for f in run.findings)
-    places = {_place(f) for f in run.findings}
+    places = {place_of_finding(f) for f in run.findings}
     lost = []
     for finding in filter(_open, before.findings):
         if unmatched[finding.identity]:
             unmatched[finding.identity] -= 1
-        elif not (is_recorded(finding.key) and _place(finding) in places):
+        elif not (is_recorded(finding.key) and place_of_finding(finding) in places):
             lost.append(finding)
     # Findings that the earlier run did not have, counted by code, file and source line.
     keys = {f.identity: _without_function(f) for f in run.findings}
@@ -216,11 +211,6 @@ def _looked_for(
     names = [n for n in parts_of(finding) if _done(before, n)]
     looked = bool(names) and all(_done(run, name) for name in names)
     return looked and not unlike and _read_alike(finding, before, run)
-
-
-def _place(finding: Finding) -> _Key:
-    """The parts of an identity that are known without a key."""
-    return finding.code, finding.function, stable_path(finding.file or "")
 
 
 def _open(finding: Finding) -> bool:

@@ -84,13 +84,16 @@ def _form(value: Any, depth: int = _DEPTH) -> str:
     import torch
 
     if isinstance(value, torch.Tensor):
-        sizes = ", ".join(map(str, value.shape))
+        try:
+            sizes = ", ".join(map(str, value.shape))
+        except Exception:  # a nested tensor has none; a subclass may raise anything
+            return type(value).__name__
         return f"{str(value.dtype).removeprefix('torch.')}[{sizes}]"
-    if isinstance(value, (bool, int)) or value is None:
+    if type(value) in (bool, int) or value is None:
         return repr(value)
-    if depth and isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
+    if depth and type(value) in (list, tuple) and len(value) <= _MOST_ITEMS:
         return f"({', '.join(_form(each, depth - 1) for each in value)})"
-    if depth and isinstance(value, dict) and len(value) <= _MOST_ITEMS:
+    if depth and type(value) is dict and len(value) <= _MOST_ITEMS:
         items = (f"{key}={_form(each, depth - 1)}" for key, each in value.items())
         return f"({', '.join(items)})"
     return type(value).__name__

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from torchproof.records.blame import user_frame as user_frame
     from torchproof.records.blame import whose as whose
     from torchproof.records.cause_tree import CauseTree as CauseTree
+    from torchproof.records.comparable_runs import findings_only_in as findings_only_in
+    from torchproof.records.comparable_runs import place_of_finding as place_of_finding
+    from torchproof.records.comparable_runs import recorded_places as recorded_places
+    from torchproof.records.comparable_runs import same_calls as same_calls
     from torchproof.records.files import MOST_SOURCE_BYTES as MOST_SOURCE_BYTES
     from torchproof.records.files import read_bytes as read_bytes
     from torchproof.records.fixes import NEEDS_UNSAFE as NEEDS_UNSAFE
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from torchproof.records.fixes import Setting as Setting
     from torchproof.records.fixes import Tier as Tier
     from torchproof.records.frame import Frame as Frame
+    from torchproof.records.identity import is_recorded as is_recorded
     from torchproof.records.lazy import collector_paused as collector_paused
     from torchproof.records.lazy import lazy_exports as lazy_exports
     from torchproof.records.load_test import ColdPhase as ColdPhase

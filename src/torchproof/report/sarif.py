@@ -68,7 +68,7 @@ def _run(run: Run) -> Plain:
         "originalUriBaseIds": {ROOT: {"description": _text("Directory of the run.")}},
         "invocations": [_invocation(run, notifications)],
         "results": [
-            _with_links(_result(f, run, codes, known, fixes), f, run, tree)
+            _with_links(_result(f, run, codes, known=known, fixes=fixes), f, run, tree)
             for f in reported
         ],
         "properties": {
@@ -172,6 +172,7 @@ def _result(
     finding: Finding,
     run: Run,
     codes: Sequence[str],
+    *,
     known: frozenset[str] | None,
     fixes: Mapping[str, Sequence[Plain]],
 ) -> Plain:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -49,6 +48,8 @@ from torchproof.records import (
     Part,
     Run,
     UserError,
+    findings_only_in,
+    same_calls,
     to_plain,
 )
 
@@ -384,6 +385,8 @@ def _notes(a: Run, b: Run, *, pair: bool) -> Iterator[str]:
             yield f"{name} ended early ({run.ending})"
     for part in _unchecked_parts(a, b):
         yield f"{part} was checked in A, not in B"
+    if not same_calls(a, b):
+        yield "A and B made other calls: what did not occur in B may not be resolved"
     yield from _settings(a, b)
     if pair:
         return
@@ -414,15 +417,13 @@ def _unlike_any(a: Run, b: Run) -> bool:
 
 def _new_findings(a: Run, b: Run) -> tuple[Finding, ...]:
     """Returns open findings of B that A did not have, if A ran to its end."""
-    return _findings_only_in(b, a) if _is_complete(a) else ()
+    return tuple(findings_only_in(b, a)) if _is_complete(a) else ()
 
 
 def _gone_findings(a: Run, b: Run) -> tuple[Finding, ...]:
-    return (
-        _findings_only_in(a, b)
-        if _is_complete(b) and not _unchecked_parts(a, b)
-        else ()
-    )
+    """Returns open findings of A that B looked for, with the same calls, in vain."""
+    looked = _is_complete(b) and not _unchecked_parts(a, b) and same_calls(a, b)
+    return tuple(findings_only_in(a, b)) if looked else ()
 
 
 def _unchecked_parts(a: Run, b: Run) -> list[str]:
@@ -447,17 +448,3 @@ def _place(finding: Finding) -> str:
 
 def _is_complete(run: Run) -> bool:
     return run.ending == "finished" and run.error is None
-
-
-def _findings_only_in(run: Run, other: Run) -> tuple[Finding, ...]:
-    """Matches findings by identity, each at most once."""
-    unmatched_ids = Counter(f.identity for f in other.findings if f.status == "open")
-    unmatched = []
-    for finding in run.findings:
-        if finding.status != "open":
-            continue
-        if unmatched_ids[finding.identity]:
-            unmatched_ids[finding.identity] -= 1
-        else:
-            unmatched.append(finding)
-    return tuple(unmatched)
