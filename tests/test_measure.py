@@ -172,6 +172,7 @@ def test_arms_that_fit_are_taken_side_by_side() -> None:
     assert not any(measure_rows._APART in row.notes for row in found.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit", [True, False])
 def test_later_repeats_start_together_if_they_fit(
     monkeypatch: pytest.MonkeyPatch, fit: bool

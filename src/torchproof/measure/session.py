@@ -338,10 +338,9 @@ class Session:
         end = self.repeats if repeat else 1
         waiting = [
             (state, later) for later in range(repeat, end) for state in self._running()
-        ]
+        ][: os.cpu_count()]
         if self._ahead or not self.has_room(len(waiting)):
             return
-        waiting = waiting[: os.cpu_count()]
         self.progress(f"starting {len(waiting)} processes")
         with ThreadPoolExecutor(len(waiting)) as pool:
             try:
