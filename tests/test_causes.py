@@ -33,7 +33,8 @@ def findings(tmp_path: Path, observe: Any, program: str, **options: Any) -> Caus
     factory = ":make" if "def make()" in program else ""
     found = rules.matched(observe(f"{file}{factory}", **options))
     every = [each.finding for each in found]
-    return CauseTree(causes.linked(every, causes.explain(found)))
+    known, stops = causes.explain(found), causes.stopped(found)
+    return CauseTree(causes.linked(every, known, stops))
 
 
 def only(tree: CauseTree, code: str) -> Finding:
@@ -127,8 +128,9 @@ def test_a_comprehension_that_runs_alone_follows_from_the_skip(
     tree = findings(tmp_path, observe, program)
     [cause] = tree.causes
     assert "print" in (cause.source or "")
-    # Nothing is compiled since the whole function is skipped.
-    assert "NC805" in {f.code for f in tree.effects(cause)}
+    # Nothing is compiled since the whole function is skipped: that is no other finding.
+    assert not [f for f in (cause, *tree.effects(cause)) if f.code == "NC805"]
+    assert cause.stops == ("make.step",) and "(NC805)" in cause.evidence[-1]
 
 
 def test_a_comprehension_with_a_break_of_its_own_is_a_cause(
@@ -139,6 +141,39 @@ def test_a_comprehension_with_a_break_of_its_own_is_a_cause(
     # Since 3.12 a comprehension is part of its function, and is skipped with it.
     own = {"GB101"} if sys.version_info < (3, 12) else set()
     assert {f.code for f in tree.causes} == {"GB104", *own}
+
+
+ON_ONE_LINE = """\
+def make():
+    def step(x):
+        y = x.sin()
+        STATEMENT
+        return y.cos()
+    return step, [(torch.ones(4),)] * 3
+"""
+
+
+def test_breaks_of_one_expression_are_one_finding(tmp_path: Path, observe: Any) -> None:
+    program = ON_ONE_LINE.replace("STATEMENT", "print(y.sum().item())")
+    tree = findings(tmp_path, observe, program)
+    [cause] = tree.causes
+    assert (cause.code, cause.line) == ("GB104", 7) and not tree.effects(cause)
+    assert "(GB101)" in cause.evidence[-1]
+
+
+def test_breaks_of_two_statements_are_two_findings(
+    tmp_path: Path, observe: Any
+) -> None:
+    program = ON_ONE_LINE.replace("STATEMENT", "y.sum().item()\n        print('here')")
+    tree = findings(tmp_path, observe, program)
+    assert {(f.code, f.line) for f in tree.causes} == {("GB101", 7), ("GB104", 8)}
+
+
+def test_a_break_that_stops_the_whole_function_is_fixed_first() -> None:
+    dear = replace(ITEM, code="GB104", cost_us=900.0)
+    whole = replace(ITEM, kind="skipped_frame", line=9, cost_us=None, stops=("Net",))
+    assert causes.ranked([dear, whole]) == [whole, dear]
+    assert causes.ranked([whole, replace(dear, stops=("Net",))])[0].code == "GB104"
 
 
 # -- one change of an input ------------------------------------------------------------

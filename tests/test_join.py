@@ -61,11 +61,23 @@ def test_an_absolute_path_is_the_same_file() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"line": 4}, {"line": 7}, {"file": "other.py"}, {"code": "GB102"}, {"file": None}],
+    [
+        {"line": 4},
+        {"line": 7},
+        {"file": "other.py"},
+        {"code": "RC201", "kind": "recompile"},
+        {"file": None},
+    ],
 )
 def test_another_place_or_code_shows_nothing(other: dict[str, Any]) -> None:
     found = join([ITEM], [replace(SHOWN, **other)], TRACED).findings
     assert [f.origin for f in found] == ["dynamic"], "traced and not shown: refuted"
+
+
+def test_a_break_for_another_reason_at_the_line_is_the_same_finding() -> None:
+    [found] = join([ITEM], [replace(SHOWN, code="GB104")], TRACED).findings
+    assert (found.code, found.origin) == ("GB104", "both")
+    assert f"({ITEM.finding.code})" in found.evidence[-1]
 
 
 def test_a_recompile_is_shown_anywhere_in_its_function() -> None:

@@ -7,8 +7,9 @@ separated from its caller, the code that runs alone because of a break.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchproof.checking.rules import Matched
@@ -36,6 +37,7 @@ from torchproof.records import (
     Finding,
     Frame,
     definition,
+    is_frame_of,
     place_of,
     qualified_name,
     ranks_in_words,
@@ -54,6 +56,7 @@ class Explanation:
 
     causes: tuple[str, ...]
     because: str
+    merges: bool = False  # it is evidence of its causes, not a finding of its own
 
 
 Explanations = dict[str, Explanation]
@@ -76,8 +79,36 @@ def explain(found: Sequence[Matched]) -> Explanations:
     return known
 
 
-def linked(findings: Iterable[Finding], known: Explanations) -> list[Finding]:
-    """The findings with their links, causes first, the costliest of them first."""
+def stopped(found: Sequence[Matched]) -> dict[str, tuple[str, ...]]:
+    """By identity of a finding: what was compiled, and runs eagerly because of it.
+
+    That is what torch.compile was called with, not a function within it.
+    """
+    names: dict[str, dict[str, None]] = {}
+    for each in found:
+        for wrapper in each.group.facts.events("wrapper") if _stops(each) else ():
+            functions = [event.function for event in each.group.events]
+            if wrapper.function is not None and wrapper.function in functions:
+                own = names.setdefault(each.finding.identity, {})
+                own[str(wrapper.data["name"])] = None
+    return {identity: tuple(own) for identity, own in names.items()}
+
+
+def _stops(each: Matched) -> bool:
+    kinds = ("skipped_frame", "recompile_limit", "compile_error")
+    return each.finding.kind in kinds and each.finding.status == "open"
+
+
+def linked(
+    findings: Iterable[Finding],
+    known: Explanations,
+    stops: Mapping[str, tuple[str, ...]] | None = None,
+) -> list[Finding]:
+    """The findings with their links, causes first, the costliest of them first.
+
+    `stops` is what `stopped` returns. A finding that only repeats what its causes say
+    becomes their evidence.
+    """
     every = list(findings)
     usable = {f.identity for f in every if f.status == "open" and not f.is_suspicion}
     # Without one of its causes among them, the finding would not disappear.
@@ -86,11 +117,42 @@ def linked(findings: Iterable[Finding], known: Explanations) -> list[Finding]:
         for identity, explanation in known.items()
         if identity in usable and usable.issuperset(explanation.causes)
     }
+    merged = {identity for identity, each in links.items() if each.merges}
+    links = {
+        identity: replace(each, causes=_not_merged(each.causes, links))
+        for identity, each in links.items()
+    }
     below: dict[str, list[str]] = {}
-    for identity, explanation in links.items():
-        for cause in explanation.causes:
-            below.setdefault(cause, []).append(identity)
-    return ranked(_with_links(f, links.get(f.identity), below) for f in every)
+    evidence: dict[str, list[str]] = {}
+    for finding in every:
+        explanation = links.get(finding.identity)
+        for cause in explanation.causes if explanation else ():
+            if finding.identity in merged:
+                said = f"{finding.message} ({finding.code})"
+                evidence.setdefault(cause, []).append(said)
+            else:
+                below.setdefault(cause, []).append(finding.identity)
+    kept = [f for f in every if f.identity not in merged]
+    kept = [
+        replace(
+            f,
+            stops=(stops or {}).get(f.identity, ()),
+            evidence=(*f.evidence, *evidence.get(f.identity, ())),
+        )
+        for f in kept
+    ]
+    return ranked(_with_links(f, links.get(f.identity), below) for f in kept)
+
+
+def _not_merged(causes: Iterable[str], links: Explanations) -> tuple[str, ...]:
+    """The causes, with their own in place of those that become evidence."""
+    kept: dict[str, None] = {}
+    for cause in causes:
+        above = links.get(cause)
+        merges = above is not None and above.merges
+        more = _not_merged(above.causes, links) if above and merges else (cause,)
+        kept |= dict.fromkeys(more)
+    return tuple(kept)
 
 
 def _with_links(
@@ -108,7 +170,11 @@ def _with_links(
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Causes by severity, then cost, then how much they explain; then the rest."""
+    """Causes by severity, then by whether anything is compiled with them, then cost.
+
+    What makes a whole compiled function eager costs more than its line shows, and hides
+    the breaks behind it.
+    """
     every = list(findings)
     tree = CauseTree(every)
 
@@ -119,6 +185,7 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
             finding.status != "open",
             tree.is_effect(finding),
             SEVERITIES.index(tree.severity(finding)),
+            not finding.stops,
             -max(sum(costs), 0.0),
             -_explains(finding, effects),
         )
@@ -234,18 +301,63 @@ def _nothing_left(found: Sequence[Matched]) -> Links:
     for each in found:
         if not isinstance(each.rule, NothingCompiled):
             continue
-        functions = {event.function for event in each.group.events}
-        skips = [
-            other.finding.identity
+        functions = {event.function for event in each.group.events} - {None}
+        breaks = [
+            other
             for other in found
-            if isinstance(other.rule, GraphBreak)
-            and any(
-                event.data.get("skips") and event.function in functions
-                for event in other.group.events
-            )
+            if isinstance(other.rule, GraphBreak) and other.finding.status == "open"
+            if any(_is_in(event, functions) for event in other.group.events)
         ]
-        because = f"Dynamo skips {_name(each.group.first.function)} because of it"
-        yield each.finding.identity, Explanation(tuple(skips), because)
+        whole = [other for other in breaks if other.finding.kind == "skipped_frame"]
+        because = f"it leaves nothing of {_name(each.group.first.function)} to compile"
+        causes = tuple(other.finding.identity for other in whole or breaks)
+        yield each.finding.identity, Explanation(causes, because, merges=True)
+
+
+def _is_in(event: Event, functions: set[Frame | None]) -> bool:
+    """Whether an event happened in one of these functions, or in what it calls."""
+    return event.function in functions or any(
+        is_frame_of(frame, function) for frame in event.frames for function in functions
+    )
+
+
+def _inside(found: Sequence[Matched]) -> Links:
+    """Breaks of an expression within another one that breaks: `print(x.item())`.
+
+    Breaks in a library, that one line of the user reaches, are findings of their own.
+    """
+    breaks = [
+        each.finding
+        for each in found
+        if isinstance(each.rule, GraphBreak) and each.group.place.library is None
+    ]
+    # Of breaks at the same expression, the one that skips the function comes first.
+    breaks.sort(key=lambda finding: finding.kind != "skipped_frame")
+    for number, inner in enumerate(breaks):
+        for other, outer in enumerate(breaks):
+            before = other < number or _columns(outer) != _columns(inner)
+            if other != number and before and _contains(outer, inner):
+                because = f"it is part of the expression of {outer.code}"
+                cause = (outer.identity,)
+                yield inner.identity, Explanation(cause, because, merges=True)
+                break
+
+
+def _columns(finding: Finding) -> tuple[float, float]:
+    """The columns of an expression; those of the line if it is the whole line."""
+    if finding.column is None or finding.end_column is None:
+        return 0, math.inf
+    return finding.column, finding.end_column
+
+
+def _contains(outer: Finding, inner: Finding) -> bool:
+    """Whether the expression of one break lies within that of another."""
+    place = (outer.file, outer.line, outer.status)
+    if outer.file is None or place != (inner.file, inner.line, inner.status):
+        return False
+    (begin, end), (inner_begin, inner_end) = _columns(outer), _columns(inner)
+    severe = SEVERITIES.index(outer.severity) <= SEVERITIES.index(inner.severity)
+    return severe and begin <= inner_begin and inner_end <= end
 
 
 def _fixed(found: Sequence[Matched]) -> Links:
@@ -396,6 +508,7 @@ _FINDERS = (
     _alone,
     _refused,
     _nothing_left,
+    _inside,
     _fixed,
     _same_input,
     _same_line,

@@ -310,7 +310,9 @@ def _record(
     `found` are the same findings with the events that show how they are connected.
     """
     observation = observed.observation
-    findings = causes.linked(scope.selected(source.findings), causes.explain(found))
+    findings = causes.linked(
+        scope.selected(source.findings), causes.explain(found), causes.stopped(found)
+    )
     return Run(
         id="",
         target=target.text,
@@ -344,11 +346,15 @@ def _statuses(
     scope: Scope, observed: ObservedParts, source: JoinedSource, findings: list[Finding]
 ) -> dict[str, Part]:
     dynamic = [f for f in findings if f.origin != "static"]
+    # Also those that are only evidence of others.
+    selected = [f for f in scope.selected(source.findings) if f.origin != "static"]
     static = source.failure or source_reading.part(source.read, findings)
     statuses = {
         "static": replace(static, seconds=source.seconds),
         "breaks": replace(
-            _breaks(observed.observation, source.findings, dynamic, note=observed.note),
+            _breaks(
+                observed.observation, source.findings, selected, note=observed.note
+            ),
             seconds=observed.breaks_s,
         ),
     }

@@ -73,6 +73,8 @@ def _once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def _shows(finding: Finding, suspicion: Suspicion) -> bool:
     """Whether a finding in the same file confirms the suspicion."""
     suspected, codes = suspicion.finding, suspicion.shown_by
+    if _is_break_at(finding, suspected):
+        return True  # one line, one finding: which of its causes came first is luck
     if not codes or not finding.code.startswith(codes):
         return False
     if finding.line in _lines(suspicion):
@@ -80,6 +82,13 @@ def _shows(finding: Finding, suspicion: Suspicion) -> bool:
     functions = (suspected.function, *suspicion.shown_in)
     placed = by_code(finding.code).placed
     return not placed and finding.function in functions
+
+
+def _is_break_at(finding: Finding, suspected: Finding) -> bool:
+    """Whether the run breaks the graph at the line of a suspected graph break."""
+    kinds = {"graph_break", "skipped_frame"}
+    both = finding.kind in kinds and suspected.suspects == "graph_break"
+    return both and finding.line == suspected.line
 
 
 def _lines(suspicion: Suspicion) -> range:

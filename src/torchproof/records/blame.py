@@ -91,7 +91,7 @@ def definition(function: Frame) -> Frame:
     The first line of a code object is its first decorator; for a resume function, it is
     the line where it resumes.
     """
-    if is_resumed(function.function):
+    if is_resumed(function.function) or function.function in COMPREHENSIONS:
         return _located(function)
     lines = lines_of(function.file)
     for offset, text in enumerate(lines[function.line - 1 : function.line + 20]):

@@ -174,6 +174,8 @@ class Finding(Record):
     ranks: tuple[int, ...] = ()  # of a run with several: those that it occurred on
     step: int | None = None  # of a rank: the first step it occurred in
     waited_s: float | None = None  # how long other ranks waited because of it
+    # Compiled functions and modules whose own code runs eagerly because of it.
+    stops: tuple[str, ...] = ()
     key: str = ""  # what the rule found in the function, without names and values
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 

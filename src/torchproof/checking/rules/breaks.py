@@ -41,12 +41,15 @@ from torchproof.records import (
     Setting,
     Severity,
     cells,
+    definition,
     first_line,
     is_frame_of,
+    is_resumed,
     module_of,
     original_name,
     package_of,
     place_of,
+    qualified_name,
     resumed_at,
     shown_briefly,
     source_line,
@@ -142,6 +145,37 @@ def is_error(event: Event) -> bool:
     return not _NEVER_TRACED.search(event.data["type"])
 
 
+def _functions_with_graphs(facts: Facts) -> set[tuple[str, str]]:
+    """The functions of which at least a part is compiled."""
+    graphs = facts.events("graph")
+    return {_function(graph.function) for graph in graphs if graph.function}
+
+
+def _function(function: Frame) -> tuple[str, str]:
+    """The function of a code object; also of its resume functions, comprehensions."""
+    return function.file, qualified_name(definition(function))
+
+
+def _skips_function(event: Event, compiled: set[tuple[str, str]]) -> bool:
+    """Whether torch skips the whole function because of a break.
+
+    If it skips a resume function, a comprehension or a recompile, parts of the function
+    may still run compiled.
+    """
+    function = event.function
+    if not event.data.get("skips") or function is None:
+        return bool(event.data.get("skips"))
+    if function.function in COMPREHENSIONS:
+        return False
+    return _function(function) not in compiled
+
+
+def _skips_rest(event: Event) -> bool:
+    """Whether the code after a break runs eagerly, up to the end of the function."""
+    resumed = event.function is not None and is_resumed(event.function.function)
+    return bool(event.data["rest_is_eager"] or (event.data.get("skips") and resumed))
+
+
 def _runs(group: list[Event], facts: Facts) -> tuple[int | None, int | None]:
     """How often a break ran, and in how many calls; None if not counted."""
     while group:
@@ -193,8 +227,9 @@ class GraphBreak(Rule):
         """One group per place and cause, in the order of their first event."""
         breaks = [*facts.events("graph_break"), *_silent_skips(facts)]
         breaks = [event for event in breaks if not _is_intended_by_ddp(event)]
+        compiled = _functions_with_graphs(facts)
         for group in grouped(breaks, break_key):
-            skipping = [event for event in group if event.data.get("skips")]
+            skipping = [event for event in group if _skips_function(event, compiled)]
             count, steps = _runs(group, facts)
             leader = _own(skipping)[0] if skipping else group[0]
             events = (leader, *(event for event in group if event is not leader))
@@ -205,7 +240,7 @@ class GraphBreak(Rule):
                 facts,
                 count=count,
                 steps=steps,
-                extra={"kind": kind},
+                extra={"kind": kind, "rest_is_eager": any(map(_skips_rest, group))},
             )
 
     def matches(self, group: EventGroup) -> bool:
@@ -234,7 +269,7 @@ class GraphBreak(Rule):
                 f"{what}{inside} makes Dynamo skip {group.compiled}: the whole function"
                 f" runs eagerly{often}; later breaks stay hidden until you fix this one"
             )
-        rest = "; the rest of the function runs eagerly" * group.data["rest_is_eager"]
+        rest = "; the rest of the function runs eagerly" * group.extra["rest_is_eager"]
         return f"{what}{inside} splits the graph of {group.compiled}{often}{rest}"
 
     def cause(self, group: EventGroup) -> str:
