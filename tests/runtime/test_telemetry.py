@@ -198,8 +198,8 @@ def entry_around(run: Any) -> CompiledForward:
 def test_calls_are_counted_right_with_threads() -> None:
     def run(turn: int, number: int) -> int:
         if turn % 10 == number:
-            entry.telemetry.ran_eager()
-            entry.telemetry.ran_eager()  # of a call, once
+            entry.telemetry.ran_eager("fallback")
+            entry.telemetry.ran_eager("fallback")  # of a call, once
         return turn
 
     entry = entry_around(run)
@@ -207,7 +207,7 @@ def test_calls_are_counted_right_with_threads() -> None:
     def work(number: int) -> None:
         for turn in range(CALLS):
             assert entry(turn, number) == turn
-        entry.telemetry.ran_eager()  # in no call
+        entry.telemetry.ran_eager("fallback")  # in no call
 
     workers = [threading.Thread(target=work, args=(n,)) for n in range(THREADS)]
     for worker in workers:

@@ -33,6 +33,7 @@ from torchproof.torch_private import (
     compile_phases,
     cudagraph_trees,
     frames,
+    rejected_arguments,
     step_capture,
     subgraphs,
 )
@@ -61,6 +62,10 @@ Run = Callable[..., Any]
 
 class DeviceLost(RuntimeError):
     """A graph has broken the CUDA context; the message names it."""
+
+
+class Rejected(Exception):
+    """Eager rejects the types of the call; nothing was compiled."""
 
 
 class NotPrepared(Exception):
@@ -165,6 +170,9 @@ class GraphCompiler:
         name = f"graph {next(self._numbers)}"
         backward = functools.partial(self._backward, f"backward of {name}")
         eager = self._eager(gm)
+        checks = job is not None and job.checks_types and not self._runs_as_traced
+        if checks and (error := rejected_arguments.error_of(gm)) is not None:
+            raise Rejected(one_line(error))
         try:
             with backends.record_mutated_inputs(len(inputs)) as changed:
                 compiled = subgraphs.forward_of(self._compile(gm, inputs, backward))
@@ -212,7 +220,7 @@ class GraphCompiler:
             return forward
 
         def eager(*args: Any) -> Any:
-            self.engine.telemetry.ran_eager()
+            self.engine.telemetry.ran_eager("fallback")
             return plain()(*args)
 
         return eager

@@ -54,6 +54,7 @@ class Job:
     uses_graph_cache: bool = False
     in_background: bool = False  # the caller runs eager meanwhile
     backward_early: bool = False  # backward graphs are compiled with their forward
+    checks_types: bool = False  # first, whether eager rejects the types of the call
     abandoned: bool = False  # its thread cannot be interrupted
     prepared: Job | None = None
     varies: bool = False  # one of its graphs has dynamic sizes

@@ -125,7 +125,7 @@ class CompiledForward(MethodReplacement):
     def _runs_eager_after(self, error: BaseException) -> bool:
         """Whether the call raised only because torch.jit or FX was tracing it."""
         if frames.refuses_to_be_traced(error):
-            self.telemetry.ran_eager()
+            self.telemetry.ran_eager("traced")
             return True
         if self._engine is not None and not self.telemetry.is_all_eager:
             self._engine.call_raised()
@@ -206,7 +206,7 @@ class CompiledForward(MethodReplacement):
     def _first_call(self, /, *args: Any, **kwargs: Any) -> Any:
         """The first call: applies the strategy, then runs it."""
         if frames.is_traced_elsewhere():
-            self.telemetry.ran_eager()
+            self.telemetry.ran_eager("traced")
             return self.eager(*args, **kwargs)
         strategy = self.options.requested
         records = False
@@ -358,7 +358,7 @@ class CompiledForward(MethodReplacement):
         assert self.owner is not None
         with CallRecorder(self.owner) as recorder:
             answer = self.eager(*args, **kwargs)
-        self.telemetry.ran_eager()
+        self.telemetry.ran_eager("recorded")
         sites = (Site("", paths=each) for each in regions.find(self.owner, recorder))
         self._plan = replace(self._plan, sites=tuple(sites))
         if self._plan.regions:
@@ -474,7 +474,7 @@ class CompiledForward(MethodReplacement):
     ) -> Any:
         """Counts calls as eager as long as a setting stops torch from compiling."""
         if frames.why_compile_is_disabled():
-            self.telemetry.ran_eager()
+            self.telemetry.ran_eager("disabled")
         else:
             self.telemetry.withdraw_note(f"{NOTHING_COMPILED}{why}")
             with self._switch_lock:
@@ -513,7 +513,8 @@ class CompiledForward(MethodReplacement):
                 self.run = around(self.run)
 
     def _run_eager_only(self) -> None:
-        self.telemetry.all_eager(True)
+        fell_back = self.options.strategy != "eager"
+        self.telemetry.all_eager(True, "fallback" if fell_back else "strategy")
         run = self.eager
         if self.monitor is not None:
             run = self.monitor.timing(run, "eager")
@@ -558,7 +559,7 @@ class CompiledForward(MethodReplacement):
         note = self.telemetry.ran_eager
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            note()
+            note("strategy")
             return eager(*args, **kwargs)
 
         return run
@@ -642,15 +643,18 @@ class CompiledForward(MethodReplacement):
         # Dynamo skips functions without operations, and reports nothing.
         shares = self._note_on_sharing
         compiles = telemetry.compilations or graph or untraced or shares
-        compiled_calls = telemetry.compiled_calls if compiles else 0
+        counts = telemetry.call_counts()
+        compiled_calls = counts.compiled if compiles else 0
+        # A call without the graph may have counted as eager already.
+        compiled_calls = max(0, compiled_calls - uncompiled)
         return Status(
             model=telemetry.name,
             strategy=self.strategy,
             why=self.why,
             deadline_s=self.options.deadline_s,
-            calls=telemetry.calls,
-            # A call without the graph may have counted as eager already.
-            compiled_calls=max(0, compiled_calls - uncompiled),
+            calls=counts.calls,
+            compiled_calls=compiled_calls,
+            eager_calls=counts.eager_calls(compiled_calls, has_code=bool(compiles)),
             pending=self._engine.pending if self._engine else (),
             compilations=tuple(telemetry.compilations),
             graph_breaks=None if shares else len(telemetry.breaks),

@@ -33,7 +33,7 @@ from torchproof.runtime.background import Background, Prepared
 from torchproof.runtime.frame_conversion import convert_within_deadline
 from torchproof.runtime.method_replacement import Options
 from torchproof.runtime.recompile_storms import Storms, kind_of
-from torchproof.runtime.status_report import Fallback
+from torchproof.runtime.status_report import EagerReason, Fallback
 from torchproof.runtime.telemetry import Telemetry
 from torchproof.torch_private import (
     class_guards,
@@ -135,11 +135,15 @@ class Engine:
         self._decorators: dict[CodeType, str] = {}  # code around the method it names
         self._unproven: dict[str, CompiledCode] = {}  # graphs that have not run yet
         self._eager_answers: list[Any] = []  # compiled code with graphs that run eager
+        # Of calls that have not ended: a graph that failed to compile, and its code.
+        self._failed_graphs: list[tuple[int | None, Fallback, Any]] = []
         self._thread_call = threading.local()
         self._lock = forks.lock()
         self._claims: dict[CodeType, Claim] = {}
         self._disturbed: dict[CodeType, Disturbance] = {}
         self._unused = Counter[CodeType]()  # background compilations not yet used
+        # Functions whose types eager seemed to reject, and the call.
+        self._rejected: dict[CodeType, int | None] = {}
         self._raised = deque[int | None](maxlen=1000)  # numbers of calls that raised
         forks.register(self)
 
@@ -197,12 +201,20 @@ class Engine:
         withdrawn = []
         with self._lock:
             self._raised.append(call)
+            for code, rejected in list(self._rejected.items()):
+                if rejected == call:  # rightly
+                    del self._rejected[code]
             for code, refusal in list(self.refused.items()):
                 # The model does not cause a missed deadline or a recompile storm.
                 if refusal.call == call is not None and refusal.inner:
                     withdrawn.append(self.refused.pop(code).item)
+        for number, item, answer in self._failed_graphs:
+            if number == call is not None:
+                withdrawn.append(item)
+                frames.invalidate(answer, "the model raised an error")
+        self._failed_graphs = [e for e in self._failed_graphs if e[0] != call]
         self.telemetry.withdraw(withdrawn)
-        self.telemetry.ran_eager()  # the call returned no answer of compiled code
+        self.telemetry.raised()  # the call returned no answer of compiled code
 
     def _until(self) -> tuple[float, bool]:
         """The current call's compile deadline, and whether it has passed.
@@ -228,7 +240,7 @@ class Engine:
         if compile_job.current() is not None:
             # A backend or a log handler calls a model while another one compiles. A
             # second compilation here would deadlock with the first.
-            self.telemetry.ran_eager()
+            self.telemetry.ran_eager("compiling")
             return frames.eager_once(inner=False)
         if (error := self._break_errors.pop(conversion.code, None)) is not None:
             raise error
@@ -237,10 +249,11 @@ class Engine:
         # AOTAutograd has no code for forward-mode differentiation.
         runs_eager = refusal is not None or class_guards.is_forward_ad_on()
         if runs_eager or is_over or self._tries_later(conversion.code):
-            self.telemetry.ran_eager()
+            why: EagerReason = "fallback" if refusal or is_over else "unsupported"
+            self.telemetry.ran_eager(why)
             return frames.eager_once(inner=refusal is not None and refusal.inner)
         if self._lookup_missed_code(conversion):
-            self.telemetry.ran_eager()
+            self.telemetry.ran_eager("compiling")
             return frames.eager_once(inner=False)
         shared_code.free_unused()
         self.before_compiling()
@@ -251,7 +264,7 @@ class Engine:
                 return self._compile_once(conversion, state, until)
         prepared = self.background.prepared(conversion)
         if self._waits_for_another(conversion.code, prepared):
-            self.telemetry.ran_eager()
+            self.telemetry.ran_eager("compiling")
             return frames.eager_once(inner=False)
         if prepared is None:
             return self._eager_meanwhile(conversion, state)
@@ -301,7 +314,7 @@ class Engine:
             failed = backend.failure(self.name_of(conversion.code), error, None)
             self._refuse(conversion.code, failed, self.telemetry.call)
             return frames.eager_once(inner=False)
-        self.telemetry.ran_eager()
+        self.telemetry.ran_eager("compiling")
         return frames.eager_once(inner=False)
 
     def _prepare(
@@ -375,7 +388,7 @@ class Engine:
         if claim is not own_claim:
             if not claim.is_mine:
                 claim.done.wait(interruptible_thread.seconds_until(until))
-            self.telemetry.ran_eager()
+            self.telemetry.ran_eager("compiling")
             return frames.eager_once(inner=False)
         try:
             self._update_sharing(code)
@@ -397,6 +410,7 @@ class Engine:
         name = self.name_of(code)
         if self.agreement is not None:
             self.agreement.begin(self._subject(code))
+        job.checks_types = code not in self._rejected
         try:
             cause = self._cause(conversion)
             shapes = conversion.shapes()
@@ -411,11 +425,17 @@ class Engine:
                 raise self._as_raised(code, error) from error.__cause__
             if self._try_later(code, error):
                 self._unused[code] -= prepared is not None
-                self.telemetry.ran_eager()
+                self.telemetry.ran_eager("compiling")
+                return frames.eager_once(inner=False)
+            if isinstance(backend.root_cause(error), backend.Rejected):
+                self._rejected[code] = self.telemetry.call
+                self.telemetry.ran_eager("fallback")  # if it does not raise
                 return frames.eager_once(inner=False)
             failed = self._for_the_frame(backend.failure(name, error, job), job)
-            refusal = self._refuse(code, failed, self.telemetry.call)
-            return frames.eager_once(inner=refusal.inner)
+            self._refuse(code, failed, self.telemetry.call)
+            # What it calls may be compiled from the next call on: if the model itself
+            # raises in this one, that would be in vain.
+            return frames.eager_once(inner=failed.kind == "unsupported")
         finally:
             self.telemetry.add_compile_time(job.seconds)
         self.telemetry.broke_at(job.breaks)
@@ -511,7 +531,7 @@ class Engine:
             by_all=first,
         )
         if objection is not None and objection.is_doubt:
-            self.telemetry.ran_eager()
+            self.telemetry.ran_eager("fallback")
             return self._doubt(code)
         if objection is None or job.failed:
             return None
@@ -533,10 +553,14 @@ class Engine:
             # Another compilation would fail, or take as long, again.
             self.refused[code] = Refusal(inner=False, item=job.failure)
         if all_failed and cause is not None:
-            self.telemetry.ran_eager()
+            self.telemetry.ran_eager("fallback")
             return frames.eager_once(inner=False)
         if job.failed:
             self._eager_answers.append(answer)
+        failure = job.failure if frames.is_compiled_code(answer) else None
+        if failure is not None and failure.kind in _LEAVES_INNER:
+            self._failed_graphs.append((self.telemetry.call, failure, answer))
+            del self._failed_graphs[:-_TRIES]
         return answer
 
     def _refuse(
@@ -551,6 +575,7 @@ class Engine:
 
         If the call has raised, the model itself may have failed, and nothing is stored.
         """
+        item = replace(item, partial=self._storms.has_compiled(code))
         if inner is None:
             inner = item.kind in _LEAVES_INNER
         refusal = Refusal(inner=inner, item=item, call=call)
@@ -559,7 +584,7 @@ class Engine:
                 return refusal
             self.refused[code] = refusal
         self.telemetry.fell_back(item)
-        self.telemetry.ran_eager()
+        self.telemetry.ran_eager("fallback")
         return refusal
 
     def _is_break(self, error: BaseException) -> bool:

@@ -54,6 +54,35 @@ FallbackKind = Literal[
 FALLBACK_KINDS: tuple[FallbackKind, ...] = get_args(FallbackKind)
 
 
+# Why a call, or a part of it, ran eager.
+EagerReason = Literal[
+    "compiling",  # code for it was being compiled, for this or another call
+    "disabled",  # a setting of torch stopped compilation
+    "fallback",  # something fell back: `fallbacks` has the reasons
+    "no graph",  # there is nothing to compile in it
+    "not recorded",  # no CUDA graph fitted it
+    "raised",  # the model raised an error
+    "recorded",  # it ran eager to find the blocks to compile
+    "strategy",  # the strategy is eager
+    "traced",  # torch.export, torch.jit or FX traced it
+    "unsupported",  # forward-mode derivatives
+    "verified",  # it was compared with eager, whose answer the caller got
+]
+_EAGER_TEXTS: dict[EagerReason, str] = {
+    "compiling": "while compiling",
+    "disabled": "because torch's compiler was switched off",
+    "fallback": "after a fallback",
+    "no graph": "without a graph",
+    "not recorded": "without a recording",
+    "raised": "that raised an error",
+    "recorded": "to find the repeated blocks",
+    "strategy": "by the strategy",
+    "traced": "for another tracer",
+    "unsupported": "with forward-mode derivatives",
+    "verified": "to verify compiled code",
+}
+
+
 @dataclass(frozen=True)
 class Fallback:
     """Something that runs eager instead of compiled, and why."""
@@ -63,6 +92,12 @@ class Fallback:
     why: str
     phase: str | None = None
     seconds: float | None = None
+    partial: bool = False  # calls that fit code compiled before run that code
+
+
+def where_eager(item: Fallback) -> str:
+    """Which calls a fallback concerns, if not all."""
+    return " where its compiled code does not fit" if item.partial else ""
 
 
 @dataclass(frozen=True)
@@ -108,6 +143,7 @@ class Status:
     deadline_s: float  # infinite if there is none
     calls: int = 0
     compiled_calls: int = 0
+    eager_calls: Mapping[EagerReason, int] = field(default_factory=dict)  # all others
     pending: tuple[str, ...] = ()
     compilations: tuple[Compilation, ...] = ()
     # The places where compiled code runs plain Python; None if others compiled some.
@@ -212,13 +248,15 @@ def _calls(status: Status) -> str:
     share = status.compiled_share
     recompiles = _counted(status.recompiles, "recompile")
     compiled = "-" if share is None else f"{share:.0%}"
+    reasons = [f"{n} {_EAGER_TEXTS[why]}" for why, n in status.eager_calls.items()]
+    eager = f" (eager: {', '.join(reasons)})" if reasons else ""
     if status.compilations or status.shares_code:
         graphs = _counted(status.graphs, "graph")
         breaks = _counted(status.graph_breaks, "graph break")
         recompiles = f"{graphs}, {breaks}, {recompiles}"
     calls = _counted(status.calls, "call")
     seconds = f"{status.compile_s:.1f} s compiling"
-    return f"{calls}, {compiled} compiled, {recompiles}, {seconds}"
+    return f"{calls}, {compiled} compiled{eager}, {recompiles}, {seconds}"
 
 
 def cost(status: Status) -> str | None:
@@ -319,7 +357,7 @@ def _compilation(item: Compilation) -> str:
 
 
 def _fallback(item: Fallback) -> str:
-    text = f"{item.what}: {item.kind}"
+    text = f"{item.what}{where_eager(item)}: {item.kind}"
     if item.seconds is not None:
         text += f" after {item.seconds:.1f} s"
     if item.phase:

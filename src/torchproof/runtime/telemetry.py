@@ -18,6 +18,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
@@ -25,12 +26,46 @@ from torchproof.process import forks
 from torchproof.runtime.status_report import (
     WORTH_LOGGING_S,
     Compilation,
+    EagerReason,
     Fallback,
     Stuck,
     Totals,
+    where_eager,
 )
 
 log = logging.getLogger("torchproof")
+
+
+@dataclass(frozen=True)
+class _Event:
+    """Something to log or to tell a listener, perhaps about a fallback."""
+
+    act: Callable[[], None]
+    about: Fallback | None
+
+
+@dataclass(frozen=True)
+class CallCounts:
+    """All calls so far, and those that ran eager, in whole or in part, by reason."""
+
+    calls: int
+    eager: Mapping[EagerReason, int]
+
+    @property
+    def compiled(self) -> int:
+        return max(0, self.calls - sum(self.eager.values()))
+
+    def eager_calls(
+        self, compiled_calls: int, *, has_code: bool
+    ) -> dict[EagerReason, int]:
+        """The reasons for all calls that are not compiled; they add up."""
+        found = dict(self.eager)
+        rest = self.calls - compiled_calls - sum(found.values())
+        if rest > 0:
+            why: EagerReason = "not recorded" if has_code else "no graph"
+            found[why] = found.get(why, 0) + rest
+        return found
+
 
 # Takes the kind of an event ("compilation", "fallback", "stuck", "verification",
 # "strategy", "drift") and its record as JSON.
@@ -55,11 +90,12 @@ class Telemetry:
         self._listener = listener
         self._lock = forks.lock()
         self._delivering = forks.lock()
-        self.undelivered: list[Callable[[], None]] = []
+        self.undelivered: list[_Event] = []
         self.numbers = itertools.count()  # each call takes one: thread-safe, and fast
         self.current = threading.local()  # the last call that ran eager
-        self._eager_calls = 0
+        self._eager_calls = Counter[EagerReason]()
         self._eager_since: int | None = None  # from this call on all calls are eager
+        self._eager_why: EagerReason = "strategy"  # for these calls
         # How often a call ran eager, compiled or fell back, and when it last did one
         # of the latter two: a monitor compares them before and after a call.
         self.changes = 0
@@ -104,28 +140,42 @@ class Telemetry:
             frame = frame.f_back
         return None
 
-    def ran_eager(self) -> None:
-        """Counts the current call as eager, once, if part of it ran eager."""
+    def ran_eager(self, why: EagerReason) -> None:
+        """Counts the current call as eager, once, if part of it ran eager.
+
+        The first reason counts.
+        """
         number = None if self.is_all_eager else self.call
         if number is not None and number != getattr(self.current, "eager", None):
             self.current.eager = number
+            self.current.why = why
             with self._lock:
-                self._eager_calls += 1
+                self._eager_calls[why] += 1
                 self.changes += 1
+
+    def raised(self) -> None:
+        """Counts the current call as one that raised, whatever ran eager before."""
+        self.ran_eager("raised")
+        if self.was_eager and not self.is_all_eager:
+            with self._lock:
+                self._eager_calls[self.current.why] -= 1
+                self._eager_calls["raised"] += 1
+            self.current.why = "raised"
 
     def ran_eager_under(self, stance: str) -> None:
         """The same, because of `torch.compiler.set_stance`."""
-        self.ran_eager()
+        self.ran_eager("disabled")
         self.note(f'calls ran eager under torch.compiler.set_stance("{stance}")')
 
-    def all_eager(self, value: bool) -> None:
+    def all_eager(self, value: bool, why: EagerReason = "strategy") -> None:
         """Sets whether all following calls run eager, and need not be counted."""
         with self._lock:
             since, self._eager_since = self._eager_since, None
             if since is not None:
-                self._eager_calls += self.calls - since
+                self._eager_calls[self._eager_why] += self.calls - since
             if value:
                 self._eager_since = self.calls
+                self._eager_why = why
 
     def mark_current_call_eager(self) -> None:
         """Counts the current call as eager if all following calls are."""
@@ -139,7 +189,7 @@ class Telemetry:
         return self._eager_since is not None
 
     @property
-    def per_call(self) -> tuple[Iterator[int], list[Callable[[], None]]]:
+    def per_call(self) -> tuple[Iterator[int], list[_Event]]:
         """What each call uses: the counter, and the events that it may have to deliver.
 
         Both stay the same objects.
@@ -161,9 +211,15 @@ class Telemetry:
 
     @property
     def compiled_calls(self) -> int:
-        since = self._eager_since
-        calls = self.calls if since is None else since
-        return max(0, calls - self._eager_calls)
+        return self.call_counts().compiled
+
+    def call_counts(self) -> CallCounts:
+        with self._lock:
+            calls = self.calls
+            eager = Counter(self._eager_calls)
+            if self._eager_since is not None:
+                eager[self._eager_why] += max(0, calls - self._eager_since)
+        return CallCounts(calls, +eager)
 
     # -- records -----------------------------------------------------------------------
 
@@ -205,17 +261,20 @@ class Telemetry:
             self._fallbacks[item.kind] += 1
         self._note_compiling()
         phase = f" in {item.phase}" if item.phase else ""
-        self.log(
-            logging.WARNING,
-            f"{item.what} runs eager ({item.kind}{phase}): {item.why}",
-        )
-        self.emit("fallback", dataclasses.asdict(item))
+        text = f"{item.what} runs eager{where_eager(item)} ({item.kind}{phase})"
+        self.log(logging.WARNING, f"{text}: {item.why}", about=item)
+        self.emit("fallback", dataclasses.asdict(item), about=item)
         if self.announce is not None:
             self.announce(item)
 
     def withdraw(self, items: list[Fallback]) -> None:
-        """Removes fallbacks that the model's own error caused."""
+        """Removes fallbacks that the model's own error caused, before they are told."""
         with self._lock:
+            self.undelivered[:] = [
+                each
+                for each in self.undelivered
+                if each.about is None or each.about not in items
+            ]
             for item in items:
                 if item in self.fallbacks:
                     self.fallbacks.remove(item)
@@ -272,17 +331,21 @@ class Telemetry:
 
     # -- log and listener --------------------------------------------------------------
 
-    def log(self, level: int, text: str) -> None:
-        self._enqueue(functools.partial(log.log, level, "%s: %s", self.name, text))
+    def log(self, level: int, text: str, about: Fallback | None = None) -> None:
+        act = functools.partial(log.log, level, "%s: %s", self.name, text)
+        self._enqueue(_Event(act, about))
 
-    def emit(self, kind: str, record: Mapping[str, Any]) -> None:
+    def emit(
+        self, kind: str, record: Mapping[str, Any], about: Fallback | None = None
+    ) -> None:
         if self._listener is not None:
-            self._enqueue(functools.partial(self._call_listener, kind, record))
+            act = functools.partial(self._call_listener, kind, record)
+            self._enqueue(_Event(act, about))
 
-    def _enqueue(self, act: Callable[[], None]) -> None:
+    def _enqueue(self, event: _Event) -> None:
         # A list and no deque, because every call looks whether it is empty, and code
         # that nothing else in the call uses is slow to reach.
-        self.undelivered.append(act)
+        self.undelivered.append(event)
         del self.undelivered[:-_KEPT]
 
     def deliver(self) -> None:
@@ -294,7 +357,7 @@ class Telemetry:
         while self.undelivered and self._delivering.acquire(blocking=False):
             try:
                 while self.undelivered:
-                    _shielded(self.undelivered.pop(0))
+                    _shielded(self.undelivered.pop(0).act)
             finally:
                 self._delivering.release()
 

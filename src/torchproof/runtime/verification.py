@@ -190,7 +190,7 @@ class CallVerifier:
             why = "part of the call ran eager, which is the same by definition"
             verification = replace(verification, why=why)
         telemetry.verified(verification.to_json())
-        telemetry.ran_eager()  # the caller gets eager's answer
+        telemetry.ran_eager("verified")  # the caller gets eager's answer
         if not verification.passed:
             forward.go_eager(Fallback("verification", "the model", str(verification)))
         else:
@@ -305,8 +305,8 @@ class _Run:
     ) -> Verification:
         if actual.error is not None:
             return Verification("failed", why=_named(actual.error))
-        if (why := actual.unknown or expected.unknown) is not None:
-            return Verification("not compared", why=why)
+        if unknown := actual.unknown or expected.unknown:
+            return Verification("not compared", why=unknown)
         try:
             return self._compared(actual, expected, drawn, notes)
         except Exception as error:  # out of memory, or an unknown kind of tensor
@@ -323,8 +323,8 @@ class _Run:
             if all(isinstance(v, type) and issubclass(v, Iterator) for v in values):
                 why = f"{label} is an iterator, which only the caller may read"
                 return Verification("not compared", why=why)
-            if why := comparison.different_form(*values):
-                return Verification("wrong", where=label, why=why)
+            if difference := comparison.different_form(*values):
+                return Verification("wrong", where=label, why=difference)
         for each in comparison.form_differences(actual.forms, expected.forms):
             if each.harmful:
                 return Verification("wrong", where=each.where, why=each.why)

@@ -62,6 +62,9 @@ if TYPE_CHECKING:
     from torchproof.torch_private.dynamo import frames as frames
     from torchproof.torch_private.dynamo import hidden_gradients as hidden_gradients
     from torchproof.torch_private.dynamo import recompiles as recompiles
+    from torchproof.torch_private.dynamo import (
+        rejected_arguments as rejected_arguments,
+    )
     from torchproof.torch_private.dynamo import subgraphs as subgraphs
     from torchproof.torch_private.dynamo import switches as switches
     from torchproof.torch_private.dynamo import thread_state as thread_state
