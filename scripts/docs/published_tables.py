@@ -90,8 +90,10 @@ class Row:
     @property
     def device(self) -> str:
         where = self.run.environment
-        cpu = f"CPU, {where.get('machine')}, {where.get('cores')} cores"
-        return f"{where.get('gpu') or cpu}, torch {where.get('torch')}"
+        name = f"CPU, {where.get('machine')}, {where.get('cores')} cores"
+        if where.get("device") == "cuda":
+            name = str(where.get("gpu"))
+        return f"{name}, torch {where.get('torch')}"
 
 
 def _fastest(arms: Iterable[Measurement]) -> Measurement | None:
