@@ -29,6 +29,7 @@ def test_sizes_types_and_integers_are_part_of_it(
     assert form_of(args, kwargs) == form
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_any_argument_has_one_and_it_stays_short() -> None:
     nested = torch.nested.nested_tensor([X, X[:2]])
     assert form_of((nested, X.to_sparse()), {})

@@ -15,17 +15,18 @@ from torchproof.targets import Job, parse
 SAME = Equality("eager", "same", None, 1, 0, 0, (), ())
 
 
-def found(file: Path, cause: str, line: int = 2) -> Finding:
+def found(file: Path, kind: str, line: int = 2) -> Finding:
     return Finding(
         "GB109",
-        "graph_break",
+        {"splits": "graph_break", "skips": "skipped_frame"}[kind],
         "high",
         "",
-        cause,
+        "",
         "",
         file=str(file),
         line=line,
         function="step",
+        key=f"line {line}",
         source=file.read_text().splitlines()[line - 1],
     )
 

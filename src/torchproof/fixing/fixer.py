@@ -29,6 +29,7 @@ from torchproof.fixing.proof import (
     Prover,
     new_findings,
     reason_to_reject,
+    state,
 )
 from torchproof.fixing.proof_job import Equality
 from torchproof.fixing.proposals import (
@@ -217,11 +218,11 @@ class Fixer:
             return True
         if proof is None or proof.failure or proof.equality is None:
             return False
-        left = {finding.identity for finding in proof.open}
+        left = set(map(state, proof.open))
         helped = [
             edit
             for edit in edits
-            if any(finding.identity not in left for finding in edit.findings)
+            if any(state(finding) not in left for finding in edit.findings)
         ]
         if len(helped) < 2 or len(helped) == len(edits) or proof.equality.problems:
             return False
@@ -258,9 +259,9 @@ class Fixer:
     def _keep(self, search: Search, edits: list[Edit], proof: Proof) -> None:
         for edit in edits:
             tier: Tier = "unsafe" if _new_unsafe(search.current, proof) else edit.tier
-            left = {finding.identity for finding in proof.open}
+            left = set(map(state, proof.open))
             meant = search.current.open if edit.eases else edit.findings
-            gone = [each for each in meant if each.identity not in left]
+            gone = [each for each in meant if state(each) not in left]
             first, *also = gone or edit.findings
             cured = replace(edit, tier=tier, finding=first, also=tuple(also))
             search.accepted.append(cured)
@@ -305,10 +306,10 @@ class Fixer:
         """Tries an edit together with cures for the findings that it causes."""
         if proof.failure or (proof.equality and proof.equality.problems):
             return proof, why, [edit]
-        caused = {finding.identity for finding in new_findings(search.current, proof)}
+        caused = set(map(state, new_findings(search.current, proof)))
         more: list[Edit] = []
         for each in proof.located:
-            if each.finding.identity in caused:
+            if state(each.finding) in caused:
                 more += itertools.islice(self._untried(each, search, proof), 1)
         if not more or len(more) < len(caused):
             return proof, why, [edit]
@@ -386,7 +387,7 @@ class Fixer:
 
     def _drop_unneeded(self, search: Search, original: Proof) -> None:
         """Drops each edit without which the result is the same."""
-        left = {finding.identity for finding in search.current.open}
+        left = set(map(state, search.current.open))
         quick = self._options.effort == "quick"
         for key in [edit.key for edit in search.accepted]:
             if len(search.accepted) == 1:
@@ -403,9 +404,9 @@ class Fixer:
             self._progress(f"proof {self._prover.proofs + 1}: without {edit.title!r}")
             proof = self._prover.prove(overlay, self._progress)
             cures = [
-                [finding] for finding in original.open if finding.identity not in left
+                [finding] for finding in original.open if state(finding) not in left
             ]
-            same = {finding.identity for finding in proof.open} <= left
+            same = set(map(state, proof.open)) <= left
             if edit.eases:
                 same = same and _not_easier(proof, search.current) is not None
             if same and self._reason(original, proof, cures) is None:

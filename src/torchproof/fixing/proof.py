@@ -346,9 +346,9 @@ def reason_to_reject(
         return after.equality.problems[0]
     if before.counts.get("graphs") and not after.counts.get("graphs"):
         return "nothing is compiled any more"
-    left = {finding.identity for finding in after.open}
+    left = set(map(state, after.open))
     for findings in cures:  # of each edit: one has to be gone
-        if left.issuperset(finding.identity for finding in findings):
+        if left.issuperset(map(state, findings)):
             return f"{findings[0].code} is still there"
     if new := new_findings(before, after):
         first = new[0]
@@ -361,17 +361,22 @@ def reason_to_reject(
     return None
 
 
+def state(finding: Finding) -> tuple[str, str]:
+    """A finding and its kind: a break may skip a whole frame, or split a graph."""
+    return finding.identity, finding.kind
+
+
 def new_findings(before: Proof, after: Proof) -> list[Finding]:
     """Findings that the edits cause, not those that earlier findings had hidden.
 
     A finding was hidden if Dynamo had not traced its line before. One at a line that
     broke before is known: it may be part of another frame now, which Dynamo skips.
     """
-    known = {finding.identity for finding in before.open}
+    known = set(map(state, before.open))
     skipped = [proof.counts.get("skipped_frames") or 0 for proof in (before, after)]
     places = {(each.code, code_of(each)) for each in before.open}
     if skipped[1] <= skipped[0]:
-        known |= {e.identity for e in after.open if (e.code, code_of(e)) in places}
+        known |= {state(e) for e in after.open if (e.code, code_of(e)) in places}
     # A frame without breaks is another frame: its recompiles are counted, not compared.
     counted = {"recompile", "recompile_limit", "specialization"}
     traced = _traced_code(before)
@@ -379,7 +384,7 @@ def new_findings(before: Proof, after: Proof) -> list[Finding]:
     return [
         finding
         for finding in after.open
-        if finding.identity not in known
+        if state(finding) not in known
         and finding.kind not in counted
         and (code_of(finding) in traced or code_of(finding)[::2] in edited)
     ]
