@@ -253,3 +253,9 @@ def test_a_module_that_is_only_looked_for_is_still_noticed_when_imported(
     assert module.value == 1 and noticed == ["looked_for"]
     assert sys.meta_path == before
     del sys.modules["looked_for"]
+
+
+def test_the_child_leaves_it_to_the_script_to_import_torch() -> None:
+    """What is imported before a script's own `import torch` is not observed."""
+    code = "import sys, torchproof.observe.child; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

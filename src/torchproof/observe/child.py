@@ -11,12 +11,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from torchproof import torch_private
 from torchproof.observe import timeline
 from torchproof.observe.observer import Observer
 from torchproof.process import Stream, hold
 from torchproof.records import RaisedError, UserError
 from torchproof.targets import Job, Loaded, calls, raised, script
-from torchproof.torch_private import compile_phase, environment
+from torchproof.torch_private import environment
 
 
 def main(arguments: list[str]) -> int:
@@ -102,7 +103,7 @@ def _run_factory(job: Job, observer: Observer) -> None:
         except UserError:
             raise
         except Exception as error:
-            if not runs_in_eager or compile_phase(error) != "frame":
+            if not runs_in_eager or torch_private.compile_phase(error) != "frame":
                 _explain_failure(error, index, job, observer)
             runs_in_eager = True
         finally:
@@ -130,7 +131,7 @@ def _explain_failure(
     """Writes the error of a call; raises `UserError` if eager raises as well."""
     import torch
 
-    raised_error = RaisedError.of(error, compile_phase(error))
+    raised_error = RaisedError.of(error, torch_private.compile_phase(error))
     torch.compiler.set_stance("force_eager")
     observer.paused = True
     try:
@@ -146,7 +147,7 @@ def _explain_failure(
     finally:
         observer.paused = False
         torch.compiler.set_stance("default")
-    if compile_phase(error) == "frame":  # the trace has recorded it
+    if torch_private.compile_phase(error) == "frame":  # the trace has recorded it
         return
     place = calls.function_of(loaded)
     observer.stream.write(
