@@ -318,7 +318,8 @@ class GraphBreak(Rule):
                 around is not None and _nested_in(group) == "loop",
             ),
             Piece(
-                f"move it out of the `with` at {around and place_in_text(around)}",
+                f"move it out of the `with` at {around and place_in_text(around)}, so"
+                " that only the graph breaks",
                 around is not None and _nested_in(group) == "with",
             ),
         )
