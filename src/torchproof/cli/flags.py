@@ -265,7 +265,7 @@ def _measuring_flags(parser: argparse.ArgumentParser) -> None:
         default="normal",
         help=(
             "quick: one process per strategy and half the sampling time, no warm start;"
-            " full: twice as many processes and twice the time (default: normal)"
+            " full: five processes, for intervals that cover them (default: normal)"
         ),
     )
     how.add_argument(

@@ -33,7 +33,10 @@ class Sampling:
 EFFORTS = {
     "quick": Sampling(Plan.seconds / 2, repeats=1),
     "normal": Sampling(),
-    "full": Sampling(Plan.seconds * 2, repeats=stats.ENOUGH_PROCESSES),
+    "full": Sampling(
+        Plan.seconds / Plan.repeats * stats.ENOUGH_PROCESSES,
+        repeats=stats.ENOUGH_PROCESSES,
+    ),
 }
 
 

@@ -146,7 +146,9 @@ def _drawn(logs: _Numbers, row: Measurement, *, processes: int, seed: int) -> _N
 
 
 def _process_luck(row: Measurement) -> float:
-    return stats.LUCK if row.luck is None else row.luck
+    """How much processes differ; that of a CPU if one process could not show it."""
+    unknown = row.luck is None or (row.luck == 0 and (row.processes or 1) < 2)
+    return stats.LUCK if unknown or row.luck is None else row.luck
 
 
 def _drawn_tails(row: Measurement, seed: int) -> _Numbers:
