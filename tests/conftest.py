@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -27,6 +28,24 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent / "src"), str(HERE)]
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 Observe = Callable[..., Observation]
+
+
+def _use_default_signals() -> None:
+    """Undoes what `nohup` and shells without job control let a program inherit.
+
+    They ignore SIGHUP and SIGINT, and so would all processes that tests start. A signal
+    with a handler has its default in a new program, so `nohup make test` survives.
+    """
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python starts
+
+
+_use_default_signals()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,6 +11,7 @@ import importlib.util
 import io
 import os
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -41,6 +42,9 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None, display: Any = None) -> int:
     """Runs a command line; `display` shows progress instead of a live table."""
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited
+        # The system would forget the exit codes of children: all would look like 0.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):  # the encoding may lack a character
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
