@@ -213,6 +213,23 @@ def test_compiled_code_that_does_not_run_is_told(code: str, tmp_path: Path) -> N
     assert message in found["message"]
 
 
+def test_an_error_outside_of_any_compilation_ends_the_script_as_without_check(
+    tmp_path: Path,
+) -> None:
+    source = """\
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = torch.compile(torch.nn.Sequential(torch.nn.Linear(2, 2)), backend="eager")
+    # DDP's optimizer refuses buckets below 1 MB.
+    model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.5)
+    model(torch.ones(1, 2))
+    """
+    run, done = check(tmp_path, source, "--effort", "quick")
+    assert done.returncode == 2 and "AssertionError" in run["error"]
+
+
 def test_nested_compiled_function_that_is_inlined_is_not_called_unused(
     tmp_path: Path,
 ) -> None:

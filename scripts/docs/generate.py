@@ -316,7 +316,7 @@ def parts() -> dict[str, Tables]:
             "check-cost": check_cost_table,
         },
         "docs/bench.md": {"bench": bench_output},
-        "docs/decide.md": published_tables.DECIDE,
+        "docs/decide.md": {**published_tables.DECIDE, **rank_tables.ORDERS},
         "docs/getting-started.md": getting_started.TABLES,
         "docs/load.md": {"warm-starts": pack_tables.starts},
         "docs/loadtest.md": {"loadtest": report_examples.load_test},

@@ -1,4 +1,4 @@
-"""The tables of docs/ranks.md, read from benchmarks/results.
+"""The tables of docs/ranks.md, and one of docs/decide.md, read from benchmarks/results.
 
 A table without a kept result has no rows: what was not measured is not shown.
 """
@@ -77,6 +77,63 @@ def _faults(kept: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         )
 
 
+def ddp_order() -> str:
+    """Graphs, overlap and speed of compiling inside and around DDP."""
+    header = ["optimize_ddp", "order", "graphs", "reasons of graph breaks"]
+    header += ["first bucket sent after", "time of a step, wrap first = 1"]
+    rows = (row for kept in _kept("ddp-order") for row in _orders(kept))
+    return _table(header, rows)
+
+
+def _orders(kept: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    names = {"inside": "compile first", "around": "wrap first"}
+    names |= {"blocks": "compile each block first"}
+    for row in kept["counts"]:
+        if row["order"] not in names or not row["graphs"]:
+            continue
+        sent = row["first_bucket_after"]
+        yield (
+            row["setting"],
+            names[row["order"]],
+            _range(row["graphs"], "d"),
+            _range([len(each) for each in row["graph_breaks"]], "d"),
+            f"{_range(sent, '.0%')} of backward" if sent else "-",
+            _relative(kept["ratios"][row["setting"]], row["order"]),
+        )
+
+
+def _range(values: list[Any], form: str) -> str:
+    low, high = (format(each, form) for each in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _relative(ratios: list[dict[str, Any]], order: str) -> str:
+    """The ratio with its interval; `-` where too few launches give none."""
+    if order == "around":
+        return "1"
+    [ratio] = [each for each in ratios if each["of"] == f"{order} / around"]
+    if "mean" not in ratio:
+        return "-"
+    text = f"{ratio['mean']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+    return text if ratio["significant"] else f"{text}, not significant"
+
+
+def ddp_conditions() -> str:
+    """How the orders were measured."""
+    texts = []
+    for kept in _kept("ddp-order"):
+        model = kept["model"]
+        launches = len(next(iter(kept["launches"].values())))
+        texts.append(
+            f"Measured with `{kept['command']}`: {kept['device']}, torch"
+            f" {kept['torch']}, {model['blocks']} blocks of width {model['width']},"
+            f" `bucket_cap_mb={model['bucket_cap_mb']}`. Intervals are over"
+            f" {launches} launches; a load average of {kept['load_average']:.0f} made"
+            " the times noisy; counts do not depend on it."
+        )
+    return " ".join(texts) or _NOT_MEASURED
+
+
 def _table(header: list[str], rows: Iterator[tuple[str, ...]]) -> str:
     measured = list(rows)
     return markdown.table(header, measured) if measured else _NOT_MEASURED
@@ -96,4 +153,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "observed-rank": observed,
     "agreement-overhead": added,
     "agreement-faults": faults,
+}
+ORDERS: dict[str, Callable[[], str]] = {
+    "ddp-order": ddp_order,
+    "ddp-order conditions": ddp_conditions,
 }

@@ -17,7 +17,8 @@ from rank_runs import (
 
 from torchproof.checking import causes
 from torchproof.checking.ranks import check_ranks
-from torchproof.records import Finding, RankEvent, RankRun
+from torchproof.checking.ranks.evidence import Evidence
+from torchproof.records import Event, Finding, Frame, Observation, RankEvent, RankRun
 
 
 def findings(run: RankRun) -> list[Finding]:
@@ -28,11 +29,11 @@ def gc(start_s: float, seconds: float) -> RankEvent:
     return RankEvent("gc", start_s=start_s, seconds=seconds, reason="generation 2")
 
 
-def wrapped(order: Any) -> RankEvent:
+def wrapped(order: Any, function: str) -> RankEvent:
     return RankEvent(
         "wrap",
         start_s=0.0,
-        function="DistributedDataParallel",
+        function=function,
         file=FILE,
         line=20,
         order=order,
@@ -72,10 +73,6 @@ CASES: dict[str, tuple[RankRun, RankRun]] = {
             [compiled(collectives=("all_gather_tensor",))],
             [compiled(collectives=("all_gather_tensor",))],
         ),
-    ),
-    "RK107": (
-        ranks([wrapped("compiled_first")], [wrapped("compiled_first")]),
-        ranks([wrapped("wrapped_first")], [wrapped("wrapped_first")]),
     ),
     "RK108": (
         with_rank(ranks([compiled()], []), 1, compiled_calls=0),
@@ -132,6 +129,22 @@ def test_a_case_shows_nothing_else() -> None:
     for code, (bad, _) in CASES.items():
         codes = {each.code for each in findings(bad)}
         assert codes - {code} == also.get(code, set()), code
+
+
+@pytest.mark.parametrize("order", ["compiled_first", "wrapped_first"])
+@pytest.mark.parametrize("wrapper", ["DistributedDataParallel", "fully_shard"])
+@pytest.mark.parametrize("broken_at", ["fsdp/hooks.py", "nn/parallel/distributed.py"])
+def test_an_order_is_found_only_where_the_hooks_of_fsdp_break_the_graph(
+    order: str, wrapper: str, broken_at: str
+) -> None:
+    frame = Frame(f"/torch/distributed/{broken_at}", 3, "forward")
+    observation = Observation((Event("graph_break", frames=(frame,)),), {})
+    run = ranks([wrapped(order, wrapper)], [wrapped(order, wrapper)])
+    evidence = Evidence(run, {0: observation, 1: observation}, {})
+    found = [(each.code, each.ranks) for each in evidence._wraps()]
+    costs = (order, wrapper, broken_at)
+    costly = costs == ("wrapped_first", "fully_shard", "fsdp/hooks.py")
+    assert found == ([("RK107", (0, 1))] if costly else [])
 
 
 def test_a_lone_recompile_names_rank_step_line_and_wait() -> None:

@@ -58,7 +58,6 @@ FINDINGS = {
     # A batch of one, and a short one.
     ("RK105", (1,), 3): ("expected 4, actual 1", "seeded.py", "def single"),
     ("RK106", (1,), 0): ("only rank 0", "seeded.py", "functional.all_reduce(y"),
-    ("RK107", (0, 1), None): ("backward", "seeded.py", "compiled_first ="),
     ("RK109", (1,), 6): ("garbage", "seeded.py", "dist.all_reduce"),
 }
 

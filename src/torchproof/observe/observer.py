@@ -297,7 +297,9 @@ class Observer:
         """Converts a frame; one that is skipped or fails is only skipped this time.
 
         Dynamo then calls this hook at each run of the frame, so that runs are counted.
-        After an error the program continues in eager mode, unless fullgraph=True.
+        After an error of compiling the program continues in eager mode, unless
+        fullgraph=True. An error outside of any compilation is the program's, as without
+        torchproof: DDP's optimizer refuses buckets below 1 MB, for example.
         """
         frame = request.frame
         skip = self.skipped.get(id(frame.f_code))
@@ -315,7 +317,7 @@ class Observer:
             answer = convert()
         except Exception:
             self.stream.write("raised", compile_id=self._local.failure, call=self.call)
-            if request.fullgraph:
+            if request.fullgraph or self._local.failure is None:
                 raise
             self._failed_frames()[frame.f_code] = self._local.failure
             answer = None

@@ -382,20 +382,18 @@ class Evidence:
     # -- order of wrapping -----------------------------------------------------------
 
     def _wraps(self) -> Iterator[RankEvidence]:
-        """DDP around compiled code, and compiled code around FSDP that breaks it."""
+        """Compiled code around FSDP whose hooks break it."""
         wraps: dict[str, tuple[RankEvent, list[int]]] = {}
         for rank in self._run.ranks:
             for event in rank.events:
-                if event.kind == "wrap" and self._is_costly(event, rank):
+                # DDP is none of them: torch splits its graphs in both orders.
+                is_fsdp = event.function != "DistributedDataParallel"
+                is_outside = event.kind == "wrap" and event.order == "wrapped_first"
+                if is_fsdp and is_outside and self._breaks_in_fsdp(rank):
                     ranks = wraps.setdefault(event.function, (event, []))[1]
                     ranks.append(rank.rank)
         for event, ranks in wraps.values():
             yield _wrapped(event, tuple(dict.fromkeys(ranks)))
-
-    def _is_costly(self, event: RankEvent, rank: Rank) -> bool:
-        if event.function == "DistributedDataParallel":
-            return event.order == "compiled_first"
-        return event.order == "wrapped_first" and self._breaks_in_fsdp(rank)
 
     def _breaks_in_fsdp(self, rank: Rank) -> bool:
         observation = self._observations.get(rank.rank)
@@ -527,21 +525,14 @@ def _late(late: int, cause: str, waits: Sequence[RankWait]) -> RankEvidence:
 
 
 def _wrapped(event: RankEvent, ranks: tuple[int, ...]) -> RankEvidence:
-    is_ddp = event.function == "DistributedDataParallel"
     return RankEvidence(
         code="RK107",
         root=event.function,
         ranks=ranks,
         place=_owned(_frame(event.file, event.line, event.function)),
-        what="wrapped a compiled module with DistributedDataParallel"
-        if is_ddp
-        else f"compiled a module after {event.function}, and its hooks break the graph",
-        cause="backward is one graph, so no gradient is sent before all are computed"
-        if is_ddp
-        else "the hooks that gather parameters are not traced",
-        fix="compile after wrapping: torch.compile(DistributedDataParallel(model))"
-        if is_ddp
-        else "compile each block before sharding it: block.compile(), then"
+        what=f"compiled a module after {event.function}, and its hooks break the graph",
+        cause="the hooks that gather parameters are not traced",
+        fix="compile each block before sharding it: block.compile(), then"
         " fully_shard(block)",
         function=event.function,
     )

@@ -429,13 +429,14 @@ def _is_compiled_state(node: ast.AST, file: Compilation) -> bool:
 
 
 class AfterParallel(SourceRule):
-    """torch.compile gets a model that is already wrapped in DDP or FSDP.
+    """torch.compile gets a wrapped model that it cannot compile as asked.
 
     ## Why
-    After DDP, torch splits the graphs at the gradient buckets, and DDP's own forward
-    causes graph breaks; with fullgraph=True it raises an error. After FSDP, the hooks
-    that gather parameters break the graph at each sharded module inside; without
-    use_orig_params=True nothing is compiled.
+    DDP's own forward breaks the graph, so fullgraph=True raises an error if DDP is
+    inside. After FSDP, the hooks that gather parameters break the graph at each sharded
+    module inside; without use_orig_params=True nothing is compiled. Compiling after DDP
+    without fullgraph is no finding: in both orders torch splits the graphs at the
+    gradient buckets.
 
     ## Bad
         model = torch.compile(FSDP(model))
@@ -447,8 +448,7 @@ class AfterParallel(SourceRule):
         fully_shard(model)
 
     ## Fix safety
-    The values are the same up to rounding. For DDP, PyTorch itself recommends to wrap
-    first and then compile: measure before you change it.
+    The values are the same up to rounding.
     """
 
     code = "CF102"
@@ -461,36 +461,27 @@ class AfterParallel(SourceRule):
         for site in file.sites:
             wrapping = wrapped_before(site, file)
             if wrapping is not None:
-                yield _wrapped(wrapping, site, source)
+                yield from _wrapped(wrapping, site, source)
 
 
-def _wrapped(wrapping: ast.Call, site: Compiled, source: Source) -> Match:
-    """What compiling after DDP or FSDP does."""
+def _wrapped(wrapping: ast.Call, site: Compiled, source: Source) -> Iterator[Match]:
+    """What fails when compiling after DDP or FSDP."""
     name, code = name_of(wrapping, source), source.quote(site.node)
     arguments = {k.arg: k.value for k in wrapping.keywords if k.arg}
     whole = is_true(site.arguments.get("fullgraph"))
-    if name in DDP and whole:
-        return Match(
-            site.node,
-            f"{code} raises at its first call: DDP's own forward breaks the graph",
-            "DDP's forward calls code that Dynamo does not trace, and fullgraph=True"
-            " forbids that",
-            "remove fullgraph here, or use it on the inner module: compile the module"
-            " first, then wrap it",
-            severity="high",
-        )
     if name in DDP:
-        return Match(
-            site.node,
-            f"{code} also compiles DDP's forward, and splits the graphs at its buckets",
-            "torch splits what is compiled after DDP at each bucket of gradients, so"
-            " that sending them overlaps with backward; a bucket has 25 MB",
-            "PyTorch recommends this order for DDP; for larger graphs increase"
-            " bucket_cap_mb, or compile the blocks before wrapping",
-            severity="low",
-        )
+        if whole:
+            yield Match(
+                site.node,
+                f"{code} raises at its first call: DDP's own forward breaks the graph",
+                "DDP's forward calls code that Dynamo does not trace, and"
+                " fullgraph=True forbids that",
+                "compile the module first, then wrap it; or remove fullgraph here",
+                severity="high",
+            )
+        return
     if name in FSDP and not is_true(arguments.get("use_orig_params")):
-        return Match(
+        yield Match(
             site.node,
             f"{code} compiles nothing: FSDP has no use_orig_params=True",
             "Dynamo traces no FSDP module that holds flattened parameters, and the"
@@ -499,9 +490,10 @@ def _wrapped(wrapping: ast.Call, site: Compiled, source: Source) -> Match:
             " pass use_orig_params=True",
             severity="high",
         )
+        return
     raises = "raises at its first call: FSDP's hooks break the graph"
     breaks = "causes graph breaks at the hooks of the sharded inner modules"
-    return Match(
+    yield Match(
         site.node,
         f"{code} {raises if whole else breaks}",
         f"{name} gathers parameters in hooks, and Dynamo does not trace them",

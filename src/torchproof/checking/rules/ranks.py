@@ -290,35 +290,27 @@ class CollectivesInSomeGraphs(RankRule):
 
 
 class WrappingOrder(RankRule):
-    """torch.compile and DDP or FSDP are applied in the order that costs more.
+    """A module is compiled after FSDP, and the hooks of FSDP break its graph.
 
     ## Why
-    If a compiled module is wrapped with DDP, its backward is one graph: gradients are
-    sent after all of it, and nothing overlaps. If a module is compiled after FSDP, the
-    hooks that gather parameters break the graph at each sharded module inside.
+    The hooks gather parameters and are not traced, so the graph breaks at each sharded
+    module inside. The order of torch.compile and DDP is no finding: in both orders
+    torch splits the graphs at the gradient buckets, and sending overlaps with backward.
 
     ## Bad
-        model = DistributedDataParallel(torch.compile(model))
         model = torch.compile(fully_shard(model))
 
     ## Good
-        model = torch.compile(DistributedDataParallel(model))
         for block in model.blocks:
             block.compile()
             fully_shard(block)
 
     ## Fix safety
-    The values are the same up to rounding. Models of one bucket (25 MB of gradients)
-    gain nothing from the other order with DDP: measure it.
+    The values are the same up to rounding.
     """
 
     code = "RK107"
     kind = "config"
-
-    def severity(self, group: EventGroup) -> Severity:
-        """A break at each sharded module costs more than the overlap of one bucket."""
-        is_ddp = evidence_of(group)[0].function == "DistributedDataParallel"
-        return "low" if is_ddp else "medium"
 
 
 class EagerRank(RankRule):

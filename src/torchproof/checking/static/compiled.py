@@ -266,11 +266,15 @@ def _order(node: ast.expr, subject: str, source: Source) -> tuple[str | None, st
             name = name_of(wrapping, source)
             return "after", _AFTER["DDP" if name in DDP else "FSDP"]
     later = _wraps_later(node, subject, source)
-    return ("before", f"{later} wraps it afterwards") if later else (None, "")
+    if later is None:
+        return None, ""
+    split = ": the graphs are split at the gradient buckets" if later in DDP else ""
+    return "before", f"{later} wraps it afterwards{split}"
 
 
 _AFTER = {
-    "DDP": "after DDP: the graphs are split at the gradient buckets",
+    "DDP": "after DDP: the graphs are split at the gradient buckets, and DDP's own"
+    " forward breaks the graph",
     "FSDP": "after FSDP: the hooks of sharded modules break the graphs",
 }
 

@@ -11,10 +11,6 @@ def strict(model):
     return torch.compile(model, fullgraph=True)  # <- CF102
 
 
-def wrapped(model):
-    return torch.compile(DDP(model))  # <- CF102
-
-
 def flat(model):
     model = FSDP(model)
     model = torch.compile(model)  # <- CF102

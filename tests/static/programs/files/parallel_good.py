@@ -1,4 +1,4 @@
-"""Blocks are compiled before anything is wrapped."""
+"""Blocks are compiled before they are sharded; with DDP, both orders are fine."""
 
 import torch
 from torch.distributed.fsdp import fully_shard
@@ -20,6 +20,15 @@ def outermost(model):
 
 def wrapped(model):
     return DDP(torch.compile(model))
+
+
+def whole_inside(model):
+    model.compile(fullgraph=True)
+    return DDP(model)
+
+
+def compiled_after(model):
+    return torch.compile(DDP(model))
 
 
 def other(model, teacher):
