@@ -124,14 +124,16 @@ def ddp_conditions() -> str:
     for kept in _kept("ddp-order"):
         model = kept["model"]
         launches = len(next(iter(kept["launches"].values())))
+        spread = f"Intervals are over {launches} launches; a"
+        spread = spread if launches >= 3 else "One launch gives counts, no ratio; a"
         texts.append(
             f"Measured with `{kept['command']}`: {kept['device']}, torch"
             f" {kept['torch']}, {model['blocks']} blocks of width {model['width']},"
-            f" `bucket_cap_mb={model['bucket_cap_mb']}`. Intervals are over"
-            f" {launches} launches; a load average of {kept['load_average']:.0f} made"
-            " the times noisy; counts do not depend on it."
+            f" `bucket_cap_mb={model['bucket_cap_mb']}`. {spread} load average of"
+            f" {kept['load_average']:.0f} made the times noisy; counts do not depend"
+            " on it."
         )
-    return " ".join(texts) or _NOT_MEASURED
+    return "\n\n".join(texts) or _NOT_MEASURED
 
 
 def _table(header: list[str], rows: Iterator[tuple[str, ...]]) -> str:
