@@ -197,6 +197,37 @@ def test_a_scheduler_after_each_step() -> None:
             each.step()
 
 
+class Wrapper(torch.optim.Optimizer):
+    """Has the groups and the state of another optimizer, as libraries do it."""
+
+    def __init__(self, parameters: Any) -> None:
+        self.inner = Custom(parameters)
+        self.scale = 1.0
+
+    param_groups = property(lambda self: self.inner.param_groups)  # type: ignore[assignment]
+    state = property(lambda self: self.inner.state)  # type: ignore[assignment]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.inner.zero_grad(set_to_none)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.inner.config.scale = self.scale
+        self.inner.step()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: setattr(t.optimizer, "scale", 3.0),
+        lambda t: setattr(t.optimizer.inner, "beta", 0.9),
+        lambda t: group_of(t).update(lr=0.7),
+    ],
+)
+def test_a_change_of_a_wrapped_optimizer_is_seen(change: Change) -> None:
+    graphed = run(Wrapper, change)
+    assert graphed.status().replays >= 4, graphed.status()
+
+
 class Counting(Custom):
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters)

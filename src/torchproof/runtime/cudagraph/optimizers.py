@@ -26,6 +26,7 @@ class LearningRates:
     def __init__(self, notes: list[str]) -> None:
         self.optimizers: list[Optimizer] = []
         self._notes = notes  # a note is added for each change of an optimizer
+        self._groups: list[Group] = []
         self._memory: list[Tensor | None] = []
         self._written: list[float | None] = []
 
@@ -49,20 +50,22 @@ class LearningRates:
                 optimizer._warned_capturable_if_run_uncaptured = True
             self.optimizers.append(optimizer)
             for group in optimizer.param_groups:
-                self._memory.append(_memory_for(group))
-                self._written.append(None)
+                self._add_group(group)
         return bool(new)
 
-    def _groups(self) -> Iterator[Group]:
-        for optimizer in self.optimizers:
-            yield from optimizer.param_groups
+    def _add_group(self, group: Group) -> None:
+        """Adds a group once: an optimizer that wraps another one has its groups."""
+        if not any(group is each for each in self._groups):
+            self._groups.append(group)
+            self._memory.append(_memory_for(group))
+            self._written.append(None)
 
     @contextlib.contextmanager
     def in_memory(self) -> Iterator[None]:
         """Within this, the optimizers read their learning rates from device memory."""
         originals = []
         self.write()
-        for group, memory in zip(self._groups(), self._memory, strict=True):
+        for group, memory in zip(self._groups, self._memory, strict=True):
             originals.append((group, dict(group)))
             if memory is not None:
                 group["lr"] = memory
@@ -79,7 +82,7 @@ class LearningRates:
     def write(self) -> None:
         """Copies the learning rates of the groups into device memory."""
         for number, (group, memory) in enumerate(
-            zip(self._groups(), self._memory, strict=True)
+            zip(self._groups, self._memory, strict=True)
         ):
             rate: Any = group.get("lr")
             if memory is None or rate is memory:
@@ -111,7 +114,7 @@ class LearningRates:
 
     def numbers(self) -> list[Any]:
         """The learning rates of the groups, which a recorded step must not change."""
-        return [group.get("lr") for group in self._groups()]
+        return [group.get("lr") for group in self._groups]
 
 
 def recorded_settings(group: Group) -> list[str]:

@@ -373,7 +373,7 @@ class ReachableState:
         """
         self._visit_class(label, type(value))
         self.watches.add_object(label, value)
-        namespace = value.__dict__
+        namespace = dict_of(value) or {}
         for name in self.names_of(value, namespace):
             if name not in self._names:
                 self.foreign[id(namespace), name] = namespace
@@ -382,7 +382,8 @@ class ReachableState:
             if name not in _UPDATED:
                 self._visit(f"{label}.{name}", namespace.get(name))
         if isinstance(value, torch.optim.Optimizer):
-            self._visit_optimizer(label, value)
+            if hasattr(value, "param_groups"):  # else it is not initialized
+                self._visit_optimizer(label, value)
         elif isinstance(value, torch.amp.GradScaler):
             self.scalers.append(value)
 
