@@ -197,6 +197,25 @@ def test_a_scheduler_after_each_step() -> None:
             each.step()
 
 
+def test_a_scheduler_inside_of_the_step_is_not_recorded() -> None:
+    def make() -> Callable[[Tensor], Tensor]:
+        trainer = Trainer(sgd)
+        scheduler = torch.optim.lr_scheduler.StepLR(trainer.optimizer, 4, gamma=0.1)
+
+        def step(x: Tensor) -> Tensor:
+            loss = trainer.step(x)
+            scheduler.step()  # changes the learning rate at every fourth call only
+            return loss
+
+        return step
+
+    graphed = torchproof.graph(make())
+    for _ in range(2):  # the first one creates the state of the optimizer
+        graphed(torch.randn(4, 3))
+    assert [stop.kind for stop in graphed.status().stops][:1] == ["python"]
+    assert graphed.status().replays == 0
+
+
 class Wrapper(torch.optim.Optimizer):
     """Has the groups and the state of another optimizer, as libraries do it."""
 

@@ -172,6 +172,26 @@ def _filters(state: Any) -> Hashable:
 
 
 def _numpy_errors() -> Hashable:
+    """How numpy handles errors, read again only after `seterr`: reading takes long."""
+    global _numpy_last
+    if _NUMPY_STATE is None:
+        return _read_numpy_errors()
+    state = _NUMPY_STATE.get(None)
+    last, errors = _numpy_last
+    if last is not state or errors is None:
+        errors = _read_numpy_errors()
+        _numpy_last = state, errors
+    return errors
+
+
+# A new object after each `seterr`, in newer versions of numpy.
+_NUMPY_STATE: Any = getattr(
+    getattr(getattr(numpy, "_core", None), "umath", None), "_extobj_contextvar", None
+)
+_numpy_last: tuple[Any, Hashable] = (None, None)
+
+
+def _read_numpy_errors() -> Hashable:
     modes = tuple(numpy.geterr().values())
     is_called = "call" in modes or "log" in modes
     return (modes, numpy.geterrcall()) if is_called else modes

@@ -369,13 +369,15 @@ class ReachableState:
         """Optimizers and similar objects, whose state replays update.
 
         Their attributes count as those of any object, apart from that state. What only
-        torch reads of them may change while a step runs.
+        torch reads of an optimizer or a scaler may change while a step runs, unlike a
+        scheduler, because a step that changes one cannot be replayed.
         """
+        may_change = not isinstance_of(value, (torch.optim.lr_scheduler.LRScheduler,))
         self._visit_class(label, type(value))
         self.watches.add_object(label, value)
         namespace = dict_of(value) or {}
         for name in self.names_of(value, namespace):
-            if name not in self._names:
+            if may_change and name not in self._names:
                 self.foreign[id(namespace), name] = namespace
                 self.foreign[id(value), name] = value
             self._name(f"{label}.{name}", namespace, name)
@@ -395,8 +397,8 @@ class ReachableState:
             self._groups[id(group)] = group
             self.watches.add_names(place, group, group)
             for name in self.names_of(group, group):
-                self._name(f"{place}[{name!r}]", group, name)
-                self._visit(f"{place}[{name!r}]", group[name])
+                self._name(f"{place}.{name}", group, name)
+                self._visit(f"{place}.{name}", group[name])
         for state in list(optimizer.state.values()):
             if isinstance_of(state, (dict,)):
                 for name, entry in list(state.items()):
