@@ -217,8 +217,9 @@ class OutputCopies:
         self.recorded = map_tensors(recorded, Tensor.detach)
         self._clones = clones
         tensors = _each_tensor(self.recorded)
-        if len(tensors) != len(eager_strides):
-            eager_strides = list(map(_strides_of, tensors))
+        own = list(map(_strides_of, tensors))
+        if list(map(_dimensions, own)) != list(map(_dimensions, eager_strides)):
+            eager_strides = own  # another structure, which the comparison finds
         self._strides = {
             id(tensor): each
             for tensor, each in zip(tensors, eager_strides, strict=True)
@@ -255,6 +256,10 @@ def _each_tensor(output: Any) -> list[Tensor]:
 def _strides_of(tensor: Tensor) -> Strides:
     is_plain = tensor.layout is torch.strided and not tensor.is_nested
     return tensor.stride() if is_plain else None
+
+
+def _dimensions(strides_of_tensor: Strides) -> int | None:
+    return None if strides_of_tensor is None else len(strides_of_tensor)
 
 
 class _Attempt:
