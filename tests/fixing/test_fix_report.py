@@ -223,8 +223,8 @@ def test_saved_runs_are_shown_listed_logged_and_compared(
 
 
 def test_a_comparison_is_with_all_fixes(run: Run) -> None:
-    parts = {"breaks": Part("found")}
-    found = compare(check_runs.check(ITEM, SIZE, parts=parts), run)
+    same = {"parts": {"breaks": Part("found")}, "counts": run.counts}
+    found = compare(check_runs.check(ITEM, SIZE, **same), run)
     assert len(found.gone) == 1 and not found.appeared
     assert found.verdict == "better"
 

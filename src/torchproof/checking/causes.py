@@ -389,6 +389,7 @@ def _fixed(found: Sequence[Matched]) -> Links:
 def _same_input(found: Sequence[Matched]) -> Links:
     """Recompiles of several functions for the same change of one input."""
     changes = [(each, _changes(each)) for each in found if _is_recompile(each)]
+    order = {id(each): number for number, each in enumerate(found)}
     for each, own in changes:
         heads = [
             (other, theirs)
@@ -398,7 +399,7 @@ def _same_input(found: Sequence[Matched]) -> Links:
         if not own or not heads:
             continue
         head, theirs = max(heads, key=lambda pair: len(pair[1]))
-        earlier = found.index(head) < found.index(each)
+        earlier = order[id(head)] < order[id(each)]
         if _code(each) == _code(head) or (own == theirs and not earlier):
             continue
         because = f"the same change of `{head.group.data['guard'].source}`"

@@ -546,6 +546,7 @@ def fix(
             command=command,
             started=started.isoformat(timespec="seconds"),
             ending="interrupted" if search.interrupted else "finished",
+            calls=original.observation.forms,
         )
         if not search.interrupted:
             check = functools.partial(fixer.why_not, original)
