@@ -12,11 +12,11 @@ import forked_commands
 import pytest
 from check_runs import ITEM
 
-from torchproof.checking import Changes, suspicions
+from torchproof.checking import suspicions
 from torchproof.checking.measured_parts import PartsMeasurer
 from torchproof.cli import exit_codes, flags, main
 from torchproof.records.run import Finding, Part, Run
-from torchproof.report import render, render_changes, terminal
+from torchproof.report import render, terminal
 from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
@@ -108,11 +108,6 @@ def test_every_format_shows_a_run_that_did_not_finish(format: str) -> None:
     assert_told(text, format)
     if format in ("github", "gitlab", "sarif", "agent"):
         assert text.count(REASON) == 1
-
-
-def test_the_changes_after_an_edit_show_a_part_that_failed() -> None:
-    run = run_of(static=Part("failed", REASON))
-    assert REASON in render_changes(run, Changes())
 
 
 @pytest.mark.parametrize("form", ["file", "folder", "factory"])
