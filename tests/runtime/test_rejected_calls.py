@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -85,6 +86,20 @@ def test_a_rejected_call_does_not_keep_others_from_compiling() -> None:
     status = torchproof.status(model)
     assert status.compiled_calls == 2 and status.eager_calls == {"raised": 2}
     assert status.state == "compiled" and status.fallbacks == ()
+
+
+def test_nothing_is_compiled_in_the_background_for_a_call_that_raised() -> None:
+    backend = Counted()
+    model = torchproof.compile(net(), backend=backend, wait=False)
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            model(ints(2, 4))
+        while torchproof.status(model).pending:
+            time.sleep(0.01)
+    status = torchproof.status(model)
+    assert backend.graphs <= 1  # if the error came after the trace
+    assert (status.compilations, status.fallbacks) == ((), ())
+    assert status.eager_calls == {"raised": 3}
 
 
 ACCEPTED = {

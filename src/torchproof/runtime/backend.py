@@ -65,7 +65,7 @@ class DeviceLost(RuntimeError):
 
 
 class Rejected(Exception):
-    """Eager rejects the types of the call; nothing was compiled."""
+    """Eager rejects the call; nothing was compiled."""
 
 
 class NotPrepared(Exception):
@@ -173,6 +173,8 @@ class GraphCompiler:
         checks = job is not None and job.checks_types and not self._runs_as_traced
         if checks and (error := rejected_arguments.error_of(gm)) is not None:
             raise Rejected(one_line(error))
+        if job is not None and self.engine.has_raised(job.call):
+            raise Rejected("the call has raised")
         try:
             with backends.record_mutated_inputs(len(inputs)) as changed:
                 compiled = subgraphs.forward_of(self._compile(gm, inputs, backward))

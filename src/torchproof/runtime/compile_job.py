@@ -53,6 +53,7 @@ class Job:
     caller_left: bool = False  # a signal handler of the caller raised
     uses_graph_cache: bool = False
     in_background: bool = False  # the caller runs eager meanwhile
+    call: int | None = None  # in the background: the number of the caller's call
     backward_early: bool = False  # backward graphs are compiled with their forward
     checks_types: bool = False  # first, whether eager rejects the types of the call
     abandoned: bool = False  # its thread cannot be interrupted

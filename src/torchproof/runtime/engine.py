@@ -216,6 +216,11 @@ class Engine:
         self.telemetry.withdraw(withdrawn)
         self.telemetry.raised()  # the call returned no answer of compiled code
 
+    def has_raised(self, call: int | None) -> bool:
+        """Whether the call is known to have raised; False for no call."""
+        with self._lock:
+            return call is not None and call in self._raised
+
     def _until(self) -> tuple[float, bool]:
         """The current call's compile deadline, and whether it has passed.
 
@@ -335,6 +340,7 @@ class Engine:
             codegen_in_child=self.options.codegen_in_child,
             uses_graph_cache=True,
             in_background=True,
+            call=call,
             backward_early=True,
             compiler=self.graph_compiler,
         )
@@ -344,6 +350,8 @@ class Engine:
         except (Exception, interruptible_thread.Interrupted) as error:
             if interruptible_thread.process_is_exiting.is_set():
                 raise  # nobody is left to report to
+            if isinstance(backend.root_cause(error), backend.Rejected):
+                return None
             if self._is_break(error):
                 self._break_errors[code] = error.with_traceback(None)
                 return None
