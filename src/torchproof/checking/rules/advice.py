@@ -62,7 +62,7 @@ def has_fullgraph(group: EventGroup) -> bool:
 
     A trace does not record its arguments.
     """
-    wrappers = group.facts.events("wrapper")
+    wrappers = group.facts.wrappers
     return not wrappers or any(
         w.data["arguments"].get("fullgraph") == "True" for w in wrappers
     )
@@ -81,7 +81,7 @@ def setting(group: EventGroup, each: Setting, note: str = "") -> Piece:
 
 def user_files(group: EventGroup) -> Iterator[str]:
     """The user's files around a finding: its place, its callers, what compiled it."""
-    wrappers = group.facts.events("wrapper")
+    wrappers = group.facts.wrappers
     frames: list[Frame | None] = [group.frame, group.first.function]
     frames += [*group.first.frames, *group.first.callers]
     frames += [frame for each in wrappers for frame in each.frames]
@@ -136,7 +136,7 @@ def _is_in_entry(group: EventGroup) -> bool:
     frame = group.frame
     if frame is None or group.place.owner != "user":
         return False
-    wrappers = group.facts.events("wrapper")
+    wrappers = group.facts.wrappers
     codes = [c for w in wrappers for c in (w.function, *w.data["around"])]
     if not wrappers:  # source that has not run
         return group.line.is_entry

@@ -70,6 +70,11 @@ class Facts:
     def events(self, *kinds: str) -> list[Event]:
         return [event for event in self.observation.events if event.kind in kinds]
 
+    @functools.cached_property
+    def wrappers(self) -> list[Event]:
+        """The calls of torch.compile."""
+        return self.events("wrapper")
+
     def first(self, family: type[R], group: EventGroup) -> R | None:
         """The first rule of a family that matches a group."""
         members = (rule for rule in self.rules if isinstance(rule, family))

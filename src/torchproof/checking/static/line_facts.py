@@ -6,7 +6,7 @@ Also finds the settings of the compiler and the marks of sizes that a file has a
 from __future__ import annotations
 
 import ast
-import re
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,7 +16,6 @@ _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _WITH = ast.With | ast.AsyncWith
 _LOOPS = ast.For | ast.AsyncFor | ast.While
 _MARKS = {"mark_dynamic", "maybe_mark_dynamic", "mark_unbacked"}
-_CONFIG = re.compile(r"(?:torch\.)?(?:_dynamo|_inductor|compiler)\.config\b|\bconfig\b")
 
 
 @dataclass(frozen=True)
@@ -177,24 +176,34 @@ def sets(file: str, name: str, value: str) -> bool:
     Also by `config.patch(NAME=value)`, and by `config.NAME.add(value)`.
     """
     short = name.rpartition(".config.")[2] or name
-    for node in ast.walk(tree_of(file)):
-        if isinstance(node, ast.Assign):
-            targets = [ast.unparse(t) for t in node.targets]
-            named = any(t.endswith(f"config.{short}") for t in targets)
-            if named and ast.unparse(node.value) == value:
-                return True
-        if isinstance(node, ast.Call) and (_CONFIG.search(ast.unparse(node.func))):
-            called = ast.unparse(node.func)
-            given = [k.value for k in node.keywords if k.arg == short]
-            if called.endswith(f"config.{short}.add"):
-                given = node.args
-            elif called.endswith(".patch") and len(node.args) == 2:
-                is_name = isinstance(node.args[0], ast.Constant)
-                same = is_name and node.args[0].value == short  # type: ignore[attr-defined]
-                given = [*given, node.args[1]] if same else given
-            if any(ast.unparse(each) == value for each in given):
-                return True
-    return False
+    return (short, value) in _settings_in(tree_of(file))
+
+
+@functools.lru_cache(maxsize=256)
+def _settings_in(tree: ast.Module) -> frozenset[tuple[str, str]]:
+    """The settings of a file, by their names behind `config.`, and their values."""
+    return frozenset(
+        (name, ast.unparse(value))
+        for node in ast.walk(tree)
+        for name, value in _set_by(node)
+    )
+
+
+def _set_by(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Attribute) and "config." in ast.unparse(target):
+                yield ast.unparse(target).rpartition("config.")[2], node.value
+    called = node.func if isinstance(node, ast.Call) else None
+    if not isinstance(node, ast.Call) or not isinstance(called, ast.Attribute):
+        return
+    if called.attr == "patch":
+        yield from ((k.arg, k.value) for k in node.keywords if k.arg)
+        if len(node.args) == 2 and isinstance(node.args[0], ast.Constant):
+            yield str(node.args[0].value), node.args[1]
+    if called.attr == "add" and "config." in ast.unparse(called.value):
+        name = ast.unparse(called.value).rpartition("config.")[2]
+        yield from ((name, each) for each in node.args)
 
 
 @dataclass(frozen=True)
@@ -209,11 +218,22 @@ class WrittenMark:
     dimensions: tuple[int, ...]
 
 
-def marks_in(file: str) -> Iterator[WrittenMark]:
+def marks_in(file: str) -> tuple[WrittenMark, ...]:
     """The calls of a file that mark sizes, from the first line to the last."""
-    calls = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.Call)]
-    for node in sorted(calls, key=lambda call: call.lineno):
-        how = ast.unparse(node.func).rpartition(".")[2]
+    return _marks_in(tree_of(file), file)
+
+
+@functools.lru_cache(maxsize=256)
+def _marks_in(tree: ast.Module, file: str) -> tuple[WrittenMark, ...]:
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return tuple(_marks(sorted(calls, key=lambda call: call.lineno), file))
+
+
+def _marks(calls: list[ast.Call], file: str) -> Iterator[WrittenMark]:
+    for node in calls:
+        called = node.func
+        how = called.attr if isinstance(called, ast.Attribute) else ""
+        how = called.id if isinstance(called, ast.Name) else how
         if how in _MARKS and node.args:
             index = node.args[1] if len(node.args) > 1 else None
             index = next((k.value for k in node.keywords if k.arg == "index"), index)
