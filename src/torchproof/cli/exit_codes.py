@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from torchproof.cli import output
-from torchproof.records import SEVERITIES, CauseTree, Run
+from torchproof.records import SEVERITIES, CauseTree, Finding, Run
 
 if TYPE_CHECKING:
     from torchproof.api import Comparison
@@ -27,12 +27,18 @@ def check_code(run: Run, options: argparse.Namespace) -> int:
 
 def incomplete_code(run: Run) -> int:
     """2 if a part failed for a reason that no finding tells."""
-    if any(f.kind == "compile_error" and f.status == "open" for f in run.findings):
+    if any(_tells_error(f) for f in run.findings if f.status == "open"):
         return 0
     broken = [name for name, part in run.parts.items() if part.status == "failed"]
     for name in broken:
         output.note(f"torchproof: error: part {name} failed: {run.parts[name].why}")
     return 2 if broken else 0
+
+
+def _tells_error(finding: Finding) -> bool:
+    """Whether a finding is about an error of a call that eager completes."""
+    kinds = {"compile_error", "cudagraph_lifetime"}
+    return finding.kind in kinds or finding.code == "NM407"
 
 
 def failed_code(run: Run, options: argparse.Namespace) -> int | None:
