@@ -110,12 +110,12 @@ def linked(
     becomes their evidence.
     """
     every = list(findings)
-    usable = {f.identity for f in every if f.status == "open" and not f.is_suspicion}
+    usable = {f.identity: f for f in every if _is_linked(f)}
     # Without one of its causes among them, the finding would not disappear.
     links = {
         identity: explanation
         for identity, explanation in known.items()
-        if identity in usable and usable.issuperset(explanation.causes)
+        if identity in usable and usable.keys() >= set(explanation.causes)
     }
     merged = {identity for identity, each in links.items() if each.merges}
     links = {
@@ -124,24 +124,28 @@ def linked(
     }
     below: dict[str, list[str]] = {}
     evidence: dict[str, list[str]] = {}
-    for finding in every:
-        explanation = links.get(finding.identity)
-        for cause in explanation.causes if explanation else ():
-            if finding.identity in merged:
-                said = f"{finding.message} ({finding.code})"
+    for identity, explanation in links.items():
+        for cause in explanation.causes:
+            if identity in merged:
+                said = f"{usable[identity].message} ({usable[identity].code})"
                 evidence.setdefault(cause, []).append(said)
             else:
-                below.setdefault(cause, []).append(finding.identity)
-    kept = [f for f in every if f.identity not in merged]
+                below.setdefault(cause, []).append(identity)
     kept = [
         replace(
             f,
             stops=(stops or {}).get(f.identity, ()),
             evidence=(*f.evidence, *evidence.get(f.identity, ())),
         )
-        for f in kept
+        for f in every
+        if not (_is_linked(f) and f.identity in merged)
     ]
     return ranked(_with_links(f, links.get(f.identity), below) for f in kept)
+
+
+def _is_linked(finding: Finding) -> bool:
+    """Whether a finding can be a cause or a consequence."""
+    return finding.status == "open" and not finding.is_suspicion
 
 
 def _not_merged(causes: Iterable[str], links: Explanations) -> tuple[str, ...]:
@@ -158,7 +162,7 @@ def _not_merged(causes: Iterable[str], links: Explanations) -> tuple[str, ...]:
 def _with_links(
     finding: Finding, explanation: Explanation | None, below: dict[str, list[str]]
 ) -> Finding:
-    if finding.status != "open" or finding.is_suspicion:
+    if not _is_linked(finding):
         return finding
     return replace(
         finding,
