@@ -242,7 +242,7 @@ class Agreement:
         except StoreLost as error:
             return Notice(self._group.rank, WHOLE, NO_STORE, str(error))
         assert decision is None or isinstance(decision, Notice)
-        if decision is None:
+        if decision is None and self.alone is None:
             self._say_that_it_is_used(ballot.subject, ballot.voters)
         return decision
 
@@ -260,9 +260,8 @@ class Agreement:
                 messages.use(subject)
             except StoreLost as error:
                 self._lose(f"the store failed: {error}")
-                self._go_eager(
-                    Notice(self._group.rank, WHOLE, NO_STORE, f"{self.lost}")
-                )
+                if self.lost is not None:  # else there are no other ranks any more
+                    self._go_eager(Notice(self._group.rank, WHOLE, NO_STORE, self.lost))
 
         self._start(say)
 

@@ -279,7 +279,7 @@ class CompiledForward(MethodReplacement):
             until=time.monotonic() + self.options.deadline_s,
             by_all=True,
         )
-        if objection is not None:
+        if objection is not None and self.strategy != "eager":  # in doubt, it is
             item = Fallback(agreement.KIND, agreement.WHOLE, str(objection))
             self.go_eager(item)
 
