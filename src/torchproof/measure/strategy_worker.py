@@ -172,7 +172,8 @@ class StrategyWorker:
 
         def make() -> tuple[Loaded, Loaded]:
             first = self._build({})
-            return first, dataclasses.replace(first, calls=self._build(shape).calls)
+            other = calls.fresh(dataclasses.replace(self.run, shape=shape))
+            return first, dataclasses.replace(first, calls=other.calls)
 
         def run(pair: tuple[Loaded, Loaded], *, restores: bool = False) -> Any:
             fn = self.peers.eager(pair[0], self.run)
@@ -189,8 +190,13 @@ class StrategyWorker:
 
         import torch
 
-        with torch.compiler.set_stance("force_eager"):
-            restored = run(make(), restores=True)
+        try:
+            with torch.compiler.set_stance("force_eager"):
+                restored = run(make(), restores=True)
+        except Exception as error:  # of a tensor type that cannot be copied
+            why = f"its state cannot be restored: {one_line(repr(error), 200)}"
+            found = numerics.reference(make, run, no_float64=no_float64)
+            return dataclasses.replace(found, unrepeatable=why), False
         found = numerics.reference(make, run, earlier=restored, no_float64=no_float64)
         if found.unrepeatable and not self.references[0].unrepeatable:
             why = "outputs depend on earlier passes, by state that is no tensor's value"

@@ -74,12 +74,18 @@ class SavedValues:
         changed = [
             (tensor, values)
             for tensor, values in self._saved
-            if not torch.equal(tensor.detach(), values)
+            if not torch.equal(_comparable(tensor.detach()), _comparable(values))
         ]
         with torch.no_grad():
             for tensor, values in changed:
                 tensor.detach().copy_(values)
         return bool(changed)
+
+
+def _comparable(values: torch.Tensor) -> torch.Tensor:
+    """Float8 has no comparison."""
+    bits = values.is_floating_point() and values.itemsize == 1
+    return values.view(torch.uint8) if bits else values
 
 
 def _with_gradients(root: Any) -> Iterator[torch.Tensor]:
