@@ -130,7 +130,7 @@ def test_a_reader_that_fails_costs_the_run_nothing(
     monkeypatch.setattr(source_reading, "read_beside_run", fails)
     run = check(model())
     static = run.parts["static"]
-    assert (static.status, static.why) == ("failed", "RecursionError: deep")
+    assert static.status == "failed" and static.why.startswith("RecursionError: deep")
     assert at(run, "shown") and run.ending == "finished"
 
 

@@ -33,7 +33,7 @@ FLAGS = {
     | {"--device", "--size", "--timeout", "--strategies", "--modes", "--latency"}
     | {"--guards", "--ablate", "--backends", "--dtype", "--batch", "--sequence"}
     | {"--seconds", "--repeats", "--profile", "--baseline", "--ranks", "--wrap"}
-    | {"--effort", "--trace"}
+    | {"--effort", "--trace", "--steps-only"}
     | OUTPUT,
     "loadtest": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
     | {"--device", "--size", "--timeout", "--strategies", "--rate", "--arrivals"}
@@ -91,7 +91,7 @@ PUBLIC += [
 RUN_FIELDS = ["schema", "id", "target", "strategy", "environment", "counts"]
 RUN_FIELDS += ["findings", "measurements", "parts", "configuration", "baseline"]
 RUN_FIELDS += ["options", "tuning", "fixes", "fixing", "load_test", "ranks"]
-RUN_FIELDS += ["verb", "command", "started", "ending", "exit_code", "error"]
+RUN_FIELDS += ["verb", "command", "started", "ending", "exit_code", "error", "calls"]
 COUNT_FIELDS = ["calls", "compiled_calls", "graphs", "graph_breaks"]
 COUNT_FIELDS += ["skipped_frames", "recompiles", "cudagraph_skips"]
 COUNT_FIELDS += ["cudagraph_recordings", "cudagraph_replays", "cudagraph_pool_bytes"]
@@ -101,7 +101,7 @@ FINDING_FIELDS += ["file", "line", "function", "owner", "origin", "count", "step
 FINDING_FIELDS += ["cost_us", "status", "evidence", "column", "end_column", "source"]
 FINDING_FIELDS += ["context", "context_from", "suspects", "marks", "identity"]
 FINDING_FIELDS += ["cause_of", "consequences", "because", "certainty", "gain"]
-FINDING_FIELDS += ["ranks", "step", "waited_s"]
+FINDING_FIELDS += ["ranks", "step", "waited_s", "key", "stops"]
 PARTS = ["static", "breaks", "baseline", "batch", "sequence", "latency"]
 PARTS += ["guards", "lifetimes"]
 

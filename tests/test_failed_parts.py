@@ -15,6 +15,7 @@ from check_runs import ITEM
 from torchproof.checking import suspicions
 from torchproof.checking.measured_parts import PartsMeasurer
 from torchproof.cli import exit_codes, flags, main
+from torchproof.records.raised_error import RaisedError
 from torchproof.records.run import Finding, Part, Run
 from torchproof.report import render, terminal
 from torchproof.targets.options import Options
@@ -134,23 +135,20 @@ def test_every_format_shows_a_crash_of_reading(
 
 
 @pytest.mark.parametrize(
-    ("error", "raised"),
+    ("raised", "expected"),
     [
-        ("torch._inductor.exc.InductorError: X: no", ("InductorError", "X: no")),
-        ("/a/b.py:12: ValueError: wrong", ("ValueError", "wrong")),
-        ("torch.OutOfMemoryError: CUDA out of memory", None),
-        ("was killed by SIGSEGV", None),
-        ("no answer within 30 s (--timeout)", None),
+        (RaisedError("InductorError", "X: no", "frame"), ["InductorError"]),
+        (RaisedError("ValueError", "wrong", None), ["ValueError"]),
+        (RaisedError("OutOfMemoryError", "CUDA out of memory", None), []),
+        (None, []),  # it was killed, or gave no answer in time
     ],
 )
 def test_errors_of_compiled_code_are_events(
-    error: str, raised: tuple[str, str] | None
+    raised: RaisedError | None, expected: list[str]
 ) -> None:
     measurer = PartsMeasurer(parse("workload:gpt"), Options(), print)
-    failure = measurer._failed("full", error)
-    assert str(failure) == f"full: {error}"
-    told = [(e.data["error"], e.data["message"]) for e in measurer.collected.events]
-    assert told == ([raised] if raised else [])
+    measurer._add_error(raised)
+    assert [e.data["error"] for e in measurer.collected.events] == expected
 
 
 def check(program: str, folder: Path, *flags: str) -> tuple[int, dict[str, Any]]:

@@ -22,7 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "torchproof"
 
 # Rooms whose installed packages are limited to these.
-INSTALLED = {"records": {"numpy"}, "process": {"psutil"}, "torch_private": {"torch"}}
+INSTALLED = {
+    "records": {"numpy"},
+    "process": {"psutil"},
+    "torch_private": {"numpy", "torch"},
+}
 
 FUNCTION_LINES = 50
 POSITIONAL_PARAMETERS = 4

@@ -45,6 +45,6 @@ def test_five_processes_need_no_constant(tmp_path: Path) -> None:
 def test_few_processes_take_the_variation_from_the_run(tmp_path: Path) -> None:
     two = rows("right", tmp_path, "--repeats", "2")
     assert {row["interval_over"] for row in two} == {"rounds"}
-    assert len({row["luck"] for row in two}) == 1 and 0 < two[0]["luck"] < 0.2
+    assert len({row["luck"] for row in two}) == 1 and two[0]["luck"] > 0
     one = rows("right", tmp_path, "--repeats", "1")
     assert {(row["processes"], row["luck"]) for row in one} == {(1, 0.0)}

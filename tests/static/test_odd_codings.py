@@ -82,8 +82,8 @@ def test_a_defect_of_reading_ends_no_folder(
 
     monkeypatch.setattr(suspicions.Program, "roots", broken)
     read = suspicions.read([tmp_path])
-    (problem,) = read.problems
-    assert len(read.suspicions) == 1 and str(tmp_path / "a.py") in problem
+    (crash,) = read.crashes
+    assert len(read.suspicions) == 1 and str(tmp_path / "a.py") in crash
 
 
 def test_lines_of_what_cannot_be_read_are_none(tmp_path: Path) -> None:

@@ -102,14 +102,6 @@ def read_and_join(
     return JoinedSource(joined, reading)
 
 
-def files_of(target: Target) -> list[Path]:
-    """The user's files that a target consists of, found without running it."""
-    if target.kind == "source":
-        return list(suspicions.files_in(Path(target.where)))
-    file = own_file(target)
-    return [] if file is None else with_imports([file])
-
-
 def read_target(target: Target, progress: Progress) -> Reading:
     """Reads the target's source, treating every `forward` in it as compiled.
 
@@ -227,11 +219,12 @@ def is_reached(finding: Finding, observation: Observation) -> bool:
         return True
     if finding.kind not in _TRACED or finding.owner != "user":
         return True
-    path = absolute(file)
+    path, is_cell = absolute(file), cells.name_in(file) is not None
     names = {
         blame.plain_name(name)
         for each, functions in traced.items()
-        if absolute(each) == path
+        # A cell that is edited and run again is a new cell.
+        if absolute(each) == path or (is_cell and cells.name_in(each) is not None)
         for name in functions
     }
     if finding.function in names:

@@ -33,7 +33,7 @@ def progress(options: argparse.Namespace) -> Iterator[LiveTable]:
         yield display
 
 
-def run_of(verb: Callable[..., Run], *arguments: Any, **keywords: Any) -> Run:
+def run_of(verb: Callable[..., Run], /, *arguments: Any, **keywords: Any) -> Run:
     """The run of a verb; after Ctrl-C, what exists, whose exit code is 130."""
     from torchproof import api
 

@@ -350,15 +350,7 @@ class Engine:
         except (Exception, interruptible_thread.Interrupted) as error:
             if interruptible_thread.process_is_exiting.is_set():
                 raise  # nobody is left to report to
-            if isinstance(backend.root_cause(error), backend.Rejected):
-                return None
-            if self._is_break(error):
-                self._break_errors[code] = error.with_traceback(None)
-                return None
-            if self._try_later(code, error):
-                return None
-            failed = backend.failure(self.name_of(code), error, job)
-            self._refuse(code, self._for_the_frame(failed, job), call)
+            self._preparation_failed(code, error, job)
             return None
         finally:
             self.telemetry.add_compile_time(job.seconds)
@@ -375,6 +367,18 @@ class Engine:
         job.preparation_s = job.seconds
         self._unused[code] += 1
         return Prepared(answer, job)
+
+    def _preparation_failed(
+        self, code: CodeType, error: BaseException, job: compile_job.Job
+    ) -> None:
+        """Keeps what the next call has to know of an error in the background."""
+        if isinstance(backend.root_cause(error), backend.Rejected):
+            return
+        if self._is_break(error):
+            self._break_errors[code] = error.with_traceback(None)
+        elif not self._try_later(code, error):
+            failed = backend.failure(self.name_of(code), error, job)
+            self._refuse(code, self._for_the_frame(failed, job), job.call)
 
     def _compile_once(
         self,
@@ -431,19 +435,7 @@ class Engine:
                 return self._eager_meanwhile(conversion, state)
             if self._is_break(error):
                 raise self._as_raised(code, error) from error.__cause__
-            if self._try_later(code, error):
-                self._unused[code] -= prepared is not None
-                self.telemetry.ran_eager("compiling")
-                return frames.eager_once(inner=False)
-            if isinstance(backend.root_cause(error), backend.Rejected):
-                self._rejected[code] = self.telemetry.call
-                self.telemetry.ran_eager("fallback")  # if it does not raise
-                return frames.eager_once(inner=False)
-            failed = self._for_the_frame(backend.failure(name, error, job), job)
-            self._refuse(code, failed, self.telemetry.call)
-            # What it calls may be compiled from the next call on: if the model itself
-            # raises in this one, that would be in vain.
-            return frames.eager_once(inner=failed.kind == "unsupported")
+            return self._eager_after(code, error, job, prepared)
         finally:
             self.telemetry.add_compile_time(job.seconds)
         self.telemetry.broke_at(job.breaks)
@@ -460,6 +452,29 @@ class Engine:
         elif code in self._names and not job.failed:
             self.telemetry.note(self._why_no_graph(code, job))
         return self._accept(code, answer, job, cause=cause)
+
+    def _eager_after(
+        self,
+        code: CodeType,
+        error: BaseException,
+        job: compile_job.Job,
+        prepared: compile_job.Job | None,
+    ) -> Any:
+        """Runs eager after a compilation that failed, and records why."""
+        if self._try_later(code, error):
+            self._unused[code] -= prepared is not None
+            self.telemetry.ran_eager("compiling")
+            return frames.eager_once(inner=False)
+        if isinstance(backend.root_cause(error), backend.Rejected):
+            self._rejected[code] = self.telemetry.call
+            self.telemetry.ran_eager("fallback")  # if it does not raise
+            return frames.eager_once(inner=False)
+        failed = backend.failure(self.name_of(code), error, job)
+        failed = self._for_the_frame(failed, job)
+        self._refuse(code, failed, self.telemetry.call)
+        # What it calls may be compiled from the next call on: if the model itself
+        # raises in this one, that would be in vain.
+        return frames.eager_once(inner=failed.kind == "unsupported")
 
     def _job(self, until: float, prepared: compile_job.Job | None) -> compile_job.Job:
         job = compile_job.Job(

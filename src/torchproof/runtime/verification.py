@@ -132,10 +132,7 @@ def verified(
     try:
         actual = run.of_compiled(compiled, state, notes)
     finally:
-        try:
-            not_restored = state.restore()
-        except Exception as error:  # an unknown kind of tensor
-            not_restored = (_named(error),)
+        not_restored = _not_restored(state)
     try:
         answer, expected, drawn = run.of_eager(eager, state)
     except torch.OutOfMemoryError:
@@ -152,6 +149,14 @@ def verified(
     state.restore()
     why = "there is not enough memory for a comparison"
     return eager(*args, **kwargs), Verification("not compared", why=why)
+
+
+def _not_restored(state: SavedState) -> tuple[str, ...]:
+    """Restores the state before the call; names what could not be restored."""
+    try:
+        return state.restore()
+    except Exception as error:  # an unknown kind of tensor
+        return (_named(error),)
 
 
 class CallVerifier:
