@@ -150,7 +150,20 @@ def _opt_einsum(own: dict[str, Any], inner: dict[str, Any]) -> Hashable:
 
 
 def _sdp_priority_order() -> Hashable:
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+        _choose_sdp_order()
     return tuple(torch._C._get_sdp_priority_order())
+
+
+@functools.cache
+def _choose_sdp_order() -> None:
+    """Lets torch choose the order for this GPU, as the first attention would.
+
+    Otherwise the order changes during the first call, and the second one is recorded
+    again. An order that a program has set stays.
+    """
+    example = torch.empty(1, 1, 8, 8, device="cuda", dtype=torch.float16)
+    torch._fused_sdp_choice(example, example, example)
 
 
 def _flushes_denormals() -> bool:
