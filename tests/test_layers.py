@@ -41,7 +41,7 @@ PAGES = (
     " rule show step timelines tune"
 )
 REFERENCE = """
-compat coverage first-seconds fixes graph-coverage limitations load-tests precision
+compat first-seconds fixes graph-coverage limitations load-tests precision
 recipes reliability results rules security workloads zoo
 """
 DOCS = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}

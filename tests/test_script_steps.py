@@ -132,7 +132,7 @@ class Told:
 
     def __init__(self) -> None:
         self.begun = self.changed = 0
-        self.steps = StepDetector(self._begins, self._changes, lambda: None)
+        self.steps = StepDetector(self._begins, self._changes)
 
     def _begins(self) -> None:
         self.begun += 1

@@ -4,7 +4,7 @@
 
 Without arguments it also runs the commands whose output documents show. With the paths
 of documents, it only writes these again, from code and the results that are kept.
-docs/reference/rules.md, docs/reference/coverage.md, docs/llms.txt and
+docs/reference/rules.md, docs/llms.txt and
 docs/man/torchproof.1 are generated whole. In the other documents the text between
 `<!-- begin NAME -->` and `<!-- end NAME -->` is replaced.
 """
@@ -26,7 +26,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import compat_page
-import coverage_page
 import first_seconds_page
 import fixes_page
 import fp8_tables
@@ -350,7 +349,6 @@ def documents(captured: Captured | None = None) -> dict[Path, str]:
     """Each document with current parts; `captured` are those that need a run."""
     texts = {ROOT / name: _with_tables(name, made) for name, made in parts().items()}
     texts[ROOT / "docs/reference/rules.md"] = rules_page()
-    texts[ROOT / "docs/reference/coverage.md"] = coverage_page.page()
     texts[ROOT / "docs/man/torchproof.1"] = man_page.page()
     texts[ROOT / "docs/llms.txt"] = llms_page.page()
     for (name, part), body in (captured or {}).items():

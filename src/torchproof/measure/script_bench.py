@@ -19,7 +19,7 @@ from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import NO_REMOTE_CACHES
 from torchproof.observe import timeline
 from torchproof.process import Conditions, Entry, Followed, follow
-from torchproof.records import Measurement, Record, UserError, one_line
+from torchproof.records import Measurement, Record, one_line
 from torchproof.targets import Job, Target, factory_targets
 
 NOT_COMPARED = (
@@ -53,7 +53,7 @@ def measure(plan: Plan, progress: Progress) -> MeasureResult:
         stream = follow(
             "torchproof.measure.script_bench_worker",
             json.dumps(ScriptJob(run, plan.seconds).to_json()),
-            _ProgressReporter(progress, plan.target.text),
+            _ProgressReporter(progress),
             conditions,
         )
         timeline.process_ended(stream.pid)
@@ -69,23 +69,12 @@ def measure(plan: Plan, progress: Progress) -> MeasureResult:
 
 
 class _ProgressReporter:
-    """Reports the progress of the script from the entries of its stream.
+    """Reports the progress of the script from the entries of its stream."""
 
-    Raises `UserError` as soon as it is certain that the script makes too few steps.
-    """
-
-    def __init__(self, progress: Progress, script: str) -> None:
+    def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._script = script
 
     def __call__(self, entry: Entry, seconds: float) -> None:
-        if entry["kind"] == "planned" and entry["steps"] < entry["needed"]:
-            raise UserError(
-                f"{self._script} makes at most {entry['steps']} steps, and bench needs"
-                f" {entry['needed']} or more: some to compile and warm up, the rest in"
-                " turn compiled and eager; let it run longer with its own arguments,"
-                f" torchproof bench {self._script} -- ARGUMENTS"
-            )
         if entry["kind"] == "steps":
             self._progress(f"{entry['doing']}, step {entry['seen']}, {seconds:.0f} s")
         if entry["kind"] == "measured":

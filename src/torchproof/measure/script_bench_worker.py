@@ -22,7 +22,6 @@ from typing import Any
 
 from torchproof.measure import profiling
 from torchproof.measure.compile_stats import CompileStats
-from torchproof.measure.planned_steps import planned_steps
 from torchproof.measure.script_bench import ScriptJob
 from torchproof.observe import StepDetector, timeline
 from torchproof.process import Stream, hold
@@ -37,8 +36,6 @@ _REPORT_S = 0.25
 _LEAST_WARMUP, _WARMUP_MS = 6, 150.0  # required by `stats.steady`
 _LEAST_LENGTH = 3  # steps of a round
 _LEAST_TIMED = 3  # steps without compilation before the rounds
-# The one that compiles, the shortest warm-up, and the shortest rounds.
-FEWEST_STEPS = 1 + _LEAST_TIMED + len(STRATEGIES) * FEWEST_ROUNDS * _LEAST_LENGTH
 
 
 def main(arguments: list[str]) -> int:
@@ -59,7 +56,7 @@ class ScriptSampler:
     def __init__(self, stream: Stream, job: ScriptJob) -> None:
         self.stream = stream
         self.job = job
-        self.steps = StepDetector(self._step_begins, self._start_over, self._plan)
+        self.steps = StepDetector(self._step_begins, self._start_over)
         self.compile_stats = CompileStats()
         self.imports_s: float | None = None
         self.seen = 0  # steps that began
@@ -93,8 +90,6 @@ class ScriptSampler:
         if _capturing():
             return
         self.seen += 1
-        if self.seen == 1:
-            self._plan()
         if self.rounds is None:
             self._warm_up()
         elif self.rounds.step_begins():
@@ -104,12 +99,6 @@ class ScriptSampler:
             self.steps.detach()
             self._write_compiled()
             self.stream.write("measured", steps=self.seen)
-
-    def _plan(self) -> None:
-        """Writes how many steps the script can make, if its source shows that."""
-        planned = planned_steps(sys._getframe(1))
-        if planned is not None:
-            self.stream.write("planned", steps=planned, needed=FEWEST_STEPS)
 
     # -- warm-up -------------------------------------------------------------------
 

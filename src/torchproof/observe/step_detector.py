@@ -24,14 +24,8 @@ _NEW_MARKER = 10  # calls in one step that make another function the marker
 class StepDetector:
     """Calls `begins` at the start of each step, before its first call runs."""
 
-    def __init__(
-        self,
-        begins: Callable[[], None],
-        changed: Callable[[], None],
-        stepped: Callable[[], None],
-    ) -> None:
+    def __init__(self, begins: Callable[[], None], changed: Callable[[], None]) -> None:
         self._begins = begins
-        self._first_step_made = stepped  # called after the first step of an optimizer
         # Called when steps are counted anew: earlier steps are not comparable.
         self._changed = changed
         self.eager = False  # set by the owner while steps run uncompiled
@@ -149,7 +143,6 @@ class StepDetector:
             return
         if self._optimizer is None:
             self._optimizer = id(optimizer)
-            self._first_step_made()
             if self._counts:
                 self._start_over()
         self._stepped |= id(optimizer) == self._optimizer

@@ -32,9 +32,7 @@ class RankObserver(Observer):
     def __init__(self, stream: Stream, *, calls_are_wrapper_calls: bool) -> None:
         super().__init__(stream, calls_are_wrapper_calls=calls_are_wrapper_calls)
         self._steps = 0
-        self._detector = StepDetector(
-            self._step_begins, self._steps_begin_anew, lambda: None
-        )
+        self._detector = StepDetector(self._step_begins, self._steps_begin_anew)
         self._collectives = CollectiveReporter(stream)
         self._wrapped: set[int] = set()
         self._gc_began = 0.0
