@@ -51,7 +51,7 @@ demo: $(INSTALLED)
 	@echo "                 $(CURDIR)/$(DEMO)/tune.html"
 	@echo "Saved runs:      $(BIN)/torchproof show --list"
 
-# mypy has one core for a minute: the tests run beside it instead of after it. Four
+# mypy has one core for a minute: the tests run beside it instead of after it. Three
 # processes on two cores, because each often waits for processes of its own. One thread:
 # more of them would only wait.
 test: export OMP_NUM_THREADS := 1
@@ -68,7 +68,7 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 pytest: $(INSTALLED)
-	$(BIN)/pytest -q -n 4 --dist worksteal -m "not gpu and not slow"
+	$(BIN)/pytest -q -n 3 --dist worksteal -m "not gpu and not slow"
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

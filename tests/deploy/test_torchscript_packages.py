@@ -16,6 +16,8 @@ import torchproof
 from torchproof.packs import Unverified
 from torchproof.runtime.loading.pack_details import PackageDetails
 
+pytestmark = pytest.mark.slow
+
 X = torch.linspace(-1, 1, 40).view(5, 8)
 
 
