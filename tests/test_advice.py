@@ -335,6 +335,8 @@ class Net(Base):
         ("return x + self.n", None),
         ("self.n += 1; return self.lin(x * self.n) * 2", None),
         ("y = x - self.n; return y.view(4)", None),
+        ("p = torch.arange(x.shape[1]) + self.n; return self.lin(p % 8)", None),
+        ("k = self.n + x.shape[1]; return table[k]", "table[k]"),
         ("return table[self.n]", "table[self.n]"),
         ("return x[:, : self.n]", "x[:, :self.n]"),
         ("k = self.n + 1; return table[k]", "table[k]"),

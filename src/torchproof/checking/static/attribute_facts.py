@@ -320,12 +320,17 @@ def _negates(node: ast.AST) -> bool:
 
 def _is_number(node: ast.expr) -> bool:
     """Whether an operand is a plain number, as far as its own text shows."""
-    if isinstance(node, ast.BinOp):
-        return _is_number(node.left) and _is_number(node.right)
-    text = ast.unparse(node)
-    return (
-        isinstance(node, ast.Constant) or ".shape[" in text or text.startswith("len(")
-    )
+    match node:
+        case ast.BinOp(left=left, right=right):
+            return _is_number(left) and _is_number(right)
+        case (
+            ast.Constant()
+            | ast.Subscript(value=ast.Attribute(attr="shape"))
+            | ast.Call(func=ast.Name(id="len"))
+            | ast.Call(func=ast.Attribute(attr="size" | "dim" | "numel"))
+        ):
+            return True
+    return False
 
 
 def _at(around: Sequence[ast.AST]) -> PythonUse:
