@@ -1,0 +1,194 @@
+"""Plants known defects one at a time and shows that the tests find each: `make prove`.
+
+scripts/mutants/*.toml list them, one file for each family of tests:
+
+    [[mutant]]
+    defect = "the strides of an argument are not part of the key"
+    file = "src/torchproof/runtime/..."
+    find = "..."         # occurs exactly once in the file
+    replace = "..."
+    tests = ["tests/cudagraph/test_replays.py::test_strides_are_part_of_the_key"]
+
+The tests run in a copy of the repository: first without a defect, where they have to
+pass, then with each defect, where one of them has to fail.
+
+    python scripts/mutants.py [--only FILE...] [--jobs N] [--out RESULT.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLES = ROOT / "scripts" / "mutants"
+# A defect may make a test wait for ever: that is found, too.
+_TEST_LIMIT_S = 300
+_TESTS_FAILED = 1  # pytest's exit code: tests ran, and one failed
+
+
+class Outcome(StrEnum):
+    CAUGHT = "caught"
+    MISSED = "missed"
+    # The tests do not pass without the defect, or the text to replace is not there.
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One defect: a replacement in one file, and the tests that have to find it."""
+
+    defect: str
+    file: str
+    find: str
+    replace: str
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    family: str
+    defect: str
+    outcome: Outcome
+    why: str
+    seconds: float
+
+
+def load(path: Path) -> list[Mutant]:
+    rows = tomllib.loads(path.read_text())["mutant"]
+    return [Mutant(**{**row, "tests": tuple(row["tests"])}) for row in rows]
+
+
+class Workplace:
+    """A copy of the repository's files, in which one defect at a time is planted."""
+
+    # Python takes compiled code for current if the file's second and size agree: each
+    # write gets a second of its own.
+    _ticks = itertools.count(1)
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        names = subprocess.run(
+            ["git", "ls-files", "-z", "-co", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for name in filter(None, names.split("\0")):
+            if (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, folder / name)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.write_text(text)
+        tick = time.time() + next(self._ticks)
+        os.utime(path, (tick, tick))
+
+    def tests_pass(self, tests: tuple[str, ...]) -> tuple[bool | None, str]:
+        """Whether they pass, None if they could not run; and pytest's last line."""
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.folder / "src"),
+            "OMP_NUM_THREADS": "1",
+        }
+        try:
+            done = subprocess.run(
+                [*command, "-m", "not gpu", *tests],
+                cwd=self.folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=_TEST_LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return False, f"no end within {_TEST_LIMIT_S} s"
+        last = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1:]
+        passed = {0: True, _TESTS_FAILED: False}.get(done.returncode)
+        return passed, "".join(last)
+
+
+def judge(place: Workplace, mutant: Mutant) -> tuple[Outcome, str]:
+    before = (place.folder / mutant.file).read_text()
+    if (count := before.count(mutant.find)) != 1:
+        return Outcome.BROKEN, f"{mutant.file}: the text occurs {count} times"
+    place.write(mutant.file, before.replace(mutant.find, mutant.replace))
+    try:
+        passed, last = place.tests_pass(mutant.tests)
+    finally:
+        place.write(mutant.file, before)
+    if passed is None:
+        return Outcome.BROKEN, last
+    return (Outcome.MISSED if passed else Outcome.CAUGHT), last
+
+
+def run(families: dict[str, list[Mutant]], jobs: int) -> list[Verdict]:
+    """Judges all mutants, the tests without a defect first."""
+    places: queue.SimpleQueue[Workplace] = queue.SimpleQueue()
+    every = sorted(
+        {test for each in families.values() for m in each for test in m.tests}
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(jobs):
+            places.put(Workplace(Path(folder) / str(number)))
+        clean = places.get()
+        passed, last = clean.tests_pass(tuple(every))
+        places.put(clean)
+        if not passed:
+            return [Verdict("all", "none planted", Outcome.BROKEN, last, 0.0)]
+
+        def one(family: str, mutant: Mutant) -> Verdict:
+            place, started = places.get(), time.monotonic()
+            try:
+                outcome, why = judge(place, mutant)
+            finally:
+                places.put(place)
+            seconds = round(time.monotonic() - started, 1)
+            line = f"mutants: {family}: {outcome}: {mutant.defect} ({seconds} s)"
+            print(line, file=sys.stderr, flush=True)
+            return Verdict(family, mutant.defect, outcome, why, seconds)
+
+        pairs = [(name, m) for name, each in families.items() for m in each]
+        with ThreadPoolExecutor(jobs) as pool:
+            return list(pool.map(lambda pair: one(*pair), pairs))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", metavar="FILE", help="these families")
+    parser.add_argument("--jobs", type=int, default=2, help="at the same time")
+    parser.add_argument("--out", type=Path, help="write the verdicts as JSON")
+    options = parser.parse_args()
+    paths = {path.stem: path for path in sorted(TABLES.glob("*.toml"))}
+    if unknown := set(options.only or ()) - set(paths):
+        parser.error(f"no family {min(unknown)!r}: there are {', '.join(paths)}")
+    names = options.only or list(paths)
+    verdicts = run({name: load(paths[name]) for name in names}, options.jobs)
+    if options.out:
+        rows = [asdict(verdict) for verdict in verdicts]
+        options.out.write_text(json.dumps(rows, indent=1) + "\n")
+    bad = [each for each in verdicts if each.outcome is not Outcome.CAUGHT]
+    for each in bad:
+        print(f"mutants: {each.family}: {each.outcome}: {each.defect}: {each.why}")
+    print(f"mutants: {len(verdicts) - len(bad)} of {len(verdicts)} defects found")
+    return int(bool(bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
