@@ -57,29 +57,9 @@ _PYTEST = (
 STEPS = (
     *slow_tests(),
     Step(
-        "overhead",
-        "check --effort quick costs at most 1.3 times a plain run of the same calls",
-        ("benchmarks/overhead.py", "--write"),
-    ),
-    Step(
-        "timeline-cost",
-        "what check --trace adds to the first call of a script",
-        ("benchmarks/timeline_cost.py", "--write"),
-    ),
-    Step(
-        "load-overhead",
-        "recording stalls costs at most 2% of the median latency of requests",
-        ("benchmarks/load_overhead.py", "--write"),
-    ),
-    Step(
         "check-cost",
         "check costs at most 1.3, 4 and 6 times a bare run: quick, normal, full",
         ("benchmarks/check_cost.py", "--again", "--write"),
-    ),
-    Step(
-        "diagnoses",
-        "the fixed workloads have no findings",
-        ("benchmarks/diagnoses.py", "--write"),
     ),
     Step(
         "known-costs",
@@ -119,26 +99,6 @@ STEPS = (
         ("-m", "benchmarks.call_overhead", "--write"),
     ),
     Step(
-        "agreement-overhead",
-        "decisions of several ranks add at most 5 us to a call",
-        ("-m", "benchmarks.agreement_overhead", "--write"),
-    ),
-    Step(
-        "agreement-faults",
-        "when one rank fails, the others go on at most 2 s after the deadline",
-        ("benchmarks/agreement_faults.py", "--write"),
-    ),
-    Step(
-        "observed-rank",
-        "observing a rank costs at most 1.3 times its CPU seconds",
-        ("benchmarks/observed_rank.py", "--write"),
-    ),
-    Step(
-        "stall",
-        "with wait=False no pause is longer than a fifth of the compile time",
-        ("-m", "benchmarks.stall", "--write"),
-    ),
-    Step(
         "limitations",
         "the page on limitations holds for the installed torch",
         ("benchmarks/limitations.py", "--write"),
@@ -153,11 +113,6 @@ STEPS = (
         "check places breaks in scripts that train transformers models where torch's"
         " own logs do",
         ("benchmarks/library_scripts.py", "--write"),
-    ),
-    Step(
-        "repro-packs",
-        "packs of programs that fail in many ways fail with torch alone",
-        ("benchmarks/repro_packs.py", "--write"),
     ),
     Step(
         "fixes",

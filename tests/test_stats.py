@@ -1,7 +1,7 @@
 """The statistics, on recorded timings and on series made to mislead them.
 
 tests/data/series.json holds repeats of four arms that do the same work, recorded on
-two cores that four to eight programs wanted; benchmarks/record_series.py made it. With
+two cores that four to eight programs wanted. With
 three programs a core no step that is longer than the scheduler's slice, 4 ms there,
 runs without interruption: of such steps the series shows what must not be said.
 """

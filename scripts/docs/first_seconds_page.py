@@ -1,6 +1,4 @@
-"""The tables of docs/reference/first-seconds.md: benchmarks/first_seconds.py,
-benchmarks/first_calls.py and benchmarks/start_memory.py.
-"""
+"""The table of docs/reference/first-seconds.md: benchmarks/first_seconds.py."""
 
 from __future__ import annotations
 
@@ -12,7 +10,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import start_memory
 from benchmarks.first_seconds import ARMS, RESULTS
 from torchproof.report import markdown
 
@@ -73,59 +70,4 @@ def _stage(stage: Row) -> str:
     return f"{stage['strategy']} {stage['state']}{begin}"
 
 
-def memory() -> str:
-    """The peak of each arm until it is recorded, and its ratio to reduce-overhead."""
-    if not start_memory.RESULTS.exists():
-        return _NOTHING
-    known = json.loads(start_memory.RESULTS.read_text())
-    rows = [
-        (f"`{name}`", *_peaks(row["arms"]), f"`{row['commit']}`")
-        for name, row in known["rows"].items()
-    ]
-    said = f"{known['device']}, torch {known['torch']}; `{known['command']}`."
-    columns = ("step", *start_memory.ARMS, "commit")
-    return said + "\n\n" + markdown.table(columns, rows)
-
-
-def _peaks(arms: Row) -> list[str]:
-    theirs = arms["reduce-overhead"]["reserved"]
-    cells = []
-    for name in start_memory.ARMS:
-        peak = arms.get(name, {}).get("reserved")
-        cell = f"{peak >> 20} MiB ({_ratio(peak, theirs)}x)" if peak else _NOTHING
-        cells.append(cell)
-    return cells
-
-
-def first_calls() -> str:
-    """The first call of each arm, against reduce-overhead, and its largest parts."""
-    known = json.loads((RESULTS.parent / "first-calls-cuda.json").read_text())
-    rows = []
-    for name, row in known["rows"].items():
-        theirs = _fastest(row["arms"]["reduce-overhead"])["first_s"]
-        for arm, starts in row["arms"].items():
-            start = _fastest(starts)
-            phases = sorted(start["phases"].items(), key=lambda each: -each[1])
-            rows.append(
-                (
-                    f"`{name}`",
-                    arm,
-                    ", ".join(_number(each["first_s"], "s") for each in starts),
-                    f"{_ratio(start['first_s'], theirs)}x",
-                    ", ".join(f"{phase} {s:.1f} s" for phase, s in phases[:4]),
-                )
-            )
-    said = (
-        f"{known['device']}, torch {known['versions']['torch']}, commit"
-        f" {known['commit']}; `{known['command']}`."
-    )
-    columns = ("step", "start", "first calls", "ratio", "largest parts")
-    return said + "\n\n" + markdown.table(columns, rows)
-
-
-def _fastest(starts: list[Row]) -> Row:
-    """The start that waited least for the disk and for other work."""
-    return min(starts, key=lambda each: float(each["first_s"]))
-
-
-TABLES = {"first-seconds": table, "first-calls": first_calls, "start-memory": memory}
+TABLES = {"first-seconds": table}

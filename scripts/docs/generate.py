@@ -28,7 +28,6 @@ sys.path.insert(0, str(ROOT / "tests"))
 import compat_page
 import first_seconds_page
 import fixes_page
-import fp8_tables
 import getting_started
 import graph_coverage_page
 import limitations_page
@@ -38,7 +37,6 @@ import man_page
 import pack_tables
 import precision_tables
 import published_tables
-import rank_tables
 import reliability_tables
 import report_examples
 import results_tables
@@ -155,67 +153,6 @@ def first_check() -> str:
     return done.stdout
 
 
-def overhead_table() -> str:
-    """What observing costs, from the measurements kept under benchmarks/results."""
-    rows = [
-        "| machine | torch | plain run | under `check` | ratio | rounds |",
-        "|---|---|---|---|---|---|",
-    ]
-    for kept in _results("overhead"):
-        seconds, ratio = kept["seconds"], kept["ratio"]
-        spans = [
-            f"{arm['median']:.1f} s ({arm['low']:.1f} to {arm['high']:.1f})"
-            for arm in (seconds["plain"], seconds["torchproof"])
-        ]
-        paired = f"{ratio['low']:.2f} to {ratio['high']:.2f}"
-        machine = f"{kept['machine']['arch']}, {kept['machine']['cores']} cores"
-        rows.append(
-            f"| {machine} | {kept['versions']['torch']} | {spans[0]} | {spans[1]} "
-            f"| {ratio['of_medians']:.2f} ({paired}) | {kept['rounds']} |"
-        )
-    return "\n".join(rows)
-
-
-def load_overhead_table() -> str:
-    """What recording stalls costs a request, from the measurements kept."""
-    rows = [
-        "| machine | torch | p50 plain | p50 with stalls recorded | ratio | pairs"
-        " | 2% limit |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for kept in _results("load-overhead"):
-        p50, ratio = kept["p50_ms"], kept["ratio"]
-        machine = f"{kept['machine']['arch']}, {kept['machine']['cores']} cores"
-        machine += ", real-time priority" if kept["real_time"] else ""
-        rows.append(
-            f"| {machine} | {kept['versions']['torch']} | {p50['plain']:.2f} ms"
-            f" | {p50['observed']:.2f} ms | {ratio['median']:.3f}"
-            f" ({ratio['low']:.3f} to {ratio['high']:.3f}) | {kept['pairs']}"
-            f" | {kept['verdict']} |"
-        )
-    return "\n".join(rows)
-
-
-def timeline_cost_table() -> str:
-    """What timelines add to the first call of a script, from the measurements kept."""
-    rows = [
-        "| machine | torch | first call | CPU seconds | seconds | rounds |",
-        "|---|---|---|---|---|---|",
-    ]
-    for kept in _results("timeline-cost"):
-        machine = f"{kept['machine']['arch']}, {kept['machine']['cores']} cores"
-        for arm, by_clock in kept["ratios"].items():
-            ratios = [
-                f"{each['median']:.2f}x ({each['low']:.2f} to {each['high']:.2f})"
-                for each in (by_clock["cpu_s"], by_clock["wall_s"])
-            ]
-            rows.append(
-                f"| {machine} | {kept['versions']['torch']} | `{arm}`"
-                f" | {ratios[0]} | {ratios[1]} | {kept['rounds']} |"
-            )
-    return "\n".join(rows)
-
-
 def check_cost_table() -> str:
     """What each effort of check takes, next to a bare run of the same calls."""
     rows = [
@@ -248,40 +185,6 @@ def sizes_table() -> str:
     return "\n".join(rows)
 
 
-def diagnoses_table() -> str:
-    """What `check` counted in each original, and in its fixed form."""
-    rows = [
-        "| workload | machine | graphs | breaks | recompiles | high, medium findings |",
-        "|---|---|---|---|---|---|",
-    ]
-    for kept in _results("diagnoses"):
-        for key, fixed in kept.items():
-            name, _, train = key.partition(" ")
-            if name.endswith("-original"):
-                continue
-            original = kept[" ".join(filter(None, [f"{name}-original", train]))]
-            forms = (original, fixed)
-            counts = [
-                " -> ".join(str(form["counts"][what]) for form in forms)
-                for what in ("graphs", "graph_breaks", "recompiles")
-            ]
-            loud = [
-                f"{s.get('high', 0)}, {s.get('medium', 0)}"
-                for s in (form["severities"] for form in forms)
-            ]
-            label = f"`{name}`{', training' if train else ''}"
-            cells = [label, _machine(fixed), *counts, " -> ".join(loud)]
-            rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
-def _machine(row: dict[str, Any]) -> str:
-    """Where a row was measured, and at which size; a failure has neither."""
-    if "failure" in row:
-        return "-"
-    return f"{row['device']}, torch {row['torch']}, {row['size']}"
-
-
 def _results(name: str) -> Iterator[Any]:
     for path in sorted((ROOT / "benchmarks" / "results").glob(f"{name}-*.json")):
         yield json.loads(path.read_text())
@@ -310,19 +213,14 @@ def parts() -> dict[str, Tables]:
         "docs/architecture.md": {
             "packages": package_table,
             "imports": import_table,
-            "overhead": overhead_table,
-            "load-overhead": load_overhead_table,
             "check-cost": check_cost_table,
         },
         "docs/bench.md": {"bench": bench_output},
-        "docs/decide.md": {**published_tables.DECIDE, **rank_tables.ORDERS},
+        "docs/decide.md": published_tables.DECIDE,
         "docs/getting-started.md": getting_started.TABLES,
         "docs/load.md": {"warm-starts": pack_tables.starts},
         "docs/loadtest.md": {"loadtest": report_examples.load_test},
-        "docs/pack.md": {"repro-packs": pack_tables.repros},
-        "docs/ranks.md": rank_tables.TABLES,
         "docs/show.md": report_examples.TABLES,
-        "docs/timelines.md": {"timeline-cost": timeline_cost_table},
         "docs/tune.md": {"tune": tune_output},
         "docs/reference/compat.md": compat_page.TABLES,
         "docs/reference/fixes.md": fixes_page.TABLES,
@@ -336,11 +234,7 @@ def parts() -> dict[str, Tables]:
             **published_tables.RESULTS,
             **results_tables.TABLES,
         },
-        "docs/reference/workloads.md": {
-            "sizes": sizes_table,
-            "diagnoses": diagnoses_table,
-            **fp8_tables.TABLES,
-        },
+        "docs/reference/workloads.md": {"sizes": sizes_table},
         "docs/reference/zoo.md": zoo_page.TABLES,
     }
 

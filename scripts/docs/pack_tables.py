@@ -1,58 +1,15 @@
-"""The tables of docs/pack.md and docs/load.md, read from benchmarks/results."""
+"""The table of docs/load.md, read from benchmarks/results."""
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from torchproof.report import markdown
 
 KEPT = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
-_COLUMNS = (
-    "program",
-    "failure",
-    "form",
-    "reduced",
-    "output with torch alone",
-)
-_LONGEST = 110
-
-
-def repros() -> str:
-    """A row for each failing program that is packed."""
-    kept = json.loads((KEPT / "repro-packs-cpu.json").read_text())
-    packs = kept["packs"]
-    same = sum(pack["same"] for pack in packs)
-    machine = kept["machine"]
-    said = (
-        f"{same} of {len(packs)} packs fail as stated with torch alone"
-        f" (torch {kept['torch']}, CPU, {machine['arch']}, {machine['cores']} cores)."
-    )
-    return f"{said}\n\n{markdown.table(_COLUMNS, _rows(packs))}"
-
-
-def _rows(packs: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    for pack in packs:
-        size = pack["size"]
-        change = f"{size['first']} to {size['last']} {size['unit']}" if size else "-"
-        flag = " with `--minify`" if pack["minified"] else ""
-        yield (
-            f"{pack['about']}{flag}",
-            pack["kind"],
-            pack["form"] or "-",
-            change if size and size["first"] != size["last"] else "-",
-            f"`{_short(pack['verdict'])}`" if pack["same"] else "**not packed**",
-        )
-
-
-def _short(verdict: str) -> str:
-    told = verdict.removeprefix("FAILS AS STATED: ").replace("`", "'")
-    return told if len(told) <= _LONGEST else f"{told[:_LONGEST]}..."
-
-
 _STARTS: tuple[str, ...] = ("target", "device", "cold", "from the pack", "share")
 _STARTS += ("imports", "share without imports", "graphs hit")
 

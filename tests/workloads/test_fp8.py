@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks import fp8 as benchmark
 from torchproof.measure import operation_count
 from torchproof.records import UserError
 from torchproof.targets import calls
@@ -236,22 +233,3 @@ def test_compiled_code_gives_the_logits_of_eager(regional: bool) -> None:
         ours = torch.compile(model, fullgraph=True)(IDS)
     # Other roundings before an input is quantised can move it to the next FP8 number.
     assert relative_error(ours, right) < 0.01
-
-
-# -- the benchmark ---------------------------------------------------------------------
-
-
-def test_the_benchmark_continues_where_it_stopped() -> None:
-    rows = {"40b-fp8": {"eager": {"step_ms": 1.0}, "regional": {"failure": "memory"}}}
-    options = argparse.Namespace(rows=["40b-fp8", "small-fp8"], arms="eager,regional")
-    left = [("40b-fp8", "regional"), ("small-fp8", "eager")]
-    assert benchmark.missing(rows, options) == left
-    assert benchmark.missing(rows, options, again=True)[0] == ("40b-fp8", "eager")
-
-
-def test_the_first_row_of_a_size_is_the_reference_of_the_others(tmp_path: Path) -> None:
-    logits, file = torch.randn(4, 8), tmp_path / "40b.pt"
-    assert benchmark.error_of(logits, "40b-fp8", "eager", file) is None
-    assert benchmark.error_of(logits, "40b-bf16", "eager", file) is None
-    error = benchmark.error_of(logits * 1.1, "40b-fp8", "eager", file)
-    assert error == pytest.approx(0.1)
