@@ -1,4 +1,4 @@
-"""Padding: what is named is padded and cut, and nothing else."""
+"""Padding: calls are padded to a bucket, and outputs cut to the size of the call."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import torchproof
 from torchproof.records.run import UserError
 from torchproof.runtime.cudagraph.graph_status import Stopped
 from torchproof.runtime.cudagraph.padding import Pad, Padding, cut_to, shapes_of
@@ -38,11 +39,119 @@ class Decoder(nn.Module):
         return {"logits": logits, "loss": loss}
 
 
-class Pooling(nn.Module):
-    """The mean over a dimension depends on how much there is of it."""
+# -- graphed steps -------------------------------------------------------------------
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x.mean(1)
+
+class Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.embed(ids))
+
+
+class PooledTagger(Tagger):
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids).mean(dim=1)
+
+
+PAD = {"ids": ("batch", "length")}
+
+
+@pytest.mark.parametrize("unpad", [{"": ("batch", "length")}, None])
+def test_a_few_recordings_serve_many_sizes(unpad: dict[str, object] | None) -> None:
+    model = Tagger().eval()
+    graphed = torchproof.graph(model, pad=PAD, unpad=unpad, buckets=[(4, 8), (4, 16)])
+    for batch, length in [(3, 5), (4, 8), (1, 11), (3, 5), (2, 7), (4, 16)]:
+        ids = torch.randint(50, (batch, length))
+        answer = graphed(ids)
+        assert answer.shape == (batch, length, 3)
+        torch.testing.assert_close(answer, model(ids).detach())
+    status = graphed.status()
+    assert status.recordings == 2
+    assert status.stops == ()
+    assert status.padding is not None
+    hits = [each["hits"] for each in status.padding["buckets"]]
+    assert hits == [4, 2] and status.padding["left_out"] == []
+    useful = 3 * 5 + 4 * 8 + 3 * 5 + 2 * 7 + 1 * 11 + 4 * 16
+    assert status.padding["waste"] == (4 * 4 * 8 + 2 * 4 * 16) / useful - 1
+
+
+def test_what_padding_would_change_is_not_padded() -> None:
+    model = PooledTagger().eval()
+    graphed = torchproof.graph(model, pad=PAD, unpad={"": ("batch",)}, buckets=[(4, 8)])
+    for length in (8, 5, 5, 8):
+        ids = torch.randint(50, (4, length))
+        torch.testing.assert_close(graphed(ids), model(ids).detach())
+    assert "padding" in graphed.falls_back[0]
+
+
+def test_a_size_beyond_all_buckets_has_its_own_recording() -> None:
+    model = Tagger().eval()
+    graphed = torchproof.graph(model, pad=PAD, buckets=[(4, 8)])
+    ids = torch.randint(50, (5, 9))
+    torch.testing.assert_close(graphed(ids), model(ids).detach())
+    status = graphed.status()
+    assert status.recordings == 1 and status.padding is not None
+    assert status.padding["left_out"] == [{"size": [5, 9], "calls": 1}]
+
+
+def test_gradients_of_padded_calls() -> None:
+    model = Tagger()
+
+    def step(ids: Tensor, weights: Tensor) -> Tensor:
+        loss = (model(ids).square().mean(-1) * weights).sum()
+        loss.backward()
+        return loss
+
+    graphed = torchproof.graph(
+        step,
+        pad={"ids": ("batch", "length"), "weights": ("batch", "length")},
+        unpad={"": ()},
+        buckets=[(4, 8)],
+    )
+    for length in (5, 6, 5):
+        ids, weights = torch.randint(50, (3, length)), torch.rand(3, length)
+        model.zero_grad()
+        graphed(ids, weights)
+        got = model.head.weight.grad.clone()
+        model.zero_grad()
+        step(ids, weights)
+        torch.testing.assert_close(got, model.head.weight.grad)
+    assert graphed.falls_back == []
+    assert graphed.status().recordings == 1
+
+
+def test_statistics_over_padding_are_noticed() -> None:
+    model = nn.BatchNorm1d(4).train()
+    graphed = torchproof.graph(model, pad={0: ("batch",)}, buckets=[8])
+    twin = nn.BatchNorm1d(4).train()
+    for size in (3, 3, 8):
+        x = torch.randn(size, 4)
+        torch.testing.assert_close(graphed(x), twin(x).detach())
+        torch.testing.assert_close(model.running_mean, twin.running_mean)
+    assert "padded" in graphed.falls_back[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"buckets": [4]}, "pad"),
+        ({"pad": PAD}, "buckets"),
+        ({"pad": PAD, "buckets": [4]}, "batch, length"),
+        ({"pad": PAD, "buckets": [(0, 4)]}, "positive"),
+    ],
+)
+def test_padding_needs_dimensions_and_sizes(
+    arguments: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(UserError, match=name):
+        torchproof.graph(Tagger(), **arguments)
+
+
+# -- declarations --------------------------------------------------------------------
 
 
 def run_padded(padding: Padding, step: Any, *args: Any, **kwargs: Any) -> Any:
@@ -91,20 +200,6 @@ def test_gradients_of_a_padded_loss_are_the_same_only_with_the_right_value() -> 
     expected = gradient(lambda: model(ids, labels))
     torch.testing.assert_close(padded(-100), expected)
     assert not torch.allclose(padded(0), expected)
-
-
-def test_a_mean_over_what_is_padded_is_another_one() -> None:
-    """What a comparison with eager is there to find."""
-    model, x = Pooling(), torch.randn(3, 5, 2)
-    padding = Padding.parse({"x": ("batch", "length")}, {"": ("batch",)}, model)
-    sizes = padding.sizes(((x,), {}))
-    assert sizes is not None
-    found = padding.cut(run_padded(padding, model, x), sizes, BUCKET)
-    assert found.shape == model(x).shape
-    assert not torch.allclose(found, model(x))
-    only_batch = Padding.parse({"x": ("batch",)}, {"": ("batch",)}, model)
-    grown = run_padded(only_batch, model, x)
-    torch.testing.assert_close(only_batch.cut(grown, {"batch": 3}, BUCKET), model(x))
 
 
 def test_the_padding_has_the_declared_value() -> None:

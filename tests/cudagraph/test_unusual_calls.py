@@ -72,13 +72,6 @@ def test_the_outcome_is_that_of_eager(name: str, padded: bool) -> None:
     assert graphed.status().replays >= 2
 
 
-def test_buckets_are_planned_after_an_empty_batch() -> None:
-    graphed = torchproof.graph(Rows().eval(), pad={"x": ("batch",)}, buckets=[4])
-    for size in (0, 3, 0, 2):
-        assert graphed(torch.ones(size, 4)).shape == (size, 2)
-    assert graphed.plan(captures=1).buckets
-
-
 # -- arguments that carry more than their tensors --------------------------------------
 
 

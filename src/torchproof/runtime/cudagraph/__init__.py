@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from torchproof.records import collector_paused
 
 if TYPE_CHECKING:
-    from torchproof.runtime.cudagraph.bucket_planner import Buckets
     from torchproof.runtime.cudagraph.graphed_step import Graphed
     from torchproof.strategies import Recipe
 
@@ -34,7 +33,7 @@ def graph(
     pool: Graphed | None = None,
     pad: Mapping[str | int, Any] | None = None,
     unpad: Mapping[str | int, Any] | None = None,
-    buckets: Buckets | Iterable[int | tuple[int, ...]] | None = None,
+    buckets: Iterable[int | tuple[int, ...]] | None = None,
     **arguments: Any,
 ) -> Graphed:
     """Returns the step, recorded as one CUDA graph for each set of input shapes.

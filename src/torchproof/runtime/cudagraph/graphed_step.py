@@ -18,9 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torchproof.records import UserError
 from torchproof.runtime.cudagraph import call_inputs, padding
-from torchproof.runtime.cudagraph.bucket_planner import Buckets
 from torchproof.runtime.cudagraph.call_inputs import Call, map_tensors
 from torchproof.runtime.cudagraph.capture import Pool
 from torchproof.runtime.cudagraph.graph_status import (
@@ -351,8 +349,6 @@ class Graphed(Explained):
         if self._later is not None:
             recording.upgrade = self._later.progress.begin(snapshot.stages, recording)
         snapshot.table.setdefault(key, []).append(recording)
-        if self.padder is not None:
-            self.padder.learn(call, recording.pool_bytes)
         return recording
 
     def _recorder(self, preparation: Preparation | None = None) -> Recorder:
@@ -400,7 +396,7 @@ class Graphed(Explained):
         before = self._replays
         answer, served = self._fitted(self.padder, call, fit)
         if served and self._replays > before:
-            self.padder.served[fit.size] += 1
+            self.padder.count(fit)
         return answer
 
     def _fit(self, call: Call) -> Fit | None:
@@ -465,25 +461,6 @@ class Graphed(Explained):
         self._snapshot.cuts[key] = shapes
         self._replays += 1
         return self.padder.cut(recording.finish(inputs), fit, shapes), True
-
-    def plan(self, **limits: Any) -> Buckets:
-        """Plans buckets for the observed sizes; limits are `captures=` and so on.
-
-        The memory of existing recordings predicts that of new ones. `use()` applies the
-        buckets.
-        """
-        return self._needed_padder().plan(**limits)
-
-    def use(self, buckets: Buckets) -> None:
-        """Pads calls to these sizes from now on."""
-        self._needed_padder().use(buckets)
-
-    def _needed_padder(self) -> Padder:
-        if self.padder is None:
-            raise UserError(
-                "graph: buckets need pad={...}, which names the dimensions to pad"
-            )
-        return self.padder
 
     # -- external state -------------------------------------------------------------
 
@@ -618,7 +595,7 @@ class Graphed(Explained):
             clones=self._clones.count,
             cloned_bytes=self._clones.bytes,
             buckets=tuple(_bucket(each) for each in every),
-            padding=None if self.padder is None else self.padder.counted().to_json(),
+            padding=None if self.padder is None else self.padder.to_json(),
             stops=self._stops(),
             changes=tuple(
                 f"{change} ({times} times)" if times > 1 else change

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.records import UserError, one_line
-from torchproof.runtime.cudagraph import bucket_planner
-from torchproof.runtime.cudagraph.bucket_planner import Bucket, Buckets, Size
 from torchproof.runtime.cudagraph.call_inputs import Call, map_tensors
 from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
 from torchproof.torch_private import trees
 
+Size = tuple[int, ...]  # one number for each name
 Sizes = dict[str, int]
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -337,23 +337,45 @@ class Fit:
     padded_call: Call
 
     @property
-    def size(self) -> Size:
-        return tuple(self.sizes.values())
-
-    @property
     def padded(self) -> bool:
         return self.sizes != self.bucket
+
+
+@dataclass
+class Hits:
+    """The calls that the recording of one bucket answered, and their work.
+
+    Work is the product of a size.
+    """
+
+    calls: int = 0
+    useful_work: int = 0
+    padded_work: int = 0
+
+    def add(self, size: Size, bucket: Size) -> None:
+        self.calls += 1
+        self.useful_work += math.prod(size)
+        self.padded_work += math.prod(bucket)
+
+    @property
+    def waste(self) -> float | None:
+        """The work on padding relative to the useful work; None without calls."""
+        return self.padded_work / self.useful_work - 1 if self.useful_work else None
 
 
 class Padder:
     """Decides which calls are padded to which bucket, and counts the waste."""
 
-    def __init__(self, padding: Padding, sizes: Buckets | Iterable[int | Size]) -> None:
+    def __init__(self, padding: Padding, buckets: Iterable[int | Size]) -> None:
+        sizes = _bucket_sizes(buckets)
+        if any(len(size) != len(padding.names) for size in sizes):
+            names = ", ".join(padding.names)
+            raise UserError(f"buckets: each needs one number for each of {names}")
         self.padding = padding
-        self.observed: Counter[Size] = Counter()
-        self.served: Counter[Size] = Counter()  # calls that a bucket's replay answered
-        self.bytes: dict[Size, int] = {}  # memory of the recordings, by size
-        self.use(sizes)
+        # The cheapest first.
+        ordered = sorted(sizes, key=lambda size: (math.prod(size), size))
+        self._hits = {size: Hits() for size in ordered}
+        self._too_large: Counter[Size] = Counter()  # calls that fit no bucket
 
     @classmethod
     def parse(
@@ -366,22 +388,13 @@ class Padder:
                     "unpad and buckets need pad, which names the dimensions to pad"
                 )
             return None
+        if sizes is None:
+            raise UserError("pad needs buckets, the sizes to pad to")
         for name, value in {"pad": pad, "unpad": unpad or {}}.items():
             if not isinstance(value, Mapping):
                 kind = type(value).__name__
                 raise UserError(f"{name}: must be a dict of dimensions, not a {kind}")
-        return cls(Padding.parse(pad, unpad, step), () if sizes is None else sizes)
-
-    def use(self, sizes: Buckets | Iterable[int | Size]) -> None:
-        """Replaces the buckets."""
-        if not isinstance(sizes, Buckets):
-            every = _bucket_sizes(sizes)
-            if any(len(size) != len(self.padding.names) for size in every):
-                names = ", ".join(self.padding.names)
-                raise UserError(f"buckets: each needs one number for each of {names}")
-            ordered = sorted(every, key=lambda size: (math.prod(size), size))
-            sizes = Buckets(tuple(map(Bucket, ordered)), self.padding.names)
-        self.buckets = sizes
+        return cls(Padding.parse(pad, unpad, step), sizes)
 
     def fit(self, call: Call) -> Fit | None:
         """The bucket and the padded call; None if no bucket fits."""
@@ -389,14 +402,21 @@ class Padder:
         if sizes is None or not all(sizes.values()):
             return None
         size = tuple(sizes.values())
-        self.observed[size] += 1
-        bucket = self.buckets.bucket_for(size)
+        bucket = self._bucket_for(size)
         if bucket is None:
+            self._too_large[size] += 1
             return None
         if bucket == size:
             return Fit(sizes, sizes, call)
         bucket_sizes = dict(zip(self.padding.names, bucket, strict=True))
         return Fit(sizes, bucket_sizes, self.padding.padded(call, bucket_sizes))
+
+    def _bucket_for(self, size: Size) -> Size | None:
+        """The cheapest bucket that is large enough."""
+        for bucket in self._hits:
+            if all(map(operator.ge, bucket, size)):
+                return bucket
+        return None
 
     def cut(self, output: Any, fit: Fit, shapes: Shapes) -> Any:
         """Cuts the output to the size of the call."""
@@ -404,26 +424,30 @@ class Padder:
             return self.padding.cut(output, fit.sizes, fit.bucket)
         return cut_to(output, shapes)
 
-    def counted(self) -> Buckets:
-        """The buckets with the counts of the calls that they answered."""
-        return self.buckets.counted(self.served)
+    def count(self, fit: Fit) -> None:
+        """Counts a call that the recording of its bucket answered."""
+        bucket = tuple(fit.bucket.values())
+        self._hits[bucket].add(tuple(fit.sizes.values()), bucket)
 
-    def learn(self, call: Call, pool_bytes: int | None) -> None:
-        """Stores how much memory the recording of this call took."""
-        sizes = self.padding.sizes(call)
-        if sizes is not None and pool_bytes:
-            self.bytes[tuple(sizes.values())] = pool_bytes
-
-    def plan(self, **limits: Any) -> Buckets:
-        """Plans buckets for the observed sizes."""
-        if not self.observed:
-            raise UserError(
-                "no call was observed yet: call the step before planning buckets"
-            )
-        memory = bucket_planner.Memory(self.bytes) if self.bytes else None
-        return bucket_planner.plan(
-            self.observed, names=self.padding.names, memory=memory, **limits
+    def to_json(self) -> dict[str, Any]:
+        every = self._hits.values()
+        total = Hits(
+            sum(each.calls for each in every),
+            sum(each.useful_work for each in every),
+            sum(each.padded_work for each in every),
         )
+        return {
+            "names": [*self.padding.names],
+            "buckets": [
+                {"size": [*size], "hits": hits.calls, "waste": hits.waste}
+                for size, hits in self._hits.items()
+            ],
+            "left_out": [
+                {"size": [*size], "calls": calls}
+                for size, calls in self._too_large.items()
+            ],
+            "waste": total.waste,
+        }
 
 
 def _bucket_sizes(buckets: Any) -> list[Size]:
