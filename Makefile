@@ -83,19 +83,19 @@ site: $(INSTALLED)
 	@echo "Built $(CURDIR)/site/index.html. To search in it, serve it:"
 	@echo "  python3 -m http.server --directory site"
 
-# Everything that takes longer than the tests, at one commit; it continues where it was
-# cut off. `scripts/prove.py --list` lists what it proves.
+# Every test and every measurement of torchproof itself; it continues where it was cut
+# off. `scripts/prove.py --list` lists what it proves; the result is one file.
 prove: $(INSTALLED)
 	@# Ray clusters, trainers, services: without the extras, their tests are skipped.
 	$(PIP) install -c constraints.txt -e '.[ray,integrations]'
 	$(BIN)/python scripts/prove.py
 	$(BIN)/python scripts/docs/generate.py
 
-# The tests that need a GPU, about seven minutes on an H200 with 16 cores; those that
-# measure the whole GPU run after the others.
+# The same for what needs a GPU, with eight tests at a time; those that measure the whole
+# GPU run after the others.
 prove-gpu: $(INSTALLED)
-	$(BIN)/pytest -v -n 8 --dist worksteal -m "gpu and not alone" tests/gpu
-	$(BIN)/pytest -v -m "gpu and alone" tests/gpu
+	$(BIN)/python scripts/prove.py --gpu
+	$(BIN)/python scripts/docs/generate.py
 
 # The tests of hooks, rules and runtime on the oldest, the pinned and the newest torch,
 # each in an environment of its own (about 3 GB for each that is not a CPU build). With

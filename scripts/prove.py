@@ -1,10 +1,14 @@
-"""Runs everything that takes longer than the tests, at one commit: `make prove`.
+"""Runs every test and every measurement of torchproof itself: `make prove`.
 
-Most steps write results under benchmarks/results/; the tables of the documents are
-written at the end. The state is kept in .torchproof/prove.json: a run that was cut off
-continues where it stopped, and starts anew if the source has changed since.
+Its result, benchmarks/results/prove.json (on a GPU: prove-gpu.json), is one file: which
+source was proved on which machine, what passed, failed and was skipped, and the seconds
+of each folder of tests and of each measurement. README and the page on reliability
+quote it.
 
-    python scripts/prove.py [--only STEP...] [--list]
+Each test and each measurement is noted as it ends. A run that was cut off continues
+there, as long as the source is the same; what had failed runs again.
+
+    python scripts/prove.py [--gpu] [--only STEP...] [--list]
 """
 
 from __future__ import annotations
@@ -12,50 +16,56 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
+import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-STATE = ROOT / ".torchproof" / "prove.json"
-SUMMARY = ROOT / "benchmarks" / "results" / "prove.json"
-_NO_SLOW_TEST = 5  # pytest's exit code if no test was selected
+RESULTS = ROOT / "benchmarks" / "results"
+STATE = ROOT / ".torchproof" / "prove"
+# What the result depends on. Results and documents are written meanwhile.
+_SOURCE = ("src", "tests", "scripts", "benchmarks")
+_SETTINGS = ("pyproject.toml", "constraints.txt", "Makefile")
+_NO_SOURCE = {"__pycache__", "results", ".torchproof", ".hypothesis"}
+_VERSIONS = ("torch", "transformers", "ray", "numpy", "pytest")
+_STEP_LIMIT_S = 900
+_ROWS = "TORCHPROOF_PROVE_ROWS"  # the file that gets a row for each test
+_NO_TESTS = 5  # pytest's exit code if nothing was left to run
 
 
 @dataclass(frozen=True)
 class Step:
-    """One claim, and the command that shows it; `python` runs from the root."""
+    """One claim, and the command that shows it; Python runs it from the root."""
 
     name: str
-    proves: str
+    claim: str
     arguments: tuple[str, ...]
+    limit_s: int = _STEP_LIMIT_S
 
 
-def slow_tests() -> Iterator[Step]:
-    """The slow tests, in steps by folder: a run that is cut off loses only one."""
-    folders = sorted({path.parent for path in (ROOT / "tests").glob("*/test_*.py")})
-    paths = {folder.name: [folder] for folder in folders if folder.name != "gpu"}
-    paths["others"] = sorted((ROOT / "tests").glob("test_*.py"))
-    for name, found in paths.items():
-        yield Step(
-            f"slow-tests-{name}",
-            "what is too slow for make test",
-            (*_PYTEST, *(str(path.relative_to(ROOT)) for path in found)),
-        )
+def tests(name: str, claim: str, marks: str, at_a_time: int) -> Step:
+    # worksteal: the long tests of one folder do not keep one process busy at the end.
+    several = ("-n", str(at_a_time), "--dist", "worksteal") if at_a_time > 1 else ()
+    arguments = ("-m", "pytest", "-q", "-rs", "-p", "prove", *several, "-m", marks)
+    return Step(name, claim, arguments, limit_s=60 * 60)
 
-
-# Three at a time, as in make test.
-_PYTEST = (
-    # With what was skipped, and why: a missing extra must not pass for a proof.
-    *("-m", "pytest", "-q", "-rs", "-n", "3", "--dist", "worksteal"),
-    *("-m", "slow and not gpu"),
-)
 
 STEPS = (
-    *slow_tests(),
+    tests("tests", "every test that needs no GPU passes", "not gpu", 3),
+    Step(
+        "mutants",
+        "the tests find each of the planted defects",
+        ("scripts/mutants.py", "--out", "benchmarks/results/mutants.json"),
+        limit_s=1800,
+    ),
     Step(
         "check-cost",
         "check costs at most 1.3, 4 and 6 times a bare run: quick, normal, full",
@@ -122,14 +132,45 @@ STEPS = (
     ),
 )
 
+GPU_STEPS = (
+    tests("gpu-tests", "the tests on a GPU pass", "gpu and not alone", 8),
+    tests("gpu-alone", "those that need the whole GPU pass", "gpu and alone", 1),
+)
 
-def fingerprint() -> str:
-    """What the results depend on: the commit, and changes to source and benchmarks."""
-    folders = ("src", "benchmarks/*.py", "tests", "scripts")
-    commit = _git("rev-parse", "HEAD")
-    changes = _git("diff", "HEAD", "--", *folders)
-    mark = f"+{hashlib.sha256(changes.encode()).hexdigest()[:8]}" if changes else ""
-    return f"{commit[:12]}{mark}"
+
+# -- Which source, which machine
+
+
+def source_digest(root: Path = ROOT) -> str:
+    """The same for the same files, on a machine whose git does not know the commit."""
+    digest = hashlib.sha256()
+    files = [root / name for name in _SETTINGS]
+    for folder in _SOURCE:
+        files += [
+            path
+            for path in (root / folder).rglob("*")
+            if path.is_file()
+            and not path.is_symlink()
+            and not _NO_SOURCE & set(path.relative_to(root).parts)
+        ]
+    for path in sorted(files):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def commit() -> str:
+    """The last commit that changed the source; another name if files differ from it.
+
+    TORCHPROOF_COMMIT names it where a copy has no git, or one of another commit.
+    """
+    if given := os.environ.get("TORCHPROOF_COMMIT"):
+        return given
+    paths = ("--", *_SOURCE, *_SETTINGS, ":!benchmarks/results")
+    changes = _git("status", "--porcelain", *paths)
+    return _git("log", "-1", "--format=%h", "--abbrev=12", *paths) + "-dirty" * bool(
+        changes
+    )
 
 
 def _git(*words: str) -> str:
@@ -139,58 +180,189 @@ def _git(*words: str) -> str:
     return done.stdout.strip()
 
 
-def load(commit: str) -> dict[str, dict[str, object]]:
-    """The steps that have passed at this commit."""
-    if not STATE.exists():
-        return {}
-    state = json.loads(STATE.read_text())
-    if state["commit"] != commit:
-        print(f"prove: starting anew, the source has changed since {state['commit']}")
-        return {}
-    steps: dict[str, dict[str, object]] = state["steps"]
-    return {name: each for name, each in steps.items() if each["passed"]}
+def machine(gpu: bool) -> dict[str, Any]:
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    facts: dict[str, Any] = {
+        "architecture": platform.machine(),
+        "system": platform.system(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(pages * size / 2**30),
+    }
+    if gpu:
+        import torch
+
+        facts["gpu"] = torch.cuda.get_device_name()
+    return facts
 
 
-def run(step: Step) -> dict[str, object]:
-    print(f"prove: {step.name}: {step.proves}", file=sys.stderr, flush=True)
-    started = time.monotonic()
-    done = subprocess.run([sys.executable, *step.arguments], cwd=ROOT, check=False)
-    ignored = {0, _NO_SLOW_TEST} if "pytest" in step.arguments else {0}
+def versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in _VERSIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+# -- The rows of the tests: this file is a plugin of pytest, too
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Leaves out what has passed already."""
+    done = {row["test"] for row in read_rows() if row["outcome"] != "failed"}
+    left_out = [item for item in items if item.nodeid in done]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item.nodeid not in done]
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Notes a test once it has ended; only the process that starts the others."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    phases = _phases.setdefault(report.nodeid, {})
+    phases[report.when] = report
+    if report.when != "teardown":
+        return
+    outcomes = {each.outcome for each in _phases.pop(report.nodeid).values()}
+    outcome = next(o for o in ("failed", "skipped", "passed") if o in outcomes)
+    seconds = sum(each.duration for each in phases.values())
+    row = {"test": report.nodeid, "outcome": outcome, "seconds": round(seconds, 3)}
+    with Path(os.environ[_ROWS]).open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+_phases: dict[str, dict[str, Any]] = {}
+
+
+def read_rows() -> list[dict[str, Any]]:
+    """The last row of each test; the row that a kill cut in two is left out."""
+    rows: dict[str, dict[str, Any]] = {}
+    path = Path(os.environ[_ROWS])
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        rows[row["test"]] = row
+    return list(rows.values())
+
+
+def folder_of(test: str) -> str:
+    file = test.partition("::")[0]
+    return file.rpartition("/")[0]
+
+
+def by_folder(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    seconds: dict[str, float] = defaultdict(float)
+    for row in rows:
+        counts[folder_of(row["test"])][row["outcome"]] += 1
+        seconds[folder_of(row["test"])] += row["seconds"]
     return {
-        "passed": done.returncode in ignored,
-        "exit_code": done.returncode,
+        folder: {
+            **{each: count[each] for each in ("passed", "failed", "skipped")},
+            "seconds": round(seconds[folder]),
+        }
+        for folder, count in sorted(counts.items())
+    }
+
+
+# -- Running
+
+
+def run(step: Step) -> dict[str, Any]:
+    print(f"prove: {step.name}: {step.claim}", file=sys.stderr, flush=True)
+    is_pytest = "pytest" in step.arguments
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if is_pytest:  # finds its plugin: this file
+        paths = [str(ROOT / "scripts"), os.environ.get("PYTHONPATH")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    started = time.monotonic()
+    try:
+        code: int | None = subprocess.run(
+            [sys.executable, *step.arguments],
+            cwd=ROOT,
+            env=environment,
+            timeout=step.limit_s,
+            check=False,
+        ).returncode
+    except subprocess.TimeoutExpired:
+        code = None
+    accepted = {0, _NO_TESTS} if is_pytest else {0}
+    return {
+        "claim": step.claim,
+        "passed": code in accepted,
+        "exit_code": code,
         "seconds": round(time.monotonic() - started),
     }
 
 
+def prove(steps: tuple[Step, ...], names: list[str], gpu: bool) -> dict[str, Any]:
+    """Runs what has not passed for this source, and sums up all of it."""
+    digest = source_digest()
+    place = STATE / f"{'gpu-' if gpu else ''}{commit()}-{digest}"
+    place.mkdir(parents=True, exist_ok=True)
+    os.environ[_ROWS] = str(place / "tests.jsonl")
+    ended = place / "steps.json"
+    results = json.loads(ended.read_text()) if ended.exists() else {}
+    for step in steps:
+        before = results.get(step.name, {})
+        if step.name in names and not before.get("passed"):
+            result = run(step)
+            result["seconds"] += before.get("seconds", 0)
+            results[step.name] = result
+            ended.write_text(json.dumps(results, indent=1))
+    rows = read_rows()
+    counts = Counter(row["outcome"] for row in rows)
+    return {
+        "commit": commit(),
+        "source_digest": digest,
+        "versions": versions(),
+        "machine": machine(gpu),
+        "complete": {step.name for step in steps} == set(results),
+        "passed": counts["passed"],
+        "failed": counts["failed"],
+        "skipped": counts["skipped"],
+        "failures": sorted(row["test"] for row in rows if row["outcome"] == "failed"),
+        "seconds": sum(each["seconds"] for each in results.values()),
+        "steps": {
+            step.name: results[step.name] for step in steps if step.name in results
+        },
+        "folders": by_folder(rows),
+    }
+
+
+def is_green(result: dict[str, Any]) -> bool:
+    """Everything ran, and nothing failed."""
+    passed = all(step["passed"] for step in result["steps"].values())
+    return bool(result["complete"] and not result["failures"] and passed)
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--gpu", action="store_true", help="what needs a GPU, only")
     parser.add_argument("--only", nargs="+", metavar="STEP", help="run these steps")
     parser.add_argument("--list", action="store_true", help="list the steps")
+    parser.add_argument("-o", "--out", type=Path, help="where the result goes")
     options = parser.parse_args()
+    steps = GPU_STEPS if options.gpu else STEPS
     if options.list:
-        print("\n".join(f"{step.name}: {step.proves}" for step in STEPS))
+        print("\n".join(f"{step.name}: {step.claim}" for step in steps))
         return 0
-    names = options.only or [step.name for step in STEPS]
-    if unknown := set(names) - {step.name for step in STEPS}:
+    names = options.only or [step.name for step in steps]
+    if unknown := set(names) - {step.name for step in steps}:
         parser.error(f"no step {min(unknown)!r}: --list lists them")
-    commit = fingerprint()
-    results = load(commit)
-    STATE.parent.mkdir(exist_ok=True)
-    for step in STEPS:
-        if step.name in names and step.name not in results:
-            results[step.name] = run(step)
-            STATE.write_text(json.dumps({"commit": commit, "steps": results}, indent=1))
-    steps = {
-        step.name: {**asdict(step), **results[step.name]}
-        for step in STEPS
-        if step.name in results
-    }
-    SUMMARY.write_text(json.dumps({"commit": commit, "steps": steps}, indent=1) + "\n")
-    for name, each in steps.items():
+    result = prove(steps, names, options.gpu)
+    out = options.out or RESULTS / ("prove-gpu.json" if options.gpu else "prove.json")
+    out.write_text(json.dumps(result, indent=1) + "\n")
+    for name, each in result["steps"].items():
         verdict = "passed" if each["passed"] else f"FAILED ({each['exit_code']})"
         print(f"prove: {name}: {verdict}, {each['seconds']} s")
-    return int(not all(each["passed"] for each in results.values()))
+    for test in result["failures"]:
+        print(f"prove: failed: {test}")
+    print(f"prove: {result['passed']} tests passed, {result['failed']} failed")
+    return int(not is_green(result))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,14 @@
-"""`make prove`: it continues at the same commit, and never mixes two."""
+"""`make prove`: it continues where it was cut off, and never mixes two sources."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,48 +19,115 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import prove  # noqa: E402
 
+PROGRAM = """
+import os, pathlib, time, pytest
+
+def note(name):
+    with open("ran.txt", "a") as file:
+        file.write(name + "\\n")
+
+def test_quick():
+    note("quick")
+
+def test_fails_once():
+    note("fails")
+    assert pathlib.Path("repaired").exists()
+
+@pytest.mark.skip(reason="needs something")
+def test_skipped():
+    note("skipped")
+
+def test_hangs():
+    note("hangs")
+    while not pathlib.Path("repaired").exists():
+        time.sleep(0.05)
+"""
+RUN = """
+import sys
+sys.path.insert(0, "scripts")
+import prove
+prove.STEPS = (prove.tests("tests", "all pass", "not gpu", 1),)
+sys.exit(prove.main())
+"""
+
 
 @pytest.fixture
-def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The steps that were run; `bad` fails the first time."""
-    names: list[str] = []
-
-    def run(step: prove.Step) -> dict[str, object]:
-        names.append(step.name)
-        passed = step.name != "bad" or names.count("bad") > 1
-        return {"passed": passed, "exit_code": int(not passed), "seconds": 1}
-
-    steps = tuple(prove.Step(name, "a claim", ("-V",)) for name in ("good", "bad"))
-    monkeypatch.setattr(prove, "STEPS", steps)
-    monkeypatch.setattr(prove, "STATE", tmp_path / "state.json")
-    monkeypatch.setattr(prove, "SUMMARY", tmp_path / "prove.json")
-    monkeypatch.setattr(prove, "run", run)
-    monkeypatch.setattr(prove, "fingerprint", lambda: "one")
-    monkeypatch.setattr(sys, "argv", ["prove.py"])
-    return names
+def project(tmp_path: Path) -> Path:
+    """A repository with four tests, of which one fails and one never ends."""
+    for name in ("src", "tests/part", "scripts", "benchmarks/results"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in prove._SETTINGS:
+        (tmp_path / name).write_text("")
+    (tmp_path / ".gitignore").write_text(
+        ".torchproof\n__pycache__\nran.txt\nrepaired\n"
+    )
+    (tmp_path / "tests" / "part" / "test_program.py").write_text(PROGRAM)
+    shutil.copy(ROOT / "scripts" / "prove.py", tmp_path / "scripts")
+    for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "Begin")):
+        who = ("-c", "user.name=A", "-c", "user.email=a@example.com")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True)
+    return tmp_path
 
 
-def summary() -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(prove.SUMMARY.read_text())
+def start(project: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", RUN]
+    return subprocess.Popen(command, cwd=project, start_new_session=True)
+
+
+def finish(project: Path) -> int:
+    (project / "repaired").touch()
+    with start(project) as process:
+        return process.wait(timeout=120)
+
+
+def ran(project: Path) -> list[str]:
+    path = project / "ran.txt"
+    return path.read_text().split() if path.exists() else []
+
+
+def result(project: Path) -> dict[str, Any]:
+    text = (project / "benchmarks" / "results" / "prove.json").read_text()
+    plain: dict[str, Any] = json.loads(text)
     return plain
 
 
-def test_only_what_has_not_passed_runs_again(ran: list[str]) -> None:
-    assert prove.main() == 1
-    assert prove.main() == 0
-    assert ran == ["good", "bad", "bad"]
-    assert summary()["commit"] == "one"
-    assert all(each["passed"] for each in summary()["steps"].values())
+def test_killed_run_continues_after_the_last_test_that_passed(project: Path) -> None:
+    with start(project) as process:
+        while "hangs" not in ran(project):
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert ran(project) == ["quick", "fails", "hangs"]
+    assert finish(project) == 0
+    assert ran(project) == ["quick", "fails", "hangs", "fails", "hangs"]
+    found = result(project)
+    assert [found[name] for name in ("passed", "failed", "skipped")] == [3, 0, 1]
+    assert found["folders"].keys() == {"tests/part"}
+    assert prove.is_green(found)
 
 
-def test_another_commit_starts_anew(
-    ran: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prove.main()
-    monkeypatch.setattr(prove, "fingerprint", lambda: "two")
-    prove.main()
-    assert ran == ["good", "bad", "good", "bad"]
-    assert summary()["commit"] == "two"
+def test_other_source_starts_anew(project: Path) -> None:
+    assert finish(project) == 0
+    first = result(project)
+    (project / "src" / "module.py").write_text("x = 1\n")
+    assert finish(project) == 0
+    assert ran(project) == ["quick", "fails", "hangs"] * 2
+    assert result(project)["source_digest"] != first["source_digest"]
+    assert result(project)["commit"] == f"{first['commit']}-dirty"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"complete": False},
+        {"failures": ["tests/test_a.py::test_b"]},
+        {"steps": {"tests": {"passed": False}}},
+    ],
+)
+def test_incomplete_or_failed_result_is_not_green(change: dict[str, Any]) -> None:
+    green = {"complete": True, "failures": [], "steps": {"tests": {"passed": True}}}
+    assert prove.is_green(green)
+    assert not prove.is_green({**green, **change})
 
 
 def test_every_step_is_a_file_of_the_project() -> None:
@@ -65,11 +137,3 @@ def test_every_step_is_a_file_of_the_project() -> None:
         files = [*script, *(f"{name.replace('.', '/')}.py" for name in module)]
         assert files or "pytest" in step.arguments
         assert all((ROOT / file).exists() for file in files)
-
-
-def test_every_folder_of_slow_tests_is_a_step() -> None:
-    paths = {word for step in prove.slow_tests() for word in step.arguments}
-    for file in (ROOT / "tests").rglob("test_*.py"):
-        if "gpu" not in file.parts:
-            place = file if file.parent.name == "tests" else file.parent
-            assert str(place.relative_to(ROOT)) in paths
