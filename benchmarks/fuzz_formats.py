@@ -563,7 +563,7 @@ def deploy_pack(case: Case) -> None:
     if chance.random() < 0.7:
         mutated = changed(details, chance)
     if isinstance(mutated, dict) and chance.random() < 0.1:
-        mutated = mutated | {"artifact": chance.choice(("aoti", "torchscript"))}
+        mutated = mutated | {"artifact": "aoti"}
     manifest = _manifest("deploy", details=mutated, files=listed(files))
     if chance.random() < 0.3:
         manifest = changed(manifest, chance)

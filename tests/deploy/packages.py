@@ -35,10 +35,10 @@ def loaded(fn: Callable[..., Any], *calls: Any) -> Loaded:
     return Loaded(fn, list(calls), None, Frame(__file__, 1, "make"))
 
 
-def _job(folder: Path, stage: Path, artifact: str) -> PackJob:
+def _job(folder: Path, stage: Path) -> PackJob:
     return PackJob(
         Job(Target("x.py:make", "factory", "x.py")),
-        artifact=artifact,
+        artifact="aoti",
         recipe=None,
         strategy="full",
         stage=str(stage),
@@ -46,18 +46,18 @@ def _job(folder: Path, stage: Path, artifact: str) -> PackJob:
     )
 
 
-def built(folder: Path, target: Loaded, artifact: str) -> PackageDetails:
+def built(folder: Path, target: Loaded) -> PackageDetails:
     """A pack in `folder/pack`, and what its manifest says."""
     with writing.folder(folder / "pack") as stage:
-        details = packages.build(target, _job(folder, stage.path, artifact))
+        details = packages.build(target, _job(folder, stage.path))
         plain = schema.to_plain(details)
         stage.seal(Manifest("deploy", "model", "0", details=plain))
     return details
 
 
-def asked(folder: Path, artifact: str) -> dict[str, Any]:
-    """What a process without the model's code says of the pack."""
-    job = json.dumps(_job(folder, folder / "pack", artifact).to_json())
+def asked(folder: Path) -> dict[str, Any]:
+    """The verification of the pack in a process without the model's code."""
+    job = json.dumps(_job(folder, folder / "pack").to_json())
     done = forked_commands.python(ASKED.format(job=job), cwd=folder)
     assert done.stdout, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)

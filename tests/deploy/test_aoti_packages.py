@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from torchproof.packs import Unverified, deploy
-from torchproof.packs.deploy import aoti, verification_inputs
+from torchproof.packs.deploy import packages as builder
+from torchproof.packs.deploy import verification_inputs
 from torchproof.packs.deploy.tensor_function import Refusal, flatten_target
 from torchproof.records.run import UserError
 from torchproof.runtime.loading.input_spec import InputSpec, evaluate
@@ -71,14 +72,14 @@ def call(number: int) -> dict[str, Any]:
 
 
 def entrance(fn: nn.Module, *calls: Any) -> InputSpec:
-    told = flatten_target(packages.loaded(fn, *calls))
-    return aoti.entrance_of(told, aoti.exported(told))
+    flat = flatten_target(packages.loaded(fn, *calls))
+    return builder.entrance_of(flat, builder.exported_model(flat))
 
 
 @pytest.fixture(scope="module")
 def net(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path, Any]:
     model, folder = Net().eval(), tmp_path_factory.mktemp("net")
-    details = packages.built(folder, packages.loaded(model, call(4), call(6)), "aoti")
+    details = packages.built(folder, packages.loaded(model, call(4), call(6)))
     return model, folder, details
 
 
@@ -87,9 +88,9 @@ def test_a_process_without_the_models_code_gives_the_answers(net: Any) -> None:
     _, folder, details = net
     assert "test_aoti_packages" in details.without
     assert {"call 0", "call 1", "x.size(0) = 2"} <= set(details.asked)
-    told = packages.asked(folder, "aoti")
-    assert told["ok"], told
-    assert told["answers"] == len(details.asked)
+    report = packages.asked(folder)
+    assert report["ok"], report
+    assert report["answers"] == len(details.asked)
 
 
 @pytest.mark.slow
@@ -121,7 +122,7 @@ def test_it_answers_as_the_model_does_and_refuses_what_it_was_not_made_for(
 
 def test_a_branch_on_values_is_refused_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(Unverified, match=r"test_aoti_packages\.py:\d+: if"):
-        packages.built(tmp_path, packages.loaded(Branch(), (rows(4),)), "aoti")
+        packages.built(tmp_path, packages.loaded(Branch(), (rows(4),)))
     assert not (tmp_path / "pack").exists()
 
 
@@ -149,11 +150,11 @@ class Placed(nn.Module):
 
 
 def test_a_limit_that_only_eager_has_is_held_to() -> None:
-    told = flatten_target(packages.loaded(Placed(), (rows(4),), (rows(6),)))
-    found = aoti.entrance_of(told, aoti.exported(told))
+    flat = flatten_target(packages.loaded(Placed(), (rows(4),), (rows(6),)))
+    found = builder.entrance_of(flat, builder.exported_model(flat))
     (letter,) = found.ranges
     assert found.ranges[letter].high is None
-    assert verification_inputs.limited(told, found).ranges[letter].high == 19
+    assert verification_inputs.limited(flat, found).ranges[letter].high == 19
 
 
 def test_a_size_of_one_among_the_calls_is_taken() -> None:
@@ -171,21 +172,20 @@ def test_calls_of_several_forms_are_refused(tmp_path: Path) -> None:
     calls = call(4), {**call(4), "scale": torch.ones(())}
     model = Net().eval()
     with pytest.raises(Unverified, match=r"call 1\b.*call 0\b"):
-        packages.built(tmp_path, packages.loaded(model, *calls), "aoti")
+        packages.built(tmp_path, packages.loaded(model, *calls))
 
 
-@pytest.mark.parametrize("artifact", ["aoti", "torchscript"])
-def test_training_is_refused(artifact: str) -> None:
+def test_training_is_refused() -> None:
     target = Target("x.py:make", "factory", "x.py")
-    options = deploy.DeployOptions(artifact=artifact)
+    options = deploy.DeployOptions(artifact="aoti")
     with pytest.raises(UserError, match="--train"):
         deploy.pack(target, Options(train=True), options)
 
 
 def test_questions_go_to_the_ends_of_a_range() -> None:
-    told = flatten_target(packages.loaded(BySize(mod=4), (rows(8),), (rows(12),)))
-    found = aoti.entrance_of(told, aoti.exported(told))
-    sizes = [q.inputs[0].shape[0] for q in verification_inputs.of_sizes(told, found)]
+    flat = flatten_target(packages.loaded(BySize(mod=4), (rows(8),), (rows(12),)))
+    found = builder.entrance_of(flat, builder.exported_model(flat))
+    sizes = [q.inputs[0].shape[0] for q in verification_inputs.of_sizes(flat, found)]
     assert 8 in sizes and 32 in sizes and all(size % 4 == 0 for size in sizes)
 
 

@@ -270,7 +270,6 @@ def test_a_cache_folder_that_takes_no_files_starts_cold(
         {"calls": [1]},
         {"calls": [{}]},
         {"artifact": "aoti"},
-        {"artifact": "torchscript"},
     ],
 )
 def test_papers_that_lack_something_start_cold(

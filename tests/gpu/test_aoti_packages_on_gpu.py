@@ -1,4 +1,4 @@
-"""Packages on a GPU, compiled ahead of time or traced, asked in another process."""
+"""Packages on a GPU, verified in another process."""
 
 from __future__ import annotations
 
@@ -54,19 +54,18 @@ class Net(nn.Module):
         return {"y": y if shift is None else y + shift, "rows": x.shape[0]}
 
 
-@pytest.mark.parametrize("artifact", ["aoti", "torchscript"])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_a_package_answers_on_the_gpu(
-    tmp_path: Path, artifact: str, kind: torch.dtype, loads_packages: bool
+    tmp_path: Path, kind: torch.dtype, loads_packages: bool
 ) -> None:
-    if artifact == "aoti" and not loads_packages:
+    if not loads_packages:
         pytest.skip("torch's own loader of such packages fails here")
     model = Net().eval().to("cuda", kind)
     calls = [(torch.randn(n, 64, device="cuda", dtype=kind),) for n in (4, 9)]
-    details = packages.built(tmp_path, packages.loaded(model, *calls), artifact)
+    details = packages.built(tmp_path, packages.loaded(model, *calls))
     assert details.device.startswith("cuda")
-    told = packages.asked(tmp_path, artifact)
-    assert told["ok"], told
+    report = packages.asked(tmp_path)
+    assert report["ok"], report
     deployed = packages.opened(tmp_path)
     wide = torch.randn(7, 130, device="cuda", dtype=kind)[:, 1:65]  # offset and strides
     with torch.no_grad():

@@ -8,7 +8,7 @@ from torchproof.cli import flags
 from torchproof.records import UserError
 
 PURPOSES = ("repro", "deploy")
-ARTIFACTS = ("caches", "aoti", "torchscript")
+ARTIFACTS = ("caches", "aoti")
 INCLUDED = ("source", "weights")
 _FLAGS_OF = {
     "repro": ("select", "effort", "minify", "budget", "include"),
@@ -96,7 +96,7 @@ def _deploy_flags(parser: argparse.ArgumentParser) -> None:
         choices=ARTIFACTS,
         help=(
             "caches: compile caches for the model's code; aoti: a package that does not"
-            " need that code; torchscript: a trace for old runtimes (default: caches)"
+            " need that code (default: caches)"
         ),
     )
     how.add_argument(

@@ -261,4 +261,4 @@ def use(inspection: Inspection) -> Iterator[tuple[str, str]]:
 
 def _has_model(inspection: Inspection) -> bool:
     """Whether the pack contains the model, so that its Python code is not needed."""
-    return inspection.manifest.details.get("artifact") in ("aoti", "torchscript")
+    return inspection.manifest.details.get("artifact") == "aoti"

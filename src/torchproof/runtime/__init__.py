@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from torchproof.runtime.loading.pack_details import PackEntry as PackEntry
     from torchproof.runtime.loading.pack_details import TensorLayout as TensorLayout
     from torchproof.runtime.loading.pack_details import read_details as read_details
-    from torchproof.runtime.loading.packages import PACKAGE_FILES as PACKAGE_FILES
+    from torchproof.runtime.loading.packages import PACKAGE_FILE as PACKAGE_FILE
     from torchproof.runtime.loading.packages import DeployedModel as DeployedModel
     from torchproof.runtime.loading.packages import load_package as load_package
     from torchproof.runtime.loading.precompiled_calls import Arguments as Arguments

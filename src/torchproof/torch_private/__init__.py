@@ -148,7 +148,6 @@ if TYPE_CHECKING:
     from torchproof.torch_private.inductor import remote_codegen as remote_codegen
     from torchproof.torch_private.inductor import remote_graphs as remote_graphs
     from torchproof.torch_private.inductor.cache_lookups import Lookup as Lookup
-    from torchproof.torch_private.inductor.export import ScalarReads as ScalarReads
     from torchproof.torch_private.nondeterminism import (
         autograd_dtypes as autograd_dtypes,
     )

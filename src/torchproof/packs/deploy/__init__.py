@@ -25,7 +25,7 @@ from torchproof.runtime import Manifest, Refused, Unverified, keys
 from torchproof.strategies import recipe
 from torchproof.targets import Job, Options, Target, assert_size, instead_of_script
 
-ARTIFACTS = ("caches", "aoti", "torchscript")
+ARTIFACTS = ("caches", "aoti")
 Progress = Callable[[str], None]
 
 _ABOUT = {
@@ -34,7 +34,6 @@ _ABOUT = {
     "caches/": "compiled code of the model's graphs, without weights",
     "entries/": "a precompiled call: contains names and plain values of the model",
     "model.pt2": "compiled code, its C++ source and the model's weights",
-    "model.pt": "the traced operations and the model's weights",
 }
 _HOOKS = (
     "a deploy pack has the code of a whole model, and the hooks of FSDP2, which gather"

@@ -1,7 +1,8 @@
-"""Builds and verifies packages, which need none of the model's code.
+"""`--artifact aoti`: builds and verifies packages, which need no code of the model.
 
-`build` writes the package to the stage, and the verification inputs with eager's
-outputs beside it. `verify` runs them in a process that cannot import the model's code.
+`build` exports the model, compiles it ahead of time into the stage, and writes the
+verification inputs with eager's outputs. `verify` runs them in a process that cannot
+import the model's code.
 """
 
 from __future__ import annotations
@@ -14,14 +15,24 @@ from typing import Any
 
 import torch
 
-from torchproof.packs.deploy import PackJob, aoti, torchscript, verification_inputs
-from torchproof.packs.deploy.tensor_function import Refusal, flatten_target
+from torchproof.packs.deploy import PackJob, verification_inputs
+from torchproof.packs.deploy.tensor_function import (
+    FlatTarget,
+    Refusal,
+    copied,
+    flatten_target,
+    line_of,
+    preserved,
+)
 from torchproof.records import schema, whose
 from torchproof.runtime import (
-    PACKAGE_FILES,
+    PACKAGE_FILE,
     DeployedModel,
+    InputSpec,
     PackageDetails,
     PytreeSpec,
+    Range,
+    Unfit,
     Unverified,
     compatibility,
     example_inputs,
@@ -29,9 +40,8 @@ from torchproof.runtime import (
     open_pack,
 )
 from torchproof.targets import Loaded
-from torchproof.torch_private import comparison
+from torchproof.torch_private import comparison, export
 
-_BUILDERS = {"aoti": aoti.build, "torchscript": torchscript.build}
 _QUESTIONS = "questions.pt"
 
 
@@ -43,29 +53,81 @@ def build(loaded: Loaded, job: PackJob) -> PackageDetails:
         flat = flatten_target(loaded)
         verification_inputs.assert_repeats(flat)
         fresh = list(verification_inputs.of_calls(flat, seeded, " of another seed"))
-        file = Path(job.stage, PACKAGE_FILES[job.artifact])
-        package = _BUILDERS[job.artifact](flat, fresh, file)
+        exported = exported_model(flat)
+        output = flat.flat.output  # includes numbers that depend on sizes
+        entrance = entrance_of(flat, exported)
+        entrance = verification_inputs.limited(flat, entrance)
+        _compile(exported, Path(job.stage, PACKAGE_FILE))
     except Refusal as error:
         raise Unverified(str(error)) from error
     inputs = [
         *fresh,
         *verification_inputs.of_calls(flat, loaded.calls, ""),
-        *verification_inputs.of_sizes(flat, package.entrance),
+        *verification_inputs.of_sizes(flat, entrance),
     ]
-    accepted = [each for each in inputs if package.entrance.fits(each.inputs)]
+    accepted = [each for each in inputs if entrance.fits(each.inputs)]
     names = verification_inputs.write(flat, accepted, Path(job.scratch, _QUESTIONS))
     return PackageDetails(
-        artifact="aoti" if job.artifact == "aoti" else "torchscript",
-        device=package.device,
+        artifact="aoti",
+        device=flat.device,
         call=flat.call,
-        entrance=package.entrance,
-        output=package.output,
+        entrance=entrance,
+        output=output,
         place=compatibility.place_here(flat.device),
-        takes=str(package.entrance),
+        takes=str(entrance),
         asked=tuple(names),
         without=tuple(_model_modules(flat.fn, loaded)),
-        notes=package.notes,
     )
+
+
+def exported_model(target: FlatTarget) -> export.Exported:
+    """Export the model; dimensions that differ between calls become dynamic."""
+    shapes = [[tuple(t.shape) for t in inputs] for inputs in target.inputs]
+    changing = [
+        [d for d in range(len(shapes[0][i])) if len({s[i][d] for s in shapes}) > 1]
+        for i in range(len(target.labels))
+    ]
+    small = any(
+        s[i][d] < 2 for s in shapes for i, dims in enumerate(changing) for d in dims
+    )
+    example = max(target.inputs, key=lambda inputs: sum(t.numel() for t in inputs))
+    tensors = [copied(t) for t in example]
+    try:
+        with preserved(target.flat), torch.no_grad():
+            return export.export(target.flat, tensors, changing, small=small)
+    except Exception as error:
+        raise Refusal(f"the model cannot be exported: {line_of(error)}") from error
+
+
+def entrance_of(target: FlatTarget, exported: export.Exported) -> InputSpec:
+    """The inputs that the package accepts; all calls of the target must be accepted."""
+    if exported.conditions is None:  # torch assumed more than sizes
+        raise Refusal(
+            "export made assumptions about the inputs other than their sizes, which"
+            " cannot be checked before a call: use calls of one size"
+        )
+    ranges = {name: Range(low, high) for name, (low, high) in exported.bounds.items()}
+    tensors = target.taken(exported.sizes)
+    entrance = InputSpec(tensors, ranges, exported.conditions)
+    for index, inputs in enumerate(target.inputs):
+        try:
+            entrance.assert_fits(inputs)
+        except Unfit as error:
+            raise Refusal(
+                f"export fixed a size that differs between the calls: call {index}:"
+                f" {error}"
+            ) from None
+    return entrance
+
+
+def _compile(exported: export.Exported, file: Path) -> None:
+    with torch.no_grad():
+        try:
+            export.compile_package(exported.program, file)
+        except Exception as error:
+            raise Refusal(
+                f"the exported model does not compile: {line_of(error)}"
+            ) from error
 
 
 def _model_modules(fn: Any, loaded: Loaded) -> list[str]:

@@ -17,7 +17,6 @@ import torch
 from torchproof.records import Frame, UserError, one_line, place_of, shown
 from torchproof.runtime import (
     CallSpec,
-    InputSpec,
     PytreeSpec,
     TensorSpec,
     Unfit,
@@ -31,16 +30,6 @@ Tensors = list[torch.Tensor]
 
 class Refusal(Exception):
     """The one-line reason why no package is possible; the command exits with 1."""
-
-
-@dataclass(frozen=True)
-class Package:
-    """A package that was written: what it accepts, its output's structure, notes."""
-
-    entrance: InputSpec
-    output: PytreeSpec
-    device: str
-    notes: tuple[str, ...] = ()
 
 
 class _Seen:

@@ -14,16 +14,10 @@ from typing import Any
 
 import torch
 
-from torchproof.packs.deploy.input_generators import (
-    RANDOM,
-    Tensors,
-    fits_memory,
-    generate_inputs,
-    other_sizes,
-)
 from torchproof.packs.deploy.tensor_function import (
     FlatTarget,
     Refusal,
+    Tensors,
     copied,
     is_equal,
     preserved,
@@ -35,10 +29,12 @@ from torchproof.runtime import (
     Range,
     Unfit,
     evaluate,
+    order_of,
     pytree_json,
 )
 from torchproof.torch_private import comparison
 
+_MOST_ELEMENTS = 2**22  # of a generated tensor
 _SLOW_S = 1.0  # an eager run that takes longer ends the search for larger sizes
 
 
@@ -110,7 +106,7 @@ def limited(target: FlatTarget, entrance: InputSpec) -> InputSpec:
         return entrance
     ranges = dict(entrance.ranges)
     for letter, size in _letters(entrance, target.inputs[0]).items():
-        if ranges[letter].high is None and ranges[letter].only is None:
+        if ranges[letter].high is None:
             high = _high_end(target, entrance, letter, size)
             ranges[letter] = Range(ranges[letter].low, high)
     return InputSpec(entrance.tensors, ranges, entrance.conditions)
@@ -166,9 +162,56 @@ def _of_letters(
         entrance.assert_sizes(shapes)
     except Unfit:
         return None
-    if not fits_memory(shapes):
+    if any(torch.Size(shape).numel() > _MOST_ELEMENTS for shape in shapes):
         return None
-    return generate_inputs(target.inputs, RANDOM, seed, shapes)
+    return random_inputs(target.inputs, seed, shapes)
+
+
+def random_inputs(
+    calls: Sequence[Tensors], seed: int, shapes: Sequence[Sequence[int]]
+) -> Tensors:
+    """Inputs like those of the first call, with random values, in these shapes."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = []
+    for i, like in enumerate(calls[0]):
+        fresh = _values([call[i] for call in calls], tuple(shapes[i]), generator)
+        order = order_of(like)
+        back = [order.index(d) for d in range(like.dim())]
+        inputs.append(fresh.to(like.device).permute(order).contiguous().permute(back))
+    return inputs
+
+
+def _values(
+    examples: Sequence[torch.Tensor], shape: tuple[int, ...], generator: torch.Generator
+) -> torch.Tensor:
+    """Normal numbers with the standard deviation of the examples, or integers in their
+    range; masks are 0 and 1."""
+    dtype = examples[0].dtype
+    if dtype.is_complex:
+        return torch.randn(shape, generator=generator, dtype=torch.complex64).to(dtype)
+    if dtype.is_floating_point:
+        flat = torch.cat([t.detach().double().flatten().cpu() for t in examples])
+        flat = flat[flat.isfinite()]
+        scale = float(flat.std()) if flat.numel() > 1 else 0.0
+        return (torch.randn(shape, generator=generator) * (scale or 1.0)).to(dtype)
+    filled = [t for t in examples if t.numel()]
+    if dtype is torch.bool or not filled:
+        low, high = 0, 1
+    else:
+        low = min(int(t.min()) for t in filled)
+        high = max(int(t.max()) for t in filled)
+    if low == high == 1:  # a mask of ones
+        low = 0
+    return torch.randint(low, high + 1, shape, generator=generator).to(dtype)
+
+
+def _other_sizes(size: int, low: int, high: int | None) -> list[int]:
+    """Sizes to try instead: the ends of the range, neighbours, odd and larger sizes."""
+    tried = {low, low + 1, size - 1, size + 1, 2 * size + 1, 4 * size}
+    if high is not None:
+        tried |= {high, high - 1}
+    fits = {s for s in tried if low <= s and (high is None or s <= high)}
+    return sorted(fits - {size})
 
 
 def of_sizes(target: FlatTarget, entrance: InputSpec) -> Iterator[VerificationInput]:
@@ -184,7 +227,7 @@ def of_sizes(target: FlatTarget, entrance: InputSpec) -> Iterator[VerificationIn
     tries = [(base, "other values")]
     for letter, size in base.items():
         limits = entrance.ranges[letter]
-        sizes = limits.only or other_sizes(size, limits.low, limits.high)
+        sizes = _other_sizes(size, limits.low, limits.high)
         where = _where(entrance, letter)
         if target.device == "cuda":
             sizes = [s for s in sizes if s <= most[letter]]

@@ -85,23 +85,18 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Range:
-    """The values that a size variable may have; `only` lists them one by one."""
+    """The values that a size variable may have."""
 
     low: int = 0
     high: int | None = None
-    only: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        if self.only is not None:
-            return "one of " + ", ".join(map(str, self.only))
         if self.high is None:
             return f"{self.low} or more"
         return f"{self.low} to {self.high}"
 
     def __contains__(self, size: object) -> bool:
         assert isinstance(size, int)
-        if self.only is not None:
-            return size in self.only
         return self.low <= size and (self.high is None or size <= self.high)
 
 

@@ -64,7 +64,7 @@ def open_model(
     if manifest.kind != "deploy":
         raise Refused(f"{path} is a {manifest.kind} pack, not a deploy pack")
     artifact = manifest.details.get("artifact")
-    if artifact not in ("caches", "aoti", "torchscript"):
+    if artifact not in ("caches", "aoti"):
         raise Refused(
             f"{path} contains the artifact {artifact!r:.40}, which this torchproof"
             " does not support"
@@ -85,10 +85,9 @@ def open_model(
 
 def _package(contents: Contents) -> Any:
     details = read_details(PackageDetails, contents)
-    if details.artifact != "torchscript":  # a trace has no machine code
-        here = compatibility.place_here(details.place.device)
-        for why in compatibility.refusals(details.place, here):
-            raise Refused(why)
+    here = compatibility.place_here(details.place.device)
+    for why in compatibility.refusals(details.place, here):
+        raise Refused(why)
     with _refusing():
         return packages.load_package(contents)
 

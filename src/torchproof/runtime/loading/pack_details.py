@@ -136,7 +136,7 @@ class PackageDetails:
     `without` are the modules of the model's code, which the package must not need.
     """
 
-    artifact: Literal["aoti", "torchscript"]
+    artifact: Literal["aoti"]
     device: str
     call: CallSpec
     entrance: InputSpec
@@ -145,7 +145,6 @@ class PackageDetails:
     takes: str = ""
     asked: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,12 @@
 """Packages: models that run without the model's Python code.
 
-Takes an open pack that is trusted, returns a callable. An AOTInductor package has
-compiled code and weights, a TorchScript package a trace and weights.
+Takes an open pack that is trusted, returns a callable. A package of AOTInductor has
+compiled code and weights.
 """
 
 from __future__ import annotations
 
-import io
 import tempfile
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +20,7 @@ from torchproof.runtime.loading.pack_details import PackageDetails, read_details
 from torchproof.runtime.loading.pytree_json import Unfit
 from torchproof.runtime.pack_format.contents import Contents
 
-# The file of each artifact.
-PACKAGE_FILES = {"aoti": "model.pt2", "torchscript": "model.pt"}
+PACKAGE_FILE = "model.pt2"
 # Sizes that passed are not checked again; the limit bounds the memory for them.
 _REMEMBERED = 1024
 
@@ -99,30 +96,15 @@ class DeployedModel(Explained):
 
 
 def load_package(contents: Contents) -> DeployedModel:
-    """The package as a callable; the caller has checked that it is trusted."""
-    details = read_details(PackageDetails, contents)
-    load = {"aoti": _load_aoti, "torchscript": _load_torchscript}[details.artifact]
-    return DeployedModel(details, load(contents, details.device))
+    """The package as a callable; the caller has checked that it is trusted.
 
-
-def _load_aoti(contents: Contents, device: str) -> Run:
-    """The code runs on the current CUDA device, whichever device it was built on."""
+    The code runs on the current CUDA device, whichever device it was built on.
+    """
     from torchproof.torch_private import export
 
-    index = torch.cuda.current_device() if device == "cuda" else -1
+    details = read_details(PackageDetails, contents)
+    index = torch.cuda.current_device() if details.device == "cuda" else -1
     with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:  # mode 0700
-        file = Path(folder, PACKAGE_FILES["aoti"])
+        file = Path(folder, PACKAGE_FILE)
         contents.copy(file.name, file)
-        return export.load_package(file, index)
-
-
-def _load_torchscript(contents: Contents, device: str) -> Run:
-    if device == "cuda":
-        device = f"cuda:{torch.cuda.current_device()}"
-    raw = io.BytesIO(contents.read(PACKAGE_FILES["torchscript"]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        warnings.simplefilter("ignore", FutureWarning)  # from torch 2.15 on
-        jit: Any = torch.jit  # its stubs have no types
-        model = jit.load(raw, map_location=device)
-    return lambda tensors: model(*tensors)
+        return DeployedModel(details, export.load_package(file, index))

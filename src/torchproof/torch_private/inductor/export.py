@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchproof.torch_private import contract
 
@@ -120,19 +119,3 @@ def load_package(file: Path, device: int) -> Run:
         return outputs
 
     return run
-
-
-class ScalarReads(TorchDispatchMode):
-    """Calls `note(value)` whenever an operation returns a Python number."""
-
-    def __init__(self, note: Callable[[Any], None]) -> None:
-        super().__init__()
-        self._note = note
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        value = func(*args, **(kwargs or {}))
-        if isinstance(value, bool | int | float | complex):
-            self._note(value)
-        return value
