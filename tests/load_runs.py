@@ -265,7 +265,6 @@ def generating() -> LoadResult:
         prompt_tokens=32 * count,
         tokens_per_s=812.0,
         capacity_tokens_per_s=1640.0,
-        watts=214.0,
         cost_per_million=0.41,
         currency_per_hour=2.4,
     )

@@ -446,7 +446,6 @@ def _plan(
         measure.AS_WRITTEN if options.as_written else specs,
         by_default=not bench_options.names_strategies,
         shapes=bench_options.shapes,
-        energy=True,
         train=options.train,
         device=options.device,
         size=options.size,

@@ -8,7 +8,6 @@ import pytest
 
 from torchproof.measure.loadtest.text_options import TextOptions
 from torchproof.measure.loadtest.text_results import with_capacity, with_generation
-from torchproof.measure.replies import Energy
 from torchproof.records import (
     ColdPhase,
     Generation,
@@ -106,14 +105,6 @@ def test_rejected_requests_make_the_first_token_late() -> None:
 
 def test_a_test_without_tokens_has_no_generation() -> None:
     assert with_generation(LoadResult("eager"), OPTIONS).generation is None
-
-
-def test_watts_are_those_of_the_meter() -> None:
-    result = LoadResult("eager", requests=answered(10))
-    measured = with_generation(result, OPTIONS, Energy(watts=300.0)).generation
-    unknown = with_generation(result, OPTIONS, Energy(why="no library")).generation
-    assert measured and measured.watts == 300.0
-    assert unknown and unknown.watts is None
 
 
 def test_the_capacity_is_that_of_the_highest_rate_that_met_the_objective() -> None:

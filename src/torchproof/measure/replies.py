@@ -59,20 +59,6 @@ class Operations(Record):
 
 
 @dataclass(frozen=True)
-class Energy(Record):
-    """The energy of a step, and the mean power of the boards meanwhile."""
-
-    joules_per_step: float | None = None
-    watts: float | None = None
-    limit_watts: float | None = None  # the power limit in force
-    seconds: float | None = None
-    steps: int | None = None
-    boards: int | None = None
-    method: str | None = None  # counter, samples
-    why: str | None = None  # it could not be measured
-
-
-@dataclass(frozen=True)
 class Reference(Record):
     """Facts about the target in eager."""
 
@@ -190,7 +176,6 @@ class Facts(FirstPass):
     dropped: Any = None
     sharing: tuple[str, ...] = ()
     break_costs: BreakCosts | None = None
-    energy: Energy | None = None
     by_rank: tuple[tuple[float, ...], ...] = ()  # all times of each of several ranks
 
     def adding(self, reply: FirstPass | Settled | Examined) -> Facts:

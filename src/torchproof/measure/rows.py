@@ -135,7 +135,6 @@ def _row(state: StrategyState, number: int, reference: Reference) -> Measurement
         numerics=facts.numerics,
         memory=facts.memory,
         peak_bytes=_peak(facts.memory),
-        energy=facts.energy.to_json() if facts.energy else None,
         counts=_counts(facts),
         source=facts.source or row.source,
         notes=tuple(_notes(state, facts, reference)),

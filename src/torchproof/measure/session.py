@@ -27,7 +27,6 @@ from torchproof.measure.replies import (
     Compared,
     Diagnosed,
     Done,
-    Energy,
     Examined,
     Facts,
     FirstPass,
@@ -464,14 +463,6 @@ class Session:
                         Examined, "examine", self.limit_s, trace=self._trace(state)
                     )
                     state.facts[number] = state.facts[number].adding(reply)
-                    self._measure_energy(state, number)
-
-    def _measure_energy(self, state: StrategyState, number: int) -> None:
-        device = self.references[state.spec.dtype, number].environment["device"]
-        if self.plan.energy and device == "cuda" and self.plan.ranks is None:
-            self.progress(f"{state.spec.label}: measuring energy")
-            reply = state.ask(Energy, "measure_energy", self.limit_s)
-            state.facts[number] = replace(state.facts[number], energy=reply)
 
     def _compare_again(self, state: StrategyState, number: int) -> None:
         """Compares again: replayed graphs or skipped guards may make outputs wrong."""

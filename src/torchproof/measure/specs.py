@@ -97,7 +97,6 @@ class Plan:
     repeats: int = stats.REPEATS
     first_calls: bool = True  # time them; if not, the strategies compile at once
     profiles: bool = False  # save a trace of every strategy
-    energy: bool = False  # measure the energy of a step, where the device allows it
     diagnoses: bool = False  # analyse breaks and wrong outputs
     compile_with: Mapping[str, Any] = field(default_factory=dict, hash=False)
     timeout_s: float | None = None

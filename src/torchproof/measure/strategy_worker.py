@@ -26,7 +26,6 @@ from torchproof.measure.compile_stats import CompileStats
 from torchproof.measure.replies import (
     Compared,
     Diagnosed,
-    Energy,
     Examined,
     FirstPass,
     Operations,
@@ -485,12 +484,6 @@ class StrategyWorker:
             break_costs=self._break_costs(),
             fell_back=self._fell_back(),
         )
-
-    def measure_energy(self) -> Energy:
-        """Measures the energy of a step, in a loop that is not timed."""
-        from torchproof.measure import energy
-
-        return energy.measure(self._pass, len(self.loaded.calls))
 
     def _break_costs(self) -> BreakCosts | None:
         if self.break_cost is None:

@@ -191,7 +191,7 @@ class Generation(Record):
     prompt_tokens: int | None = None
     tokens_per_s: float | None = None
     capacity_tokens_per_s: float | None = None  # the highest under the objective
-    watts: float | None = None
+    watts: float | None = None  # of older runs
     cost_per_million: float | None = None
     currency_per_hour: float | None = None
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)

@@ -325,9 +325,7 @@ class Measurement(Record):
     flops: Annotated[Mapping[str, Any] | None, shapes.Flops | None] = field(
         default=None, hash=False
     )
-    energy: Annotated[Mapping[str, Any] | None, shapes.Energy | None] = field(
-        default=None, hash=False
-    )
+    energy: Mapping[str, Any] | None = field(default=None, hash=False)  # of older runs
     ranks: tuple[RankTime, ...] = ()  # of several; the times above are the slowest's
     notes: tuple[str, ...] = ()
     error: str | None = None

@@ -117,17 +117,6 @@ class Flops(TypedDict, total=False):
     why: str | None
 
 
-class Energy(TypedDict, total=False):
-    joules_per_step: float | None
-    watts: float | None
-    limit_watts: float | None
-    seconds: float | None
-    steps: int | None
-    boards: int | None
-    method: str | None
-    why: str | None
-
-
 class Probe(TypedDict, total=False):
     """What a search learned from eager, as far as reports show it."""
 

@@ -50,7 +50,7 @@ class Trial(Record):
     kernel_ms: float | None = None
     mfu: float | None = None
     mfu_at_least: bool = False  # some operations could not be counted
-    joules_per_step: float | None = None
+    joules_per_step: float | None = None  # of older runs
     generated_ms: float | None = None  # the part of it in kernels Inductor generated
     numerics: Annotated[Mapping[str, Any] | None, shapes.Numerics | None] = field(
         default=None, hash=False

@@ -111,7 +111,7 @@ def measured(rows: Sequence[Measurement]) -> Table:
         for row in rows
     ]
     header = (*names, "first call", "numerics", "verdict")
-    return _with_meters(Table("", header, tuple(cells)), rows)
+    return _with_utilisation(Table("", header, tuple(cells)), rows)
 
 
 def gain(row: Measurement) -> str:
@@ -127,35 +127,23 @@ def costs(run: Run) -> Table:
     """The gain of each strategy, and its start-up time, memory and numerics."""
     header = ("strategy", "vs eager", "cold", "warm", "memory", "numerics")
     rows = timed(run)
-    return _with_meters(Table("", header, tuple(map(_costs, rows))), rows)
+    return _with_utilisation(Table("", header, tuple(map(_costs, rows))), rows)
 
 
-def _with_meters(table: Table, rows: Sequence[Measurement]) -> Table:
-    """With columns of utilisation and energy, if a row has them."""
-    meters = {
-        "MFU": [utilised(row) for row in rows],
-        "energy": [numbers.energy(joules(row)) for row in rows],
-    }
-    shown = {
-        name: cells
-        for name, cells in meters.items()
-        if any(cell != numbers.UNKNOWN for cell in cells)
-    }
+def _with_utilisation(table: Table, rows: Sequence[Measurement]) -> Table:
+    """With a column of utilisation, if a row has it."""
+    if all(row.mfu is None for row in rows):
+        return table
     cells = [
-        (*row, *more) for row, *more in zip(table.rows, *shown.values(), strict=True)
+        (*cells, utilised(row)) for cells, row in zip(table.rows, rows, strict=True)
     ]
-    return replace(table, header=(*table.header, *shown), rows=tuple(cells))
+    return replace(table, header=(*table.header, "MFU"), rows=tuple(cells))
 
 
 def utilised(row: Measurement) -> str:
     """`41%`, or `>41%` if some operations could not be counted."""
     partly = bool((row.flops or {}).get("not_counted"))
     return numbers.share(row.mfu, at_least=partly)
-
-
-def joules(row: Measurement) -> float | None:
-    value: float | None = (row.energy or {}).get("joules_per_step")
-    return value
 
 
 def _costs(row: Measurement) -> tuple[str, ...]:
@@ -187,7 +175,6 @@ def details(row: Measurement) -> Iterator[str]:
     if row.throughput is not None:
         yield f"throughput {numbers.plain(row.throughput)} {row.unit or 'per second'}"
     yield from _operations(row)
-    yield from _energy(row)
     yield from _starts(row)
     if row.compile_s:
         phases = [
@@ -299,19 +286,6 @@ def _operations(row: Measurement) -> Iterator[str]:
     if flops.get("not_counted"):
         text += f"; without {', '.join(flops['not_counted'])}, which has no formula"
     yield text
-
-
-def _energy(row: Measurement) -> Iterator[str]:
-    energy = row.energy or {}
-    if joules(row) is None:
-        if energy.get("why"):
-            yield f"energy not measured: {energy['why']}"
-        return
-    text = f"energy {numbers.energy(joules(row))} per call"
-    text += f", {numbers.plain(energy.get('watts'))} W on average"
-    if energy.get("limit_watts") is not None:
-        text += f" of at most {numbers.plain(energy['limit_watts'])} W"
-    yield f"{text}, for the whole board"
 
 
 def _error(row: Measurement) -> str:

@@ -249,7 +249,6 @@ def generation(test: LoadTest) -> Table | None:
         "per token": [_pair(each.per_token) for each in every],
         "tokens": [numbers.per_second(each.tokens_per_s) for each in every],
         "capacity": [numbers.per_second(each.capacity_tokens_per_s) for each in every],
-        "watts": [numbers.plain(each.watts) for each in every],
         "cost/M": [numbers.plain(each.cost_per_million) for each in every],
     }
     measured = {

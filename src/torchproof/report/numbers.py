@@ -77,13 +77,6 @@ def share(value: float | None, *, at_least: bool = False) -> str:
     return f"{'>' if at_least else ''}{plain(value * 100, 2)}%"
 
 
-def energy(value: float | None) -> str:
-    """Joules, or millijoules below a tenth of one."""
-    if value is not None and value < 0.1:
-        return f"{plain(value * 1000)} mJ"
-    return UNKNOWN if value is None else f"{plain(value)} J"
-
-
 def operations(value: float | None) -> str:
     """`12.3 G`: floating-point operations with the prefix of their unit."""
     if value is None:

@@ -114,14 +114,12 @@ def columns(search: Tuning) -> tuple[str, ...]:
 
 
 def _meters(search: Tuning) -> dict[str, Callable[[Trial], str]]:
-    """Columns of utilisation and energy, if a trial has them."""
+    """A column of utilisation, if a trial has it."""
     columns: dict[str, Callable[[Trial], str]] = {}
     if any(trial.mfu is not None for trial in search.trials):
         columns["MFU"] = lambda trial: numbers.share(
             trial.mfu, at_least=trial.mfu_at_least
         )
-    if any(trial.joules_per_step is not None for trial in search.trials):
-        columns["energy"] = lambda trial: numbers.energy(trial.joules_per_step)
     return columns
 
 

@@ -11,9 +11,9 @@ from torchproof.report import markup, numbers
 
 INDENT = "   "
 _NUMBERS = ("median", "interval", "cold", "warm", "memory", "recompiles", "us/call")
-_RATES = ("goodput", "max rate", "tokens", "capacity", "watts", "cost/M")
+_RATES = ("goodput", "max rate", "tokens", "capacity", "cost/M")
 _COLD = ("first answer", "cold misses", "met from")
-_RIGHT = (*_NUMBERS, *_RATES, *_COLD, "step", "first call", "MFU", "energy")
+_RIGHT = (*_NUMBERS, *_RATES, *_COLD, "step", "first call", "MFU")
 _PERCENTILE = re.compile(r"((queue|serve) )?p\d+(\.\d+)?")
 # Keeps a column as narrow as its cells.
 _SHORT = {"first call": "1st call", "first answer": "1st answer"}

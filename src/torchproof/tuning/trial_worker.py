@@ -288,7 +288,6 @@ class Worker:
             peak_bytes=row.peak_bytes,
             mfu=row.mfu,
             mfu_at_least=bool((row.flops or {}).get("not_counted")),
-            joules_per_step=(row.energy or {}).get("joules_per_step"),
             kernel_ms=(row.kernels or {}).get("kernel_ms"),
             generated_ms=(row.kernels or {}).get("generated_ms"),
             numerics=row.numerics,

@@ -167,7 +167,6 @@ def _plan(target: Target, options: Options, tune_options: TuneOptions) -> measur
         train=options.train,
         device=options.device,
         size=options.size,
-        energy=True,
         timeout_s=options.timeout_s,
         quiet=True,  # output of strategies would garble the live table
         ranks=tune_options.ranks,

@@ -10,7 +10,6 @@ from torchproof.measure.loadtest.served_strategy import ServedStrategy
 from torchproof.measure.loadtest.serving import Batching
 from torchproof.measure.loadtest.text_options import TextOptions
 from torchproof.measure.loadtest.timetable import CallKind
-from torchproof.measure.replies import Energy
 from torchproof.records import Record, Stall
 from torchproof.targets import Job
 
@@ -49,4 +48,3 @@ class ServedTimetable(Record):
     stalls: tuple[Stall, ...] | None = None  # None: the process did not reply
     missing: Mapping[str, str] = field(default_factory=dict)
     peak_bytes: int | None = None
-    energy: Energy | None = None  # of GPUs, while they generated text

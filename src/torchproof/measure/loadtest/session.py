@@ -468,7 +468,7 @@ class _StrategyRun:
         )
         if options.text is None:
             return result
-        return with_generation(result, options.text, self._known.energy)
+        return with_generation(result, options.text)
 
 
 def _arrived(timetable: Timetable, log: RequestLog) -> Timetable:

@@ -1,4 +1,4 @@
-"""The results of a text model: times of tokens, tokens per second, power and cost."""
+"""The results of a text model: times of tokens, tokens per second and cost."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from torchproof.measure.loadtest.dependence import cycle_starts
 from torchproof.measure.loadtest.percentiles import percentiles
 from torchproof.measure.loadtest.results import first_warm, metric_ms, starts_from
 from torchproof.measure.loadtest.text_options import TextOptions
-from torchproof.measure.replies import Energy
 from torchproof.records import Generation, LoadResult, Requests
 
 
-def with_generation(
-    result: LoadResult, options: TextOptions, energy: Energy | None = None
-) -> LoadResult:
+def with_generation(result: LoadResult, options: TextOptions) -> LoadResult:
     """Adds the times of tokens, of the requests after the cold phase.
 
     The counts of tokens are those of all requests.
@@ -36,7 +33,6 @@ def with_generation(
             if end is not None
         ),
         tokens_per_s=tokens_per_s,
-        watts=energy.watts if energy else None,
         cost_per_million=_cost(options.price, tokens_per_s),
         currency_per_hour=options.price,
     )

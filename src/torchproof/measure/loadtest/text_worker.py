@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torchproof.measure import energy, profiling
+from torchproof.measure import profiling
 from torchproof.measure.loadtest.generation import TextSource, serve_generation
 from torchproof.measure.loadtest.load_job import LoadJob, Prepared, ServedTimetable
 from torchproof.measure.loadtest.request_log import RequestLog
@@ -72,9 +72,6 @@ class TextWorker:
             queue_limit=self._options.queue_limit,
             end_tokens=end_tokens(self._slots.model),
         )
-        meter = energy.PowerMeter()
-        if self._device == "cuda":
-            meter.start()
         with StallRecorder() as recorder:
             served = serve_generation(
                 self._slots,
@@ -88,5 +85,4 @@ class TextWorker:
             stalls=recorder.stalls(served.origin),
             missing=recorder.missing,
             peak_bytes=profiling.peak_bytes(self._device),
-            energy=meter.stop() if self._device == "cuda" else None,
         )

@@ -270,7 +270,6 @@ def shares(run: Run) -> list[Shares]:
         "Guards, share of a call": filter(None, map(_guards, rows)),
         "GPU busy, share of a call": filter(None, map(_kernels, rows)),
         "MFU, share of the device's peak": filter(None, map(_utilised, rows)),
-        "Energy of a call": _energy(rows),
     }
     return [
         (title, meters)
@@ -307,18 +306,6 @@ def _utilised(row: Measurement) -> Meter | None:
     speed = numbers.operations((row.flops or {}).get("per_second"))
     note = f"{speed}FLOP/s"
     return Meter(row.strategy, _share(row.mfu), bench_sections.utilised(row), note)
-
-
-def _energy(rows: Sequence[Measurement]) -> Iterator[Meter]:
-    """The largest has the full width."""
-    measured = [(row, bench_sections.joules(row)) for row in rows]
-    end = max((joules for _, joules in measured if known(joules)), default=0.0)
-    for row, joules in measured:
-        if known(joules) and end:
-            note = f"{numbers.plain((row.energy or {}).get('watts'))} W"
-            yield Meter(
-                row.strategy, _share(joules / end), numbers.energy(joules), note
-            )
 
 
 def _share(part: float) -> float:
