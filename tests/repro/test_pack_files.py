@@ -48,8 +48,8 @@ FACTS = {
 WRITTEN = pack_files.VerifiedRepro(
     signature=SYMPTOM,
     settings=Settings(compile={"backend": "eager"}),
-    candidate=Candidate("frame", SOURCE, "one function, names replaced", 5),
-    first=Candidate("frame", SOURCE, "the file", 40),
+    candidate=Candidate("program", SOURCE, "the code that is reached", 5),
+    first=Candidate("program", SOURCE, "the file", 40),
     outcome=Outcome("same", "FAILS AS STATED: GB0059", 3.21, "a\n```\nGB0059\n"),
     repro=SOURCE,
     facts=FACTS,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from urllib.parse import quote, quote_plus
 
 from torchproof.packs.redaction.common_words import SHORT, is_common
 from torchproof.packs.redaction.machine import PrivateValues
-from torchproof.packs.redaction.spellings import encoded, escaped, squeezed, wrapped
 
 # A secret of at least this length is hidden wherever it occurs.
 SECRET_LENGTH = 6
@@ -33,34 +36,15 @@ class Literal:
             return re.subn(self.pattern, self.placeholder, text)
         return text.replace(self.value, self.placeholder), text.count(self.value)
 
-    def places(self, text: str) -> Iterator[tuple[int, int]]:
-        """The spans of the value, without the prefix that its pattern requires."""
-        if self.value not in text:
-            return
-        for match in re.finditer(self.pattern or re.escape(self.value), text):
-            start = (
-                match.end(1) if self.placeholder.startswith("\\1") else match.start()
-            )
-            yield start, match.end()
-
-
-@dataclass(frozen=True)
-class Wrapped:
-    """A value that may be split over several lines."""
-
-    value: str
-    placeholder: str
-
-    def hide(self, text: str, squeezed_text: str) -> tuple[str, int]:
-        if squeezed(self.value) not in squeezed_text:
-            return text, 0
-        return wrapped(self.value).subn(self.placeholder, text)
-
 
 def literals(private: PrivateValues) -> tuple[Literal, ...]:
     """The literals in the order of hiding: longer values before their parts."""
     ordered = [*_secrets(private.secrets)]
-    for placeholder, folders in folder_kinds(private):
+    for placeholder, folders in (
+        ("<project>", private.projects),
+        ("<tmp>", private.temporary),
+        ("<home>", private.homes),
+    ):
         for folder in _longest_first(folders):
             ordered += _folder(folder, placeholder)
     names = _longest_first({part for name in private.names for part in _parts(name)})
@@ -70,31 +54,6 @@ def literals(private: PrivateValues) -> tuple[Literal, ...]:
     for host in _longest_first(hosts):
         ordered += _words(host, "<host>")
     return tuple(ordered)
-
-
-def broken_over_lines(private: PrivateValues) -> tuple[Wrapped, ...]:
-    """The values to find in wrapped text: secrets, and directories of two levels."""
-    values = [
-        Wrapped(text, "<secret>")
-        for _, value in private.secrets
-        for text in {value, *encoded(value)}
-        if len(squeezed(text)) >= SECRET_LENGTH and _is_told(value)
-    ]
-    for placeholder, folders in folder_kinds(private):
-        values += [
-            Wrapped(folder, placeholder)
-            for folder in _longest_first(folders)
-            if folder.count("/") > 1 and len(squeezed(folder)) > SECRET_LENGTH
-        ]
-    return tuple(values)
-
-
-def folder_kinds(private: PrivateValues) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return (
-        ("<project>", private.projects),
-        ("<tmp>", private.temporary),
-        ("<home>", private.homes),
-    )
 
 
 def _longest_first(values: Iterable[str]) -> tuple[str, ...]:
@@ -117,7 +76,7 @@ def _secrets(secrets: Iterable[tuple[str, str]]) -> Iterator[Literal]:
             spelled[f"={value}"] = Literal(value, r"\1<secret>", _alone(value))
         pieces = [value, *value.splitlines()] if "\n" in value else [value]
         for piece in filter(_is_told, map(str.strip, pieces)):
-            for text in escaped(piece) | encoded(piece):
+            for text in escaped(piece):
                 # Hide a word or a number only if it is a whole word.
                 plain = re.fullmatch(r"[A-Za-z]{,11}|\d{,9}", text)
                 pattern = _whole(text) if plain else None
@@ -210,3 +169,18 @@ def _left(word: str, inside: str) -> str:
     )
     exceptions = "".join(f"|(?<={escape}{word})" for escape in escapes)
     return f"(?:(?<!{inside}{word}){exceptions})"
+
+
+def escaped(value: str) -> set[str]:
+    """The value itself, and as JSON, `repr`, URLs, HTML and shells write it."""
+    written = {json.dumps(value), json.dumps(value, ensure_ascii=False)}
+    written |= {repr(value), ascii(value)}
+    inner = {text[1:-1] for text in written}
+    inner |= {text.replace("/", "\\/") for text in inner}
+    inner |= {json.dumps(text)[1:-1] for text in inner}
+    raw = value.encode("utf-8", "surrogatepass")
+    links = {quote(raw, safe=""), quote(raw), quote_plus(raw)}
+    links |= {re.sub("%..", lambda code: code[0].lower(), text) for text in links}
+    shell = shlex.quote(value)
+    shell = shell[1:-1] if shell != value else value
+    return {value, html.escape(value), shell, *inner, *links}

@@ -16,10 +16,8 @@ from typing import Any
 
 from torchproof.packs.redaction import secret_patterns
 from torchproof.packs.redaction.common_words import is_common, is_switch, says_secret
-from torchproof.packs.redaction.literals import broken_over_lines, literals
+from torchproof.packs.redaction.literals import literals
 from torchproof.packs.redaction.machine import PrivateValues, private_values
-from torchproof.packs.redaction.spellings import squeezed
-from torchproof.packs.redaction.unescaping import meanings
 
 _STEP = r"(?:\\?/|%2F)"
 # The pattern matches `/` first and then looks behind it: that search is fast.
@@ -50,9 +48,7 @@ class Redactor:
 
     def __init__(self, private: PrivateValues) -> None:
         self.counts: Counter[str] = Counter()
-        self._known = private
         self._literals = literals(private)
-        self._wrapped = broken_over_lines(private)
         self._plain: set[str] = set()  # identifiers without private values
         self._values = {value for _, value in private.secrets}
 
@@ -147,41 +143,13 @@ class Redactor:
         for literal in self._literals:
             if literal.placeholder.endswith("<secret>") is secrets:
                 text = self._count(literal.placeholder, literal.hide(text))
-        text = self._hide_escaped(text, secrets=secrets)
-        flat = squeezed(text) if "\n" in text or "\\n" in text else ""
-        for wrapped in self._wrapped:
-            if flat and (wrapped.placeholder == "<secret>") is secrets:
-                text = self._count(wrapped.placeholder, wrapped.hide(text, flat))
-        return text
-
-    def _hide_escaped(self, text: str, *, secrets: bool) -> str:
-        """Hide values with escapes that are not in the list of spellings."""
-        decoded = meanings(text)
-        number = 0
-        while number < len(decoded):
-            places = [
-                secret_patterns.Place(
-                    *decoded[number].place(*span),
-                    literal.placeholder.removeprefix("\\1"),
-                )
-                for literal in self._literals
-                if literal.placeholder.endswith("<secret>") is secrets
-                for span in literal.places(decoded[number].text)
-            ]
-            if places:
-                text = self._replaced(text, places)
-                decoded = meanings(text)
-            number += 1
         return text
 
     def _hide_places(
         self, text: str, find: Callable[[str], Iterator[secret_patterns.Place]]
     ) -> str:
-        return self._replaced(text, find(text))
-
-    def _replaced(self, text: str, places: Iterable[secret_patterns.Place]) -> str:
         pieces, end = [], 0
-        for place in sorted(places, key=lambda place: place.start):
+        for place in sorted(find(text), key=lambda place: place.start):
             if place.start >= end:
                 pieces += [text[end : place.start], place.placeholder]
                 self._count(place.placeholder, ("", 1))

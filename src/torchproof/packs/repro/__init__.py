@@ -10,7 +10,6 @@ more and packed.
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from torchproof import __version__
 from torchproof.packs import writing
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import pack_files, readme, versions
-from torchproof.packs.repro.candidate import Candidate, Form, Outcome, Settings
+from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
 from torchproof.packs.repro.failure_signature import (
     HANG_S,
     FailureSignature,
@@ -28,7 +27,6 @@ from torchproof.packs.repro.failure_signature import (
     hang_signature,
 )
 from torchproof.packs.repro.graphs.graph_reducer import reduce_graph, variants
-from torchproof.packs.repro.programs.anonymise import anonymise
 from torchproof.packs.repro.programs.file_merger import Unsuitable
 from torchproof.packs.repro.programs.program_reducer import reduce_program
 from torchproof.packs.repro.programs.whole_program import program_candidates
@@ -45,10 +43,7 @@ from torchproof.targets import Job, Options, Target
 
 Progress = Callable[[str], None]
 _SCRIPT_RUNS_ONCE = "a script runs only once: pack its saved run to include its graphs"
-_ANONYMISE_S = 90.0  # for replacing names, in addition to the time for reducing
 _MAX_GRAPHS = 40  # graphs of one target that a pack includes for reading
-# An evidence line of a finding that names library code called by the user's line.
-_LIBRARY_FRAME = re.compile(r"in (/.+\.py):(\d+) ")
 _LOGS = "graph_breaks,recompiles,cudagraphs,perf_hints"
 # Failures that show in a captured graph, because they arise below Dynamo.
 _BELOW_DYNAMO = frozenset(
@@ -63,8 +58,6 @@ _BELOW_DYNAMO = frozenset(
         "cudagraph_rerecord",
     }
 )
-# Failures of Dynamo, which need the Python code.
-_IN_DYNAMO = frozenset({"host_sync", "graph_break", "skipped_frame"})
 
 
 @dataclass(frozen=True)
@@ -113,14 +106,9 @@ def shrink(
     candidate: Candidate,
     runner: ReproRunner,
     deadline: float,
-    *,
-    anonymous: bool,
     progress: Progress,
 ) -> Candidate:
-    """Returns the smallest candidate found by `deadline` that fails in the same way.
-
-    `anonymous` also replaces the names of a program, with extra time.
-    """
+    """Returns the smallest candidate found by `deadline` that fails in the same way."""
     count = 0
 
     def fails(smaller: Candidate) -> bool:
@@ -131,10 +119,7 @@ def shrink(
 
     if candidate.form == "graph":
         return reduce_graph(candidate, fails, deadline)
-    smallest = reduce_program(candidate, fails, deadline)
-    if not anonymous:
-        return smallest
-    return anonymise(smallest, fails, deadline + _ANONYMISE_S)
+    return reduce_program(candidate, fails, deadline)
 
 
 @dataclass(frozen=True)
@@ -143,6 +128,10 @@ class _PackBuilder:
     signature: FailureSignature
     options: ReproOptions
     progress: Progress
+
+    @property
+    def _has_source(self) -> bool:
+        return "source" in self.options.include
 
     def build(self, stage: writing.Stage, command: str) -> Manifest:
         """Records the target, finds and reduces a candidate, and seals the pack."""
@@ -175,33 +164,19 @@ class _PackBuilder:
             target=self.subject.target.text,
             minified=self.options.minify,
         )
-        graphs = [each for each in recording.candidates if each.form == "graph"]
-        files = pack_files.files(verified, graphs[:_MAX_GRAPHS])
+        files = pack_files.files(verified, recording.candidates[:_MAX_GRAPHS])
         return self._seal(stage, verified, pack_files.redact(files, redactor), redactor)
 
     def _record(self, folder: Path) -> TargetRecording:
         """Runs the target once more; a script that has already run is not run again."""
         if self.subject.has_run and self.subject.target.kind == "script":
             return TargetRecording(refused=(_SCRIPT_RUNS_ONCE,))
-        file, line = self._place()
         job = RecordingJob(
             Job.of(self.subject.target, self.subject.options),
             folder=str(folder),
             weights="weights" in self.options.include,
-            file=file,
-            line=line,
         )
         return record_target(job, self.subject.options, self.progress)
-
-    def _place(self) -> tuple[str | None, int | None]:
-        """Returns the innermost line outside torch, preferably in a library."""
-        finding = self.signature.finding
-        if finding is None:
-            return None, None
-        frames = [_LIBRARY_FRAME.match(line) for line in finding.evidence]
-        for match in filter(None, frames):
-            return match[1], int(match[2])
-        return finding.file, finding.line
 
     def _settings(self, *, train: bool) -> Settings:
         options = self.subject.options
@@ -222,12 +197,11 @@ class _PackBuilder:
         refused = list(recording.refused)
         deadline = time.monotonic() + self.options.budget_s
         attempts: list[tuple[Candidate, Outcome]] = []
-        forms = _forms_in_order(self.signature.kind)
-        if "source" in self.options.include:
-            forms = ("program", *(form for form in forms if form != "program"))
-        for candidate in _in_order(
-            forms, recording.candidates, lambda: self._programs(refused)
-        ):
+        graphs = _graphs_in_order(recording.candidates)
+        in_order = [self._programs(refused), graphs]
+        if self.signature.kind in _BELOW_DYNAMO and not self._has_source:
+            in_order.reverse()
+        for candidate in itertools.chain(*in_order):
             if candidate.form == "graph" and time.monotonic() > deadline:
                 continue
             name = f"{candidate.form} {candidate.origin}".strip()
@@ -243,9 +217,10 @@ class _PackBuilder:
         target, facts = self.subject.target, self.subject.run.environment
         names = ("size", "device", "train") if target.kind == "workload" else ()
         arguments = {k: facts[k] for k in names if facts.get(k) is not None}
-        as_written = "source" in self.options.include
         try:
-            yield from program_candidates(target, arguments, as_written=as_written)
+            yield from program_candidates(
+                target, arguments, as_written=self._has_source
+            )
         except Unsuitable as reason:
             refused.append(str(reason))
 
@@ -268,17 +243,15 @@ class _PackBuilder:
     def _shrink(
         self, candidate: Candidate, runner: ReproRunner, budget_s: float
     ) -> Candidate:
-        """Reduces and anonymises a candidate that contains the user's source.
+        """Reduces a candidate that contains the user's source.
 
         `--include source` turns this off; `--minify` reduces every candidate.
         """
-        private = candidate.form != "graph" and "source" not in self.options.include
+        private = candidate.form == "program" and not self._has_source
         if not (private or self.options.minify):
             return candidate
         deadline = time.monotonic() + budget_s
-        return shrink(
-            candidate, runner, deadline, anonymous=private, progress=self.progress
-        )
+        return shrink(candidate, runner, deadline, self.progress)
 
     def _seal(
         self,
@@ -322,31 +295,7 @@ def _difference(
     return f"expected: {expected}; got: " + ("; ".join(observed) or "no candidate")
 
 
-def _forms_in_order(kind: str) -> tuple[Form, ...]:
-    """Returns the forms to try for a kind of failure.
-
-    A failure of neither kind above needs several calls: the whole program comes first.
-    """
-    if kind in _BELOW_DYNAMO:
-        return ("graph", "program", "frame")
-    if kind in _IN_DYNAMO:
-        return ("frame", "program", "graph")
-    return ("program", "frame", "graph")
-
-
-def _in_order(
-    forms: Iterable[Form],
-    recorded: Iterable[Candidate],
-    programs: Callable[[], Iterator[Candidate]],
-) -> Iterator[Candidate]:
+def _graphs_in_order(graphs: Iterable[Candidate]) -> Iterator[Candidate]:
     """Yields all graphs with synthetic tensors before any with recorded ones."""
-    recorded = list(recorded)
-    for form in forms:
-        candidates = [each for each in recorded if each.form == form]
-        if form == "program":
-            yield from programs()
-        elif form == "graph":
-            for depth in itertools.zip_longest(*map(variants, candidates)):
-                yield from filter(None, depth)
-        else:
-            yield from candidates
+    for depth in itertools.zip_longest(*map(variants, graphs)):
+        yield from filter(None, depth)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Form = Literal["graph", "frame", "program"]
+Form = Literal["graph", "program"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Candidate:
     about: str  # one sentence: which parts of the user's program it contains
     size: int
     files: Mapping[str, bytes] = field(default_factory=dict, hash=False)  # beside it
-    origin: str = ""  # the compile id of a graph, or the place of a frame
+    origin: str = ""  # the compile id of a graph, or the file of a program
     # The JSON that `source` was written from; needed to edit it, never packed.
     record: Mapping[str, Any] = field(default_factory=dict, hash=False)
 

@@ -1,4 +1,4 @@
-"""The child process that runs a target once and writes candidates of it.
+"""The child process that runs a target once and writes the graphs that Dynamo captures.
 
 Runs as `python -m` with a job (JSON) and the path of a stream. Captured graphs run
 uncompiled, so nothing fails or hangs in a backend here.
@@ -34,7 +34,6 @@ def main(arguments: list[str]) -> int:
             with _recording(stream, job):
                 run = calls.resolved(run)
                 _run_calls(run, stream)
-            _write_frames(run, job, stream)
             return 0
         except UserError as error:
             stream.write("unusable", message=str(error), details=error.details)
@@ -80,30 +79,6 @@ def _run_calls(run: Job, stream: Stream) -> None:
         except Exception as error:  # probably the failure that the pack is about
             message = one_line(f"{type(error).__name__}: {error}", 200)
             stream.write("call_error", call=index, error=message)
-
-
-def _write_frames(run: Job, job: RecordingJob, stream: Stream) -> None:
-    """Writes candidates of the failing function and of its callers."""
-    if not job.file or job.line is None:
-        return
-    from torchproof.packs.repro.programs.frames import frame_candidates
-
-    def run_calls() -> None:
-        loaded = calls.fresh(run)
-        train = calls.trains(loaded, run)
-        for index, call in enumerate(loaded.calls):
-            calls.before(loaded, index)
-            calls.invoke(loaded.fn, call, train=train)
-
-    import torch
-
-    torch.compiler.set_stance("force_eager")
-    try:
-        for candidate in frame_candidates(run_calls, job.file, job.line):
-            stream.write("candidate", **candidate.to_json())
-    except Exception as error:  # candidates of other forms remain
-        message = one_line(f"{type(error).__name__}: {error}", 200)
-        stream.write("refused", why=f"extracting the failing function: {message}")
 
 
 def _write_configs(stream: Stream) -> None:

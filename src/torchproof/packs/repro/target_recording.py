@@ -1,4 +1,4 @@
-"""Runs a target once more in a child process that records candidates of it."""
+"""Runs a target once more in a child process that records its graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchproof.targets import Job, Options
 
 @dataclass(frozen=True)
 class RecordingJob(Record):
-    """A run of a target to record; `file` and `line` are the place of its failure.
+    """A run of a target to record.
 
     The child writes tensors to `folder`, and those of the model only with `weights`.
     """
@@ -23,8 +23,6 @@ class RecordingJob(Record):
     run: Job
     folder: str
     weights: bool = False
-    file: str | None = None
-    line: int | None = None
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,10 @@ def record_target(
         raise KeyboardInterrupt
     if unusable := entries.last("unusable"):
         raise UserError(unusable["message"], details=unusable.get("details", ""))
-    candidates: dict[tuple[str, str], Candidate] = {}
+    candidates: dict[str, Candidate] = {}
     for entry in entries.of("candidate"):
         candidate = Candidate.from_json(_plain(entry))
-        candidates[candidate.form, candidate.origin] = candidate
+        candidates[candidate.origin] = candidate
     reasons = [entry["why"] for entry in entries.of("refused")]
     if failure := entries.failure(script=job.run.target.kind == "script"):
         reasons.append(failure)

@@ -1,6 +1,5 @@
-"""Candidates of forms "program" and "frame": source code of the target itself.
+"""Candidates of the form "program": source code of the target itself.
 
-`whole_program` extracts a program from its files without running it. `frames` needs
-torch: it extracts the failing function from a running program. `program_reducer`
-shrinks both, and `anonymise` replaces the names and strings that are left.
+`whole_program` extracts what a target reaches, with `file_merger` and `tree_shaking`.
+`program_reducer` shrinks it by the edits of `edits`.
 """

@@ -1,0 +1,202 @@
+"""`pack --for repro` from end to end, then with a stand-in for the runs of torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import check_runs
+import forked_commands
+import pytest
+import strangers
+
+from torchproof import packs
+from torchproof.packs import repro
+from torchproof.packs.repro.candidate import Candidate, Outcome
+from torchproof.packs.repro.target_recording import TargetRecording
+from torchproof.records.run import Run
+from torchproof.targets.options import Options
+from torchproof.targets.target import Target
+
+PROGRAM = '''
+"""A program with one failure."""
+
+import torch
+
+
+class HarvestModel(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fields = torch.nn.Linear(4, 4)
+
+    def forward(self, grain):
+        grain = self.fields(grain)
+        # A comment.
+        weight = grain.sum().item()
+        return grain * weight
+
+
+def make():
+    return HarvestModel(), [(torch.ones(2, 4),)]
+'''
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mill")
+    (folder / "mill.py").write_text(PROGRAM)
+    path = folder / "bug.tar.gz"
+    done = forked_commands.torchproof(
+        *("pack", "mill.py:make", "--for", "repro", "--effort", "quick", "-q"),
+        *("--budget", "1s", "-o", str(path)),
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def test_pack_lists_its_files_and_its_failure(packed: Path) -> None:
+    shown = forked_commands.torchproof(
+        "show", str(packed), "--format", "json", cwd=packed.parent
+    )
+    manifest = json.loads(shown.stdout)["manifest"]
+    assert manifest["details"]["symptom"]["ids"] == ["GB0124"]
+    texts = strangers.texts(packed)
+    files = {name for name in texts if not name.endswith(" itself")}
+    assert set(manifest["files"]) == files - {"manifest.json"}
+    assert manifest["details"]["symptom"]["headline"] in texts["README.md"]
+    assert "# A comment" not in texts["repro.py"]
+    assert manifest["details"]["size"]["last"] <= manifest["details"]["size"]["first"]
+
+
+def test_pack_fails_as_stated_in_an_empty_folder(packed: Path, tmp_path: Path) -> None:
+    code, verdict = strangers.run_alone(packed, tmp_path / "empty")
+    assert code == 1
+    assert verdict.startswith("FAILS AS STATED: graph break, GB0124")
+
+
+# -- with a stand-in -------------------------------------------------------------------
+
+NAME, HOME = "wanda77", "/home/wanda77"
+SECRET = "Zx9-quite/long-77"
+PRIVATE = f'File "{HOME}/net.py", line 3 {SECRET} {SECRET!r} {NAME}@laptop'
+SOURCE = f"""# {PRIVATE}
+import torch
+
+PLACE = {HOME + "/data"!r}
+KEY = {SECRET!r}
+
+
+def make():
+    return torch.sin, []
+"""
+
+
+class FakeRunner:
+    """Gives each candidate the same verdict, and prints all private values."""
+
+    def __init__(self, verdict: Any = "same") -> None:
+        self.verdict = verdict
+        self.verified: list[str] = []
+
+    def __call__(self, *_: Any, **__: Any) -> FakeRunner:
+        return self
+
+    def __enter__(self) -> FakeRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def text(self, candidate: Candidate) -> str:
+        return candidate.source
+
+    def run_forked(self, candidate: Candidate) -> Outcome:
+        return Outcome(self.verdict, f"FAILS AS STATED: {PRIVATE}", 0.1)
+
+    def run_isolated(self, text: str, *_: Any) -> Outcome:
+        self.verified.append(text)
+        line = f"FAILS AS STATED: GB0124 {PRIVATE}"
+        return Outcome(self.verdict, line, 0.1, f"{PRIVATE}\n{line}\n")
+
+
+GRAPH = Candidate(
+    "graph", SOURCE, f"of {NAME}", 3, origin="0/0", record={"variants": []}
+)
+RECORDING = TargetRecording(
+    (GRAPH,),
+    (PRIVATE,),
+    {
+        "torch": "2.13.0",
+        "variables": {"HF_TOKEN": SECRET},
+        "configs": {"torch._dynamo.config": {"debug_dir_root": f"{HOME}/debug"}},
+    },
+)
+
+
+def build(folder: Path, runner: FakeRunner, **changes: Any) -> Path:
+    """The whole command but for the processes that it starts."""
+    path = folder / "it.tar.gz"
+    finding = dataclasses.replace(
+        check_runs.ITEM,
+        evidence=("GB0124", f"torch: Unsupported call: {PRIVATE}"),
+        file=f"{HOME}/net.py",
+    )
+    facts = {"device": "cpu", "python": "3.11.7"}
+    run = Run("r", "net.py:make", "as-written", facts, {}, (finding,))
+    target = Target(f"{HOME}/net.py:make", "factory", f"{HOME}/net.py")
+    subject = dataclasses.replace(repro.Subject(run, target, Options()), **changes)
+    collect_env = mock.MagicMock()  # the real one starts pip
+    collect_env().__enter__().text.return_value = PRIVATE
+    variables = {"USER": NAME, "HOME": HOME, "HF_TOKEN": SECRET}
+    variables["PATH"] = os.environ["PATH"]
+    with (
+        mock.patch.dict(os.environ, variables, clear=True),
+        mock.patch.object(repro, "record_target", lambda *_: RECORDING),
+        mock.patch.object(repro, "ReproRunner", runner),
+        mock.patch.object(repro.versions, "CollectEnv", collect_env),
+    ):
+        repro.pack(
+            subject,
+            repro.ReproOptions(),
+            dest=path,
+            overwrite=False,
+            progress=lambda _: None,
+            command=f"torchproof pack {HOME}/net.py:make --for repro",
+        )
+    return path
+
+
+def test_no_file_has_a_private_value(tmp_path: Path) -> None:
+    runner = FakeRunner()
+    texts = strangers.texts(build(tmp_path, runner))
+    for private in (SECRET, repr(SECRET)[1:-1], HOME, NAME):
+        assert not [name for name, text in texts.items() if private in text], private
+    assert runner.verified == [texts["repro.py"]]  # as packed
+    assert "KEY" in texts["repro.py"] and "torch.sin" in texts["repro.py"]
+
+
+def test_every_file_is_redacted(tmp_path: Path) -> None:
+    """Without redaction, the search of the test above finds the values everywhere."""
+    unchanged = {"text": lambda _, text: text, "source": lambda _, text: text}
+    with mock.patch.multiple(repro.Redactor, **unchanged):
+        texts = strangers.texts(build(tmp_path, FakeRunner()))
+    found = {name for name, text in texts.items() if NAME in text}
+    expected = {"README.md", "manifest.json", "command.txt", "logs/torch.txt"}
+    assert expected | {"repro.py", "graphs/graph_0_0.py"} <= found
+
+
+def test_failure_that_does_not_return_gives_no_pack(tmp_path: Path) -> None:
+    with pytest.raises(packs.Unverified, match=r"expected: .*; got: graph: "):
+        build(tmp_path, FakeRunner("none"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_script_that_ran_is_not_run_again(tmp_path: Path) -> None:
+    script = Target("mill.py", "script", str(tmp_path / "mill.py"))
+    with pytest.raises(packs.Unverified, match="runs only once"):
+        build(tmp_path, FakeRunner(), target=script, has_run=True)
+    build(tmp_path, FakeRunner(), target=script, has_run=False)
