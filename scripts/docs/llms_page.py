@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FIRST = ("agents.md", "getting-started.md")
+FIRST = ("agents.md", "index.md", "getting-started.md")
 OPTIONAL = ("architecture.md",)
 # Pages that the site makes of files outside docs/.
-MADE = ("index.md", "contributing.md", "changelog.md")
+MADE = ("overview.md", "contributing.md", "changelog.md")
 ABOUT = """\
 Run `torchproof check TARGET --effort quick -q --format agent` to find out what goes
 wrong when a model compiles; each finding has its source, its fix and the command that
