@@ -25,7 +25,7 @@ def attributes():
                 found[f"{name}.{key}"] = value
             if isinstance(value, type) and value.__module__ == name:
                 for method, function in vars(value).items():
-                    if callable(function) or isinstance(function, (classmethod, property)):
+                    if callable(function) or isinstance(function, classmethod):
                         found[f"{name}.{key}.{method}"] = function
     return found
 
