@@ -48,6 +48,16 @@ def _use_default_signals() -> None:
 _use_default_signals()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--renew", action="store_true", help="write tests/snapshots anew")
+
+
+@pytest.fixture
+def renew(request: pytest.FixtureRequest) -> bool:
+    """Whether snapshots are written instead of compared."""
+    return bool(request.config.getoption("--renew"))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,

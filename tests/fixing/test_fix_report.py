@@ -11,7 +11,7 @@ import pytest
 from check_runs import ITEM, SIZE
 from facts import missing
 from fix_runs import edit, run_of, setting
-from test_sarif import shown as sarif_of
+from report_readers import sarif_run as sarif_of
 
 from torchproof.api import compare
 from torchproof.cli import main

@@ -12,7 +12,7 @@ import html_runs
 import load_runs
 import pytest
 from facts import missing
-from test_html import Reader
+from report_readers import Page
 
 from torchproof.records import LoadResult, LoadTest, Requests, Stall, StallKind
 from torchproof.report import render
@@ -165,13 +165,13 @@ def test_one_request_is_a_chart() -> None:
 
 
 def test_the_page_has_all_sections_and_numbers() -> None:
-    page = Reader(render(load_runs.run(), "html"))
+    page = Page(render(load_runs.run(), "html"))
     anchors = {values.get("id") for tag, values in page.tags if tag == "section"}
     assert {"load", "timeline", "distribution", "slow", "findings"} <= anchors
     assert "rates" not in anchors
     assert missing(page.text, "LT101", "request 700", "or pad to 576") == []
     assert missing(page.text, "eager left 265", "p99.9 needs 4603") == []
-    searched = Reader(render(load_runs.run([load_runs.searched()]), "html"))
+    searched = Page(render(load_runs.run([load_runs.searched()]), "html"))
     assert "rates" in {v.get("id") for tag, v in searched.tags if tag == "section"}
 
 
@@ -191,7 +191,7 @@ def test_texts_of_a_load_test_stay_text() -> None:
         error=nasty,
     )
     run = load_runs.run([result], test={"arrivals": nasty, "calls": (nasty,)})
-    known = {tag for tag, _ in Reader(render(load_runs.run(), "html")).tags}
-    page = Reader(render(run, "html"))
+    known = {tag for tag, _ in Page(render(load_runs.run(), "html")).tags}
+    page = Page(render(run, "html"))
     assert {tag for tag, _ in page.tags} <= known | {"a", "code"}
     assert not [n for _, values in page.tags for n in values if n.startswith("on")]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from torchproof.records import shapes
+from torchproof.records import printable, shapes
 from torchproof.records.fixes import Fix, Mark
 from torchproof.records.frame import Frame as Frame
 from torchproof.records.frame import Owner as Owner
@@ -474,7 +474,7 @@ class Run(Record):
         facts += [f"measurements: {len(self.measurements)}"] * bool(self.measurements)
         facts += [f"fixes: {len(self.fixes)}"] * bool(self.fixes)
         facts += [f"error: {self.error}"] if self.error else []
-        return f"<Run {self.id}: {', '.join(facts)}>"
+        return printable.line(f"<Run {self.id}: {', '.join(facts)}>")
 
     def __str__(self) -> str:
         """The report as the command line prints it, for `print(run)`."""

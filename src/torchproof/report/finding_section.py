@@ -59,7 +59,8 @@ def entry(finding: Finding, run: Run) -> str:
         _code(finding),
         _fix(finding, rule),
         _why(finding, rule),
-        f"**Verification:** exits with code 0 when no {finding.code} remains.\n\n"
+        f"**Verification:** exits with code 0 when no {markup.inline(finding.code)} "
+        "remains.\n\n"
         f"{markup.fence(commands.verification(finding, run), 'bash')}",
         f"**Reference:** {', '.join(_references(finding, rule))}",
     ]

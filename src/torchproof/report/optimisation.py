@@ -159,12 +159,14 @@ def _explained(cause: Finding, tree: CauseTree) -> Iterator[str]:
     if effects := tree.effects(cause):
         text = cause_words.also_explains(effects)
         yield f"**{text[:1].upper()}{text[1:]}:**"
-        yield markup.bullets(
-            f"{f.code} {markup.code(run_words.place(f))}: {markup.inline(title(f))}"
-            for f in effects
-        )
+        yield markup.bullets(map(_in_one_line, effects))
     if measured := cause_words.gain(cause):
         yield f"**Without it:** {markup.inline(measured)}."
+
+
+def _in_one_line(finding: Finding) -> str:
+    place, text = run_words.place(finding), title(finding)
+    return f"{markup.inline(finding.code)} {markup.code(place)}: {markup.inline(text)}"
 
 
 def _consequences(run: Run, tree: CauseTree) -> Iterator[str]:
@@ -226,7 +228,7 @@ def _priorities(tree: CauseTree) -> Iterator[str]:
     yield "## Priorities"
     for severity, label in _PRIORITIES.items():
         items = [
-            f"[ ] {f.code} {markup.code(run_words.place(f))}: {markup.inline(title(f))}"
+            f"[ ] {_in_one_line(f)}"
             for f in tree.causes
             if tree.severity(f) == severity
         ]
@@ -250,7 +252,12 @@ def _set_aside(run: Run, status: str, description: str) -> Iterator[str]:
     yield f"## {status.capitalize()}"
     yield description
     rows = [
-        (f.code, f.category, markup.code(run_words.place(f)), markup.inline(f.message))
+        (
+            markup.inline(f.code),
+            f.category,
+            markup.code(run_words.place(f)),
+            markup.inline(f.message),
+        )
         for f in findings
     ]
     yield markup.table(("Code", "Category", "Location", "Message"), rows)

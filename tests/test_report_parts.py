@@ -1,0 +1,239 @@
+"""Parts of reports that no snapshot shows: charts, recipes, runs in a notebook."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import report_runs
+import tune_runs
+from bench_runs import bench, row
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from report_runs import RUNS
+
+from torchproof.records import SHOWN, Finding, Mismatch, Run, cells
+from torchproof.report import formats, numbers, render, render_cell, search_words
+from torchproof.report.html import axes, charts, rich, scatter
+from torchproof.report.html.finding_list import code_lines
+from torchproof.report.html.scatter import Mark, Plot
+from torchproof.report.search_words import search_of
+from torchproof.strategies import strategy
+from torchproof.strategies.recipe import Recipe
+
+importlib.import_module("torchproof.api")  # it sets how a run is shown
+
+# -- charts ----------------------------------------------------------------------------
+
+
+def test_bars_of_a_chart_are_as_long_as_their_times() -> None:
+    run = bench([row("eager", 2.0), row("full", 1.0, eager_ms=2.0)])
+    chart = charts.strategies(run)
+    eager, full = chart.bars
+    assert full.length == pytest.approx(eager.length / 2, rel=0.01)
+    assert chart.reference == eager.length
+    assert full.whisker[0] < full.length < full.whisker[1]
+    assert max(*eager.ticks, *full.ticks, eager.whisker[1]) == pytest.approx(100)
+
+
+def test_one_slow_round_does_not_flatten_the_chart() -> None:
+    eager = row("eager", 1.0)
+    slow = replace(eager, rounds_ms=(*eager.rounds_ms, (50.0,)))
+    chart = charts.strategies(bench([slow]))
+    assert chart.beyond == 1 and chart.bars[0].length > 80
+
+
+def test_impossible_times_have_no_bar() -> None:
+    odd = [replace(row("lost", 1.0), median_ms=ms) for ms in (float("nan"), 1e300)]
+    chart = charts.strategies(bench([row("eager", 1.0), *odd]))
+    assert [bar.name for bar in chart.bars] == ["eager"]
+
+
+def plotted(*trials: dict[str, Any]) -> Plot:
+    run = tune_runs.tune({"measurements": ()}, trials=list(trials), chosen="b")
+    found = scatter.plot(search_of(run))
+    assert found is not None
+    return found
+
+
+def trial(name: str, first_s: float | None, step_ms: float | None) -> dict[str, Any]:
+    return tune_runs.trial(name, step_ms, first_call_s=first_s)
+
+
+def by_name(found: Plot) -> dict[str, Mark]:
+    return {mark.name: mark for mark in found.marks}
+
+
+def test_wide_range_is_drawn_on_a_logarithmic_axis() -> None:
+    found = plotted(trial("a", 0.01, 1.0), trial("b", 1.0, 1.5), trial("c", 100, 2.0))
+    assert (found.x.log, found.y.log) == (True, False)
+    marks = by_name(found)
+    assert marks["b"].x == pytest.approx(50, abs=0.1)
+    assert marks["a"].y > marks["c"].y  # the longer step stands higher
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=9),
+    st.floats(1e-6, 1e6),
+)
+@example([999974.0], 1e-6)
+@example([1.0], 1.0)
+def test_marks_and_ticks_are_inside_the_plot(values: list[float], more: float) -> None:
+    marks = [trial(f"t{i}", value, 1 / value) for i, value in enumerate(values)]
+    found = plotted(*marks, trial("b", more, more))
+    assert all(0 <= mark.x <= 100 and 0 <= mark.y <= 100 for mark in found.marks)
+    boxes = [scatter._box(mark) for mark in found.marks if mark.label]
+    for index, box in enumerate(boxes):
+        assert not any(scatter._overlap(box, other) for other in boxes[index + 1 :])
+    for axis in (found.x, found.y):
+        assert 1 <= len(axis.ticks) <= axes.MOST_TICKS + 1
+        assert all(0 <= at <= 100 for at, _ in axis.ticks)
+        assert len({text for _, text in axis.ticks}) == len(axis.ticks)
+
+
+def test_wrong_trial_is_not_plotted() -> None:
+    wrong = {**trial("wrong", 1.0, 0.1), "outcome": "wrong"}
+    found = plotted(trial("a", 1.0, 1.0), trial("b", 2.0, 2.0), wrong)
+    assert set(by_name(found)) == {"a", "b"} and found.missing == ()
+    found = plotted(trial("a", 1.0, 1.0), trial("b", 2.0, 2.0), trial("c", None, 3.0))
+    assert set(by_name(found)) == {"a", "b"} and found.missing == ("c",)
+
+
+# -- text of the page ------------------------------------------------------------------
+
+
+def test_code_and_addresses_in_a_sentence_are_marked() -> None:
+    assert rich("call `a<b>` or see https://pytorch.org/x?a=1&b=2.") == (
+        "call <code>a&lt;b&gt;</code> or see "
+        '<a href="https://pytorch.org/x?a=1&amp;b=2" rel="noreferrer noopener">'
+        "https://pytorch.org/x?a=1&amp;b=2</a>."
+    )
+    assert rich("raise --seconds, x--y") == (
+        'raise <code class="flag">--seconds</code>, x--y'
+    )
+    assert "<a" not in rich("javascript:alert(1) data:text/html,x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "marked"),
+    [
+        ({}, ["loss.item()"]),
+        ({"column": None, "end_column": None}, ["loss.item()"]),
+        ({"column": None, "message": "?"}, ["if loss.item() > limit:"]),
+        ({"line": None}, []),
+        ({"source": None, "context": ()}, []),
+        ({"context": (), "context_from": None}, ["loss.item()"]),
+    ],
+)
+def test_line_of_a_finding_is_marked(
+    changes: dict[str, Any], marked: list[str]
+) -> None:
+    finding: Finding = replace(report_runs.ITEM, **changes)
+    assert [line.marked for line in code_lines(finding) if line.here] == marked
+
+
+# -- recipes ---------------------------------------------------------------------------
+
+
+def test_any_path_of_a_recipe_can_be_pasted() -> None:
+    odd = 'a "b" \\ \u00e9.toml'
+    line = search_words.applied(search_of(tune_runs.tune(recipe_file=odd)))
+    [call] = [n for n in ast.walk(ast.parse(line)) if isinstance(n, ast.Call)]
+    assert ast.literal_eval(call.keywords[0].value) == odd
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "verb"),
+    [
+        ("full+graph", True, "step = torchproof.graph"),
+        ("full+graph", False, "model = torchproof.compile"),
+        ("full", True, "model = torchproof.compile"),
+    ],
+)
+def test_graph_of_a_training_step_is_applied_as_one(
+    name: str, train: bool, verb: str
+) -> None:
+    recipe = Recipe(strategy.parse(name), train=train).to_json()
+    line = search_words.applied(search_of(tune_runs.tune(recipe=recipe)))
+    assert line.startswith(f"{verb}(model, recipe=")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*tune_runs.TRIALS[0], "x"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
+@given(
+    st.dictionaries(st.sampled_from(list(tune_runs.TUNING)), JSON),
+    st.dictionaries(st.sampled_from(list(tune_runs.TRIALS[0])), JSON),
+)
+def test_any_search_is_refused_or_shown(
+    changed: dict[str, Any], odd: dict[str, Any]
+) -> None:
+    trials = [*tune_runs.TRIALS[:2], {**tune_runs.TRIALS[2], **odd}]
+    try:
+        run = tune_runs.tune(**{"trials": trials, **changed})
+    except Mismatch:
+        return
+    for format in formats.FORMATS:
+        assert render(run, format).strip()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, "-"),
+        (0.2, "0 s"),
+        (59.6, "1 min"),
+        (312.0, "5 min 12 s"),
+        (3780.0, "1 h 3 min"),
+    ],
+)
+def test_durations(seconds: float | None, shown: str) -> None:
+    assert numbers.duration(seconds) == shown
+
+
+# -- in a notebook ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_run_is_shown_in_a_cell_and_printed(name: str) -> None:
+    run: Run = RUNS[name]
+    page = run._repr_html_()
+    assert page is not None and f"torchproof {run.verb}" in page
+    for tag in ("div", "details", "table", "span"):
+        assert page.count(f"<{tag}") == page.count(f"</{tag}>"), tag
+    # A notebook that is not trusted removes these, and colours have to suit any theme.
+    assert not re.search(r"<(script|style|link|iframe|img|svg)|<[^>]* on\w+=", page)
+    assert f"{run!s}\n" == render(run, "text")
+    assert "\n" not in repr(run)
+
+
+def test_edited_cell_is_escaped() -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    assert "<img" not in render_cell(RUNS["fix"], {evil: evil})
+
+
+def test_run_without_renderer_is_printed_in_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(SHOWN, "text")
+    assert str(RUNS["check"]) == repr(RUNS["check"])
+
+
+def test_places_in_cells() -> None:
+    assert cells.place("In [3]", 7) == "In [3], line 7"
+    assert cells.place("/home/me/In [12]", 7) == "In [12], line 7"
+    assert cells.place("In [3]/model.py", 7) == "In [3]/model.py:7"
+    assert cells.place("model.py", None) == "model.py"
