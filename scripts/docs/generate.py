@@ -4,7 +4,7 @@
 
 Without arguments it also runs the commands whose output documents show. With the paths
 of documents, it only writes these again, from code and the results that are kept.
-docs/reference/rules.md, docs/llms.txt and
+docs/reference/rules.md, docs/reference/json.md, docs/llms.txt and
 docs/man/torchproof.1 are generated whole. In the other documents the text between
 `<!-- begin NAME -->` and `<!-- end NAME -->` is replaced.
 """
@@ -30,6 +30,7 @@ import first_seconds_page
 import fixes_page
 import getting_started
 import graph_coverage_page
+import json_page
 import limitations_page
 import llms_page
 import load_tests_page
@@ -243,6 +244,7 @@ def documents(captured: Captured | None = None) -> dict[Path, str]:
     """Each document with current parts; `captured` are those that need a run."""
     texts = {ROOT / name: _with_tables(name, made) for name, made in parts().items()}
     texts[ROOT / "docs/reference/rules.md"] = rules_page()
+    texts[ROOT / "docs/reference/json.md"] = json_page.page()
     texts[ROOT / "docs/man/torchproof.1"] = man_page.page()
     texts[ROOT / "docs/llms.txt"] = llms_page.page()
     for (name, part), body in (captured or {}).items():

@@ -1,0 +1,64 @@
+"""docs/reference/json.md: the fields of a saved run.
+
+Names and types come from the records, what they mean from json_fields.toml. A field
+without a meaning, or a meaning without a field, raises an error.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from torchproof.records import fixes, load_test, run, schema, tuning
+
+MEANINGS = Path(__file__).with_name("json_fields.toml")
+RECORDS: dict[type[schema.Record], str] = {
+    run.Run: "The document itself",
+    run.Finding: "An entry of `findings`",
+    run.Measurement: "An entry of `measurements`",
+    run.Part: "A value of `parts`",
+    run.Baseline: "`baseline`",
+    tuning.Tuning: "`tuning`, of `tune`",
+    tuning.Trial: "An entry of `tuning.trials`",
+    fixes.Fix: "An entry of `fixes`",
+    fixes.Receipt: "`receipt` of a fix",
+    run.Fixing: "`fixing`, of `fix`",
+    load_test.LoadTest: "`load_test`, of `loadtest`",
+    load_test.LoadResult: "An entry of `load_test.results`",
+}
+HEAD = """\
+# The JSON of a run
+
+<!-- Written by scripts/docs/json_page.py from the records. -->
+
+`--format json` prints exactly one document, and `.torchproof/runs/*/run.json` holds it.
+Later versions may add fields and never rename them. null means "not known": an unknown
+value is never 0. `torchproof.records.store.load(FILE)` reads it in Python.
+"""
+
+
+def page() -> str:
+    meanings = tomllib.loads(MEANINGS.read_text(encoding="utf-8"))
+    sections = [table(kind, meanings[kind.__name__]) for kind in RECORDS]
+    return "\n".join([HEAD, "\n\n".join(sections)]) + "\n"
+
+
+def table(kind: type[schema.Record], meanings: dict[str, str]) -> str:
+    types = schema.json_types(kind)
+    rows, listed = [], set()
+    for group, meaning in meanings.items():
+        names = group.split(", ")
+        listed |= set(names)
+        forms = " / ".join(dict.fromkeys(short(types[name]) for name in names))
+        rows.append(
+            f"| {', '.join(f'`{name}`' for name in names)} | {forms} | {meaning} |"
+        )
+    if missing := set(types) - listed:
+        raise ValueError(f"{kind.__name__}: no meaning of {', '.join(sorted(missing))}")
+    head = f"## {kind.__name__}\n\n{RECORDS[kind]}.\n\n| field | JSON | meaning |\n"
+    return f"{head}|---|---|---|\n" + "\n".join(rows)
+
+
+def short(words: str) -> str:
+    """Long lists of choices are in the text."""
+    return "a text" if words.count(",") > 6 else words
