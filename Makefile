@@ -63,6 +63,7 @@ lint: style types
 style: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports > .venv/imports.txt || { cat .venv/imports.txt; exit 1; }
 
 types: $(INSTALLED)
 	$(BIN)/mypy

@@ -42,7 +42,6 @@ import reliability_tables
 import report_examples
 import results_tables
 import zoo_page
-from import_table import MAY_IMPORT
 
 from torchproof.checking.rules import RULES
 from torchproof.records.run import CATEGORIES
@@ -92,23 +91,14 @@ def _body(text: str) -> str:
     return "\n".join(spaced) + "\n"
 
 
-def import_table() -> str:
-    rows = ["| package or module | may import |", "|---|---|"]
-    for name, allowed in MAY_IMPORT.items():
-        names = ", ".join(f"`{other}`" for other in sorted(allowed))
-        rows.append(" ".join(f"| `{name}` | {names} |".split()))
-    return "\n".join(rows)
-
-
 def package_table() -> str:
     """Each package with the first line of its docstring and the file to read first."""
     rows = ["| package | what it does | read first |", "|---|---|---|"]
-    for name in MAY_IMPORT:
-        path = ROOT / "src" / "torchproof" / name / "__init__.py"
-        if path.exists():
-            text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-            first = re.findall(r"Start with `([^`]+)`", text)
-            rows.append(f"| `{name}` | {text.splitlines()[0]} | `{first[0]}` |")
+    for path in sorted((ROOT / "src" / "torchproof").glob("*/__init__.py")):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        first = re.findall(r"Start with `([^`]+)`", text)
+        name = path.parent.name
+        rows.append(f"| `{name}` | {text.splitlines()[0]} | `{first[0]}` |")
     return "\n".join(rows)
 
 
@@ -213,7 +203,6 @@ def parts() -> dict[str, Tables]:
         "README.md": published_tables.README,
         "docs/architecture.md": {
             "packages": package_table,
-            "imports": import_table,
             "check-cost": check_cost_table,
         },
         "docs/bench.md": {"bench": bench_output},
