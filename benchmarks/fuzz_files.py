@@ -108,12 +108,6 @@ def names() -> list[str]:
 
 def warm_up(formats: Sequence[str]) -> None:
     """Imports and computes what all cases need, once for all forks."""
-    import torchproof.checking.checker
-    import torchproof.fixing.delivery
-    import torchproof.measure.loadtest.timetable
-    import torchproof.packs.inspection
-    import torchproof.report.log
-    import torchproof.tuning.trial_store  # noqa: F401
     from benchmarks.fuzz_oracle import ran
     from torchproof.cli import verbs
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fuzz_documents import (
-    A_TRIAL,
     CODINGS,
     EDITED,
     EXPRESSIONS,
@@ -634,38 +633,6 @@ def arrivals(case: Case) -> None:
 # -- what processes write for each other -----------------------------------------------
 
 
-def trial_files(case: Case) -> None:
-    """The trials that `tune --resume` goes on with."""
-    from torchproof.records import Trial
-    from torchproof.tuning.trial_store import TrialStore
-
-    facts = {
-        "pass_ms": 1,
-        "first_call_s": 1,
-        "compile_s": {},
-        "counts": {},
-        "steady": 1,
-    }
-    known = set(Trial.__dataclass_fields__)
-    sound = {k: v for k, v in A_TRIAL.items() if k in known} | {"facts": facts}
-    book = TrialStore({"a": 1}, resume=False, root=case.folder)
-    book.close(finished=False)
-    folder = book.folder
-    case.write(str(folder / "trial-001.json"), written(sound | {"name": "a"}).encode())
-    case.damaged(str(folder / "trial-002.json"), json_file(sound, case.chance))
-    again = case.function(
-        "TrialStore(resume=True)",
-        lambda: TrialStore({"a": 1}, resume=True, root=case.folder),
-        (),
-    )
-    again.close(finished=False)
-    if "a" not in again.trials:
-        raise Wrong("a sound trial beside a damaged one was lost")
-    for trial in again.trials.values():
-        again.find(trial.name, 1.0)
-        case.function("Trial.to_json", trial.to_json, ())
-
-
 def stream_lines(case: Case) -> None:
     """What a child process writes, a line of JSON each."""
     from torchproof.process import Channel, Ended, Garbled
@@ -707,7 +674,6 @@ FORMATS: dict[str, Callable[[Case], None]] = {
     "run folders": run_folder,
     "arrivals": arrivals,
     "Python source": source_files,
-    "trials of tune": trial_files,
     "lines of a child": stream_lines,
 }
 # What a file of a format may name anywhere, and what is read there: the source of

@@ -41,7 +41,7 @@ from torchproof.records import (
     Trial,
 )
 from torchproof.tuning import tuner
-from torchproof.tuning.candidate import Eager
+from torchproof.tuning.candidates import Eager
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(ROOT.glob("docs/**/*.md"))

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from torchproof.measure.replies import Replayed
 from torchproof.measure.specs import Plan, StrategySpec
-from torchproof.records import Trial
 from torchproof.strategies.strategy import parse
 from torchproof.targets.options import Options
 from torchproof.targets.target import parse as parse_target
 from torchproof.torch_private import configs
-from torchproof.tuning import space
-from torchproof.tuning.candidate import Candidate
+from torchproof.tuning import candidates
+from torchproof.tuning.candidates import NESTED_BREAKS, PDL, Candidate
+from torchproof.tuning.objectives import Objective
 from torchproof.tuning.trial_worker import Worker
 from torchproof.tuning.tuner import TuneOptions, tune
 
@@ -52,7 +52,6 @@ def make():
     return Net().eval().requires_grad_(False).cuda(), [(torch.randn(64, 512).cuda(),)]
 """
 BASE = Candidate(StrategySpec(parse("full+graph")))
-ADDED = ("max_autotune_gemm", "triton.enable_pdl", "nested_graph_breaks")
 
 
 @pytest.fixture
@@ -85,9 +84,9 @@ def test_a_thousand_replays_with_dependent_launches_are_bitwise_equal(
     target: str, tmp_path: Path
 ) -> None:
     plan = Plan(parse_target(target), (), quiet=True)
-    found = space.switched(BASE, Trial("full+graph"), {}, "cuda").candidates
-    [racing] = [each for each in found if each.switches[0].may_race]
-    worker = Worker(plan, tmp_path, caches=tmp_path / "caches", shares_caches=True)
+    found = candidates.candidates({}, "cuda", Objective(), {}).candidates
+    [racing] = [each for each in found if each.switch == PDL]
+    worker = Worker(plan, tmp_path, shares_caches=True)
     try:
         assert worker.probe(120).probe["unavailable"] == {}
         assert worker.replay(racing, BASE, 1000, 120) == Replayed(1000)
@@ -95,23 +94,18 @@ def test_a_thousand_replays_with_dependent_launches_are_bitwise_equal(
         worker.close()
 
 
-def test_each_switch_is_tried_and_a_winner_that_may_race_was_replayed(
-    target: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    switches = tuple(each for each in space.SWITCHES if each.name in ADDED)
-    monkeypatch.setattr(space, "SWITCHES", switches)
-    asked = TuneOptions(names=("full+graph",), effort="full", budget_s=90)
-    run = tune(target, Options(quiet=True), tune_options=asked)
+def test_winner_whose_kernels_may_race_was_replayed(target: str) -> None:
+    """The target breaks the graph, so nested graph breaks are tried as well."""
+    tune_options = TuneOptions(effort="full", budget_s=150)
+    run = tune(target, Options(quiet=True), tune_options=tune_options)
     assert run.tuning is not None
     trials = {trial.name: trial for trial in run.tuning.trials}
-    for switch in switches:
-        trial = trials[f"full+graph, {switch}"]
+    for form, switch in (("full+graph", PDL), ("full", NESTED_BREAKS)):
+        trial = trials[f"{form}, {switch}"]
         assert trial.outcome in ("measured", "wrong"), trial.why
         assert switch.name in trial.source
     chosen = trials[run.tuning.chosen or ""]
     if "triton.enable_pdl" in chosen.name:
         assert chosen.replays == 1000
-        assert "1,000 replays were bitwise equal" in (run.tuning.why or "")
-    racing = [t for t in trials.values() if "enable_pdl" in t.name]
-    rejected = [t for t in racing if t.outcome == "wrong"]
-    assert all("replay " in (trial.why or "") for trial in rejected)
+    rejected = [t for t in trials.values() if t.outcome == "wrong"]
+    assert all("replay " in (t.why or "") for t in rejected if "pdl" in t.name)

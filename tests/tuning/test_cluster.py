@@ -42,9 +42,9 @@ class Nodes:
 
 @pytest.fixture
 def nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
-    has = getattr(request, "param", ({"num_cpus": 1}, {"num_cpus": 1}))
+    resources = getattr(request, "param", ({"num_cpus": 1}, {"num_cpus": 1}))
     cluster = subprocess.Popen(
-        [sys.executable, HERE / "two_nodes.py", json.dumps(has)],
+        [sys.executable, HERE / "two_nodes.py", json.dumps(resources)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -68,12 +68,12 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-class Heard:
-    """Keeps what is said of a search, and may act on it."""
+class Progress:
+    """Collects the progress of a search, and may act on it."""
 
     def __init__(self, act: Callable[[str], None] = lambda text: None) -> None:
         self.lines: list[str] = []
@@ -125,9 +125,7 @@ def folders() -> set[Path]:
     return set(Path("/tmp").glob("torchproof-" + "[0-9a-f]" * 12))
 
 
-def test_a_search_ends_with_the_same_answer_though_a_node_is_lost(
-    nodes: Nodes, tmp_path: Path
-) -> None:
+def test_lost_node_does_not_change_the_answer(nodes: Nodes, tmp_path: Path) -> None:
     before = folders()
     seen: list[str] = []
 
@@ -140,13 +138,13 @@ def test_a_search_ends_with_the_same_answer_though_a_node_is_lost(
             [lost] = [node for node in nodes.raylets if f"({node[:4]})" in where]
             os.kill(nodes.raylets[lost], signal.SIGKILL)
 
-    heard = Heard(lose_the_second)
+    progress = Progress(lose_the_second)
     names = ("core:hangs", "core:crashes", "core:errs", "regional")
     run = tune(
         f"{HERE / 'planted.py'}:make_hostile",
         replace(PLAIN, timeout_s=60.0),
         tune_options=replace(QUICK, names=names, ray=nodes.address),
-        watcher=heard,
+        watcher=progress,
     )
     assert outcomes(run) == {
         "eager": "measured",
@@ -158,43 +156,26 @@ def test_a_search_ends_with_the_same_answer_though_a_node_is_lost(
     assert run.tuning is not None and run.tuning.chosen == "regional"
     assert run.tuning.executor == f"Ray at {nodes.address}: 2 nodes"
     first, second = dict.fromkeys(seen)
-    assert f"{second} is lost" in heard  # Ray may miss the worker before the node
-    assert "regional: restarts" in heard
+    assert f"{second} is lost" in progress  # Ray may miss the worker before the node
+    assert "regional: restarts" in progress
     places = {name: trial.where for name, trial in trials(run).items()}
     assert places["core:hangs"] == places["regional"] == first
     assert places["core:crashes"] == places["core:errs"] == second
     assert_nothing_stays(tmp_path, before)
 
 
-def test_a_cluster_gives_the_answer_of_one_machine(
-    nodes: Nodes, tmp_path: Path
-) -> None:
-    done = torchproof(
-        "tune",
-        f"{HERE / 'planted.py'}:make",
-        *("--strategies", "full,regional", "--compile", "backend=eager"),
-        *("--effort", "quick", "--ray", nodes.address, "--format", "json"),
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    tuning = json.loads(done.stdout)["tuning"]
-    assert tuning["chosen"] == "regional"
-    assert tuning["executor"].startswith(f"Ray at {nodes.address}: ")
-    assert "raylet" not in done.stderr and "Traceback" not in done.stderr
-
-
-def test_a_trial_that_ends_its_worker_each_time_is_lost_and_the_search_goes_on(
+def test_trial_that_kills_its_worker_is_lost(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HERE))  # it imports a neighbour
-    heard = Heard()
+    progress = Progress()
     run = tune(
         f"{HERE / 'deadly.py'}:make",
         PLAIN,
         tune_options=replace(
             QUICK, names=("core:deadly", "regional"), ray=nodes.address
         ),
-        watcher=heard,
+        watcher=progress,
     )
     assert outcomes(run)["core:deadly"] == "lost"
     assert "lost 3 times" in str(trials(run)["core:deadly"].why)
@@ -206,27 +187,27 @@ def test_a_trial_that_ends_its_worker_each_time_is_lost_and_the_search_goes_on(
     [({"num_cpus": 4, "num_gpus": 2}, {"num_cpus": 1, "num_gpus": 2})],
     indirect=True,
 )
-def test_each_gpu_has_a_worker_and_a_node_unlike_the_first_is_left_out(
+def test_each_gpu_has_a_worker_and_unlike_nodes_are_left_out(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GPUs that only Ray believes in; where there is one CPU, torch has one thread."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    heard = Heard()
+    progress = Progress()
     names = ("core:hangs", "core:crashes", "core:errs", "regional")
     run = tune(
         f"{HERE / 'planted.py'}:make_hostile",
         replace(PLAIN, timeout_s=60.0),
         tune_options=replace(QUICK, names=names, ray=nodes.address),
-        watcher=heard,
+        watcher=progress,
     )
     assert run.tuning is not None and run.tuning.chosen == "regional"
     places = {trial.where for trial in trials(run).values()}
     assert {place.rpartition(", ")[2] for place in places} == {"GPU 0", "GPU 1"}
     assert len({place.partition(",")[0] for place in places}) == 1
-    assert "threads is " in heard
+    assert "threads is " in progress
 
 
-def test_finals_whose_worker_is_lost_are_held_again_by_another(nodes: Nodes) -> None:
+def test_finals_of_a_lost_worker_run_on_another(nodes: Nodes) -> None:
     seen: list[str] = []
 
     def lose_the_first(text: str) -> None:
@@ -243,7 +224,7 @@ def test_finals_whose_worker_is_lost_are_held_again_by_another(nodes: Nodes) -> 
         f"{HERE / 'planted.py'}:make",
         PLAIN,
         tune_options=replace(QUICK, ray=nodes.address),
-        watcher=Heard(lose_the_first),
+        watcher=Progress(lose_the_first),
     )
     assert len(seen) == 2
     assert run.tuning is not None and run.tuning.chosen == "regional"
@@ -251,7 +232,7 @@ def test_finals_whose_worker_is_lost_are_held_again_by_another(nodes: Nodes) -> 
     assert all(row.median_ms for row in run.measurements)
 
 
-def test_a_cluster_that_is_lost_as_a_whole_leaves_what_there_is(
+def test_trials_of_a_lost_cluster_are_saved(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as on the nodes
@@ -262,38 +243,36 @@ def test_a_cluster_that_is_lost_as_a_whole_leaves_what_there_is(
                 os.kill(raylet, signal.SIGKILL)
 
     before = folders()
-    asked = replace(QUICK, ray=nodes.address)
+    tune_options = replace(QUICK, ray=nodes.address)
     target = f"{HERE / 'planted.py'}:make"
     with pytest.raises(UserError, match=f"--ray {nodes.address}: .* --resume"):
-        tune(target, PLAIN, tune_options=asked, watcher=Heard(lose_all))
+        tune(target, PLAIN, tune_options=tune_options, watcher=Progress(lose_all))
     assert_nothing_stays(tmp_path, before)
-    run = tune(target, PLAIN, tune_options=replace(asked, ray=None, resume=True))
+    run = tune(target, PLAIN, tune_options=replace(tune_options, ray=None, resume=True))
     assert run.tuning is not None and run.tuning.chosen == "regional"
     assert run.tuning.resumed == 2 and trials(run)["full"].resumed
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "reason"),
     [
         ("127.0.0.1:9", "Errno"),
-        ("no-such-host.invalid:6379", "Errno"),
-        ("nonsense", "Invalid address"),  # Ray's own words
         ("local", "HOST:PORT"),
     ],
 )
-def test_an_address_without_a_cluster_is_one_line(
-    address: str, told: str, tmp_path: Path
+def test_address_without_a_cluster_is_one_line(
+    address: str, reason: str, tmp_path: Path
 ) -> None:
     begin = time.monotonic()
     target = f"{HERE / 'planted.py'}:make"
     done = torchproof("tune", target, "--ray", address, "-q", cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == ""
     [line] = done.stderr.splitlines()
-    assert line.startswith(f"torchproof: error: --ray {address}: ") and told in line
+    assert line.startswith(f"torchproof: error: --ray {address}: ") and reason in line
     assert time.monotonic() - begin < 30
 
 
-def test_something_else_than_ray_at_the_address_is_given_up_in_time(
+def test_silent_address_is_given_up_in_time(
     tmp_path: Path,
 ) -> None:
     import socket

@@ -1,9 +1,11 @@
-"""The devices of this machine: who gets which trial, and what a broken one costs."""
+"""The devices of this machine: which one gets which trial, and a broken one."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +17,19 @@ from torchproof.records.run import UserError
 from torchproof.strategies.strategy import parse
 from torchproof.targets.target import parse as parse_target
 from torchproof.tuning import executors
-from torchproof.tuning.candidate import Candidate, Eager
+from torchproof.tuning.candidates import Candidate, Eager
 from torchproof.tuning.executors import Local, Task
+from torchproof.tuning.trial_worker import TimingLock
 
 FULL, REGIONAL = (Candidate(StrategySpec(parse(name))) for name in ("full", "regional"))
 
 
 class Device:
-    """Stands in for a worker: does trials while `open` is set."""
+    """Stands in for a worker: ends trials once `open` is set."""
 
     broken: str | None = None
     open = threading.Event()
+    alone = True
 
     def __init__(self, plan: Plan, folder: Path, *, where: str, **more: Any) -> None:
         self.where = where
@@ -47,7 +51,6 @@ class Device:
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(executors, "Worker", Device)
     monkeypatch.setattr(executors, "visible_gpus", lambda: ["0", "1"])
-    monkeypatch.setattr(executors, "_MOST_LANES", 1)
     monkeypatch.setattr(Device, "open", threading.Event())
     yield
     Device.open.set()
@@ -60,53 +63,89 @@ def local(folder: Path, *, shares_caches: bool = True) -> Local:
     return found
 
 
-def both(machine: Local) -> list[tuple[str, str]]:
+def both(executor: Local) -> list[tuple[str, str]]:
     found: list[Trial] = []
     while len(found) < 2:
-        found += machine.wait(10)
+        found += executor.wait(10)
     return sorted((trial.name, trial.where) for trial in found)
 
 
 def test_trials_are_spread_over_the_gpus(tmp_path: Path, gpus: None) -> None:
-    machine = local(tmp_path)
-    assert machine.name == "2 GPUs" and machine.slots() == 2
+    executor = local(tmp_path)
+    assert executor.name == "2 GPUs" and executor.slots() == 2
     for candidate in (FULL, REGIONAL):
-        machine.submit(candidate, 5.0)
-    assert machine.slots() == 0
+        executor.submit(candidate, 5.0)
+    assert executor.slots() == 0
     Device.open.set()
-    assert both(machine) == [("full", ""), ("regional", "GPU 1")]
-    machine.close()
+    assert both(executor) == [("full", ""), ("regional", "GPU 1")]
+    executor.close()
 
 
-def test_a_gpu_where_eager_fails_costs_no_trial(
+def test_trial_of_a_broken_gpu_runs_on_another(
     tmp_path: Path, gpus: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Device, "broken", "GPU 1")
-    machine = local(tmp_path)
+    executor = local(tmp_path)
     Device.open.set()
     for candidate in (FULL, REGIONAL):
-        machine.submit(candidate, 5.0)
-    assert both(machine) == [("full", ""), ("regional", "")]
-    assert machine.slots() == 1 and machine.name == "this machine"
-    machine.close()
+        executor.submit(candidate, 5.0)
+    assert both(executor) == [("full", ""), ("regional", "")]
+    assert executor.slots() == 1 and executor.name == "this machine"
+    executor.close()
 
 
-def test_the_first_device_has_to_do(
+def test_broken_first_device_is_an_error(
     tmp_path: Path, gpus: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Device, "broken", "")
-    machine = local(tmp_path)
-    machine.submit(FULL, 5.0)
+    executor = local(tmp_path)
+    executor.submit(FULL, 5.0)
     with pytest.raises(UserError, match="no such device"):
-        machine.wait(10)
-    machine.close()
+        executor.wait(10)
+    executor.close()
 
 
-def test_first_calls_that_count_have_the_machine_for_themselves(
+def test_compiling_beside_others_and_timing_alone(tmp_path: Path) -> None:
+    """Each has a lock of its own, as in processes of their own."""
+    log: list[str] = []
+    both_started, first_is_in = threading.Barrier(2), threading.Event()
+
+    def start(lock: TimingLock, *, meets: bool) -> None:
+        with lock.beside_others():
+            log.append("starts")
+            if meets:
+                both_started.wait(10)  # neither would pass it alone
+                first_is_in.set()
+                time.sleep(0.3)
+            log.append("started")
+
+    def take_time(lock: TimingLock) -> None:
+        first_is_in.wait(10)
+        with lock.alone():
+            log.append("timed")
+            time.sleep(0.1)
+            log.append("done")
+
+    def start_later(lock: TimingLock) -> None:
+        first_is_in.wait(10)
+        time.sleep(0.1)
+        start(lock, meets=False)
+
+    work = [lambda lock: start(lock, meets=True)] * 2 + [take_time, start_later]
+    with ThreadPoolExecutor(4) as pool:
+        ended = [pool.submit(each, TimingLock(tmp_path)) for each in work]
+    assert all(future.exception() is None for future in ended)
+    assert log == [
+        *("starts", "starts", "started", "started"),
+        *("timed", "done", "starts", "started"),
+    ]
+
+
+def test_cold_first_calls_have_the_machine_to_themselves(
     tmp_path: Path, gpus: None
 ) -> None:
-    machine = local(tmp_path, shares_caches=False)
-    assert machine.slots() == 1
-    machine.submit(FULL, 5.0)
-    assert machine.slots() == 0
-    machine.close()
+    executor = local(tmp_path, shares_caches=False)
+    assert executor.slots() == 1
+    executor.submit(FULL, 5.0)
+    assert executor.slots() == 0
+    executor.close()

@@ -1,4 +1,4 @@
-"""Processes of arms that answer at once, late, in parts, or not any more."""
+"""Worker processes that reply at once, late, in parts, or not any more."""
 
 import os
 import subprocess
@@ -53,55 +53,50 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerProcess, Puppe
     found.close()
 
 
-def test_answers_that_come_at_once_are_told_apart(
+def test_replies_in_one_packet_are_read_one_by_one(
     pair: tuple[WorkerProcess, Puppet],
 ) -> None:
-    arm, child = pair
-    arm.tell("load")
-    arm.tell("become")
+    worker, child = pair
+    worker.tell("import_torch")
+    worker.tell("switches")
     child.says(*(ANSWER % number for number in range(3)))
     begin = time.monotonic()
-    assert arm.ask(Settled, "settle", 5.0).passes == 2
+    assert worker.ask(Settled, "settle", 5.0).passes == 2
     assert time.monotonic() - begin < 1
 
 
-def test_half_an_answer_of_a_process_that_ended_is_none(
+def test_half_a_reply_of_an_ended_process_is_an_error(
     pair: tuple[WorkerProcess, Puppet],
 ) -> None:
-    arm, child = pair
+    worker, child = pair
     child.says(b'{"reply": {')
     child.hangs_up()
     child.lives = False
     with pytest.raises(WorkerError, match="exit code 3"):
-        arm.ask(Settled, "settle", 5.0)
+        worker.ask(Settled, "settle", 5.0)
 
 
-def test_a_process_that_hung_up_and_stays_is_not_waited_for(
+def test_process_that_closed_its_channel_is_not_waited_for(
     pair: tuple[WorkerProcess, Puppet],
 ) -> None:
-    arm, child = pair
+    worker, child = pair
     child.hangs_up()
     with pytest.raises(WorkerError, match="answer"):
-        arm.ask(Settled, "settle", None)
+        worker.ask(Settled, "settle", None)
 
 
-def test_who_was_late_can_be_asked_again_and_has_ended(
+def test_late_process_is_ended(
     pair: tuple[WorkerProcess, Puppet],
 ) -> None:
-    arm, _ = pair
+    worker, _ = pair
     with pytest.raises(WorkerError, match=r"\b0 s\b"):
-        arm.ask(Settled, "settle", 0.01)
+        worker.ask(Settled, "settle", 0.01)
     with pytest.raises(WorkerError, match="closed"):
-        arm.ask(Settled, "settle", 0.01)
+        worker.ask(Settled, "settle", 0.01)
 
 
-def test_none_is_begun_once_all_are_ended(pair: tuple[WorkerProcess, Puppet]) -> None:
-    arm, _ = pair
+def test_closed_session_starts_no_process() -> None:
     family = WorkerProcesses(quiet=True)
     family.close()
     with pytest.raises(WorkerError, match="has ended"):
         family.begin({}, {})
-    with pytest.raises(WorkerError, match="has ended"):
-        family.adopt(arm)
-    with pytest.raises(WorkerError, match="closed"):
-        arm.ask(Settled, "settle", 1.0)

@@ -2,17 +2,22 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import bench_runs
 import pytest
+from fake_executor import EAGER, Fake, Fate
 from forked_children import forked
 
-from torchproof.records import Run, SearchState, UserError
+from torchproof.records import Run, SearchState, Trial, UserError
 from torchproof.strategies import recipe
 from torchproof.targets.options import Options
-from torchproof.tuning.objectives import Objective
+from torchproof.tuning import tuner
+from torchproof.tuning.candidates import Candidate, Eager
+from torchproof.tuning.executors import ExecutorLost
 from torchproof.tuning.tuner import TuneOptions, tune
 
 PLANTED = Path(__file__).parent / "planted.py"
@@ -21,14 +26,14 @@ QUICK = TuneOptions(effort="quick", names=("full", "regional"), budget_s=300)
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def tuned(factory: str, asked: TuneOptions = QUICK, **more: Any) -> Run:
+def tuned(factory: str, tune_options: TuneOptions = QUICK, **more: Any) -> Run:
     options = more.pop("options", PLAIN)
     with forked():
-        return tune(f"{PLANTED}:{factory}", options, tune_options=asked, **more)
+        return tune(f"{PLANTED}:{factory}", options, tune_options=tune_options, **more)
 
 
 def outcomes(run: Run) -> dict[str, str]:
@@ -51,49 +56,7 @@ print(status.strategy, status.compiled_calls, len(status.fallbacks))
 """
 
 
-@pytest.mark.slow
-def test_the_planted_best_strategy_is_found_and_holds_in_a_fresh_process() -> None:
-    run = tuned("make", recipe_file="torchproof.toml")
-    assert run.tuning is not None and run.verb == "tune"
-    assert outcomes(run) == dict.fromkeys(("eager", "full", "regional"), "measured")
-    assert run.tuning.chosen == "regional"
-    found = recipe.load("torchproof.toml")
-    assert found.strategy.name == "regional" and found.run == run.id
-    assert found.gain["low"] > 1 and found.numerics["verdict"] in ("same", "rounding")
-    assert [site.paths for site in found.plan.regions] == [
-        ("blocks.0", "blocks.1", "blocks.2", "blocks.3")
-    ]
-    assert [row.strategy for row in run.measurements] == ["eager", "regional"]
-    command = [sys.executable, "-c", SERVICE, str(PLANTED.parent)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.split() == ["regional", "3", "0"], done.stderr
-
-
-@pytest.mark.slow
-def test_a_hanging_a_crashing_and_a_wrong_arm_are_passed_over() -> None:
-    names = ("core:hangs", "core:crashes", "core:errs", "regional")
-    options = replace(PLAIN, timeout_s=10.0)
-    run = tuned("make_hostile", replace(QUICK, names=names), options=options)
-    assert outcomes(run) == {
-        "eager": "measured",
-        "core:hangs": "timed out",
-        "core:crashes": "failed",
-        "core:errs": "wrong",
-        "regional": "measured",
-    }
-    assert run.tuning is not None and run.tuning.chosen == "regional"
-    whys = {t.name: t.why for t in run.tuning.trials}
-    assert "SIGSEGV" in whys["core:crashes"] and "10 s" in whys["core:hangs"]
-
-
-def test_where_nothing_gains_the_recipe_is_eager() -> None:
-    asked = replace(QUICK, names=("full",))
-    run = tuned("make_idle", asked, recipe_file="torchproof.toml")
-    assert run.tuning is not None and run.tuning.chosen == "eager"
-    assert recipe.load("torchproof.toml").strategy.name == "eager"
-
-
-class Impatient:
+class Interrupting:
     """Presses Ctrl-C once so many trials have ended."""
 
     def __init__(self, after: int) -> None:
@@ -107,49 +70,61 @@ class Impatient:
 
 
 @pytest.mark.slow
-def test_an_interrupted_search_is_saved_and_goes_on() -> None:
-    first = tuned("make", watcher=Impatient(1), recipe_file="torchproof.toml")
+def test_interrupted_search_goes_on_and_its_recipe_holds_in_a_fresh_process() -> None:
+    first = tuned("make", watcher=Interrupting(1), recipe_file="torchproof.toml")
     assert first.ending == "interrupted" and first.tuning is not None
     assert first.tuning.chosen is None and not Path("torchproof.toml").exists()
     [earlier] = [t.name for t in first.tuning.trials if t.name != "eager"]
-    run = tuned("make", replace(QUICK, resume=True))
+    run = tuned("make", replace(QUICK, resume=True), recipe_file="torchproof.toml")
     assert run.tuning is not None and run.tuning.chosen == "regional"
-    resumed = [t.name for t in run.tuning.trials if t.resumed]
-    assert resumed == [earlier] and run.tuning.resumed == 1
+    assert outcomes(run) == dict.fromkeys(("eager", "full", "regional"), "measured")
+    assert [t.name for t in run.tuning.trials if t.resumed] == [earlier]
+    found = recipe.load("torchproof.toml")
+    assert found.strategy.name == "regional" and found.run == run.id
+    assert found.gain["low"] > 1 and found.numerics["verdict"] in ("same", "rounding")
+    assert [site.paths for site in found.plan.regions] == [
+        ("blocks.0", "blocks.1", "blocks.2", "blocks.3")
+    ]
+    assert [row.strategy for row in run.measurements] == ["eager", "regional"]
+    command = [sys.executable, "-c", SERVICE, str(PLANTED.parent)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.split() == ["regional", "3", "0"], done.stderr
 
 
 @pytest.mark.slow
-def test_trials_of_other_code_do_not_count(tmp_path: Path) -> None:
-    own = tmp_path / "model.py"
-    own.write_text(PLANTED.read_text())
-    asked = replace(QUICK, names=("regional",))
-
-    def search(resume: bool) -> list[bool]:
-        with forked():
-            run = tune(f"{own}:make", PLAIN, tune_options=replace(asked, resume=resume))
-        assert run.tuning is not None
-        return [t.resumed for t in run.tuning.trials if t.name != "eager"]
-
-    assert search(False) == [False]
-    own.write_text(PLANTED.read_text().replace("x + self.linear(x)", "x * 1.0 + 1"))
-    assert search(True) == [False]
+def test_hanging_crashing_and_wrong_strategies_do_not_win() -> None:
+    names = ("core:hangs", "core:crashes", "core:errs", "regional")
+    options = replace(PLAIN, timeout_s=10.0)
+    run = tuned("make_hostile", replace(QUICK, names=names), options=options)
+    assert outcomes(run) == {
+        "eager": "measured",
+        "core:hangs": "timed out",
+        "core:crashes": "failed",
+        "core:errs": "wrong",
+        "regional": "measured",
+    }
+    assert run.tuning is not None and run.tuning.chosen == "regional"
 
 
-def test_a_budget_for_no_trial_at_all_is_said_to_be_too_small() -> None:
+def test_recipe_is_eager_if_nothing_gains() -> None:
+    tune_options = replace(QUICK, names=("full",))
+    run = tuned("make_idle", tune_options, recipe_file="torchproof.toml")
+    assert run.tuning is not None and run.tuning.chosen == "eager"
+    assert outcomes(run) == {"eager": "measured", "full": "measured"}
+    assert recipe.load("torchproof.toml").strategy.name == "eager"
+
+
+def test_budget_too_small_for_a_trial_is_an_error() -> None:
     with pytest.raises(UserError, match=r"--budget \ds "):
         tuned("make_hostile", replace(QUICK, budget_s=3, names=("core:hangs",)))
 
 
-@pytest.mark.parametrize(
-    ("target", "told"),
-    [(str(PLANTED), r"planted\.py\b.*\bscript\b")],
-)
-def test_what_cannot_be_made_anew_is_refused(target: str, told: str) -> None:
-    with pytest.raises(UserError, match=told):
-        tune(target, PLAIN)
+def test_script_cannot_be_tuned() -> None:
+    with pytest.raises(UserError, match=r"planted\.py\b.*\bscript\b"):
+        tune(str(PLANTED), PLAIN)
 
 
-def test_a_recipe_that_is_there_stays(tmp_path: Path) -> None:
+def test_existing_recipe_is_not_replaced() -> None:
     Path("torchproof.toml").write_text("mine")
     with pytest.raises(UserError, match=r"torchproof\.toml\b.*--overwrite"):
         tune(
@@ -158,8 +133,89 @@ def test_a_recipe_that_is_there_stays(tmp_path: Path) -> None:
     assert Path("torchproof.toml").read_text() == "mine"
 
 
-@pytest.mark.slow
-def test_few_steps_are_best_run_eager() -> None:
-    few = tuned("make", replace(QUICK, objective=Objective.parse("steps:2")))
-    assert few.tuning is not None and few.tuning.chosen == "eager"
-    assert all(t.cold for t in few.tuning.trials)
+# -- a repeated search, with simulated trials ------------------------------------------
+
+
+class Machine(Fake):
+    """Stands in for the executor; `on_submit` may end the search."""
+
+    def __init__(self, on_submit: Callable[[Candidate], None]) -> None:
+        super().__init__({"full": Fate(5.0), "regional": Fate(4.0)})
+        self._on_submit = on_submit
+
+    def probe(self, limit_s: float) -> Eager:
+        environment = {**bench_runs.ENVIRONMENT, "device": "cpu"}
+        return Eager(EAGER.trial("eager"), {"fingerprint": {"a": 1}}, environment)
+
+    def submit(self, candidate: Candidate, limit_s: float) -> None:
+        self._on_submit(candidate)
+        super().submit(candidate, limit_s)
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Trial]]:
+    """Runs a search of `own.py:make`; returns its trials."""
+
+    def run(
+        on_submit: Callable[[Candidate], None] = lambda candidate: None,
+        options: Options = PLAIN,
+        **changes: Any,
+    ) -> dict[str, Trial]:
+        machine = Machine(on_submit)
+        monkeypatch.setattr(tuner, "Local", lambda task, watcher: machine)
+        tune_options = replace(QUICK, **changes)
+        run = tune("own.py:make", options, tune_options=tune_options)
+        assert run.tuning is not None
+        return {trial.name: trial for trial in run.tuning.trials}
+
+    Path("own.py").write_text("def make():\n    return None, []\n")
+    return run
+
+
+def resumed(trials: dict[str, Trial]) -> list[str]:
+    return [name for name, trial in trials.items() if trial.resumed]
+
+
+def ends_at_regional(error: BaseException) -> Callable[[Candidate], None]:
+    def submit(candidate: Candidate) -> None:
+        if candidate.name == "regional":
+            raise error
+
+    return submit
+
+
+def test_search_without_resume_starts_from_scratch(search: Any) -> None:
+    search()
+    assert resumed(search()) == []
+    assert resumed(search(resume=True)) == ["full", "regional"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ExecutorLost("no node left")])
+def test_trials_of_an_interrupted_search_are_saved(
+    search: Any, error: BaseException
+) -> None:
+    if isinstance(error, UserError):
+        with pytest.raises(ExecutorLost):
+            search(ends_at_regional(error))
+    else:
+        assert list(search(ends_at_regional(error))) == ["eager", "full"]
+    trials = search(resume=True)
+    assert resumed(trials) == ["full"] and list(trials) == ["eager", "full", "regional"]
+
+
+@pytest.mark.parametrize("change", ["code", "options", "cold", "damage", "ranks"])
+def test_trials_of_another_search_are_not_reused(search: Any, change: str) -> None:
+    search()
+    more: dict[str, Any] = {}
+    if change == "code":
+        Path("own.py").write_text("def make():\n    return 1, []\n")
+    elif change == "options":
+        more["options"] = replace(PLAIN, train=True)
+    elif change == "cold":
+        more["objective"] = tuner.Objective.parse("first")
+    elif change == "ranks":
+        more["ranks"] = 2
+    else:
+        [saved] = Path(".torchproof/runs").glob("*/run.json")
+        saved.write_text(saved.read_text()[:-20])
+    assert resumed(search(resume=True, **more)) == []

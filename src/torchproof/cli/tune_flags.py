@@ -44,8 +44,7 @@ def tune_flags(parser: argparse.ArgumentParser) -> None:
         choices=("quick", "normal", "full"),
         default="normal",
         help=(
-            "quick: do not try compiler switches (triton.enable_pdl, max_autotune_gemm,"
-            " nested_graph_breaks and others); full: try all candidates that apply"
+            "how many candidates to try: quick 4, normal 8, full all that apply"
             " (default: normal)"
         ),
     )

@@ -13,7 +13,7 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -47,8 +47,8 @@ from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import (
     Commanded,
     WorkerError,
-    WorkerProcess,
     WorkerProcesses,
+    WorkerTimeout,
     free_vram,
 )
 from torchproof.observe import read_folder
@@ -83,7 +83,6 @@ class Session:
         self.reference_workers: dict[str | None, Commanded] = {}
         self.events: list[Event] = []
         self.states: list[StrategyState] = []
-        self.spare: Callable[[], WorkerProcess | None] = lambda: None
         self._thread = threading.local()  # several threads may start workers
         self._comparing = threading.Lock()
         # Processes of later repeats after their first pass, by strategy and repeat.
@@ -406,16 +405,11 @@ class Session:
         return {"answers": str(self._outputs_file(state)), "saves_state": keeps_state}
 
     def start(self, state: StrategyState, job: StrategyJob, repeat: int) -> None:
-        """Starts a process, or takes a spare one that has loaded the target."""
+        """Starts the process of a strategy."""
         if state.process is not None:  # it was started early
             return
         variables = {**self.plan.environment, **state.environment}
-        spare = None if repeat else self.spare()
-        if spare is None:
-            state.process = self._processes.begin(job, variables, layout=repeat)
-        else:
-            state.process = self._processes.adopt(spare)
-            spare.tell("become", job=job.to_json(), environment=variables)
+        state.process = self._processes.begin(job, variables, layout=repeat)
 
     def rounds(self, states: list[StrategyState], number: int) -> None:
         """Samples the strategies in turn, so that machine drift hits all alike."""
@@ -521,6 +515,7 @@ class Session:
             yield
         except WorkerError as error:
             state.error, state.raised = str(error), error.raised
+            state.timed_out = isinstance(error, WorkerTimeout)
             state.close()
         except NotApplicable as error:
             state.skipped = str(error)

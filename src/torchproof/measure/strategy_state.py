@@ -21,6 +21,7 @@ class StrategyState:
     process: Commanded | None = None
     error: str | None = None
     raised: RaisedError | None = None  # the exception behind `error`
+    timed_out: bool = False  # it was ended because it took too long
     skipped: str | None = None
     facts: list[Facts] = field(default_factory=list)
     warm: FirstPass | None = None

@@ -12,7 +12,6 @@ import functools
 import gc
 import itertools
 import json
-import os
 import sys
 import time
 from collections import Counter
@@ -98,17 +97,6 @@ class StrategyWorker:
     def import_torch(self) -> None:
         """Imports torch ahead, and nothing of the target: a module may draw numbers."""
         import torch  # noqa: F401
-
-    def load(self) -> None:
-        """Imports what the target needs, by building it once and discarding it."""
-        self._build({})
-        gc.collect()
-        profiling.release_cached_memory()
-
-    def become(self, job: dict[str, Any], environment: dict[str, str]) -> None:
-        """Turns a spare worker into the worker of this job."""
-        os.environ.update(environment)
-        self.__init__(StrategyJob.from_json(job))  # type: ignore[misc]
 
     def switches(self) -> Switches:
         from torchproof.torch_private import compile_costs

@@ -177,15 +177,6 @@ class WorkerProcesses:
             self._started.append(process)
         return process
 
-    def adopt(self, process: WorkerProcess) -> WorkerProcess:
-        """Takes over a process that was started elsewhere."""
-        with self._lock:
-            self._started.append(process)  # closed with the others, or now
-            if self._closed:
-                process.close()
-            self._assert_open()
-        return process
-
     def _assert_open(self) -> None:
         if self._closed:
             raise WorkerError("the session has ended")

@@ -32,8 +32,9 @@ class Trial(Record):
     `start_s` is the whole start: imports, the first call, and compilation in later
     calls. `cold` is False if the trial reused compiled code of other trials, or if
     others started at the same time: its first call is then not cold. `value` is what
-    the objective minimises, in seconds or bytes. `facts` are the raw values that the
-    strategy's process reported; a run does not store them.
+    the objective minimises, in seconds or bytes. `plan` says what the strategy
+    compiles; a resumed search needs it, and `pass_ms` and `graph_breaks`. `facts` are
+    the raw values that the strategy's process reported; a run does not store them.
     """
 
     name: str
@@ -64,6 +65,9 @@ class Trial(Record):
     resumed: bool = False
     final: bool = False
     source: str = ""
+    pass_ms: float | None = None  # one pass over all calls
+    graph_breaks: int | None = None
+    plan: Annotated[Mapping[str, Any] | None, Any] = field(default=None, hash=False)
     facts: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
     other: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
 
@@ -121,6 +125,7 @@ class Tuning(Record):
     min_gain: float | None = None
     stopped: str = ""
     executor: str = ""
+    key: str = ""  # of the target, its code and the machine: --resume compares it
     resumed: int = 0  # trials of an earlier search
     probe: Annotated[Mapping[str, Any], shapes.Probe] = field(
         default_factory=dict, hash=False

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, replace
@@ -18,11 +17,12 @@ from typing import Any, Protocol
 
 from torchproof.measure import Plan, Replayed
 from torchproof.records import Measurement, Trial, UserError
-from torchproof.tuning.candidate import Candidate, Eager
-from torchproof.tuning.timing_lock import TimingLock
-from torchproof.tuning.trial_worker import Progress, Worker
+from torchproof.tuning.candidates import Candidate, Eager
+from torchproof.tuning.trial_worker import Finalists, Progress, Worker
 
-Finalists = Sequence[tuple[Candidate, Trial]]
+
+class ExecutorLost(UserError):
+    """No machine is left to run trials; those that ended remain valid."""
 
 
 class Executor(Protocol):
@@ -33,9 +33,6 @@ class Executor(Protocol):
     def probe(self, limit_s: float) -> Eager:
         """Measure eager and inspect the target, as `Worker.probe` does."""
 
-    def cache_in(self, folder: Path) -> None:
-        """Set the directory for compiled code, so that a search can be resumed."""
-
     def slots(self) -> int:
         """The number of trials that can start now."""
 
@@ -45,22 +42,13 @@ class Executor(Protocol):
     def wait(self, seconds: float) -> list[Trial]:
         """The trials that ended; waits up to `seconds` for the first one."""
 
-    def keep(self, names: Collection[str]) -> None:
-        """End the processes of all trials but these."""
-
-    def prepare_finals(self, finalists: Finalists, repeat: int) -> None:
-        """Prepare one worker to compare the finalists."""
-
-    def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
-        """Measure eager and these finalists in alternating rounds on that worker."""
+    def compare(self, finalists: Finalists, rounds: int) -> tuple[Measurement, ...]:
+        """Measure eager and the finalists in alternating rounds on one worker."""
 
     def replay(
-        self, candidate: Candidate, sound: Candidate, count: int, limit_s: float
+        self, candidate: Candidate, base: Candidate, count: int, limit_s: float
     ) -> Replayed:
-        """Compare passes of a candidate with one of another, as `Worker.replay`."""
-
-    def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
-        """The seconds of the cold first call, and of the whole cold start."""
+        """Compare passes of a candidate with one of its base, as `Worker.replay`."""
 
     def close(self) -> None:
         """End all processes."""
@@ -75,26 +63,17 @@ class Task:
     shares_caches: bool
 
 
-_CORES_EACH = 4  # cores that one compilation keeps busy, with Inductor's processes
-_MOST_LANES = 6
-
-
 class Local:
-    """Runs trials on this machine, with one worker per device.
+    """Runs trials on this machine, with one worker per GPU.
 
-    Several trials compile at once, as many as the cores allow; only one is timed at a
-    time. If the objective needs cold first calls, or a trial is a group of ranks, which
-    has all devices, trials run one after another.
+    Trials on several GPUs compile at once; only one is timed at a time. If the
+    objective needs cold first calls, or a trial is a group of ranks, which has all
+    devices, there is one worker.
     """
 
     def __init__(self, task: Task, progress: Progress) -> None:
         self._task = task
         self._progress = progress
-        self._timing_lock = TimingLock()
-        cores = len(os.sched_getaffinity(0))
-        self._lanes = min(_MOST_LANES, max(1, cores // _CORES_EACH))
-        if not task.shares_caches or task.plan.ranks is not None:
-            self._lanes = 1
         self._workers: list[Worker] = []
         self._pools: list[ThreadPoolExecutor] = []
         self._running: dict[Future[Trial], tuple[int, Candidate, float]] = {}
@@ -102,51 +81,40 @@ class Local:
         self._add(None)
 
     def _add(self, gpu: str | None) -> None:
-        self._workers.append(self._worker(gpu))
-        self._pools.append(ThreadPoolExecutor(self._lanes))
+        task = self._task
+        environment = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+        folder = task.folder if gpu is None else task.folder / f"gpu-{gpu}"
+        folder.mkdir(parents=True, exist_ok=True)
+        worker = Worker(
+            replace(task.plan, environment=environment),
+            folder,
+            home=task.folder,
+            shares_caches=task.shares_caches,
+            alone=gpu is None,
+            where="" if gpu is None else f"GPU {gpu}",
+            progress=self._progress,
+        )
+        self._workers.append(worker)
+        self._pools.append(ThreadPoolExecutor(1))
 
     @property
     def name(self) -> str:
         count = len(self._workers) - len(self._unusable)
         return "this machine" if count == 1 else f"{count} GPUs"
 
-    def _worker(self, gpu: str | None) -> Worker:
-        task = self._task
-        environment = {}
-        if gpu is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = gpu
-        if self._lanes > 1:  # or Inductor starts a process per core in every lane
-            environment["TORCHINDUCTOR_COMPILE_THREADS"] = str(_CORES_EACH)
-        plan = replace(task.plan, environment=environment)
-        folder = task.folder if gpu is None else task.folder / f"gpu-{gpu}"
-        folder.mkdir(parents=True, exist_ok=True)
-        return Worker(
-            plan,
-            folder,
-            caches=task.folder / "caches",
-            shares_caches=task.shares_caches,
-            where="" if gpu is None else f"GPU {gpu}",
-            timing_lock=self._timing_lock,
-            prestarted=self._lanes if self._lanes > 1 else 0,
-            progress=self._progress,
-        )
-
     def probe(self, limit_s: float) -> Eager:
-        eager: Eager = self._on(0, "probe", limit_s)
-        if eager.environment["device"] == "cuda" and self._task.plan.ranks is None:
+        eager: Eager = self._on_first("probe", limit_s)
+        cold = not self._task.shares_caches
+        alone = cold or self._task.plan.ranks is not None
+        if eager.environment["device"] == "cuda" and not alone:
             # The first worker keeps the device that torch selects.
             for gpu in visible_gpus()[1:]:
                 self._add(gpu)
+                self._workers[0].alone = False
         return eager
 
-    def cache_in(self, folder: Path) -> None:
-        for worker in self._workers:
-            worker.caches = folder
-
     def slots(self) -> int:
-        workers = len(self._workers) - len(self._unusable)
-        most = max(self._lanes, workers) if self._task.shares_caches else 1
-        return most - len(self._running)
+        return len(self._workers) - len(self._unusable) - len(self._running)
 
     def submit(self, candidate: Candidate, limit_s: float) -> None:
         busy = Counter(number for number, _, _ in self._running.values())
@@ -171,35 +139,21 @@ class Local:
                 self.submit(candidate, limit_s)
         return trials
 
-    def keep(self, names: Collection[str]) -> None:
-        for worker in self._workers:
-            worker.keep(names)
-
-    def prepare_finals(self, finalists: Finalists, repeat: int) -> None:
-        for worker in self._workers[1:]:
-            worker.keep(())
-        self._on(0, "prepare_finals", finalists, repeat)
-
-    def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
-        return tuple(self._on(0, "turns", names, rounds))
+    def compare(self, finalists: Finalists, rounds: int) -> tuple[Measurement, ...]:
+        return tuple(self._on_first("compare", finalists, rounds))
 
     def replay(
-        self, candidate: Candidate, sound: Candidate, count: int, limit_s: float
+        self, candidate: Candidate, base: Candidate, count: int, limit_s: float
     ) -> Replayed:
-        replayed: Replayed = self._on(0, "replay", candidate, sound, count, limit_s)
+        replayed: Replayed = self._on_first("replay", candidate, base, count, limit_s)
         return replayed
 
-    def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
-        first_s, start_s = self._on(0, "cold_start", candidate, limit_s)
-        return first_s, start_s
-
-    def _on(self, number: int, name: str, *arguments: Any) -> Any:
-        """Call a method in the worker's own thread.
+    def _on_first(self, name: str, *arguments: Any) -> Any:
+        """Call a method of the first worker in its own thread.
 
         The strategy processes may end with the thread that started them.
         """
-        worker = self._workers[number]
-        future = self._pools[number].submit(getattr(worker, name), *arguments)
+        future = self._pools[0].submit(getattr(self._workers[0], name), *arguments)
         while True:  # Ctrl-C does not interrupt a wait without a timeout
             done, _ = wait_for([future], 0.2)
             if done:

@@ -19,9 +19,10 @@ def run_of(
     *,
     environment: Mapping[str, Any],
     executor: str,
+    key: str = "",
 ) -> Run:
     """The run without its id; its measurements are those of the finals."""
-    tuning = tuning_of(search, chosen, executor)
+    tuning = tuning_of(search, chosen, executor, key)
     return Run(
         id="",
         target="",
@@ -39,7 +40,6 @@ def recipe_of(search: Search, chosen: Trial, run: Run, *, train: bool) -> Recipe
     """The recipe: the chosen strategy and everything needed to apply it elsewhere."""
     candidate, eager = search.candidates.get(chosen.name), search.eager
     strategy = candidate.strategy if candidate else EAGER
-    plan = chosen.facts.get("plan")
     gain = {"value": chosen.vs_eager, "low": chosen.vs_eager_low}
     measured = {
         "eager_ms": eager.step_ms,
@@ -54,16 +54,16 @@ def recipe_of(search: Search, chosen: Trial, run: Run, *, train: bool) -> Recipe
     numerics["replays"] = chosen.replays
     return Recipe(
         replace(strategy, dynamo={}),  # a recipe has a table for them
-        Plan.from_json(plan) if plan else Plan(),
+        Plan.from_json(chosen.plan) if chosen.plan else Plan(),
         train=train,
         target=run.target,
         run=run.id,
-        objective=str(search.terms.objective),
+        objective=str(search.options.objective),
         gain=_rounded(gain | {"high": chosen.vs_eager_high}) if candidate else {},
         measured=_rounded(measured),
         numerics=_rounded(numerics) if candidate else {},
         environment=matching.environment_of(run.environment),
-        model=search.terms.probe.get("fingerprint") or {},
+        model=search.options.probe.get("fingerprint") or {},
         lines=chosen.source,
         dynamo=strategy.dynamo,
     )
@@ -78,19 +78,22 @@ def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def tuning_of(search: Search, chosen: Trial | None, executor: str) -> Tuning:
+def tuning_of(
+    search: Search, chosen: Trial | None, executor: str, key: str = ""
+) -> Tuning:
     """The `tuning` field of the run."""
-    terms = search.terms
+    options = search.options
     return Tuning(
-        objective=str(terms.objective),
-        effort=terms.effort,
-        budget_s=terms.budget_s,
-        spent_s=terms.budget_s - (terms.deadline - time.monotonic()),
-        min_gain=terms.least,
+        objective=str(options.objective),
+        effort=options.effort,
+        budget_s=options.budget_s,
+        spent_s=options.budget_s - (options.deadline - time.monotonic()),
+        min_gain=options.least,
         stopped=search.stopped if chosen else "interrupted",
         executor=executor,
+        key=key,
         resumed=sum(trial.resumed for trial in search.trials.values()),
-        probe={k: v for k, v in terms.probe.items() if k != "fingerprint"},
+        probe={k: v for k, v in options.probe.items() if k != "fingerprint"},
         trials=search.valued(),
         skipped=tuple(search.skipped),
         chosen=chosen.name if chosen else None,
@@ -110,7 +113,11 @@ _TO = "to the same strategy without dependent launches"
 
 def _why(search: Search, chosen: Trial) -> str:
     """One sentence that justifies the choice."""
-    objective, eager, least = search.terms.objective, search.eager, search.terms.least
+    objective, eager, least = (
+        search.options.objective,
+        search.eager,
+        search.options.least,
+    )
     if chosen.name != eager.name:
         gain = objective.gain(chosen, eager)
         what = {

@@ -8,6 +8,8 @@ of `bench` do.
 from __future__ import annotations
 
 import datetime
+import hashlib
+import json
 import os
 import tempfile
 import time
@@ -28,13 +30,11 @@ from torchproof.targets import (
     own_file,
 )
 from torchproof.targets import parse as parse_target
-from torchproof.tuning import outcome, space
-from torchproof.tuning.candidate import Eager
-from torchproof.tuning.executors import Executor, Local, Task
+from torchproof.tuning import candidates, outcome
+from torchproof.tuning.candidates import Eager, Space
+from torchproof.tuning.executors import Executor, ExecutorLost, Local, Task
 from torchproof.tuning.objectives import Objective
 from torchproof.tuning.search import Effort, Search, SearchOptions, least_budget_s
-from torchproof.tuning.space import Space
-from torchproof.tuning.trial_store import SEARCHES, TrialStore, key_of
 
 BUDGET_S = 600.0
 LEAST_GAIN = 1.05  # times as fast as eager, as in bench
@@ -93,9 +93,13 @@ def tune(
     started = datetime.datetime.now()
     tuning = _Tuning(target, options, tune_options, watcher or NoWatcher())
     with tempfile.TemporaryDirectory(prefix="torchproof-") as work:
-        chosen = tuning.run(Path(work), save_in.parent / SEARCHES)
+        chosen = tuning.run(Path(work), save_in)
     run = outcome.run_of(
-        tuning.search, chosen, environment=tuning.environment, executor=tuning.where
+        tuning.search,
+        chosen,
+        environment=tuning.environment,
+        executor=tuning.where,
+        key=tuning.key,
     )
     run = replace(
         run,
@@ -105,7 +109,10 @@ def tune(
         started=started.isoformat(timespec="seconds"),
     )
     if chosen is None:
-        return store.save(run, save_in)
+        run = store.save(run, save_in)
+        if tuning.lost is not None:
+            raise tuning.lost
+        return run
     recipe = outcome.recipe_of(tuning.search, chosen, run, train=tuning.trains)
     file = None if recipe_file is None else str(recipe_file)
     assert run.tuning is not None
@@ -188,19 +195,30 @@ class _Tuning:
         self.watcher = watcher
         self.begun = time.monotonic()
         self.where = ""  # the executor, as reports name it
+        self.key = ""
+        self.lost: ExecutorLost | None = None  # ended the search
         self.eager: Eager
 
-    def run(self, folder: Path, searches: Path) -> Trial | None:
+    def run(self, folder: Path, runs: Path) -> Trial | None:
         """The winner; None if the search was interrupted."""
         plan = _plan(self.target, self.options, self.tune_options)
-        task = Task(plan, folder, self._shares_caches)
-        executor = self._executor(task)
+        executor = self._executor(Task(plan, folder, self._shares_caches))
         try:
             self.eager = self._probe(executor)
-            return self._run_search(executor, self._open_store(searches))
+            self.key = self._key()
+            self.search = self._search(executor, self._earlier(runs))
+            return self.search.run(self._space())
+        except KeyboardInterrupt:
+            if not hasattr(self, "search"):
+                raise  # nothing was tried yet
+        except ExecutorLost as error:
+            if not hasattr(self, "search"):
+                raise
+            self.lost = error
         finally:
             self.where = executor.name  # nodes of a cluster may have joined
             executor.close()
+        return None
 
     def _probe(self, executor: Executor) -> Eager:
         budget_s = self.tune_options.budget_s
@@ -214,19 +232,6 @@ class _Tuning:
                 " longer; give at least --budget"
                 f" {least_budget_s(budget_s, budget_s, 0.0)}s"
             ) from None
-
-    def _run_search(self, executor: Executor, saved_trials: TrialStore) -> Trial | None:
-        chosen = None
-        executor.cache_in(saved_trials.folder / "caches")
-        self.search = self._search(executor, saved_trials)
-        try:
-            chosen = self.search.run(self._forms())
-        except KeyboardInterrupt:
-            pass  # without a winner the run is saved as interrupted, and can go on
-        finally:
-            executor.close()  # before the store deletes the compiled code
-            saved_trials.close(finished=chosen is not None)
-        return chosen
 
     search: Search  # set once eager is measured
 
@@ -250,16 +255,33 @@ class _Tuning:
 
         return Cluster(task, self.watcher, self.tune_options.ray)
 
-    def _open_store(self, searches: Path) -> TrialStore:
+    def _key(self) -> str:
+        """Trials of a search are valid for another one with the same key."""
         options = {k: v for k, v in vars(self.options).items() if k in _KEY_OPTIONS}
-        about = {"target": self.target.text, "cold": not self._shares_caches}
-        if self.tune_options.ranks is not None:
-            about |= {"ranks": self.tune_options.ranks, "wrap": self.tune_options.wrap}
-        key = key_of(about | options, self.environment, self._code())
-        saved_trials = TrialStore(key, resume=self.tune_options.resume, root=searches)
-        if self.tune_options.resume:
-            self.watcher(saved_trials.resume_message())
-        return saved_trials
+        tune_options = self.tune_options
+        about = {
+            "target": self.target.text,
+            "options": options,
+            "cold": not self._shares_caches,
+            "ranks": [tune_options.ranks, tune_options.wrap],
+            "environment": [self.environment.get(name) for name in _KEY_ENVIRONMENT],
+            "code": self._code(),
+        }
+        text = json.dumps(about, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _earlier(self, runs: Path) -> dict[str, Trial]:
+        """The trials of the last search with this key, to go on with."""
+        if not self.tune_options.resume:
+            return {}
+        trials = earlier_trials(runs, self.target.text, self.key)
+        if trials:
+            self.watcher(f"resuming with {len(trials)} earlier trials")
+        else:
+            self.watcher(
+                "nothing to resume: no earlier search of this target, code and machine"
+            )
+        return trials
 
     def _code(self) -> dict[str, Any]:
         """The model's fingerprint, and the hash of the file that builds it."""
@@ -273,36 +295,62 @@ class _Tuning:
             return {"unknown": f"{time.time_ns()}"}
         return {"model": fingerprint, "factory": digest}
 
-    def _search(self, executor: Executor, saved_trials: TrialStore) -> Search:
+    def _search(self, executor: Executor, earlier: Mapping[str, Trial]) -> Search:
         tune_options = self.tune_options
-        terms = SearchOptions(
+        options = SearchOptions(
             objective=tune_options.objective,
             effort=tune_options.effort,
             least=tune_options.least,
             budget_s=tune_options.budget_s,
             deadline=self.begun + tune_options.budget_s,
             timeout_s=self.options.timeout_s,
-            device=self.environment["device"],
             probe=self.eager.probe,
         )
         return Search(
             executor,
-            terms,
-            saved_trials,
+            options,
             eager=self.eager.trial,
+            earlier=earlier,
             show=self.watcher.show,
         )
 
-    def _forms(self) -> Space:
-        about = (
-            self.eager.probe,
-            self.environment["device"],
-            self.tune_options.objective,
-        )
+    def _space(self) -> Space:
+        compile_with = self.options.compile
         if self.tune_options.names:
-            order = space.Order.of(*about)
-            return space.named(self.tune_options.names, order, self.options.compile)
-        return space.forms(*about, self.options.compile)
+            return candidates.named(self.tune_options.names, compile_with)
+        device, objective = self.environment["device"], self.tune_options.objective
+        return candidates.candidates(self.eager.probe, device, objective, compile_with)
 
 
-_KEY_OPTIONS = ("compile", "train", "device", "size")  # trials depend on these
+def earlier_trials(runs: Path, target: str, key: str) -> dict[str, Trial]:
+    """The trials of the latest saved search with this key, without eager's."""
+    folders = sorted(store.listing(runs), key=_saved_at, reverse=True)
+    for folder in folders:
+        try:
+            run = store.read(folder / "run.json")
+        except UserError:
+            continue  # damaged: the search tries its candidates again
+        if run.target == target and run.tuning and run.tuning.key == key:
+            trials = {t.name: t for t in run.tuning.trials if not t.is_eager}
+            if trials:
+                return trials
+    return {}
+
+
+def _saved_at(folder: Path) -> float:
+    return (folder / "run.json").stat().st_mtime
+
+
+# Trials depend on these.
+_KEY_OPTIONS = ("compile", "train", "device", "size")
+_KEY_ENVIRONMENT = (
+    "torch",
+    "python",
+    "device",
+    "gpu",
+    "cuda",
+    "machine",
+    "cores",
+    "threads",
+    "size",
+)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Collection, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from torchproof.measure import Replayed, WorkerError
 from torchproof.process import Ended, packed, spawn, unpacked
 from torchproof.records import Measurement, Trial, UserError
-from torchproof.tuning.candidate import Candidate, Eager
+from torchproof.tuning.candidates import Candidate, Eager
 from torchproof.tuning.cluster.remote_worker import remote_job
-from torchproof.tuning.executors import Finalists, Task
-from torchproof.tuning.trial_worker import Progress
+from torchproof.tuning.executors import ExecutorLost, Task
+from torchproof.tuning.trial_worker import Finalists, Progress
 
 _DRIVER = "torchproof.tuning.cluster.driver"
 _CONNECT_S = 20.0
@@ -67,19 +65,16 @@ class Cluster:
         self._nodes = max(self._nodes, message["nodes"])
         return pickle.loads(unpacked(message["answer"]))
 
-    def _lost(self, why: str) -> UserError:
+    def _lost(self, why: str) -> ExecutorLost:
         self.close()
         hint = "; --resume reuses the finished trials" if self._tried else ""
-        return UserError(f"--ray {self._address}: {why}{hint}")
+        return ExecutorLost(f"--ray {self._address}: {why}{hint}")
 
     # -- the Executor protocol ---------------------------------------------------------
 
     def probe(self, limit_s: float) -> Eager:
         eager: Eager = self._ask("probe", limit_s)
         return eager
-
-    def cache_in(self, folder: Path) -> None:
-        """Do nothing: compiled code stays on the nodes, which may not see `folder`."""
 
     def slots(self) -> int:
         return int(self._ask("slots"))
@@ -92,24 +87,14 @@ class Cluster:
         self._tried = self._tried or bool(trials)
         return trials
 
-    def keep(self, names: Collection[str]) -> None:
-        self._ask("keep", tuple(names))
-
-    def prepare_finals(self, finalists: Finalists, repeat: int) -> None:
-        self._ask("prepare_finals", list(finalists), repeat)
-
-    def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
-        return tuple(self._ask("turns", list(names), rounds))
+    def compare(self, finalists: Finalists, rounds: int) -> tuple[Measurement, ...]:
+        return tuple(self._ask("compare", list(finalists), rounds))
 
     def replay(
-        self, candidate: Candidate, sound: Candidate, count: int, limit_s: float
+        self, candidate: Candidate, base: Candidate, count: int, limit_s: float
     ) -> Replayed:
-        replayed: Replayed = self._ask("replay", candidate, sound, count, limit_s)
+        replayed: Replayed = self._ask("replay", candidate, base, count, limit_s)
         return replayed
-
-    def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
-        first_s, start_s = self._ask("cold_start", candidate, limit_s)
-        return first_s, start_s
 
     def close(self) -> None:
         """Let the driver end its workers, then end it."""

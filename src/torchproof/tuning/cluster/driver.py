@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torchproof.measure import WorkerError
 from torchproof.process import Channel, Ended, hold, packed, unpacked
 from torchproof.records import Trial, UserError
-from torchproof.tuning.candidate import Candidate, Eager
+from torchproof.tuning.candidates import Candidate, Eager
 from torchproof.tuning.cluster import node_shares
 from torchproof.tuning.cluster.node_shares import Place
 from torchproof.tuning.cluster.remote_worker import RemoteJob, RemoteWorker
@@ -90,8 +90,7 @@ class Driver:
         self._first: Remote | None = None  # all other nodes have to equal its node
         self._waiting: deque[Job] = deque()
         self._ended: list[Trial] = []
-        self._finals: list[tuple[str, tuple[Any, ...]]] = []
-        self._finalist: Remote | None = None
+        self._finalist: Remote | None = None  # runs the finals
         self._number = 0
         self._looked, self._alone_since = -math.inf, math.inf
         self._on_gpus: bool | None = None  # decided once: the first nodes may be lost
@@ -206,49 +205,25 @@ class Driver:
                 return f"its {name} is {own}, {there}"
         return None
 
-    def keep(self, names: tuple[str, ...]) -> None:
-        for remote in self._idle:
-            remote.ask("keep", names)  # needs no answer
-
     # -- the finals --------------------------------------------------------------------
 
-    def prepare_finals(self, finalists: Any, repeat: int) -> None:
-        if repeat == 0:
-            self._finals, self._finalist = [], None
-        self._final("prepare_finals", finalists, repeat)
-
-    def turns(self, names: list[str], rounds: int) -> Any:
-        return self._final("turns", names, rounds)
-
-    def _final(self, *call: Any) -> Any:
-        """Run the finals on one worker; if it is lost, repeat them on another."""
-        self._finals.append((call[0], call[1:]))
+    def compare(self, finalists: Any, rounds: int) -> Any:
+        """Run the finals on one worker; if it is lost, on another, from the start."""
         for _ in range(TRIES):
-            calls = self._finals[-1:]
             if self._finalist not in self.remotes:
-                self._finalist, calls = self._idle_worker(), self._finals
+                self._finalist = self._idle_worker()
                 self._say(f"finals: on {self._finalist.where}")
-                for other in self._idle:
-                    if other is not self._finalist:
-                        other.ask("keep", ())
             assert self._finalist is not None
             try:
-                return [self._call(self._finalist, n, *g) for n, g in calls][-1]
+                return self._call(self._finalist, "compare", finalists, rounds)
             except RayError as error:
                 self._lose(self._finalist, error)
         raise UserError(f"{TRIES} of its workers were lost, one after the other")
 
     def replay(self, *arguments: Any) -> Any:
-        return self._once("replay", *arguments)
-
-    def cold_start(self, candidate: Candidate, limit_s: float) -> Any:
-        return self._once("cold_start", candidate, limit_s)
-
-    def _once(self, name: str, *arguments: Any) -> Any:
-        """Call a method on one worker, and on no other if that is lost."""
         remote = self._idle_worker()
         try:
-            return self._call(remote, name, *arguments)
+            return self._call(remote, "replay", *arguments)
         except RayError as error:
             self._lose(remote, error)
             raise WorkerError(f"{remote.where} was lost") from None
@@ -349,7 +324,10 @@ class Driver:
             ray.kill(remote.actor)
 
     def close(self) -> None:
-        """End all workers; their child processes end with them."""
+        """Let idle workers clean up, then end all with their child processes."""
+        ending = [each.actor.close.remote() for each in self.remotes if not each.job]
+        with contextlib.suppress(Exception):  # a node may be gone
+            ray.wait(ending, num_returns=len(ending), timeout=_REACH_S)
         for remote in list(self.remotes):
             self._remove(remote)
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import subprocess
-import sys
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -21,9 +20,7 @@ from torchproof.measure import Plan
 from torchproof.process import parent_death
 from torchproof.records import UserError
 from torchproof.targets import own_file
-from torchproof.tuning.cluster import folder_cleanup
 from torchproof.tuning.cluster.node_shares import Place
-from torchproof.tuning.cluster.node_timing_lock import NodeTimingLock
 from torchproof.tuning.trial_worker import Worker
 
 _COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
@@ -138,14 +135,7 @@ class RemoteWorker:
         home = Path(tempfile.gettempdir()) / f"torchproof-{job.search}"
         folder = home / f"worker-{self._number}"
         folder.mkdir(parents=True)
-        subprocess.run(
-            [sys.executable, folder_cleanup.__file__, str(os.getpid()), str(folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            check=True,
-        )
+        self._folder = folder
         self._worker = self._new_worker(home, folder, where)
 
     def _new_worker(self, home: Path, folder: Path, where: str) -> Worker:
@@ -157,12 +147,25 @@ class RemoteWorker:
         return Worker(
             plan,
             folder,
-            caches=home / "caches",
+            home=home,
             shares_caches=job.shares_caches,
+            alone=gpus <= 1,
             where=where,
-            timing_lock=NodeTimingLock(home) if gpus > 1 else None,
         )
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a method of the worker."""
         return getattr(self._worker, name)(*arguments)
+
+    def close(self) -> None:
+        """End the worker's processes and delete its files."""
+        if self._worker is not None:
+            self._worker.close()
+            remove(self._folder)
+
+
+def remove(folder: Path) -> None:
+    """Delete a worker's directory; with the last one, the shared directory too."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if not any(folder.parent.glob("worker-*")):
+        shutil.rmtree(folder.parent, ignore_errors=True)

@@ -1,0 +1,232 @@
+"""The strategies that a search may try, the most promising first.
+
+Takes the facts about eager, returns candidates and, with the reason, those that do not
+apply. The list is fixed by the facts; the search decides how far it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+from torchproof import strategies
+from torchproof.measure import StrategySpec
+from torchproof.records import Skip, Stage, Trial, UserError
+from torchproof.strategies import Strategy, parse
+from torchproof.tuning.objectives import Objective
+
+_TUNED = "max-autotune-no-cudagraphs"
+_MOST_CORES = 2  # methods that are compiled alone
+_FEW = 0.1  # below this share of matrix products, tuning them does not pay
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A setting of Inductor or Dynamo that is off by default.
+
+    With `may_race`, kernels overlap, so one could read what is not written yet.
+    """
+
+    name: str
+    of: Literal["inductor", "dynamo"] = "inductor"
+    may_race: bool = False
+
+    @property
+    def setting(self) -> str:
+        return f"{self.of}.{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.name}=True"
+
+
+PDL = Switch("triton.enable_pdl", may_race=True)
+NESTED_BREAKS = Switch("nested_graph_breaks", of="dynamo")
+PRODUCTS = Switch("max_autotune_gemm")
+_CUDA = (Switch("coordinate_descent_tuning"), Switch("combo_kernels"), PRODUCTS)
+_CPU = (Switch("cpp_wrapper"), Switch("aggressive_fusion"), PRODUCTS)
+SWITCHES = (PDL, NESTED_BREAKS, *dict.fromkeys((*_CUDA, *_CPU)))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A strategy that the search may try.
+
+    `base` names the candidate that compiles the same code without a graph, mode or
+    switch: if that one fails, this one does too. A `fallback` compiles less than
+    `full`, so it is tried only if `full` is not one graph.
+    """
+
+    spec: StrategySpec
+    stage: Stage = "forms"
+    base: str | None = None
+    switch: Switch | None = None
+    fallback: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.spec.label
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.spec.strategy
+
+    @property
+    def follows(self) -> str | None:
+        """The candidate whose trial has to end before this one's starts."""
+        return "full" if self.fallback else self.base
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Inductor's options, those that a mode stands for included."""
+        arguments = self.strategy.arguments
+        mode = arguments.get("mode") or "default"
+        return {**strategies.MODE_OPTIONS.get(mode, {}), **arguments.get("options", {})}
+
+    @property
+    def tunes_products(self) -> bool:
+        """Whether Inductor tries many kernels for one matrix product."""
+        options = self.options
+        return bool(options.get("max_autotune") or options.get("max_autotune_gemm"))
+
+
+@dataclass(frozen=True)
+class Eager:
+    """What measuring eager showed: its trial, the machine, and the target."""
+
+    trial: Trial
+    probe: Mapping[str, Any]
+    environment: Mapping[str, Any]
+
+
+@dataclass
+class Space:
+    """`named` if the user listed the candidates."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    skipped: list[Skip] = field(default_factory=list)
+    named: bool = False
+
+
+def named(names: Sequence[str], compile_with: Mapping[str, Any]) -> Space:
+    """The strategies that the user listed, and no others."""
+    entries = [Entry(name) for name in dict.fromkeys(names) if not parse(name).as_is]
+    return replace(_space(entries, {}, compile_with), named=True)
+
+
+def candidates(
+    probe: Mapping[str, Any],
+    device: str,
+    objective: Objective,
+    compile_with: Mapping[str, Any],
+) -> Space:
+    """All strategies that apply to the target, the most promising first."""
+    entries = [*_entries(probe, device == "cuda", objective)]
+    return _space(entries, probe, compile_with)
+
+
+class Entry(NamedTuple):
+    name: str
+    switch: Switch | None = None
+    fallback: bool = False
+
+
+def _entries(
+    probe: Mapping[str, Any], cuda: bool, objective: Objective
+) -> Iterator[Entry]:
+    forms = ["full", "regional"]
+    if objective.needs_cold_starts:  # the shortest compilation comes first
+        forms = ["regional", "nested", "full"]
+    cores = [f"core:{path}" for path in probe.get("core") or ()][:_MOST_CORES]
+    fallbacks = [name for name in ("nested", *cores) if name not in forms]
+    yield from map(Entry, _recorded(forms) if cuda else forms)
+    for word in ("marks", "dynamic", "static"):
+        yield from (Entry(f"{form}:{word}") for form in ("full", "regional"))
+    for name in _recorded(fallbacks) if cuda else fallbacks:
+        yield Entry(name, fallback=True)
+    yield Entry("full", NESTED_BREAKS, fallback=True)
+    if not objective.is_about_steps:
+        return
+    if cuda:
+        yield Entry("full+graph", PDL)
+        modes = (f"full+graph:{_TUNED}", "full:reduce-overhead", "eager+graph")
+        yield from map(Entry, modes)
+        yield from (Entry("full+graph", switch) for switch in _CUDA)
+        modes = (f"regional+graph:{_TUNED}", f"full:{_TUNED}", "full:max-autotune")
+        yield from map(Entry, modes)
+    else:
+        yield Entry(f"full:{_TUNED}")
+        yield from (Entry("full", switch) for switch in _CPU)
+
+
+def _recorded(names: Sequence[str]) -> Iterator[str]:
+    """Each name without and with a whole-step CUDA graph: `core+graph:encode`."""
+    for name in names:
+        form, colon, rest = name.partition(":")
+        yield from (name, f"{form}+{strategies.GRAPH}{colon}{rest}")
+
+
+def _space(
+    entries: Sequence[Entry],
+    probe: Mapping[str, Any],
+    compile_with: Mapping[str, Any],
+) -> Space:
+    space = Space()
+    for entry in entries:
+        label = ", ".join(str(part) for part in entry[:2] if part)
+        try:
+            candidate = _candidate(entry, compile_with)
+        except UserError as error:  # the strategy does not accept a --compile argument
+            space.skipped.append(Skip(label, str(error)))
+            continue
+        if why := _does_not_apply(candidate, probe, compile_with):
+            space.skipped.append(Skip(label, why))
+        else:
+            space.candidates.append(candidate)
+    return space
+
+
+def _candidate(entry: Entry, compile_with: Mapping[str, Any]) -> Candidate:
+    strategy, switch = parse(entry.name), entry.switch
+    more = {k: v for k, v in compile_with.items() if k not in strategy.arguments}
+    if more and strategy.compiles:
+        strategy = strategies.with_arguments(strategy, **more)
+    if switch is None:
+        base = _base(strategy, entry.name) if strategy.compiles else None
+        return Candidate(StrategySpec(strategy), "forms", base, None, entry.fallback)
+    if switch.of == "dynamo":
+        strategy = replace(strategy, dynamo={**strategy.dynamo, switch.name: True})
+    else:
+        strategy = strategies.with_arguments(strategy, options={switch.name: True})
+    spec = StrategySpec(strategy, variant={"config": str(switch)})
+    return Candidate(spec, "switches", entry.name, switch, entry.fallback)
+
+
+def _base(strategy: Strategy, name: str) -> str | None:
+    """The same form alone; None if that is the strategy or compiles other code."""
+    method = f":{strategy.method}" if strategy.method else ""
+    plain = f"{strategy.form}{method}"
+    return None if name == plain or strategy.dynamic != "auto" else plain
+
+
+def _does_not_apply(
+    candidate: Candidate, probe: Mapping[str, Any], compile_with: Mapping[str, Any]
+) -> str | None:
+    strategy, switch = candidate.strategy, candidate.switch
+    if strategy.form in ("regional", "nested") and probe.get("blocks") == {}:
+        return "the target has no repeated blocks"
+    if strategy.dynamic != "auto" and probe.get("varying") == []:
+        return "no input size varies between calls"
+    share = probe.get("matmul_share")
+    if candidate.tunes_products and share is not None and share < _FEW:
+        return f"matrix products take only {share:.0%} of the time"
+    if switch is None:
+        return None
+    if why := (probe.get("unavailable") or {}).get(switch.setting):
+        return str(why)
+    backend = compile_with.get("backend") or "inductor"
+    if switch.of == "inductor" and backend != "inductor":
+        return f"it is a setting of Inductor, and the backend is {backend}"
+    if (compile_with.get("options") or {}).get(switch.name):
+        return "--compile sets it for all candidates"
+    return None

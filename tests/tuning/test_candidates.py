@@ -1,0 +1,258 @@
+"""Which candidates apply to a target, and what a recipe keeps of a switch."""
+
+import importlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import forked_commands
+import pytest
+import torch
+from fake_executor import Fate, Setting
+from forked_children import forked
+
+from torchproof.measure import replays
+from torchproof.measure.specs import Plan, StrategySpec
+from torchproof.measure.worker_process import WorkerError
+from torchproof.records import Run
+from torchproof.strategies import parse, recipe
+from torchproof.targets.target import parse as parse_target
+from torchproof.torch_private import configs
+from torchproof.tuning import candidates, outcome
+from torchproof.tuning.candidates import Candidate
+from torchproof.tuning.objectives import Objective
+from torchproof.tuning.trial_worker import Worker
+
+HERE = Path(__file__).parent
+BLOCKS: dict[str, Any] = {"blocks": {"Block": 4}, "varying": [], "core": ["encode"]}
+VARYING = {**BLOCKS, "varying": ["x"], "core": []}
+NESTED_BREAKS = "full, nested_graph_breaks=True"
+TUNED = "max-autotune-no-cudagraphs"
+
+
+def names(
+    probe: dict[str, Any], device: str, objective: str = "step", **compile_with: Any
+) -> list[str]:
+    asked = Objective.parse(objective)
+    found = candidates.candidates(probe, device, asked, compile_with)
+    return [candidate.name for candidate in found.candidates]
+
+
+@pytest.mark.parametrize(
+    ("probe", "device", "objective", "first"),
+    [
+        (
+            BLOCKS,
+            "cpu",
+            "step",
+            [
+                "full",
+                "regional",
+                "nested",
+                "core:encode",
+                NESTED_BREAKS,
+                f"full:{TUNED}",
+                "full, cpp_wrapper=True",
+                "full, aggressive_fusion=True",
+                "full, max_autotune_gemm=True",
+            ],
+        ),
+        (
+            {**BLOCKS, "blocks": {}, "core": []},
+            "cuda",
+            "step",
+            [
+                "full",
+                "full+graph",
+                NESTED_BREAKS,
+                "full+graph, triton.enable_pdl=True",
+                f"full+graph:{TUNED}",
+                "full:reduce-overhead",
+                "eager+graph",
+            ],
+        ),
+        (BLOCKS, "cuda", "steps:9", ["regional", "regional+graph", "nested"]),
+        (VARYING, "cpu", "step", ["full", "regional", "full:marks", "regional:marks"]),
+        (
+            BLOCKS,
+            "cpu",
+            "memory",
+            ["full", "regional", "nested", "core:encode", NESTED_BREAKS],
+        ),
+    ],
+)
+def test_candidates_in_order(
+    probe: dict[str, Any], device: str, objective: str, first: list[str]
+) -> None:
+    assert names(probe, device, objective)[: len(first)] == first
+
+
+@pytest.mark.parametrize(
+    ("fact", "device", "left_out"),
+    [
+        ({"blocks": {}}, "cpu", {"regional", "nested"}),
+        (
+            {"matmul_share": 0.05},
+            "cpu",
+            {f"full:{TUNED}", "full, max_autotune_gemm=True"},
+        ),
+        (
+            {"unavailable": {"inductor.triton.enable_pdl": "this GPU is too old"}},
+            "cuda",
+            {"full+graph, triton.enable_pdl=True"},
+        ),
+    ],
+)
+def test_facts_leave_candidates_out_with_a_reason(
+    fact: dict[str, Any], device: str, left_out: set[str]
+) -> None:
+    probe = {**BLOCKS, **fact}
+    found = candidates.candidates(probe, device, Objective(), {})
+    assert set(names(BLOCKS, device)) - set(names(probe, device)) == left_out
+    assert left_out <= {skip.name for skip in found.skipped if skip.why}
+
+
+def test_settings_of_inductor_are_not_tried_with_other_backends() -> None:
+    tried = names(BLOCKS, "cpu", backend="eager")
+    assert [name for name in tried if ", " in name] == [NESTED_BREAKS]
+
+
+def test_compile_argument_that_is_a_switch_is_tried_once() -> None:
+    tried = names(BLOCKS, "cpu", options={"cpp_wrapper": True})
+    assert "full, cpp_wrapper=True" not in tried
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "available"),
+    [
+        ("inductor.triton.enable_pdl", "cpu", False),
+        ("inductor.cpp_wrapper", "cpu", True),
+        ("dynamo.nested_graph_breaks", "cpu", True),
+        ("dynamo.no_such_setting", "cpu", False),
+        ("inductor.max_autotune_gemm", "cuda", True),
+    ],
+)
+def test_installed_torch_has_the_setting(
+    name: str, device: str, available: bool
+) -> None:
+    assert (configs.why_unavailable(name, device) is None) == available
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_cpu_tunes_products_only_with_frozen_weights(frozen: bool) -> None:
+    config = importlib.import_module("torch._inductor.config")
+    with config.patch(freezing=frozen):
+        why = configs.why_unavailable("inductor.max_autotune_gemm", "cpu")
+    assert (why is None) == frozen
+
+
+@pytest.mark.parametrize(("capability", "enough"), [((8, 6), False), ((9, 0), True)])
+def test_dependent_launches_need_a_recent_gpu(
+    capability: tuple[int, int], enough: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    why = configs.why_unavailable("inductor.triton.enable_pdl", "cuda")
+    assert (why is None) == enough
+
+
+# -- replays ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [None, 700])
+def test_equal_passes_are_counted_up_to_the_first_other_bit(at: int | None) -> None:
+    """Minus zero equals zero, but has another bit pattern; NaN equals its own bits."""
+    runs = 0
+
+    def run() -> dict[str, Any]:
+        nonlocal runs
+        runs += 1
+        zero = -0.0 if runs == at else 0.0
+        return {"output": torch.tensor([zero, float("nan")]), "label": float("nan")}
+
+    expected = {"output": torch.tensor([0.0, float("nan")]), "label": float("nan")}
+    found = replays.count_equal(run, expected, 1000)
+    assert found == replays.Replayed(*((1000,) if at is None else (699, "output")))
+    assert runs == (at or 1000)
+
+
+UNSTEADY = """
+import torch
+
+passes = 0
+
+@torch.library.custom_op("unsteady::add", mutates_args=())
+def add(x: torch.Tensor) -> torch.Tensor:
+    global passes
+    passes += 1
+    return x + ({when})
+
+@add.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return add(x) if torch.compiler.is_compiling() else x + 0
+
+def make():
+    return Model(), [(torch.zeros(4),)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("base", "other"), [("False", "True"), ("passes % 7 == 0", "False")]
+)
+def test_replays_of_processes(base: str, other: str, tmp_path: Path) -> None:
+    """Another process differs in its first pass; a base that varies proves nothing."""
+    targets = []
+    for name, when in (("base", base), ("other", other)):
+        (tmp_path / f"{name}.py").write_text(UNSTEADY.format(when=when))
+        targets.append(parse_target(f"{tmp_path / name}.py:make"))
+    plan = Plan(targets[0], (), quiet=True)
+    plain = replace(parse("full"), arguments={"backend": "eager"})
+    sound = Candidate(StrategySpec(plain))
+    racing = Candidate(StrategySpec(plain, variant={"config": "racing"}))
+    with forked():
+        worker = Worker(plan, tmp_path, shares_caches=True)
+        try:
+            worker.probe(300)
+            worker._running(sound)
+            worker.session.plan = replace(plan, target=targets[1])
+            if base == "False":
+                expected = replays.Replayed(0, "call 0: output")
+                assert worker.replay(racing, sound, 50, 300) == expected
+            else:
+                with pytest.raises(WorkerError, match="repeat its own outputs"):
+                    worker.replay(racing, sound, 50, 300)
+        finally:
+            worker.close()
+
+
+# -- a recipe --------------------------------------------------------------------------
+
+SERVICE = """
+import sys
+sys.path.insert(0, {folder!r})
+import torch, torchproof, broken
+
+model, [call] = broken.make()
+expected = model(*call)
+model = torchproof.compile(model, recipe="torchproof.toml")
+torch.testing.assert_close([model(*call) for _ in range(2)], [expected] * 2)
+print(torchproof.status(model).strategy, torch._dynamo.config.nested_graph_breaks)
+"""
+
+
+def test_recipe_keeps_settings_of_dynamo_and_production_applies_them(
+    tmp_path: Path,
+) -> None:
+    fates = {"full": Fate(2.0, graph_breaks=1), NESTED_BREAKS: Fate(1.0)}
+    chosen, search, _ = Setting(fates).run()
+    found = outcome.recipe_of(search, chosen, Run("", "", "", {}, {}), train=False)
+    assert found.dynamo == {"nested_graph_breaks": True}
+    assert recipe.loads(found.dumps()).dynamo == found.dynamo
+    plain = replace(found.strategy, arguments={"backend": "eager"})  # compiles faster
+    replace(found, strategy=plain).write(tmp_path / "torchproof.toml")
+    done = forked_commands.python(SERVICE.format(folder=str(HERE)), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["full", "True"]
