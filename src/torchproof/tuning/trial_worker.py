@@ -140,7 +140,10 @@ class Worker:
                 f"{self.session.plan.target.text} compiles itself, which leaves no"
                 " strategy to choose; use torchproof bench to compare it with eager"
             )
-        self.session.begin(self.eager)
+        try:
+            self.session.begin(self.eager)
+        except WorkerError as error:
+            raise UserError(f"the target fails in eager: {error}") from None
 
     def _revive(self) -> None:
         """Restart eager's process if it was killed, for example for lack of memory."""
