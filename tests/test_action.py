@@ -106,15 +106,12 @@ def test_every_input_and_output_is_declared_and_used() -> None:
         assert f'"{output}=$' in source
 
 
-def test_no_expression_is_in_the_text_of_a_shell() -> None:
+def test_shells_get_inputs_in_variables_that_they_read() -> None:
     for step in STEPS:
         assert "${{" not in step.get("run", ""), step["name"]
-
-
-def test_every_variable_of_a_step_is_read_there() -> None:
-    given = [(step, name) for step in STEPS for name in step.get("env", {})]
-    assert given
-    for step, name in given:
+    variables = [(step, name) for step in STEPS for name in step.get("env", {})]
+    assert variables
+    for step, name in variables:
         if name != "GH_TOKEN":  # which `gh` reads
             assert re.search(rf"\$\{{?{name}\b", step["run"]), name
 
@@ -240,8 +237,8 @@ def start(tmp_path: Path) -> Start:
         gh = GH.format(python=sys.executable, store=str(temp / "comments.json"))
         (temp / "bin" / "gh").write_text(gh)
         (temp / "bin" / "gh").chmod(0o755)
-        asked = {"target": "model.py", "effort": "static", "install": "false"}
-        return Job(checkout, temp, asked | inputs, base=branch)
+        plain = {"target": "model.py", "effort": "static", "install": "false"}
+        return Job(checkout, temp, plain | inputs, base=branch)
 
     return start
 
@@ -254,9 +251,18 @@ def _needs_git() -> None:
 
 # -- what the steps do -----------------------------------------------------------------
 
+HOSTILE = "$(touch${IFS}taken);`touch${IFS}taken`;'\"&touch${IFS}taken&|"
 
-def test_a_pull_request_that_adds_a_break_fails_and_says_so(start: Start) -> None:
-    job = start(CLEAN, BROKEN).run()
+
+def taken(job: Job) -> list[Path]:
+    """Files that a hostile text has made, if a shell ran it."""
+    return [*job.checkout.rglob("taken"), *job.temp.rglob("taken")]
+
+
+def test_pull_request_that_adds_a_break_fails(start: Start) -> None:
+    """Also from a branch whose name a shell would run."""
+    job = start(CLEAN, BROKEN, branch=f"-x{HOSTILE}").run()
+    assert not taken(job)
     assert job.outputs["status"] == "0", job.log  # medium, and fail-on is high
     assert job.outputs["worse"] == "1", job.log
     assert re.search(r"^::warning file=model\.py,line=7,", job.log, re.M)
@@ -273,23 +279,37 @@ def test_a_pull_request_that_adds_a_break_fails_and_says_so(start: Start) -> Non
     assert len(git(job.checkout, "worktree", "list").splitlines()) == 1
 
 
-@pytest.mark.slow
-def test_what_the_target_branch_has_already_does_not_fail(start: Start) -> None:
-    job = start(BROKEN, BROKEN).run()
-    assert job.outputs["worse"] == "0" and not job.failed, job.log
-
-
-@pytest.mark.slow
-def test_a_severity_that_fails_does_so_whatever_the_target_branch_has(
-    start: Start,
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        dict.fromkeys(("target", "effort", "fail-on", "arguments"), HOSTILE),
+        {"target": "-otaken"},
+        {"target": "absent.py"},
+    ],
+    ids=["hostile inputs", "a flag", "a missing target"],
+)
+def test_inputs_that_cannot_be_checked_fail(
+    inputs: dict[str, str], start: Start
 ) -> None:
+    job = start(CLEAN, BROKEN, baseline="false", **inputs).run()
+    assert job.codes["Check"] == 2 and set(job.codes.values()) == {2}, job.log
+    assert not taken(job)
+
+
+def test_the_same_input_in_the_text_of_a_step_would_be_executed(start: Start) -> None:
+    step = {"name": "Unsafe", "shell": "bash", "run": "echo ${{ inputs.target }}"}
+    assert taken(start(CLEAN, CLEAN, target="$(touch taken)").run([step]))
+
+
+@pytest.mark.slow
+def test_severity_fails_whatever_the_target_branch_has(start: Start) -> None:
     job = start(BROKEN, BROKEN, **{"fail-on": "medium"}).run()
     assert (job.outputs["status"], job.outputs["worse"]) == ("1", "0")
     assert job.codes["Decide"] == 1
 
 
 @pytest.mark.slow
-def test_a_comment_is_kept_current(start: Start) -> None:
+def test_comment_is_kept_current(start: Start) -> None:
     job = start(CLEAN, BROKEN).run()
     (before,) = job.comments()
     (job.checkout / "model.py").write_text(CLEAN)
@@ -298,18 +318,13 @@ def test_a_comment_is_kept_current(start: Start) -> None:
     (after,) = job.comments()
     assert not job.failed, job.log
     assert after["id"] == before["id"] and "GB102" not in after["body"]
-
-
-@pytest.mark.slow
-def test_a_token_that_may_not_write_is_a_warning(start: Start) -> None:
-    job = start(CLEAN, CLEAN)
-    (job.temp / "comments.refused").touch()
+    (job.temp / "comments.refused").touch()  # the token may not write
     assert not job.run().failed
     assert "::warning::torchproof could not comment" in job.log
 
 
 @pytest.mark.slow
-def test_a_push_is_checked_alone(start: Start) -> None:
+def test_push_is_checked_alone(start: Start) -> None:
     job = start(CLEAN, BROKEN, **{"fail-on": "medium"})
     job.base, job.event = "", "push"
     job.run()
@@ -319,10 +334,10 @@ def test_a_push_is_checked_alone(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_a_target_that_the_base_lacks_has_no_comparison(start: Start) -> None:
-    job = start(CLEAN, CLEAN)
-    (job.checkout / "added.py").write_text(CLEAN)
-    job.inputs["target"] = "added.py"
+def test_target_that_the_base_lacks_has_no_comparison(start: Start) -> None:
+    more = {"arguments": "--ignore\nGB102\n\n", "fail-on": "low"}
+    job = start(CLEAN, CLEAN, target="added.py", **more)
+    (job.checkout / "added.py").write_text(BROKEN)
     job.run()
     assert "::warning::torchproof could not check the target branch" in job.log
     assert not job.failed and "worse" not in job.outputs
@@ -330,65 +345,22 @@ def test_a_target_that_the_base_lacks_has_no_comparison(start: Start) -> None:
     assert "added.py" in comment["body"]
 
 
-def test_a_target_that_is_missing_fails(start: Start) -> None:
-    job = start(CLEAN, CLEAN, target="absent.py", baseline="false").run()
-    assert job.codes == {"Check": 2, "Decide": 2}, job.log
-
-
-HOSTILE = "$(touch${IFS}taken);`touch${IFS}taken`;'\"&touch${IFS}taken&|"
-
-
-def taken(job: Job) -> list[Path]:
-    return [*job.checkout.rglob("taken"), *job.temp.rglob("taken")]
-
-
-def test_a_hostile_branch_is_only_a_name(start: Start) -> None:
-    job = start(CLEAN, BROKEN, branch=f"-x{HOSTILE}").run()
-    assert job.outputs["worse"] == "1", job.log  # it was fetched and compared
-    assert not taken(job)
-
-
-def test_the_same_input_in_the_text_of_a_step_would_be_executed(start: Start) -> None:
-    step = {"name": "Unsafe", "shell": "bash", "run": "echo ${{ inputs.target }}"}
-    assert taken(start(CLEAN, CLEAN, target="$(touch taken)").run([step]))
-
-
-@pytest.mark.parametrize("name", ["target", "effort", "fail-on", "arguments"])
-def test_a_hostile_input_is_only_text(start: Start, name: str) -> None:
-    job = start(CLEAN, BROKEN, baseline="false", **{name: HOSTILE}).run()
-    assert not taken(job)
-    assert job.codes["Check"] == 2, job.log
-
-
-def test_a_target_cannot_be_a_flag(start: Start) -> None:
-    job = start(CLEAN, CLEAN, target="-otaken", baseline="false").run()
-    assert job.codes["Check"] == 2 and not taken(job)
-    assert "torchproof: " not in job.log
-
-
 @pytest.mark.slow
-def test_arguments_are_one_per_line(start: Start) -> None:
-    more = "--ignore\nGB102\n\n"
-    job = start(CLEAN, BROKEN, arguments=more, **{"fail-on": "low"}).run()
-    assert (job.outputs["status"], job.outputs["worse"]) == ("0", "0"), job.log
+def test_model_that_runs_is_compared_by_what_it_compiles_to(start: Start) -> None:
+    job = start(CLEAN, BROKEN, target="model.py:make", effort="quick").run()
+    assert (job.outputs["status"], job.outputs["worse"]) == ("1", "1"), job.log
+    assert re.search(r"^::error file=model\.py,line=7,", job.log, re.M)
+    assert "| breaks | 0 | 1 | 1 more | regression |" in job.comments()[0]["body"]
 
 
 def test_torchproof_is_installed_from_the_action_itself(start: Start) -> None:
     job = start(CLEAN, CLEAN, install="true", baseline="false")
-    asked = job.temp / "asked"
+    arguments = job.temp / "arguments"
     (job.temp / "bin" / "python").write_text(
-        f'#!/bin/sh\nprintf "%s\\n" "$@" > {asked}\n'
+        f'#!/bin/sh\nprintf "%s\\n" "$@" > {arguments}\n'
     )
     (job.temp / "bin" / "python").chmod(0o755)
-    assert not job.run().failed, job.log
-    words = asked.read_text().splitlines()
+    (install,) = (step for step in STEPS if "pip install" in step.get("run", ""))
+    assert not job.run([install]).failed, job.log
+    words = arguments.read_text().splitlines()
     assert words[:3] == ["-m", "pip", "install"] and words[-1] == str(ROOT)
-
-
-@pytest.mark.slow
-def test_a_model_that_runs_is_compared_by_what_it_compiles_to(start: Start) -> None:
-    asked = {"target": "model.py:make", "effort": "quick"}
-    job = start(CLEAN, BROKEN, **asked).run()
-    assert (job.outputs["status"], job.outputs["worse"]) == ("1", "1"), job.log
-    assert re.search(r"^::error file=model\.py,line=7,", job.log, re.M)
-    assert "| breaks | 0 | 1 | 1 more | regression |" in job.comments()[0]["body"]

@@ -59,31 +59,15 @@ def output(folder: Path) -> str:
     return run_pytest(folder, "test_cases.py", "test_step.py", *line)
 
 
-def outcome(name: str, output: str) -> str:
-    return " ".join(re.findall(rf"^test_cases\.py::{name} ([A-Z]+)", output, re.M))
-
-
-PASSED = ["test_everything_is_put_back", "test_within"]
-PASSED += [r"test_is_compiled_afresh\[1\]", r"test_is_compiled_afresh\[2\]"]
-PASSED += ["test_leaves_no_compiled_code_behind", "test_nothing_is_fine"]
-PASSED += ["TestClass::test_nearest_wins", "TestClass::test_limit_lifted"]
-PASSED += ["test_errors_stay_errors", "test_meant_so", "test_shared"]
-PASSED += ["test_shared_is_watched_no_more", "test_shared_again"]
-PASSED += ["test_in_time", "test_load_without_a_budget"]
-
-
-@pytest.mark.parametrize("name", PASSED)
-def test_within_its_budget_a_test_passes(name: str, output: str) -> None:
-    assert outcome(name, output) == "PASSED", output
-
-
-def test_the_example_of_the_page_passes(output: str) -> None:
-    found = re.findall(r"^test_step\.py::\w+ ([A-Z]+)", output, re.M)
-    assert found == ["PASSED", "PASSED"], output
-
-
+PASSED = """
+test_everything_is_put_back test_within test_is_compiled_afresh[1]
+test_is_compiled_afresh[2] test_leaves_no_compiled_code_behind test_nothing_is_fine
+TestClass::test_nearest_wins TestClass::test_limit_lifted test_errors_stay_errors
+test_meant_so test_shared test_shared_is_watched_no_more test_shared_again test_in_time
+test_load_without_a_budget
+"""
 # A pattern of the facts that the line of a failure names, in their order.
-SAID = {
+FAILED = {
     "test_over": r"compile_budget\(graph_breaks=0, high=0\): 1 graph break, 1 .*high",
     "test_compiled_at_import": r"compile_budget\(recompiles=0\): 1 recompile",
     "test_nothing": r"compile_budget\(graph_breaks=0\): [^0-9]*compiled",
@@ -96,79 +80,57 @@ SAID = {
     "test_serves_nothing": r"latency_budget\(p50_ms=5000\): .*latency_check",
     "test_requests_fail": r"latency_budget\(.*\): 20 of 20 .*no such request",
     "test_bad_call": r"compile_check: call 0 .*\bTensor\b.*\btuple\b.*\bdict\b",
+    "test_check": r"",
+    "test_own_failure": r"",
+}
+ERRORS = {
+    "test_typo": r"^compile_budget .*graph_brakes.*graph_breaks",
+    "test_too_few_requests": r"^latency_budget\(.*requests=100\): 459 ",
+    "test_no_rate": r"^latency_budget .*rate=20",
+    "test_misspelt": r"^latency_budget .* p99: .*p99_ms",
 }
 
 
-@pytest.mark.parametrize("name", SAID)
-def test_a_failure_is_one_sentence(name: str, output: str) -> None:
-    assert outcome(name.replace(".", "::"), output) == "FAILED", output
-    (said,) = re.findall(rf"^_+ {re.escape(name)} _+\n(.*)$", output, re.M)
-    assert re.match(SAID[name], said), said
+def test_outcome_of_every_test(output: str) -> None:
+    found = dict(re.findall(r"^test_cases\.py::(\S+) ([A-Z]+)", output, re.M))
+    assert found == {
+        **dict.fromkeys(PASSED.split(), "PASSED"),
+        **dict.fromkeys((name.replace(".", "::") for name in FAILED), "FAILED"),
+        **dict.fromkeys(ERRORS, "ERROR"),
+        "test_expected": "XFAIL",
+        "test_skipped": "SKIPPED",
+    }, output
+    page = re.findall(r"^test_step\.py::\w+ ([A-Z]+)", output, re.M)
+    assert page == ["PASSED", "PASSED"], output
 
 
-def test_the_findings_are_a_section(output: str) -> None:
-    told = output.partition("torchproof, test_cases.py::test_over")[2]
-    told = told.partition("\n____")[0]
-    assert all(fact in told for fact in ("3 of 3 calls", "graphs 1", "breaks 1"))
-    lines = CASES.read_text().splitlines()
-    place = lines.index("        if y.sum() > 100:") + 1
-    assert f"test_cases.py:{place}:12  GB102 high" in told
-    assert "if y.sum() > 100:" in told and "fix: " in told
-    assert "show" not in told  # there is no saved run to show
+def test_failure_is_one_sentence(output: str) -> None:
+    for name, pattern in FAILED.items():
+        (line,) = re.findall(rf"^_+ {re.escape(name)} _+\n(.*)$", output, re.M)
+        assert re.match(pattern, line), line
+    for pattern in ERRORS.values():
+        assert re.search(pattern, output, re.M), pattern
+
+
+def section(output: str, heading: str) -> str:
+    return output.partition(f"torchproof, {heading}")[2].partition("\n____")[0]
+
+
+def test_findings_and_load_tests_are_sections(output: str) -> None:
+    over = section(output, "test_cases.py::test_over")
+    assert all(fact in over for fact in ("3 of 3 calls", "graphs 1", "breaks 1"))
+    place = CASES.read_text().splitlines().index("        if y.sum() > 100:") + 1
+    assert f"test_cases.py:{place}:12  GB102 high" in over
+    assert "if y.sum() > 100:" in over and "fix: " in over
+    check = section(output, "Net")
+    assert re.search(r"^2 calls .*\bNet\b.*\bcpu\b", check, re.M)
+    assert "GB102 high" in check
+    load = section(output, "pause")
+    assert "200 requests/s" in load and "p50 at most 0.5 ms" in load
+    assert "show" not in over + load  # there is no saved run to show
     assert "torch.__trace" not in output
-
-
-def test_a_failing_check_shows_its_findings(output: str) -> None:
-    assert outcome("test_check", output) == "FAILED"
-    told = output.partition("torchproof, Net")[2]
-    assert re.search(r"^2 calls .*\bNet\b.*\bcpu\b", told, re.M)
-    assert "GB102 high" in told
-
-
-def test_a_failure_of_its_own_wins(output: str) -> None:
-    assert outcome("test_own_failure", output) == "FAILED"
-    told = re.search(r"^_+ test_own_failure _+\n(.*?)^_", output, re.M | re.S)
-    assert told and "AssertionError" in told[1]
-    assert "torchproof, " not in told[1]
-
-
-def test_other_marks_are_heeded(output: str) -> None:
-    assert outcome("test_expected", output) == "XFAIL"
-    assert outcome("test_skipped", output) == "SKIPPED"
-
-
-def test_a_wrong_mark_is_an_error_of_its_test(output: str) -> None:
-    assert outcome("test_typo", output) == "ERROR"
-    assert re.search(r"^compile_budget .*graph_brakes.*graph_breaks", output, re.M)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("test_too_few_requests", r"^latency_budget\(.*requests=100\): 459 "),
-        ("test_no_rate", r"^latency_budget .*rate=20"),
-        ("test_misspelt", r"^latency_budget .* p99: .*p99_ms"),
-    ],
-)
-def test_a_budget_that_cannot_be_judged_is_an_error(
-    name: str, said: str, output: str
-) -> None:
-    assert outcome(name, output) == "ERROR"
-    assert re.search(said, output, re.M)
-
-
-def test_the_load_test_of_a_failure_is_a_section(output: str) -> None:
-    told = output.partition("torchproof, pause")[2].partition("\n____")[0]
-    assert "200 requests/s" in told and "p50 at most 0.5 ms" in told
-    assert "torchproof show" not in told  # there is no saved run to show
-
-
-@pytest.mark.slow
-def test_it_works_with_xdist(folder: Path) -> None:
-    text = run_pytest(folder, "test_cases.py", "-n", "1", "-k", "over or within or put")
-    assert "2 passed" in text and "1 failed" in text, text
-    assert "compile_budget(graph_breaks=0, high=0): 1 graph break" in text
-    assert "GB102 high" in text
+    own = re.search(r"^_+ test_own_failure _+\n(.*?)^_", output, re.M | re.S)
+    assert own and "AssertionError" in own[1] and "torchproof, " not in own[1]
 
 
 # -- without a test that uses it -------------------------------------------------------
@@ -247,7 +209,7 @@ def test_only_open_findings_count_by_severity() -> None:
 
 
 @pytest.mark.slow
-def test_code_is_generated_where_that_is_asked_for(folder: Path) -> None:
+def test_generated_code_targets_and_xdist(folder: Path) -> None:
     (folder / "test_slow.py").write_text(
         """
 from test_cases import X, Net, budget, clean
@@ -291,7 +253,7 @@ def test_target(compile_check):
     (folder / "target.py").write_text(
         "from test_cases import X, Net\ndef make():\n    return Net(), [(X,)]\n"
     )
-    text = run_pytest(folder, "test_slow.py")
+    text = run_pytest(folder, "test_slow.py", "-n", "1")
     assert "3 passed" in text and "2 failed" in text, text
     assert "compile_budget(cudagraph_skips=0): 1 " in text
     assert re.search(r"compile_budget\(graph_breaks=0\): 1 .* target\.py:make", text)

@@ -296,28 +296,6 @@ def run_ranks(folder: Path, *names: str) -> None:
         assert process.returncode == 0, output
 
 
-@pytest.mark.slow
-def test_all_ranks_use_a_pack_or_say_which_refused_it(tmp_path: Path) -> None:
-    run_ranks(
-        tmp_path,
-        all_ranks_use_it.__name__,
-        a_damaged_pack_with_collectives.__name__,
-        a_damaged_pack_without_collectives.__name__,
-        different_packs.__name__,
-        a_pack_that_one_rank_lacks.__name__,
-        another_number_of_ranks.__name__,
-        a_rank_that_loads_too_late.__name__,
-        a_rank_that_loads_late_without_collectives.__name__,
-    )
-
-
-@pytest.mark.slow
-def test_a_pack_in_ddp_and_a_recipe_that_one_rank_refuses(tmp_path: Path) -> None:
-    run_ranks(
-        tmp_path, a_model_inside_ddp.__name__, a_recipe_that_one_rank_refuses.__name__
-    )
-
-
 MODEL = """
 import torch
 import torch.distributed as dist
@@ -325,24 +303,18 @@ from torch import nn
 
 
 class Net(nn.Module):
-    def __init__(self, by_rank=False):
+    def __init__(self):
         super().__init__()
-        self.inner, self.by_rank = nn.Linear(4, 4), by_rank
+        self.inner = nn.Linear(4, 4)
 
     def forward(self, x):
         y = self.inner(x).relu()
-        if self.by_rank:
-            y = y * (dist.get_rank() + 2)
         dist.all_reduce(y)
         return y + 1
 
 
 def make():
     return Net().eval(), [(torch.randn(3, 4),)]
-
-
-def by_rank():
-    return Net(by_rank=True).eval(), [(torch.randn(3, 4),)]
 """
 
 
@@ -416,36 +388,35 @@ def a_divided_model(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_pack_of_a_divided_model_starts_two_ranks_warm(tmp_path: Path) -> None:
-    (tmp_path / "divided.py").write_text(DIVIDED)
-    done = command(
-        *("pack", "divided.py:make", "--for", "deploy", "--ranks", "2", "-q"),
-        *("--wrap", "tp", "-o", "divided-pack"),
-        cwd=tmp_path,
+def test_packs_on_two_ranks(tmp_path: Path) -> None:
+    """Two packs that two ranks build, then everything above in one launch."""
+    for name, source, flags in (
+        ("joined", MODEL, ()),
+        ("divided", DIVIDED, ("--wrap", "tp")),
+    ):
+        (tmp_path / f"{name}.py").write_text(source)
+        done = command(
+            *("pack", f"{name}.py:make", "--for", "deploy", "--ranks", "2", "-q"),
+            *flags,
+            *("-o", f"{name}-pack"),
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+    run_ranks(
+        tmp_path,
+        all_ranks_use_it.__name__,
+        a_damaged_pack_with_collectives.__name__,
+        a_damaged_pack_without_collectives.__name__,
+        different_packs.__name__,
+        a_pack_that_one_rank_lacks.__name__,
+        another_number_of_ranks.__name__,
+        a_rank_that_loads_too_late.__name__,
+        a_rank_that_loads_late_without_collectives.__name__,
+        a_model_inside_ddp.__name__,
+        a_recipe_that_one_rank_refuses.__name__,
+        a_pack_built_on_two_ranks.__name__,
+        a_divided_model.__name__,
     )
-    assert done.returncode == 0, done.stderr
-    run_ranks(tmp_path, a_divided_model.__name__)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("switch", "reason"),
-    [("", "rank 1 compiles other code than rank 0"), ("1", "runs eager")],
-)
-def test_code_with_the_place_of_a_rank_is_refused(
-    switch: str, reason: str, tmp_path: Path
-) -> None:
-    """With torch's switch all ranks compile the same code, which no cache restores."""
-    by_rows = DIVIDED.replace("plan = {", 'plan = {"words": "embedding_rowwise", ')
-    (tmp_path / "divided.py").write_text(by_rows)
-    done = command(
-        *("pack", "divided.py:make", "--for", "deploy", "--ranks", "2", "-q"),
-        *("--wrap", "tp", "-o", "divided-pack"),
-        cwd=tmp_path,
-        variables={"TORCH_DISTRIBUTED_COMPILE_ON_ONE_RANK": switch},
-    )
-    assert done.returncode == 1 and reason in done.stderr, done.stderr
-    assert not (tmp_path / "divided-pack").exists()
 
 
 def test_cache_keys_contain_a_mesh_without_its_rank() -> None:
@@ -465,30 +436,6 @@ def test_cache_keys_contain_a_mesh_without_its_rank() -> None:
         assert key(0) == key(1)
         assert key(0) != key(0, name="another")
     assert key(0) != key(1)
-
-
-def packed(folder: Path, factory: str) -> Any:
-    (folder / "joined.py").write_text(MODEL)
-    return command(
-        *("pack", f"joined.py:{factory}", "--for", "deploy", "--ranks", "2", "-q"),
-        *("-o", "joined-pack"),
-        cwd=folder,
-    )
-
-
-@pytest.mark.slow
-def test_a_pack_with_collectives_starts_two_ranks_warm(tmp_path: Path) -> None:
-    done = packed(tmp_path, "make")
-    assert done.returncode == 0, done.stderr
-    run_ranks(tmp_path, a_pack_built_on_two_ranks.__name__)
-
-
-@pytest.mark.slow
-def test_code_that_contains_the_rank_is_refused(tmp_path: Path) -> None:
-    done = packed(tmp_path, "by_rank")
-    assert done.returncode == 1, done.stderr
-    assert "rank 1 compiles other code than rank 0" in done.stderr
-    assert not (tmp_path / "joined-pack").exists()
 
 
 @pytest.mark.parametrize(

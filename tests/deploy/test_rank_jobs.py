@@ -93,9 +93,16 @@ def test_ranks_that_compile_the_same(run: Any) -> None:
     assert run(CALLS.format(2), works) == FACTS
 
 
-def test_another_number_of_calls(run: Any) -> None:
-    with pytest.raises(Unverified, match=r"rank 1 has 3 calls and rank 0 has 2"):
-        run(CALLS.format(3), works)
+@pytest.mark.parametrize(
+    ("calls", "reason"),
+    [
+        (CALLS.format(3), "rank 1 has 3 calls and rank 0 has 2"),
+        (CALLS.format(2).replace("'a'", "'b'"), "rank 1 compiles other code than rank"),
+    ],
+)
+def test_rank_with_other_code_is_refused(calls: str, reason: str, run: Any) -> None:
+    with pytest.raises(Unverified, match=reason):
+        run(calls, works)
 
 
 @pytest.mark.parametrize(
