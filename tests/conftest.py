@@ -65,7 +65,7 @@ def pytest_make_collect_report(
     """`pytest -m gpu` needs torch alone: files that need more are skipped."""
     report = yield
     call: pytest.CallInfo[object] | None = getattr(report, "call", None)
-    if collector.config.option.markexpr == "gpu" and call and call.excinfo:
+    if collector.config.option.markexpr.startswith("gpu") and call and call.excinfo:
         cause = call.excinfo.value.__cause__
         if isinstance(cause, ModuleNotFoundError):
             report.outcome = "skipped"

@@ -1,4 +1,7 @@
-"""Recordings on the CPU in place of CUDA graphs."""
+"""Graphed steps on the CPU, where a test double records, and on a GPU.
+
+A test that takes `device` runs on both; the other tests run on the CPU.
+"""
 
 from collections.abc import Iterator
 
@@ -7,10 +10,24 @@ import stage_compiler
 import strip
 import torch
 
+CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
+
+
+@pytest.fixture(params=["cpu", CUDA])
+def device(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
 
 @pytest.fixture(autouse=True)
-def strips() -> Iterator[None]:
+def recordings(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Recordings on the CPU in place of CUDA graphs, unless the test has a GPU."""
     torch.manual_seed(0)
+    takes_device = "device" in request.fixturenames
+    if takes_device and request.getfixturevalue("device") == "cuda":
+        torch._dynamo.reset()  # another test may have used up the recompile limit
+        yield
+        return
     with strip.installed():
         yield
 

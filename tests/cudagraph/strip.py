@@ -93,7 +93,8 @@ class Strip:
             taken = {key_of(each) for each in trees.tensors((args, kwargs))}
             for tensor in trees.tensors(noted):
                 if tensor.is_floating_point() and key_of(tensor) not in taken:
-                    tensor.fill_(torch.nan)
+                    with torch.inference_mode():  # it may be one of that mode
+                        tensor.fill_(torch.nan)
 
     def replay(self) -> None:
         with torch.no_grad():

@@ -1,124 +1,422 @@
-"""What a graphed step answers: what the step itself would, whatever has changed."""
+"""A graphed step gives what the step itself would: outputs, gradients, weights."""
 
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import torchproof
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about speed
+GPU = pytest.mark.gpu
+# The test double records operations of eager, no compiled code.
+DEVICES_AND_STRATEGIES = [
+    ("cpu", "eager"),
+    *(
+        pytest.param("cuda", each, marks=GPU)
+        for each in ("eager", "full", "regional", "nested")
+    ),
+]
 
-def net(dropout: float = 0.0) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(4, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 2)
-    )
+
+class Block(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.norm, self.inner = nn.LayerNorm(16), nn.Linear(16, 16)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.dropout(torch.tanh(self.inner(self.norm(x))))
 
 
-def test_a_replay_answers_as_the_model_does() -> None:
-    model = net().eval()
-    graphed = torchproof.graph(model, (torch.randn(3, 4),))
-    for _ in range(4):
-        x = torch.randn(3, 4)
-        torch.testing.assert_close(graphed(x), model(x).detach())
+class Net(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(4, 16), nn.Linear(16, 2)
+        self.blocks = nn.ModuleList(Block(dropout) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        answer: Tensor = self.head(x)
+        return answer
+
+
+def batch(device: str, rows: int = 3) -> Tensor:
+    return torch.randn(rows, 4, device=device)
+
+
+def small_net(device: str) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).to(device)
+
+
+def close(given: Tensor | None, expected: Tensor | None) -> None:
+    assert given is not None and expected is not None
+    torch.testing.assert_close(given, expected.detach(), rtol=2e-3, atol=2e-4)
+
+
+def close_gradients(one: nn.Module, other: nn.Module) -> None:
+    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None)
+        if mine.grad is not None:
+            close(mine.grad, theirs.grad)
+
+
+# -- inference -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("device", "strategy"), DEVICES_AND_STRATEGIES)
+def test_outputs_equal_eager_while_weights_and_shapes_change(
+    device: str, strategy: str
+) -> None:
+    model = Net().to(device).eval()
+    graphed = torchproof.graph(model, (batch(device),), strategy=strategy)
+    for _ in range(3):
+        x = batch(device)
+        close(graphed(x), model(x))
+    with torch.no_grad():
+        model.head.weight.mul_(2)
+    close(graphed(x), model(x))
     status = graphed.status()
     assert (status.calls, status.replays, status.recordings) == (4, 4, 1)
-    assert status.stops == ()
-
-
-def test_answers_survive_the_next_replay() -> None:
-    model = net().eval()
-    graphed = torchproof.graph(model)
-    first = graphed(torch.ones(3, 4))
-    kept = first.clone()
-    graphed(torch.zeros(3, 4))
-    assert torch.equal(first, kept)
-    raw = torchproof.graph(model, outputs="buffers")
-    one = raw(torch.ones(3, 4))
-    other = raw(torch.zeros(3, 4))
-    assert one is other
-
-
-def test_weights_changed_in_place_are_seen() -> None:
-    model = net().eval()
-    x = torch.randn(3, 4)
-    graphed = torchproof.graph(model, (x,))
-    with torch.no_grad():
-        model[0].weight.mul_(2)
-    torch.testing.assert_close(graphed(x), model(x).detach())
-    assert graphed.status().recordings == 1
-
-
-def test_replaced_parts_lead_to_another_recording() -> None:
-    model = net().eval()
-    x = torch.randn(3, 4)
-    graphed = torchproof.graph(model, (x,))
-    graphed(x)
-    model[0].weight = nn.Parameter(torch.randn(8, 4))
-    torch.testing.assert_close(graphed(x), model(x).detach())
-    model[3] = nn.Linear(8, 2)
-    torch.testing.assert_close(graphed(x), model(x).detach())
+    model.head.weight = nn.Parameter(torch.randn(2, 16, device=device))
+    close(graphed(x), model(x))
+    assert any("head.weight" in change for change in graphed.status().changes)
+    model.blocks[0] = Block(0.0).to(device)
+    close(graphed(x), model(x))
+    close(graphed(x[:2]), model(x[:2]))
+    assert graphed.status().recordings == 4
     model.double()
-    y = x.double()
-    torch.testing.assert_close(graphed(y), model(y).detach())
-    status = graphed.status()
-    assert status.recordings == 4
-    assert any("0.weight" in change for change in status.changes)
+    close(graphed(x.double()), model(x.double()))
+    assert graphed.falls_back == []
 
 
-def test_every_shape_has_a_recording() -> None:
-    model = net().eval()
+def test_every_shape_has_a_recording(device: str) -> None:
+    model = Net().to(device).eval()
     graphed = torchproof.graph(model)
-    for size in (1, 3, 1, 3, 5):
-        x = torch.randn(size, 4)
-        torch.testing.assert_close(graphed(x), model(x).detach())
-    status = graphed.status()
-    assert status.recordings == 3
-    assert [bucket.shapes for bucket in status.buckets] == [
-        ("1x4",),
-        ("3x4",),
-        ("5x4",),
-    ]
+    for rows in (1, 3, 1, 3, 5):
+        x = batch(device, rows)
+        close(graphed(x), model(x))
+    shapes = [bucket.shapes for bucket in graphed.status().buckets]
+    assert shapes == [("1x4",), ("3x4",), ("5x4",)]
 
 
-def test_train_and_eval_have_recordings_of_their_own() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-    twin = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-    twin.load_state_dict(model.state_dict())
+def test_outputs_survive_the_next_replay(device: str) -> None:
+    model = Net(dropout=0.5).to(device).train()
+    x = batch(device, 64)
+    graphed = torchproof.graph(model, (x,))
+    first = graphed(x)
+    copied = first.clone()
+    assert not torch.equal(first, graphed(x))  # dropout draws anew
+    assert torch.equal(first, copied)
+    assert graphed.falls_back == []
+    assert graphed.status().buckets[0].verdict == "random"
+    raw = torchproof.graph(model, outputs="buffers")
+    assert raw(x) is raw(x * 2)
+
+
+def test_train_and_eval_have_recordings_of_their_own(device: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).to(device)
+    twin = copy.deepcopy(model)
     graphed = torchproof.graph(model)
     for training in (True, False, True, False):
         model.train(training)
         twin.train(training)
-        x = torch.randn(3, 4)
-        torch.testing.assert_close(graphed(x), twin(x).detach())
-    torch.testing.assert_close(model[1].running_mean, twin[1].running_mean)
+        x = batch(device)
+        close(graphed(x), twin(x))
+    close(model[1].running_mean, twin[1].running_mean)
     assert graphed.status().recordings == 2
 
 
-def test_dropout_draws_fresh_numbers() -> None:
-    model = net(dropout=0.5).train()
-    x = torch.randn(64, 4)
-    graphed = torchproof.graph(model, (x,))
-    first, second = graphed(x), graphed(x)
-    assert not torch.equal(first, second)
-    assert graphed.status().buckets[0].verdict == "random"
-
-
-def test_an_example_leaves_no_trace() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)).train()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
+def test_an_example_leaves_no_trace(device: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    model = model.to(device).train()
+    before = copy.deepcopy(model.state_dict())
+    x = batch(device)
     random = torch.get_rng_state()
-    torchproof.graph(model, (torch.randn(3, 4, generator=torch.Generator()),))
+    torchproof.graph(model, (x,))
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
     assert torch.equal(torch.get_rng_state(), random)
 
 
-def test_changed_arguments_are_given_back() -> None:
-    def step(x: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+def test_changed_arguments_are_given_back(device: str) -> None:
+    def step(x: Tensor, cache: Tensor) -> Tensor:
         cache.add_(x)
         return cache * 2
 
     graphed = torchproof.graph(step)
-    cache = torch.zeros(3)
+    ones, cache = torch.ones(3, device=device), torch.zeros(3, device=device)
     for times in (1, 2, 3):
-        answer = graphed(torch.ones(3), cache)
-        assert torch.equal(cache, torch.full((3,), float(times)))
+        answer = graphed(ones, cache)
+        assert cache.tolist() == [float(times)] * 3
         assert torch.equal(answer, cache * 2)
+
+
+# -- gradients -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("device", "strategy"), DEVICES_AND_STRATEGIES)
+def test_gradients_equal_eager(device: str, strategy: str) -> None:
+    model = Net().to(device)
+    twin = copy.deepcopy(model)
+    graphed = torchproof.graph(model, train=True, strategy=strategy)
+    for _ in range(3):
+        x = batch(device)
+        model.zero_grad()
+        twin.zero_grad()
+        expected = twin(x)
+        expected.mean().backward()
+        close(graphed(x), expected)
+        close_gradients(model, twin)
+    assert graphed.falls_back == [] and graphed.status().recordings == 1
+
+
+def test_gradients_add_up_over_calls(device: str) -> None:
+    model = Net().to(device)
+    twin = copy.deepcopy(model)
+    graphed = torchproof.graph(model, train=True)
+
+    def call() -> None:
+        x = batch(device)
+        graphed(x)
+        twin(x).mean().backward()
+        close_gradients(model, twin)
+
+    for _ in range(2):
+        model.zero_grad()
+        twin.zero_grad()
+        for _ in range(4):
+            call()
+    # One that begins without gradients and one that adds to them.
+    assert graphed.status().recordings == 2
+    model.zero_grad(set_to_none=False)
+    twin.zero_grad(set_to_none=False)
+    call()
+    for each in (model, twin):
+        each.head.weight.grad = torch.ones_like(each.head.weight)
+    call()
+    assert graphed.falls_back == []
+
+
+class ThreeHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(4, 8)
+        self.heads = nn.ModuleDict({task: nn.Linear(8, 2) for task in "abc"})
+
+    def forward(self, x: Tensor, task: str) -> Tensor:
+        answer: Tensor = self.heads[task](torch.tanh(self.trunk(x)))
+        return answer
+
+
+def test_gradients_of_another_recording_are_not_overwritten(device: str) -> None:
+    model = ThreeHeads().to(device)
+    twin = copy.deepcopy(model)
+    graphed = torchproof.graph(model, train=True)
+    for tasks in ("ca", "ba", "abc", "cba"):
+        model.zero_grad()
+        twin.zero_grad()
+        for task in tasks:
+            x = batch(device)
+            graphed(x, task)
+            twin(x, task).mean().backward()
+        close_gradients(model, twin)
+    assert graphed.status().replays == graphed.status().calls
+
+
+def test_a_replay_that_is_discarded_leaves_gradients_as_they_are(device: str) -> None:
+    """The change is seen when the recording that drops them has begun."""
+    model = Net().to(device)
+    twin = copy.deepcopy(model)
+
+    def step_of(model: Any) -> Callable[[Tensor], Tensor]:
+        def step(x: Tensor) -> Tensor:
+            if model.drops:
+                model.zero_grad()
+            loss: Tensor = model(x).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        return step
+
+    graphed, plain = torchproof.graph(step_of(model)), step_of(twin)
+    for drops in (True, False):
+        model.drops = twin.drops = drops  # type: ignore[assignment]
+        for _ in range(3):
+            x = batch(device)
+            close(graphed(x), plain(x))
+            close_gradients(model, twin)
+
+
+# -- optimizers ------------------------------------------------------------------------
+
+Make = Callable[[nn.Module], torch.optim.Optimizer]
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=True)
+
+
+def fused_adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+@pytest.fixture(autouse=True)
+def counters_on_the_cpu_count_as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    adam = importlib.import_module("torch.optim.adam")
+    devices = adam._get_capturable_supported_devices
+
+    def supported(supports_xla: bool = True) -> list[str]:
+        return [*devices(supports_xla), "cpu"]
+
+    monkeypatch.setattr(adam, "_get_capturable_supported_devices", supported)
+
+
+def whole_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, *, autocast: bool = False
+) -> Callable[[Tensor, Tensor], Tensor]:
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=autocast):
+            loss = F.mse_loss(model(x).float(), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("device", "make", "steps"),
+    [
+        ("cpu", adamw, 8),
+        ("cpu", sgd, 8),
+        *(
+            pytest.param("cuda", each, 100, marks=GPU)
+            for each in (adamw, fused_adamw, sgd)
+        ),
+    ],
+)
+def test_whole_steps_with_a_schedule_equal_eager(
+    device: str, make: Make, steps: int
+) -> None:
+    model = small_net(device)
+    twin = copy.deepcopy(model)
+    optimizers = make(model), make(twin)
+    schedules = [
+        torch.optim.lr_scheduler.CosineAnnealingLR(each, steps) for each in optimizers
+    ]
+    graphed = torchproof.graph(whole_step(model, optimizers[0]))
+    plain = whole_step(twin, optimizers[1])
+    for _ in range(steps):
+        x, y = batch(device), torch.randn(3, 2, device=device)
+        close(graphed(x, y), plain(x, y))
+        for schedule in schedules:
+            schedule.step()
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
+    assert isinstance(optimizers[0].param_groups[0]["lr"], float)
+    if (device, make) != ("cpu", sgd):  # SGD reads its rate from memory on a GPU only
+        status = graphed.status()
+        assert (status.recordings, status.stops) == (1, ()), status
+        assert status.replays == steps - 1  # the first made the optimizer's state
+
+
+def test_autocast_sees_weights_that_change(device: str) -> None:
+    model = small_net(device)
+    twin = copy.deepcopy(model)
+    graphed = torchproof.graph(whole_step(model, adamw(model), autocast=True))
+    plain = whole_step(twin, adamw(twin), autocast=True)
+    for _ in range(8):
+        x, y = batch(device), torch.randn(3, 2, device=device)
+        torch.testing.assert_close(
+            graphed(x, y), plain(x, y).detach(), rtol=0.05, atol=0.02
+        )
+    assert graphed.falls_back == []
+
+
+CHANGES: dict[str, tuple[Make, Callable[[Any], Any]]] = {
+    "betas": (adamw, lambda o: o.param_groups[0].update(betas=(0.5, 0.5))),
+    "weight decay": (adamw, lambda o: o.param_groups[0].update(weight_decay=0.5)),
+    "learning rate": (sgd, lambda o: o.param_groups[0].update(lr=0.5)),
+    "state": (adamw, lambda o: o.load_state_dict(copy.deepcopy(o.state_dict()))),
+    "method": (sgd, lambda o: setattr(o, "step", lambda: None)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [("state", "cpu"), *(pytest.param(n, "cuda", marks=GPU) for n in CHANGES)],
+)
+def test_a_change_of_an_optimizer_is_seen(name: str, device: str) -> None:
+    """On the CPU there are more changes in the table of mechanisms."""
+    make, change = CHANGES[name]
+    model = small_net(device)
+    twin = copy.deepcopy(model)
+    optimizers = make(model), make(twin)
+    graphed = torchproof.graph(whole_step(model, optimizers[0]))
+    plain = whole_step(twin, optimizers[1])
+    for number in range(6):
+        if number == 3:
+            for optimizer in optimizers:
+                change(optimizer)
+        x, y = batch(device), torch.randn(3, 2, device=device)
+        close(graphed(x, y), plain(x, y))
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        close(one.detach(), other)
+    assert graphed.status().replays >= 4, graphed.status()
+
+
+def test_a_gradient_scaler_makes_its_numbers_before_it_is_recorded(device: str) -> None:
+    scaler = torch.amp.GradScaler(device, init_scale=4.0)
+
+    def step(x: Tensor) -> Tensor:
+        return scaler.scale(x.sum())
+
+    ones = torch.ones(3, device=device)
+    graphed = torchproof.graph(step, (ones,))
+    for _ in range(2):
+        assert graphed(ones) == 12
+    assert (graphed.status().plain_calls, graphed.status().replays) == (1, 1)
+
+
+@pytest.mark.gpu
+def test_a_scaler_with_a_fused_optimizer() -> None:
+    model = small_net("cuda")
+    twin = copy.deepcopy(model)
+
+    def step_of(net: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+        optimizer, scaler = fused_adamw(net), torch.amp.GradScaler("cuda")
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                loss = F.mse_loss(net(x).float(), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return loss
+
+        return step
+
+    graphed, plain = torchproof.graph(step_of(model)), step_of(twin)
+    for _ in range(20):
+        x, y = batch("cuda"), torch.randn(3, 2, device="cuda")
+        torch.testing.assert_close(
+            graphed(x, y), plain(x, y).detach(), rtol=0.05, atol=0.02
+        )
+    assert graphed.falls_back == []

@@ -25,6 +25,9 @@ from pathlib import Path
 from typing import Any
 
 TABLES = Path(__file__).resolve().parent / "mechanisms"
+TABLES_OF_MECHANISMS = (
+    *("objects", "modules", "functions", "containers", "torch", "roots", "found"),
+)
 FORMS = ("function", "module", "method", "callable", "partial", "closure")
 
 
@@ -87,7 +90,7 @@ def _frozen(fields: dict[str, Any]) -> dict[str, Any]:
 @functools.cache
 def mechanisms() -> dict[str, Mechanism]:
     found = {}
-    for table in ("objects", "modules", "functions", "containers", "torch", "roots"):
+    for table in TABLES_OF_MECHANISMS:
         for name, fields in _table(table).items():
             assert name not in found, f"two mechanisms are called {name!r}"
             found[name] = Mechanism(name, **_frozen(fields))

@@ -6,7 +6,10 @@ import functools
 import tomllib
 from pathlib import Path
 
+import torch
 from state_runs import Subject
+
+OLDER = "compile, torch before 2.12"
 
 
 @functools.cache
@@ -17,8 +20,20 @@ def table() -> dict[str, dict[str, str]]:
 
 def of(subject: Subject) -> frozenset[str]:
     """The mechanisms that random programs for it leave out."""
-    if subject.name == "graph":
-        return frozenset(table()["graph"])
-    if subject.name == "graph of torch.compile":
-        return frozenset(table()["graph"]) | frozenset(table()["compile"])
-    return frozenset(table()["compile"])
+    names: set[str] = set()
+    if subject.name.startswith("graph"):
+        names |= {*table()["graph"]}
+    if subject.name != "graph":
+        names |= {*table()["compile"]}
+        if _is_older():
+            names |= {*table()[OLDER]}
+    return frozenset(names)
+
+
+def is_exact(subject: Subject) -> bool:
+    """Whether each limit has to be one still: Dynamo's depend on the version."""
+    return subject.name == "graph" or not _is_older()
+
+
+def _is_older() -> bool:
+    return torch.__version__ < (2, 12)  # type: ignore[operator]

@@ -150,9 +150,13 @@ def plain(name: str) -> Program:
     use = NUMBER_USES[1] if kind.read else TENSOR_USES[1]
     reader = Reader(0, name, use=use)
     history: list[Call | Change] = [Call(), Call()]
-    for choice in range(len(statements(reader))):
+    first = 0
+    for number, group in enumerate(_statement_groups(reader)):
+        choice = first + (number + 1) % len(group)  # another value each time
         history += [Change(0, choice), Call(), Call()]
-    history += [Call(layout=layout) for layout in LAYOUTS]
+        first += len(group)
+    if not first:
+        history += [Call(layout=layout) for layout in LAYOUTS]
     form = PLAIN_FORM if PLAIN_FORM in kind.forms else kind.forms[0]
     return Program(0, form, (reader,), tuple(history))
 
@@ -196,7 +200,12 @@ def _change(chance: random.Random, program: Program) -> Change:
 
 def statements(reader: Reader) -> list[str]:
     """Every change of what a reader reads, with each value."""
-    kind, found = reader.kind, []
+    return [each for group in _statement_groups(reader) for each in group]
+
+
+def _statement_groups(reader: Reader) -> list[list[str]]:
+    """The statements of each change, one for each value."""
+    kind, groups = reader.kind, []
     changes = list(kind.changes)
     if kind.object:
         assign = holders()[reader.holder].assign
@@ -204,8 +213,8 @@ def statements(reader: Reader) -> list[str]:
     for change in changes:
         values = kind.values if "VALUE" in change else ("",)
         texts = (change.replace("VALUE", value) for value in values)
-        found += [_outside(reader, text).strip() for text in texts]
-    return found
+        groups.append([_outside(reader, text).strip() for text in texts])
+    return groups
 
 
 # -- source ----------------------------------------------------------------------------

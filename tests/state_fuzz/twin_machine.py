@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy
@@ -32,7 +33,6 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from model_changes import CHANGES, Change, Net, Optimizer
 from state_runs import PATIENCE_S, seed_all, surroundings
 from torch import Tensor, nn
 
@@ -41,12 +41,35 @@ from torchproof.records.run import UserError
 from torchproof.runtime.steps import StepError
 
 MOST_PAIRS = 3
+PADDING: dict[str, Any] = {"pad": {0: ("batch",)}, "buckets": [4]}
 WITHOUT_GRADIENT = (
     "train=True: no floating-point tensor of the output requires a gradient"
 )
 
 
 # -- the model -------------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    """Looks at its surroundings in many ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.b = nn.Linear(8, 2)
+        self.config = SimpleNamespace(scale=1.0, act="relu")
+        self.modes = {"skip": False}
+        self.layers = ["a", "b"]
+        self.register_buffer("table", torch.arange(8.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.a(x) * self.config.scale
+        if self.modes["skip"]:
+            hidden = hidden + 1
+        hidden = self.norm(hidden)
+        hidden = hidden.relu() if self.config.act == "relu" else hidden.tanh()
+        return self.b(hidden * len(self.layers) + self.table)
 
 
 class Block(nn.Module):
@@ -79,54 +102,122 @@ def _subtracting(self: Block, x: Tensor) -> Tensor:
 FORWARDS = (Block.forward, _subtracting)
 
 
-# -- changes beyond those of graphed steps ---------------------------------------------
+# -- changes --------------------------------------------------------------------------
 
 
-def load_other(net: Net, optimizer: Optimizer) -> None:
+def _like(tensor: Tensor, values: Tensor) -> Tensor:
+    return values.to(tensor.dtype).view(tensor.shape)
+
+
+@torch.no_grad()
+def change_weight(net: Model) -> None:
+    net.a.weight.mul_(1.1)
+
+
+def replace_weight(net: Model) -> None:
+    old = net.a.weight
+    net.a.weight = nn.Parameter(_like(old, torch.linspace(-1, 1, 32)))
+
+
+def move_weight(net: Model) -> None:
+    net.b.weight.data = net.b.weight.data.clone() * 0.9
+
+
+def flip_training(net: Model) -> None:
+    net.train(not net.training)
+
+
+def set_scale(net: Model) -> None:
+    net.config.scale = 3.0 - net.config.scale
+
+
+def set_activation(net: Model) -> None:
+    net.config.act = "tanh" if net.config.act == "relu" else "relu"
+
+
+def flip_mode(net: Model) -> None:
+    net.modes["skip"] = not net.modes["skip"]
+
+
+def change_list(net: Model) -> None:
+    if len(net.layers) < 3:
+        net.layers.append("c")
+    else:
+        net.layers.pop()
+
+
+def replace_table(net: Model) -> None:
+    net.table = net.table + 1
+
+
+def drop_gradients(net: Model) -> None:
+    net.zero_grad()
+
+
+def zero_gradients(net: Model) -> None:
+    net.zero_grad(set_to_none=False)
+
+
+def set_gradient(net: Model) -> None:
+    net.b.bias.grad = torch.ones_like(net.b.bias)
+
+
+def freeze(net: Model) -> None:
+    net.a.weight.requires_grad_(not net.a.weight.requires_grad)
+
+
+def load(net: Model) -> None:
+    net.load_state_dict(copy.deepcopy(net.state_dict()))
+
+
+def load_other(net: Model) -> None:
     net.load_state_dict({k: v * 0.5 for k, v in net.state_dict().items()})
 
 
-def assign_other(net: Net, optimizer: Optimizer) -> None:
+def assign_other(net: Model) -> None:
     net.load_state_dict({k: v * 2 for k, v in net.state_dict().items()}, assign=True)
 
 
-def part_to_eval(net: Net, optimizer: Optimizer) -> None:
+def part_to_eval(net: Model) -> None:
     net.norm.eval()
 
 
-def replace_part(net: Net, optimizer: Optimizer) -> None:
+def replace_part(net: Model) -> None:
     net.a = nn.Sequential(net.a, nn.Tanh()) if type(net.a) is nn.Linear else net.a[0]
 
 
-def replace_block(net: Net, optimizer: Optimizer) -> None:
+def replace_block(net: Model) -> None:
     block = copy.deepcopy(net.blocks[1])
     with torch.no_grad():
         block.mix.weight.neg_()
     net.blocks[1] = block
 
 
-def descend(net: Net, optimizer: Optimizer) -> None:
+def descend(net: Model) -> None:
     torch.optim.SGD(net.parameters(), lr=0.01).step()
 
 
-def write_buffer(net: Net, optimizer: Optimizer) -> None:
+def write_buffer(net: Model) -> None:
     net.calls.zero_()
 
 
-def to_float32(net: Net, optimizer: Optimizer) -> None:
+def to_float32(net: Model) -> None:
     net.float()
 
 
-def to_float64(net: Net, optimizer: Optimizer) -> None:
+def to_float64(net: Model) -> None:
     net.to(torch.float64)
 
 
-def to_bfloat16(net: Net, optimizer: Optimizer) -> None:
+def to_bfloat16(net: Model) -> None:
     net.to("cpu", torch.bfloat16)
 
 
-ALL_CHANGES: tuple[Change, ...] = (
-    *CHANGES,
+Change = Callable[[Model], None]
+CHANGES: tuple[Change, ...] = (
+    *(change_weight, replace_weight, move_weight, flip_training, set_scale),
+    *(set_activation, flip_mode, change_list, replace_table, drop_gradients),
+    *(zero_gradients, set_gradient, freeze, load),
     *(load_other, assign_other, part_to_eval, replace_part, replace_block, descend),
     *(write_buffer, to_float32, to_float64, to_bfloat16),
 )
@@ -433,18 +524,19 @@ class TwinMachine(RuleBasedStateMachine):
     def call(self, pair: Pair, call: Call) -> None:
         pair.call(call)
 
-    @rule(pair=pairs, trains=st.booleans(), example=st.booleans())
-    def graph(self, pair: Pair, trains: bool, example: bool) -> None:
+    @rule(pair=pairs, trains=st.booleans(), example=st.booleans(), pads=st.booleans())
+    def graph(self, pair: Pair, trains: bool, example: bool, pads: bool) -> None:
         given = (torch.ones(3, 4, dtype=pair.dtype),) if example else None
         drawn = torch.get_rng_state()
-        pair.graphed = torchproof.graph(pair.model, given, train=trains)
+        padding = PADDING if pads and not trains else {}
+        pair.graphed = torchproof.graph(pair.model, given, train=trains, **padding)
         pair.trains = trains
         assert torch.equal(torch.get_rng_state(), drawn)
 
     @rule(pair=pairs, call=CALLS)
     def call_graphed(self, pair: Pair, call: Call) -> None:
         if pair.graphed is None:
-            self.graph(pair, trains=False, example=False)
+            self.graph(pair, trains=False, example=False, pads=False)
         pair.call_graphed(call)
 
     @rule(pair=pairs, keeps=st.booleans(), refused=st.booleans())
@@ -466,9 +558,9 @@ class TwinMachine(RuleBasedStateMachine):
 
     # -- changes -----------------------------------------------------------------------
 
-    @rule(pair=pairs, change=st.sampled_from(ALL_CHANGES), quietly=st.booleans())
+    @rule(pair=pairs, change=st.sampled_from(CHANGES), quietly=st.booleans())
     def change(self, pair: Pair, change: Change, quietly: bool) -> None:
-        pair.both(lambda model: change(model, None))
+        pair.both(change)
         self._after(pair, quietly)
 
     @rule(

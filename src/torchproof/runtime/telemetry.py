@@ -72,13 +72,15 @@ class CallCounts:
 Listener = Callable[[str, Mapping[str, Any]], None]
 
 _KEPT = 1000  # records of each kind: a service that runs for months must not grow
-_counting: set[CodeType] = set()  # functions whose frames hold the number of a call
+# The code of functions whose frames hold the number of a call, by address: code that
+# Dynamo generates cannot always be hashed.
+_counting: dict[int, CodeType] = {}
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def counts_calls(function: _Function) -> _Function:
     """Marks a function that takes `number` from `numbers`, both local variables."""
-    _counting.add(function.__code__)
+    _counting[id(function.__code__)] = function.__code__
     return function
 
 
@@ -133,7 +135,7 @@ class Telemetry:
         """
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            if frame.f_code in _counting:
+            if id(frame.f_code) in _counting:
                 names = frame.f_locals
                 if names.get("numbers") is self.numbers:
                     return names.get("number")

@@ -1,0 +1,365 @@
+"""What a graphed step watches: state that it reads, and no other.
+
+That a change of what is read is seen is in tests/state_fuzz, for every way to read it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import logging
+import os
+import random
+import sys
+import threading
+import time
+import types
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchproof
+from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
+
+X = torch.ones(3)
+Step = Callable[[Tensor], Tensor]
+
+
+# -- changes that the step does not see ------------------------------------------------
+
+
+class Config:
+    scale = 2.0
+
+    def __init__(self) -> None:
+        self._scale = 2.0
+
+    @property
+    def computed(self) -> float:
+        return self._scale
+
+
+class Slotted:
+    __slots__ = ("other", "scale")
+
+    def __init__(self) -> None:
+        self.scale = 2.0
+
+
+def helper() -> float:
+    return helper.scale  # type: ignore[attr-defined, no-any-return]
+
+
+helper.scale = 2.0  # type: ignore[attr-defined]
+MODULE: Any = types.ModuleType("settings")
+MODULE.scale = 2.0
+WEIGHT: Any = torch.ones(3)
+WEIGHT.scale = 2.0
+# The owner of an attribute, and a step that reads another attribute of it.
+OWNERS: dict[str, Callable[[], tuple[Any, Step]]] = {
+    "object": lambda: (o := Config(), lambda x: x * o.scale),
+    "class": lambda: (Config, lambda x: x * Config.scale),
+    "object with a property": lambda: (o := Config(), lambda x: x * o.computed),
+    "object with slots": lambda: (o := Slotted(), lambda x: x * o.scale),
+    "namespace": lambda: (o := SimpleNamespace(scale=2.0), lambda x: x * o.scale),
+    "function": lambda: (helper, lambda x: x * helper()),
+    "module": lambda: (MODULE, lambda x: x * MODULE.scale),
+    "tensor": lambda: (WEIGHT, lambda x: x * WEIGHT.scale),
+}
+
+
+@pytest.mark.parametrize("name", OWNERS)
+def test_an_attribute_that_is_not_read_may_change(name: str) -> None:
+    owner, step = OWNERS[name]()
+    graphed = torchproof.graph(step)
+    for number in range(3):
+        owner.other = number
+        assert graphed(X).tolist() == [2.0] * 3
+    status = graphed.status()
+    assert (status.recordings, status.replays, status.changes) == (1, 3, ())
+
+
+class Trainer:
+    """Holds much that its step does not read."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(3, 3)
+        self.started = time.time()
+        self.batches: Iterator[int] = itertools.count()
+        self.lock = threading.Lock()
+        self.log = logging.getLogger("test")
+        self.count = 0
+        self.history: list[float] = []
+        self.settings = SimpleNamespace(scale=2.0, verbose=False)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        with self.lock:
+            if self.settings.verbose:
+                self.report()
+            self.log.debug("a step of %s", len(x))
+            return x * self.settings.scale
+
+    def report(self) -> None:
+        print(next(self.batches), time.time() - self.started)
+
+    def step(self, x: Tensor) -> Tensor:
+        return self.scaled(self.model(x))
+
+
+def test_what_a_trainer_counts_between_calls_is_not_watched() -> None:
+    trainer = Trainer()
+    graphed = torchproof.graph(trainer.step)
+    for number in range(8):
+        torch.testing.assert_close(graphed(X), trainer.step(X).detach())
+        trainer.count += 1
+        trainer.history.append(float(number))
+        next(trainer.batches)
+        trainer.extra = number  # type: ignore[attr-defined]
+    status = graphed.status()
+    assert (status.recordings, status.replays, status.stops) == (1, 8, ())
+
+
+def test_a_group_of_an_optimizer_may_have_more_entries() -> None:
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    graphed = torchproof.graph(step)
+    for number in range(5):
+        graphed(X)
+        optimizer.notes = number  # type: ignore[attr-defined]
+        optimizer.param_groups[0]["initial_lr"] = float(number)
+    assert graphed.status().recordings == 1
+
+
+def test_a_global_with_the_name_of_an_attribute_is_another_thing() -> None:
+    names = {"torchproof": torchproof}
+    exec("def step(x): return wrap(loss=x * 2).loss * 1", names)
+    names["wrap"] = SimpleNamespace  # type: ignore[assignment]
+    graphed = torchproof.graph(names["step"])  # type: ignore[arg-type]
+    for number in range(4):
+        names["loss"] = number  # type: ignore[assignment]
+        graphed(X)
+    assert graphed.status().recordings == 1
+
+
+def test_a_new_namespace_of_operators_changes_nothing() -> None:
+    """Importing the compiler adds some; the step reads others."""
+    graphed = torchproof.graph(lambda x: torch.ops.aten.relu(x))
+    graphed(X)
+    _ = torch.ops.torchproof_test_namespace  # torch makes it at the first access
+    graphed(X)
+    assert (graphed.status().recordings, graphed.status().changes) == (1, ())
+
+
+# -- changes that it sees --------------------------------------------------------------
+
+
+def test_a_value_that_returns_finds_its_recording() -> None:
+    config = SimpleNamespace(scale=1.0)
+    graphed = torchproof.graph(lambda x: x * config.scale)
+    for _ in range(4):
+        for scale in (1.0, 2.0):
+            config.scale = scale
+            assert graphed(X).tolist() == [scale] * 3
+    assert (graphed.status().recordings, graphed.status().stops) == (2, ())
+
+
+def test_a_value_that_changes_with_every_call_ends_recording() -> None:
+    config = SimpleNamespace(scale=0.0)
+    graphed = torchproof.graph(lambda x: x * config.scale)
+    for number in range(12):
+        config.scale = float(number)
+        assert graphed(X).tolist() == [float(number)] * 3
+    status = graphed.status()
+    assert status.recordings < 8 and status.buckets == ()
+    assert status.stops[0].kind == "python" and "scale" in status.stops[0].reason
+
+
+class Growing(nn.Module):
+    """A longer input replaces its table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.arange(4.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > len(self.table):
+            self.table = torch.arange(float(len(x)))
+        return x + self.table[: len(x)]
+
+
+def test_a_table_that_was_replaced_is_not_used() -> None:
+    model = Growing()
+    graphed = torchproof.graph(model)
+
+    def call(*lengths: int) -> None:
+        for length in lengths:
+            x = torch.ones(length)
+            assert torch.equal(graphed(x), model(x))
+
+    call(4, 8, 4)
+    with torch.no_grad():
+        model.table.mul_(3)
+    call(4, 8)
+
+
+def test_a_comparison_runs_no_code_of_the_user() -> None:
+    class Touchy:
+        def __init__(self, scale: float) -> None:
+            self.scale = scale
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("compared")
+
+        __hash__ = None  # type: ignore[assignment]
+
+        def __len__(self) -> int:
+            raise AssertionError("measured")
+
+    holder = [Touchy(2.0)]
+    graphed = torchproof.graph(lambda x: x * holder[0].scale)
+    graphed(X)
+    holder[0] = Touchy(3.0)
+    for _ in range(2):
+        assert graphed(X).tolist() == [3.0] * 3
+    assert (graphed.status().recordings, graphed.status().replays) == (2, 3)
+
+
+# -- what cannot be watched ------------------------------------------------------------
+
+
+def subclasses() -> int:
+    return len(Config.__subclasses__())
+
+
+class Counting(torch.optim.Optimizer):
+    def __init__(self) -> None:
+        super().__init__([torch.zeros(3, requires_grad=True)], {})
+        self.steps = 0
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.steps += 1
+
+
+def optimizing(after: Callable[[Any], Any]) -> Step:
+    optimizer = Counting()
+
+    def step(x: Tensor) -> Tensor:
+        after(optimizer)
+        return x * 2
+
+    return step
+
+
+def scheduled() -> Step:
+    optimizer = torch.optim.SGD([torch.zeros(3, requires_grad=True)], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, gamma=0.1)
+    optimizer.step()  # torch warns if a scheduler comes first
+
+    def step(x: Tensor) -> Tensor:
+        scheduler.step()  # changes the learning rate at every fourth call only
+        return x * optimizer.param_groups[0]["lr"]
+
+    return step
+
+
+UNWATCHABLE: dict[str, Callable[[], Step]] = {
+    "generator": lambda: (n := (float(i) for i in range(99)), lambda x: x * next(n))[1],
+    "iterator": lambda: (n := iter([1.0] * 99), lambda x: x * next(n))[1],
+    "count of itertools": lambda: (n := itertools.count(), lambda x: x * next(n))[1],
+    "clock": lambda: lambda x: x * time.time(),
+    "date": lambda: lambda x: x * datetime.datetime.now().microsecond,
+    "random numbers": lambda: lambda x: x * random.random(),
+    "own random numbers": lambda: (
+        r := random.Random(0),
+        lambda x: x * r.random(),
+    )[1],
+    "generator of numpy": lambda: (
+        r := numpy.random.default_rng(0),
+        lambda x: x * r.random(),
+    )[1],
+    "uuid": lambda: lambda x: x * (uuid.uuid4().int % 1000),
+    "random bytes": lambda: lambda x: x * os.urandom(1)[0],
+    "file": lambda: lambda x: x * len(Path(__file__).read_text()),
+    "subclasses": lambda: lambda x: x * subclasses(),
+    "setting of the interpreter": lambda: lambda x: x * sys.getrecursionlimit(),
+    "optimizer that counts": lambda: optimizing(Counting.step),
+    "scheduler": scheduled,
+    "module of TorchScript": lambda: torch.jit.trace(nn.Linear(3, 3), X),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("name", UNWATCHABLE)
+def test_it_is_not_recorded_and_the_reason_is_given(name: str) -> None:
+    graphed = torchproof.graph(UNWATCHABLE[name]())
+    for _ in range(2):
+        graphed(X)
+    status = graphed.status()
+    assert (status.replays, status.plain_calls) == (0, 2)
+    assert {stop.kind for stop in status.stops} == {"python"}
+    assert all(stop.reason for stop in status.stops)
+
+
+def test_a_few_reasons_are_enough() -> None:
+    rows = [iter([1.0]) for _ in range(50)]
+    graphed = torchproof.graph(lambda x: x * len(rows))
+    graphed(X)
+    assert graphed.status().replays == 0
+    assert 0 < len(graphed.status().stops) < 10
+
+
+# -- how it watches --------------------------------------------------------------------
+
+
+def test_a_profiler_of_the_user_is_left_alone() -> None:
+    graphed = torchproof.graph(lambda x: x * 2)
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        pass
+
+    sys.setprofile(profile)
+    try:
+        assert graphed(X).tolist() == [2.0] * 3
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(None)
+    assert graphed(X).tolist() == [2.0] * 3
+    assert graphed.status().replays == 1
+
+
+# Each of them starts the profile function of a watched run.
+MOST_EVENTS = 220
+
+
+def test_recording_an_operation_takes_few_calls_of_python() -> None:
+    x = torch.ones(4, 4)
+    events = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal events
+        events += 1
+
+    with EagerRecorder(x.device, [x]):
+        torch.add(x, x)  # fills caches
+        sys.setprofile(count)
+        try:
+            for _ in range(10):
+                torch.add(x, x)
+        finally:
+            sys.setprofile(None)
+    assert 0 < events < 10 * MOST_EVENTS
