@@ -227,7 +227,7 @@ def summary(found: dict[str, list[list[float]]]) -> dict[str, Any]:
         ours[0] - bare[0]
         for ours, bare in zip(found["ours"], found["bare"], strict=True)
     ]
-    ratio = stats.compare(found["ours"], found["bare"], luck=0.0)
+    ratio = stats.compare(found["ours"], found["bare"], variation=0.0)
     quarters = statistics.quantiles(added, n=4)
     # Whatever else runs on the machine makes a batch longer, never shorter.
     ours, bare = (sorted(row[0] for row in found[name]) for name in ("ours", "bare"))

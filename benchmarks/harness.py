@@ -87,7 +87,7 @@ def measure(pairs: int) -> dict[str, list[list[float]]]:
 
 def report(found: dict[str, list[list[float]]]) -> dict[str, Any]:
     ratios = {
-        name: stats.compare(found[name], found["bare"], luck=0.0)
+        name: stats.compare(found[name], found["bare"], variation=0.0)
         for name in ("whole", "reported")
     }
     return {

@@ -93,7 +93,7 @@ ROWS = {
     "generation": Row(
         "workload:gpt",
         {"cpu": Load(30, 80, 200, price=0.4), "cuda": Load(30, 60, 200, price=3.0)},
-        api.TextOptions(prompt_tokens=(16, 128), output_tokens=(16, 32), slots=16),
+        api.TextOptions(prompt_tokens=(16, 128), output_tokens=(16, 32)),
         "first_token",
     ),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from torchproof.measure.loadtest.request_log import RequestLog
@@ -26,17 +25,16 @@ class Served:
     ) -> None:
         table = Timetable(
             arrival_s=tuple(EVERY_S * number for number in range(count)),
-            call=tuple(range(count)),
+            call=(0,) * count,
             length_s=EVERY_S * count,
         )
         log = RequestLog(folder / "log", count, create=True)
         with StallRecorder() as recorder:
             served = serve(
-                lambda number, _: answer(number), table, log, observer=recorder
+                lambda numbers: answer(numbers[0]), table, log, observer=recorder
             )
         assert not served.errors
-        # All requests are of one call; its index only told `answer` the number.
-        self.requests = replace(log.requests(table), call=(0,) * count)
+        self.requests = log.requests(table)
         self.stalls = recorder.stalls(served.origin)
         self.missing = recorder.missing
         self.tails: Tails = explain(self.requests, self.stalls, 0, self.missing)

@@ -88,7 +88,7 @@ def test_sampling_error_alone_would_call_equal_arms_different(
     """Why intervals contain the luck of processes."""
     repeats = itertools.chain.from_iterable(recorded)
     pairs = [pair for arms in repeats for pair in itertools.combinations(arms, 2)]
-    naive = [compare(one, two, luck=0.0) for one, two in pairs]
+    naive = [compare(one, two, variation=0.0) for one, two in pairs]
     assert sum(map(different, naive)) > 0.1 * len(pairs)
     assert sum(different(compare(one, two)) for one, two in pairs) <= 0.05 * len(pairs)
 
@@ -185,7 +185,7 @@ def test_the_interval_of_a_ratio_covers_it(rounds: int) -> None:
     covered = 0
     for _ in range(200):
         base, other = numpy.exp(random.normal(0, 0.05, (2, rounds, 1))).tolist()
-        ratio = compare(base, other, luck=0.0)
+        ratio = compare(base, other, variation=0.0)
         assert ratio.low is not None and ratio.high is not None
         covered += ratio.low <= 1.0 <= ratio.high
     assert 0.89 * 200 <= covered < 200
@@ -311,7 +311,7 @@ def test_enough_processes_show_their_variation_themselves() -> None:
         other, _ = processes(5, 0.05, seed + 1000)
         spread = summarise(base, repeats=repeats)
         medians += spread.low <= 1.0 <= spread.high
-        ratio = compare(base, other, repeats=repeats, luck=0.0)
+        ratio = compare(base, other, repeats=repeats, variation=0.0)
         assert ratio.low is not None and ratio.high is not None
         ratios += ratio.low <= 1.0 <= ratio.high
     assert 0.91 * 200 <= medians < 200 and 0.91 * 200 <= ratios < 200
@@ -348,7 +348,7 @@ def test_a_ratio_that_is_not_that_of_the_medians_is_told() -> None:
     """The machine is fast in most of one arm's rounds, slow in most of the other's."""
     base = constant(2.0, 9) + constant(0.7, 7)
     other = constant(1.4, 7) + constant(0.65, 9)
-    ratio = compare(base, other, luck=0.0)
+    ratio = compare(base, other, variation=0.0)
     medians = summarise(base).median / summarise(other).median
     assert ratio.of_medians == pytest.approx(medians) and medians > 3
     assert ratio.value < 1.5

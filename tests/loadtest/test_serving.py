@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -70,10 +71,10 @@ def test_the_time_to_the_first_answer_does_not_count_as_drain(tmp_path: Path) ->
 
 
 def test_failing_requests_are_counted_by_their_text(tmp_path: Path) -> None:
-    def answer(call: int, count: int) -> None:
-        if call == 1:
+    def answer(numbers: Sequence[int]) -> None:
+        if table.call[numbers[0]] == 1:
             raise ValueError("no such\ntoken")
-        if call == 2:
+        if table.call[numbers[0]] == 2:
             raise SystemExit("enough")
 
     table = constant(6, 0.0, (0, 1, 0, 1, 2, 0))
@@ -87,10 +88,8 @@ def test_failing_requests_are_counted_by_their_text(tmp_path: Path) -> None:
 
 
 def test_errors_of_many_texts_are_added_up(tmp_path: Path) -> None:
-    numbers = iter(range(100))
-
-    def answer(call: int, count: int) -> None:
-        raise ValueError(f"request {next(numbers)}")
+    def answer(numbers: Sequence[int]) -> None:
+        raise ValueError(f"request {numbers[0]}")
 
     log = RequestLog(tmp_path / "log", 100, create=True)
     errors = serve(answer, constant(100, 0.0), log).errors
@@ -101,7 +100,7 @@ def test_errors_of_many_texts_are_added_up(tmp_path: Path) -> None:
 def test_an_interrupt_ends_the_other_workers_too(tmp_path: Path) -> None:
     both = threading.Barrier(2, timeout=60)
 
-    def answer(call: int, count: int) -> None:
+    def answer(numbers: Sequence[int]) -> None:
         both.wait()  # each worker has a request
         if threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
@@ -133,7 +132,7 @@ def test_the_parent_can_stop_a_test(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = RequestLog(path, 1000, create=True)
 
-    def answer(call: int, count: int) -> None:
+    def answer(numbers: Sequence[int]) -> None:
         if log.finished == 10:
             RequestLog(path, 1000).stop()  # as another process sees it
 
@@ -148,7 +147,7 @@ def test_several_workers_serve_at_the_same_time(tmp_path: Path) -> None:
     log = RequestLog(tmp_path / "log", 4, create=True)
     table = constant(4, 0.0)
     # Each request waits for one that is served beside it.
-    served = serve(lambda call, count: both.wait() and None, table, log, workers=2)
+    served = serve(lambda numbers: both.wait() and None, table, log, workers=2)
     assert not served.errors
     assert {*log.requests(table).worker} == {0, 1}
 
@@ -172,6 +171,16 @@ def test_requests_of_one_call_within_the_window_are_a_batch() -> None:
     assert taken(table, Batching(0.1, 2), now=0.0) == [(0, 2), (1,), (3,), (4,)]
     # What waits already needs no window.
     assert taken(table, Batching(0.0, 8), now=0.5) == [(0, 2, 3, 4), (1,)]
+
+
+def test_a_request_that_finds_the_queue_full_is_rejected(tmp_path: Path) -> None:
+    server = VirtualServer(tmp_path, lambda call, count: 1.0)
+    table = Timetable((0.0, 0.1, 0.2, 0.3, 1.5, 5.0), (0,) * 6, 6.0)
+    requests = server.serve(table, queue_limit=2)
+    # The first is served at once, two wait, and the worker is idle for the last.
+    assert requests.rejected == (3,)
+    assert server.serve(table, queue_limit=0).rejected == (1, 2, 3)
+    assert server.serve(table).rejected == ()
 
 
 def test_a_batch_begins_when_it_is_full_or_its_window_ends() -> None:
@@ -205,7 +214,7 @@ def test_real_time_agrees_with_virtual_time(tmp_path: Path) -> None:
     service_s = 0.01
     table = draw(LoadOptions(rate=50, requests=600, seed=3), [1])
     log = RequestLog(tmp_path / "log", len(table), create=True)
-    serve(lambda call, count: time.sleep(service_s), table, log)
+    serve(lambda numbers: time.sleep(service_s), table, log)
     real = answers_of(log.requests(table))
     # A sleep takes longer than asked on a loaded machine: the same timetable in
     # virtual time, with the times of service that were measured.

@@ -279,30 +279,6 @@ def test_a_compilation_in_the_background_has_no_culprit() -> None:
     assert set(cause.victims) == set(range(20, 40))
 
 
-def test_a_stall_stops_all_texts_that_its_thread_generates() -> None:
-    """Each text takes 10 ms per token, and four are generated at once."""
-    tokens = [10 + number % 4 for number in range(40)]
-    begins = [0.04 * number for number in range(40)]
-    ends = [begin + 0.01 * n for begin, n in zip(begins, tokens, strict=True)]
-    active = [n for n in range(40) if begins[n] <= 0.8 < ends[n]]
-    for number in range(40):
-        begins[number] += 0.5 if begins[number] > 0.8 else 0.0
-        ends[number] += 0.5 if ends[number] > 0.8 else 0.0
-    requests = Requests(
-        arrival_s=tuple(0.04 * number for number in range(40)),
-        begin_s=tuple(begins),
-        end_s=tuple(ends),
-        call=(0,) * 40,
-        worker=(0,) * 40,
-        batch=(1,) * 40,
-        output_tokens=tuple(tokens),
-    )
-    [cause] = warm(explain(requests, [recompile(0.8, 1.3, 20)], 0)).causes
-    assert cause.culprits == (20,) and len(active) > 1
-    assert set(active) - {20} <= set(cause.victims)
-    assert cause.share is not None and cause.share > 0.8
-
-
 def test_requests_that_were_not_served_are_left_out() -> None:
     requests = Requests(
         arrival_s=(0.0, 0.1, 0.2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torchproof.measure.loadtest.request_log import RequestLog
@@ -45,12 +45,13 @@ class VirtualServer:
         timetable: Timetable,
         *,
         batching: Batching | None = None,
+        queue_limit: int | None = None,
         observer: Observer | None = None,
     ) -> Requests:
         clock = VirtualClock(self._wakes_late_s)
 
-        def answer(call: int, count: int) -> None:
-            clock.time += self._service(call, count)
+        def answer(numbers: Sequence[int]) -> None:
+            clock.time += self._service(timetable.call[numbers[0]], len(numbers))
 
         self._tests += 1
         path = self._folder / f"log-{self._tests}"
@@ -60,6 +61,7 @@ class VirtualServer:
             timetable,
             self.log,
             batching=batching,
+            queue_limit=queue_limit,
             observer=observer,
             clock=clock,
         )

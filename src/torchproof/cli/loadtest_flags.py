@@ -118,9 +118,6 @@ def _text_flags(parser: argparse.ArgumentParser) -> None:
         "--temperature", type=float, metavar="T", help="of sampling (0: most likely)"
     )
     text.add_argument(
-        "--slots", type=int, metavar="N", help="requests decoded together (8)"
-    )
-    text.add_argument(
         "--queue-limit", type=int, metavar="N", help="reject a request if N are waiting"
     )
     text.add_argument(

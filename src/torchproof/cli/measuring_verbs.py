@@ -124,7 +124,7 @@ def _text_options(options: argparse.Namespace) -> TextOptions | None:
     }
     others = {
         name: value
-        for name in ("temperature", "slots", "queue_limit", "price")
+        for name in ("temperature", "queue_limit", "price")
         if (value := getattr(options, name)) is not None
     }
     if ranges:

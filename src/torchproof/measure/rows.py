@@ -52,14 +52,14 @@ def rows(
             _row(state, number, references.get((state.spec.dtype, number), Reference()))
             for state in states
         ]
-        luck = _process_variation(states, plain, references)
+        variation = _process_variation(states, plain, references)
         for state, row in zip(states, plain, strict=True):
             base = _eager_of(state.spec, states, plain)
             row = replace(row, variant={**state.spec.variant, **shape})
             if not plan.first_calls:
                 row = replace(row, **_NO_FIRST_CALL)
             if row.rounds_ms:
-                row = replace(row, luck=luck)
+                row = replace(row, luck=variation)
             if apart and row.rounds_ms:
                 row = replace(row, notes=(*row.notes, _APART))
             measurements.append(_with_verdict(row, base, state))
@@ -95,14 +95,19 @@ def _process_variation(
         return 0.0
     device = next(iter(references.values()), Reference()).environment.get("device")
     if device != "cuda":
-        return stats.LUCK if aslr.is_possible() else stats.LUCK_BY_LOT
+        same_layout = aslr.is_possible()
+        return (
+            stats.SAME_LAYOUT_VARIATION
+            if same_layout
+            else stats.RANDOM_LAYOUT_VARIATION
+        )
     eager = next((row for state, row in timed if state.spec.is_eager), timed[0][1])
     others = [
         row.rounds_ms
         for _, row in timed
         if row is not eager and row.repeats == eager.repeats
     ]
-    return stats.variation(eager.rounds_ms, others, eager.repeats)
+    return stats.process_variation(eager.rounds_ms, others, eager.repeats)
 
 
 def _eager_of(
@@ -321,7 +326,7 @@ def _with_verdict(
         return replace(row, verdict="no eager to compare with")
     assert row.luck is not None
     ratio = stats.compare(
-        base.rounds_ms, row.rounds_ms, repeats=row.repeats, luck=row.luck
+        base.rounds_ms, row.rounds_ms, repeats=row.repeats, variation=row.luck
     )
     row = replace(
         row,

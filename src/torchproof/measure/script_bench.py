@@ -19,14 +19,13 @@ from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import NO_REMOTE_CACHES
 from torchproof.observe import timeline
 from torchproof.process import Conditions, Entry, Followed, follow
-from torchproof.records import Measurement, Record, one_line
+from torchproof.records import Measurement, Record, one_line, stats
 from torchproof.targets import Job, Target, factory_targets
 
 NOT_COMPARED = (
     "outputs of a script are not compared with eager's; a factory's are: torchproof"
     " bench FILE:FACTORY"
 )
-FEWEST_ROUNDS = 4  # of eager and of compiled steps, for a verdict
 
 
 _Round = tuple[tuple[float, ...], tuple[float, ...]]  # kept samples, all samples
@@ -134,7 +133,7 @@ def _rounds(stream: Followed) -> dict[str, list[_Round]]:
             both = tuple(entry["times_ms"]), tuple(entry["tail_ms"])
             rounds.setdefault(entry["strategy"], []).append(both)
     fewest = min(map(len, rounds.values()), default=0)
-    return rounds if len(rounds) == 2 and fewest >= FEWEST_ROUNDS else {}
+    return rounds if len(rounds) == 2 and fewest >= stats.FEWEST_ROUNDS else {}
 
 
 def _compiled(state: StrategyState, stream: Followed) -> Facts:

@@ -29,7 +29,6 @@ from torchproof.targets import script
 from torchproof.torch_private import describe
 
 STRATEGIES = ("eager", "as-written")
-FEWEST_ROUNDS = 4  # of each strategy, for a verdict
 _FEWEST_SAMPLES = 20  # of each strategy, if the script runs that long
 _SETTLE_S = 20.0
 _REPORT_S = 0.25
@@ -166,6 +165,8 @@ class ScriptSampler:
 
     def _needed(self) -> int:
         """Estimates the number of steps for a verdict."""
+        from torchproof.records import stats
+
         if self.rounds is not None:
             warm_up, length = self.rounds.first_step, self.rounds.length
         else:
@@ -173,7 +174,7 @@ class ScriptSampler:
             length = length_of(step_ms)
             usual = max(_LEAST_WARMUP, math.ceil(_WARMUP_MS / step_ms))
             warm_up = self.seen - len(self.times) + usual
-        return warm_up + len(STRATEGIES) * FEWEST_ROUNDS * length
+        return warm_up + len(STRATEGIES) * stats.FEWEST_ROUNDS * length
 
     def _report(self, *, always: bool = False) -> None:
         if always or time.monotonic() - self.reported > _REPORT_S:

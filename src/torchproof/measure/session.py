@@ -57,7 +57,6 @@ from torchproof.strategies import NotApplicable
 
 _SEPARATE_REPEATS = 3  # if the strategies do not fit in memory together
 _ROOM = 1.3  # free memory to start another worker, relative to the largest so far
-_FEWEST_ROUNDS = 4
 # Artifacts of a torch trace, and the file name of each.
 _ARTIFACTS = {
     "dynamo_output_graph": "graph",
@@ -436,7 +435,7 @@ class Session:
         longest_s = max(state.facts[number].pass_ms for state in states) / 1e3
         rounds = stats.rounds_per_repeat(self.plan.repeats)
         fit = int(2 * self.plan.seconds / longest_s) if longest_s else rounds
-        return min(rounds, max(_FEWEST_ROUNDS, fit))
+        return min(rounds, max(stats.FEWEST_ROUNDS, fit))
 
     def sample(self, state: StrategyState, number: int) -> None:
         repeats = self.plan.repeats

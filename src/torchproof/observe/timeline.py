@@ -103,36 +103,37 @@ def start(name: str) -> Recorder | None:
     return _current
 
 
-class Recorder:
-    """Writes spans and moments of this process; any thread may call it."""
+class SpanWriter:
+    """Spans and moments of this process; any thread may call it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.pid = os.getpid()
+    def __init__(self) -> None:
         self._numbers = itertools.count()
         self._local = threading.local()
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._file = os.open(timeline.file_of(folder, self.pid), flags, 0o600)
-        self._identity = self._file_identity()
 
-    def describe_process(self, name: str) -> None:
-        self._write("process", name=name)
+    def write(self, do: str, **values: Any) -> None:
+        """Takes one entry: a `begin`, `describe`, `end`, `span` or `moment`."""
+        raise NotImplementedError
+
+    def missing(self, message: str, feature: str) -> None:
+        """Torch does not have the hooks of a feature."""
+        raise NotImplementedError
 
     def begin(self, name: str, category: str, **details: Any) -> int:
         number = next(self._numbers)
-        self._open().append(number)
+        self._open_numbers().append(number)
         words = {"track": _track(), "name": name, "category": category}
-        self._write("begin", id=number, **words, details=details)
+        self.write("begin", id=number, **words, details=details)
         return number
 
     def describe(self, number: int, name: str, **details: Any) -> None:
         """Renames a span that has begun, and adds details."""
-        self._write("describe", id=number, name=name, details=details)
+        self.write("describe", id=number, name=name, details=details)
 
     def end(self, number: int) -> None:
         """Ends a span, and those within it that have not ended."""
-        numbers = self._open()
+        numbers = self._open_numbers()
         while number in numbers:
-            self._write("end", id=numbers.pop())
+            self.write("end", id=numbers.pop())
 
     @contextlib.contextmanager
     def span(self, name: str, category: str, **details: Any) -> Iterator[None]:
@@ -144,7 +145,7 @@ class Recorder:
 
     def happened(self, name: str, category: str, **details: Any) -> None:
         words = {"track": _track(), "name": name, "category": category}
-        self._write("moment", **words, details=details)
+        self.write("moment", **words, details=details)
 
     def lasted(
         self,
@@ -157,16 +158,30 @@ class Recorder:
     ) -> None:
         """Writes a span after it has ended; `times` are its begin and end."""
         words = {"track": track or _track(), "name": name, "category": category}
-        self._write("span", **words, begin=times[0], end=times[1], details=details)
+        self.write("span", **words, begin=times[0], end=times[1], details=details)
 
-    def missing(self, message: str) -> None:
-        self._write("missing", message=message)
-
-    def _open(self) -> list[int]:
+    def _open_numbers(self) -> list[int]:
         numbers: list[int] = self._local.__dict__.setdefault("open", [])
         return numbers
 
-    def _write(self, do: str, **values: Any) -> None:
+
+class Recorder(SpanWriter):
+    """Writes to the file of this process, at once."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.pid = os.getpid()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._file = os.open(timeline.file_of(folder, self.pid), flags, 0o600)
+        self._identity = self._file_identity()
+
+    def describe_process(self, name: str) -> None:
+        self.write("process", name=name)
+
+    def missing(self, message: str, feature: str) -> None:
+        self.write("missing", message=message)
+
+    def write(self, do: str, **values: Any) -> None:
         if os.getpid() != self.pid:  # a fork of the target
             return
         line = {"do": do, "ns": time.monotonic_ns(), **values}
@@ -203,43 +218,56 @@ class CallTimes:
 
 
 class CompilerHooks:
-    """Installs the hooks as the modules of torch are imported."""
+    """Installs the hooks as the modules of torch are imported.
 
-    def __init__(self, recorder: Recorder) -> None:
+    They stay until the process ends, or until `remove`. Without `breaks`, graph breaks
+    are not recorded, and modules that are imported later are not watched.
+    """
+
+    def __init__(self, recorder: SpanWriter, *, breaks: bool = True) -> None:
         self._recorder = recorder
-        self._hooks = contextlib.ExitStack()  # stays open: the process ends with it
+        self._breaks = breaks
+        self._hooks = contextlib.ExitStack()
         self._local = threading.local()
         self._frames: dict[str | None, dict[str, Any]] = {}  # words by compile id
 
     def install(self) -> None:
         gc.callbacks.append(self._collect)
         for module, act in (
+            ("torch", self._install_steps),
             ("torch._dynamo", self._install_dynamo),
             ("torch._inductor.cudagraph_trees", self._install_trees),
         ):
             if module in sys.modules:
                 act()
-            else:
+            elif self._breaks:
                 script.when_imported(module, act)
+
+    def remove(self) -> None:
+        gc.callbacks.remove(self._collect)
+        self._hooks.close()
 
     def _install_dynamo(self) -> None:
         from torchproof.torch_private import (
             compile_events,
             frame_callbacks,
             recompiles,
-            recording_times,
             trace_records,
         )
 
         enter = self._hooks.enter_context
-        if self._has("trace"):
+        if self._breaks and self._has("trace"):
             enter(trace_records(self._receive))
         if self._has("compiles under load"):
             enter(frame_callbacks(self._convert))
             enter(recompiles.reasons(self._failed))
         if self._has("compile events under load"):
             enter(compile_events.compile_events(self))
-        enter(recording_times.step_recordings(self._recording))
+
+    def _install_steps(self) -> None:
+        from torchproof.torch_private import recording_times
+
+        self._hooks.enter_context(recording_times.step_recordings(self._recording))
 
     def _install_trees(self) -> None:
         from torchproof.torch_private import recording_times
@@ -253,7 +281,7 @@ class CompilerHooks:
         try:
             contract.require(feature)
         except MissingHook as error:
-            self._recorder.missing(str(error))
+            self._recorder.missing(str(error), feature)
             return False
         return True
 
@@ -375,6 +403,8 @@ class CompilerHooks:
         return self._recorder.span(
             text,
             "cudagraph",
+            how=begin.how,
+            shapes=list(begin.shapes),
             again=begin.again,
             reasons=list(begin.reasons),
             compile_id=begin.compile_id,
@@ -388,9 +418,7 @@ class CompilerHooks:
             began["gc"] = now
         elif now - began.get("gc", now) >= _SHORTEST_GC_NS:
             name = f"garbage collection, generation {facts['generation']}"
-            self._recorder.lasted(
-                name, "gc", (began["gc"], now), collected=facts["collected"]
-            )
+            self._recorder.lasted(name, "gc", (began["gc"], now), **facts)
 
 
 def _callable_of(frame: Any) -> str | None:

@@ -26,10 +26,9 @@ StallKind = Literal[
     "fallback",
     "gil",
     "cpu",  # the thread waited for one
-    "prefill",  # of another request, of text models
+    "prefill",  # of older runs, which generated several texts at once
 ]
-# "slots": a request waited for a free one, of text models. That is no stall.
-CauseKind = StallKind | Literal["slots"]
+CauseKind = StallKind | Literal["slots"]  # the second of older runs
 
 
 @dataclass(frozen=True)
@@ -277,7 +276,7 @@ class LoadTest(Record):
     arrivals: str  # poisson, constant, gamma:K, or the name of a file
     seed: int
     planned: int  # requests in the timetable
-    workers: int = 1  # threads; of a text model, the slots that decode together
+    workers: int = 1  # threads; of older runs of a text model, its slots
     duration_s: float | None = None
     objective: LatencyObjective | None = None
     batch_window_ms: float | None = None

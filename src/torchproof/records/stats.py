@@ -39,16 +39,16 @@ _STRETCH = 4
 # one layout: 0.0004 to 0.008. Strategies run different code, which the same layout can
 # affect differently: hence more. With random layouts, over eight processes each: a hash
 # 0.015, torch modules 0.006 to 0.028, small operations 0.12. Other devices have no
-# such constant: `variation` takes it from the repeats of the same run.
-LUCK = 0.02
-LUCK_BY_LOT = 0.05
+# such constant: `process_variation` takes it from the repeats of the same run.
+SAME_LAYOUT_VARIATION = 0.02
+RANDOM_LAYOUT_VARIATION = 0.05
 PRECISION = 0.015  # of a repeat's ratio; the variation between processes is larger
 
 SETTLE_S = 20.0  # sampling starts then even if the times are not steady
 
+FEWEST_ROUNDS = 4  # fewer give no interval
 _RESAMPLES = 1000
 _FARTHEST = 300.0  # the largest logarithm of a ratio
-_FEWEST_ROUNDS = 4  # fewer give no interval
 # 97.5 percent quantiles of Student's t distribution, from 4 degrees of freedom on.
 _T: tuple[float, ...] = (2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201)
 _T += (2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)
@@ -170,7 +170,7 @@ def summarise(
     medians, pooled = _medians(rounds), np.concatenate([np.array(r) for r in rounds])
     parts = parts_of(np.log(medians), repeats)
     median = _median_of(medians, parts)
-    if len(medians) >= _FEWEST_ROUNDS:
+    if len(medians) >= FEWEST_ROUNDS:
         low, high = np.exp(interval(draws(parts)))
     else:
         low, high = pooled.min(), pooled.max()
@@ -212,7 +212,7 @@ def _count_outliers(rounds: Rounds, pooled: _Floats) -> int:
 def _advice(spread: Spread, medians: _Floats, pooled: _Floats) -> tuple[str, ...]:
     """Why the numbers are unreliable, the most specific reason first."""
     advice = []
-    if spread.count < 20 or len(medians) < _FEWEST_ROUNDS:
+    if spread.count < 20 or len(medians) < FEWEST_ROUNDS:
         advice.append(f"only {spread.count} samples: raise --seconds")
     drift, groups = _drift(medians), _two_groups(pooled)
     first, third = np.percentile(pooled, (25, 75))
@@ -281,13 +281,13 @@ def compare(
     *,
     repeats: Sequence[int] = (),
     least: float = 0.0,
-    luck: float = LUCK,
+    variation: float = SAME_LAYOUT_VARIATION,
 ) -> Ratio:
     """Returns the base's time over the other's, from paired rounds.
 
     `repeats` has the number of rounds of each repeat; by default there is one repeat. A
     verdict other than "not significant" needs the interval to lie beyond `least`.
-    `luck` is the variation between processes; enough repeats show it themselves.
+    `variation` is that between processes; enough repeats show it themselves.
 
     The ratio of the two medians is another estimate. They agree unless the speed of the
     machine changed between rounds; the interval covers both.
@@ -297,12 +297,11 @@ def compare(
     first, second = np.log(_medians(base)), np.log(_medians(other))
     parts = parts_of(first - second, repeats)
     centres = _centres(parts)
-    value = math.exp(centres.mean())
     medians = [_centres(parts_of(each, repeats)).mean() for each in (first, second)]
     of_medians = float(medians[0] - medians[1])
-    if len(pairs) < _FEWEST_ROUNDS:
-        return Ratio(value, None, None, "not significant", of_medians=exp(of_medians))
-    low, high = interval(draws(parts, math.sqrt(2) * luck))
+    if len(pairs) < FEWEST_ROUNDS:
+        return replace(ratio_of(centres.mean()), of_medians=exp(of_medians))
+    low, high = interval(draws(parts, math.sqrt(2) * variation))
     advice = _disagreement(centres)
     if not low <= of_medians <= high:
         advice += (
@@ -310,17 +309,13 @@ def compare(
             " between rounds, so the interval covers both: close other programs",
         )
         low, high = min(low, of_medians), max(high, of_medians)
-    return Ratio(
-        value=value,
-        low=math.exp(low),
-        high=math.exp(high),
-        verdict=verdict_of(low, high, math.log1p(least)),
-        advice=advice,
-        of_medians=exp(of_medians),
-    )
+    ratio = ratio_of(centres.mean(), low, high, least=math.log1p(least))
+    return replace(ratio, advice=advice, of_medians=exp(of_medians))
 
 
-def variation(base: Rounds, others: Sequence[Rounds], repeats: Sequence[int]) -> float:
+def process_variation(
+    base: Rounds, others: Sequence[Rounds], repeats: Sequence[int]
+) -> float:
     """How much processes with the same code differ, from the repeats of one run.
 
     The relative standard deviation of one process: of the ratios to the base, which
@@ -356,11 +351,22 @@ def interval(drawn: _Floats) -> tuple[float, float]:
     return -float(np.percentile(-drawn, 97.5)), float(np.percentile(drawn, 97.5))
 
 
-def verdict_of(low: float, high: float, least: float = 0.0) -> RatioVerdict:
-    """Returns the verdict for an interval of the logarithm of a ratio."""
+def ratio_of(
+    value: float,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    least: float = 0.0,
+) -> Ratio:
+    """The ratio and its verdict, from logarithms; without an interval, it has none."""
+    if low is None or high is None:
+        return Ratio(exp(value), None, None, "not significant")
+    verdict: RatioVerdict = "not significant"
     if low > least:
-        return "faster"
-    return "slower" if high < -least else "not significant"
+        verdict = "faster"
+    elif high < -least:
+        verdict = "slower"
+    return Ratio(exp(value), exp(low), exp(high), verdict)
 
 
 def _disagreement(centres: _Floats) -> tuple[str, ...]:
@@ -370,12 +376,14 @@ def _disagreement(centres: _Floats) -> tuple[str, ...]:
     return (f"the ratio differs by {apart:.0%} between repeats: raise --repeats",)
 
 
-def draws(parts: Sequence[_Floats], luck: float = 0.0, *, seed: int = 0) -> _Floats:
+def draws(
+    parts: Sequence[_Floats], variation: float = 0.0, *, seed: int = 0
+) -> _Floats:
     """Draws of the mean over repeats of the median over rounds, with a fixed seed.
 
     Enough repeats vary as other processes would: the draws follow a t distribution
     around their mean. Fewer are bootstrapped over their rounds, and processes vary by
-    at least `luck`. Draws are symmetric: negated values give exactly negated draws.
+    at least `variation`. Negated values give exactly negated draws.
     """
     random = np.random.default_rng(seed)
     count, centres = len(parts), _centres(parts)
@@ -385,7 +393,7 @@ def draws(parts: Sequence[_Floats], luck: float = 0.0, *, seed: int = 0) -> _Flo
         noise = _t_noise(count - 1, random)
     else:
         middle = np.mean([_drawn_medians(part, random) for part in parts], axis=0)
-        noise, apart = random.standard_normal(_RESAMPLES), max(luck, apart)
+        noise, apart = random.standard_normal(_RESAMPLES), max(variation, apart)
     noise = noise * apart / math.sqrt(count)
     return np.concatenate([middle + noise, middle - noise])
 
@@ -409,6 +417,31 @@ def _drawn_medians(values: _Floats, random: np.random.Generator) -> _Floats:
     centre = np.median(values)
     widened = (np.median(values[chosen], axis=1) - centre) * count / max(1, count - 1)
     return centre + widened
+
+
+def tail_draws(
+    rounds: Rounds, repeats: Sequence[int], variation: float, *, seed: int = 0
+) -> _Floats:
+    """Draws of the logarithm of the 95th percentile, bootstrapped over rounds.
+
+    Processes vary by at least `variation`. A round that is drawn twice gets twice the
+    weight, so one sort is enough.
+    """
+    random = np.random.default_rng(seed)
+    count = len(rounds)
+    times = np.concatenate([np.array(each) for each in rounds])
+    owner = np.repeat(np.arange(count), [len(each) for each in rounds])
+    order = times.argsort()
+    drawn = random.multinomial(count, np.full(count, 1 / count), size=_RESAMPLES)
+    reached = drawn[:, owner[order]].cumsum(axis=1)
+    at = (reached < 0.95 * reached[:, -1:]).sum(axis=1)
+    parts = parts_of(np.arange(count, dtype=float), repeats)
+    if len(parts) > 1:
+        tails = [p95([rounds[int(n)] for n in part]) for part in parts]
+        variation = max(variation, float(np.std(np.log(tails), ddof=1)))
+    noise = variation * random.standard_normal(_RESAMPLES)
+    found: _Floats = np.log(times[order][at]) + noise / math.sqrt(len(repeats) or 1)
+    return found
 
 
 def exp(value: float) -> float:

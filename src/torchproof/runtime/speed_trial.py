@@ -37,7 +37,7 @@ _ROUND_S = 0.06  # duration of a round of one callable, which has at least one s
 _FEWEST_ROUNDS = 4  # fewer give no interval
 # Standard deviation of a callable's speed that comes from where its memory happens to
 # lie. The process that measures also serves the calls, so its own layout cancels out.
-_LUCK = 0.008
+_VARIATION = 0.008
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def _summary(
     from torchproof.records import stats
 
     eager_times, compiled_times = stats.summarise(eager), stats.summarise(compiled)
-    ratio = stats.compare(eager, compiled, luck=_LUCK)
+    ratio = stats.compare(eager, compiled, variation=_VARIATION)
     return SpeedTrial(
         eager_ms=eager_times.median,
         compiled_ms=compiled_times.median,

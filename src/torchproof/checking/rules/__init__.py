@@ -177,8 +177,6 @@ _LISTED: tuple[type[Rule], ...] = (
     load.KernelCompileUnderLoad,
     load.BackgroundCompileUnderLoad,
     load.CpuWaitUnderLoad,
-    load.PrefillUnderLoad,
-    load.SlotWaitUnderLoad,
     load.PlainLoad,
     ranks.ShortBatch,
     ranks.LoneRecompile,

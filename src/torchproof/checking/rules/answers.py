@@ -442,8 +442,7 @@ class StaleAnswer(Rule):
         return bool(group.data["what"] == self.what)
 
     def severity(self, group: EventGroup) -> Severity:
-        """Medium if only torchproof made the change: the program itself never does."""
-        return "medium" if group.data["replayed"] else "high"
+        return "high"
 
     def words(self, group: EventGroup) -> dict[str, object]:
         return {"since": self.since(group)}
@@ -453,13 +452,10 @@ class StaleAnswer(Rule):
         return f"from call {call} on" if call else "in every call"
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
-        if group.data["replayed"]:
-            yield "the change was made by torchproof between two runs of the first call"
-        else:
-            yield (
-                f"the outputs differ from eager's {self.since(group)}; they agree if"
-                " the code is compiled again before each call"
-            )
+        yield (
+            f"the outputs differ from eager's {self.since(group)}; they agree if the"
+            " code is compiled again before each call"
+        )
         yield from stack(group)
 
 

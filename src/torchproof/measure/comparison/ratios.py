@@ -18,10 +18,7 @@ import numpy as np
 
 from torchproof.records import Measurement, Ratio, stats
 
-LEAST_ROUNDS = 5  # fewer are not enough for a bootstrap
 LEAST_MS, MOST_MS = 1e-12, 1e15  # range of a valid time
-TAIL = 95
-_TAIL_RESAMPLES = 500
 
 _Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -33,9 +30,11 @@ def side_by_side(base: Measurement, other: Measurement) -> Ratio | None:
         return None
     repeats = base.repeats if base.repeats == other.repeats else ()
     first, second = zip(*rounds, strict=True)
-    luck = max(_process_luck(base), _process_luck(other))
+    variation = max(_variation(base), _variation(other))
     whole = sum(repeats) == len(rounds) and all(count > 0 for count in repeats)
-    return stats.compare(first, second, repeats=repeats if whole else (), luck=luck)
+    return stats.compare(
+        first, second, repeats=repeats if whole else (), variation=variation
+    )
 
 
 def unusable(row: Measurement) -> str:
@@ -52,7 +51,7 @@ def unusable(row: Measurement) -> str:
     gains = (row.vs_eager, row.vs_eager_low, row.vs_eager_high)
     if not all(value is None or 0 < value < math.inf for value in gains):
         return "its gain over eager is not a positive number"
-    if not 0 <= _process_luck(row) < math.inf:
+    if not 0 <= _variation(row) < math.inf:
         return f"its process-to-process variation is {row.luck}"
     for rounds in (row.rounds_ms, row.tail_rounds_ms):
         for number, samples_ms in enumerate(rounds):
@@ -73,15 +72,15 @@ def of_speed(a: Measurement, b: Measurement) -> Ratio | None:
     if a.median_ms is None or b.median_ms is None:
         return None
     value = math.log(a.median_ms) - math.log(b.median_ms)
-    if min(len(a.rounds_ms), len(b.rounds_ms)) >= LEAST_ROUNDS:
+    if min(len(a.rounds_ms), len(b.rounds_ms)) >= stats.FEWEST_ROUNDS:
         logs = [np.log([median(each) for each in row.rounds_ms]) for row in (a, b)]
         draw_a = partial(_drawn, logs[0], a, processes=1)
         draw_b = partial(_drawn, logs[1], b, processes=1)
         return _ratio(value, _apart(draw_a, draw_b, _key(a), _key(b)))
     if not (a.low_ms and a.high_ms and b.low_ms and b.high_ms):
-        return _without_interval(value)
+        return stats.ratio_of(value)
     low = math.log(a.low_ms) - math.log(b.high_ms)
-    return _with_verdict(value, low, math.log(a.high_ms) - math.log(b.low_ms))
+    return stats.ratio_of(value, low, math.log(a.high_ms) - math.log(b.low_ms))
 
 
 def of_gain(
@@ -97,17 +96,17 @@ def of_gain(
         return None
     value = math.log(after.vs_eager) - math.log(before.vs_eager)
     old, new = _log_gains(*a), _log_gains(*b)
-    if min(len(old), len(new)) >= LEAST_ROUNDS:
+    if min(len(old), len(new)) >= stats.FEWEST_ROUNDS:
         draw_a = partial(_drawn, old, before, processes=2)
         draw_b = partial(_drawn, new, after, processes=2)
         return _ratio(value, -_apart(draw_a, draw_b, _key(*a[::-1]), _key(*b[::-1])))
     if not (before.vs_eager_low and before.vs_eager_high):
-        return _without_interval(value)
+        return stats.ratio_of(value)
     if not (after.vs_eager_low and after.vs_eager_high):
-        return _without_interval(value)
+        return stats.ratio_of(value)
     low = math.log(after.vs_eager_low) - math.log(before.vs_eager_high)
     high = math.log(after.vs_eager_high) - math.log(before.vs_eager_low)
-    return _with_verdict(value, low, high)
+    return stats.ratio_of(value, low, high)
 
 
 def of_tail(a: Measurement, b: Measurement) -> Ratio | None:
@@ -115,9 +114,9 @@ def of_tail(a: Measurement, b: Measurement) -> Ratio | None:
     if a.p95_ms is None or b.p95_ms is None:
         return None
     value = math.log(a.p95_ms) - math.log(b.p95_ms)
-    if min(len(_tail_rounds(a)), len(_tail_rounds(b))) < LEAST_ROUNDS:
-        return _without_interval(value)
-    draw_a, draw_b = partial(_drawn_tails, a), partial(_drawn_tails, b)
+    if min(len(_tail_rounds(a)), len(_tail_rounds(b))) < stats.FEWEST_ROUNDS:
+        return stats.ratio_of(value)
+    draw_a, draw_b = _tail_draws(a), _tail_draws(b)
     return _ratio(value, _apart(draw_a, draw_b, _key(a), _key(b)))
 
 
@@ -127,6 +126,11 @@ def tails_differ(a: Measurement, b: Measurement) -> str:
         return ""
     name = "B" if a.tail_rounds_ms else "A"
     return f"the tail of {name} leaves out interrupted samples: measure it again"
+
+
+def _tail_draws(row: Measurement) -> Callable[..., _Numbers]:
+    rounds = _tail_rounds(row)
+    return partial(stats.tail_draws, rounds, row.repeats, _variation(row))
 
 
 def _tail_rounds(row: Measurement) -> Sequence[Sequence[float]]:
@@ -142,47 +146,18 @@ def _log_gains(eager: Measurement, row: Measurement) -> _Numbers:
 def _drawn(logs: _Numbers, row: Measurement, *, processes: int, seed: int) -> _Numbers:
     """Draws the mean over repeats, with other rounds and other processes."""
     parts = stats.parts_of(logs, row.repeats)
-    return stats.draws(parts, math.sqrt(processes) * _process_luck(row), seed=seed)
+    return stats.draws(parts, math.sqrt(processes) * _variation(row), seed=seed)
 
 
-def _process_luck(row: Measurement) -> float:
+def _variation(row: Measurement) -> float:
     """How much processes differ; that of a CPU if one process could not show it."""
     unknown = row.luck is None or (row.luck == 0 and (row.processes or 1) < 2)
-    return stats.LUCK if unknown or row.luck is None else row.luck
-
-
-def _drawn_tails(row: Measurement, seed: int) -> _Numbers:
-    """Bootstraps the tail over rounds.
-
-    A round that is drawn twice gets twice the weight, so one sort is enough.
-    """
-    random = np.random.default_rng(seed)
-    rounds = _tail_rounds(row)
-    count = len(rounds)
-    times = np.concatenate([np.array(each) for each in rounds])
-    owner = np.repeat(np.arange(count), [len(each) for each in rounds])
-    order = times.argsort()
-    drawn = random.multinomial(count, np.full(count, 1 / count), size=_TAIL_RESAMPLES)
-    reached = drawn[:, owner[order]].cumsum(axis=1)
-    at = (reached < TAIL / 100 * reached[:, -1:]).sum(axis=1)
-    luck = _tail_luck(row) / math.sqrt(len(row.repeats) or 1)
-    tails: _Numbers = np.log(times[order][at])
-    return tails + luck * random.standard_normal(_TAIL_RESAMPLES)
-
-
-def _tail_luck(row: Measurement) -> float:
-    """How much the tails of processes differ: what is assumed, or more if they do."""
-    rounds, ends = _tail_rounds(row), np.cumsum(row.repeats)
-    if len(row.repeats) < 2 or ends[-1] != len(rounds) or 0 in row.repeats:
-        return _process_luck(row)
-    starts = (0, *ends[:-1])
-    tails = [stats.p95(rounds[i:j]) for i, j in zip(starts, ends, strict=True)]
-    return max(_process_luck(row), float(np.std(np.log(tails), ddof=1)))
+    return stats.SAME_LAYOUT_VARIATION if unknown or row.luck is None else row.luck
 
 
 def _key(*rows: Measurement) -> tuple[Any, ...]:
     """Returns a key that orders two sides by their content."""
-    return tuple((r.median_ms, r.rounds_ms, r.repeats, _process_luck(r)) for r in rows)
+    return tuple((r.median_ms, r.rounds_ms, r.repeats, _variation(r)) for r in rows)
 
 
 def _apart(
@@ -203,14 +178,4 @@ def _apart(
 
 def _ratio(value: float, drawn: _Numbers) -> Ratio:
     low, high = stats.interval(drawn)
-    return _with_verdict(value, min(low, value), max(high, value))
-
-
-def _without_interval(value: float) -> Ratio:
-    return Ratio(stats.exp(value), None, None, "not significant")
-
-
-def _with_verdict(value: float, low: float, high: float) -> Ratio:
-    """Builds the ratio from logarithms."""
-    verdict = stats.verdict_of(low, high)
-    return Ratio(stats.exp(value), stats.exp(low), stats.exp(high), verdict)
+    return stats.ratio_of(value, min(low, value), max(high, value))

@@ -49,10 +49,7 @@ def diagnose(
         events = _explain(runner, reads, function)
     else:
         events = [_other_form(each, function) for each in forms]
-    causes = [
-        *outside_state.ignored_hooks(runner, reads),
-        *outside_state.frozen_variables(runner, reads),
-    ]
+    causes = outside_state.ignored_hooks(runner, reads)
     explained = {(event.data.get("what"), event.data.get("name")) for event in events}
     return events + [
         _stale(cause, function, None)
@@ -153,7 +150,6 @@ def _stale(cause: StaleCause, function: Frame, layer: Layer | None) -> Event:
         "name": cause.name,
         "old": cause.old,
         "new": cause.new,
-        "replayed": cause.replayed,
         "layer": layer.name if layer else None,
         "numerics": layer.wrong.numerics.to_json() if layer else None,
     }

@@ -1,15 +1,11 @@
 """Finds state outside of the arguments that compiled code does not follow.
 
 Takes a runner, returns causes of stale outputs. Compiled code is stale if compiling it
-again before every call gives eager's outputs and reusing it does not, or if eager's
-output changes with an environment variable and the compiled output does not.
+again before every call gives eager's outputs and reusing it does not.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import os
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,19 +17,13 @@ from torchproof import torch_private
 from torchproof.measure.diagnosis.outside_reads import (
     LateHook,
     OutsideReads,
-    VariableRead,
     watched_hooks,
 )
 from torchproof.measure.diagnosis.reruns import TargetRunner, changed_compile, same
 from torchproof.observe import reads_of
 from torchproof.records import Frame, whose
-from torchproof.targets import Answers, Loaded, frame_of, stack
+from torchproof.targets import frame_of, stack
 from torchproof.torch_private import compile_costs, switches
-
-# Values to try for a variable, after those that the code compares it with.
-_VALUES = ("1", "0", "2", "true")
-_MOST_VARIABLES = 4
-_MOST_VALUES = 8
 
 
 @dataclass(frozen=True)
@@ -48,7 +38,6 @@ class StaleCause:
     frames: tuple[Frame, ...] = ()
     old: str | None = None
     new: str | None = None
-    replayed: bool = False  # torchproof made the change, not the program
 
 
 # -- changes by the program ------------------------------------------------------------
@@ -223,94 +212,3 @@ def ignores_numpy_seed(
         return []
     frames = dict.fromkeys((read.name, read.frame) for read in drawn)
     return [StaleCause("numpy_seed", 0, name, (frame,)) for name, frame in frames]
-
-
-# -- changes by torchproof -------------------------------------------------------------
-
-
-def frozen_variables(runner: TargetRunner, reads: OutsideReads) -> list[StaleCause]:
-    """Returns environment variables whose cause compiled code does not follow."""
-    causes = []
-    first = {read.name: read for read in reversed(reads.variables)}
-    for read in list(first.values())[:_MOST_VARIABLES]:
-        with contextlib.suppress(
-            Exception
-        ):  # a target that cannot run twice is no evidence
-            if cause := _ignored_change(runner, read):
-                causes.append(cause)
-    return causes
-
-
-def _ignored_change(runner: TargetRunner, read: VariableRead) -> StaleCause | None:
-    base = _twice(runner, {}, backend=None)
-    for value in _other_values(read):
-        change = {read.name: value}
-        try:
-            expected = _twice(runner, change, backend=None)
-        except Exception:  # the program rejects the value
-            continue
-        if same(expected, base):
-            continue
-        compiled = _twice(runner, change, backend="eager")
-        if same(compiled, expected) or not same(compiled, base):
-            return None
-        return StaleCause(
-            "environment",
-            0,
-            read.name,
-            read.frames,
-            old=read.value,
-            new=value,
-            replayed=True,
-        )
-    return None
-
-
-def _other_values(read: VariableRead) -> list[str | None]:
-    """Returns other values to try, first those that the code compares with."""
-    compared = [
-        value
-        for each in reads_of(read.frames[-1:])
-        if each.what == "environment" and each.name == read.name
-        for value in each.values
-    ]
-    candidates: list[str | None] = [*compared, *_VALUES]
-    if read.value is not None:
-        candidates.insert(0, None)
-    fitting = dict.fromkeys(each for each in candidates if each != read.value)
-    return list(fitting)[:_MOST_VALUES]
-
-
-def _twice(
-    runner: TargetRunner, change: dict[str, str | None], *, backend: str | None
-) -> Answers:
-    """Runs the first call twice, with a change of the environment in between."""
-
-    def prepare(index: int) -> None:
-        for name, value in change.items() if index == 1 else ():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-    if backend is None:
-        both = runner.eager(prepare, load=_first_call_twice)
-    else:
-        both = runner.compiled(backend, prepare, load=_first_call_twice)
-    return {label: value for label, value in both.items() if label.startswith("call 1")}
-
-
-def _first_call_twice(load: Callable[[], Loaded]) -> Callable[[], Loaded]:
-    """Wraps a loader: the target gets its first call and a copy of it as calls."""
-
-    def load_both() -> Loaded:
-        again, loaded = load(), load()
-
-        def before(fn: Any, index: int) -> None:
-            if index == 0 and loaded.before_call is not None:
-                loaded.before_call(fn, 0)
-
-        both = [loaded.calls[0], again.calls[0]]
-        return dataclasses.replace(loaded, calls=both, before_call=before)
-
-    return load_both

@@ -24,8 +24,6 @@ _CALL = re.compile(r"call (\d+): ")
 # A backend's name, or a function that makes one from the arguments of torch.compile.
 Backend = str | Callable[[Mapping[str, Any]], Callable[..., Any]]
 Fn = Callable[..., Any]
-# A wrapper of the function that loads the target.
-Load = Callable[[Callable[[], Loaded]], Callable[[], Loaded]]
 
 
 def _nothing(index: int) -> None:
@@ -60,11 +58,10 @@ class TargetRunner:
         prepare: Callable[[int], None] = _nothing,
         *,
         around: Callable[[Fn], Fn] = _itself,
-        load: Load = _itself,
     ) -> Answers:
         """Runs a pass in eager, with torch.compile calls of the target disabled."""
         with _restored_environment(), torch.compiler.set_stance("force_eager"):
-            return self._uncompiled(load(self.fresh)(), prepare, around=around)
+            return self._uncompiled(self.fresh(), prepare, around=around)
 
     def _uncompiled(
         self,
@@ -81,8 +78,6 @@ class TargetRunner:
         self,
         backend: Backend | None = None,
         prepare: Callable[[int], None] = _nothing,
-        *,
-        load: Load = _itself,
     ) -> Answers:
         """Runs a compiled pass, with the program's own backend or another one."""
         torch.compiler.reset()
@@ -91,7 +86,7 @@ class TargetRunner:
             torch.compiler.set_stance("default"),  # the program may set another one
             _compiling_with(backend),
         ):
-            loaded = load(self.fresh)()
+            loaded = self.fresh()
             fn = self.compile(loaded)
             train = calls.trains(loaded, self.job)
             return calls.answers(loaded, fn, train=train, prepare=prepare)

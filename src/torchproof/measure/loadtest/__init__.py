@@ -4,7 +4,7 @@
 them in the process of a strategy (`worker.py`), and `session.py` runs the strategies,
 one after the other. `results.py` turns requests into percentiles and verdicts,
 `tail.py` explains slow ones by what `stalls.py` recorded, and `text_worker.py` serves
-text models.
+text models, one request at a time.
 """
 
 from typing import TYPE_CHECKING

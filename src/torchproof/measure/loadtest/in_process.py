@@ -30,19 +30,23 @@ def serve_here(
 ) -> LoadTest:
     """Answers every call first, unless the cold phase is wanted; fails as they do."""
 
-    def answer(call: int, count: int) -> None:
+    def answer(call: int) -> None:
         calls.invoke(fn, inputs[call], train=False)
         synchronise()
 
     synchronise = _synchronise()
     if not options.cold:
         for call in [*range(len(inputs))] * _WARM_ANSWERS:
-            answer(call, 1)
+            answer(call)
     timetable = draw(options, [1.0] * len(inputs))
     log = RequestLog(folder / "requests", len(timetable), create=True)
     with StallRecorder() as recorder:
         served = serve(
-            answer, timetable, log, workers=options.workers, observer=recorder
+            lambda numbers: answer(timetable.call[numbers[0]]),
+            timetable,
+            log,
+            workers=options.workers,
+            observer=recorder,
         )
     result = result_of(
         name,

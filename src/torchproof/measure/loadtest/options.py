@@ -109,11 +109,6 @@ class LoadOptions:
                 " requests: choose a shorter --duration"
             )
 
-    @property
-    def at_once(self) -> int:
-        """How many requests are served at the same time."""
-        return self.workers if self.text is None else self.text.slots
-
     def _check_text(self) -> None:
         metric = self.objective.metric if self.objective else "latency"
         if self.text is None:
@@ -124,9 +119,9 @@ class LoadOptions:
                 )
             return
         if self.workers != 1:
-            raise UserError("--workers: text is served in --slots, by one thread")
+            raise UserError("--workers: text is generated one request at a time")
         if self.max_batch is not None:
-            raise UserError("--max-batch: text is batched continuously, in --slots")
+            raise UserError("--max-batch: text is generated one request at a time")
 
     def _check_search(self) -> None:
         if self.objective is None:

@@ -12,13 +12,14 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from torchproof.measure.loadtest.request_log import (
     ANSWERED,
     FAILED,
+    REJECTED,
     SERVED,
     RequestLog,
 )
@@ -32,8 +33,8 @@ LEAST_DRAIN_S = 10.0
 _ERROR_TEXTS = 20  # different texts that are counted apart
 OTHER_ERRORS = "other errors"
 
-# Answers `count` requests of a call together.
-Answer = Callable[[int, int], None]
+# Answers the requests with these numbers together.
+Answer = Callable[[Sequence[int]], None]
 
 
 class Clock(Protocol):
@@ -96,15 +97,34 @@ class Queue:
     """Which requests a worker takes next; it uses no clock and no thread.
 
     The timetable is known, so what a batch will contain when its window ends is known
-    as well: the requests of the same call that arrive within the window.
+    as well: the requests of the same call that arrive within the window. A request that
+    arrives while `limit` others wait is rejected.
     """
 
-    def __init__(self, timetable: Timetable, batching: Batching) -> None:
+    def __init__(
+        self, timetable: Timetable, batching: Batching, limit: int | None = None
+    ) -> None:
         self._arrival_s = timetable.arrival_s
         self._call = timetable.call
         self._batching = batching
+        self._limit = limit
         self._taken = bytearray(len(timetable))
         self._next = 0
+        self._arrived = 1  # requests so far; the first one finds an idle worker
+        self._waiting: set[int] = set()
+
+    def reject(self, now: float) -> Iterator[int]:
+        """Drops each request that found the queue full until now; yields them."""
+        while self._limit is not None and self._arrived < len(self._taken):
+            if self._arrival_s[self._arrived] > now:
+                return
+            if not self._taken[self._arrived]:
+                if len(self._waiting) < self._limit:
+                    self._waiting.add(self._arrived)
+                else:
+                    self._taken[self._arrived] = True
+                    yield self._arrived
+            self._arrived += 1
 
     def take(self, now: float) -> tuple[list[int], float] | None:
         """The numbers of the requests, and when they are ready; None at the end."""
@@ -122,6 +142,7 @@ class Queue:
             ready = self._arrival_s[numbers[-1]] if full else deadline
         for number in numbers:
             self._taken[number] = True
+            self._waiting.discard(number)
         return numbers, ready
 
     def _companions(self, deadline: float) -> list[int]:
@@ -201,6 +222,7 @@ def serve(
     *,
     workers: int = 1,
     batching: Batching | None = None,
+    queue_limit: int | None = None,
     observer: Observer | None = None,
     clock: Clock | None = None,
 ) -> Served:
@@ -213,7 +235,7 @@ def serve(
     loop = _Loop(
         answer,
         timekeeper,
-        queue=Queue(timetable, batching or Batching()),
+        queue=Queue(timetable, batching or Batching(), queue_limit),
         observer=observer or NoObserver(),
     )
     threads = [
@@ -259,6 +281,8 @@ class _Loop:
             if timekeeper.is_over(now):
                 return
             with self._lock:
+                for number in self._queue.reject(now):
+                    self._log.state[number] = REJECTED
                 claim = self._queue.take(now)
             if claim is None:
                 return
@@ -271,7 +295,6 @@ class _Loop:
 
     def _answer_together(self, numbers: Sequence[int], worker: int) -> None:
         first, count = numbers[0], len(numbers)
-        call = self._timekeeper.timetable.call[first]
         state = ANSWERED
         begin = self._timekeeper.now()
         for number in numbers:
@@ -281,7 +304,7 @@ class _Loop:
             self._log.state[number] = SERVED
         self._observer.begin_request(first)
         try:
-            self._answer(call, count)
+            self._answer(numbers)
         except (Exception, SystemExit) as error:
             state = FAILED
             self._timekeeper.count_error(error, count)

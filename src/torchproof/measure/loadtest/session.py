@@ -250,7 +250,7 @@ class _Session:
             arrivals=options.arrivals,
             seed=options.seed,
             planned=len(self._timetable) if self._timetable else 0,
-            workers=options.at_once,
+            workers=options.workers,
             duration_s=self._timetable.length_s if self._timetable else None,
             objective=options.objective,
             batch_window_ms=None if window_s is None else window_s * 1e3,
@@ -401,7 +401,7 @@ class _StrategyRun:
 
         assert options.rate is not None and options.objective is not None
         search = rate_search.RateSearch(
-            options.objective, measure, workers=options.at_once
+            options.objective, measure, workers=options.workers
         )
         try:
             search.run(options.rate)
@@ -448,9 +448,7 @@ class _StrategyRun:
         )
         if self._known.stalls is None:
             return result
-        text = self._plan.options.text
-        slots = 0 if text is None else text.slots
-        return explained(result, self._known.stalls, self._known.missing, slots)
+        return explained(result, self._known.stalls, self._known.missing)
 
     def _measured(
         self, log: RequestLog, timetable: Timetable, *, cold: bool
@@ -462,7 +460,7 @@ class _StrategyRun:
             timetable,
             objective=options.objective,
             cold=cold,
-            workers=options.at_once,
+            workers=options.workers,
             window_s=options.batch_window_s or 0.0,
             lateness_ms=log.lateness_ms(),
         )

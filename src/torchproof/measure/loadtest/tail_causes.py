@@ -22,8 +22,6 @@ PLAIN_LOAD = "LT108"
 KERNEL = "LT109"
 BACKGROUND = "LT110"
 CPU_WAIT = "LT111"
-PREFILL = "LT112"
-SLOT_WAIT = "LT113"
 
 _WARM_UP = "answer each call of the target once before serving"
 _PACK = "serve from a pack (torchproof pack TARGET --for deploy)"
@@ -62,7 +60,7 @@ def key_of(stall: Stall) -> CauseKey:
         case "cpu":
             return CauseKey(CPU_WAIT, ())
         case "prefill":
-            return CauseKey(PREFILL, ())
+            raise ValueError("only older runs have it, which are not explained again")
 
 
 def text_of(key: CauseKey, stalls: Sequence[Stall]) -> str:
@@ -79,9 +77,6 @@ def text_of(key: CauseKey, stalls: Sequence[Stall]) -> str:
             text = f"first compilation of {next(iter(names))}{more}"
         case "LT104":
             text = _recordings(stalls)
-        case "LT112":
-            longest = max(each.data["tokens"] for each in stalls)
-            text = f"waited for prefills of other requests, of up to {longest} tokens"
         case "LT110":
             text = "requests were served beside a compilation in the background"
     placed = [each for each in stalls if key.code in _PLACED and each.file]
@@ -176,12 +171,6 @@ def _gil_remedy(stalls: Sequence[Stall]) -> str:
     )
 
 
-def _fallback_remedy(stalls: Sequence[Stall]) -> str:
-    if re.search(r"deadline", stalls[0].text):
-        return f"{_PACK}, raise deadline_s, or answer eagerly meanwhile with wait=False"
-    return f"fix the reason, which torchproof.status(model) shows in full, or {_PACK}"
-
-
 _REMEDIES: dict[str, Callable[[Sequence[Stall]], str]] = {
     RECOMPILE: _recompile_remedy,
     FIRST_COMPILE: lambda _: (
@@ -194,7 +183,10 @@ _REMEDIES: dict[str, Callable[[Sequence[Stall]], str]] = {
     ),
     RECORDING: _recording_remedy,
     HELD_GIL: _gil_remedy,
-    FALLBACK: _fallback_remedy,
+    FALLBACK: lambda _: (
+        "fix the reason, which torchproof.status(model) shows in full; of a deadline,"
+        f" raise deadline_s, answer eagerly meanwhile with wait=False, or {_PACK}"
+    ),
     ALLOCATOR: lambda _: (
         "leave more memory free, or set"
         " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; answer the largest call"
@@ -204,14 +196,6 @@ _REMEDIES: dict[str, Callable[[Sequence[Stall]], str]] = {
     CPU_WAIT: lambda _: (
         "leave CPUs to the serving process: fewer workers, fewer threads"
         " (OMP_NUM_THREADS), and no other programs beside it"
-    ),
-    PREFILL: lambda _: (
-        "put long prompts into the cache in chunks between steps, use fewer slots, or"
-        " limit the length of prompts"
-    ),
-    SLOT_WAIT: lambda _: (
-        "use more slots if the memory allows (--slots), shorter outputs, or more"
-        " processes; --queue-limit rejects what would wait too long"
     ),
     BACKGROUND: lambda _: f"{_PACK}, so that nothing is compiled while requests arrive",
 }

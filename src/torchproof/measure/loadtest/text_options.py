@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from torchproof.records import Record, TextLoad, UserError
 
-MOST_SLOTS = 1024
 LONGEST = 1_000_000
 _RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?")
 
@@ -25,7 +24,6 @@ class TextOptions(Record):
     prompt_tokens: tuple[int, ...] = (16, 128)  # from, to
     output_tokens: tuple[int, ...] = (16, 64)
     temperature: float = 0.0
-    slots: int = 8
     queue_limit: int | None = None
     price: float | None = None
 
@@ -44,8 +42,6 @@ class TextOptions(Record):
         _check_range(self.output_tokens, "--output-tokens")
         if not 0 <= self.temperature < math.inf:
             raise UserError(f"--temperature {self.temperature:g}: expected 0 or more")
-        if not 0 < self.slots <= MOST_SLOTS:
-            raise UserError(f"--slots {self.slots}: expected 1 to {MOST_SLOTS}")
         if self.queue_limit is not None and self.queue_limit < 0:
             raise UserError(f"--queue-limit {self.queue_limit}: expected 0 or more")
         if self.price is not None and not 0 < self.price < math.inf:

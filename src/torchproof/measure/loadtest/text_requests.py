@@ -89,10 +89,7 @@ class TextRequest:
     seed: int
 
     def chances(self) -> Any:
-        """A number from 0 to 1 for each token, which decides how it is sampled.
-
-        They depend on the request alone, not on what is served beside it.
-        """
+        """A number from 0 to 1 for each token, which decides how it is sampled."""
         generator = np.random.default_rng([self.seed, _CHANCE, self.number])
         return generator.random(self.output_tokens)
 

@@ -21,7 +21,7 @@ def with_generation(result: LoadResult, options: TextOptions) -> LoadResult:
     if not requests.first_token_s:  # not one token was made
         return result
     first = first_warm(result.cold, requests)
-    starts = starts_from(first, cycle_starts(requests, options.slots))
+    starts = starts_from(first, cycle_starts(requests))
     tokens_per_s = _tokens_per_s(requests, first)
     generation = Generation(
         first_token=percentiles(metric_ms(requests, "first_token")[first:], starts),

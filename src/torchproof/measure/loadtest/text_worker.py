@@ -6,21 +6,18 @@ which prompts are padded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torchproof.measure import profiling
-from torchproof.measure.loadtest.generation import TextSource, serve_generation
 from torchproof.measure.loadtest.load_job import LoadJob, Prepared, ServedTimetable
 from torchproof.measure.loadtest.request_log import RequestLog
+from torchproof.measure.loadtest.serving import serve
 from torchproof.measure.loadtest.stalls import StallRecorder
+from torchproof.measure.loadtest.text_model import TextGenerator
 from torchproof.measure.loadtest.text_options import TextOptions
-from torchproof.measure.loadtest.text_requests import (
-    TextRequest,
-    shape_of,
-    text_request,
-)
-from torchproof.measure.loadtest.text_slots import TextSlots
+from torchproof.measure.loadtest.text_requests import shape_of, text_request
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.targets import calls, end_tokens, text_model
 from torchproof.torch_private import describe
@@ -39,45 +36,51 @@ class TextWorker:
         self._device = str(environment["device"])
         profiling.initialise_device(self._device)
         shape = shape_of(self._options, model.context)
-        self._slots = TextSlots(
-            model,
-            shape,
-            slots=self._options.slots,
-            temperature=self._options.temperature,
+        self._generator = TextGenerator(
+            model, shape, temperature=self._options.temperature
         )
-        self._slots.compile(self._job.served)
+        self._generator.compile(self._job.served)
         return Prepared(
             calls=tuple(f"prompt padded to {size}" for size in shape.prompt_sizes),
             own_calls=len(shape.prompt_sizes),
             weights=(),  # the lengths of prompts decide
             start_s=profiling.process_age_s(),
             environment=environment,
-            source=self._slots.compiled.source,
+            source=self._generator.compiled.source,
         )
 
     def answer_all(self) -> None:
         """Runs prefill with every size of a prompt, and decode, a few times."""
-        self._slots.warm_up()
+        self._generator.warm_up()
 
     def serve(self, timetable: dict[str, Any], log: str) -> ServedTimetable:
         """Serves a timetable; the requests are in the file of the log."""
         table = Timetable.from_json(timetable)
-        vocabulary, seed = self._slots.model.vocabulary, self._job.seed
+        requests = RequestLog(Path(log), len(table))
+        model, seed = self._generator.model, self._job.seed
+        ends = end_tokens(model)
 
-        def request(number: int) -> TextRequest:
-            return text_request(number, table, vocabulary=vocabulary, seed=seed)
+        def answer(numbers: Sequence[int]) -> None:
+            [number] = numbers
+            requests.tokens[number] = 0
 
-        source = TextSource(
-            request,
-            queue_limit=self._options.queue_limit,
-            end_tokens=end_tokens(self._slots.model),
-        )
+            def first_token() -> None:
+                requests.first_token[number] = requests.elapsed_s
+
+            request = text_request(
+                number, table, vocabulary=model.vocabulary, seed=seed
+            )
+            tokens = self._generator.generate(
+                request, end_tokens=ends, first_token=first_token
+            )
+            requests.tokens[number] = len(tokens)
+
         with StallRecorder() as recorder:
-            served = serve_generation(
-                self._slots,
-                source,
+            served = serve(
+                answer,
                 table,
-                RequestLog(Path(log), len(table)),
+                requests,
+                queue_limit=self._options.queue_limit,
                 observer=recorder,
             )
         return ServedTimetable(

@@ -93,8 +93,9 @@ class LoadWorker:
     # -- the target ----------------------------------------------------------------
 
     def _serve(self, table: Timetable, log: RequestLog, observer: Observer) -> Served:
+        answer = self._answer()
         return serve(
-            self._answer(),
+            lambda numbers: answer(table.call[numbers[0]], len(numbers)),
             table,
             log,
             workers=self._job.workers,

@@ -1,14 +1,13 @@
-"""The slots of a text model on its device: prompts go in, tokens come out.
+"""A text model on its device: a prompt goes in, tokens come out, one request at a time.
 
-`TextSlots` calls `prefill` and `decode` of a text model, as a strategy compiled them,
-and samples tokens from their logits.
+`TextGenerator` calls `prefill` and `decode` of a text model, as a strategy compiled
+them, and samples tokens from their logits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,33 +35,21 @@ class Compiled:
     source: str = ""  # the lines that compiled them
 
 
-class TextSlots:
-    """A text model with a cache of `slots` rows.
+class TextGenerator:
+    """A text model with a cache for one request.
 
-    Tokens and positions stay on the device. Only the sampled tokens come back, once a
-    step, because that is when a server can send them.
+    Tokens and positions stay on the device. Only the sampled token comes back after
+    each step, because that is when a server can send it.
     """
 
     def __init__(
-        self,
-        model: TextModel,
-        shape: TextShape,
-        *,
-        slots: int,
-        temperature: float = 0.0,
+        self, model: TextModel, shape: TextShape, *, temperature: float = 0.0
     ) -> None:
-        self.model, self.shape, self.count = model, shape, slots
+        self.model, self.shape = model, shape
         self._temperature = temperature
         self._device = device_of(model)
-        model.allocate(slots, shape.length)
-        self._tokens = self._zeros(slots, 1)
-        self._positions = self._zeros(slots)
-        self._occupied = self._zeros(slots)  # 1 or 0
-        self._chances: dict[int, Any] = {}
+        model.allocate(1, shape.length)
         self.compiled = Compiled(model.prefill, model.decode)
-
-    def _zeros(self, *shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=torch.int64, device=self._device)
 
     def compile(self, served: ServedStrategy) -> None:
         """Compiles prefill and decode separately; nothing runs compiled yet."""
@@ -79,6 +66,45 @@ class TextSlots:
                 for call in self._decode_calls():
                     self.compiled.decode(*call).argmax(-1).tolist()
 
+    @torch.no_grad()
+    def generate(
+        self,
+        request: TextRequest,
+        *,
+        end_tokens: frozenset[int] = frozenset(),
+        first_token: Callable[[], None] = lambda: None,
+    ) -> list[int]:
+        """The tokens of an answer; `first_token` is called when there is one."""
+        chances = request.chances() if self._temperature else None
+        count = len(request.prompt)
+        size = self.shape.prompt_sizes[self.shape.size_of(count)]
+        padded = torch.zeros((1, size), dtype=torch.int64)
+        padded[0, :count] = torch.from_numpy(request.prompt)
+        position = self._zeros(1) + count
+        logits = self.compiled.prefill(
+            padded.to(self._device), position, self._zeros(1)
+        )
+        tokens: list[int] = []
+        while True:
+            chance = 0.0 if chances is None else float(chances[len(tokens)])
+            token = self._sample(logits, chance)
+            tokens.append(int(token.item()))
+            if len(tokens) == 1:
+                first_token()
+            if len(tokens) >= request.output_tokens or tokens[-1] in end_tokens:
+                return tokens
+            logits = self.compiled.decode(token[:, None], position)
+            position = position + 1
+
+    def _sample(self, logits: Tensor, chance: float) -> Tensor:
+        if not self._temperature:
+            return logits.argmax(-1)
+        at = torch.tensor([chance], dtype=torch.float32, device=logits.device)
+        return sample(logits, at, self._temperature)
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int64, device=self._device)
+
     def _prefill_calls(self) -> list[Call]:
         return [
             (self._zeros(1, size), self._zeros(1) + size, self._zeros(1))
@@ -86,54 +112,7 @@ class TextSlots:
         ]
 
     def _decode_calls(self) -> list[Call]:
-        return [(self._zeros(self.count, 1), self._zeros(self.count))]
-
-    @torch.no_grad()
-    def fill(self, slot: int, request: TextRequest) -> int:
-        """Puts a prompt into a slot; returns the first token of the answer."""
-        count = len(request.prompt)
-        size = self.shape.prompt_sizes[self.shape.size_of(count)]
-        padded = torch.zeros((1, size), dtype=torch.int64)
-        padded[0, :count] = torch.from_numpy(request.prompt)
-        length, row = (self._zeros(1) + number for number in (count, slot))
-        logits = self.compiled.prefill(padded.to(self._device), length, row)
-        if self._temperature:
-            self._chances[slot] = request.chances()
-        token = self._sample(logits, {0: self._chance(slot, 0)})
-        self._tokens[slot] = token
-        self._positions[slot] = count
-        self._occupied[slot] = 1
-        return int(token.item())
-
-    @torch.no_grad()
-    def step(self, numbers: Mapping[int, int]) -> list[int]:
-        """Adds a token to every slot; returns the next token of each.
-
-        `numbers` has, by slot, how many tokens its answer has so far. Other slots are
-        free: they compute with every step, and their tokens mean nothing.
-        """
-        logits = self.compiled.decode(self._tokens, self._positions)
-        chances = {slot: self._chance(slot, number) for slot, number in numbers.items()}
-        token = self._sample(logits, chances)
-        self._tokens = token[:, None]
-        self._positions += self._occupied
-        tokens: list[int] = token.tolist()
-        return tokens
-
-    def free(self, slot: int) -> None:
-        """Ends the answer in a slot. It computes on at position 0, within the cache."""
-        self._chances.pop(slot, None)
-        self._positions[slot] = self._occupied[slot] = 0
-
-    def _chance(self, slot: int, number: int) -> float:
-        return float(self._chances[slot][number]) if self._temperature else 0.0
-
-    def _sample(self, logits: Tensor, chances: Mapping[int, float]) -> Tensor:
-        if not self._temperature:
-            return logits.argmax(-1)
-        rows = [chances.get(row, 0.0) for row in range(len(logits))]
-        chance = torch.tensor(rows, dtype=torch.float32, device=logits.device)
-        return sample(logits, chance, self._temperature)
+        return [(self._zeros(1, 1), self._zeros(1))]
 
 
 def sample(logits: Tensor, chance: Tensor, temperature: float) -> Tensor:
