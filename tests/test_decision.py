@@ -60,14 +60,14 @@ def test_eager_stays_where_the_slowest_calls_are_slower() -> None:
 
 
 def test_an_interval_that_leaves_both_open_is_not_enough() -> None:
-    wide = row("full", 0.95, noise=0.1, notes=("two speeds: close other programs.",))
+    wide = row("full", 0.95, noise=0.1, advice=("close other programs",))
     bare = row("full", 0.5, vs_eager_low=None, vs_eager_high=None)
     alone = decision(bench([row("full", 0.5)]))
     for found in (decided(wide), decided(bare), decided(), alone):
         assert (found.word, found.strategy) == ("not enough evidence", None)
     told = decided(wide).text
     assert numbers(told) == [1.05, 0.95, 1.16]
-    assert missing(told, "full", wide.notes[0].rstrip(".")) == []
+    assert missing(told, "full", *wide.advice) == []
     assert "full" in decided(bare).text
     assert "eager" in decided().text and "eager" in alone.text
     assert decided().text != alone.text

@@ -29,7 +29,7 @@ RUN = Job(Target("file.py:make", "factory", "file.py"), device="cpu")
 
 
 def subject(make: Callable[[], Made]) -> Subject:
-    """A target on the CPU, its passes timed as an arm does."""
+    """A target on the CPU, its passes timed as a worker does."""
 
     def anew() -> Loaded:
         fn, given = make()
@@ -100,13 +100,6 @@ def test_time_outside_of_operators_is_put_down_to_nothing() -> None:
     assert found["bound"] is None and "operators" in found["bound_why"]
 
 
-@pytest.mark.slow
-def test_nothing_is_said_of_a_target_without_operations() -> None:
-    found = probed(lambda: (lambda x: x, [(torch.rand(2),)]))
-    assert found["ops_per_call"] == 0
-    assert found["mean_op_us"] is found["matmul_share"] is found["bound"] is None
-
-
 GPU = {"busy_share": 0.95, "matmul_share": 0.7, "kernels_per_call": 40.0}
 
 
@@ -172,18 +165,13 @@ def test_what_compiles_itself_still_does_afterwards() -> None:
     ("name", "is_product"),
     [
         ("aten::mm", True),
-        ("aten::addmm", True),
         ("aten::_scaled_mm", True),
         ("aten::convolution_backward", True),
-        ("aten::cudnn_convolution", True),
         ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", True),
-        ("aten::linear", True),
         ("flash_attn::varlen_attention", True),
         ("aten::upsample_bilinear2d", False),
-        ("aten::_softmax", False),
         ("aten::resolve_conj", False),
         ("aten::_convert_indices_from_coo_to_csr", False),
-        ("aten::native_group_norm", False),
         ("aten::linspace", False),
     ],
 )
@@ -296,12 +284,6 @@ def test_blocks_parts_and_sizes() -> None:
     assert found["fingerprint"]["class"] == "Net" and found["unknown"] == {}
 
 
-def test_a_target_of_one_shape_without_blocks_or_parts() -> None:
-    found = made_of(lambda: (nn.Linear(4, 4), [(torch.rand(2, 4),)] * 2))
-    assert (found["blocks"], found["core"], found["varying"]) == ({}, [], [])
-    assert found["distinct_modules"] == found["shapes"] == 1
-
-
 def test_a_function_has_no_modules_to_count() -> None:
     found = made_of(lambda: (few_large, [(torch.rand(2),)]))
     assert not {"parameters", "distinct_modules"} & set(found)
@@ -325,19 +307,6 @@ def test_arguments_that_vary_have_names() -> None:
 # -- around it -------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_the_target_is_left_as_passes_leave_it() -> None:
-    one = subject(net)
-    model = one.loaded.fn
-    before = set(vars(model)), model.seen.clone()
-    probe(one)
-    passes = model.seen - before[1]
-    assert set(vars(model)) == before[0] and passes > 0 and passes % 2 == 0
-    for module in model.modules():
-        assert not module._forward_pre_hooks and not module._forward_hooks
-    assert torch.is_grad_enabled()
-
-
 def test_what_fails_is_told_and_the_rest_is_known() -> None:
     made: list[int] = []
 
@@ -355,15 +324,15 @@ def test_what_fails_is_told_and_the_rest_is_known() -> None:
 
 
 @pytest.mark.slow
-def test_an_arm_is_probed_with_its_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_probes_the_backward_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def fresh(job: Job) -> Loaded:
         return Loaded(*net(), None, Frame("file.py", 1, "make"))
 
     monkeypatch.setattr(calls, "fresh", fresh)
     counts = []
     for train in (False, True):
-        arm = StrategyWorker(StrategyJob(EAGER, replace(RUN, train=train)))
-        arm._load({})
-        arm.fn = arm.loaded.fn
-        counts.append(arm.probe().probe["ops_per_call"])
+        worker = StrategyWorker(StrategyJob(EAGER, replace(RUN, train=train)))
+        worker._load({})
+        worker.fn = worker.loaded.fn
+        counts.append(worker.probe().probe["ops_per_call"])
     assert 0 < counts[0] * 2 < counts[1]

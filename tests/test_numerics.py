@@ -179,7 +179,7 @@ def test_a_gradient_that_cancels_is_nothing_but_rounding(size: int) -> None:
     assert told.verdict == "rounding"
 
 
-def test_luck_of_eager_is_no_measure() -> None:
+def test_an_eager_that_happens_to_be_exact_is_no_measure() -> None:
     """A scalar on which eager happens to be exact, as other roundings show."""
     exact = torch.tensor(0.693147, dtype=F64)
     given, eager = (exact + 3e-5).to(F32), exact.to(F32)
@@ -197,10 +197,14 @@ def test_nudged_runs_are_asked_for_only_in_doubt() -> None:
         return []
 
     exact = randn(1000)
-    arm = {"output": rounded(exact, 1)}
-    compare(arm, {"output": rounded(exact, 2)}, {"output": exact}, perturbed=perturbed)
+    given = {"output": rounded(exact, 1)}
+    compare(
+        given, {"output": rounded(exact, 2)}, {"output": exact}, perturbed=perturbed
+    )
     assert not asked
-    compare({"output": arm["output"] + 1}, arm, {"output": exact}, perturbed=perturbed)
+    compare(
+        {"output": given["output"] + 1}, given, {"output": exact}, perturbed=perturbed
+    )
     assert asked == [True]
 
 

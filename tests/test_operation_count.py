@@ -45,12 +45,6 @@ def test_a_linear_layer_is_counted_exactly() -> None:
     assert counted.devices == ("cpu",) and counted.not_counted == ()
 
 
-def test_operations_are_per_call() -> None:
-    layer, x = nn.Linear(WIDE, NARROW), torch.randn(ROWS, WIDE)
-    counted = count(lambda: (layer(x), layer(x[:16])), 2)
-    assert counted.by_type == {"float32": SECOND * 3 / 4}
-
-
 def test_a_training_step_has_no_gradient_of_its_input() -> None:
     model, x = net(), torch.randn(ROWS, WIDE)
     counted = of(lambda: model(x).mean().backward())
@@ -102,13 +96,6 @@ def test_products_of_groups_count_as_the_products_they_are() -> None:
     assert step.by_type == {"bfloat16": 3 * 2 * rows * wide * out}
 
 
-def test_autocast_decides_the_type() -> None:
-    model, x = net(), torch.randn(ROWS, WIDE)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        counted = of(lambda: model(x))
-    assert counted.by_type == {"bfloat16": FIRST + SECOND}
-
-
 def test_nothing_is_counted_in_a_step_without_products() -> None:
     x = torch.randn(8)
     integers = torch.ones(4, 4, dtype=torch.int64)
@@ -129,14 +116,10 @@ def test_what_has_no_formula_is_named() -> None:
     ("name", "costly"),
     [
         ("aten::mkldnn_rnn_layer", True),
-        ("aten::_cudnn_rnn", True),
         ("aten::_int_mm", True),
-        ("aten::_addmm_activation", True),
         ("aten::_transformer_encoder_layer_fwd", True),
         ("flash_attn::_flash_attn_forward", True),
-        ("aten::hamming_window", False),
         ("aten::upsample_bilinear2d", False),
-        ("aten::linalg_vector_norm", False),
         ("aten::_convert_indices_from_coo_to_csr", False),
         ("prims::convert_element_type", False),
         ("_c10d_functional::all_reduce", False),
@@ -153,14 +136,10 @@ def test_which_operations_are_costly(name: str, costly: bool) -> None:
     ("name", "bfloat16"),
     [
         ("NVIDIA H200", 989.4),
-        ("NVIDIA H100 80GB HBM3", 989.4),
         ("NVIDIA H100 PCIe", 756.0),
         ("NVIDIA A100-SXM4-80GB", 312.0),
-        ("NVIDIA L40S", 362.05),
-        ("NVIDIA L4", 121.0),
         ("NVIDIA B200", 2250.0),
         ("Tesla T4", None),
-        ("Tesla V100-SXM2-16GB", None),
         ("NVIDIA GeForce RTX 4090", 165.2),
     ],
 )
@@ -175,9 +154,7 @@ def test_known_devices(name: str, bfloat16: float | None) -> None:
         None,
         "",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "NVIDIA GeForce RTX 3090 Ti",
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
-        "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
         "AMD Instinct MI300X",
     ],
 )
@@ -263,15 +240,6 @@ def test_a_stated_peak_gives_a_share_on_any_device(
     assert found.flops and found.flops["per_step"] == 2 * SECOND
     assert found.median_ms is not None and found.mfu is not None
     assert found.mfu == pytest.approx(2 * SECOND / 1e12 / (found.median_ms / 1e3))
-
-
-def test_a_step_with_nothing_to_count_has_no_share(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, "1")
-    found = eager_row(tmp_path, "plain")
-    assert found.mfu is None and found.flops
-    assert found.flops["per_step"] is None and found.flops["why"]
 
 
 FLOPS = {

@@ -177,7 +177,7 @@ def test_known_times_are_found_and_an_interruption_keeps_them(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_equal_arms_have_equal_times(equal: Done) -> None:
+def test_equal_strategies_have_equal_times(equal: Done) -> None:
     assert equal.returncode == 0, equal.stderr
     run, eager, compiled = rows(equal)
     assert compiled["median_ms"] == pytest.approx(eager["median_ms"], rel=0.05)
@@ -239,7 +239,6 @@ def test_a_script_that_sets_the_stance_itself_is_refused(
 
 FLAGS: dict[str, tuple[Options, BenchOptions, dict[str, Any]]] = {
     "--strategies": (Options(), BenchOptions(strategies=("full",)), {}),
-    "--dtype": (Options(), BenchOptions(dtypes=("bfloat16",)), {}),
     "--batch": (Options(), BenchOptions(batch=(4,)), {}),
     "--train": (Options(train=True), BenchOptions(), {}),
     "--compile": (Options(compile={"dynamic": True}), BenchOptions(), {}),

@@ -31,9 +31,9 @@ def judged(*entries: dict[str, Any], ending: str = "finished") -> list[Measureme
 def turns(count: int, eager_ms: float = 2.0) -> list[dict[str, Any]]:
     more = {"kind": "round", "steps": 3, "interrupted": 0}
     return [
-        {**more, "strategy": arm, "times_ms": times, "tail_ms": times}
+        {**more, "strategy": strategy, "times_ms": times, "tail_ms": times}
         for number in range(count)
-        for arm, ms in (("eager", eager_ms), ("as-written", 1.0))
+        for strategy, ms in (("eager", eager_ms), ("as-written", 1.0))
         for times in [[ms * (1 + number % 3 / 100)] * 3]
     ]
 
@@ -71,7 +71,7 @@ def test_too_few_rounds_give_no_verdict() -> None:
     assert any(numbers(note) == [40, 90] for note in compiled.notes)
 
 
-def test_a_script_that_compiles_nothing_is_told() -> None:
+def test_a_script_that_compiles_nothing_is_detected() -> None:
     nothing = dict.fromkeys(COMPILED) | {"kind": "compiled"}
     for entries in ([nothing, STEPS], [COMPILED | {"counts": {"graphs": 0}}]):
         eager, compiled = judged(*entries, *turns(8))
@@ -127,8 +127,8 @@ def test_device_events_are_read_after_the_last_one_is_reached(
 # -- what a step is --------------------------------------------------------------------
 
 
-class Told:
-    """Steps, and what they told."""
+class Detected:
+    """The steps that a detector saw begin, and how often their kind changed."""
 
     def __init__(self) -> None:
         self.begun = self.changed = 0
@@ -148,46 +148,46 @@ class Told:
 
 
 def test_the_first_of_several_compiled_blocks_marks_the_step() -> None:
-    told = Told()
+    detected = Detected()
     for _ in range(4):
         for number in (3, 1, 2, 1):
-            told.call(number)
-    assert (told.begun, told.changed) == (4, 0)
+            detected.call(number)
+    assert (detected.begun, detected.changed) == (4, 0)
 
 
 def test_a_call_within_a_call_begins_no_step() -> None:
-    told = Told()
+    detected = Detected()
     for _ in range(3):
-        leave = told.steps._enter(0)
-        told.call(0)
+        leave = detected.steps._enter(0)
+        detected.call(0)
         leave()
-    assert told.begun == 3
+    assert detected.begun == 3
 
 
 def test_what_was_compiled_for_one_call_does_not_mark_steps_for_ever() -> None:
-    told = Told()
-    told.call(0)
+    detected = Detected()
+    detected.call(0)
     for _ in range(30):
-        told.call(1)
-    assert told.changed == 1 and told.begun == 22
+        detected.call(1)
+    assert detected.changed == 1 and detected.begun == 22
 
 
 def test_evaluation_before_training_does_not_decide_what_a_step_is() -> None:
-    told, main, other = Told(), SimpleNamespace(), SimpleNamespace()
+    detected, main, other = Detected(), SimpleNamespace(), SimpleNamespace()
     for _ in range(20):
-        told.call()
-    told.steps.fix()
-    assert told.steps.calls == 1
+        detected.call()
+    detected.steps.fix()
+    assert detected.steps.calls == 1
     for _ in range(5):
         for optimizer in (main, other):
-            told.call()
-            told.call()
-            told.optimize(optimizer)
-    told.steps.fix()
-    assert told.changed == 1 and told.steps.calls == 4
-    before = told.begun
-    told.steps.eager = True  # where an optimizer may be seen that is compiled else
+            detected.call()
+            detected.call()
+            detected.optimize(optimizer)
+    detected.steps.fix()
+    assert detected.changed == 1 and detected.steps.calls == 4
+    before = detected.begun
+    detected.steps.eager = True  # where an optimizer may be seen that is compiled else
     for _ in range(4):
-        told.call()
-        told.optimize(other)
-    assert told.begun == before + 1
+        detected.call()
+        detected.optimize(other)
+    assert detected.begun == before + 1

@@ -1,4 +1,4 @@
-"""What an arm's process tells besides its times."""
+"""What the process of a strategy replies besides its times."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_another_shape_differs_from_the_default_in_nothing_else(
 
     monkeypatch.setattr(calls, "fresh", fresh)
     target = Target("file.py:make", "factory", "file.py")
-    arm = StrategyWorker(StrategyJob(EAGER, Job(target, shape={"batch": 2})))
-    arm._build({"sequence": 16})
+    worker = StrategyWorker(StrategyJob(EAGER, Job(target, shape={"batch": 2})))
+    worker._build({"sequence": 16})
     assert made == [{"batch": 2}, {"sequence": 16}]
 
 
@@ -46,14 +46,8 @@ def test_what_later_calls_compile_counts_for_the_break_even() -> None:
 @pytest.mark.parametrize(
     ("factory", "where"),
     [
-        pytest.param(
-            "another_at_each_load", "call 0: argument", marks=pytest.mark.slow
-        ),
         ("another_in_each_process", "call 0: argument"),
         pytest.param("kept_by_the_function", "call 0: output", marks=pytest.mark.slow),
-        pytest.param(
-            "another_weight_in_each_process", "parameter weight", marks=pytest.mark.slow
-        ),
     ],
 )
 def test_results_on_other_inputs_are_not_compared(factory: str, where: str) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import bench_runs
 import pytest
 import tune_runs
 from bench_runs import bench, row
@@ -18,8 +16,7 @@ from torchproof.measure.comparison import compare
 from torchproof.measure.comparison.decisions import decision
 from torchproof.measure.specs import EAGER, StrategySpec
 from torchproof.records import Measurement, Run, Trial, Tuning
-from torchproof.report import bench_sections, render
-from torchproof.report.formats import FORMATS, render_cell
+from torchproof.report import bench_sections
 from torchproof.strategies.strategy import parse
 
 STATEFUL = Path(__file__).parent / "models" / "stateful.py"
@@ -52,11 +49,8 @@ def test_wrong_outputs_at_a_later_shape_are_found_although_passes_change_state()
     assert has_no_rank(later)
 
 
-@pytest.mark.parametrize(
-    "factory", [pytest.param("right", marks=pytest.mark.slow), "optimised"]
-)
-def test_state_in_tensors_is_restored_before_a_later_shape(factory: str) -> None:
-    rows = swept(factory, backends("eager"))
+def test_state_in_tensors_is_restored_before_a_later_shape() -> None:
+    rows = swept("right", backends("eager"))
     assert [row.verification for row in rows] == ["verified", "verified"]
     assert all(row.vs_eager is not None for row in rows)
 
@@ -124,20 +118,6 @@ SWEPT = bench(
         row("full", 0.5, variant=SHAPES[1], **UNVERIFIED),
     ]
 )
-RATIO = re.compile(r"\b2\.0\d?x")  # what full would have
-
-
-@pytest.mark.parametrize("format", sorted({*FORMATS, "agent"} - {"sarif", "gitlab"}))
-def test_no_format_gives_a_ratio(format: str) -> None:
-    shown = render(MIXED, format)
-    assert not RATIO.search(shown)
-    if format != "github":  # one line with the decision
-        assert "unverified" in shown
-
-
-def test_a_notebook_gives_no_ratio() -> None:
-    shown = render_cell(MIXED)
-    assert "unverified" in shown and not RATIO.search(shown)
 
 
 def test_an_unverified_strategy_is_neither_ranked_nor_recommended() -> None:
@@ -191,7 +171,4 @@ def test_an_interval_says_how_many_processes_it_is_of(
     full = row("full", 0.5, repeats=repeats, interval_over=over)
     assert full.to_json()["processes"] == len(repeats)
     assert bench_sections.processes(full) == words
-    run = bench([row("eager", 1.0, repeats=repeats, interval_over=over), full])
-    for format in ("text", "md", "html", "agent"):
-        assert words in " ".join(render(run, format).split()), format
-    assert bench_runs.row("full", 0.5).processes is None
+    assert row("full", 0.5).processes is None

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from pathlib import Path
 from typing import Any
 
 import bench_runs
 import load_runs
 import pytest
 
-from torchproof.cli import main
 from torchproof.measure import Comparison, Metric, compare
 from torchproof.records import LoadResult, Run, UserError
-from torchproof.report import render_comparison
 
 
 def run(*results: LoadResult, **test: Any) -> Run:
@@ -39,7 +35,7 @@ def test_a_run_does_not_differ_from_itself() -> None:
     assert same.verdict == "not significant" and not same.regressions
 
 
-@pytest.mark.parametrize("seed", range(2, 8))
+@pytest.mark.parametrize("seed", range(2, 5))
 def test_chance_is_no_regression(seed: int) -> None:
     base = load_runs.clean()
     compared = compare(run(base), run(shifted(base, seed)))
@@ -65,7 +61,12 @@ def test_stalls_cost_goodput() -> None:
     assert not compare(run(load_runs.recompiling()), run(load_runs.clean())).regressions
 
 
-def test_no_longer_keeping_up_is_worse() -> None:
+def test_no_longer_keeping_up_and_more_failures_are_worse() -> None:
+    failing = dataclasses.replace(load_runs.clean(), failed=3)
+    more = compare(run(load_runs.clean()), run(failing))
+    assert metric(more, "failed").regression
+    fewer = compare(run(failing), run(load_runs.clean()))
+    assert fewer.verdict == "better"
     slow = dataclasses.replace(load_runs.overloaded(), strategy="full")
     compared = compare(run(load_runs.clean()), run(slow))
     assert any("keep up" in line for line in compared.regressions)
@@ -78,12 +79,6 @@ def test_a_strategy_that_fails_only_in_b_is_worse() -> None:
     assert any("out of memory" in line for line in compared.regressions)
     assert not compare(run(broken), run(load_runs.clean())).regressions
     assert not compare(run(broken), run(broken)).regressions
-
-
-def test_requests_that_fail_are_counted() -> None:
-    failing = dataclasses.replace(load_runs.clean(), failed=3)
-    compared = compare(run(load_runs.clean()), run(failing))
-    assert metric(compared, "failed").regression
 
 
 def test_a_change_that_eager_shares_is_not_the_strategys() -> None:
@@ -140,28 +135,3 @@ def test_other_settings_are_noted() -> None:
     notes = " ".join(compared.notes)
     assert "workers: 1 in A, 4 in B" in notes and "only in B: regional" in notes
     assert metric(compared, "goodput").verdict == "not judged"
-
-
-@pytest.mark.parametrize("format", ["text", "md", "json"])
-def test_a_comparison_is_rendered(format: str) -> None:
-    compared = compare(run(load_runs.clean()), run(load_runs.recompiling()))
-    shown = render_comparison(compared, format)
-    assert all(word in shown for word in ("p50", "p99", "goodput", "first answer"))
-
-
-def test_compare_is_a_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = {"a": load_runs.clean(), "b": load_runs.clean(middle_s=0.008)}
-    for name, result in files.items():
-        (tmp_path / name).with_suffix(".json").write_text(
-            json.dumps(run(result).to_json())
-        )
-    a, b = (str(tmp_path / f"{name}.json") for name in files)
-    assert main(["compare", a, b]) == 1
-    assert main(["compare", b, a]) == 0
-    capsys.readouterr()
-    other = run(load_runs.clean(), seed=7)
-    (tmp_path / "c.json").write_text(json.dumps(other.to_json()))
-    assert main(["compare", a, str(tmp_path / "c.json")]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -115,7 +115,7 @@ def test_the_fewest_slow_requests_that_miss(count: int) -> None:
     assert judge(over(fewest - 1, count), 99).verdict != "missed"
 
 
-def test_an_objective_is_not_met_by_luck_with_stalls() -> None:
+def test_one_stall_with_many_victims_does_not_decide() -> None:
     """One stall with ten victims proves less than ten slow requests by themselves."""
     count = 2400
     alone = [number % 240 == 0 for number in range(count)]
@@ -150,10 +150,8 @@ def verdicts(share: float, burst: int, *, queue: bool, runs: int) -> Counter[str
 @pytest.mark.parametrize(
     ("share", "burst", "queue", "runs"),
     [
-        (0.005, 25, True, 400),
-        (0.005, 25, False, 400),
-        (0.01, 25, True, 400),
-        (0.01, 1, True, 100),
+        (0.005, 25, False, 200),
+        (0.01, 25, True, 200),
     ],
 )
 def test_an_objective_is_not_missed_by_one_burst(

@@ -252,7 +252,7 @@ def search(
     return found
 
 
-@pytest.mark.parametrize("first", [3.0, 100.0, 5000.0])
+@pytest.mark.parametrize("first", [3.0, 5000.0])
 def test_the_highest_rate_of_a_server_with_constant_arrivals(
     tmp_path: Path, first: float
 ) -> None:
@@ -261,12 +261,6 @@ def test_the_highest_rate_of_a_server_with_constant_arrivals(
     assert 100 / PRECISION <= found.highest <= 101
     assert all(t.verdict == "met" for t in found.trials if t.rate <= found.highest)
     assert found.lowest_missed / found.highest <= PRECISION
-
-
-def test_random_arrivals_need_room(tmp_path: Path) -> None:
-    """At a utilisation of 0.8, p99 of M/D/1 is above 100 ms; at 0.5 it is 43 ms."""
-    found = search(tmp_path, 0.01, "poisson", 40.0)
-    assert 40 <= found.highest <= 70
 
 
 def test_a_short_burst_is_no_capacity(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,11 +101,8 @@ def test_severity_follows_the_share_and_the_objective(
 ) -> None:
     [found] = findings(cause(share=share), verdict=verdict)
     assert found.severity == severity
-
-
-def test_what_ends_with_the_cold_phase_is_low() -> None:
-    [found] = findings(cold=(cause("LT102"),), verdict="missed")
-    assert (found.code, found.severity) == ("LT102", "low")
+    [cold] = findings(cold=(cause("LT102", share=share),), verdict=verdict)
+    assert (cold.code, cold.severity) == ("LT102", "low")
 
 
 @pytest.mark.parametrize("harmless", [{"share": 0.01}, {"culprits": (), "victims": ()}])
@@ -132,14 +128,6 @@ def test_strategies_and_phases_share_one_finding() -> None:
     assert len(found.evidence) == 3
     assert found.count == 2  # the first stall of each strategy
     assert "regional" in found.message  # the largest share after the cold phase
-
-
-def test_a_cause_names_the_line_of_its_longest_stall() -> None:
-    short = replace(STALL, kind="gc", end_s=1.1, line=3)
-    long = replace(STALL, kind="gc", line=9)
-    key = tail_causes.key_of(short)
-    assert key == tail_causes.key_of(long)
-    assert tail_causes.text_of(key, [short, long]).endswith("model.py:9)")
 
 
 def test_plain_load_is_a_finding_if_it_misses_the_objective() -> None:

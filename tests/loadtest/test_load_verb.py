@@ -49,7 +49,7 @@ def saved(folder: Path, run: Run) -> str:
 
 
 @pytest.mark.parametrize(("middle_s", "code"), [(0.004, 0), (0.008, 1)])
-@pytest.mark.parametrize("format", ["text", "json", "html", "md"])
+@pytest.mark.parametrize("format", ["text", "json"])
 def test_a_worse_run_than_the_baseline_is_exit_1(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -25,7 +25,6 @@ import torchproof
 from torchproof.measure.loadtest import heartbeat
 from torchproof.measure.loadtest.heartbeat import why_blind
 from torchproof.measure.loadtest.stalls import StallRecorder
-from torchproof.observe.guard_failures import parse, what_changed
 from torchproof.torch_private import contract, recording_times
 
 STALL_S = 0.6  # far above what a busy machine delays a request
@@ -75,14 +74,6 @@ def test_a_recompile_is_attributed_to_its_request(
     assert stall.end_s - stall.begin_s >= STALL_S
 
 
-def test_the_same_requests_without_a_new_size_have_no_cause(
-    tmp_path: Path, compiled: Callable[[int], None]
-) -> None:
-    compiled(8)
-    run = Served(tmp_path, lambda number: (work(), compiled(8))[1])
-    assert "LT101" not in run.causes and not run.of_kind("compile")
-
-
 def test_a_first_compilation_is_told_apart(
     tmp_path: Path, compiled: Callable[[int], None]
 ) -> None:
@@ -117,15 +108,6 @@ def test_a_thread_that_holds_the_gil_is_named(tmp_path: Path) -> None:
     assert held.file.endswith("test_stalls.py")
 
 
-def test_a_thread_that_sleeps_without_the_gil_is_no_cause(tmp_path: Path) -> None:
-    def rest() -> None:
-        begin.wait()
-        time.sleep(STALL_S)
-
-    run = _beside(tmp_path, rest, begin := threading.Event())
-    assert "LT105" not in run.causes
-
-
 def _beside(folder: Path, act: Callable[[], None], begin: threading.Event) -> Served:
     """Serves requests, with a thread beside that acts at the planted one."""
     thread = threading.Thread(target=act, name="beside")
@@ -144,7 +126,7 @@ def _beside(folder: Path, act: Callable[[], None], begin: threading.Event) -> Se
 
 
 def test_a_collection_of_a_large_heap_is_attributed(tmp_path: Path) -> None:
-    heap = [[number] for number in range(1_500_000)]
+    heap = [[number] for number in range(600_000)]
 
     def answer(number: int) -> None:
         work()
@@ -158,22 +140,6 @@ def test_a_collection_of_a_large_heap_is_attributed(tmp_path: Path) -> None:
     assert collected.data["generation"] == 2 and collected.request == PLANTED
     assert collected.function is not None and "answer" in collected.function
     del heap
-
-
-def test_a_collection_that_finds_a_frozen_heap_is_no_cause(tmp_path: Path) -> None:
-    def answer(number: int) -> None:
-        work()
-        if number == PLANTED:
-            gc.collect()
-
-    gc.collect()
-    gc.freeze()
-    try:
-        cause = Served(tmp_path, answer).causes.get("LT103")
-        # With nothing to look at it ends at once, where a large heap takes 100 ms.
-        assert cause is None or cause.excess_ms < 5.0
-    finally:
-        gc.unfreeze()
 
 
 # -- what happens in other threads and processes ---------------------------------------
@@ -310,20 +276,6 @@ def test_kinds_that_torch_does_not_show_are_named(
     for kind in ("compile", "inductor"):
         assert "log_event_end" in recorder.missing[kind]
     assert "gc" not in recorder.missing
-
-
-@pytest.mark.parametrize(
-    "reason, words",
-    [
-        (
-            "0/0: tensor 'x' size mismatch at index 1. expected 8, actual 9",
-            "size 1 of x was 8, is 9",
-        ),
-        ("0/0: self.scale == 2", "self.scale was 2"),
-    ],
-)
-def test_a_failed_guard_in_words(reason: str, words: str) -> None:
-    assert what_changed(parse(reason)) == words
 
 
 def test_times_count_from_the_origin() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from torchproof.measure.loadtest.tail import Tails, explain, outermost, slow_above
+from torchproof.measure.loadtest.tail import Tails, explain, slow_above
 from torchproof.measure.loadtest.tail_causes import key_of, text_of
 from torchproof.records import Requests, Stall, Tail
 
@@ -94,22 +94,13 @@ def test_a_recompile_has_its_culprit_and_the_requests_behind_it_as_victims() -> 
     [cause] = tail.causes
     assert cause.code == "LT101" and cause.kind == "compile"
     assert cause.culprits == (40,)
-    # The backlog of 200 ms drains at 10 ms per request.
+    # The backlog of 200 ms drains at 10 ms per request, also of those that arrive
+    # after the stall.
     assert cause.victims == tuple(range(41, 60))
     assert tail.slow == tuple(range(40, 60))
     assert cause.share == pytest.approx(1.0) and shares(tail) == pytest.approx(1.0)
     assert tail.excess_ms == pytest.approx(sum(200 - 10 * n for n in range(20)))
     assert "576" not in cause.remedy and "to 9" in cause.remedy
-
-
-def test_the_backlog_after_a_stall_belongs_to_the_stall() -> None:
-    requests = served(EVERY_20_MS, {40: 0.200})
-    begin = requests.begin_s[40]
-    assert begin is not None
-    tail = warm(explain(requests, [recompile(begin, begin + 0.200, 40)], 0))
-    late = 55
-    assert requests.arrival_s[late] > begin + 0.2  # it arrived after the stall
-    assert late in tail.causes[0].victims
 
 
 def test_a_long_service_without_a_stall_is_unexplained() -> None:
@@ -201,21 +192,14 @@ def test_a_gil_that_nobody_else_held_explains_nothing(held: dict[str, Any]) -> N
     assert tail.causes == () and tail.unexplained_share == pytest.approx(1.0)
 
 
-def test_a_compiling_thread_that_holds_the_gil_is_one_stall() -> None:
-    requests = served(EVERY_20_MS, {40: 0.200, 41: 0.0})
-    compiled = recompile(0.8, 1.0, 40)
-    held = stall("gil", 0.85, 0.95, thread="worker-0", request=40)
-    [cause] = warm(explain(requests, [compiled, held], 0)).causes
-    assert cause.code == "LT101"
-
-
 def test_stalls_inside_another_count_once() -> None:
     requests = served(EVERY_20_MS, {40: 0.200})
     begin = requests.begin_s[40]
     assert begin is not None
     inner = stall("inductor", begin + 0.05, begin + 0.15, thread="worker-0", request=40)
     kernel = stall("triton", begin + 0.06, begin + 0.10, thread="worker-0", request=40)
-    stalls = [recompile(begin, begin + 0.200, 40), inner, kernel]
+    held = stall("gil", begin + 0.02, begin + 0.19, thread="worker-0", request=40)
+    stalls = [recompile(begin, begin + 0.200, 40), inner, kernel, held]
     [cause] = warm(explain(requests, stalls, 0)).causes
     assert cause.stalls == (0,) and cause.share == pytest.approx(1.0)
     parts = cause.other["parts_ms"]
@@ -298,6 +282,8 @@ def test_errors_change_neither_the_median_nor_the_usual_service() -> None:
     failed = tuple(number for number in range(100) if number % 3)
     assert warm(explain(requests, [], 0)).slow  # the control: as if those were answers
     assert warm(explain(replace(requests, failed=failed), [], 0)).slow == ()
+    blind = explain(requests, [], 0, {"gil": "no statistics"})
+    assert warm(blind).missing == {"gil": "no statistics"}
     none_left = replace(requests, failed=tuple(range(100)))
     assert explain(none_left, [], 0) == Tails(None, None)
 
@@ -311,17 +297,7 @@ def test_a_request_that_fails_can_be_a_culprit() -> None:
     assert tail.causes[0].victims == tuple(range(41, 60))
 
 
-def test_without_an_answer_there_is_no_tail() -> None:
-    nothing = Requests(arrival_s=(0.0,), begin_s=(None,), end_s=(None,), call=(0,))
-    assert explain(nothing, [], None) == Tails(None, None)
-
-
-def test_what_nothing_could_see_is_in_the_tail() -> None:
-    tails = explain(served(EVERY_20_MS), [], 0, {"gil": "no statistics"})
-    assert warm(tails).missing == {"gil": "no statistics"}
-
-
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("workers", [1, 3])
 def test_shares_sum_to_one_in_any_schedule(seed: int, workers: int) -> None:
     """Random arrivals, services and stalls, some of which overlap."""
@@ -354,9 +330,3 @@ def test_the_threshold_is_above_the_spread_of_usual_latencies() -> None:
     assert slow_above(wide) > max(wide)
     half_delayed = [0.010] * 6 + [0.5 + number for number in range(5)]
     assert slow_above(half_delayed) < 0.5
-
-
-def test_stalls_of_other_threads_are_not_inside() -> None:
-    around = recompile(0.0, 1.0, 0)
-    other = stall("gc", 0.2, 0.4, thread="other", data={"generation": 2})
-    assert [each.stall for each in outermost([other, around])] == [around, other]

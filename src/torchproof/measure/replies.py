@@ -169,6 +169,7 @@ class Facts(FirstPass):
     steps: int = 0
     interrupted: int = 0
     collector: str = FROZEN  # the garbage collector while it was timed
+    longer: str = stats.LONGER  # how to get more samples
     numerics: Mapping[str, Any] | None = None
     drawn: Mapping[str, Any] | None = None  # with eager's random numbers
     memory: Mapping[str, int | None] | None = None

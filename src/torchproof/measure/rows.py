@@ -13,6 +13,7 @@ from torchproof.measure.replies import Facts, Reference
 from torchproof.measure.specs import Plan, StrategySpec
 from torchproof.measure.starts import start_record
 from torchproof.process import aslr
+from torchproof.records import FELL_BACK as FELL_BACK
 from torchproof.records import Measurement, RankTime, one_line, stats
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 References = Mapping[tuple[str | None, int], Reference]
 
-FELL_BACK = "fell back"
 # The strategies compiled at once, so that each took longer than alone.
 _NO_FIRST_CALL: dict[str, Any] = {
     "first_call_s": None,
@@ -142,7 +142,9 @@ def _row(state: StrategyState, number: int, reference: Reference) -> Measurement
         peak_bytes=_peak(facts.memory),
         counts=_counts(facts),
         source=facts.source or row.source,
+        fell_back=facts.fell_back,
         notes=tuple(_notes(state, facts, reference)),
+        advice=() if facts.steady else (_unsteady(facts),),
     )
     return _with_times(row, facts, reference)
 
@@ -154,7 +156,9 @@ def _with_times(row: Measurement, facts: Facts, reference: Reference) -> Measure
     share = facts.interrupted / facts.steps
     tails = [tuple(times) for part in facts.tail_rounds for times in part]
     repeats = tuple(len(part) for part in facts.rounds if part)
-    spread = stats.summarise(rounds, repeats=repeats, tail=tails, interrupted=share)
+    spread = stats.summarise(
+        rounds, repeats=repeats, tail=tails, interrupted=share, longer=facts.longer
+    )
     row = replace(
         row,
         rounds_ms=tuple(rounds),
@@ -174,6 +178,7 @@ def _with_times(row: Measurement, facts: Facts, reference: Reference) -> Measure
         p95_ms=spread.p95,
         ranks=_rank_times(facts),
         notes=(*row.notes, *spread.advice),
+        advice=(*row.advice, *spread.advice),
     )
     if reference.work:
         amount, unit = reference.work
@@ -227,7 +232,7 @@ def _notes(state: StrategyState, facts: Facts, reference: Reference) -> Iterator
     for why in facts.fell_back:
         yield f"{FELL_BACK}, no CUDA graph was replayed: {why}"
     if not facts.steady:
-        yield "the times were not steady when sampling began: raise --seconds"
+        yield _unsteady(facts)
     if facts.compilations:
         yield (
             f"compiled {facts.compilations} times while it was timed: torchproof"
@@ -255,6 +260,10 @@ def _notes(state: StrategyState, facts: Facts, reference: Reference) -> Iterator
     for note in (reference.host_copies, reference.not_exact):
         if note:
             yield note
+
+
+def _unsteady(facts: Facts) -> str:
+    return f"the times were not steady when sampling began: {facts.longer}"
 
 
 def _counts(facts: Facts) -> dict[str, Any] | None:
@@ -318,7 +327,7 @@ def _with_verdict(
         )
     if not row.rounds_ms:
         return replace(row, verdict="not measured")
-    if any(note.startswith(FELL_BACK) for note in row.notes):
+    if row.fell_back:
         return replace(row, verdict=FELL_BACK)
     if row.verification == "unverified":
         return replace(row, verdict="unverified")
@@ -336,6 +345,7 @@ def _with_verdict(
         median_ratio=ratio.of_medians,
         verdict=_verdict_text(ratio),
         notes=(*row.notes, *ratio.advice),
+        advice=(*row.advice, *ratio.advice),
     )
     return _with_break_even(row, base, ratio)
 

@@ -26,7 +26,8 @@ NOT_COMPARED = (
     "outputs of a script are not compared with eager's; a factory's are: torchproof"
     " bench FILE:FACTORY"
 )
-
+# If the script ended before it was measured, --seconds cannot help.
+_LONGER = "let the script run longer"
 
 _Round = tuple[tuple[float, ...], tuple[float, ...]]  # kept samples, all samples
 
@@ -96,6 +97,7 @@ def _rows(
             rounds=(tuple(each for each, _ in rounds[name]),) if rounds else (),
             tail_rounds=(tuple(each for _, each in rounds[name]),) if rounds else (),
             collector="as the script sets it",
+            longer=stats.LONGER if stream.of("measured") else _LONGER,
             steps=sum(entry["steps"] for entry in entries),
             interrupted=sum(entry["interrupted"] for entry in entries),
         )
@@ -106,16 +108,7 @@ def _rows(
     compiled.facts[0] = replace(compiled.facts[0], notes=notes)
     # There is no code to paste: the script stays as it is.
     plain, row = (replace(r, source="") for r in rows.rows(states, plan, {}))
-    if not stream.of("measured"):  # the script ended first: --seconds cannot help
-        plain, row = (_without_flag(r) for r in (plain, row))
     return replace(plain, start=None), row
-
-
-def _without_flag(row: Measurement) -> Measurement:
-    notes = (
-        n.replace("raise --seconds", "let the script run longer") for n in row.notes
-    )
-    return replace(row, notes=tuple(notes))
 
 
 def _graphs(stream: Followed) -> int:

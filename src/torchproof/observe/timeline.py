@@ -418,7 +418,8 @@ class CompilerHooks:
             began["gc"] = now
         elif now - began.get("gc", now) >= _SHORTEST_GC_NS:
             name = f"garbage collection, generation {facts['generation']}"
-            self._recorder.lasted(name, "gc", (began["gc"], now), **facts)
+            details: dict[str, Any] = dict(facts)
+            self._recorder.lasted(name, "gc", (began["gc"], now), **details)
 
 
 def _callable_of(frame: Any) -> str | None:

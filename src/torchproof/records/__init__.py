@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from torchproof.records.repository import repository_of as repository_of
     from torchproof.records.run import CATEGORIES as CATEGORIES
     from torchproof.records.run import COUNTS as COUNTS
+    from torchproof.records.run import FELL_BACK as FELL_BACK
     from torchproof.records.run import SCHEMA as SCHEMA
     from torchproof.records.run import SEVERITIES as SEVERITIES
     from torchproof.records.run import SHOWN as SHOWN

@@ -242,8 +242,9 @@ _OF_VERIFIED = (
     "break_even",
     "break_even_steps",
 )
+FELL_BACK = "fell back"  # the verdict of a strategy whose CUDA graph did not replay
 # Verdicts on how a strategy ended, which say nothing about its speed.
-_ENDED = ("failed", "skipped", "fell back", "not measured")
+_ENDED = ("failed", "skipped", FELL_BACK, "not measured")
 
 
 @dataclass(frozen=True)
@@ -328,6 +329,8 @@ class Measurement(Record):
     energy: Mapping[str, Any] | None = field(default=None, hash=False)  # of older runs
     ranks: tuple[RankTime, ...] = ()  # of several; the times above are the slowest's
     notes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()  # those notes that say how to measure better
+    fell_back: tuple[str, ...] = ()  # why a CUDA graph did not replay
     error: str | None = None
     source: str = ""
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)

@@ -47,6 +47,7 @@ PRECISION = 0.015  # of a repeat's ratio; the variation between processes is lar
 SETTLE_S = 20.0  # sampling starts then even if the times are not steady
 
 FEWEST_ROUNDS = 4  # fewer give no interval
+LONGER = "raise --seconds"  # how to get more samples
 _RESAMPLES = 1000
 _FARTHEST = 300.0  # the largest logarithm of a ratio
 # 97.5 percent quantiles of Student's t distribution, from 4 degrees of freedom on.
@@ -159,6 +160,7 @@ def summarise(
     repeats: Sequence[int] = (),
     tail: Rounds = (),
     interrupted: float = 0.0,
+    longer: str = LONGER,
 ) -> Spread:
     """Median with interval, 95th percentile and outliers, and advice if unreliable.
 
@@ -182,7 +184,7 @@ def summarise(
         outliers=_count_outliers(rounds, pooled),
         p95=p95(tail or rounds),
     )
-    advice = _advice(spread, medians, pooled)
+    advice = _advice(spread, medians, pooled, longer)
     if interrupted > 0.5 and not advice:
         advice = (f"{interrupted:.0%} of the steps interrupted: close other programs",)
     return replace(spread, advice=advice)
@@ -209,11 +211,13 @@ def _count_outliers(rounds: Rounds, pooled: _Floats) -> int:
     return int(np.sum((level < first - reach) | (level > third + reach)))
 
 
-def _advice(spread: Spread, medians: _Floats, pooled: _Floats) -> tuple[str, ...]:
+def _advice(
+    spread: Spread, medians: _Floats, pooled: _Floats, longer: str
+) -> tuple[str, ...]:
     """Why the numbers are unreliable, the most specific reason first."""
     advice = []
     if spread.count < 20 or len(medians) < FEWEST_ROUNDS:
-        advice.append(f"only {spread.count} samples: raise --seconds")
+        advice.append(f"only {spread.count} samples: {longer}")
     drift, groups = _drift(medians), _two_groups(pooled)
     first, third = np.percentile(pooled, (25, 75))
     middle = (third - first) / spread.median
@@ -236,7 +240,7 @@ def _advice(spread: Spread, medians: _Floats, pooled: _Floats) -> tuple[str, ...
         share = spread.outliers / spread.count
         advice.append(f"{share:.0%} of the samples are outliers: close other programs")
     if not advice and spread.high - spread.low > 0.1 * spread.median:
-        advice.append("the median is uncertain by more than 10%: raise --seconds")
+        advice.append(f"the median is uncertain by more than 10%: {longer}")
     return tuple(advice)
 
 

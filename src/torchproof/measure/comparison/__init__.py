@@ -145,7 +145,7 @@ class Comparison:
             return "worse"
         rows = [row for row in self.rows if not row.control]
         every = [m for row in rows for m in row.metrics] + list(self.counts)
-        if self.gone or any(m.improvement or "fewer" in m.verdict for m in every):
+        if self.gone or any(metric.improvement for metric in every):
             return "better"
         return NOT_JUDGED if self.unlike or self.uncompared else NOT_SIGNIFICANT
 
@@ -344,7 +344,7 @@ def _pair(a: Measurement, b: Measurement, limits: Thresholds) -> Row:
 def _unjudged(row_metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
     return tuple(
         metric
-        if metric.unit == "count"
+        if metric.unit == metrics.COUNT
         else replace(metric, verdict=NOT_JUDGED, regression=False, why="")
         for metric in row_metrics
     )

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from torchproof.measure.comparison import ratios
 from torchproof.measure.comparison.metrics import Thresholds, ratio_text
-from torchproof.records import Measurement, Run, stats
+from torchproof.records import FELL_BACK, Measurement, Run, stats
 
 # Variants that are conditions of the measurement, and not choices of the user.
 CONDITIONS = ("batch", "sequence", "dtype")
@@ -22,7 +22,6 @@ CONDITIONS = ("batch", "sequence", "dtype")
 UNSAFE = "guards"
 
 Word = Literal["keep compiled", "stay eager", "not enough evidence"]
-_ADVICE = ("raise --", "close other programs", "cool down")  # in notes that advise
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,12 @@ def exclusion_reason(row: Measurement) -> str | None:
         return f"was skipped: {'; '.join(row.notes) or 'no reason given'}"
     if row.error:
         return f"failed: {row.error}"
-    if row.verdict == "fell back":
-        return next((n for n in row.notes if n.startswith(row.verdict)), row.verdict)
-    why = (row.numerics or {}).get("why")
+    if row.verdict == FELL_BACK:
+        why = "; ".join(row.fell_back)
+        return f"fell back, no CUDA graph was replayed: {why}" if why else row.verdict
+    wrong = (row.numerics or {}).get("why")
     if row.verification == "wrong":
-        return f"gives wrong outputs: {why}" if why else "gives wrong outputs"
+        return f"gives wrong outputs: {wrong}" if wrong else "gives wrong outputs"
     if row.median_ms is None:
         return f"was not measured{': ' + '; '.join(row.notes) if row.notes else ''}"
     if row.verification == "unverified":
@@ -135,6 +135,7 @@ def decide_pair(
         vs_eager_low=ratio.low,
         vs_eager_high=ratio.high,
         break_even=break_even.text if break_even else None,
+        break_even_steps=break_even.steps if break_even else None,
     )
     return decide([eager, joined], limits)
 
@@ -162,7 +163,7 @@ def _speed(row: Measurement) -> str:
 
 def _keep(row: Measurement) -> Decision:
     text = f"{name_of(row)} is {_speed(row)}"
-    if row.break_even and row.break_even.startswith(("after", "at once")):
+    if row.break_even_steps is not None:
         text += f"; compiling pays off {row.break_even}"
     return Decision("keep compiled", text, row.strategy, row.variant)
 
@@ -182,9 +183,8 @@ def _tails(eager: Measurement, row: Measurement) -> str:
 
 
 def _unknown(row: Measurement, eager: Measurement) -> Decision:
-    """Adds what to try next, from the notes of the measurements."""
-    notes = dict.fromkeys((*row.notes, *eager.notes))
-    advice = [note.rstrip(".") for note in notes if any(w in note for w in _ADVICE)]
+    """Adds what to try next, from the advice of the measurements."""
+    advice = dict.fromkeys((*row.advice, *eager.advice))
     todo = "; ".join(advice) or "measure for longer, or on a quieter machine"
     text = f"{name_of(row)} is {_speed(row)}, which may be no gain. To decide: {todo}"
     return Decision("not enough evidence", text)

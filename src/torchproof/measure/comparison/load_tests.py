@@ -281,7 +281,7 @@ def _first_answer(a: LoadResult, b: LoadResult, percent: float) -> Metric:
 
 def _failed_requests(a: LoadResult, b: LoadResult) -> Metric:
     was, is_ = a.failed or 0, b.failed or 0
-    metric = Metric("failed", was, is_, "count")
+    metric = Metric("failed", was, is_, metrics.COUNT)
     if was == is_:
         return replace(metric, verdict="same")
     word = "more" if is_ > was else "fewer"

@@ -17,6 +17,7 @@ NOT_SIGNIFICANT = "not significant"
 NOT_JUDGED = "not judged"
 # Smaller differences of first calls come from imports and chance, not compilation.
 LEAST_COMPILE_S = 1.0
+COUNT = "count"  # the unit of numbers of events
 COUNTS = {"graph_breaks": "breaks", "recompiles": "recompiles"}
 
 
@@ -78,6 +79,8 @@ class Metric:
     @property
     def improvement(self) -> bool:
         """Whether B is better; a gain over eager is not enough, eager may be slower."""
+        if self.unit == COUNT:
+            return self.a is not None and self.b is not None and self.b < self.a
         counted = self.name != "vs eager" and not self.why
         return counted and self.significant and (self.ratio or 0) > 1
 
@@ -139,7 +142,7 @@ def counts(
     """Yields the counts of breaks and recompiles; any increase is a regression."""
     for key, name in COUNTS.items():
         before, after = a.get(key), b.get(key)
-        metric = Metric(name, before, after, "count")
+        metric = Metric(name, before, after, COUNT)
         if before is None or after is None:
             yield replace(metric, why="not counted in both")
         elif before == after:
