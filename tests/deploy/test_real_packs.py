@@ -98,6 +98,7 @@ def call(name, x=None, grad=grad):
 
 
 call("usual")
+in_child = sum(each.in_child for each in torchproof.status(net).compilations)
 if kind == "changes":
     call("the other size", torch.randn(5, 8))
     call("a size that is not packed", torch.randn(6, 8))
@@ -121,7 +122,7 @@ if kind == "changes":
     call("gradients", grad=torch.enable_grad)
 status = torchproof.status(net)
 print(json.dumps({**status.pack, "traced": traced, "wrong": wrong,
-                  "in_child": sum(c.in_child for c in status.compilations[:1]),
+                  "in_child": in_child,
                   "share": status.compiled_calls / status.calls}))
 """
 

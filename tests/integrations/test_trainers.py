@@ -71,7 +71,6 @@ def trained(folder: Path, model: nn.Module, **options: Any) -> Any:
     rows = [{"x": torch.randn(4), "labels": torch.tensor(n % 2)} for n in range(8)]
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
-        bf16=options.pop("bf16", False),
         disable_tqdm=True,
         learning_rate=0.1,
         logging_steps=options.pop("logging_steps", 2),
@@ -86,21 +85,6 @@ def trained(folder: Path, model: nn.Module, **options: Any) -> Any:
         trainer.add_callback(CompileCallback(trainer, **options))
     trainer.train()
     return trainer
-
-
-@pytest.mark.parametrize("bf16", [False, True])
-def test_transformers_trains_compiled_and_logs(tmp_path: Path, bf16: bool) -> None:
-    torch.compiler.reset()  # a second model of the class would share code
-    trainer = trained(tmp_path, Net(), backend="eager", bf16=bf16)
-    logged = figures(trainer.state.log_history)
-    assert len(logged) == 3  # steps 2 and 4, and the end
-    assert len(losses(trainer.state.log_history)) == 2  # the trainer's own
-    assert set(logged[-1]) == NAMES
-    assert logged[-1]["compiled_share"] == 1 and logged[-1]["fallbacks"] == 0
-    status = torchproof.status(trainer.model)
-    assert status.calls == 4 == status.compiled_calls
-    trainer.save_model(str(tmp_path / "saved"))
-    assert set(trainer.model.state_dict()) == {"linear.weight", "linear.bias"}
 
 
 def test_transformers_logs_a_fallback_and_goes_on(tmp_path: Path) -> None:
@@ -151,14 +135,11 @@ def test_transformers_with_inductor_learns_the_same(tmp_path: Path) -> None:
     status = torchproof.status(trainer.model)
     assert status.compiled_calls == 4 and not status.fallbacks
     assert any(each.in_child for each in status.compilations)
-
-
-def test_transformers_trains_without_torchproof(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCHPROOF_DISABLE", "1")
-    trainer = trained(tmp_path, Net())
-    assert trainer.state.global_step == 4 and not figures(trainer.state.log_history)
+    logged = figures(trainer.state.log_history)
+    assert len(logged) == 5 and set(logged[-1]) == NAMES  # each step, and the end
+    assert logged[-1]["compiled_share"] == 1 and logged[-1]["fallbacks"] == 0
+    trainer.save_model(str(tmp_path / "saved"))
+    assert set(trainer.model.state_dict()) == {"linear.weight", "linear.bias"}
 
 
 def fitted(folder: Path, model: nn.Module, **options: Any) -> Any:
@@ -229,33 +210,21 @@ def steps_of(
     return [row["at"] for row in rows if name in row]
 
 
-@pytest.mark.parametrize("optimizers", [1, 2])
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({}, [1, 3]),
+        ({"optimizers": 2}, [1, 3]),
+        ({"log_every_n_steps": 0}, [3]),  # the end
+        ({"accumulate_grad_batches": 2, "log_every_n_steps": 1}, [0, 1]),
+    ],
+)
 def test_lightning_logs_at_the_steps_of_the_losses(
-    tmp_path: Path, optimizers: int
+    tmp_path: Path, options: dict[str, int], steps: list[int]
 ) -> None:
-    _, rows = fitted(tmp_path, Scorer(), backend="eager", optimizers=optimizers)
-    assert steps_of(rows) == steps_of(rows, "loss") == [1, 3]
-
-
-def test_lightning_without_logging_of_steps_logs_at_the_end(tmp_path: Path) -> None:
-    _, rows = fitted(tmp_path, Scorer(), backend="eager", log_every_n_steps=0)
-    assert steps_of(rows) == [3]
-
-
-def test_lightning_logs_a_step_of_several_batches_once(tmp_path: Path) -> None:
-    several = {"accumulate_grad_batches": 2, "log_every_n_steps": 1}
-    _, rows = fitted(tmp_path, Scorer(), backend="eager", **several)
-    assert steps_of(rows) == [0, 1]
-
-
-def test_lightning_trains_compiled_and_logs(tmp_path: Path) -> None:
-    torch.compiler.reset()  # a second model of the class would share code
-    module, rows = fitted(tmp_path, Scorer(), backend="eager")
-    logged = figures(rows)
-    assert steps_of(rows) == [1, 3] and set(logged[-1]) == NAMES
-    assert logged[-1]["compiled_share"] == 1
-    assert torchproof.status(module.model).compiled_calls == 4
-    assert set(module.state_dict()) == {"model.linear.weight", "model.linear.bias"}
+    _, rows = fitted(tmp_path, Scorer(), backend="eager", **options)
+    assert steps_of(rows) == steps
+    assert not options.get("log_every_n_steps", 1) or steps_of(rows, "loss") == steps
 
 
 @pytest.mark.usefixtures("empty_caches")
@@ -268,14 +237,19 @@ def test_lightning_with_inductor_learns_the_same(tmp_path: Path) -> None:
     assert losses(rows) == pytest.approx(want, rel=1e-4)
     for name, weight in plain.state_dict().items():
         torch.testing.assert_close(module.state_dict()[name], weight)
+    assert set(module.state_dict()) == {"model.linear.weight", "model.linear.bias"}
     status = torchproof.status(module.model)
     assert status.compiled_calls == 4 and not status.fallbacks
     assert any(each.in_child for each in status.compilations)
+    logged = figures(rows)
+    assert set(logged[-1]) == NAMES and logged[-1]["compiled_share"] == 1
 
 
-def test_lightning_trains_without_torchproof(
+def test_trainers_train_with_torchproof_switched_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHPROOF_DISABLE", "1")
-    _, rows = fitted(tmp_path, Scorer())
+    trainer = trained(tmp_path / "a", Net())
+    assert trainer.state.global_step == 4 and not figures(trainer.state.log_history)
+    _, rows = fitted(tmp_path / "b", Scorer())
     assert losses(rows) and not figures(rows)
