@@ -1,0 +1,365 @@
+"""What only real CUDA graphs show: capture errors, memory, streams, switches.
+
+What a graphed step computes is in tests/cudagraph, on the CPU and on a GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import torchproof
+from torchproof.measure.shared_code import artifacts, sharing
+from torchproof.strategies.strategy import parse, with_arguments
+
+# Torch warns of what may be faster; that is not the point here.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
+
+DEVICE = "cuda"
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inner = nn.LayerNorm(64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.tanh(self.inner(self.norm(x)))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(4, 64), nn.Linear(64, 2)
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        answer: Tensor = self.head(x)
+        return answer
+
+
+def net() -> Net:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    return Net().to(DEVICE)
+
+
+def batch(rows: int = 8) -> Tensor:
+    return torch.randn(rows, 4, device=DEVICE)
+
+
+def close(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other.detach(), rtol=2e-3, atol=2e-4)
+
+
+# -- what stops a capture --------------------------------------------------------------
+
+SCALE = torch.tensor(2.0)
+
+
+def item(x: Tensor) -> Tensor:
+    return x * x.sum().item()
+
+
+def to_host(x: Tensor) -> Tensor:
+    return x + x.cpu().mean().to(x.device)
+
+
+def find(x: Tensor) -> Tensor:
+    return x.nonzero()
+
+
+def show(x: Tensor) -> Tensor:
+    str(x)
+    return x + 1
+
+
+def allocate(x: Tensor) -> Tensor:
+    return x + torch.ones(4).to(x.device)
+
+
+def wait(x: Tensor) -> Tensor:
+    torch.cuda.synchronize()
+    return x + 1
+
+
+def host_number(x: Tensor) -> Tensor:
+    return x * (SCALE + 1)
+
+
+def host_item(x: Tensor) -> Tensor:
+    return x * SCALE.item()
+
+
+@pytest.mark.parametrize(
+    "step", [item, to_host, find, show, allocate, wait, host_number, host_item]
+)
+def test_what_stops_a_capture_is_named(step: Callable[..., Any]) -> None:
+    x = batch()
+    graphed = torchproof.graph(step)
+    for number in range(2):
+        SCALE.fill_(float(number))
+        assert torch.equal(graphed(x), step(x))
+    stop = graphed.status().stops[0]
+    assert stop.file == __file__
+    assert stop.line == step.__code__.co_firstlineno + 1
+    assert graphed.status().replays == 0
+    # Afterwards everything still works, random numbers too.
+    torch.randn(3, device=DEVICE)
+    model = net().eval()
+    other = torchproof.graph(model, (x,))
+    close(other(x), model(x))
+    assert other.falls_back == []
+
+
+def test_attention_with_dropout_is_recorded() -> None:
+    """Its backward takes the state of the generator, which eager keeps on the host."""
+
+    def step(q: Tensor) -> Tensor:
+        with torch.enable_grad():
+            heads = q.detach().requires_grad_()
+            answer = F.scaled_dot_product_attention(heads, heads, heads, dropout_p=0.1)
+            (grad,) = torch.autograd.grad(answer.sum(), heads)
+        return grad
+
+    for dtype in (torch.float32, torch.bfloat16):
+        graphed = torchproof.graph(step)
+        q = torch.randn(2, 4, 16, 32, device=DEVICE, dtype=dtype)
+        for _ in range(2):
+            assert graphed(q).shape == q.shape
+        status = graphed.status()
+        assert (status.replays, status.stops) == (2, ()), status
+
+
+# -- memory and streams ----------------------------------------------------------------
+
+
+def test_memory_is_given_back() -> None:
+    def used() -> int:
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved()
+
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4))).to(DEVICE)
+    x = torch.randn(4096, 1024, device=DEVICE)
+    torchproof.graph(model, (x,))(x)  # workspaces stay
+    before = used()
+    graphed = torchproof.graph(model, (x,))
+    graphed(x)
+    assert graphed.status().pool_bytes
+    assert used() > before
+    del graphed
+    assert used() <= before
+
+
+def test_two_models_share_a_pool() -> None:
+    def wide() -> nn.Module:
+        layers = nn.Linear(4, 8192), nn.GELU(), nn.Linear(8192, 2)
+        return nn.Sequential(*layers).to(DEVICE).eval()
+
+    one, other = wide(), wide()
+    x = batch(4096)
+    first = torchproof.graph(one, (x,))
+    alone = first.status().buckets[0].pool_bytes
+    second = torchproof.graph(other, (x,), pool=first)
+    for _ in range(5):
+        x = batch(4096)
+        a, b = first(x), second(x)
+        close(a, one(x))
+        close(b, other(x))
+    more = second.status().buckets[0].pool_bytes
+    assert alone is not None and more is not None
+    assert more < alone / 4
+
+
+def test_a_recording_has_the_workspaces_it_needs() -> None:
+    model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(3))).to(DEVICE).eval()
+    graphed = torchproof.graph(model)
+    before = torch.cuda.memory_allocated()
+    for size in range(1, 9):
+        graphed(torch.randn(64 * size, 512, device=DEVICE))
+    # None of 32 MiB for each recording.
+    assert torch.cuda.memory_allocated() - before < 32 << 20
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    filled = torch.full((64 << 20,), float("nan"), device=DEVICE)
+    x = torch.randn(64, 512, device=DEVICE)
+    close(graphed(x), model(x))
+    assert filled.isnan().all()
+
+
+def test_threads_take_turns() -> None:
+    model = net().eval()
+    graphed = torchproof.graph(model)
+    wrong: list[str] = []
+
+    def work(number: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            generator = torch.Generator(DEVICE).manual_seed(number)
+            for call in range(50):
+                shape = (8 + 8 * (call % 2), 4)
+                x = torch.randn(shape, device=DEVICE, generator=generator)
+                got = graphed(x)
+                with torch.no_grad():
+                    if not torch.allclose(got, model(x), rtol=2e-3, atol=2e-4):
+                        wrong.append(f"thread {number}, call {call}")
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert graphed.falls_back == []
+    assert graphed.status().recordings == 2
+
+
+# -- compiled steps --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["full", "regional", "nested"])
+def test_a_recorded_step_is_compiled_with_options(form: str) -> None:
+    model = net().eval()
+    options = {"coordinate_descent_tuning": True}
+    graphed = torchproof.graph(model, (batch(),), strategy=form, options=options)
+    for rows in (8, 5, 8):
+        x = batch(rows)
+        close(graphed(x), model(x))
+    status = graphed.status()
+    assert graphed.falls_back == [] and (status.replays, status.recordings) == (3, 2)
+
+
+def test_a_strategy_with_a_graph_takes_options() -> None:
+    model = net().eval()
+    strategy = parse("nested+graph:max-autotune-no-cudagraphs")
+    strategy = with_arguments(strategy, options={"max_autotune": False})
+    done = strategy.apply(model, [(x := batch(),)])
+    assert "options=" in done.source and done.falls_back == ()
+    with torch.no_grad():
+        close(done.fn(x), net().eval()(x))
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_the_code_of_a_nested_block_is_made_once(train: bool) -> None:
+    model, plain = net().train(train), net().train(train)
+    calls = [(batch(rows),) for rows in (4, 9)]
+    done = parse("nested").apply(model, calls)
+    with done.recording_compilations(), torch.set_grad_enabled(train):
+        for call in calls:
+            answer, expected = done.fn(*call), plain(*call)
+            close(answer, expected)
+            if train:
+                answer.mean().backward()
+                expected.mean().backward()
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        if mine.grad is not None and theirs.grad is not None:
+            close(mine.grad, theirs.grad)
+    assert artifacts(done) == {"Block": 1} and sharing(done) == []
+
+
+def test_the_loss_of_a_hugging_face_model_is_a_region_of_its_own() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_layer": 3, "n_embd": 64, "n_head": 4, "vocab_size": 30000}
+    config = transformers.GPT2Config(**sizes, use_cache=False)
+    config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
+    torch._dynamo.reset()
+    model = transformers.GPT2LMHeadModel(config).to(DEVICE).train()
+    ids = torch.randint(0, 1000, (4, 64), device=DEVICE)
+    call = {"input_ids": ids, "labels": ids}
+    graphed = torchproof.graph(model, call, train=True, strategy="regional")
+    assert graphed.falls_back == []
+    model.zero_grad()
+    loss = graphed(**call).loss
+    gradient = model.transformer.wte.weight.grad.clone()
+    model.zero_grad()
+    want = model(**call).loss
+    want.backward()
+    close(loss, want)
+    close(gradient, model.transformer.wte.weight.grad)
+    rest = graphed._snapshot.preparation.rest
+    assert any("loss" in code.co_name.lower() for code in rest), rest
+
+
+@pytest.mark.parametrize("strategy", ["eager", "full"])
+def test_the_cache_of_t5_in_training_has_the_strides_of_eager(strategy: str) -> None:
+    """Compiled code has other strides for the keys and values than eager."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
+    config = transformers.T5Config(
+        **sizes, vocab_size=1000, dropout_rate=0.0, decoder_start_token_id=0
+    )
+    torch._dynamo.reset()
+    model = transformers.T5ForConditionalGeneration(config).to(DEVICE).train()
+    graphed = torchproof.graph(model, train=True, strategy=strategy)
+    for _ in range(3):
+        model.zero_grad()
+        ids = torch.randint(1, 1000, (4, 32), device=DEVICE)
+        given = graphed(input_ids=ids, labels=ids)
+        with torch.no_grad():
+            want = model(input_ids=ids, labels=ids)
+        close(given.loss, want.loss)
+        for one, other in zip(
+            given.past_key_values.self_attention_cache.layers,
+            want.past_key_values.self_attention_cache.layers,
+            strict=True,
+        ):
+            assert one.keys.stride() == other.keys.stride()
+            close(one.keys, other.keys)
+    assert graphed.falls_back == [] and graphed.status().replays == 3
+
+
+# -- switches --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def matmul_precision() -> Any:
+    yield
+    torch.backends.cuda.matmul.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+
+
+def test_a_precision_set_by_the_newer_interface_is_seen(matmul_precision: Any) -> None:
+    torch.set_float32_matmul_precision("highest")
+    model = nn.Linear(512, 512).to(DEVICE)
+    x = torch.randn(64, 512, device=DEVICE)
+    graphed = torchproof.graph(model)
+    exact = graphed(x)
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    rounded = graphed(x)
+    with torch.no_grad():
+        difference = (rounded - model(x)).abs().max()
+    assert difference < (rounded - exact).abs().max() / 10
+    assert graphed.falls_back == [] and graphed.status().replays == 2
+
+
+def test_switches_of_attention_and_of_reduced_precision_are_seen() -> None:
+    def step(q: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, q, q) @ q.transpose(-1, -2)
+
+    graphed = torchproof.graph(step)
+    q = torch.randn(2, 4, 64, 64, device=DEVICE, dtype=torch.float16)
+    backends = nn.attention.SDPBackend
+    for kind in (backends.MATH, backends.FLASH_ATTENTION, backends.MATH):
+        with nn.attention.sdpa_kernel(kind):
+            torch.testing.assert_close(graphed(q), step(q), rtol=1e-2, atol=1e-2)
+    products = torch.backends.cuda.matmul
+    before = products.allow_fp16_accumulation
+    try:
+        for accumulates in (False, True):
+            products.allow_fp16_accumulation = accumulates
+            torch.testing.assert_close(graphed(q), step(q), rtol=1e-2, atol=1e-1)
+    finally:
+        products.allow_fp16_accumulation = before
+    assert graphed.status().recordings == 4
+    assert graphed.falls_back == []
