@@ -1,4 +1,7 @@
-"""The documents: what they show runs, what they take from the code is current."""
+"""The documents: their commands and programs run, their generated parts are current.
+
+Commands that start torch or measure are slow tests; `make test` parses them.
+"""
 
 from __future__ import annotations
 
@@ -14,64 +17,41 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import bench_runs
-import fix_runs
 import forked_commands
 import load_runs
 import pytest
-import tune_runs
-from commands import Done
-from test_cli import COUNT_FIELDS, FINDING_FIELDS, FLAGS, RUN_FIELDS
+import report_runs
+from command_line import FLAGS
 
 import torchproof
-from torchproof import api, measure, packs
+from torchproof import packs
 from torchproof.checking.rules import RULES
-from torchproof.cli import main
-from torchproof.records import (
-    ColdPhase,
-    MachineCheck,
-    Measurement,
-    Run,
-    Tail,
-    Trial,
-)
-from torchproof.tuning import tuner
-from torchproof.tuning.candidates import Eager
+from torchproof.cli import main, verbs
+from torchproof.records import store
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted(ROOT.glob("docs/**/*.md"))
+DOCS = ROOT / "docs"
 # Its commands build on each other: test_getting_started.py runs them in order.
-WALKTHROUGH = ROOT / "docs" / "getting-started.md"
-DOCUMENTS = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    *(page for page in PAGES if page != WALKTHROUGH),
-]
-CHECK = ROOT / "docs" / "check.md"
-BENCH = ROOT / "docs" / "bench.md"
-TUNE = ROOT / "docs" / "tune.md"
-PACK = ROOT / "docs" / "pack.md"
-LOAD = ROOT / "docs" / "load.md"
-LOADTEST = ROOT / "docs" / "loadtest.md"
-COMPARE = ROOT / "docs" / "compare.md"
-SHOW = ROOT / "docs" / "show.md"
-FIX = ROOT / "docs" / "fix.md"
-DOCTOR = ROOT / "docs" / "doctor.md"
-# Measuring takes its time: commands of these verbs, and the programs of these pages, go
-# through everything but the measuring, and are run where slow tests are.
-MEASURING = ("bench", "compare", "fix", "loadtest", "pack", "tune")
-MEASURED = (BENCH, LOADTEST, TUNE, FIX)
-# The program of load.md needs the pack that its command makes.
-RUN_WHOLE = (*MEASURED, PACK, COMPARE, LOAD)
-# Their short commands, or their programs, take long: they are slow tests too.
-MANY_CHECKS = {"check.md", "ci.md", "decide.md", "ranks.md", "show.md"}
-MANY_CHECKS |= {"agents.md", "doctor.md", "timelines.md", "workloads.md"}
-MANY_CALLS = {"reliability.md"}
+WALKTHROUGH = DOCS / "getting-started.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+DOCUMENTS = [page for page in PAGES if page != WALKTHROUGH]
+# Verbs that never start torch, whatever their arguments.
+LIGHT = ("compare", "completion", "log", "rule", "show")
+RUN = ("pytest", "python", "tar", "torchproof")  # other programs are not run
+# What makes measuring short; the last of two equal flags counts.
+SHORTER = {
+    "bench": ["--seconds", "0.2", "--repeats", "1"],
+    "loadtest": ["--requests", "100"],
+    "tune": ["--budget", "1m", "--effort", "quick"],
+}
+# Their programs compile or measure for long.
+SLOW_PROGRAMS = ("bench.md", "compile.md", "fix.md", "loadtest.md", "reliability.md")
+SLOW_PROGRAMS += ("tune.md",)
+NEEDS_PACK = "load.md"  # its program loads the pack that its command makes
 
 sys.path.insert(0, str(ROOT / "scripts" / "docs"))
 import generate  # noqa: E402
@@ -84,17 +64,19 @@ def blocks(path: Path, *languages: str) -> Iterator[str]:
 
 def commands(path: Path) -> list[str]:
     """The command lines a document shows, without the comments beside them."""
-    shown = [line for text in blocks(path, "bash") for line in text.splitlines()]
+    lines = [line for text in blocks(path, "bash") for line in text.splitlines()]
     for text in blocks(path, "console"):
-        shown += [line[2:] for line in text.splitlines() if line.startswith("$ ")]
-    plain = [re.sub(r"\s+# .*", "", line) for line in shown]
+        lines += [line[2:] for line in text.splitlines() if line.startswith("$ ")]
+    plain = [re.sub(r"\s+# .*", "", line) for line in lines]
     return [line for line in plain if shlex.split(line, comments=True)]
 
 
-def program(line: str) -> str:
-    """The first word that is no variable."""
-    words = shlex.split(line, comments=True)
-    return next(word for word in words if not re.match(r"\w+=", word))
+def words(line: str) -> list[str]:
+    """The words of a command, without the variables before it."""
+    found = shlex.split(line, comments=True)
+    while re.match(r"\w+=", found[0]):
+        del found[0]
+    return found
 
 
 def programs() -> tuple[dict[str, str], dict[Path, str]]:
@@ -102,57 +84,126 @@ def programs() -> tuple[dict[str, str], dict[Path, str]]:
     files, snippets = {}, dict[Path, str]()
     for path in DOCUMENTS:
         for text in blocks(path, "python"):
-            named = re.match(r"# file: (\S+)\n", text)
-            if named:
+            if named := re.match(r"# file: (\S+)\n", text):
                 files[named[1]] = text
             else:
                 snippets[path] = snippets.get(path, "") + text
     return files, snippets
 
 
-def is_long(line: str) -> bool:
-    return shlex.split(line, comments=True)[1:2][0] in MEASURING
+FILES, PROGRAMS = programs()
+README_LINE = shlex.join(["torchproof", *generate.COMMAND])
 
 
-def write_files(folder: Path) -> None:
-    """What the documents call a file, and the target that a checkout has."""
-    for name, text in programs()[0].items():
+def is_light(line: str) -> bool:
+    """Whether it is a command of torchproof that ends at once, without torch."""
+    name, *arguments = words(line)
+    static = {"static", "--list"} & set(arguments)
+    return name == "torchproof" and (arguments[0] in LIGHT or bool(static))
+
+
+def light_commands() -> dict[Path, list[str]]:
+    found = {path: list(filter(is_light, commands(path))) for path in DOCUMENTS}
+    return {path: lines for path, lines in found.items() if lines}
+
+
+def heavy_pages() -> dict[Path, list[str]]:
+    """Pages whose commands start torch, with all that they show.
+
+    A heavy command runs on the first page that shows it.
+    """
+    pages, seen = dict[Path, list[str]](), {README_LINE}
+    for path in DOCUMENTS:
+        runs = [line for line in commands(path) if words(line)[0] in RUN]
+        heavy = [line for line in runs if not is_light(line) and line not in seen]
+        if heavy:
+            pages[path] = [line for line in runs if is_light(line) or line in heavy]
+        seen |= set(heavy)
+    return pages
+
+
+LIGHT_COMMANDS, HEAVY_PAGES = light_commands(), heavy_pages()
+
+
+def write_inputs(folder: Path) -> None:
+    """What commands name: files of the documents, saved runs and packs."""
+    for name, text in FILES.items():
         (folder / name).write_text(text)
-
-
-def write_runs(folder: Path) -> Run:
-    """The runs that commands name, as if they had been measured."""
     run = bench_runs.bench([bench_runs.row("eager", 1.0), bench_runs.row("full", 0.5)])
-    for name in ("before.json", "after.json"):
-        (folder / name).write_text(json.dumps(run.to_json()))
     served = load_runs.run([load_runs.clean()])
-    for name in ("load-before.json", "load-after.json"):
-        (folder / name).write_text(json.dumps(served.to_json()))
-    return run
-
-
-def write_packs(folder: Path) -> None:
-    """The packs that commands name, with a repro that says that it fails."""
-    repro = packs.Manifest("repro", "model", "0")
+    saved = {"before": run, "after": run, "run": report_runs.STATIC}
+    saved |= {"load-before": served, "load-after": served}
+    for name, each in saved.items():
+        (folder / f"{name}.json").write_text(json.dumps(each.to_json()))
+    store.save(report_runs.CHECK, folder / store.RUNS)
     with packs.archive(folder / "bug.tar.gz") as stage:
         (stage.path / "repro.py").write_text("raise SystemExit(1)")
-        stage.seal(repro)
+        stage.seal(packs.Manifest("repro", "model", "0"))
     with packs.folder(folder / "served-pack") as stage:
         stage.seal(packs.Manifest("deploy", "served", "0"))
 
 
-def run_line(line: str, folder: Path, *, patience_s: int = 300) -> Done:
-    """A command line as a shell runs it; those of one program are forked."""
-    words = shlex.split(line, comments=True)
-    if words[0] == "torchproof" and not {"|", "<", ">", ";", "&&"} & set(words):
-        return forked_commands.torchproof(*words[1:], cwd=folder)
-    if words[0] == "pytest":
-        source = f"import pytest; raise SystemExit(pytest.main({words[1:]}))"
-        return forked_commands.python(source, cwd=folder)
-    return in_shell(line, folder, patience_s)
+# -- commands --------------------------------------------------------------------------
 
 
-def in_shell(line: str, folder: Path, patience_s: int) -> Done:
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_are_understood(path: Path) -> None:
+    """The parser takes each, and their targets are files of the documents."""
+    for line in commands(path):
+        name, *arguments = words(line)
+        if name == "torchproof" and not {"|", ">", "&&"} & set(arguments):
+            cut = arguments.index("--") if "--" in arguments else len(arguments)
+            options = verbs._parser().parse_args(arguments[:cut])
+            target = str(getattr(options, "target", None) or "").partition(":")[0]
+            assert not target.endswith(".py") or target in FILES, line
+        elif name == "make":
+            targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+            given = [word for word in arguments if "=" not in word]
+            assert given and set(given) <= set(targets), line
+        elif name == "pip":
+            assert arguments in (["install", "."], ["install", "torchproof"]), line
+        elif name == ".venv/bin/pytest":
+            assert (ROOT / arguments[0]).exists(), line
+        else:
+            assert name in ("git", *RUN), line
+
+
+@pytest.mark.parametrize(
+    ("path", "lines"),
+    [*LIGHT_COMMANDS.items()],
+    ids=[path.name for path in LIGHT_COMMANDS],
+)
+def test_light_commands_run(
+    path: Path,
+    lines: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One after the other in one folder, in this process."""
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    handler = signal.getsignal(signal.SIGTERM)
+    for line in lines:
+        arguments = words(line)[1:]
+        if "-o" in arguments:
+            Path(arguments[arguments.index("-o") + 1]).unlink(missing_ok=True)
+        assert main(arguments) in (0, 1), f"{line}: {capsys.readouterr().err}"
+        assert "Traceback" not in capsys.readouterr().err, line
+    signal.signal(signal.SIGTERM, handler)
+
+
+def shortened(line: str) -> str:
+    """The command, with the flags that make its measuring short."""
+    found = shlex.split(line, comments=True)
+    more = SHORTER.get(found[1], []) if found[0] == "torchproof" else []
+    if not more:
+        return line
+    at = found.index("--") if "--" in found else len(found)
+    return shlex.join([*found[:at], *more, *found[at:]])
+
+
+def in_shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.run(
         line,
@@ -161,176 +212,70 @@ def in_shell(line: str, folder: Path, patience_s: int) -> Done:
         env={**os.environ, "PATH": search},
         capture_output=True,
         text=True,
-        timeout=patience_s,
+        timeout=1200,
         check=False,
     )
 
 
-RUNNERS = {"torchproof": {0, 1}, "python": {0}, "pytest": {0}, "tar": {1}}
-PRINTED = {
-    "README.md": "GB102",
-    "check.md": "GB102",
-    "decide.md": "regional: 13.42 billion",
-    "bench.md": "reference",
-    "load.md": " tracing: 1",
-    "loadtest.md": "full ",  # and the verdict, which a busy machine changes
-    "notebooks.md": "GB101",
-    "step.md": "marks",
-    "graph.md": "8x512              1   2.4%    24.0 MiB",
-    "recipes.md": "torch 2.0.1",
-    "reliability.md": "in tracing",
-    "compile.md": "100% compiled",
-    "tune.md": "chosen: ",
-    "fix.md": "verified: ",
-    "workloads.md": "torch.Size([2, 128, 578])",
-}
-LINES = sorted({line for path in DOCUMENTS for line in commands(path)})
-RUN = [line for line in LINES if program(line) in RUNNERS]
-SHORT, LONG = ([ln for ln in RUN if is_long(ln) is long] for long in (False, True))
-
-
-README_LINE = shlex.join(["torchproof", *generate.COMMAND])
-
-
-def shown_first() -> dict[Path, list[str]]:
-    """Every distinct short command once, in the document that shows it first."""
-    jobs, seen = dict[Path, list[str]](), {README_LINE}
-    for path in sorted(DOCUMENTS, key=lambda path: path not in (CHECK, BENCH)):
-        lines = [line for line in commands(path) if line in SHORT]
-        jobs[path] = [line for line in lines if line not in seen]
-        seen |= set(lines)
-    return {path: lines for path, lines in jobs.items() if lines}
-
-
-FIRST = shown_first()
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, marks=[pytest.mark.slow] if path.name in MANY_CHECKS else [])
-        for path in FIRST
-    ],
-    ids=lambda path: path.name,
-)
-def test_commands_of_a_document_run(path: Path, tmp_path: Path) -> None:
-    """One after the other in one folder, where its files lie."""
-    write_files(tmp_path)
-    write_runs(tmp_path)
-    write_packs(tmp_path)
-    for line in FIRST[path]:
-        done = run_line(line, tmp_path)
-        assert done.returncode in RUNNERS[program(line)], f"{line}: {done.stderr}"
-        assert "Traceback" not in done.stderr, line
-
-
-def test_every_short_command_is_run() -> None:
-    run = {line for lines in FIRST.values() for line in lines} | {README_LINE}
-    assert run == set(SHORT)
-
-
-def unsearched(search: Any, *_: Path) -> None:
-    search.search = None
-    search.eager = Eager(Trial("eager"), {}, bench_runs.ENVIRONMENT)
-
-
-def unpacked(*_: Any, purpose: Any, dest: str, **__: Any) -> packs.PackResult:
-    """A pack without anything in it."""
-    with (packs.archive if purpose == "repro" else packs.folder)(dest) as stage:
-        made = stage.seal(packs.Manifest(purpose, "model", "0"))
-    return packs.PackResult(Path(dest), made)
-
-
-@pytest.fixture
-def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder with what commands name, where measuring ends before it begins."""
-    write_files(tmp_path)
-    run = write_runs(tmp_path)
-    known = {"epilogue_fusion": True, "coordinate_descent_tuning": False}
-    found = measure.MeasureResult(run.measurements, bench_runs.ENVIRONMENT)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(measure, "switches", lambda: known)
-    monkeypatch.setattr(measure, "measure", lambda *_: found)
-    monkeypatch.setattr(api, "_counted", lambda *_: {})
-    served = load_runs.load_test([load_runs.clean()])
-    tested = measure.loadtest.LoadTestResult(served, bench_runs.ENVIRONMENT)
-    monkeypatch.setattr(measure.loadtest, "run_load_test", lambda *_: tested)
-    monkeypatch.setattr(tuner._Tuning, "run", unsearched)
-    monkeypatch.setattr(tuner.outcome, "run_of", lambda *_, **__: tune_runs.tune())
-    monkeypatch.setattr(api, "pack", unpacked)
-    monkeypatch.setattr(api, "fix", lambda *_, **__: fix_runs.run_of())
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, handler)
-
-
-@pytest.mark.parametrize("line", LONG)
-@pytest.mark.usefixtures("unmeasured")
-def test_long_command_in_the_documents_is_understood(
-    line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = shlex.split(line, comments=True)[1:]
-    if "-o" in arguments and arguments[0] != "pack":
-        Path(arguments[arguments.index("-o") + 1]).unlink(missing_ok=True)
-    assert main(arguments) == 0, capsys.readouterr().err
-
-
-@pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.name)
-@pytest.mark.usefixtures("unmeasured")
-def test_long_program_in_the_documents_is_understood(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    exec(compile(programs()[1][path], path.name, "exec"), {})
-    assert PRINTED[path.name] in capsys.readouterr().out
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [*RUN_WHOLE, DOCUMENTS[0]], ids=lambda p: p.name)
-def test_every_command_of_a_document_runs(path: Path, tmp_path: Path) -> None:
-    """In a shell, as a user runs them, with all their measuring."""
-    write_files(tmp_path)
-    write_runs(tmp_path)
-    lines = [ln for ln in commands(path) if program(ln) in RUNNERS]
-    for run in ("before.json", "after.json"):  # those that the document itself makes
-        if any(f"-o {run}" in line for line in lines):
-            (tmp_path / run).unlink()
-    if path in programs()[1]:
-        (tmp_path / "shown.py").write_text(programs()[1][path])
-        lines.append("python shown.py")
+@pytest.mark.parametrize(
+    ("path", "lines"),
+    [*HEAVY_PAGES.items()],
+    ids=[path.name for path in HEAVY_PAGES],
+)
+def test_every_command_runs(path: Path, lines: list[str], tmp_path: Path) -> None:
+    """In a shell and in real processes, as a user runs them."""
+    write_inputs(tmp_path)
     for line in lines:
-        done = in_shell(line, tmp_path, 1200)
+        for made in re.findall(r" -o (\S+)", line):  # by an earlier line or above
+            in_shell(f"rm -rf {shlex.quote(made)}", tmp_path)
+        done = in_shell(shortened(line), tmp_path)
         assert done.returncode in {0, 1}, f"{line}: {done.stderr}"
         assert "Traceback" not in done.stderr, line
-    assert PRINTED.get(path.name, "") in done.stdout
+    if path.name == NEEDS_PACK:
+        (tmp_path / "shown.py").write_text(PROGRAMS[path])
+        done = in_shell("python shown.py", tmp_path)
+        assert done.returncode == 0, done.stderr
+
+
+def test_readme_shows_what_the_command_prints(tmp_path: Path) -> None:
+    pinned = re.findall(r"^torch==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)
+    if version("torch").partition("+")[0] not in pinned:
+        pytest.skip("the README shows what the pinned torch gives")
+    done = forked_commands.torchproof(*generate.COMMAND, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    readme = (ROOT / "README.md").read_text()
+    shown = generate.lasting(generate.output(done.stdout))
+    assert shown in generate.lasting(readme), "run `make docs`"
+
+
+# -- programs --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=[pytest.mark.slow] if path.name in MANY_CALLS else [])
-        for path in programs()[1]
-        if path not in RUN_WHOLE
+        pytest.param(path, marks=pytest.mark.slow if path.name in SLOW_PROGRAMS else [])
+        for path in PROGRAMS
+        if path.name != NEEDS_PACK
     ],
     ids=lambda path: path.name,
 )
 def test_python_in_the_documents_runs(path: Path, tmp_path: Path) -> None:
-    write_files(tmp_path)
-    done = forked_commands.python(programs()[1][path], cwd=tmp_path)
+    write_inputs(tmp_path)
+    done = forked_commands.python(PROGRAMS[path], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert PRINTED[path.name] in done.stdout
 
 
 def exists(module: str, name: str) -> bool:
     """Whether a module has this name, or a submodule of this name."""
-    found = importlib.util.find_spec(f"{module}.{name}") if is_package(module) else None
-    return found is not None or hasattr(importlib.import_module(module), name)
+    package = importlib.import_module(module)
+    if hasattr(package, "__path__") and importlib.util.find_spec(f"{module}.{name}"):
+        return True
+    return hasattr(package, name)
 
 
-def is_package(module: str) -> bool:
-    return hasattr(importlib.import_module(module), "__path__")
-
-
-@pytest.mark.parametrize("path", [*DOCUMENTS, WALKTHROUGH], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_names_that_python_imports_from_torchproof_exist(path: Path) -> None:
     """Also in blocks that no test runs."""
     for text in blocks(path, "python", "py"):
@@ -344,22 +289,7 @@ def test_names_that_python_imports_from_torchproof_exist(path: Path) -> None:
                 assert module is None or hasattr(module, node.attr), text
 
 
-@pytest.mark.parametrize("line", [ln for ln in LINES if program(ln) not in RUNNERS])
-def test_command_in_the_documents_exists(line: str) -> None:
-    name, *arguments = shlex.split(line, comments=True)
-    words = [word for word in arguments if not re.match(r"-|\w+=", word)]
-    if name == "make":
-        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
-        assert words and set(words) <= set(targets)
-    elif name == "pip":
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        assert words == ["install", "."] or words == ["install", project["name"]]
-    elif name == ".venv/bin/pytest":
-        assert all((ROOT / word).exists() for word in words[:1])
-    elif name == "pytest":  # test_pytest_plugin.py runs it
-        assert words and set(words) <= set(programs()[0])
-    else:
-        raise AssertionError(f"nothing here knows how to check: {line}")
+# -- what pages contain ----------------------------------------------------------------
 
 
 def test_what_is_generated_is_current() -> None:
@@ -374,64 +304,68 @@ def test_what_is_generated_is_current() -> None:
 def test_readme_is_short() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 200
-    commands = re.findall(r"^```bash\n(.*?)^```$", text, re.M | re.S)[0]
-    assert len(commands.splitlines()) == 2
+    assert len(next(blocks(ROOT / "README.md", "bash")).splitlines()) == 2
 
 
-def test_every_verb_has_a_page() -> None:
-    readme = (ROOT / "README.md").read_text()
-    for verb in filter(None, FLAGS):
-        page = ROOT / "docs" / f"{verb}.md"
-        assert page.read_text().startswith(f"# `torchproof {verb}`")
-        assert f"](docs/{verb}.md)" in readme
+@pytest.mark.parametrize("verb", [verb for verb in FLAGS if verb])
+def test_page_of_a_verb_names_every_flag(verb: str) -> None:
+    text = (DOCS / f"{verb}.md").read_text()
+    assert text.startswith(f"# `torchproof {verb}`")
+    assert f"](docs/{verb}.md)" in (ROOT / "README.md").read_text()
+    flags = {flag for flag in FLAGS[verb] if flag.startswith("-")} - {"-h", "--help"}
+    assert not {flag for flag in flags if not re.search(rf"(?<![\w-]){flag}\b", text)}
 
 
 def test_page_of_rules_names_every_family() -> None:
-    text = (ROOT / "docs" / "rule.md").read_text()
     families = {rule.code[:2] for rule in RULES}
+    text = (DOCS / "rule.md").read_text()
     assert families == set(re.findall(r"^\| ([A-Z]{2}) \|", text, re.M))
 
 
-def test_readme_shows_what_the_command_prints(tmp_path: Path) -> None:
-    pinned = re.findall(r"^torch==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)
-    if version("torch").partition("+")[0] not in pinned:
-        pytest.skip("the README shows what the pinned torch gives")
-    done = run_line(README_LINE, tmp_path)
-    assert done.returncode == 1, done.stderr
-    readme = (ROOT / "README.md").read_text()
-    shown = generate.lasting(generate.output(done.stdout))
-    assert shown in generate.lasting(readme), "run `make docs`"
+def test_configurations_for_agents_start_the_server() -> None:
+    texts = re.findall(
+        r"^```(json|toml)\n(.*?)^```$", (DOCS / "mcp.md").read_text(), re.M | re.S
+    )
+    read = {"json": json.loads, "toml": tomllib.loads}
+    found = [e["torchproof"] for kind, text in texts for e in read[kind](text).values()]
+    assert found
+    for entry in found:
+        options = verbs._parser("mcp").parse_args(entry["args"])
+        assert entry["command"] == "torchproof" and options.verb is verbs.mcp
 
 
-FIELDS = {*RUN_FIELDS, *COUNT_FIELDS, *FINDING_FIELDS}
-NAMES = {
-    CHECK: FLAGS["check"] | FIELDS,
-    BENCH: FLAGS["bench"] | set(Measurement("eager").to_json()),
-    COMPARE: FLAGS["compare"],
-    SHOW: FLAGS["show"] - {"RUN"},
-    TUNE: FLAGS["tune"] | set(tune_runs.TUNING) | set(tune_runs.TRIALS[0]),
-    FIX: FLAGS["fix"]
-    | set(fix_runs.setting().to_json())
-    | set(fix_runs.RECEIPT.to_json())
-    | set(fix_runs.run_of().to_json()["fixing"]),
-    LOADTEST: FLAGS["loadtest"]
-    | set(load_runs.load_test([]).to_json())
-    | set(load_runs.clean().to_json())
-    | {field for record in (ColdPhase(), Tail()) for field in record.to_json()},
-    DOCTOR: FLAGS["doctor"] | {field.name for field in fields(MachineCheck)},
-    PACK: FLAGS["pack"] - {"TARGET | RUN"} | {"--caches", "--clear"},
-}
+def test_index_for_agents_lists_every_page() -> None:
+    lines = (DOCS / "llms.txt").read_text().splitlines()
+    links = [
+        found[1]
+        for line in lines
+        if (found := re.fullmatch(r"- \[[^]]+\]\(([^)]+)\): \S.*", line))
+    ]
+    assert sorted(links) == sorted(
+        path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")
+    )
 
 
-@pytest.mark.parametrize("path", NAMES, ids=lambda path: path.name)
-def test_page_names_every_flag_and_field(path: Path) -> None:
-    text, names = path.read_text(), NAMES[path] - {"-h", "--help", "TARGET", "A", "B"}
-    absent = sorted(n for n in names if not re.search(rf"`{re.escape(n)}\b", text))
-    assert not absent
+# Attributes through which a page loads something when it is opened.
+LOADED = re.compile(
+    r"<(?:script|img|iframe)[^>]* src=\"(https?:[^\"]+)"
+    r"|<link[^>]* rel=\"(?:stylesheet|preconnect|icon)\"[^>]* href=\"(https?:[^\"]+)"
+)
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, WALKTHROUGH], ids=lambda path: path.name)
-def test_links_lead_somewhere(path: Path) -> None:
-    for link in re.findall(r"\]\(([^)#]+)", path.read_text()):
-        if not link.startswith("https://"):
-            assert (path.parent / link).exists(), link
+@pytest.mark.slow
+def test_site_has_no_dead_link_and_loads_nothing(tmp_path: Path) -> None:
+    """Strict: a link or an anchor that leads nowhere is an error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", tmp_path],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > len(list(DOCS.rglob("*.md")))
+    assert not [page for page in pages if LOADED.search(page.read_text())]

@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 import report_runs
+from command_line import FLAGS
 from report_runs import RUNS
 
+import torchproof
 from torchproof import __version__
 from torchproof.records import Run
 from torchproof.report import render, render_cell, render_comparison
@@ -121,6 +123,16 @@ def test_page_contains_its_comparison(renew: bool) -> None:
     compared = report_runs.comparison()
     text = page(render(RUNS["bench"], "html", compared=compared))
     compare_or_renew(FOLDER / "compare" / "page.html", text, renew=renew)
+
+
+def test_command_line_is_as_it_was(renew: bool) -> None:
+    lines = [f"torchproof {verb} {' '.join(sorted(FLAGS[verb]))}" for verb in FLAGS]
+    compare_or_renew(FOLDER / "commands.txt", "\n".join(lines) + "\n", renew=renew)
+
+
+def test_public_names_are_as_they_were(renew: bool) -> None:
+    text = "\n".join(torchproof.__all__) + "\n"
+    compare_or_renew(FOLDER / "public_names.txt", text, renew=renew)
 
 
 def test_no_snapshot_is_left_over(renew: bool) -> None:
