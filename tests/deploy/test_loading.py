@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
-import functools
+import hashlib
 import io
+import json
 import logging
 import os
 import re
@@ -25,45 +26,40 @@ from torch import nn
 import torchproof
 from torchproof.records import schema
 from torchproof.records.run import UserError
-from torchproof.runtime import production
-from torchproof.runtime.loading import compatibility, example_inputs, source_hash
+from torchproof.runtime.loading import (
+    compatibility,
+    example_inputs,
+    pack_details,
+    source_hash,
+)
 from torchproof.runtime.loading.pack_details import Place
+from torchproof.runtime.pack_format.contents import open_pack
+from torchproof.runtime.pack_format.manifest import Refused
 
-Change = Callable[[Path], None]
+pytestmark = pytest.mark.usefixtures("own_cache")
+Change = Callable[[Path], object]
 NOBODY = 65534
 PATIENCE_S = 120
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache folder of its own, and compiling that generates no code."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    plain = production.compile
-    cold = functools.partial(plain, backend="eager")
-
-    def compile(model: Any, *, recipe: Any = None, wait: bool = True) -> Any:
-        if recipe is None:
-            return cold(model, wait=wait)
-        return plain(model, recipe=recipe)
-
-    monkeypatch.setattr(production, "compile", compile)
-
-
-def seen_cold(pack: Path, caplog: pytest.LogCaptureFixture, model: Net) -> str:
-    """Loads a pack that is refused: the model answers as it did, and says why."""
-    want = model.eval()(*CALL)
+def refusal(pack: Path, caplog: pytest.LogCaptureFixture, model: Net) -> str:
+    """Why a pack is not used; the model answers as before and logs the reason once."""
+    expected = model.eval()(*CALL)
+    caplog.clear()
     with caplog.at_level(logging.WARNING, "torchproof"):
         loaded = torchproof.load(pack, model)
     assert loaded is model
-    torch.testing.assert_close(loaded(*CALL), want)
-    told = torchproof.status(loaded)
-    assert told.pack is not None and told.pack["used"] is False
-    assert told.compiled_calls == 1
-    why = str(told.pack["why_not"])
+    torch.testing.assert_close(loaded(*CALL), expected)
+    status = torchproof.status(loaded)
+    assert status.pack is not None and status.pack["used"] is False
+    assert status.compiled_calls == 1
+    why = str(status.pack["why_not"])
     lines = [record.getMessage() for record in caplog.records]
-    assert len([line for line in lines if why in line]) == 1 and why in str(told)
-    with pytest.raises(torchproof.PackRefused):
+    assert len([line for line in lines if why in line]) == 1 and why in str(status)
+    with pytest.raises(torchproof.PackRefused) as refused:
         torchproof.load(pack, model, strict=True)
+    message = str(refused.value)
+    assert "\n" not in message and "\x1b" not in message and len(message) < 700
     return why
 
 
@@ -83,23 +79,6 @@ def give_away(pack: Path) -> None:
     os.chown(pack / "torchproof.toml", NOBODY, NOBODY)
 
 
-def open_to_all(pack: Path) -> None:
-    (pack / "graphs.json").chmod(0o666)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [(flip, "sha256"), (give_away, "65534"), (open_to_all, "chmod -R go-w")],
-)
-def test_a_folder_that_others_could_have_changed_is_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Change, reason: str
-) -> None:
-    model = Net()
-    pack = fabricated(tmp_path / "pack", model)
-    change(pack)
-    assert reason in seen_cold(pack, caplog, model)
-
-
 def cut_off(pack: Path) -> None:
     raw = pack.read_bytes()
     pack.write_bytes(raw[: len(raw) // 2])
@@ -115,20 +94,30 @@ def climb(pack: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"), [(cut_off, "cut off"), (climb, "'../../evil.py'")]
+    ("name", "change", "reason"),
+    [
+        ("pack", flip, "sha256"),
+        ("pack", give_away, "65534"),
+        ("pack", lambda pack: (pack / "graphs.json").chmod(0o666), "chmod -R go-w"),
+        ("pack.tar.gz", cut_off, "cut off"),
+        ("pack.tar.gz", climb, "'../../evil.py'"),
+    ],
+    ids=["changed", "of another user", "others may write", "cut off", "climbs"],
 )
-def test_an_archive_that_was_tampered_with_is_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Change, reason: str
+def test_pack_that_others_changed_starts_cold(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    change: Change,
+    reason: str,
 ) -> None:
     model = Net()
-    pack = fabricated(tmp_path / "pack.tar.gz", model)
+    pack = fabricated(tmp_path / name, model)
     change(pack)
-    assert reason in seen_cold(pack, caplog, model)
+    assert reason in refusal(pack, caplog, model)
 
 
-def test_a_key_that_did_not_sign_it_is_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_key_that_did_not_sign_it_is_refused(tmp_path: Path) -> None:
     model = Net()
     pack = fabricated(tmp_path / "pack", model, key=KEY)
     assert torchproof.status(torchproof.load(pack, model, key=PUBLIC)).pack["used"]
@@ -140,15 +129,11 @@ def test_a_key_that_did_not_sign_it_is_refused(
     assert "not signed" in torchproof.status(cold).pack["why_not"]
 
 
-def test_a_pack_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+def test_missing_pack_or_model_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=str(tmp_path / "none")):
         torchproof.load(tmp_path / "none", Net())
-
-
-def test_without_a_model_there_is_no_going_without_the_pack(tmp_path: Path) -> None:
-    pack = fabricated(tmp_path / "pack", Net())
     with pytest.raises(torchproof.PackRefused, match=r"\bmodel\b"):
-        torchproof.load(pack)
+        torchproof.load(fabricated(tmp_path / "pack", Net()))
 
 
 # -- fit -------------------------------------------------------------------------------
@@ -166,43 +151,45 @@ def test_without_a_model_there_is_no_going_without_the_pack(tmp_path: Path) -> N
         ({"device": "cuda"}, "cuda"),
     ],
 )
-def test_another_place_is_refused(
+def test_pack_that_does_not_fit_starts_cold(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     changes: dict[str, Any],
     reason: str,
 ) -> None:
     model = Net()
-    told = details_of(model)["place"] | changes
-    pack = fabricated(tmp_path / "pack", model, place=told)
-    assert reason in seen_cold(pack, caplog, model)
+    place = details_of(model)["place"] | changes
+    pack = fabricated(tmp_path / "pack", model, place=place)
+    assert reason in refusal(pack, caplog, model)
 
 
-def test_another_gpu_or_an_older_driver_is_refused() -> None:
+def test_another_gpu_or_an_older_driver_does_not_fit() -> None:
     then = Place("cuda", gpu="H200", capability="9.0", driver="570.86")
 
-    def told(**changes: str) -> str:
+    def reasons(**changes: str) -> str:
         return "; ".join(compatibility.refusals(then, replace(then, **changes)))
 
-    assert told(driver="575.1") == ""
-    assert re.search(r"\bH200\b.*\bA100\b", told(gpu="A100"))
-    assert "compute capability 9.0" in told(capability="8.0")
-    assert "535.104" in told(driver="535.104")
+    assert reasons(driver="575.1") == ""
+    assert re.search(r"\bH200\b.*\bA100\b", reasons(gpu="A100"))
+    assert "compute capability 9.0" in reasons(capability="8.0")
+    assert "535.104" in reasons(driver="535.104")
 
 
 def test_another_model_is_refused_and_other_weights_are_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, own_cache: Path
 ) -> None:
     pack = fabricated(tmp_path / "pack", Net())
     other = Net().eval()  # drawn anew
-    want = other(*CALL)
+    expected = other(*CALL)
     loaded = torchproof.load(pack, other)
     status = torchproof.status(loaded)
     assert status.pack["used"] and status.reason == "pack pack"
-    torch.testing.assert_close(loaded(*CALL), want)
+    torch.testing.assert_close(loaded(*CALL), expected)
+    assert (own_cache / "ab" / "code.py").read_text() == "x = 1\n"
+    assert own_cache.stat().st_mode & 0o777 == 0o700
     larger = Net()
     larger.more = torch.nn.Linear(2, 2)
-    assert "6 more" in seen_cold(pack, caplog, larger)
+    assert "6 more" in refusal(pack, caplog, larger)
 
 
 def test_changed_source_is_refused_and_a_comment_is_not(
@@ -212,73 +199,144 @@ def test_changed_source_is_refused_and_a_comment_is_not(
     file.write_text("def scale(x):\n    return 2 * x\n")
     monkeypatch.syspath_prepend(tmp_path)
     __import__("traced_by_it")
-    told = source_hash.hashes([str(file)])
-    assert [*told] == ["traced_by_it"]
+    hashes = source_hash.hashes([str(file)])
+    assert [*hashes] == ["traced_by_it"]
     file.write_text("def scale(x):\n    # twice\n    return 2 * x\n")
-    assert source_hash.changes(told) == []
+    assert source_hash.changes(hashes) == []
     file.write_text("def scale(x):\n    return 3 * x\n")
     model = Net()
-    pack = fabricated(tmp_path / "pack", model, code=schema.to_plain(told))
-    assert "code of traced_by_it" in seen_cold(pack, caplog, model)
+    pack = fabricated(tmp_path / "pack", model, code=schema.to_plain(hashes))
+    assert "code of traced_by_it" in refusal(pack, caplog, model)
 
 
-def test_damaged_papers_are_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = Net()
-    pack = fabricated(tmp_path / "pack", model, place={})
-    assert "refused" in seen_cold(pack, caplog, model)
-
-
-# -- use -------------------------------------------------------------------------------
-
-
-def test_files_land_in_torchs_cache_folder(tmp_path: Path) -> None:
-    model = torchproof.load(fabricated(tmp_path / "pack", Net()), Net())
-    cache = tmp_path / "cache"
-    assert (cache / "ab" / "code.py").read_text() == "x = 1\n"
-    assert cache.stat().st_mode & 0o777 == 0o700
-    assert torchproof.status(model).pack["used"]
-
-
-def test_a_cache_folder_that_others_write_in_is_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    cache.chmod(0o777)
-    pack = fabricated(tmp_path / "pack", Net())
-    assert f"chmod go-w {cache}" in seen_cold(pack, caplog, Net())
-    assert not (cache / "ab").exists()
-
-
-def test_a_cache_folder_that_takes_no_files_starts_cold(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_cache_folder_that_cannot_be_used_starts_cold(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    own_cache: Path,
 ) -> None:
     pack = fabricated(tmp_path / "pack", Net())
+    own_cache.mkdir()
+    own_cache.chmod(0o777)
+    assert f"chmod go-w {own_cache}" in refusal(pack, caplog, Net())
+    assert not (own_cache / "ab").exists()
+    own_cache.chmod(0o700)
 
     def full(**_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(tempfile, "mkstemp", full)
-    assert os.strerror(errno.ENOSPC) in seen_cold(pack, caplog, Net())
+    assert os.strerror(errno.ENOSPC) in refusal(pack, caplog, Net())
+
+
+# -- packs that are sealed and invalid -------------------------------------------------
+
+
+def resealed(pack: Path, files: dict[str, bytes], /, **changes: str) -> Path:
+    """The pack with files exchanged and JSON texts in its manifest, sealed anew."""
+    manifest = json.loads((pack / "manifest.json").read_text())
+    del manifest["sha256"]
+    for name, content in files.items():
+        (pack / name).write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        manifest["files"][name] |= {"sha256": digest, "bytes": len(content)}
+    for key in changes:
+        holder = manifest["details"] if key in manifest["details"] else manifest
+        holder[key] = f"@{key}@"
+    body = json.dumps(manifest, indent=1)
+    for key, text in changes.items():
+        body = body.replace(f'"@{key}@"', text)
+    seal = hashlib.sha256(body.encode()).hexdigest()
+    whole = body.removesuffix("\n}") + f',\n "sha256": "{seal}"\n}}\n'
+    (pack / "manifest.json").write_text(whole)
+    return pack
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+GRAPHS = (
+    *(b"null", b"3", b"{}", b"[null]", b"\xff\xfe", DEEP.encode()),
+    b"[" * 200 + b"]" * 200,  # not too deep for Python
+    b'[{"key": "a"}]',
+    b'[{"key": "a", "facts": {"b": 3}}]',
+    b'[{"key": "a", "facts": {"b": {"digest": "c"}}}]',
+    b'[{"key": [], "facts": {}}]',
+    b"[" + b"9" * 5000 + b"]",
+)
+MANIFESTS = {
+    "calls": ("null", "{}", "[1]", '[{"inputs": 3, "state": {}, "gradients": 1}]'),
+    "place": ("null", "{}", '{"device": 3}', '{"device": "cpu", "features": 5}'),
+    "code": ("[]", "null", '{"a": []}', '{"a": {"file": 3}}'),
+    "graphs": ('"many"', "null", "-1", "9" * 5000),
+    "train": ('"yes"', "[]"),
+    "artifact": ("[]", "null", '"aoti"', '"torchscript"', '"\\u001b[1m"'),
+    "config": (DEEP,),
+    "details": ("[]", "3"),
+    "environment": ("[]",),
+    "files": ("[]", '{"a": 3}', '{"a": {"sha256": "x"}}'),
+    "schema": ('"1"', "99"),
+    "kind": ("[]", '"other"'),
+}
+
+
+def refusal_of_load(pack: Path) -> str:
+    """Why `load` does not use a pack, without a call of the model."""
+    with pytest.raises(torchproof.PackRefused) as refused:
+        torchproof.load(pack, Net(), strict=True)
+    message = str(refused.value)
+    assert "\n" not in message and "\x1b" not in message and len(message) < 700
+    assert str(pack) in message
+    return message
+
+
+def test_invalid_graphs_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, own_cache: Path
+) -> None:
+    for number, content in enumerate(GRAPHS):
+        pack = fabricated(tmp_path / f"pack{number}", Net())
+        resealed(pack, {"graphs.json": content})
+        assert "graphs.json" in refusal_of_load(pack), content[:40]
+    assert "graphs.json" in refusal(pack, caplog, Net())
+    assert not (own_cache / "ab").exists()
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_invalid_manifests_are_refused(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, text in enumerate(MANIFESTS[name]):
+        pack = fabricated(tmp_path / f"pack{number}", Net())
+        refusal_of_load(resealed(pack, {}, **{name: text}))
+    assert str(pack) in refusal(pack, caplog, Net())
+
+
+def test_pack_that_is_sealed_anew_is_used(tmp_path: Path) -> None:
+    """So that the tests above show what their changes do."""
+    model = Net()
+    pack = resealed(fabricated(tmp_path / "pack", model), {}, train="false")
+    status = torchproof.status(torchproof.load(pack, model)).pack
+    assert status is not None and status["used"]
 
 
 @pytest.mark.parametrize(
-    "papers",
+    "inputs",
     [
-        {"calls": [1]},
-        {"calls": [{}]},
-        {"artifact": "aoti"},
+        {"form": {"kind": "tensor", "value": 5}},
+        {"form": {"kind": "tensor", "value": True}},
+        {"form": {}},
+        {"form": {"kind": "list", "parts": 3}},
+        {"form": {"kind": "dict", "keys": ["a"], "parts": []}},
+        {"form": {"kind": "float", "value": "1"}},
+        {"tensors": []},
     ],
 )
-def test_papers_that_lack_something_start_cold(
-    papers: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_calls_that_cannot_be_made_are_refused(
+    inputs: dict[str, Any], tmp_path: Path
 ) -> None:
-    pack = fabricated(tmp_path / "pack", Net(), **papers)
-    why = seen_cold(pack, caplog, Net())
-    assert str(pack) in why and ("manifest" in why or "KeyError" in why)
-    assert not (tmp_path / "cache" / "ab").exists()
+    details = details_of(Net())
+    details["calls"][0]["inputs"] = inputs
+    pack = fabricated(tmp_path / "pack", Net(), **details)
+    with pytest.raises(Refused, match="manifest is invalid"):
+        pack_details.read_details(pack_details.CachesDetails, open_pack(pack))
 
 
 # -- requests after the warm-up --------------------------------------------------------
