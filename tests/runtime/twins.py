@@ -1,4 +1,4 @@
-"""Two models of the same weights: one as it is, and one compiled here."""
+"""Small models of which tests compile one and leave its twin as it is."""
 
 from __future__ import annotations
 
@@ -39,6 +39,21 @@ class Block(nn.Module):
         return x + torch.tanh(self.mix(x))
 
 
+class Stack(nn.Module):
+    """Blocks that feed one another, for a regional strategy, and a method."""
+
+    def __init__(self, block: type[Block] = Block) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(block() for _ in range(3)))
+        self.scale = 2.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.finish(self.blocks(x))
+
+    def finish(self, x: Tensor) -> Tensor:
+        return x.sum(-1) * self.scale
+
+
 def compiled(model: Any, **options: Any) -> Any:
     """With AOTAutograd and without generated code, unless told otherwise."""
     return torchproof.compile(model, **{"backend": "aot_eager"} | options)
@@ -62,25 +77,3 @@ def assert_alike(plain: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
     answer = model(*args, **kwargs)
     torch.testing.assert_close(answer, expected)
     return answer
-
-
-def assert_trained_alike(plain: Any, model: Any, *args: Any) -> None:
-    """The same gradients too, which are gone afterwards."""
-    for one in (plain, model):
-        torch.manual_seed(0)
-        answer = one(*args)
-        (answer[0] if isinstance(answer, tuple) else answer).square().sum().backward()
-    for (name, one), other in zip(
-        plain.named_parameters(), model.parameters(), strict=True
-    ):
-        torch.testing.assert_close(other.grad, one.grad, msg=lambda m, n=name: n + m)
-        one.grad = other.grad = None
-
-
-def assert_compiled(model: Any, compilations: int | None = None) -> None:
-    """Nothing fell back, and the last call ran compiled code."""
-    told = torchproof.status(model)
-    assert not told.fallbacks, str(told)
-    assert told.compilations, str(told)
-    if compilations is not None:
-        assert len(told.compilations) == compilations, str(told)

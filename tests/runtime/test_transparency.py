@@ -1,0 +1,772 @@
+"""A compiled model does what the plain one does, whatever is done with it.
+
+Each operation runs on a plain model and on a compiled twin that has been called before;
+what both return has to be the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.modules import module as modules
+from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
+from twins import Block, Net, Stack, compiled, sample
+
+import torchproof
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    # Dynamo hides it where warnings are shown, not where they are errors.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+
+
+def outcome(act: Callable[[], Any]) -> Any:
+    """The result, or the type and the text of the error."""
+    try:
+        return act()
+    except Exception as error:
+        return type(error), str(error)
+
+
+def seeded(model: Any, *args: Any, **kwargs: Any) -> Any:
+    torch.manual_seed(0)
+    return model(*args, **kwargs)
+
+
+def gradients(model: Any, *args: Any) -> list[Tensor | None]:
+    """Of a backward pass; they are gone afterwards."""
+    answer = seeded(model, *args)
+    answer = answer[0] if isinstance(answer, tuple) else answer
+    answer.square().sum().backward()
+    found = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    return found
+
+
+def same(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    if isinstance(one, Tensor) or one is None:
+        torch.testing.assert_close(one, other)
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        same(list(one.values()), list(other.values()))
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for mine, theirs in zip(one, other, strict=True):
+            same(mine, theirs)
+    else:
+        assert one == other
+
+
+# -- state, modes and moves ------------------------------------------------------------
+
+
+def describe(model: Any) -> Any:
+    return (
+        dict(model.state_dict()),
+        [name for name, _ in model.named_parameters()],
+        [name for name, _ in model.named_buffers()],
+        [name for name, _ in model.named_modules()],
+        repr(model),
+        str(inspect.signature(model.forward)),
+        (type(model), model.forward.__name__),
+    )
+
+
+def load_other_state(model: Any) -> Any:
+    torch.manual_seed(7)
+    state = Net().state_dict()
+    model.load_state_dict(state)
+    first = model(sample())
+    doubled = {name: value * 2 for name, value in state.items()}
+    model.load_state_dict(doubled, assign=True)
+    return first, model(sample())
+
+
+def switch_modes(model: Any) -> Any:
+    found = []
+    for training in (True, False, True):
+        model.train(training)
+        found += [seeded(model, sample(5)), model.norm.training]
+        found += [model.norm.running_mean.clone(), model.norm.num_batches_tracked + 0]
+    model.norm.eval()
+    return found, seeded(model, sample(5))
+
+
+def change_dtype(model: Any) -> Any:
+    return [
+        model.to(dtype)(sample().to(dtype)) for dtype in (torch.float64, torch.bfloat16)
+    ]
+
+
+def leave_meta(model: Any) -> Any:
+    state = copy.deepcopy(model.state_dict())
+    model.to("meta")
+    found = [outcome(lambda: model.to("cpu"))[0], outcome(lambda: model(sample()))[0]]
+    found.append(model(sample().to("meta")).is_meta)
+    model.to_empty(device="cpu").load_state_dict(state)
+    return found, model(sample())
+
+
+def change_attribute(model: Any) -> Any:
+    model.scale = 5.0
+    found = [model(sample())]
+    del model.scale
+    found.append(outcome(lambda: model(sample())))
+    model.scale = 3.0
+    return found, model(sample())
+
+
+def train(model: Any) -> Any:
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    for _ in range(2):
+        for seed in (0, 1):  # gradients accumulate
+            seeded(model, sample(seed=seed)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model(sample())
+
+
+def replace_parts(model: Any) -> Any:
+    torch.manual_seed(7)
+    model.head.weight = nn.Parameter(torch.randn(2, 8))
+    found = [gradients(model, sample())]
+    with torch.no_grad():
+        model.head.weight.fill_(0.5)
+    found.append(gradients(model, sample()))
+    model.head = nn.Sequential(nn.Linear(8, 2, bias=False))
+    return found, gradients(model, sample())
+
+
+class Doubled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight * 2
+
+
+def parametrized(model: Any) -> Any:
+    parametrize.register_parametrization(model.inner, "weight", Doubled())
+    found = gradients(model, sample())
+    parametrize.remove_parametrizations(model.inner, "weight")
+    return found, model(sample())
+
+
+class Tied(nn.Module):
+    """One weight with two names, and one module used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix = nn.Embedding(7, 4), nn.Linear(4, 4)
+        self.out = nn.Linear(4, 7, bias=False)
+        self.out.weight = self.embed.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.mix(torch.relu(self.mix(self.embed(x.abs().long())))))
+
+
+def extend_sequential(model: Any) -> Any:
+    found = [len(model), model[0].in_features, model[:2](sample())]
+    model.append(nn.Tanh())
+    return found, model(sample())
+
+
+# -- hooks -----------------------------------------------------------------------------
+
+KINDS = ("forward_pre", "forward", "full_backward_pre", "full_backward")
+
+
+def count_hooks(model: Any) -> Any:
+    seen: list[str] = []
+    handles = [
+        getattr(module, f"register_{kind}_hook")(
+            lambda *_, n=name + kind: seen.append(n)
+        )
+        for name, module in (("outer ", model), ("inner ", model.inner))
+        for kind in KINDS
+    ]
+    x = sample().requires_grad_()
+    found = [gradients(model, x), gradients(model, x)]
+    for handle in handles:
+        handle.remove()
+    return found, gradients(model, x), sorted(seen)
+
+
+def obey_hooks(model: Any) -> Any:
+    found = []
+    for part in (model, model.inner):
+        for kind, change in (
+            ("forward_pre", lambda _, args: (args[0] * 2,)),
+            ("forward", lambda _, args, out: out + 1),
+        ):
+            handle = getattr(part, f"register_{kind}_hook")(change)
+            found.append(model(sample()))
+            handle.remove()
+            found.append(model(sample()))
+    return found
+
+
+def obey_global_hooks(model: Any) -> Any:
+    handle = modules.register_module_forward_hook(
+        lambda module, args, out: out + 1 if isinstance(module, nn.Linear) else None
+    )
+    try:
+        found = model(sample())
+    finally:
+        handle.remove()
+    return found, model(sample())
+
+
+# -- copies ----------------------------------------------------------------------------
+
+
+def saved(model: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+    "torch.save": saved,
+    "copy in a parent": lambda model: copy.deepcopy(nn.Sequential(model))[0],
+}
+
+
+def change_copy(how: str) -> Callable[[Any], Any]:
+    def act(model: Any) -> Any:
+        twin = COPIES[how](model)
+        twin.scale = 7.0
+        with torch.no_grad():
+            twin.head.weight.zero_()
+        return twin(sample()), model(sample()), twin.head.weight is model.head.weight
+
+    return act
+
+
+def change_shallow_copy(model: Any) -> Any:
+    twin = copy.copy(model)
+    twin.scale = 3.0
+    with torch.no_grad():  # parameters are shared
+        twin.head.weight.zero_()
+    return twin(sample()), model(sample())
+
+
+# -- arguments, answers and errors -----------------------------------------------------
+
+
+class Pair(NamedTuple):
+    left: Tensor
+    right: Tensor | None
+
+
+@dataclass
+class Answer:
+    value: Tensor
+    parts: dict[str, Any]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Answer) and torch.equal(self.value, other.value)
+
+
+class Flexible(nn.Module):
+    """Takes arguments in every form and answers in a container of any kind."""
+
+    def forward(
+        self, x: Tensor, *more: Tensor, kind: str = "plain", **named: Any
+    ) -> Any:
+        for one in (*more, *named.get("extra", {}).get("list", ())):
+            x = x + one
+        y = x * named.get("times", 2)
+        if kind == "raises":
+            raise ValueError(f"{x.dim()} dimensions")
+        containers: dict[str, Any] = {
+            "plain": y,
+            "dict": {"a": y, "b": [y, (x, None)], "c": 3},
+            "named": Pair(y, None),
+            "ordered": OrderedDict(a=y, b=x),
+            "none": None,
+            "dataclass": Answer(y, {}),
+        }
+        return containers[kind]
+
+
+def call_in_every_form(model: Any) -> Any:
+    x = sample()
+    return [
+        model(x=x),
+        model(x, x, x),
+        model(x, times=3, extra={"list": [x, x * 2]}),
+        *(
+            model(x, kind=kind)
+            for kind in ("dict", "named", "ordered", "none", "dataclass")
+        ),
+    ]
+
+
+def call_wrongly(model: Any) -> Any:
+    x = sample()
+    return [
+        *(outcome(model), outcome(lambda: model(x, 1)), outcome(lambda: model("text"))),
+        *(outcome(lambda: model(x, shfit=1)), outcome(lambda: model(torch.ones(2, 5)))),
+        outcome(lambda: model(x.long())),
+        model(x),
+    ]
+
+
+class Strict(nn.Module):
+    """Raises for some values, where its graph breaks, and catches an error inside."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * 2
+        if bool((y < 0).any()):
+            raise ValueError("negative")
+        try:
+            return y * {}["missing"]
+        except KeyError:
+            return y + sum(y**power for power in range(1, 3))
+
+
+class Writes(nn.Module):
+    def forward(self, x: Tensor, into: list[Tensor]) -> Tensor:
+        x.add_(1)
+        into.append(x * 2)
+        return x
+
+
+def write_to_inputs(model: Any) -> Any:
+    x, into = torch.zeros(3), list[Tensor]()
+    return [model(x, into) is x, model(x, into) is x], x, into
+
+
+class Lazy(nn.Module):
+    def forward(self, x: Tensor) -> Iterator[Tensor]:
+        for power in range(1, 3):
+            yield x**power
+
+
+# -- contexts and differentiation ------------------------------------------------------
+
+
+def change_grad_mode(model: Any) -> Any:
+    found = []
+    for context in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+        with context():
+            answer = model(sample())
+        found.append((answer.detach().clone(), answer.requires_grad))
+        found.append((answer.is_inference(),))
+    return found, gradients(model, sample())
+
+
+def autocast(model: Any) -> Any:
+    found = []
+    for enabled in (True, False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            found.append(model(sample()))
+    return found
+
+
+class Filled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ones(len(x)) * 2
+
+
+def change_default_device(model: Any) -> Any:
+    with torch.device("meta"):
+        inside = model(sample()).device
+    return inside, model(sample()).device
+
+
+def transform(model: Any) -> Any:
+    batches = torch.stack([sample(seed=seed) for seed in range(3)])
+    weights = dict(model.named_parameters())
+
+    def loss(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(model, weights, (x,)).square().sum()
+
+    return [
+        torch.vmap(model)(batches),
+        torch.func.grad(loss)(weights, sample()),
+        torch.func.jvp(model, (sample(),), (sample(seed=1),)),
+        torch.vmap(torch.func.jacrev(model))(batches),
+        model(sample()),
+    ]
+
+
+def forward_mode(model: Any) -> Any:
+    with forward_ad.dual_level():
+        answer = model(forward_ad.make_dual(sample(), sample().cos()))
+        found = tuple(forward_ad.unpack_dual(answer))
+    return found, model(sample())
+
+
+def hook_saved_tensors(model: Any) -> Any:
+    packed: list[int] = []
+
+    def pack(x: Tensor) -> Tensor:
+        packed.append(1)
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        found = gradients(model, sample())
+    return found, bool(packed)
+
+
+class Recomputed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = checkpoint(self.net, x, use_reentrant=False)
+        return answer * 2
+
+
+def recompute_around(model: Any) -> Any:
+    outer = Recomputed()
+    outer.net = model
+    return [gradients(outer, sample()) for _ in range(2)]
+
+
+def differentiate(model: Any) -> Any:
+    x = sample().requires_grad_()
+    answer = model(x)
+    answer[0].sum().backward(retain_graph=True)
+    answer.sum().backward()
+    return x.grad, [parameter.grad for parameter in model.parameters()]
+
+
+# -- classes that change, and other tracers --------------------------------------------
+
+
+class Fresh:
+    """New classes for each model, as a test changes them."""
+
+    def __new__(cls) -> Any:
+        class Inner(nn.Module):
+            gain = 2.0
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.method(x) * self.gain
+
+            def method(self, x: Tensor) -> Tensor:
+                return x + 1
+
+        class Outer(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = Inner()
+
+            def forward(self, x: Tensor) -> Tensor:
+                result: Tensor = self.inner(x) + 5
+                return result
+
+        return Outer()
+
+
+def plus_fifty(self: Any, x: Tensor) -> Tensor:
+    return x + 50
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "forward of the class": lambda m: setattr(type(m), "forward", plus_fifty),
+    "code of forward": lambda m: setattr(
+        type(m).forward, "__code__", (lambda self, x: x + 50).__code__
+    ),
+    "class of the model": lambda m: setattr(
+        m, "__class__", type("Other", (type(m),), {"forward": plus_fifty})
+    ),
+    "method of a part": lambda m: setattr(type(m.inner), "method", plus_fifty),
+    "attribute of a class": lambda m: setattr(type(m.inner), "gain", 50.0),
+}
+
+
+def change_class(name: str) -> Callable[[Any], Any]:
+    def act(model: Any) -> Any:
+        CHANGES[name](model)
+        return [model(sample()), model(sample())]
+
+    return act
+
+
+def export_strictly(model: Any) -> Any:
+    sizes = ({0: torch.export.Dim.AUTO},)
+    made = torch.export.export(model, (sample(),), strict=True, dynamic_shapes=sizes)
+    return made.module()(sample())
+
+
+# -- the table -------------------------------------------------------------------------
+
+Act = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`compiles`: some calls run compiled code. `fallbacks` are their kinds."""
+
+    act: Act
+    make: Callable[[], Any] = Net
+    compiles: bool = True
+    fallbacks: tuple[str, ...] = ()
+    backend: str = "eager"
+
+
+CASES: dict[str, Case] = {
+    "names, texts and signature": Case(describe),
+    "load_state_dict": Case(load_other_state),
+    "train and eval": Case(switch_modes),
+    "dtype": Case(change_dtype),
+    "meta device": Case(leave_meta),
+    "attribute": Case(change_attribute),
+    "optimizer": Case(train, backend="aot_eager"),
+    "replaced parts": Case(replace_parts, backend="aot_eager"),
+    "parametrization": Case(parametrized),
+    "tied weights": Case(lambda m: (gradients(m, sample()), m.out is m.embed), Tied),
+    "sequential": Case(
+        extend_sequential, lambda: nn.Sequential(nn.Linear(4, 4), nn.GELU())
+    ),
+    "other method": Case(lambda m: m.encode(sample())),
+    "hooks are counted": Case(count_hooks, backend="aot_eager"),
+    "hooks change values": Case(obey_hooks),
+    "global hooks": Case(obey_global_hooks),
+    **{how: Case(change_copy(how)) for how in COPIES},
+    "shallow copy": Case(change_shallow_copy),
+    "forms of arguments and answers": Case(call_in_every_form, Flexible),
+    "wrong arguments": Case(call_wrongly),
+    "error of the model": Case(
+        lambda m: [outcome(lambda: m(sample(), kind="raises")), m(sample())], Flexible
+    ),
+    "error after a graph break": Case(
+        lambda m: [outcome(lambda: m(-torch.ones(2))), m(torch.ones(2))], Strict
+    ),
+    "inputs that are written to": Case(write_to_inputs, Writes, backend="aot_eager"),
+    "generator": Case(
+        lambda m: list(m(sample())), Lazy, compiles=False, fallbacks=("unsupported",)
+    ),
+    "gradient modes": Case(change_grad_mode, backend="aot_eager"),
+    "autocast": Case(autocast, backend="aot_eager"),
+    "default device": Case(change_default_device, Filled),
+    "function transforms": Case(transform, fallbacks=("unsupported",)),
+    "forward-mode differentiation": Case(forward_mode),
+    "saved tensors hooks": Case(hook_saved_tensors, backend="aot_eager"),
+    "checkpoint inside": Case(lambda m: gradients(m, sample()), Recomputed),
+    "checkpoint around": Case(recompute_around, backend="aot_eager"),
+    "backward twice": Case(differentiate, backend="aot_eager"),
+    **{f"change: {name}": Case(change_class(name), Fresh) for name in CHANGES},
+    "torch.export": Case(export_strictly),
+    "torch.jit.trace": Case(lambda m: torch.jit.trace(m, (sample(),))(sample())),
+    "symbolic_trace": Case(lambda m: torch.fx.symbolic_trace(m)(sample())),
+    "make_fx": Case(lambda m: make_fx(m)(sample())(sample())),
+    "torch.compile": Case(
+        lambda m: torch.compile(m, backend="eager", fullgraph=True)(sample())
+    ),
+}
+# Calls that a model of these kinds takes before the operation.
+FIRST: dict[Any, tuple[Any, ...]] = {Writes: (torch.zeros(3), []), Strict: ()}
+
+
+def warm(make: Callable[[], Any], model: Any) -> None:
+    args = FIRST.get(make, (sample(),))
+    seeded(model, *args) if args else model(torch.ones(2))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_compiled_model_does_what_the_plain_one_does(name: str) -> None:
+    case = CASES[name]
+    results = []
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        model = case.make()
+        model.eval()
+        if compiles:
+            assert compiled(model, backend=case.backend) is model
+        warm(case.make, model)
+        results.append(case.act(model))
+    same(*results)
+    status = torchproof.status(model)
+    assert tuple({item.kind for item in status.fallbacks}) == case.fallbacks, status
+    assert bool(status.compiled_calls) is case.compiles, status
+
+
+@pytest.mark.parametrize(
+    "strategy", ["regional", "core:finish", "nested", "eager", "wait=False"]
+)
+@pytest.mark.parametrize("how", ["pickle", "shallow copy", "class"])
+def test_strategies_follow_copies_and_changes(strategy: str, how: str) -> None:
+    """Parts that a strategy replaced belong to the copy, and see new classes."""
+
+    class Own(Block):
+        pass
+
+    options = {"wait": False} if strategy == "wait=False" else {"strategy": strategy}
+    options["backend"] = "eager"
+    plain = Stack() if how != "class" else Stack(Own)
+    model = compiled(copy.deepcopy(plain), **options)
+    for _ in range(2):
+        torch.testing.assert_close(model(sample()), plain(sample()))
+    if how == "class":
+        Own.forward = plus_fifty
+        torch.testing.assert_close(model(sample()), plain(sample()))
+        return
+    copies = copy.copy if how == "shallow copy" else COPIES[how]
+    pair = copies(plain), copies(model)
+    for each in pair:
+        each.scale = 9.0
+        with torch.no_grad():
+            each.blocks[1].mix.weight.zero_()
+    for _ in range(2):
+        torch.testing.assert_close(pair[1](sample()), pair[0](sample()))
+    torch.testing.assert_close(model(sample()), plain(sample()))
+    assert torchproof.status(pair[1]).calls == 2
+    assert not torchproof.status(pair[1]).fallbacks
+
+
+def test_options_go_with_a_copy() -> None:
+    events: list[str] = []
+    model = compiled(Net(), deadline=77, on_event=lambda kind, _: events.append(kind))
+    for twin in (copy.copy(model), copy.deepcopy(compiled(Net(), deadline=77))):
+        twin(sample())
+        assert torchproof.status(twin).deadline_s == 77
+    assert events == ["compilation"] and torchproof.status(model).calls == 0
+
+
+def test_a_model_compiled_twice_takes_the_later_options() -> None:
+    model = compiled(compiled(Block(), deadline=5.0), deadline=50.0)
+    model(sample())
+    status = torchproof.status(model)
+    assert (status.deadline_s, status.calls, len(status.compilations)) == (50.0, 1, 1)
+
+
+def test_a_strategy_that_is_replaced_leaves_no_compiled_blocks() -> None:
+    model = compiled(Stack(), strategy="regional")
+    model(sample())
+    assert any("forward" in vars(block) for block in model.blocks)
+    torchproof.compile(model, strategy="eager")
+    assert not any("forward" in vars(block) for block in model.blocks)
+
+
+def test_what_compiled_code_does_not_depend_on_compiles_nothing_again() -> None:
+    model = compiled(Fresh())
+    model(sample())
+    type(model).note, type(model).__doc__ = "new", "Another text."
+    modules.register_module_forward_hook(lambda *_: None).remove()
+    model(sample())
+    assert len(torchproof.status(model).compilations) == 1
+
+
+def replica_of(model: nn.Module) -> Any:
+    """What `nn.parallel.replicate` does for each GPU, without a GPU."""
+    every: list[Any] = list(model.modules())
+    made = {module: module._replicate_for_data_parallel() for module in every}
+    for module, replica in made.items():
+        for name, child in module.named_children():
+            setattr(replica, name, made[child])
+        for name, parameter in module.named_parameters(recurse=False):
+            setattr(replica, name, parameter * 2)
+    return made[model]
+
+
+def test_replicas_of_data_parallel_run_eager_with_their_own_parameters() -> None:
+    plain = Stack()
+    model = compiled(copy.deepcopy(plain))
+    model(sample())
+    for _ in range(2):
+        torch.testing.assert_close(
+            replica_of(model)(sample()), replica_of(plain)(sample())
+        )
+    [fallback] = torchproof.status(model).fallbacks
+    assert fallback.kind == "unsupported"
+    torch.testing.assert_close(model(sample()), plain(sample()))
+
+
+@pytest.mark.gpu
+def test_torchs_own_replicas_run_on_a_gpu() -> None:
+    plain = Stack().cuda()
+    model = compiled(copy.deepcopy(plain))
+    x = sample().cuda()
+    (replica,) = nn.parallel.replicate(model, [0])
+    torch.testing.assert_close(replica(x), plain(x))
+    torch.testing.assert_close(
+        nn.DataParallel(model, [0])(x), nn.DataParallel(plain, [0])(x)
+    )
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "eager"])
+def test_second_derivatives_are_right_or_refused_as_torch_refuses_them(
+    backend: str,
+) -> None:
+    """AOTAutograd has none, whoever calls it; Dynamo alone has eager's."""
+    function = compiled(lambda x: (x**3).sum(), backend=backend)
+    x = torch.ones(3, requires_grad=True)
+    (slope,) = torch.autograd.grad(function(x), x, create_graph=True)
+    torch.testing.assert_close(slope, torch.full((3,), 3.0))
+    if backend == "eager":
+        slope.sum().backward()
+        torch.testing.assert_close(x.grad, torch.full((3,), 6.0))
+    else:
+        with pytest.raises(RuntimeError, match="double backward"):
+            slope.sum().backward()
+
+
+def test_a_recurrent_network_runs_eager_and_status_has_the_reason() -> None:
+    plain = nn.LSTM(4, 5, batch_first=True)
+    model = compiled(copy.deepcopy(plain))
+    x = sample(6).view(2, 3, 4)
+    same(model(x), plain(x))
+    status = torchproof.status(model)
+    assert status.compiled_share == 0.0 and (status.fallbacks or status.notes)
+
+
+def test_a_scripted_module_runs_as_it_is() -> None:
+    scripted = torch.jit.script(nn.Linear(4, 4))
+    expected = scripted(sample())
+    model = compiled(scripted)
+    torch.testing.assert_close(model(sample()), expected)
+    assert torchproof.status(model).strategy == "eager"
+
+
+def gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=50, n_positions=32, n_embd=16, n_layer=2, n_head=2,
+        bos_token_id=0, eos_token_id=49, pad_token_id=49,
+    )  # fmt: skip
+    return GPT2LMHeadModel(config).eval()
+
+
+@pytest.mark.slow
+def test_a_language_model_answers_trains_and_generates_as_eager_does() -> None:
+    pytest.importorskip("transformers")
+    plain = gpt2()
+    model = compiled(copy.deepcopy(plain), backend="inductor")
+    tokens = torch.randint(0, 49, (2, 7))
+    expected = plain(input_ids=tokens, labels=tokens)
+    answer = model(input_ids=tokens, labels=tokens)
+    assert type(answer) is type(expected) and list(answer) == list(expected)
+    torch.testing.assert_close(answer.logits, expected.logits)
+    for loss in (expected.loss, answer.loss):
+        loss.backward()
+    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(other.grad, one.grad)
+    options: Any = {"max_new_tokens": 4, "do_sample": False, "use_cache": True}
+    assert torch.equal(
+        model.generate(tokens, **options), plain.generate(tokens, **options)
+    )
+    status = torchproof.status(model)
+    assert status.compilations and not status.fallbacks, status
