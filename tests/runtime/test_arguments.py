@@ -1,8 +1,11 @@
-"""Arguments that cannot be used are refused in `compile`, never at the first call."""
+"""Arguments of `compile`: those of torch mean what they mean there, bad ones raise.
+
+One that cannot be used is refused in `compile`, never at the first call.
+"""
 
 from __future__ import annotations
 
-import fractions
+import inspect
 import json
 import threading
 from collections.abc import Callable
@@ -13,37 +16,60 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import torchproof
-from torchproof.cli import flags, verbs
-from torchproof.records.run import UserError
+from torchproof import UserError
 
+COMPILERS = (torch.compile, torchproof.compile)
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 NAN, INF = float("nan"), float("inf")
+
+
+def breaks(x: Tensor) -> Tensor:
+    y = x + 1
+    torch._dynamo.graph_break()
+    return y * 2
+
+
+def whole(x: Tensor) -> Tensor:
+    return (x + 1) * 2
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+
+def fails(gm: Any, inputs: Any) -> Any:
+    raise RuntimeError("planted")
+
+
+# -- refused ---------------------------------------------------------------------------
+
 BAD: dict[str, tuple[Any, ...]] = {
-    "deadline": (0, -1, -INF, NAN, True, False, "10", "", b"1", [1], 1j, np.bool_(1)),
-    "recompile_limit": (0, -3, "8", True, 8.0, NAN, [8]),
-    "verify": (True, 0, -1, "always", "", None, 1.5, NAN, [], np.ones(2)),
-    "min_gain": (NAN, -0.1, "0.1", INF, True, [0.1]),
-    "full_below": (NAN, -1, "1e9", None, True, [1]),
-    "regional_below": (NAN, -1, "1e9", None, True, {}),
-    "strategy": ("fulll", "", 3, b"full", ["full"], "full:fast", "core"),
-    "on_event": (3, "print", []),
-    "wait": (0, 1, None, "no", 2.0),
-    "monitor": (0, 1, None, "yes"),
+    "deadline": (0, -1, NAN, True, "10", [1]),
+    "recompile_limit": (0, "8", True, 8.0),
+    "verify": (True, 0, "always", None, 1.5, np.ones(2)),
+    "min_gain": (NAN, -0.1, "0.1", INF, True),
+    "full_below": (NAN, -1, "1e9", None),
+    "regional_below": (NAN, -1, {}),
+    "strategy": ("fulll", "", 3, "full:fast", "core"),
+    "on_event": (3,),
+    "wait": (0, None),
+    "monitor": (1,),
     "example": ({1: 2},),
-    "recipe": (3, [], b"x.toml", object()),
-    "dynamic": ("x", 0, 1, "True", []),
-    "mode": ("fast", 3, ["default"]),
-    "options": ({"no_such_option": 1}, {"max_autotune": "yes"}, {1: 2}, "x", 3, []),
-    "backend": ("no_such_backend", 3, ["eager"]),
-    "fullgraph": (1, "yes"),
-    "disable": (0, "no"),
-    "isolate_recompiles": (1, "no"),
+    "recipe": (3, b"x.toml"),
+    "dynamic": ("x", 0),
+    "mode": ("fast", 3),
+    "options": ({"no_such_option": 1}, {"max_autotune": "yes"}, {1: 2}, "x"),
+    "backend": ("no_such_backend", 3),
+    "fullgraph": (1,),
+    "disable": (0,),
+    "isolate_recompiles": (1,),
     "name": (1,),
-    "recompile_limits": (8,),
+    "modes": ("default",),  # no argument at all
 }
-CASES = [(name, value) for name, values in BAD.items() for value in values]
 FORMS: dict[str, Callable[..., Any]] = {
     "module": lambda **given: torchproof.compile(nn.Linear(2, 2), **given),
     "function": lambda **given: torchproof.compile(torch.sin, **given),
@@ -51,123 +77,51 @@ FORMS: dict[str, Callable[..., Any]] = {
 }
 
 
-def refused(act: Callable[..., Any], **given: Any) -> str:
+def refused(act: Callable[..., Any], *args: Any, **given: Any) -> str:
     with pytest.raises(UserError) as error:
-        act(**given)
+        act(*args, **given)
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("name", "value"), CASES)
-def test_a_bad_argument_is_refused_in_compile(form: str, name: str, value: Any) -> None:
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_argument_is_refused_in_compile(name: str) -> None:
     more: dict[str, Any] = {"example": (torch.ones(2),)} if name == "min_gain" else {}
-    if form == "decorator" and (name, value) == ("strategy", "core"):
-        pytest.skip("whether it needs a method is known with the model")
-    assert name in refused(FORMS[form], **{name: value, **more})
+    for value in BAD[name]:
+        for form, act in FORMS.items():
+            if (form, name, value) == ("decorator", "strategy", "core"):
+                continue  # whether it needs a method is known with the model
+            assert name in refused(act, **{name: value, **more})
 
 
-def test_arguments_that_exclude_each_other_are_refused() -> None:
-    for act in FORMS.values():
-        both = refused(act, mode="max-autotune", options={"max_autotune": True})
-        assert "mode or options" in both
-        refused(act, min_gain=0.1)
-
-
-def test_the_switch_that_turns_torchproof_off_checks_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TORCHPROOF_DISABLE", "1")
+def test_what_excludes_each_other_or_cannot_be_compiled_is_refused() -> None:
     model = nn.Linear(2, 2)
-    assert torchproof.compile(model, deadline=-1) is model
-    assert torchproof.compile(deadline=-1)(model) is model
+    compile_ = torchproof.compile
+    refused(compile_, model, mode="max-autotune", options={"max_autotune": True})
+    refused(compile_, model, min_gain=0.1)  # without an example
+    refused(compile_, 3)
+    refused(compile_, torch.sin, strategy="regional")
+    refused(compile_, model, strategy="full:marks")
+    refused(compile_, model, strategy="core:encoder")
+    refused(compile_, model, strategy="core:forward")
+    refused(torchproof.status, model)
+    assert "forward" not in vars(model)
 
 
-GOOD: dict[str, tuple[Any, ...]] = {
-    "recompile_limit": (None, 1, np.int64(3), 10**6),
-    "verify": (False, "first", 2, np.int32(1)),
-    "full_below": (0, INF, np.float32(3)),
-    "dynamic": (None, True, False),
-    "mode": (None, "default"),
-    "options": (None, {}),
-    "wait": (True, False),
-}
-
-
-@pytest.mark.parametrize("name", GOOD)
-def test_good_arguments_are_taken_and_work(name: str) -> None:
-    for value in GOOD[name]:
-        more: dict[str, Any] = {} if name == "mode" else {"backend": "eager"}
-        model = torchproof.compile(nn.Linear(2, 2), **{name: value, **more})
-        if name != "mode":  # which are Inductor's
-            assert model(torch.ones(1, 2)).shape == (1, 2)
-
-
-HUGE = 10**400
-DEADLINES = (
-    *(INF, 1e308, 1e10, threading.TIMEOUT_MAX, HUGE, 2**63, 600),
-    *(np.float32(5.0), np.int64(7), fractions.Fraction(7, 2), Decimal("3.5")),
+@pytest.mark.parametrize(
+    ("variable", "texts"),
+    [
+        ("TORCHPROOF_DEADLINE_S", ("nan", "0", "soon")),
+        ("TORCHPROOF_CHILD_MEMORY_MB", ("lots", "0", "1.5")),
+    ],
 )
-
-
-@pytest.mark.parametrize("deadline", DEADLINES, ids=lambda each: repr(each)[:20])
-def test_any_positive_number_is_a_deadline(deadline: Any, fresh_compiler: None) -> None:
-    model = torchproof.compile(nn.Linear(2, 2), deadline=deadline, backend="eager")
-    model(torch.ones(1, 2))
-    status = torchproof.status(model)
-    assert (status.compiled_calls, status.fallbacks) == (1, ())
-    assert status.deadline_s == (INF if deadline is HUGE else float(deadline))
-    # NaN and infinities are no JSON.
-    json.dumps(status.to_json(), allow_nan=False)
-    assert "deadline" in str(status)
-
-
-@pytest.mark.slow
-def test_without_a_deadline_code_is_generated_in_a_child_too(
-    fresh_compiler: None,
+def test_bad_environment_variables_are_refused(
+    variable: str, texts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x = torch.ones(3)
-    fn = torchproof.compile(lambda x: (x * 2 + 0.123).sin(), deadline=INF)
-    assert torch.allclose(fn(x), (x * 2 + 0.123).sin())
-    status = torchproof.status(fn)
-    assert status.fallbacks == () and status.compilations[0].in_child in (0, 1)
-
-
-def test_a_deadline_too_short_for_anything_is_told(fresh_compiler: None) -> None:
-    model = torchproof.compile(nn.Linear(2, 2), deadline=1e-9, backend="eager")
-    for _ in range(3):
-        model(torch.ones(1, 2))
-    status = torchproof.status(model)
-    assert [item.kind for item in status.fallbacks] == ["deadline"]
-    assert (status.calls, status.compiled_calls) == (3, 0)
-
-
-@pytest.mark.parametrize("text", ["inf", "1e308", "1e10", "1e-3"])
-def test_the_environment_may_say_any_deadline(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCHPROOF_DEADLINE_S", text)
-    model = torchproof.compile(nn.Linear(2, 2), backend="eager")
-    model(torch.ones(1, 2))
-    assert torchproof.status(model).deadline_s == float(text)
-
-
-@pytest.mark.parametrize("text", ["nan", "0", "-1", "soon", "1,5"])
-def test_a_deadline_in_the_environment_is_checked_as_well(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCHPROOF_DEADLINE_S", text)
-    for act in FORMS.values():
-        assert "TORCHPROOF_DEADLINE_S" in refused(act)
-
-
-@pytest.mark.parametrize("text", ["lots", "0", "-5", "1.5"])
-def test_the_memory_of_the_child_is_checked_as_well(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCHPROOF_CHILD_MEMORY_MB", text)
-    for act in FORMS.values():
-        assert "TORCHPROOF_CHILD_MEMORY_MB" in refused(act)
+    for text in texts:
+        monkeypatch.setenv(variable, text)
+        for act in FORMS.values():
+            assert variable in refused(act)
 
 
 @pytest.mark.parametrize(
@@ -188,19 +142,288 @@ def test_graph_refuses_bad_arguments(given: dict[str, Any]) -> None:
 
 def test_load_and_plan_refuse_bad_arguments(tmp_path: Path) -> None:
     model = nn.Linear(2, 2)
-    for pack in (3, None, [], b"x"):
+    for pack in (3, None):
         assert "pack" in refused(torchproof.load, pack=pack, model=model)
     for name, value in {"strict": 1, "warm": "no", "key": 3}.items():
         given = {"pack": tmp_path, "model": model, name: value}
         assert name in refused(torchproof.load, **given)
-    assert "int is not" in refused(torchproof.load, pack=tmp_path, model=3)
     for name, value in {"full_below": "x", "regional_below": NAN, "nope": 1}.items():
         assert name in refused(torchproof.plan, model=model, **{name: value})
 
 
-@pytest.mark.parametrize("text", ["1e10", "1e300", "9" * 300])
-def test_a_long_timeout_on_the_command_line_can_be_waited_for(text: str) -> None:
-    # argparse calls these; select and threading take no more than some 1e9 seconds.
-    assert flags.duration(f"{float(text):.0f}s") <= threading.TIMEOUT_MAX
-    options = verbs._parser().parse_args(["check", "x.py", "--timeout", text])
-    assert options.timeout <= threading.TIMEOUT_MAX
+def test_the_switch_that_turns_torchproof_off_checks_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TORCHPROOF_DISABLE", "1")
+    model = nn.Linear(2, 2)
+    before = dict(vars(model))
+    assert torchproof.compile(model, deadline=-1) is model
+    assert torchproof.compile(deadline=-1)(model) is model
+    assert torchproof.compile(torch.sin) is torch.sin
+    assert vars(model) == before
+    refused(torchproof.status, model)
+
+
+# -- accepted --------------------------------------------------------------------------
+
+GOOD: dict[str, tuple[Any, ...]] = {
+    "recompile_limit": (None, 1, np.int64(3), 10**6),
+    "verify": (False, "first", 2, np.int32(1)),
+    "full_below": (0, INF, np.float32(3)),
+    "dynamic": (None, True, False),
+    "options": (None, {}),
+    "wait": (True, False),
+}
+
+
+def test_good_arguments_are_accepted() -> None:
+    for name, values in GOOD.items():
+        for value in values:
+            model = torchproof.compile(whole, **{name: value, "backend": "eager"})
+            assert model(torch.ones(2)).tolist() == [4.0, 4.0]
+
+
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    "deadline", [INF, 1e308, threading.TIMEOUT_MAX, HUGE, np.float32(5), Decimal("3.5")]
+)
+def test_any_positive_number_is_a_deadline(deadline: Any) -> None:
+    function = torchproof.compile(whole, deadline=deadline, backend="eager")
+    function(torch.ones(2))
+    status = torchproof.status(function)
+    assert (status.compiled_calls, status.fallbacks) == (1, ())
+    assert status.deadline_s == (INF if deadline is HUGE else float(deadline))
+    json.dumps(status.to_json(), allow_nan=False)  # infinities are no JSON
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "expected"),
+    [
+        (None, {}, 600.0),
+        (5, {"TORCHPROOF_DEADLINE_S": "7"}, 5.0),
+        (None, {"TORCHPROOF_DEADLINE_S": "inf", "TORCH_COMPILE_TIMEOUT": "8"}, INF),
+        (None, {"TORCH_COMPILE_TIMEOUT": "8.5"}, 8.5),
+        (None, {"TORCHPROOF_DEADLINE_S": ""}, 600.0),
+    ],
+)
+def test_the_deadline_comes_from_argument_environment_default(
+    given: float | None,
+    variables: dict[str, str],
+    expected: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("TORCHPROOF_DEADLINE_S", "TORCH_COMPILE_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    model = torchproof.compile(nn.Linear(2, 2), deadline=given, backend="eager")
+    assert torchproof.status(model).deadline_s == expected
+
+
+# -- arguments of torch.compile --------------------------------------------------------
+
+GIVEN: dict[str, Any] = {
+    "fullgraph": True,
+    "dynamic": True,
+    "backend": "eager",
+    "mode": "reduce-overhead",
+    "options": {"epilogue_fusion": True},
+    "disable": True,
+    "recompile_limit": 2,
+    "isolate_recompiles": True,
+    "name": "tower",
+    "shapes_spec": None,
+}
+
+
+def test_every_argument_of_torch_compile_is_accepted() -> None:
+    for name, parameter in list(inspect.signature(torch.compile).parameters.items())[
+        1:
+    ]:
+        torchproof.compile(whole, **{name: parameter.default})
+        if name in ("mode", "options"):  # which are Inductor's
+            torchproof.compile(whole, **{name: GIVEN[name]})
+            continue
+        compiled = torchproof.compile(whole, **{"backend": "eager", name: GIVEN[name]})
+        assert compiled(torch.ones(2)).tolist() == [4.0, 4.0]
+
+
+def test_a_backend_gets_mode_options_and_dynamic_as_from_torch() -> None:
+    for given in (
+        {"mode": "fast"},
+        {"options": {"a": 1}},
+        {"mode": "default"},
+        {"dynamic": True},
+        {},
+    ):
+        calls: list[Any] = []
+        torch._dynamo.reset()
+
+        def backend(gm: Any, inputs: Any, calls: list[Any] = calls, **more: Any) -> Any:
+            calls.append((more, any(isinstance(i, torch.SymInt) for i in inputs)))
+            return gm.forward
+
+        for compiler in COMPILERS:
+            compiler(whole, backend=backend, **given)(torch.ones(2))
+        assert calls[0] == calls[1] and len(calls) == 2
+
+
+def test_disable_returns_the_model_itself() -> None:
+    for model in (net(), whole, nn.DataParallel(net())):
+        assert torchproof.compile(model, disable=True) is model
+        assert torchproof.compile(disable=True, fullgraph=True)(model) is model
+    assert "forward" not in vars(torchproof.compile(net(), disable=True))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"verify": "first"},
+        {"strategy": "full:fullgraph", "fullgraph": None},
+        {"wait": False},
+    ],
+    ids=lambda more: ", ".join(more) or "alone",
+)
+def test_fullgraph_raises_at_a_break_as_torch_does(more: dict[str, Any]) -> None:
+    given = {"fullgraph": True, "backend": "eager", **more}
+    given = {name: value for name, value in given.items() if value is not None}
+    errors = []
+    for compiler, arguments in (
+        (torch.compile, {"fullgraph": True, "backend": "eager"}),
+        (torchproof.compile, given),
+    ):
+        compiled = compiler(breaks, **arguments)
+        with pytest.raises(torch._dynamo.exc.Unsupported) as caught:
+            for _ in range(1000):  # without waiting, a later call raises
+                compiled(torch.ones(2))
+                while more.get("wait") is False and torchproof.status(compiled).pending:
+                    pass
+        errors.append(str(caught.value).splitlines()[0])
+    assert errors[0] == errors[1]
+    status = torchproof.status(compiled)
+    assert (status.compiled_calls, status.fallbacks) == (0, ())
+
+
+def test_fullgraph_without_a_break_compiles_and_still_falls_back() -> None:
+    for function in (whole, lambda x: x * x.sum().item()):
+        compiled = torchproof.compile(function, fullgraph=True, backend="eager")
+        assert torch.equal(compiled(torch.ones(2)), function(torch.ones(2)))
+        status = torchproof.status(compiled)
+        assert (status.graph_breaks, status.graphs, status.fallbacks) == (0, 1, ())
+    compiled = torchproof.compile(whole, fullgraph=True, backend=fails)
+    assert compiled(torch.ones(2)).tolist() == [4.0, 4.0]
+    assert [f.kind for f in torchproof.status(compiled).fallbacks] == ["compile error"]
+
+
+def test_the_recompile_limit_is_that_of_torch() -> None:
+    for compiler in COMPILERS:
+        given = {"fullgraph": True, "dynamic": False, "recompile_limit": 2}
+        compiled = compiler(whole, backend="eager", **given)
+        with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
+            for size in range(2, 9):
+                compiled(torch.ones(size))
+    with torch._dynamo.config.patch(recompile_limit=2):
+        compiled = torchproof.compile(whole, backend="eager", dynamic=False)
+        for size in range(2, 9):
+            compiled(torch.ones(size))
+    assert [item.kind for item in torchproof.status(compiled).fallbacks] == ["storm"]
+
+
+def test_isolated_models_share_no_code() -> None:
+    for isolate, shares in ((False, True), (True, False)):
+        models = [
+            torchproof.compile(net(), backend="eager", isolate_recompiles=isolate)
+            for _ in range(2)
+        ]
+        for model in models:
+            model(torch.ones(2, 4))
+        assert torchproof.status(models[1]).shares_code is shares
+
+
+def test_the_guard_filter_is_obeyed() -> None:
+    for compiler in COMPILERS:
+        options = {"guard_filter_fn": lambda entries: [False for _ in entries]}
+        compiled = compiler(
+            lambda x, flag: x + 1 if flag else x, backend="eager", options=options
+        )
+        assert compiled(torch.ones(1), True).item() == 2
+        assert compiled(torch.ones(1), False).item() == 2  # not guarded
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.compiler, "set_default_backend"), reason="this torch has none"
+)
+def test_the_default_backend_is_that_of_torch() -> None:
+    graphs = []
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        graphs.append(gm)
+        return gm.forward
+
+    torch.compiler.set_default_backend(backend)
+    try:
+        torchproof.compile(whole)(torch.ones(2))
+    finally:
+        torch.compiler.set_default_backend(None)
+    assert len(graphs) == 1
+
+
+@pytest.mark.skipif(
+    "shapes_spec" not in inspect.signature(torch.compile).parameters,
+    reason="this torch has no shapes_spec",
+)
+def test_a_specification_of_shapes_is_obeyed() -> None:
+    from torch.fx.experimental import dynamic_spec
+
+    graphs: list[Any] = []
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        graphs.append(gm)
+        return gm.forward
+
+    size = dynamic_spec.TensorSpec([dynamic_spec.ShapeVar("n")])
+    spec = dynamic_spec.ParamsSpec({"x": size})
+    compiled = torchproof.compile(whole, backend=backend, shapes_spec=spec)
+    for rows in (3, 5, 7):
+        compiled(torch.ones(rows))
+    assert len(graphs) == 1
+
+
+# -- sizes that vary -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mark", "recompiles", "kinds"),
+    [
+        (None, 1, []),
+        (torch._dynamo.mark_dynamic, 0, []),
+        (torch._dynamo.maybe_mark_dynamic, 0, []),
+        (torch._dynamo.mark_static, 3, ["storm"]),
+    ],
+)
+def test_marks_on_sizes_mean_what_they_mean_to_torch(
+    mark: Any, recompiles: int, kinds: list[str]
+) -> None:
+    compiled = torchproof.compile(whole, backend="eager", recompile_limit=3)
+    for size in (3, 4, 5, 6, 7):
+        x = torch.ones(size)
+        if mark is not None:
+            mark(x, 0)
+        assert torch.equal(compiled(x), whole(x))
+    status = torchproof.status(compiled)
+    assert status.recompiles == recompiles
+    assert [item.kind for item in status.fallbacks] == kinds
+
+
+def test_a_mark_that_the_code_contradicts_falls_back() -> None:
+    def fixed(x: Tensor) -> Tensor:
+        return x * 2 if x.shape[0] == 3 else x + 1
+
+    compiled, x = torchproof.compile(fixed, backend="eager"), torch.ones(3)
+    torch._dynamo.mark_dynamic(x, 0)
+    assert torch.equal(compiled(x), x * 2)
+    [fallback] = torchproof.status(compiled).fallbacks
+    assert fallback.kind == "compile error" and "\n" not in fallback.why

@@ -1,10 +1,9 @@
-"""What torchproof.compile takes, decides, and says about it."""
+"""The strategy that `compile` chooses, recompiles, fallbacks and retries."""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,18 +11,8 @@ import torch
 from torch import nn
 
 import torchproof
-from torchproof.records.run import UserError
-from torchproof.runtime import production
-from torchproof.runtime.compiled_forward import CompiledForward
 
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("TORCHPROOF_DEADLINE_S", "TORCH_COMPILE_TIMEOUT"):
-        monkeypatch.delenv(name, raising=False)
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 class Blocks(nn.Module):
@@ -45,67 +34,6 @@ class Blocks(nn.Module):
 
 def compiled(model: Any, **settings: Any) -> Any:
     return torchproof.compile(model, backend="aot_eager", **settings)
-
-
-# -- what is asked for -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "variables", "expected"),
-    [
-        (None, {}, 600.0),
-        (5, {"TORCHPROOF_DEADLINE_S": "7"}, 5.0),
-        (None, {"TORCHPROOF_DEADLINE_S": "7", "TORCH_COMPILE_TIMEOUT": "8"}, 7.0),
-        (None, {"TORCH_COMPILE_TIMEOUT": "8.5"}, 8.5),
-        (None, {"TORCHPROOF_DEADLINE_S": ""}, 600.0),
-    ],
-)
-def test_deadline_comes_from_argument_environment_default(
-    given: float | None,
-    variables: dict[str, str],
-    expected: float,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    model = compiled(nn.Linear(2, 2), deadline=given)
-    assert torchproof.status(model).deadline_s == expected
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"deadline": 0}, "deadline=0"),
-        ({"verify": "always"}, "verify='always' 'first' False"),
-        ({"verify": True}, "verify=True 'first' False"),
-        ({"min_gain": 0.1}, "min_gain example="),
-        ({"modes": "default"}, "'modes' mode?"),
-        ({"strategy": "fulll"}, "'fulll' full?"),
-        ({"strategy": "core"}, "core:encode"),
-        ({"strategy": "full:marks"}, "full:marks"),
-    ],
-)
-def test_bad_arguments_are_one_clear_line(settings: dict[str, Any], says: str) -> None:
-    model = nn.Linear(2, 2)
-    with pytest.raises(UserError) as error:
-        compiled(model, **settings)
-    assert all(token in str(error.value) for token in says.split())
-    assert "\n" not in str(error.value)
-    assert "forward" not in model.__dict__
-
-
-def test_what_is_no_model_is_refused() -> None:
-    with pytest.raises(UserError, match=r"\bint\b"):
-        torchproof.compile(3)
-    with pytest.raises(UserError, match="'regional'"):
-        torchproof.compile(torch.sin, strategy="regional")
-    with pytest.raises(UserError, match="Linear"):
-        torchproof.status(nn.Linear(2, 2))
-
-
-def test_a_method_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(UserError, match=r"Blocks\b.*\bencoder"):
-        compiled(Blocks(), strategy="core:encoder")
 
 
 # -- strategies ------------------------------------------------------------------------
@@ -132,7 +60,6 @@ def test_without_blocks_the_whole_is_compiled() -> None:
         model(torch.ones(1, 3))
     status = torchproof.status(model)
     assert status.strategy == "full"
-    assert "blocks" in status.why
 
 
 def test_a_method_is_compiled_and_the_rest_is_not() -> None:
@@ -148,15 +75,57 @@ def statused(model: Any) -> tuple[Any, ...]:
     return torchproof.status(model).compilations
 
 
-def test_the_size_of_a_model_decides_where_nothing_else_does() -> None:
-    model = compiled(Blocks(), full_below=10, regional_below=1000)
-    assert torchproof.status(model).strategy == "regional"
-    large = compiled(Blocks(), full_below=10, regional_below=20)
-    large(torch.ones(2, 4))
-    status = torchproof.status(large)
+@pytest.mark.parametrize(
+    ("billions", "strategy"),
+    [(9.99, "full"), (10, "regional"), (39.48, "regional"), (40, "eager")],
+)
+def test_the_size_of_a_model_decides_where_nothing_else_does(
+    billions: float, strategy: str
+) -> None:
+    rows = round(billions * 1e4)
+    found = torchproof.plan(nn.Linear(100_000, rows, bias=False, device="meta"))
+    assert (found.strategy, found.parameters) == (strategy, billions * 1e9)
+    assert found.bytes == 4 * billions * 1e9
+    json.dumps(found.to_json())
+
+
+def test_limits_of_sizes_are_arguments() -> None:
+    limits = {"full_below": 10, "regional_below": 1000}
+    assert torchproof.plan(Blocks(), **limits).strategy == "regional"
+    model = compiled(Blocks(), full_below=10, regional_below=20)
+    model(torch.ones(2, 4))
+    status = torchproof.status(model)
     assert (status.strategy, status.compiled_calls) == ("eager", 0)
-    assert "20" in status.why
-    assert torchproof.plan(Blocks()).strategy == "full"
+
+
+def test_tied_weights_count_once_and_functions_and_lazy_modules_have_plans() -> None:
+    model = nn.Sequential(nn.Linear(10, 10, bias=False), nn.Linear(10, 10, bias=False))
+    model[1].weight = model[0].weight
+    model.register_buffer("table", torch.zeros(8, dtype=torch.float64))
+    found = torchproof.plan(model)
+    assert (found.parameters, found.bytes) == (100, 100 * 4 + 8 * 8)
+    found = torchproof.plan(torch.sin)
+    assert (found.strategy, found.parameters) == ("full", None)
+    lazy = nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4))
+    assert torchproof.plan(lazy).parameters == 20
+
+
+def test_shards_count_as_a_whole() -> None:
+    from torch.distributed.tensor import DeviceMesh, Shard, distribute_tensor
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group(
+        "fake", rank=1, world_size=4, store=FakeStore()
+    )
+    try:
+        whole = distribute_tensor(
+            torch.zeros(8, 5), DeviceMesh("cpu", range(4)), [Shard(0)]
+        )
+        model = nn.Module()
+        model.register_parameter("weight", nn.Parameter(whole))
+        assert torchproof.plan(model).parameters == 40
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 # -- recompiling -----------------------------------------------------------------------
@@ -188,7 +157,6 @@ def test_what_varies_is_generalised_once(kind: str) -> None:
     status = torchproof.status(model)
     assert status.recompiles == 3
     assert status.compiled_calls == status.calls == 12
-    assert "Changing.forward" in status.notes[0]
     assert not status.fallbacks
 
 
@@ -200,17 +168,7 @@ def test_a_storm_ends_in_eager_with_its_cause() -> None:
     status = torchproof.status(model)
     assert (status.recompiles, status.compiled_calls) == (5, 6)
     [storm] = status.fallbacks
-    assert storm.kind == "storm"
-    assert "self.name == " in storm.why and "6 times" in storm.why
-
-
-def test_one_recompile_that_settles_is_no_storm() -> None:
-    model = compiled(Changing("size"))
-    for size in (3, 4, 5, 6, 7, 8):
-        model(torch.ones(size))
-    status = torchproof.status(model)
-    assert status.recompiles == 1
-    assert not status.fallbacks and not status.notes
+    assert storm.kind == "storm" and "self.name == " in storm.why
 
 
 # -- failures and retries --------------------------------------------------------------
@@ -219,33 +177,6 @@ def test_one_recompile_that_settles_is_no_storm() -> None:
 @torch.library.custom_op("torchproof_tests::incomplete", mutates_args=())
 def incomplete(x: torch.Tensor) -> torch.Tensor:
     return x * 2
-
-
-@pytest.mark.parametrize("failures", [1, 2])
-def test_a_compiler_that_cannot_be_loaded_is_tried_again_and_reported(
-    failures: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load, attempts = CompiledForward.load_compiler, []
-
-    def fail(self: CompiledForward) -> Any:
-        attempts.append(self)
-        if len(attempts) <= failures:
-            raise OSError("no space left on device")
-        return load(self)
-
-    monkeypatch.setattr(CompiledForward, "load_compiler", fail)
-    model, x = nn.Linear(4, 4), torch.randn(2, 4)
-    expected = model(x)
-    compiled(model)
-    torch.testing.assert_close(model(x), expected)
-    told = torchproof.status(model)
-    assert len(attempts) == 2
-    if failures == 1:
-        assert told.compiled_calls == 1 and not told.fallbacks
-    else:
-        assert [(f.kind, f.why) for f in told.fallbacks] == [
-            ("compile error", "OSError: no space left on device")
-        ]
 
 
 class Partly(nn.Module):
@@ -261,9 +192,7 @@ class Partly(nn.Module):
         return incomplete(self.body(x))
 
 
-def test_what_fails_runs_eager_once_and_is_compiled_on_retry(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_what_fails_runs_eager_once_and_is_compiled_on_retry() -> None:
     model = Partly().requires_grad_(False)
     x = torch.randn(2, 4)
     expected = model(x)
@@ -273,9 +202,6 @@ def test_what_fails_runs_eager_once_and_is_compiled_on_retry(
     assert model.calls == 4
     status = torchproof.status(model)
     assert [item.kind for item in status.fallbacks] == ["compile error"]
-    assert "fake impl" in status.fallbacks[0].why  # torch's own words
-    lines = [record.getMessage() for record in caplog.records]
-    assert len([line for line in lines if status.fallbacks[0].why in line]) == 1
     # Outside of what failed, frames are compiled.
     assert any("Blocks.forward" in item.function for item in status.compilations)
 
@@ -307,44 +233,3 @@ def test_blocks_are_found_anew_on_retry() -> None:
 
 def _add_one(module: nn.Module, args: Any, output: Any) -> Any:
     return output + 1 if isinstance(module, nn.Tanh) else None
-
-
-def test_an_error_of_the_model_is_raised_as_it_is_and_held_against_nobody() -> None:
-    model = compiled(nn.Linear(4, 4))
-    with pytest.raises(RuntimeError) as raised:
-        model(torch.ones(2, 3))
-    with pytest.raises(RuntimeError) as expected:
-        nn.Linear(4, 4)(torch.ones(2, 3))
-    assert str(raised.value) == str(expected.value)
-    assert not torchproof.status(model).fallbacks
-    model(torch.ones(2, 4))
-    assert torchproof.status(model).compiled_calls >= 1
-    assert torchproof.status(model).compilations
-
-
-# -- what is said ----------------------------------------------------------------------
-
-
-def test_status_is_text_and_a_record() -> None:
-    heard: list[str] = []
-    model = compiled(Blocks(), on_event=lambda kind, record: heard.append(kind))
-    model(torch.ones(2, 4))
-    status = torchproof.status(model)
-    text = str(status)
-    assert text.startswith("Blocks: full (")
-    assert all(token in text for token in ("1 call,", "100%", "0 recompiles"))
-    assert "Blocks.forward (test_compile.py:" in text
-    plain = json.loads(json.dumps(status.to_json()))
-    assert (plain["strategy"], plain["compiled_share"]) == ("full", 1.0)
-    assert heard == ["compilation"]
-
-
-def test_switched_off_it_is_the_plain_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHPROOF_DISABLE", "1")
-    model = nn.Linear(2, 2)
-    before = dict(model.__dict__)
-    assert torchproof.compile(model) is model
-    assert model.__dict__ == before
-    assert production.compile(torch.sin) is torch.sin
-    with pytest.raises(UserError, match="TORCHPROOF_DISABLE"):
-        torchproof.status(model)
