@@ -319,7 +319,7 @@ def _work_on_compile(
     wrong += injection.wrong_afterwards()
     injection.disarm()
     wrong += check_fork(fault, pair) if fault.device == "cpu" else check_device()
-    wrong += surroundings.left(stuck=fault.is_stuck)
+    wrong += surroundings.left()
     told = str(pair.status)
     return Outcome(*_names(fault, situation), tuple(wrong), seconds, told)
 
@@ -431,10 +431,8 @@ def check_status(fault: Fault, injection: Injection, pair: Pair) -> list[str]:
             wrong.append(f"status has not this reason alone ({expected}): {status}")
     elif status.fallbacks or fault.words not in str(status):
         wrong.append(f"it was not overcome: {status}")
-    if bool(status.stuck) is not fault.is_stuck:
+    if status.stuck:
         wrong.append(f"stuck threads: {status.stuck}")
-    if fault.is_stuck and not all("injections.py" in s.where for s in status.stuck):
-        wrong.append(f"stuck elsewhere: {status.stuck}")
     return wrong
 
 
@@ -587,7 +585,7 @@ def work_on_graph(fault: Fault, situation: Situation, folder: Path) -> Outcome:
         injection.disarm()
         wrong += check_device()
         wrong += GraphPair(situation, Injection(folder)).check_healthy()
-        wrong += surroundings.left(stuck=False)
+        wrong += surroundings.left()
     names = _names(fault, situation)
     return Outcome(*names, tuple(wrong), seconds, str(pair.graphed.status()))
 

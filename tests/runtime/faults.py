@@ -74,7 +74,6 @@ class Fault:
     words: str = ""
     backend: str | None = "aot_eager"
     deadline_s: float = AGES_S
-    is_stuck: bool = False
     calls: int = 1
     draws: bool = True
     situations: tuple[str, ...] = ALL
@@ -102,28 +101,12 @@ FAULTS = {
     for fault in (
         Fault("tracing loops in Python", ways.LoopsInPython, phase="tracing", **_LATE),
         Fault(
-            "tracing loops over errors", ways.LoopsOverErrors, phase="tracing", **_LATE
-        ),
-        Fault(
-            "tracing sleeps in C",
-            ways.SleepsInC,
-            phase="tracing",
-            is_stuck=True,
-            **_LATE,
-        ),
-        Fault(
             "AOTAutograd loops in Python",
             ways.LoopsInAutograd,
             phase="AOTAutograd",
             **_LATE,
         ),
         Fault("C++ compiler hangs", ways.Compiler, phase="C++ compiler", **_CHILD_LATE),
-        Fault(
-            "C++ compiler hangs, ignores SIGTERM",
-            ways.StubbornCompiler,
-            phase="C++ compiler",
-            **_CHILD_LATE,
-        ),
         Fault(
             "C++ compiler hangs, no child",
             ways.KeptCompiler,
@@ -170,23 +153,9 @@ FAULTS = {
             situations=FEW,
             **_LATE,
         ),
-        Fault(
-            "C++ compiler hangs, no child, the clock jumps",
-            ways.ClockJumpsMeanwhile,
-            phase="C++ compiler",
-            situations=FEW,
-            **_CHILD_LATE,
-        ),
         Fault("child killed by SIGKILL", ways.ChildKilled, words="SIGKILL", **_ERROR),
         Fault("child dies by SIGSEGV", ways.ChildCrashes, words="SIGSEGV", **_ERROR),
         Fault("child eats memory", ways.ChildEatsMemory, words="memory", **_ERROR),
-        Fault(
-            "child has little address space",
-            ways.ChildOutOfMemory,
-            words="MemoryError",
-            situations=FEW,
-            **_ERROR,
-        ),
         Fault(
             "operator without fake kernel",
             ways.NoFakeKernel,
@@ -248,13 +217,6 @@ FAULTS = {
             **_ERROR,
         ),
         Fault("disk full", harm.FullDisk, **_ERROR),
-        Fault(
-            "cache folder read-only",
-            harm.ReadOnlyCache,
-            words="Read-only",
-            situations=FEW,
-            **_ERROR,
-        ),
         Fault(
             "shared memory full",
             harm.FullSharedMemory,

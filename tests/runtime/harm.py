@@ -73,24 +73,6 @@ class FullDisk(Injection):
         self.mark.touch()
 
 
-class ReadOnlyCache(Injection):
-    """The cache lies in a file system that cannot be written, as in some containers."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        leave_mount_namespace()
-
-    def arm(self) -> None:
-        folder = os.environ["TORCHINDUCTOR_CACHE_DIR"]
-        os.makedirs(folder, exist_ok=True)
-        mount_tmpfs(folder, read_only=True)
-        self._mounted = folder
-        self.mark.touch()
-
-    def disarm(self) -> None:
-        _LIBC.umount2(self._mounted.encode(), _DETACH)
-
-
 class FullSharedMemory(Injection):
     """/dev/shm has no room, as in a container without --shm-size."""
 

@@ -6,8 +6,6 @@ first compilation can go well and a later one cannot. `fired` says that it was r
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import importlib
 import itertools
 import os
@@ -142,22 +140,6 @@ class LoopsInPython(FakeKernel):
             pass
 
 
-class LoopsOverErrors(FakeKernel):
-    """A loop that takes whatever is raised in it for an error it knows."""
-
-    def deed(self) -> None:
-        while True:
-            with contextlib.suppress(Exception):
-                time.sleep(0.01)
-
-
-class SleepsInC(FakeKernel):
-    """ctypes lets go of the interpreter while it waits, as most of torch does."""
-
-    def deed(self) -> None:
-        ctypes.CDLL(None).sleep(1000)
-
-
 class RaisesInTracing(FakeKernel):
     def deed(self) -> None:
         raise ValueError("planted in a fake kernel")
@@ -235,25 +217,10 @@ class Compiler(Injection):
         return self.fired and not is_late
 
 
-class StubbornCompiler(Compiler):
-    """It ignores SIGTERM, and so does what it has started."""
-
-    told = "trap '' TERM\nsleep 1000 &\nwait"
-
-
 class KeptCompiler(Compiler):
     """The same in this process, as no child takes a graph with a custom operator."""
 
     op = staticmethod(double)
-
-
-class ClockJumpsMeanwhile(KeptCompiler):
-    def arm(self) -> None:
-        super().arm()
-        make_clock_jump()
-
-    def disarm(self) -> None:
-        time.time = _REAL_TIME
 
 
 class BackwardCompiler(Compiler):
@@ -347,18 +314,6 @@ class ChildStoppedForAWhile(InChild):
         "helper = subprocess.Popen(['sh', '-c', command])\n"
         "os.kill(os.getpid(), signal.SIGSTOP)\n"
         "helper.wait()"
-    )
-
-
-class ChildOutOfMemory(InChild):
-    """The operating system gives the child no more memory; this process gets it."""
-
-    code = _MARKED + (
-        "import resource\n"
-        "_, hard = resource.getrlimit(resource.RLIMIT_AS)\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (1 << 20, hard))\n"
-        "try:\n    held = bytearray(1 << 30)\n"
-        "finally:\n    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))"
     )
 
 

@@ -72,9 +72,9 @@ class Surroundings:
         self._threads = {thread.name for thread in threading.enumerate()}
         self._switch_interval = sys.getswitchinterval()
 
-    def left(self, *, stuck: bool) -> list[str]:
+    def left(self) -> list[str]:
         wrong, until = [], time.monotonic() + 3
-        while (found := [*strangers(), *self._new_threads(stuck)]) and (
+        while (found := [*strangers(), *self._new_threads()]) and (
             time.monotonic() < until
         ):
             time.sleep(0.05)
@@ -87,13 +87,12 @@ class Surroundings:
             wrong.append(f"switch interval left at {sys.getswitchinterval()}")
         return wrong + compile_plainly()
 
-    def _new_threads(self, stuck: bool) -> list[str]:
+    def _new_threads(self) -> list[str]:
         names = [thread.name for thread in threading.enumerate()]
-        known = (*KNOWN_THREADS, *(["torchproof-forward"] if stuck else ()))
         return [
             f"thread {name}"
             for name in names
-            if name not in self._threads and not name.startswith(known)
+            if name not in self._threads and not name.startswith(KNOWN_THREADS)
         ]
 
 
