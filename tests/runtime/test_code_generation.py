@@ -1,0 +1,329 @@
+"""Code is generated in one child process, which can be killed and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import torch._inductor.config
+from torch import Tensor, nn
+
+import torchproof
+from torchproof.process import tree
+from torchproof.runtime import child_process, compile_job
+from torchproof.torch_private import remote_codegen
+from torchproof.torch_private.compile_phases import phase_of_frames
+
+AGES_S = 300.0  # long enough for any machine
+
+
+@pytest.fixture(autouse=True)
+def no_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test begins with an empty cache and without a child."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    workers = [compile_job.worker_of(waits=waits) for waits in (True, False)]
+    for worker in workers:
+        worker.close()
+    torch._dynamo.reset()
+    yield
+    for worker in workers:
+        worker.close()
+    torch._dynamo.reset()
+
+
+def children(pid: int | None = None) -> set[psutil.Process]:
+    """The children that generate code, without those that are ending."""
+    return {
+        process
+        for process in psutil.Process(pid or os.getpid()).children()
+        if process.status() != psutil.STATUS_ZOMBIE
+        and "torchproof.runtime.child" in process.cmdline()
+    }
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    until = time.monotonic() + AGES_S
+    while not (value := condition()):
+        assert time.monotonic() < until, "it never happened"
+        time.sleep(0.02)
+    return value
+
+
+def net(width: int) -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Linear(width, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 4)
+    return nn.Sequential(*layers)
+
+
+# -- what is sent ----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_one_child_generates_the_code_of_all_models(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It starts in `compile`; outputs, gradients and guards are those of torch."""
+    commands: list[Any] = []
+    start = subprocess.Popen.__init__
+
+    def note(self: Any, args: Any, *rest: Any, **options: Any) -> None:
+        commands.append(args)
+        start(self, args, *rest, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", note)
+    first = torchproof.compile(net(4))
+    (child,) = wait_for(children)
+    for model, width in ((first, 4), (torchproof.compile(net(6)), 6)):
+        plain, x = net(width), torch.randn(2, width)
+        for each in (plain, model):
+            each(x).square().sum().backward()
+        for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(other.grad, one.grad)
+        status = torchproof.status(model)
+        assert sum(each.in_child for each in status.compilations) >= 1, status
+        assert not status.fallbacks and children() == {child}
+    # Kernels are in files named .main.cpp; others ask the compiler what it can.
+    assert not [args for args in commands if ".main.cpp" in str(args)], "compiled here"
+
+    def pool(x: Tensor) -> Tensor:  # Inductor unrolls it for one size
+        return torch.nn.functional.adaptive_avg_pool2d(x, 3)
+
+    pooled = torchproof.compile(pool, dynamic=True)
+    for size in (20, 7):
+        x = torch.randn(1, 2, size, size)
+        torch.testing.assert_close(pooled(x), pool(x))
+    assert len(torchproof.status(pooled).compilations) == 2
+
+
+@torch.library.custom_op("torchproof_test::double", mutates_args=())
+def double(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@double.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def branch(x: Tensor) -> Tensor:
+    return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+
+@pytest.mark.slow
+def test_what_only_this_process_has_is_compiled_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Custom operators, branches, passes and lowerings of the user."""
+    x, sine = torch.ones(3), torch.ops.aten.sin.default
+    lowerings = torch._inductor.lowering.lowerings
+    cosine = lowerings[torch.ops.aten.cos.default]
+    no_pass = {"post_grad_custom_post_pass": lambda graph: None}
+    cases: list[tuple[Callable[..., Any], dict[str, Any], bool]] = [
+        (lambda x: double(x) + 1, {}, False),
+        (branch, {}, False),
+        (lambda x: x + 4, no_pass, False),
+        (torch.sin, {}, True),
+    ]
+    for function, settings, replaces in cases:
+        if replaces:
+            monkeypatch.setitem(lowerings, sine, lambda x: cosine(x))
+        compiled = torchproof.compile(function)
+        with torch._inductor.config.patch(settings):
+            answer = compiled(x)
+        expected = torch.cos(x) if replaces else function(x)
+        torch.testing.assert_close(answer, expected)
+        status = torchproof.status(compiled)
+        [only] = status.compilations
+        assert only.in_child == 0 and not status.fallbacks, status
+
+
+@pytest.mark.slow
+def test_other_threads_and_plain_torch_compile_generate_code_here() -> None:
+    payloads: list[bytes] = []
+    answers: list[Tensor] = []
+    with remote_codegen.codegen_in_child(payloads.append, lambda why: None):
+        other = threading.Thread(
+            target=lambda: answers.append(torch.compile(torch.cos)(torch.zeros(3)))
+        )
+        other.start()
+        other.join()
+    assert torch.equal(answers[0], torch.ones(3)) and not payloads
+
+
+# -- when a child runs, and how it ends ------------------------------------------------
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_child_yields_the_cpus_only_if_nobody_waits(waits: bool) -> None:
+    torchproof.compile(net(4), wait=waits)
+    (child,) = wait_for(children)
+    policy = os.sched_getscheduler(0) if waits else os.SCHED_IDLE
+    wait_for(lambda: os.sched_getscheduler(child.pid) == policy)
+
+
+def test_no_child_for_what_needs_no_generated_code() -> None:
+    torchproof.compile(net(4), strategy="eager")
+    torchproof.compile(net(4), backend="eager")
+    torchproof.compile(lambda x: x + 1)  # it may never be called
+    assert not children()
+
+
+class Untraceable(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            torch._dynamo.graph_break()
+        return x + 1
+
+
+def test_a_child_that_no_model_needs_any_more_ends() -> None:
+    model, other = torchproof.compile(Untraceable()), torchproof.compile(Untraceable())
+    wait_for(children)
+    assert torch.equal(model(torch.zeros(2)), torch.ones(2))
+    assert torchproof.status(model).fallbacks
+    other(torch.zeros(2))
+    wait_for(lambda: not children())
+
+
+def test_a_fork_leaves_the_child_of_its_parent_alone() -> None:
+    torchproof.compile(net(4))
+    before = wait_for(children)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of forks where there are threads
+        fork = os.fork()
+    if fork == 0:
+        try:
+            torchproof.compile(net(4))
+            own = wait_for(children)
+            compile_job.shared_worker().close()
+            os._exit(0 if own != before and not children() else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(fork, 0)[1] == 0
+    assert children() == before
+
+
+COMPILER = """#!/bin/sh
+case "$*" in *.main.cpp*) touch {mark}; sleep {seconds} & wait;; esac
+exec g++ "$@"
+"""
+PARENT = """
+import torch, torchproof
+torchproof.compile(lambda x: (x * 2.5).sin())(torch.ones(9))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="needs C++ kernels")
+def test_child_and_compiler_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    # An argument of `sleep` that nobody else uses, so that it can be found.
+    seconds, mark = f"{time.monotonic_ns()}.5", tmp_path / "started"
+    compiler = tmp_path / "cxx"
+    compiler.write_text(COMPILER.format(mark=mark, seconds=seconds))
+    compiler.chmod(0o755)
+    variables = {**os.environ, "CXX": str(compiler)}
+
+    def sleeping() -> list[int]:
+        return [
+            process.pid
+            for process in psutil.process_iter(["cmdline"])
+            if seconds in (process.info["cmdline"] or [])
+        ]
+
+    with subprocess.Popen([sys.executable, "-c", PARENT], env=variables) as parent:
+        wait_for(mark.exists)
+        (child,) = children(parent.pid)
+        assert wait_for(sleeping)
+        parent.send_signal(signal.SIGKILL)
+    wait_for(lambda: not sleeping() and not child.is_running())
+
+
+def test_memory_is_that_of_all_descendants() -> None:
+    eat = "x = b'x' * (200 << 20); print('full', flush=True); input()"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {eat!r}])"
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", parent], **pipes) as process:
+        assert process.stdout.readline() == b"full\n"
+        for limit in (1, 1 << 40):
+            held = child_process.memory_bytes(tree(process.pid), limit=limit)
+            assert 200 << 20 < held < 400 << 20
+        process.stdin.close()
+
+
+def test_the_innermost_frame_that_says_so_names_the_phase() -> None:
+    site = "/x/site-packages"
+    dynamo = (f"{site}/torch/_dynamo/symbolic_convert.py", "step")
+    aot = (f"{site}/torch/_functorch/aot_autograd.py", "create_aot_dispatcher_function")
+    inductor = (f"{site}/torch/_inductor/scheduler.py", "fuse_nodes")
+    heuristics = f"{site}/torch/_inductor/runtime/triton_heuristics.py"
+    own = ("/home/me/model.py", "forward")
+    innermost = {
+        (f"{site}/sympy/core/add.py", "flatten"): "symbolic shapes",
+        (f"{site}/filelock/_api.py", "acquire"): "lock",
+        (f"{site}/torch/_inductor/cpp_builder.py", "build"): "C++ compiler",
+        (f"{site}/triton/compiler/compiler.py", "compile"): "Triton compiler",
+        (heuristics, "benchmark_all_configs"): "autotuning",
+        (f"{site}/torch/_inductor/async_compile.py", "wait"): "worker pool",
+        (f"{site}/torch/distributed/distributed_c10d.py", "all_reduce"): "collective",
+        own: "code generation",
+    }
+    for frame, phase in innermost.items():
+        assert phase_of_frames([dynamo, aot, inductor, frame]) == phase
+    assert phase_of_frames([dynamo, own]) == "tracing"
+    assert phase_of_frames([dynamo, aot, own]) == "AOTAutograd"
+    assert phase_of_frames([own]) is None and phase_of_frames([]) is None
+    dump = (
+        "Thread 0x01 (most recent call first):\n"
+        '  File "/a/subprocess.py", line 3 in wait\n\n'
+        "Current thread 0x02 (most recent call first):\n"
+        '  File "/b/c.py", line 1 in inner\n'
+        '  File "/b/d e.py", line 2 in <module>\n'
+    )
+    first, second = child_process.parse_stacks(dump)
+    assert first == [("/a/subprocess.py", "wait")]
+    assert second == [("/b/d e.py", "<module>"), ("/b/c.py", "inner")]
+
+
+EARLY_TEST = """
+import threading
+from torch._inductor import config, cpu_vec_isa
+from torchproof.torch_private import remote_codegen
+
+calls = []
+may_end = threading.Event()
+
+def check_build(self, code):
+    calls.append(config.cpp.cxx)
+    return may_end.wait(60)
+
+cpu_vec_isa.VecISA.check_build = check_build
+remote_codegen.prepare()
+assert len(calls) == 1, "the test did not begin"
+threading.Timer(0.5, may_end.set).start()
+
+def pick():
+    return cpu_vec_isa.valid_vec_isa_list() and bool(cpu_vec_isa.pick_vec_isa())
+
+assert pick() and may_end.is_set(), "it was not waited for"
+tested = len(calls)
+assert pick() and len(calls) == tested, "it was tested twice"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="needs C++ kernels")
+def test_the_compiler_is_tested_once_before_the_first_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_VEC_ISA_OK")
+    subprocess.run([sys.executable, "-c", EARLY_TEST], check=True)
