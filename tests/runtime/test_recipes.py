@@ -1,0 +1,361 @@
+"""A recipe is followed as it was measured, or the model runs eager with the reason."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import logging
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import recipe_nets
+import torch
+from recipe_nets import ROWS, Net, calls, followed, parts, recipe_for
+from torch import nn
+from torch._dynamo.testing import CompileCounter
+
+import torchproof
+from torchproof.records.run import UserError
+from torchproof.strategies.plan import Plan
+from torchproof.strategies.recipe import Recipe
+from torchproof.strategies.recipe.fingerprint import fingerprint
+from torchproof.strategies.strategy import Strategy, parse
+from torchproof.torch_private import subgraphs
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+    torch.compiler.reset()
+
+
+# -- followed --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "replaced"),
+    [
+        ("full", [""]),
+        ("regional:marks", ["", "blocks.0", "blocks.1", "blocks.2"]),
+        ("core:head", ["", "head"]),
+        ("eager", [""]),
+    ],
+)
+def test_a_recipe_gives_what_its_lines_give(
+    tmp_path: Path, name: str, replaced: list[str]
+) -> None:
+    plain = Net()
+    recipe = recipe_for(plain, name)
+    path = recipe.write(tmp_path / "torchproof.toml")
+    counter = CompileCounter()
+    pasted = {"model": copy.deepcopy(plain), "counter": counter}
+    exec(recipe.lines.replace('backend="aot_eager"', "backend=counter"), pasted)
+    model = followed(copy.deepcopy(plain), path)
+    for call in calls():
+        torch.testing.assert_close(model(*call), plain(*call))
+        pasted["model"](*call)  # type: ignore[operator]
+    found = torchproof.status(model)
+    assert found.strategy == name
+    assert parts(model) == replaced
+    assert not found.fallbacks
+    # As often as the lines: marks and dynamic shapes hold from the first call on.
+    assert len(found.compilations) == counter.frame_count
+    assert found.compiled_calls == (0 if name == "eager" else len(ROWS))
+
+
+@pytest.mark.slow
+def test_in_a_fresh_process(tmp_path: Path) -> None:
+    """The same strategy and outputs, of a class that is loaded by another name."""
+    plain = Net()
+    recipe_for(plain, "regional:marks").write(tmp_path / "torchproof.toml")
+    torch.save(plain.state_dict(), tmp_path / "weights.pt")
+    torch.save(calls(), tmp_path / "calls.pt")
+    (tmp_path / "served.py").write_text(Path(recipe_nets.__file__).read_text())
+    program = """
+import torch, torchproof
+from served import Net
+model = Net()
+model.load_state_dict(torch.load("weights.pt"))
+model = torchproof.compile(model, recipe="torchproof.toml")
+with torch.no_grad():
+    torch.save([model(*call) for call in torch.load("calls.pt")], "answers.pt")
+status = torchproof.status(model)
+print(status.strategy, status.calls, status.compiled_calls, status.recompiles)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "regional:marks 3 3 0\n"
+    given, answers = (torch.load(tmp_path / f"{n}.pt") for n in ("calls", "answers"))
+    for call, answer in zip(given, answers, strict=True):
+        torch.testing.assert_close(answer, plain(*call))
+
+
+def test_regions_are_those_of_the_recipe_and_nothing_is_searched() -> None:
+    plain = Net()
+    recipe = recipe_for(plain, "regional")
+    (site,) = recipe.plan.sites
+    fewer = dataclasses.replace(site, paths=site.paths[:2])
+    recipe = dataclasses.replace(recipe, plan=Plan((fewer,)))
+    model = followed(plain, recipe)
+    model(*calls()[0])
+    assert parts(model) == ["", "blocks.0", "blocks.1"]
+    assert torchproof.status(model).compiled_calls == 1  # also the first one
+
+
+def test_nested_blocks_share_their_code() -> None:
+    """Also where the recipe does not name them, and a call is recorded to find them."""
+    plain, found = Net(), list[Any]()
+    recipe = dataclasses.replace(recipe_for(plain, "nested"), plan=Plan())
+    model = followed(copy.deepcopy(plain), recipe)
+    with subgraphs.each_graph(found.append):
+        for call in calls()[:1] * 2:
+            torch.testing.assert_close(model(*call), plain(*call))
+    ((region,),) = found
+    assert region.modules  # one region, the code of every block
+    assert parts(model) == ["", "blocks.0", "blocks.1", "blocks.2"]
+    assert not torchproof.status(model).fallbacks
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.parametrize("train", [True, False])
+def test_regions_are_trained_only_if_that_was_measured(train: bool) -> None:
+    """Inductor of torch 2.13 loses gradients of the first one, in some models."""
+    plain, found = Net(), list[Any]()
+    recipe = dataclasses.replace(recipe_for(plain, "nested"), train=train)
+    model = followed(copy.deepcopy(plain), recipe)
+    (x,) = calls()[0]
+    with torch.enable_grad(), subgraphs.each_graph(found.append):
+        for each in (model, plain):
+            each(x).sum().backward()
+    assert len(found) == train
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+    assert not torchproof.status(model).fallbacks
+
+
+def test_status_tells_the_recipe(tmp_path: Path) -> None:
+    model = Net()
+    recipe = recipe_for(model, "full")
+    environment = {**recipe.environment, "cores": 99}
+    recipe = dataclasses.replace(
+        recipe, environment=environment, other={"shade": "blue"}
+    )
+    path = recipe.write(tmp_path / "mine.toml")
+    found = torchproof.status(followed(model, path))
+    assert "cores 99" in str(found)
+    plain = json.loads(json.dumps(found.to_json()))["recipe"]
+    assert (plain["run"], plain["followed"]) == (recipe.run, True)
+
+
+def test_functions_follow_recipes_too() -> None:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    strategy = Strategy("full", "full", {"backend": "aot_eager"})
+    recipe = Recipe(strategy, model=fingerprint(double))
+    made = followed(double, recipe)
+    assert made(torch.ones(2)).sum() == 4
+    assert torchproof.status(made).compiled_calls == 1
+    decorated = torchproof.compile(recipe=recipe)(double)
+    assert torchproof.status(decorated).recipe["followed"]
+
+
+def test_copies_and_pickles_follow_it_again(tmp_path: Path) -> None:
+    plain = Net()
+    path = recipe_for(plain, "regional").write(tmp_path / "torchproof.toml")
+    model, call = followed(copy.deepcopy(plain), path), calls()[0]
+    model(*call)
+    path.unlink()  # what was read once is carried along
+    for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        torch.testing.assert_close(again(*call), plain(*call))
+        found = torchproof.status(again)
+        assert found.strategy == "regional" and found.compiled_calls == 1
+        assert found.recipe is not None and found.recipe["followed"]
+
+
+def test_marks_of_arguments_that_a_call_does_not_have() -> None:
+    def add(x: torch.Tensor, more: Any = None) -> torch.Tensor:
+        return x if more is None else x + more["y"][0]
+
+    site = parse("full").plan(add, []).sites[0]
+    ways = {("more", "y", 0): (0, 5), (1, "z"): (0,), (0,): (0,)}
+    plan = Plan((dataclasses.replace(site, varying=ways),))
+    strategy = Strategy("full:marks", "full", {"backend": "eager"}, marks=True)
+    made = followed(add, Recipe(strategy, plan, model=fingerprint(add)))
+    for rows in (2, 3):
+        x = torch.ones(rows)
+        assert made(x).sum() == rows
+        assert made(x, more={"y": [x]}).sum() == 2 * rows
+        assert made(x, {"y": (x,), "z": 3}).sum() == 2 * rows
+
+
+# -- not followed ----------------------------------------------------------------------
+
+
+def eager_because(model: Any, recipe: Any, caplog: Any) -> str:
+    """The one line that says why a recipe is not followed."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "torchproof"):
+        model = torchproof.compile(model, recipe=recipe)
+        before = torchproof.status(model)
+        model(*calls()[0])
+    found = torchproof.status(model)
+    assert found.strategy == before.strategy == "eager" and found.why == before.why
+    assert found.compiled_calls == 0 and parts(model) == [""]
+    assert found.recipe is not None and not found.recipe["followed"]
+    (fallback,) = found.fallbacks
+    assert fallback.kind == "recipe"
+    (record,) = caplog.records
+    assert fallback.why in record.getMessage() and "\n" not in record.getMessage()
+    return fallback.why
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({"torch": "1.9.0"}, r"torch 1\.9\.0\b"),
+        ({"device": "cuda", "torch": "1.9.0"}, r"device cuda\b.*\bcpu\b"),
+    ],
+)
+def test_another_place(environment: Any, why: str, caplog: Any) -> None:
+    recipe = recipe_for(Net(), "full")
+    recipe = dataclasses.replace(
+        recipe, environment={**recipe.environment, **environment}
+    )
+    told = eager_because(Net(), recipe, caplog)
+    assert re.search(why, told) and "torchproof tune" in told
+
+
+def test_another_model(caplog: Any) -> None:
+    recipe = recipe_for(Net(), "regional")
+    assert "20 more" in eager_because(Net(blocks=4), recipe, caplog)
+    why = eager_because(nn.Linear(4, 4), recipe, caplog)
+    assert re.search(r"\bNet\b.*\bLinear\b", why)
+    changed = {"code": {"mine": "0" * 32}}
+    changed = dataclasses.replace(recipe, model={**recipe.model, **changed})
+    assert "code of mine" in eager_because(Net(), changed, caplog)
+    lost = dataclasses.replace(recipe.plan.sites[0], paths=("layers.0",))
+    lost = dataclasses.replace(recipe, plan=Plan((lost,)))
+    assert "'layers.0'" in eager_because(Net(), lost, caplog)
+
+
+def test_a_model_may_be_moved_before_its_first_call(caplog: Any) -> None:
+    model = Net().to("meta")
+    recipe = recipe_for(Net(), "full")
+    with caplog.at_level(logging.WARNING, "torchproof"):
+        torchproof.compile(model, recipe=recipe)
+        told = str(torchproof.status(model))
+        assert re.search(r"device cpu\b.*\bmeta\b", told)
+        model.to_empty(device="cpu").load_state_dict(Net().state_dict())
+        model(*calls()[0])
+    assert torchproof.status(model).strategy == "full"
+    assert torchproof.status(model).recipe["followed"]  # type: ignore[index]
+    assert not caplog.records
+
+
+def test_what_is_wrong_in_the_program_raises(tmp_path: Path) -> None:
+    model = Net()
+    for recipe, settings, why in [
+        (tmp_path / "none.toml", {}, "none.toml"),
+        (3, {}, "recipe=3"),
+        (recipe_for(model, "full"), {"strategy": "full"}, "recipe and strategy"),
+        (recipe_for(model, "full"), {"mode": "default"}, "recipe and mode"),
+    ]:
+        with pytest.raises(UserError, match=why) as caught:
+            torchproof.compile(model, recipe=recipe, **settings)
+        assert "\n" not in str(caught.value)
+        assert not parts(model)
+
+
+# -- as always -------------------------------------------------------------------------
+
+
+def test_verify_monitor_and_retry_work_as_always() -> None:
+    plain = Net()
+    recipe = recipe_for(plain, "regional")
+    model = followed(copy.deepcopy(plain), recipe, verify=2, monitor=True)
+    for call in calls():
+        torch.testing.assert_close(model(*call), plain(*call))
+    found = torchproof.status(model)
+    assert [each["verdict"] for each in found.verifications] == ["same", "same"]
+    assert found.latency
+    torchproof.retry(model)
+    model(*calls()[0])
+    assert torchproof.status(model).strategy == "regional"
+    assert torchproof.status(model).recipe["followed"]  # type: ignore[index]
+
+
+@torch._dynamo.register_backend(name="test_failing_backend")
+def failing(*_: Any) -> Any:
+    raise RuntimeError("no code")
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.parametrize("name", ["regional", "nested"])
+def test_what_cannot_be_compiled_falls_back_as_always(name: str) -> None:
+    """Also its backward, which torch cannot run of a region in a graph."""
+    plain = Net()
+    recipe = recipe_for(plain, name)
+    arguments = {"backend": "test_failing_backend"}
+    strategy = dataclasses.replace(recipe.strategy, arguments=arguments)
+    recipe = dataclasses.replace(recipe, strategy=strategy)
+    model = followed(copy.deepcopy(plain), recipe)
+    (x,) = calls()[0]
+    with torch.enable_grad():
+        answer, expected = model(x), plain(x)
+        torch.testing.assert_close(answer, expected)
+        answer.sum().backward()
+        expected.sum().backward()
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+    kinds = {each.kind for each in torchproof.status(model).fallbacks}
+    assert kinds == {"compile error"}
+
+
+# -- contents that cannot be followed --------------------------------------------------
+
+_REGIONS = 'schema = 1\nstrategy = "regional"\n[[regions]]\nplace = "MODEL.x"\npaths = '
+UNUSABLE: dict[str, str | bytes] = {
+    "empty": "",
+    "binary": b"\x00\xff\xfe",
+    "cut off": 'schema = 1\nstrategy = "fu',
+    "later schema": 'schema = 99\nstrategy = "full"',
+    "no such strategy": 'schema = 1\nstrategy = "warp"',
+    "wrong type": 'schema = 1\nstrategy = "full"\ntrain = 3',
+    "the model itself": _REGIONS + '["blocks.0", ""]',
+    "twice": _REGIONS + '["blocks.0", "blocks.0"]',
+    "nested": _REGIONS + '["blocks", "blocks.0"]',
+    "unknown": _REGIONS + '["blocks..0"]',
+    "through a parameter": _REGIONS + '["blocks.0.weight.data"]',
+    "no text": _REGIONS + "[0]",
+    "the forward": 'schema = 1\nstrategy = "core:forward"',
+    "no such method": 'schema = 1\nstrategy = "core:nothing"',
+    "no such mode": 'schema = 1\nstrategy = "full"\n[compile]\nmode = "no-such"',
+    "no such option": 'schema = 1\nstrategy = "full"\n[compile.options]\nno_such = 1',
+    "no such backend": 'schema = 1\nstrategy = "full"\n[compile]\nbackend = "no_such"',
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_contents_that_cannot_be_followed_leave_the_model_eager(
+    name: str, tmp_path: Path, caplog: Any
+) -> None:
+    content = UNUSABLE[name]
+    content = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / "r.toml").write_bytes(content)
+    assert eager_because(Net(), tmp_path / "r.toml", caplog)
