@@ -1,29 +1,24 @@
-"""Faults on one of two real ranks: no rank waits forever, and gradients are eager's."""
+"""A fault on one of two real ranks: all ranks run eager, none waits for ever.
+
+Each function below runs on both ranks of a launch.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
 from torch.nn.parallel import DistributedDataParallel
 
 import torchproof
@@ -32,39 +27,61 @@ from torchproof.runtime import rank_messages
 
 RANKS = 2
 FAULTY = 1  # the rank with the fault
-DEADLINES_S: list[float] = []  # one, long enough for a compiler without a fault
-
-Compile = Callable[[Any, Any], Callable[..., Any]]
+DEADLINE_S = 5.0  # of a compiler that never ends
 
 
-def plain() -> nn.Module:
+def layers() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
 
 
+class Reduced(nn.Module):
+    """Its graph contains a collective of both ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = layers()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layers(x)
+        total = y.abs().sum()
+        dist.all_reduce(total)
+        return y / total
+
+
 def tensor_parallel() -> nn.Module:
-    """A model whose graph contains a collective of both ranks."""
-    mesh = init_device_mesh("cpu", (RANKS,))
-    return parallelize_module(
-        plain(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    """The same with DTensors, which can be trained."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
     )
 
+    plan: Any = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    return parallelize_module(layers(), init_device_mesh("cpu", (RANKS,)), plan)
 
-def batch(seed: int = 0) -> Tensor:
-    return torch.randn(3, 4, generator=torch.Generator().manual_seed(seed))
+
+def sharded() -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    model: nn.Module = fully_shard(layers())
+    return model
+
+
+def batch(seed: int, rows: int = 3) -> Tensor:
+    return torch.randn(rows, 4, generator=torch.Generator().manual_seed(seed))
 
 
 def gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
     model.zero_grad()
     model(x).square().mean().backward()
-    values = [parameter.grad for parameter in model.parameters()]
-    return [
-        value.to_local() if hasattr(value, "to_local") else value for value in values
-    ]
+    values: list[Any] = [parameter.grad for parameter in model.parameters()]
+    return [each.to_local() if hasattr(each, "to_local") else each for each in values]
 
 
-def assert_like_eager(model: nn.Module, eager: nn.Module, x: Tensor) -> None:
-    torch.testing.assert_close(gradients(model, x), gradients(eager, x))
+def kinds(model: Any) -> list[str]:
+    return [item.kind for item in torchproof.status(model).fallbacks]
 
 
 # -- backends --------------------------------------------------------------------------
@@ -75,119 +92,72 @@ def works(gm: Any, inputs: Any) -> Callable[..., Any]:
     return run
 
 
-def hangs(gm: Any, inputs: Any) -> Callable[..., Any]:
+def hangs(gm: Any, inputs: Any) -> Any:
     while True:
         time.sleep(0.05)
 
 
-def raises(gm: Any, inputs: Any) -> Callable[..., Any]:
-    raise RuntimeError("planted in a backend")
+def raises(gm: Any, inputs: Any) -> Any:
+    raise RuntimeError("planted")
 
 
 def is_wrong(gm: Any, inputs: Any) -> Callable[..., Any]:
-    def run(*args: Any) -> Any:
-        return [value * 1.5 for value in gm.forward(*args)]
-
-    return run
+    return lambda *args: [value * 1.5 for value in gm.forward(*args)]
 
 
-def dies(gm: Any, inputs: Any) -> Callable[..., Any]:
+def dies(gm: Any, inputs: Any) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError
 
 
-def enough_s() -> float:
-    """A deadline that a rank misses only if its compiler hangs; on all ranks alike."""
-    for _ in range(2):  # the first time loads the compiler
-        begin = time.monotonic()
-        torch.compile(tensor_parallel(), backend=works)(batch()).sum().backward()
-        seconds = time.monotonic() - begin
-        torch.compiler.reset()
-    both = torch.tensor(seconds)
-    dist.all_reduce(both, dist.ReduceOp.MAX)
-    return max(2.0, 5 * both.item())
+# -- faults ----------------------------------------------------------------------------
 
 
-_WAKE_EVERY_S = 0.05
-_LATE_S = 0.02  # threads of one process let each other wait for less
+@dataclass(frozen=True)
+class Fault:
+    """`backend` is that of the rank with the fault, `kind` that of its fallback."""
+
+    backend: Callable[..., Any]
+    kind: str
+    options: dict[str, Any] = field(default_factory=dict)
 
 
-@contextlib.contextmanager
-def timed(fault: Callable[..., None], rank: int) -> Iterator[None]:
-    """Prints how long a call took, and for how long the machine kept it from running.
-
-    For the latter, a thread asks to be woken after a fixed time, again and again.
-    """
-    over = threading.Event()
-    late_s: list[float] = []
-
-    def wake() -> None:
-        while not over.is_set():
-            asked = time.monotonic()
-            over.wait(_WAKE_EVERY_S)
-            late_s.append(time.monotonic() - asked - _WAKE_EVERY_S)
-
-    thread = threading.Thread(target=wake)
-    thread.start()
-    begin = time.monotonic()
-    try:
-        yield
-    finally:
-        seconds = time.monotonic() - begin
-        over.set()
-        thread.join()
-        call = {"fault": fault.__name__, "rank": rank, "deadline_s": DEADLINES_S[0]}
-        call |= {"seconds": seconds, "starved_s": sum(s for s in late_s if s > _LATE_S)}
-        print(json.dumps(call), flush=True)
+FAULTS = {
+    "compiler raises": Fault(raises, "compile error"),
+    "compiler hangs": Fault(hangs, "deadline"),
+    "code is wrong": Fault(is_wrong, "verification", {"verify": "first"}),
+}
 
 
-def kinds(model: Any) -> list[str]:
-    return [item.kind for item in torchproof.status(model).fallbacks]
+def faults_of_the_compiler(rank: int) -> None:
+    for fault in FAULTS.values():
+        model, eager = Reduced(), Reduced()
+        backend = fault.backend if rank == FAULTY else works
+        # The other rank waits for the vote of this one, within its own deadline.
+        deadline = DEADLINE_S if (fault.backend, rank) == (hangs, FAULTY) else 100.0
+        options = {"deadline": deadline, **fault.options}
+        torchproof.compile(model, backend=backend, **options)
+        began = time.monotonic()
+        with torch.no_grad():
+            for seed in range(2):
+                torch.testing.assert_close(model(batch(seed)), eager(batch(seed)))
+        assert time.monotonic() - began < DEADLINE_S + 30
+        status = torchproof.status(model)
+        expected = fault.kind if rank == FAULTY else "agreement"
+        assert kinds(model) == [expected], str(status)
+        assert status.compiled_calls == 0, str(status)
 
 
-# -- faults: each runs on both ranks ---------------------------------------------------
-
-
-def compiler_hangs_with_collectives(rank: int) -> None:
-    """Both ranks run the call eager in which one misses its deadline."""
-    model, eager = tensor_parallel(), tensor_parallel()
-    backend = hangs if rank == FAULTY else works
-    torchproof.compile(model, deadline=DEADLINES_S[0], backend=backend)
-    with timed(compiler_hangs_with_collectives, rank):
-        assert_like_eager(model, eager, batch(0))
-    assert_like_eager(model, eager, batch(1))
+def no_fault(rank: int) -> None:
+    """Both ranks compile, and compile again; one needs new code alone."""
+    model, eager = Reduced(), Reduced()
+    torchproof.compile(model, backend=works, dynamic=False)
+    with torch.no_grad():
+        for rows in (3, 2, 4 if rank == FAULTY else 3):
+            x = batch(0, rows)
+            torch.testing.assert_close(model(x), eager(x))
     status = torchproof.status(model)
-    assert kinds(model) == ["deadline" if rank == FAULTY else "agreement"], str(status)
-    assert status.compiled_calls == 0
-
-
-def compiler_hangs_without_collectives(rank: int) -> None:
-    """The rank that misses its deadline runs eager alone."""
-    inner = plain()
-    backend = hangs if rank == FAULTY else works
-    torchproof.compile(inner, deadline=DEADLINES_S[0], backend=backend)
-    model = DistributedDataParallel(inner)
-    eager = DistributedDataParallel(plain())
-    for seed in range(2):
-        assert_like_eager(model, eager, batch(seed + rank))
-    status = torchproof.status(model)
-    assert kinds(model) == (["deadline"] if rank == FAULTY else []), str(status)
-    assert status.ranks is not None and status.ranks["decides_with"] == []
-    if rank != FAULTY:
-        assert [item["rank"] for item in status.ranks["fallbacks"]] == [FAULTY]
-
-
-def verification_fails(rank: int) -> None:
-    """All ranks go eager after the call that was wrong on one of them."""
-    model, eager = tensor_parallel(), tensor_parallel()
-    backend = is_wrong if rank == FAULTY else works
-    deadline = DEADLINES_S[0]
-    torchproof.compile(model, verify="first", deadline=deadline, backend=backend)
-    with timed(verification_fails, rank):
-        assert_like_eager(model, eager, batch(0))
-    assert_like_eager(model, eager, batch(1))
-    assert kinds(model) == ["verification" if rank == FAULTY else "agreement"]
-    assert torchproof.status(model).strategy == "eager"
+    assert kinds(model) == [] and status.compiled_calls == 3, str(status)
+    assert status.ranks is not None and status.ranks["alone"] is None
 
 
 def lone_recompile_fails(rank: int) -> None:
@@ -206,30 +176,102 @@ def lone_recompile_fails(rank: int) -> None:
     compiled = torchproof.compile(total, deadline=20, backend=backend, dynamic=False)
     for call in range(200):
         size = 5 if rank == FAULTY and call > 2 else 4
-        expected = float(9 if call > 2 else 8)
-        assert compiled(torch.ones(size)).item() == expected
+        assert compiled(torch.ones(size)).item() == (9.0 if call > 2 else 8.0)
         time.sleep(0.01)
-    ranks = torchproof.status(compiled).ranks
-    assert ranks is not None and torchproof.status(compiled).strategy == "eager"
+    status = torchproof.status(compiled)
+    assert status.ranks is not None and status.strategy == "eager"
     switches: list[Any] = [None] * RANKS
-    dist.all_gather_object(switches, ranks["decisions"][-1].split(":")[0])
+    dist.all_gather_object(switches, status.ranks["decisions"][-1].split(":")[0])
     assert len(set(switches)) == 1, switches
 
 
-def rank_dies(rank: int) -> None:
-    """The others get the error of their own collective, and work on."""
-    model = tensor_parallel()
-    backend = dies if rank == FAULTY else works
-    torchproof.compile(model, deadline=DEADLINES_S[0], backend=backend)
-    with timed(rank_dies, rank), pytest.raises(RuntimeError):
-        model(batch()).sum()
-    assert kinds(model) == ["agreement"], str(torchproof.status(model))
-    alone = torchproof.compile(plain(), backend=works)
-    assert_like_eager(alone, plain(), batch())
+def compiled_then_wrapped(backend: Any) -> nn.Module:
+    return DistributedDataParallel(torchproof.compile(layers(), backend=backend))
 
 
-def recompile_fails_with_guard_collectives(rank: int) -> None:
-    """Guard collectives make all ranks recompile; one fails, and none uses the code."""
+def wrapped_then_compiled(backend: Any) -> nn.Module:
+    wrapped = DistributedDataParallel(layers())
+    assert torchproof.compile(wrapped, backend=backend) is wrapped
+    return wrapped
+
+
+def sharded_then_compiled(backend: Any) -> nn.Module:
+    return torchproof.compile(sharded(), backend=backend)
+
+
+def ranks_without_collectives_decide_alone(rank: int) -> None:
+    """Those of DDP and FSDP2 are outside the graphs."""
+    for make in (compiled_then_wrapped, wrapped_then_compiled, sharded_then_compiled):
+        model = make(raises if rank == FAULTY else works)
+        is_sharded = make is sharded_then_compiled
+        eager = sharded() if is_sharded else DistributedDataParallel(layers())
+        for seed in range(2):
+            x = batch(seed + rank)
+            torch.testing.assert_close(gradients(model, x), gradients(eager, x))
+        status = torchproof.status(model)
+        assert set(kinds(model)) == ({"compile error"} if rank == FAULTY else set())
+        assert bool(status.compilations) is (rank != FAULTY), str(status)
+        assert status.ranks is not None and status.ranks["decides_with"] == []
+
+
+def training_with_tensor_parallel_layers(rank: int) -> None:
+    for backend, kind in ((works, None), (raises, "compile error")):
+        model, eager = tensor_parallel(), tensor_parallel()
+        torchproof.compile(model, backend=backend if rank == FAULTY else works)
+        for seed in range(2):
+            x = batch(seed)
+            torch.testing.assert_close(gradients(model, x), gradients(eager, x))
+        expected = kind and (kind if rank == FAULTY else "agreement")
+        assert kinds(model) == ([expected] if expected else [])
+
+
+def code_compiled_in_the_background(rank: int) -> None:
+    """Ranks would begin to use code with collectives at different calls: none does."""
+    model, eager = Reduced(), Reduced()
+    torchproof.compile(model, wait=False, deadline=60, backend=works)
+    has_decided = torch.zeros(1)
+    with torch.no_grad():
+        while not has_decided.item():
+            torch.testing.assert_close(model(batch(0)), eager(batch(0)))
+            has_decided.fill_(len(kinds(model)))
+            dist.all_reduce(has_decided, dist.ReduceOp.MIN)
+    status = torchproof.status(model)
+    assert kinds(model) == ["agreement"] and status.compiled_calls == 0, str(status)
+
+
+def store_breaks(rank: int) -> None:
+    """Messages of one rank are lost, or hang, before a compilation or a recompile."""
+    operate, post_s = rank_messages.RankMessages._do, agreements._POST_S
+    agreements._POST_S = 1.0
+
+    def broken(hang: bool) -> Callable[..., Any]:
+        def do(self: Any, operation: Any) -> Any:
+            time.sleep(3600 if hang else 0)
+            raise rank_messages.StoreLost("planted")
+
+        return do
+
+    for faulty, hang, later in ((0, False, False), (1, True, False), (1, False, True)):
+        model, eager = Reduced(), Reduced()
+        torchproof.compile(model, deadline=DEADLINE_S, backend=works, dynamic=False)
+        with torch.no_grad():
+            if later:
+                torch.testing.assert_close(model(batch(0)), eager(batch(0)))
+            if rank == faulty:
+                rank_messages.RankMessages._do = broken(hang)  # type: ignore[method-assign]
+            for seed in range(2):
+                x = batch(seed, 2)
+                torch.testing.assert_close(model(x), eager(x))
+        status = torchproof.status(model)
+        assert kinds(model) == ["agreement"], str(status)
+        assert status.strategy == "eager" and status.compiled_calls == later
+        rank_messages.RankMessages._do = operate  # type: ignore[method-assign]
+        dist.barrier()
+    agreements._POST_S = post_s
+
+
+def guard_collectives(rank: int) -> None:
+    """They make all ranks recompile; one fails, and none uses the code."""
     compilations: list[Any] = []
 
     def backend(gm: Any, inputs: Any) -> Callable[..., Any]:
@@ -237,156 +279,52 @@ def recompile_fails_with_guard_collectives(rank: int) -> None:
         fails = rank == FAULTY and len(compilations) > 1
         return (raises if fails else works)(gm, inputs)
 
-    inner = plain()
+    model, eager = layers(), layers()
     torch.compiler.set_enable_guard_collectives(True)
     try:
-        torchproof.compile(inner, deadline=20, backend=backend, dynamic=False)
-        model = DistributedDataParallel(inner)
-        eager = DistributedDataParallel(plain())
+        torchproof.compile(model, deadline=20, backend=backend, dynamic=False)
         for call in range(4):
-            rows = 2 if rank == FAULTY and call else 3
-            assert_like_eager(model, eager, batch(call)[:rows])
+            x = batch(call, 2 if rank == FAULTY and call else 3)
+            torch.testing.assert_close(model(x), eager(x))
         assert kinds(model) == ["compile error" if rank == FAULTY else "agreement"]
         assert len(compilations) == 2
-        # Without a failure, ranks that recompile together keep their code.
-        torchproof.retry(model)
-        compilations.clear()
-        assert_like_eager(model, eager, batch())
-        assert kinds(model) == []
     finally:
         torch.compiler.set_enable_guard_collectives(False)
 
 
-def compiler_fails_under_fsdp(rank: int) -> None:
-    """FSDP2 runs its collectives outside the graphs: a rank may run eager alone."""
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh("cpu", (RANKS,))
-    model, eager = (fully_shard(plain(), mesh=mesh) for _ in range(2))
-    backend = raises if rank == FAULTY else works
-    torchproof.compile(model, deadline=20, backend=backend)
-    for seed in range(2):
-        assert_like_eager(model, eager, batch(seed + rank))
-    status = torchproof.status(model)
-    assert status.ranks is not None and status.ranks["decides_with"] == []
-    assert (kinds(model) != []) == (rank == FAULTY), str(status)
+def rank_dies(rank: int) -> None:
+    """The others get the error of their own collective, and work on."""
+    model = torchproof.compile(
+        Reduced(), deadline=DEADLINE_S, backend=dies if rank == FAULTY else works
+    )
+    with torch.no_grad(), pytest.raises(RuntimeError):
+        model(batch(0))
+    assert kinds(model) == ["agreement"], str(torchproof.status(model))
+    alone = torchproof.compile(layers(), backend=works)
+    torch.testing.assert_close(alone(batch(0)), layers()(batch(0)))
 
 
-def code_compiled_in_the_background(rank: int) -> None:
-    """Ranks would begin to use code with collectives at different calls: none does."""
-    model, eager = tensor_parallel(), tensor_parallel()
-    torchproof.compile(model, wait=False, deadline=60, backend=works)
-    is_settled = torch.zeros(1)
-    while not is_settled.item():
-        assert_like_eager(model, eager, batch())
-        is_settled.fill_(len(kinds(model)))
-        dist.all_reduce(is_settled, dist.ReduceOp.MIN)
-    status = torchproof.status(model)
-    assert kinds(model) == ["agreement"] and status.compiled_calls == 0, str(status)
-
-
-def _break_store(how: str) -> None:
-    """From now on the store of this rank raises, or does not answer."""
-
-    def broken(self: Any, operation: Any) -> Any:
-        if how == "hangs":
-            time.sleep(3600)
-        raise rank_messages.StoreLost("planted")
-
-    rank_messages.RankMessages._do = broken  # type: ignore[method-assign]
-
-
-def _store_breaks(rank: int, faulty: int, how: str, *, later: bool = False) -> None:
-    works_still = rank_messages.RankMessages._do
-    post_s, agreements._POST_S = agreements._POST_S, 1.0
-    model, eager = tensor_parallel(), tensor_parallel()
-    torchproof.compile(model, deadline=DEADLINES_S[0], backend=works, dynamic=False)
-    if later:
-        assert_like_eager(model, eager, batch(0))
-        assert torchproof.status(model).compiled_calls == 1
-    try:
-        if rank == faulty:
-            _break_store(how)
-        for seed in range(2):
-            assert_like_eager(model, eager, batch(seed)[:2])
-        status = torchproof.status(model)
-        assert kinds(model) == ["agreement"], str(status)
-        assert status.strategy == "eager" and status.compiled_calls == later
-    finally:
-        rank_messages.RankMessages._do = works_still  # type: ignore[method-assign]
-        agreements._POST_S = post_s
-
-
-def store_raises_on_one_rank(rank: int) -> None:
-    """Neither rank compiles; the same on the rank that serves the store."""
-    _store_breaks(rank, FAULTY, "raises")
-    dist.barrier()
-    _store_breaks(rank, 1 - FAULTY, "raises")
-
-
-def store_hangs_on_one_rank(rank: int) -> None:
-    _store_breaks(rank, FAULTY, "hangs")
-
-
-def store_breaks_before_a_recompile(rank: int) -> None:
-    """Both ranks need new code for another size; the code that they have is agreed."""
-    _store_breaks(rank, FAULTY, "raises", later=True)
-
-
-def store_works(rank: int) -> None:
-    """The twin of the faults above: both ranks compile, and compile again."""
-    model, eager = tensor_parallel(), tensor_parallel()
-    torchproof.compile(model, deadline=60, backend=works, dynamic=False)
-    for rows in (3, 2):
-        assert_like_eager(model, eager, batch()[:rows])
-    status = torchproof.status(model)
-    assert kinds(model) == [] and status.compiled_calls == 2, str(status)
-    assert status.ranks is not None and status.ranks["alone"] is None
-
-
-def store_dies(rank: int) -> None:
-    """The rank that serves the store is killed: the others decide alone."""
-    model = tensor_parallel()
-    backend = dies if rank == 0 else works
-    torchproof.compile(model, deadline=DEADLINES_S[0], backend=backend)
-    with pytest.raises(RuntimeError):
-        model(batch()).sum()
-    ranks = torchproof.status(model).ranks
-    assert ranks is not None and ranks["alone"] is not None
-    alone = torchproof.compile(plain(), backend=works)
-    assert_like_eager(alone, plain(), batch())
-
-
-# After these, a rank is gone; the others cannot meet it again.
-KILLED = {rank_dies.__name__: FAULTY, store_dies.__name__: 0}
+# -- launches --------------------------------------------------------------------------
 
 
 def main(names: str, rank: int, port: int) -> None:
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS
-    )
-    DEADLINES_S.append(enough_s())
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=RANKS)
     for name in names.split(","):
-        begin = time.monotonic()
         globals()[name](rank)
-        print(f"{name}: {time.monotonic() - begin:.1f} s", flush=True)
-        if name not in KILLED:
+        if name != rank_dies.__name__:
             dist.barrier()
     os._exit(0)  # a group with a dead rank cannot be closed
 
 
-def free_port() -> int:
+def run_on_ranks(*functions: Callable[[int], None]) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def run_ranks(*names: str) -> list[dict[str, Any]]:
-    """Runs faults on both ranks; what `timed` measured on those that survive."""
-    port = free_port()
+        port = int(listener.getsockname()[1])
+    names = ",".join(function.__name__ for function in functions)
     processes = [
         subprocess.Popen(
-            [sys.executable, __file__, ",".join(names), str(rank), str(port)],
+            [sys.executable, __file__, names, str(rank), str(port)],
             env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -400,47 +338,26 @@ def run_ranks(*names: str) -> list[dict[str, Any]]:
         for process in processes:
             process.kill()
     for rank, (process, output) in enumerate(zip(processes, outputs, strict=True)):
-        is_killed = any(KILLED.get(name) == rank for name in names)
+        is_killed = rank == FAULTY and rank_dies in functions
         assert process.returncode == (-signal.SIGKILL if is_killed else 0), output
-    lines = [line for output in outputs for line in output.splitlines()]
-    return [json.loads(line) for line in lines if line.startswith('{"fault"')]
 
 
-def test_no_fault_of_one_rank_stops_the_others() -> None:
-    run_ranks(
-        compiler_hangs_with_collectives.__name__,
-        verification_fails.__name__,
-        store_works.__name__,
-        store_raises_on_one_rank.__name__,
-        rank_dies.__name__,
-    )
+def test_all_ranks_run_eager_if_one_fails() -> None:
+    run_on_ranks(no_fault, faults_of_the_compiler, rank_dies)
 
 
 @pytest.mark.slow
-def test_no_rank_compiles_if_the_store_of_one_hangs_or_breaks_later() -> None:
-    run_ranks(
-        store_hangs_on_one_rank.__name__, store_breaks_before_a_recompile.__name__
-    )
+def test_all_ranks_run_eager_if_a_recompile_or_the_store_of_one_fails() -> None:
+    run_on_ranks(lone_recompile_fails, store_breaks)
 
 
 @pytest.mark.slow
-def test_a_rank_without_collectives_and_a_lone_recompile() -> None:
-    run_ranks(
-        compiler_hangs_without_collectives.__name__, lone_recompile_fails.__name__
-    )
-
-
-@pytest.mark.slow
-def test_the_rank_that_serves_the_store_dies() -> None:
-    run_ranks(store_dies.__name__)
-
-
-@pytest.mark.slow
-def test_guard_collectives_sharded_parameters_and_background() -> None:
-    run_ranks(
-        recompile_fails_with_guard_collectives.__name__,
-        compiler_fails_under_fsdp.__name__,
-        code_compiled_in_the_background.__name__,
+def test_ranks_agree_where_other_libraries_divide_models() -> None:
+    run_on_ranks(
+        training_with_tensor_parallel_layers,
+        ranks_without_collectives_decide_alone,
+        guard_collectives,
+        code_compiled_in_the_background,
     )
 
 
