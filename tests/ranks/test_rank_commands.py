@@ -112,13 +112,10 @@ def test_ranks_of_an_existing_launch_end_with_one_report_and_exit_code(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrap", ["ddp", "fsdp2"])
-def test_the_model_of_a_factory_is_wrapped_on_each_rank(
-    wrap: str, tmp_path: Path
-) -> None:
+def test_the_model_of_a_factory_is_wrapped_on_each_rank(tmp_path: Path) -> None:
     target = f"{PROGRAMS}/rank_model.py:make"
     flags = ["--ranks", "2", "--train", "--compile", "backend=eager", "-q"]
-    flags += [] if wrap == "ddp" else ["--wrap", wrap]  # the file asks for ddp
+    flags += ["--wrap", "fsdp2"]  # instead of ddp, which the file asks for
     done = torchproof("check", target, *flags, "--format", "json", cwd=tmp_path)
     run = json.loads(done.stdout)
     assert "RK105" in {finding["code"] for finding in run["findings"]}
@@ -129,37 +126,7 @@ def test_the_model_of_a_factory_is_wrapped_on_each_rank(
         for event in rank["events"]
         if event["kind"] == "wrap"
     }
-    assert (
-        wrapped == {"ddp": {"DistributedDataParallel"}, "fsdp2": {"fully_shard"}}[wrap]
-    )
-
-
-@pytest.mark.slow
-def test_neither_order_of_compile_and_ddp_is_a_finding(tmp_path: Path) -> None:
-    program = str(PROGRAMS / "ddp_orders.py")
-    flags = ("--ranks", "2", "--fail-on", "low", "--format", "json")
-    done = torchproof("check", program, *flags, cwd=tmp_path)
-    run = json.loads(done.stdout)
-    # A busy machine makes ranks late.
-    assert {f["code"] for f in run["findings"] if f["status"] == "open"} <= {"RK109"}
-    orders = {event["order"] for event in run["ranks"]["ranks"][0]["events"]}
-    assert {"compiled_first", "wrapped_first"} <= orders
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wrap", ["ddp", "fsdp2"])
-def test_a_batch_of_one_on_one_of_four_ranks(wrap: str, tmp_path: Path) -> None:
-    target = f"{PROGRAMS}/gpt2_on_ranks.py:make"
-    flags = ["--ranks", "4", "--wrap", wrap, "--train", "-q", "--format", "json"]
-    flags += ["--compile", "backend=eager"]
-    done = torchproof("check", target, *flags, cwd=tmp_path)
-    run = json.loads(done.stdout)
-    assert [rank["outcome"] for rank in run["ranks"]["ranks"]] == ["finished"] * 4
-    # All ranks recompile together when the other sizes change.
-    assert {d["step"] for d in run["ranks"]["differences"]} == {4}
-    [short] = [f for f in run["findings"] if f["code"] == "RK105"]
-    assert (short["ranks"], short["step"]) == ([3], 4)
-    assert short["line"]  # of transformers: torch's own functions have none here
+    assert wrapped == {"fully_shard"}
 
 
 @pytest.mark.slow
