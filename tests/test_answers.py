@@ -8,6 +8,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -65,25 +66,33 @@ def is_slow(program: Path) -> bool:
     return variant or bool(settings(program).get("SLOW"))
 
 
+def marks(program: Path) -> list[Any]:
+    if not is_slow(program):
+        return []
+    # Inductor's code for other processors does not have these defects.
+    elsewhere = program.parent.name == "NM401" and "bad" in program.stem
+    reason = "Inductor is wrong on aarch64 only"
+    only_arm = elsewhere and platform.machine() != "aarch64"
+    return [pytest.mark.slow, pytest.mark.skipif(only_arm, reason=reason)]
+
+
 PROGRAMS = [
     pytest.param(
-        program,
-        id=f"{program.parent.name}-{program.stem}",
-        marks=[pytest.mark.slow] if is_slow(program) else [],
+        program, id=f"{program.parent.name}-{program.stem}", marks=marks(program)
     )
     for program in sorted(FOLDER.glob("NM*/*.py"))
 ]
 
 
 def serve(cache: str, requests: Connection) -> None:
-    """In a process of its own: for each job an arm's verdict, then the diagnosis."""
+    """In a process of its own: for each job a verdict, then the diagnosis."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     from torchproof.measure.diagnosis import diagnose
     from torchproof.measure.diagnosis.reruns import TargetRunner
     from torchproof.torch_private.comparison import form_differences
 
-    while told := requests.recv():
-        job = Job.from_json(json.loads(told))
+    while request := requests.recv():
+        job = Job.from_json(json.loads(request))
         trial = TargetRunner(job)
         compiled = trial.compiled()
         wrong = trial.wrong(compiled) is not None

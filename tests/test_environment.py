@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -69,15 +68,6 @@ def test_the_environment_of_a_target(file: Path) -> None:
     assert {"commit", "dirty"} <= set(facts)
     workload = environment.describe(Job(parse("workload:gpt")))
     assert workload["commit"] is None
-
-
-def test_gpus_are_described() -> None:
-    properties = SimpleNamespace(name="GPU", total_memory=2**34, major=9, minor=0)
-    torch = SimpleNamespace(
-        cuda=SimpleNamespace(get_device_properties=lambda number: properties)
-    )
-    described = {"name": "GPU", "memory_bytes": 2**34, "capability": "9.0"}
-    assert environment._gpu(torch, 0) == described
 
 
 def test_the_facts_are_saved(tmp_path: Path) -> None:

@@ -54,11 +54,6 @@ def test_every_module_of_torch_in_use_is_in_the_contract() -> None:
     assert private - covered == set()
 
 
-def test_the_tests_of_each_feature_exist() -> None:
-    assert FEATURES
-    assert all((ROOT / feature.tests).exists() for feature in FEATURES.values())
-
-
 def test_a_name_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("torch._dynamo.eval_frame.skip_code")
     [message] = contract.missing("bypassed code")
@@ -167,32 +162,6 @@ def test_check_skips_a_part_whose_hook_has_changed(tmp_path: Path) -> None:
     assert {finding["origin"] for finding in run["findings"]} <= {"static"}
 
 
-def test_a_script_that_fails_without_a_hook_has_failed(tmp_path: Path) -> None:
-    for end, code in (("", 0), ("raise ValueError('no data')", 2)):
-        called = "torch.compile(make()[0], backend='eager')(torch.ones(3))"
-        (tmp_path / "script.py").write_text(
-            f"{WITHOUT_COMPILER_HOOK}\n{called}\n{end}\n"
-        )
-        command = ("check", "script.py", "--effort", "quick", "--skip", "static")
-        done = forked_commands.torchproof(*command, cwd=tmp_path)
-        assert done.returncode == code
-        assert "OutputGraph._call_user_compiler" in done.stdout
-        assert ("ValueError: no data" in done.stdout) == bool(code)
-
-
-def test_check_goes_on_without_a_hook_of_minor_use(tmp_path: Path) -> None:
-    source = RENAMED.format(
-        module="torch._dynamo.symbolic_convert",
-        owner="InstructionTranslatorBase",
-        name="starts_line",
-        parameters="line",
-    )
-    run = checked(tmp_path, source, "--effort", "quick")
-    part = run["parts"]["breaks"]
-    assert part["status"] == "found" and "starts_line" in part["why"]
-    assert "GB104" in {finding["code"] for finding in run["findings"]}
-
-
 def test_the_runtime_stays_eager_without_its_hooks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -283,20 +252,6 @@ def test_graphs_are_wrapped_and_counted_for_any_backend() -> None:
     assert len(runs) == 4 and len(set(runs)) == 2
 
 
-def test_calls_of_a_compiled_function_begin_and_end() -> None:
-    order: list[str] = []
-
-    def enter() -> Any:
-        order.append("begin")
-        return lambda: order.append("end")
-
-    with hooks.compiled_contexts(lambda context: enter):
-        fn = torch.compile(lambda x: x + 1, backend="eager")
-    fn(torch.ones(2))
-    fn(torch.ones(2))
-    assert order == ["begin", "end", "begin", "end"]
-
-
 def test_skipped_frame_is_asked_about_again() -> None:
     asked: list[str] = []
 
@@ -345,46 +300,6 @@ def test_files_that_torch_has_named_before_are_told_again() -> None:
         return found
 
     assert __file__ in told() and __file__ in told()
-
-
-def test_methods_taken_from_the_original_are_seen() -> None:
-    class Net(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x
-
-        def encode(self) -> str:
-            return "code"
-
-    taken: list[str] = []
-
-    def wrap(module: Any, name: str, value: Any) -> Any:
-        taken.append(name)
-        return value
-
-    with hooks.module_methods(wrap):
-        assert torch.compile(Net(), backend="eager").encode() == "code"
-    assert "encode" in taken
-
-
-def test_a_method_of_a_compiled_module_is_still_traced() -> None:
-    class Net(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x
-
-        def encode(self, x: torch.Tensor) -> torch.Tensor:
-            return x * 2
-
-    net = torch.compile(Net(), backend="eager")
-    with hooks.module_methods(lambda module, name, value: value):
-        fn = torch.compile(lambda x: net.encode(x), backend="eager", fullgraph=True)
-        assert torch.equal(fn(torch.ones(2)), torch.full((2,), 2.0))
-
-
-def test_inlined_functions_are_seen() -> None:
-    codes: list[str] = []
-    with hooks.inlined_code(lambda code: codes.append(code.co_name)):
-        torch.compile(lambda x: helper(x), backend="eager")(torch.ones(2))
-    assert "helper" in codes
 
 
 def helper(x: torch.Tensor) -> torch.Tensor:
