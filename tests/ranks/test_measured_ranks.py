@@ -25,8 +25,7 @@ from torchproof.measure.joined_replies import joined
 from torchproof.measure.replies import Compared, Examined, FirstPass, Reference
 from torchproof.measure.specs import EAGER, MeasureResult, StrategySpec
 from torchproof.records.run import Measurement, RankTime, Run
-from torchproof.strategies import Recipe, parse, with_arguments
-from torchproof.strategies.recipe.matching import differences, environment_of
+from torchproof.strategies import parse, with_arguments
 
 MODELS = Path(__file__).with_name("measured_models.py")
 SLEPT_MS = 30.0
@@ -204,18 +203,6 @@ def test_runs_on_other_numbers_of_ranks_are_not_comparable() -> None:
     assert found.unlike == ("ranks - in A, 2 in B", "wrap - in A, ddp in B")
     assert found.verdict == "not judged"
     assert compare(saved_run(), saved_run()).unlike == ()
-
-
-def test_a_recipe_of_ranks_is_followed_by_one_process() -> None:
-    recorded = environment_of({"torch": "2.13.0", "ranks": 2, "wrap": "ddp"})
-    assert recorded["ranks"] == 2 and recorded["wrap"] == "ddp"
-    recipe = Recipe(parse("full"), environment=recorded)
-    [found] = [
-        each
-        for each in differences(recipe, Net(), {"torch": "2.13.0"})
-        if each.what == "ranks"
-    ]
-    assert not found.decisive and str(found) == "ranks 2 in the recipe, none here"
 
 
 # -- the command line ------------------------------------------------------------------

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from torchproof.observe import RankOptions, assert_launchable
 from torchproof.observe.ranks import Place
 from torchproof.observe.ranks.joined_ranks import join
 from torchproof.observe.ranks.rank_streams import RankStream, read_stream, stream_path
-from torchproof.records import Rank, UserError
+from torchproof.records import Rank
 from torchproof.targets import Target
 
 TARGET = Target("train.py", "script", "train.py")
@@ -62,12 +61,6 @@ def test_clocks_of_two_hosts_are_aligned_by_the_time_of_day(tmp_path: Path) -> N
     assert [rank.first_seen_s for rank in ranks] == [0.0, 0.5]
     assert [rank.events[0].start_s for rank in ranks] == [2.0, 2.0]
     assert [rank.events[0].seconds for rank in ranks] == [None, None]
-
-
-def test_rounding_makes_no_time_negative(tmp_path: Path) -> None:
-    at, wall = 12345.678901234, 1794917843.1234567
-    (rank,) = joined(tmp_path, [begin(0, at, wall), end(at + 1.0)])
-    assert rank.first_seen_s == 0.0
 
 
 def test_a_collective_ends_when_its_last_rank_arrives(tmp_path: Path) -> None:
@@ -122,14 +115,6 @@ def test_steps_before_the_first_of_the_optimizer_are_one(tmp_path: Path) -> None
     assert rank.steps == 2 and [e.start_s for e in rank.events] == [1.0, 5.0]
 
 
-def test_a_rank_that_compiles_nothing_has_the_steps_of_its_optimizer(
-    tmp_path: Path,
-) -> None:
-    steps = [entry("optimizer_step", at) for at in (1.0, 2.0)]
-    [rank] = joined(tmp_path, [begin(0, 0.0, 1000.0), *steps, end(3.0)])
-    assert rank.steps == 2
-
-
 def test_a_stream_survives_a_line_that_was_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "stream"
     RankStream(path).write("alive")
@@ -154,21 +139,3 @@ def test_the_place_comes_from_the_variables_of_the_launcher(
     assert Place.current() is None
     monkeypatch.delenv("RANK")
     assert Place.current() is None
-
-
-@pytest.mark.parametrize(
-    ("target", "ranks"),
-    [
-        (TARGET, RankOptions(0)),
-        (TARGET, RankOptions(2, wrap="ddp")),
-        (TARGET, RankOptions(2, ("--nproc-per-node=4",))),
-        (Target("trace:x", "trace", "x"), RankOptions(2)),
-        (Target("src", "source", "src"), RankOptions(2)),
-    ],
-)
-def test_what_cannot_run_on_ranks_is_refused(
-    target: Target, ranks: RankOptions
-) -> None:
-    with pytest.raises(UserError):
-        assert_launchable(target, ranks)
-    assert_launchable(TARGET, RankOptions(2, ("--nnodes=1",)))

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import rank_runs
 from rank_runs import (
     all_reduce,
-    broken,
     checked,
     compiled,
     ranks,
     recompiled,
-    with_rank,
 )
 
-from torchproof.measure import compare
 from torchproof.records import RankRun, Run
 from torchproof.report import formats, rank_sections, rank_trace
 from torchproof.report.html import rank_page
@@ -56,14 +52,6 @@ def test_the_table_marks_what_differs() -> None:
     assert [cell.startswith(rank_sections.MARK) for cell in row[1:]] == [False, True]
 
 
-def test_breaks_of_torch_are_told_apart_from_those_that_are_counted() -> None:
-    nowhere: dict[str, Any] = {"file": None, "line": None, "function": "DDP.forward"}
-    of_torch = [compiled(**nowhere), broken(**nowhere)]
-    for events, notes in ((of_torch, 1), ([compiled(), broken()], 0)):
-        table = rank_sections.functions(compared(ranks(events, events)))
-        assert "1 break" in table.rows[0][1] and len(table.lines) == notes
-
-
 def test_ranks_that_did_the_same_share_a_column() -> None:
     table = rank_sections.functions(compared(eight()))
     assert table.header == ("function", "ranks 0-2 and 4-7", "rank 3")
@@ -73,11 +61,6 @@ def test_a_line_of_letters_shows_who_waited_and_who_compiled() -> None:
     waiting, compiling, _ = rank_sections.timeline(compared(eight()))
     assert waiting.startswith("ranks 0-2 and 4-7") and "w" in waiting.split()[-1]
     assert "R" in compiling.split()[-1] and "w" not in compiling.split()[-1]
-
-
-def test_a_rank_that_did_not_finish_is_named() -> None:
-    run = with_rank(eight(), 3, outcome="killed", exit_code=-9)
-    assert "rank 3 killed" in rank_sections.summary(run)
 
 
 def test_a_finding_of_one_process_names_its_ranks_unless_all_have_it() -> None:
@@ -113,9 +96,3 @@ def test_a_rank_without_any_time_has_no_timeline() -> None:
     assert rank_page.timeline(empty) is None and rank_sections.timeline(empty) == []
     assert "2 ranks" in formats.render(checked(empty), "text")
     assert formats.render(checked(empty), "html")
-
-
-def test_runs_with_ranks_are_compared() -> None:
-    clean = checked(ranks([compiled()], [compiled()]))
-    result = compare(clean, RUN)
-    assert result.a["id"] == clean.id

@@ -159,25 +159,12 @@ def test_a_lone_recompile_names_rank_step_line_and_wait() -> None:
     assert finding.severity == "medium"
 
 
-def test_a_long_wait_is_high() -> None:
-    run = ranks(
-        [compiled(), all_reduce(18, 17.2, 8.0)],
-        [compiled(), recompiled(17, seconds=8.0), all_reduce(18, 25.2)],
-    )
-    assert [each.severity for each in findings(run)] == ["high"]
-
-
 def test_a_mark_on_one_rank_is_the_cause_rather_than_the_batch() -> None:
     run = ranks(
         [compiled(dynamic=("x.size(0)",))], [compiled(), recompiled(17, seconds=1.0)]
     )
     [finding] = findings(run)
     assert finding.code == "RK101" and "mark" in finding.fix
-
-
-def test_a_larger_batch_is_no_short_one() -> None:
-    run = ranks([compiled()], [compiled(), recompiled(17, before=3, after=8)])
-    assert [each.code for each in findings(run)] == ["RK101"]
 
 
 @pytest.mark.parametrize("sizes", [(8, 1), (1, 8)])
@@ -202,12 +189,6 @@ def test_the_backward_of_a_lone_recompile_is_part_of_it() -> None:
     again = [recompiled(17), recompiled(17, **backward, reason=None)]
     [finding] = findings(ranks(first, [*first, *again]))
     assert (finding.code, finding.count) == ("RK105", 1)
-
-
-def test_a_backward_graph_that_others_have_from_a_cache_is_no_other_graph() -> None:
-    backward = compiled(function="Net.forward (backward)", backward=True)
-    run = ranks([compiled(cached=True)], [compiled(cached=False), backward])
-    assert [each.code for each in findings(run)] == ["RK104"]
 
 
 def test_a_rank_that_ended_before_is_not_compared() -> None:
@@ -268,35 +249,6 @@ def test_a_failed_collective_while_others_had_a_cache() -> None:
     assert finding.code == "RK110" and "cache" in finding.cause
 
 
-def test_a_rank_killed_while_it_compiles() -> None:
-    run = with_rank(
-        with_rank(
-            ranks([compiled(), all_reduce(1, 0.7, 2.0)], [compiled(seconds=None)]),
-            0,
-            outcome="failed",
-            exit_code=1,
-            steps=1,
-            error="RuntimeError: Connection closed by peer",
-        ),
-        1,
-        outcome="killed",
-        exit_code=-9,
-        last_seen_s=2.2,
-        steps=1,
-    )
-    [finding] = findings(run)
-    assert (finding.code, finding.ranks) == ("RK110", (1,))
-    assert "SIGKILL" in finding.message
-
-
-def test_eight_ranks_and_one_of_them_differs() -> None:
-    every = [[compiled(), all_reduce(18, 17.2, 3.0)] for _ in range(7)]
-    late = [compiled(), recompiled(17, seconds=2.9), all_reduce(18, 20.1)]
-    [finding] = findings(ranks(*every[:3], late, *every[3:]))
-    assert (finding.ranks, finding.code) == ((3,), "RK105")
-    assert finding.waited_s == pytest.approx(2.9)
-
-
 def test_groups_of_some_ranks_do_not_wait_for_others() -> None:
     tensor: dict[str, Any] = {"group": "tp", "members": (0, 1)}
     each = [compiled(), all_reduce(1, 0.7, **tensor)]
@@ -337,20 +289,3 @@ def test_a_rank_that_still_compiles_another_function_has_not_left_one_out() -> N
     assert "RK102" not in {each.code for each in findings(run)}
     # Its twin has ended the first function and went on without the second.
     assert "RK102" in {each.code for each in findings(ranks(first, [compiled()]))}
-
-
-def test_more_waits_than_a_run_keeps_are_noted() -> None:
-    early = [all_reduce(nth, nth, 0.5) for nth in range(1, 251)]
-    late = [all_reduce(nth, nth + 0.5) for nth in range(1, 251)]
-    run = check_ranks(ranks([compiled(), *early], [compiled(), *late]), {}).ranks
-    assert len(run.waits) == 200 and any("250 waits" in note for note in run.notes)
-
-
-def test_a_cause_is_shown_where_it_has_a_line() -> None:
-    nowhere: dict[str, Any] = {"file": None, "line": None, "compile_id": "1/0"}
-    nowhere |= {"function": "DDP.forward"}
-    again = {**nowhere, "compile_id": "1/1"}
-    every = [compiled(**nowhere), compiled()]
-    late = [*every, recompiled(17, **again), recompiled(17)]
-    [finding] = findings(ranks(every, late))
-    assert (finding.code, finding.count, finding.line) == ("RK105", 2, 12)

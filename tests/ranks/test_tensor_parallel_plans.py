@@ -88,14 +88,6 @@ def test_the_share_of_a_rank_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None
         calls.resolved(Job.from_json({**job.to_json(), "wrap": "ddp"}))
 
 
-def test_a_process_without_ranks_ignores_variables_of_a_launcher(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in {"WORLD_SIZE": "", "LOCAL_WORLD_SIZE": "9999999"}.items():
-        monkeypatch.setenv(name, value)
-    assert calls.resolved(Job(parse("workload:gpt"), device="cpu", size="tiny"))
-
-
 class Tied(nn.Module):
     """One weight under two names, a weight with values, and a buffer."""
 
@@ -151,11 +143,3 @@ def test_ranks_that_divide_layers_compute_one_batch(
 def _local(parameter: Any) -> torch.Tensor:
     tensor: torch.Tensor = getattr(parameter, "to_local", lambda: parameter)()
     return tensor
-
-
-def test_deferred_weights_leave_the_calls_as_they_are() -> None:
-    whole, deferred = (gpt.make("tiny", deferred=flag) for flag in (False, True))
-    assert all(parameter.is_meta for parameter in deferred[0].parameters())
-    assert all(
-        one.equal(other) for (one,), (other,) in zip(whole[1], deferred[1], strict=True)
-    )

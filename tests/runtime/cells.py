@@ -48,7 +48,8 @@ END_PATIENCE_S = {"cpu": 5.0, "cuda": 30.0}  # a pool of torch's may be starting
 BACKGROUND_PATIENCE_S = 20.0
 FORK_PATIENCE_S = 60.0
 CHILD_PATIENCE_S = 300.0
-SETTLING_CALLS = 12
+MOST_CALLS = 12
+ROWS = 6  # of the calls that are hit
 
 
 @dataclass(frozen=True)
@@ -88,14 +89,12 @@ class Model(nn.Module):
         self.register_buffer("count", torch.zeros(()))
         self.seen: list[int] = []
         self.op = HEALTHY
-        self.factor, self.label = 1, ""
 
     def forward(self, x: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:
         if not self.recorded:
             self.seen.append(1)
         self.count.add_(1)
         hidden = self.op(self.norm(self.inner(x)))
-        hidden = hidden * (self.factor + len(self.label))
         if not self.recorded:
             scratch.add_(hidden.detach())
         return hidden.relu() + (torch.rand_like(hidden) if self.draws else 0)
@@ -175,9 +174,9 @@ class Pair:
     ) -> None:
         torch.manual_seed(0)
         self.situation, self.device = situation, fault.device
-        self.model = Model(
-            draws=_draws(fault, situation), recorded=situation.is_recorded
-        ).to(fault.device)
+        self.model = Model(draws=_draws(situation), recorded=situation.is_recorded).to(
+            fault.device
+        )
         self.model.train(situation.train)
         self.twin = copy.deepcopy(self.model)
         self.wrong: list[str] = []
@@ -197,13 +196,11 @@ class Pair:
             strategy="full",
             deadline=AGES_S,
             wait=situation.wait,
-            **fault.arguments,
             **arguments,
         )
 
     def example(self) -> tuple[torch.Tensor, torch.Tensor]:
-        rows = self.injection.rows(0)
-        return tuple(torch.zeros(rows, 8, device=self.device) for _ in range(2))
+        return tuple(torch.zeros(ROWS, 8, device=self.device) for _ in range(2))
 
     @property
     def _engine(self) -> Any:
@@ -296,9 +293,7 @@ def _work_on_compile(
     if fault.device == "cuda":
         warm_device(pair)
     if situation.later:
-        # As many as are not verified, so that the call that is hit is.
-        for _ in range(fault.arguments.get("verify", 1)):
-            pair.call(4, HEALTHY, what="healthy call")
+        pair.call(4, HEALTHY, what="healthy call")
         if pair.status.fallbacks or not pair.status.compilations:
             return Outcome(*_names(fault, situation), (f"healthy: {pair.status}",))
     injection.prepare()
@@ -315,19 +310,19 @@ def _work_on_compile(
     if bystander is not None:
         wrong += bystander.end()
     wrong += check_status(fault, injection, pair)
-    wrong += check_calls_after(fault, situation, pair)
+    wrong += check_calls_after(situation, pair)
     wrong += injection.wrong_afterwards()
     injection.disarm()
-    wrong += check_fork(fault, pair) if fault.device == "cpu" else check_device()
+    wrong += check_fork(pair) if fault.device == "cpu" else check_device()
     wrong += surroundings.left()
     told = str(pair.status)
     return Outcome(*_names(fault, situation), tuple(wrong), seconds, told)
 
 
-def _draws(fault: Fault, situation: Situation) -> bool:
+def _draws(situation: Situation) -> bool:
     """torch.compile in another thread sets the one generator of all threads back."""
     # A recording moves the generator at other times than eager does.
-    return fault.draws and situation.thread != "two" and not situation.is_recorded
+    return situation.thread != "two" and not situation.is_recorded
 
 
 def _names(fault: Fault, situation: Situation) -> tuple[str, str]:
@@ -338,38 +333,33 @@ def call_hit(fault: Fault, injection: Injection, pair: Pair) -> float:
     """The seconds of the longest call."""
     longest = 0.0
     for number in range(fault.calls):
-        for model in (pair.model, pair.twin):
-            injection.change(model, number)
-        step = pair.call(
-            injection.rows(number), injection.op, what=f"call {number} that is hit"
-        )
+        step = pair.call(ROWS, injection.op, what=f"call {number} that is hit")
         longest = max(longest, step.seconds)
     if not pair.situation.wait:
         if longest >= fault.deadline_s:
             pair.wrong.append(f"a call waited for the compiler: {longest:.1f} s")
-        settle(fault, pair)
+        call_until_compiled(fault, pair)
     return longest
 
 
-def settle(fault: Fault, pair: Pair) -> None:
+def call_until_compiled(fault: Fault, pair: Pair) -> None:
     """Calls until nothing is compiled any more: functions, then those they call."""
-    rows = pair.injection.rows(fault.calls - 1)
-    for number in range(SETTLING_CALLS):
+    for number in range(MOST_CALLS):
         pair.wait_for_background(fault)
         compile_s = pair.status.compile_s
-        pair.call(rows, pair.injection.op, what=f"call {number} while it settles")
+        pair.call(ROWS, pair.injection.op, what=f"call {number} until it is compiled")
         if pair.status.compile_s == compile_s and not pair.is_compiling:
             return
-    pair.wrong.append(f"after {SETTLING_CALLS} calls it still compiles")
+    pair.wrong.append(f"after {MOST_CALLS} calls it still compiles")
 
 
 def fill_cache(fault: Fault, situation: Situation, injection: Injection) -> None:
     """Leaves files of the graphs that will be compiled."""
     pair = Pair(fault, situation, injection)
-    for rows in (4, 6) if situation.later else (6,):
+    for rows in (4, ROWS) if situation.later else (ROWS,):
         pair.call(rows, HEALTHY, what="call that fills the cache")
         if not situation.wait:
-            settle(fault, pair)
+            call_until_compiled(fault, pair)
     assert not pair.wrong and not pair.status.fallbacks, (pair.wrong, pair.status)
 
 
@@ -436,14 +426,13 @@ def check_status(fault: Fault, injection: Injection, pair: Pair) -> list[str]:
     return wrong
 
 
-def check_calls_after(fault: Fault, situation: Situation, pair: Pair) -> list[str]:
+def check_calls_after(situation: Situation, pair: Pair) -> list[str]:
     """What failed is not tried again; what was compiled before still is used."""
     wrong, compile_s = [], pair.status.compile_s
-    rows = pair.injection.rows(fault.calls - 1)
-    pair.call(rows, pair.injection.op, what="call after it")
+    pair.call(ROWS, pair.injection.op, what="call after it")
     if pair.status.compile_s != compile_s:
         wrong.append("it was tried again")
-    if situation.later and fault.kind != "verification":
+    if situation.later:
         compiled = pair.status.compiled_calls
         pair.call(4, HEALTHY, what="call of the first graph")
         if pair.status.compiled_calls != compiled + 1:
@@ -451,7 +440,7 @@ def check_calls_after(fault: Fault, situation: Situation, pair: Pair) -> list[st
     return wrong
 
 
-def check_fork(fault: Fault, pair: Pair) -> list[str]:
+def check_fork(pair: Pair) -> list[str]:
     """A fork of the process, as a data loader is one, answers and ends."""
     pid = os.fork()
     if not pid:
@@ -461,8 +450,7 @@ def check_fork(fault: Fault, pair: Pair) -> list[str]:
             if torch.backends.cuda.is_built():
                 # Such a torch, once it has compiled, runs no backward in a fork.
                 pair.situation = replace(pair.situation, train=False)
-            rows = pair.injection.rows(fault.calls - 1)
-            pair.call(rows, pair.injection.op, what="call in a fork")
+            pair.call(ROWS, pair.injection.op, what="call in a fork")
             code = 0 if len(pair.wrong) == before else 2
         except BaseException:
             traceback.print_exc()
@@ -527,7 +515,7 @@ def warm_device(pair: Pair) -> None:
     before = random_state(pair.device)
     model = copy.deepcopy(pair.twin)
     model.op = pair.injection.op
-    for rows in (4, pair.injection.rows(0)):
+    for rows in (4, ROWS):
         x = torch.randn(rows, 8, device=pair.device)
         take_step(model, x, pair.situation.train, lambda: None)
     set_random_state(pair.device, before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import given_backends
 import harm
 import injections as ways
 
@@ -49,8 +48,6 @@ SITUATIONS = {
     )
 }
 ALL = tuple(SITUATIONS)
-TRAINING = tuple(name for name, it in SITUATIONS.items() if it.train)
-FIRST = tuple(name for name, it in SITUATIONS.items() if not it.later and it.wait)
 FEW = ("inference", "training", "wait=False")
 
 
@@ -60,11 +57,10 @@ class Fault:
 
     `kind`, `phase` and `words` are of the fallback. A `kind` of None is for a fault
     that is overcome: nothing runs eager, and `words` are of the status. `calls` counts
-    the calls that are hit, one after the other. `draws`: the model takes random
-    numbers, which keeps verification from comparing. `alone`: it takes the memory of
-    the device, so that no other cell can use it meanwhile. `loses_device`: what is
-    promised is only that the error says so. `may_be_overcome`: it depends on the
-    machine whether compiling needs what the fault takes away.
+    the calls that are hit, one after the other. `alone`: it takes the memory of the
+    device, so that no other cell can use it meanwhile. `loses_device`: what is promised
+    is only that the error says so. `may_be_overcome`: it depends on the machine whether
+    compiling needs what the fault takes away.
     """
 
     name: str
@@ -75,9 +71,7 @@ class Fault:
     backend: str | None = "aot_eager"
     deadline_s: float = AGES_S
     calls: int = 1
-    draws: bool = True
     situations: tuple[str, ...] = ALL
-    arguments: dict[str, Any] = field(default_factory=dict)
     device: str = "cpu"
     alone: bool = False
     loses_device: bool = False
@@ -157,18 +151,6 @@ FAULTS = {
         Fault("child dies by SIGSEGV", ways.ChildCrashes, words="SIGSEGV", **_ERROR),
         Fault("child eats memory", ways.ChildEatsMemory, words="memory", **_ERROR),
         Fault(
-            "operator without fake kernel",
-            ways.NoFakeKernel,
-            "compile error",
-            words="faults",
-        ),
-        Fault(
-            "tracing raises",
-            ways.RaisesInTracing,
-            "compile error",
-            words="planted in a fake kernel",
-        ),
-        Fault(
             "AOTAutograd raises",
             ways.RaisesInAutograd,
             "compile error",
@@ -182,25 +164,11 @@ FAULTS = {
             **_ERROR,
         ),
         Fault(
-            "backend raises",
-            given_backends.BackendRaises,
-            "compile error",
-            words="planted in a backend",
-            backend=None,
-        ),
-        Fault(
             "first run fails",
             ways.FirstRunFails,
             "first run",
             words="planted in a first run",
             backend="inductor",
-        ),
-        Fault(
-            "first run fails, inputs overwritten",
-            given_backends.BackendRunFails,
-            "first run",
-            words="planted in a first run",
-            backend=None,
         ),
         Fault(
             "first run of the backward fails",
@@ -254,49 +222,6 @@ FAULTS = {
             phase="lock",
             # It cannot be seen from outside that a lock is waited for: so, long enough.
             **{**_CHILD_LATE, "deadline_s": 40.0},
-        ),
-        Fault(
-            "a number changes at each call",
-            harm.NumbersChange,
-            None,
-            words="is dynamic",
-            calls=14,
-            situations=FIRST,
-        ),
-        Fault(
-            "a text changes at each call",
-            harm.TextsChange,
-            "storm",
-            words="label",
-            calls=14,
-            situations=FIRST,
-        ),
-        Fault(
-            "sizes change at each call, dynamic=False",
-            harm.SizesChange,
-            None,
-            words="is dynamic",
-            calls=14,
-            situations=FIRST,
-        ),
-        Fault(
-            "miscompile, verify first",
-            given_backends.Miscompiles,
-            "verification",
-            backend=None,
-            draws=False,
-            situations=FIRST,
-            arguments={"verify": "first"},
-        ),
-        Fault(
-            "miscompile, verify 3",
-            given_backends.Miscompiles,
-            "verification",
-            backend=None,
-            draws=False,
-            # There the calls that are compared are not the ones that are hit.
-            situations=tuple(name for name in ALL if name != "wait=False"),
-            arguments={"verify": 3},
         ),
     )
 }

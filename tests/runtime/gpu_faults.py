@@ -35,7 +35,6 @@ _KEPT = {
     "cache folder not writable": ("inference", "training", "recompile"),
     "first run fails": COMPILED,
     "first run of the backward fails": ("training",),
-    "miscompile, verify first": ("inference", "training"),
 }
 
 

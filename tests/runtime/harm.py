@@ -1,4 +1,4 @@
-"""Faults that need no code of their own: storms of changes, files, limits, signals."""
+"""Faults of the machine: files, limits and signals."""
 
 from __future__ import annotations
 
@@ -13,39 +13,10 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import psutil
 from injections import CannotInject, Injection
-
-# -- storms ----------------------------------------------------------------------------
-
-
-class Storm(Injection):
-    """Something that compiled code depends on is another at each call."""
-
-    fired = True  # by being called
-
-
-class NumbersChange(Storm):
-    def change(self, model: Any, number: int) -> None:
-        model.factor = 2 + number
-
-
-class TextsChange(Storm):
-    def change(self, model: Any, number: int) -> None:
-        model.label = "x" * number
-
-
-class SizesChange(Storm):
-    """`dynamic=False` forbids code for sizes that vary."""
-
-    arguments = MappingProxyType({"dynamic": False})
-
-    def rows(self, number: int) -> int:
-        return 6 + number
-
 
 # -- files -----------------------------------------------------------------------------
 
@@ -81,7 +52,7 @@ class FullSharedMemory(Injection):
         leave_mount_namespace()
 
     def arm(self) -> None:
-        mount_tmpfs("/dev/shm", read_only=False)
+        mount_tmpfs("/dev/shm")
         with contextlib.suppress(OSError):
             Path("/dev/shm/full").write_bytes(bytes(1 << 20))
         try:
@@ -94,7 +65,7 @@ class FullSharedMemory(Injection):
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_NEW_NAMESPACE, _PRIVATE, _READ_ONLY, _DETACH = 0x20000, 0x44000, 1, 2
+_NEW_NAMESPACE, _PRIVATE, _DETACH = 0x20000, 0x44000, 2
 
 
 def leave_mount_namespace() -> None:
@@ -103,9 +74,8 @@ def leave_mount_namespace() -> None:
     _checked(_LIBC.mount(b"none", b"/", None, _PRIVATE, None))
 
 
-def mount_tmpfs(folder: str, *, read_only: bool) -> None:
-    flags = _READ_ONLY if read_only else 0
-    _checked(_LIBC.mount(b"tmpfs", folder.encode(), b"tmpfs", flags, b"size=4k"))
+def mount_tmpfs(folder: str) -> None:
+    _checked(_LIBC.mount(b"tmpfs", folder.encode(), b"tmpfs", 0, b"size=4k"))
 
 
 def _checked(result: int) -> None:

@@ -53,12 +53,6 @@ class Injection:
     def disarm(self) -> None:
         """What torch.compile itself cannot do with the fault in place comes after."""
 
-    def change(self, model: Any, number: int) -> None:
-        """Called before the hit call, or before each where there are more of them."""
-
-    def rows(self, number: int) -> int:
-        return 6
-
     def after_forward(self) -> None:
         """Called between a training step's forward and its backward."""
 
@@ -96,15 +90,6 @@ def _double_backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
 
 
 double.register_autograd(_double_backward)
-
-
-@torch.library.custom_op("faults::bare", mutates_args=())
-def bare(x: torch.Tensor) -> torch.Tensor:
-    """It has no fake kernel."""
-    return x * 2
-
-
-bare.register_autograd(_double_backward)
 
 
 class FakeKernel(Injection):
@@ -170,11 +155,6 @@ _REAL_TIME = time.time
 def make_clock_jump() -> None:
     jumps = itertools.cycle((3600.0, -3600.0, 86400.0))
     time.time = lambda: _REAL_TIME() + next(jumps)
-
-
-class NoFakeKernel(Injection):
-    op = staticmethod(bare)
-    fired = True  # by being called
 
 
 # -- the C++ compiler ------------------------------------------------------------------

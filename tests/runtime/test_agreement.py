@@ -150,35 +150,12 @@ def test_a_lone_recompile_does_not_wait(ranks: Any) -> None:
     assert time.monotonic() - before < 10  # of the 20 s to the deadline
 
 
-def test_a_recompile_on_both_ranks_is_settled(ranks: Any) -> None:
-    first, second = ranks()
-    first.couple()
-    second.couple()
-    second.agreement.begin("f/3")
-
-    def late() -> Any:
-        time.sleep(0.1)
-        return second.settle(call=3, by_all=False, failure=FAILURE)
-
-    objection, _ = at_once(lambda: first.settle(call=3, by_all=False), late)
-    assert objection.rank == 1
-
-
 def test_a_rank_that_is_dead_delays_no_longer_than_the_deadline(ranks: Any) -> None:
     first, _ = ranks({"deadline_s": 0.1}, {})
     first.couple()
     objection = first.settle(until=time.monotonic() + 0.1)
     assert objection.kind == "no answer" and objection.rank == 1
     assert first.agreement.alone is None
-
-
-def test_a_late_rank_obeys_the_decision(ranks: Any) -> None:
-    first, second = ranks({"deadline_s": 0.1}, {})
-    first.couple()
-    second.couple()
-    assert first.settle(until=time.monotonic() + 0.1).kind == "no answer"
-    # It sees the vote of the first rank, which compiled; the decision is older.
-    assert second.settle().kind == "no answer"
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from torchproof.records.run import UserError
 from torchproof.strategies.plan import Plan
 from torchproof.strategies.recipe import Recipe
 from torchproof.strategies.recipe.fingerprint import fingerprint
-from torchproof.strategies.strategy import Strategy, parse
+from torchproof.strategies.strategy import Strategy
 from torchproof.torch_private import subgraphs
 
 
@@ -105,18 +105,6 @@ print(status.strategy, status.calls, status.compiled_calls, status.recompiles)
         torch.testing.assert_close(answer, plain(*call))
 
 
-def test_regions_are_those_of_the_recipe_and_nothing_is_searched() -> None:
-    plain = Net()
-    recipe = recipe_for(plain, "regional")
-    (site,) = recipe.plan.sites
-    fewer = dataclasses.replace(site, paths=site.paths[:2])
-    recipe = dataclasses.replace(recipe, plan=Plan((fewer,)))
-    model = followed(plain, recipe)
-    model(*calls()[0])
-    assert parts(model) == ["", "blocks.0", "blocks.1"]
-    assert torchproof.status(model).compiled_calls == 1  # also the first one
-
-
 def test_nested_blocks_share_their_code() -> None:
     """Also where the recipe does not name them, and a call is recorded to find them."""
     plain, found = Net(), list[Any]()
@@ -186,22 +174,6 @@ def test_copies_and_pickles_follow_it_again(tmp_path: Path) -> None:
         found = torchproof.status(again)
         assert found.strategy == "regional" and found.compiled_calls == 1
         assert found.recipe is not None and found.recipe["followed"]
-
-
-def test_marks_of_arguments_that_a_call_does_not_have() -> None:
-    def add(x: torch.Tensor, more: Any = None) -> torch.Tensor:
-        return x if more is None else x + more["y"][0]
-
-    site = parse("full").plan(add, []).sites[0]
-    ways = {("more", "y", 0): (0, 5), (1, "z"): (0,), (0,): (0,)}
-    plan = Plan((dataclasses.replace(site, varying=ways),))
-    strategy = Strategy("full:marks", "full", {"backend": "eager"}, marks=True)
-    made = followed(add, Recipe(strategy, plan, model=fingerprint(add)))
-    for rows in (2, 3):
-        x = torch.ones(rows)
-        assert made(x).sum() == rows
-        assert made(x, more={"y": [x]}).sum() == 2 * rows
-        assert made(x, {"y": (x,), "z": 3}).sum() == 2 * rows
 
 
 # -- not followed ----------------------------------------------------------------------

@@ -10,15 +10,15 @@ import os
 import sys
 import time
 
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{sys.argv[-1]}/{os.environ['RANK']}"
-os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that compile
-
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from rank_functions import product
 from torch.nn.parallel import DistributedDataParallel
 
+if "cached" in sys.argv:
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{sys.argv[-1]}/{os.environ['RANK']}"
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that compile
+    from rank_functions import product
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
 rank = dist.get_rank()
 seeded = "clean" not in sys.argv
