@@ -253,20 +253,20 @@ def test_graphs_are_wrapped_and_counted_for_any_backend() -> None:
 
 
 def test_skipped_frame_is_asked_about_again() -> None:
-    asked: list[str] = []
+    frames: list[str] = []
 
     def wrap(convert: Any, conversion: hooks.FrameRequest) -> Any:
         if conversion.frame.f_code is not broken.__code__:
             return convert()
         assert not conversion.fullgraph and not conversion.is_recompile
-        asked.append(conversion.frame.f_code.co_name)
+        frames.append(conversion.frame.f_code.co_name)
         return hooks.skip_once()
 
     with hooks.frame_callbacks(wrap):
         fn = torch.compile(broken, backend="eager")
         for _ in range(3):
             assert torch.equal(fn(torch.ones(2)), torch.full((2,), 3.0))
-    assert asked == ["broken"] * 3
+    assert frames == ["broken"] * 3
 
 
 def test_inductor_is_stopped_before_it_generates_code() -> None:
@@ -287,8 +287,8 @@ def test_code_that_inductor_writes_is_not_the_users(tmp_path: Path) -> None:
     assert blame.whose(str(tmp_path / name[1:3] / "cab.py")) == "user"
 
 
-def test_files_that_torch_has_named_before_are_told_again() -> None:
-    def told() -> set[str]:
+def test_files_that_torch_has_named_before_are_named_again() -> None:
+    def named_files() -> set[str]:
         found: set[str] = set()
 
         def receive(metadata: dict[str, Any], payload: str) -> None:
@@ -299,7 +299,7 @@ def test_files_that_torch_has_named_before_are_told_again() -> None:
             torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
         return found
 
-    assert __file__ in told() and __file__ in told()
+    assert __file__ in named_files() and __file__ in named_files()
 
 
 def helper(x: torch.Tensor) -> torch.Tensor:

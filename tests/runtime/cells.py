@@ -63,7 +63,7 @@ class Outcome:
     situation: str
     wrong: tuple[str, ...]
     seconds: float | None = None
-    told: str = ""
+    status: str = ""
     skipped: str = ""
 
     @property
@@ -315,8 +315,7 @@ def _work_on_compile(
     injection.disarm()
     wrong += check_fork(pair) if fault.device == "cpu" else check_device()
     wrong += surroundings.left()
-    told = str(pair.status)
-    return Outcome(*_names(fault, situation), tuple(wrong), seconds, told)
+    return Outcome(*_names(fault, situation), tuple(wrong), seconds, str(pair.status))
 
 
 def _draws(situation: Situation) -> bool:
@@ -585,8 +584,8 @@ class GraphPair:
         torch.manual_seed(0)
         self.model = Model(draws=False, recorded=True).to("cuda")
         self.model.train(situation.train)
-        self.twin, self._spare = copy.deepcopy(self.model), copy.deepcopy(self.model)
-        for each in (self.model, self.twin, self._spare):
+        self.twin, self._other = copy.deepcopy(self.model), copy.deepcopy(self.model)
+        for each in (self.model, self.twin, self._other):
             each.op = injection.op
         self.train, self.injection = situation.train, injection
         self.graphed = torchproof.graph(self.model, train=situation.train)
@@ -594,7 +593,7 @@ class GraphPair:
 
     def warm(self) -> None:
         """Eager's libraries and workspaces are on the device before a fault strikes."""
-        self._take(self._spare, self._spare, torch.randn(6, 8, device="cuda"))
+        self._take(self._other, self._other, torch.randn(6, 8, device="cuda"))
 
     def call(self, number: int) -> float:
         """The seconds of a call; it is compared with eager's."""
@@ -668,8 +667,8 @@ def _forked(fault: Fault, situation: str, folder: Path) -> Outcome:
     ours, theirs = context.Pipe(duplex=False)
     mark = uuid.uuid4().hex
     names = (fault.name, situation)
-    told = (fault.device, folder, mark, fault.deadline_s)
-    process = context.Process(target=_main, args=(*names, told, theirs))
+    conditions = (fault.device, folder, mark, fault.deadline_s)
+    process = context.Process(target=_main, args=(*names, conditions, theirs))
     process.start()
     theirs.close()
     outcome = Outcome(*names, (f"no end after {CELL_PATIENCE_S:g} s",))
@@ -691,9 +690,9 @@ def _forked(fault: Fault, situation: str, folder: Path) -> Outcome:
 
 
 def _main(
-    fault: str, situation: str, told: tuple[str, Path, str, float], answer: Any
+    fault: str, situation: str, conditions: tuple[str, Path, str, float], answer: Any
 ) -> None:
-    device, folder, os.environ[MARK], deadline_s = told
+    device, folder, os.environ[MARK], deadline_s = conditions
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "cache")
     logging.getLogger("torchproof").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
@@ -716,5 +715,5 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
         device = sys.argv[3] if len(sys.argv) > 3 else "cpu"
         done = run(sys.argv[1], sys.argv[2], Path(made), grace_s=2.0, device=device)
-    print(done.told)
-    print(json.dumps(asdict(done) | {"told": ""}, indent=2))
+    print(done.status)
+    print(json.dumps(asdict(done) | {"status": ""}, indent=2))

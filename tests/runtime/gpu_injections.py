@@ -30,11 +30,11 @@ def _real_ptxas() -> Path:
 
 
 class Ptxas(Injection):
-    """What goes by the name of ptxas is a program that does as told once armed."""
+    """What goes by the name of ptxas is a program that runs a script once armed."""
 
     needs_pool = True
     # It waits without a process of its own, so that it is seen by its name.
-    told = "read line <> FOLDER/never"
+    script = "read line <> FOLDER/never"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -45,7 +45,7 @@ class Ptxas(Injection):
         program.write_text(
             f'#!/bin/sh\nif [ ! -e {self.gate} ] || [ "$1" = --version ]; then\n'
             f'exec {_real_ptxas()} "$@"\nfi\n'
-            f"touch {self.mark}\n{self.told.replace('FOLDER', str(folder))}\n"
+            f"touch {self.mark}\n{self.script.replace('FOLDER', str(folder))}\n"
         )
         program.chmod(0o755)
         os.environ["TRITON_PTXAS_PATH"] = str(program)
@@ -61,11 +61,11 @@ class PtxasHere(Ptxas):
 
 
 class PtxasCrashes(Ptxas):
-    told = "kill -SEGV $$"
+    script = "kill -SEGV $$"
 
 
 class PtxasFails(Ptxas):
-    told = "echo 'ptxas fatal   : planted' >&2\nexit 1"
+    script = "echo 'ptxas fatal   : planted' >&2\nexit 1"
 
 
 # -- memory of the device --------------------------------------------------------------

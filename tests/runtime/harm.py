@@ -153,9 +153,9 @@ def _become_nobody(folder: Path) -> None:
 
 
 def _keep_reading() -> None:
-    kept = sum(1 << number for number in _READ_ANYTHING)
+    mask = sum(1 << number for number in _READ_ANYTHING)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
-    data = (ctypes.c_uint32 * 6)(kept, kept, kept, 0, 0, 0)
+    data = (ctypes.c_uint32 * 6)(mask, mask, mask, 0, 0, 0)
     _LIBC.capset(header, data)
     for number in _READ_ANYTHING:
         _LIBC.prctl(_AMBIENT, _RAISE, number, 0, 0)

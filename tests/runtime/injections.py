@@ -31,7 +31,7 @@ class CannotInject(Exception):
 
 class Injection:
     """`op` is what the model calls once the fault is armed; `arguments` are those
-    that torchproof.compile is given beside the usual ones, `options` are Inductor's."""
+    that torchproof.compile gets in addition, `options` are Inductor's."""
 
     op: Operator = HEALTHY
     arguments: Mapping[str, Any] = MappingProxyType({})
@@ -168,9 +168,9 @@ def _real_compiler() -> str:
 
 
 class Compiler(Injection):
-    """What goes by the compiler's name is a program that does as told once armed."""
+    """What goes by the compiler's name is a program that runs a script once armed."""
 
-    told = "exec sleep 1000"
+    script = "exec sleep 1000"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -179,7 +179,7 @@ class Compiler(Injection):
         program.parent.mkdir()
         program.write_text(
             f'#!/bin/sh\n[ -e {self.gate} ] || exec {_real_compiler()} "$@"\n'
-            f"touch {self.mark}\n{self.told}\n"
+            f"touch {self.mark}\n{self.script}\n"
         )
         program.chmod(0o755)
         # Torch takes CXX where it is set, which a process that has loaded Inductor no
@@ -259,8 +259,8 @@ class InChild(Injection):
         self._deed = folder / "deed.py"
         # Torch imports a module of this name early. `sitecustomize` would be simpler,
         # but some systems have one in their standard library, which comes first.
-        told = _PATCH.format(deed=str(self._deed), folder=str(folder))
-        (folder / "typing_extensions.py").write_text(told)
+        text = _PATCH.format(deed=str(self._deed), folder=str(folder))
+        (folder / "typing_extensions.py").write_text(text)
         sys.path.insert(0, str(folder))
 
     def arm(self) -> None:

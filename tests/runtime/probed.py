@@ -12,7 +12,7 @@ from torch import nn
 
 
 class Probed(nn.Module):
-    """Does what it was told at its first call in another process than its maker's."""
+    """Does its deed at its first call in another process than its maker's."""
 
     def __init__(self, deed: str, note: str = "") -> None:
         super().__init__()

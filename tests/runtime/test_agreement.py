@@ -72,7 +72,7 @@ class Rank:
         """As if a graph with a collective of both ranks had been captured."""
         self.agreement._add_peers({0, 1} - {self.agreement._group.rank})
 
-    def settle(self, call: int = 0, **options: Any) -> Notice | None:
+    def vote(self, call: int = 0, **options: Any) -> Notice | None:
         self.forward.telemetry.current.call = call
         arguments = {"until": time.monotonic() + 20, "by_all": True} | options
         self.forward.is_voting = True
@@ -125,7 +125,7 @@ def test_code_that_every_rank_compiled_is_used(ranks: Any) -> None:
     first, second = ranks()
     first.couple()
     second.couple()
-    assert at_once(first.settle, second.settle) == [None, None]
+    assert at_once(first.vote, second.vote) == [None, None]
     assert first.agreement.decisions == second.agreement.decisions == []
 
 
@@ -136,7 +136,7 @@ def test_the_others_follow_a_rank_that_fails(ranks: Any) -> None:
     def fail() -> None:
         second.forward.telemetry.fell_back(FAILURE)
 
-    objection, _ = at_once(first.settle, fail)
+    objection, _ = at_once(first.vote, fail)
     assert objection.rank == 1 and objection.kind == "deadline"
     assert len(first.agreement.decisions) == 1
 
@@ -146,14 +146,14 @@ def test_a_lone_recompile_does_not_wait(ranks: Any) -> None:
     first.couple()
     second.couple()
     before = time.monotonic()
-    assert first.settle(call=3, by_all=False) is None
+    assert first.vote(call=3, by_all=False) is None
     assert time.monotonic() - before < 10  # of the 20 s to the deadline
 
 
 def test_a_rank_that_is_dead_delays_no_longer_than_the_deadline(ranks: Any) -> None:
     first, _ = ranks({"deadline_s": 0.1}, {})
     first.couple()
-    objection = first.settle(until=time.monotonic() + 0.1)
+    objection = first.vote(until=time.monotonic() + 0.1)
     assert objection.kind == "no answer" and objection.rank == 1
     assert first.agreement.alone is None
 
@@ -201,16 +201,17 @@ class BreakingStore:
 def test_no_rank_compiles_if_the_store_of_one_breaks(
     ranks: Any, fault: tuple[str, str, str], faulty: int, by_all: bool, short_waits: Any
 ) -> None:
-    operation, key, how = fault
     both = ranks({"deadline_s": 0.2}, {"deadline_s": 0.2})
     broken = both[faulty].agreement
-    broken.messages._store = BreakingStore(broken.messages._store, operation, key, how)
+    broken.messages._store = BreakingStore(
+        broken.messages._store, operation, key, failure
+    )
     for rank in both:
         rank.couple()
     for rank in both:
         rank.agreement.begin("f/0")
     until = time.monotonic() + 0.2
-    answers = at_once(*(lambda r=r: r.settle(until=until, by_all=by_all) for r in both))
+    answers = at_once(*(lambda r=r: r.vote(until=until, by_all=by_all) for r in both))
     assert None not in answers
     assert [rank.forward.strategy for rank in both] == ["eager", "eager"]
 
@@ -229,7 +230,7 @@ def test_a_rank_in_doubt_after_its_confirmation_takes_the_others_to_eager(
     messages._store = BreakingStore(messages._store, operation, key, "raises")
     for rank in (first, second):
         rank.couple()
-    answer, _ = at_once(first.settle, second.settle)
+    answer, _ = at_once(first.vote, second.vote)
     wait_until(lambda: second.forward.strategy == "eager")
     if answer is None:  # the confirmation of the other one was its last word
         wait_until(lambda: first.agreement.arrival is not None)

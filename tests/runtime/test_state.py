@@ -25,7 +25,7 @@ class Meddler(nn.Module):
         self.register_buffer("count", torch.zeros(4))
         self.register_buffer("tail", self.count[2:], persistent=False)
         self.register_buffer("mean", torch.ones(2))
-        self.kept = torch.full((2,), 5.0)
+        self.constant = torch.full((2,), 5.0)
         self.seen = ["first"]
         self.calls = 0
         self.limit: float | None = None
@@ -34,7 +34,7 @@ class Meddler(nn.Module):
         self.count += 1
         self.tail.mul_(7)
         self.mean = self.mean * 2
-        self.kept.add_(1)
+        self.constant.add_(1)
         self.seen.append("again")
         self.calls += 1
         self.limit = 3.0
@@ -79,7 +79,7 @@ def everything(model: nn.Module, args: tuple, kwargs: dict) -> list[object]:
         *more["list"],
         *more["cache"].keys,
         more["cache"].first,
-        model.kept,
+        model.constant,
     ]
     return [
         [tensor.tolist() for tensor in tensors],
@@ -99,14 +99,14 @@ def everything(model: nn.Module, args: tuple, kwargs: dict) -> list[object]:
 def test_everything_a_forward_pass_changes_is_put_back() -> None:
     model, (args, kwargs) = Meddler(), call_of()
     model.linear.weight.grad = torch.full((3, 3), 2.0)
-    objects = [*model.parameters(), *model.buffers(), model.kept, model.seen]
+    objects = [*model.parameters(), *model.buffers(), model.constant, model.seen]
     state, before = save_state(model, args, kwargs), everything(model, args, kwargs)
     assert state.unprotected == ()
     model(*args, **kwargs)
     assert everything(model, args, kwargs) != before
     assert state.restore() == ()
     assert everything(model, args, kwargs) == before
-    after = [*model.parameters(), *model.buffers(), model.kept, model.seen]
+    after = [*model.parameters(), *model.buffers(), model.constant, model.seen]
     assert all(one is other for one, other in zip(objects, after, strict=True))
     # Views and ties are what they were: a change of one is one of the other.
     model.count[2] = 9

@@ -248,9 +248,9 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def change_copy(how: str) -> Callable[[Any], Any]:
+def change_copy(kind: str) -> Callable[[Any], Any]:
     def act(model: Any) -> Any:
-        twin = COPIES[how](model)
+        twin = COPIES[kind](model)
         twin.scale = 7.0
         with torch.no_grad():
             twin.head.weight.zero_()
@@ -544,7 +544,7 @@ CASES: dict[str, Case] = {
     "hooks are counted": Case(count_hooks, backend="aot_eager"),
     "hooks change values": Case(obey_hooks),
     "global hooks": Case(obey_global_hooks),
-    **{how: Case(change_copy(how)) for how in COPIES},
+    **{kind: Case(change_copy(kind)) for kind in COPIES},
     "shallow copy": Case(change_shallow_copy),
     "forms of arguments and answers": Case(call_in_every_form, Flexible),
     "wrong arguments": Case(call_wrongly),
@@ -606,8 +606,8 @@ def test_a_compiled_model_does_what_the_plain_one_does(name: str) -> None:
 @pytest.mark.parametrize(
     "strategy", ["regional", "core:finish", "nested", "eager", "wait=False"]
 )
-@pytest.mark.parametrize("how", ["pickle", "shallow copy", "class"])
-def test_strategies_follow_copies_and_changes(strategy: str, how: str) -> None:
+@pytest.mark.parametrize("change", ["pickle", "shallow copy", "class"])
+def test_strategies_follow_copies_and_changes(strategy: str, change: str) -> None:
     """Parts that a strategy replaced belong to the copy, and see new classes."""
 
     class Own(Block):
@@ -615,15 +615,15 @@ def test_strategies_follow_copies_and_changes(strategy: str, how: str) -> None:
 
     options = {"wait": False} if strategy == "wait=False" else {"strategy": strategy}
     options["backend"] = "eager"
-    plain = Stack() if how != "class" else Stack(Own)
+    plain = Stack() if change != "class" else Stack(Own)
     model = compiled(copy.deepcopy(plain), **options)
     for _ in range(2):
         torch.testing.assert_close(model(sample()), plain(sample()))
-    if how == "class":
+    if change == "class":
         Own.forward = plus_fifty
         torch.testing.assert_close(model(sample()), plain(sample()))
         return
-    copies = copy.copy if how == "shallow copy" else COPIES[how]
+    copies = copy.copy if change == "shallow copy" else COPIES[change]
     pair = copies(plain), copies(model)
     for each in pair:
         each.scale = 9.0

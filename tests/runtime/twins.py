@@ -55,7 +55,7 @@ class Stack(nn.Module):
 
 
 def compiled(model: Any, **options: Any) -> Any:
-    """With AOTAutograd and without generated code, unless told otherwise."""
+    """With AOTAutograd and without generated code, unless `options` say otherwise."""
     return torchproof.compile(model, **{"backend": "aot_eager"} | options)
 
 
