@@ -203,9 +203,7 @@ def test_no_rank_compiles_if_the_store_of_one_breaks(
 ) -> None:
     both = ranks({"deadline_s": 0.2}, {"deadline_s": 0.2})
     broken = both[faulty].agreement
-    broken.messages._store = BreakingStore(
-        broken.messages._store, operation, key, failure
-    )
+    broken.messages._store = BreakingStore(broken.messages._store, *fault)
     for rank in both:
         rank.couple()
     for rank in both:

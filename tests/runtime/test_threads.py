@@ -211,7 +211,7 @@ def test_calls_are_answered_before_and_after_the_switch() -> None:
         assert_alike(plain, model, sample())
     status = torchproof.status(model)
     assert (status.compiled_calls, len(status.compilations)) == (2, 1), status
-    assert status.state == "compiled" and status.totals.stalls == 0
+    assert status.state == "compiled"
     assert slow.graphs == 1 and not status.fallbacks
 
 
