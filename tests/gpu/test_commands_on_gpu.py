@@ -1,0 +1,570 @@
+"""Verbs on a GPU, in processes of their own: what their documents say there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import torchproof
+from test_timelines import assert_valid, of
+
+from torchproof.checking import rules
+from torchproof.checking.rules.advisories import ADVISORIES, Advisory
+
+pytestmark = pytest.mark.gpu
+
+
+def document(folder: Path, *arguments: str, **variables: str) -> dict[str, Any]:
+    done = torchproof(
+        *arguments, "--format", "json", "-q", cwd=folder, variables=variables
+    )
+    assert done.returncode in (0, 1), done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def written(folder: Path, text: str, name: str = "model.py") -> str:
+    (folder / name).write_text(text)
+    return name
+
+
+# -- check -----------------------------------------------------------------------------
+
+MOVED = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        assert x.is_cuda and self.fc.weight.is_cuda
+        h = self.fc(x)
+        if h.sum() > 0:
+            h = h * 2
+        return h * h.mean().item()
+
+def make():
+    return Net(), [(torch.randn(4, 8),), (torch.randn(4, 8),), (torch.randn(6, 8),)]
+"""
+TWO_DEVICES = """\
+import torch
+
+def make():
+    def scale(x):
+        return x * 2 + 1
+    return scale, [(torch.ones(4, device="cuda"),), (torch.ones(4),)]
+"""
+REDUCED = """\
+import torch
+
+def make():
+    net = torch.nn.Linear(8, 8, device="cuda")
+    step = torch.compile(lambda x: net(x).relu(), mode="reduce-overhead")
+    def driver(x):
+        return step(x).clone()
+    return driver, [(torch.randn(4, 8, device="cuda"),) for _ in range(3)]
+"""
+AUTOCAST = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(16, 16)
+
+    def forward(self, x):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return self.fc(x).float()
+
+def make():
+    return Net(), [(torch.randn(4, 16),)] * 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "flags", "findings"),
+    [
+        (MOVED, ["--device", "cuda"], {("GB101", 13), ("GB102", 11), ("RC201", 8)}),
+        (TWO_DEVICES, [], {("RC206", 4)}),
+        (REDUCED, ["--as-written"], set()),
+        (AUTOCAST, ["--device", "cuda", "--train"], set()),
+    ],
+    ids=["moved to the GPU", "two devices", "reduce-overhead", "autocast"],
+)
+def test_findings_of_check(
+    source: str, flags: list[str], findings: set[tuple[str, int]], tmp_path: Path
+) -> None:
+    written(tmp_path, source)
+    run = document(tmp_path, "check", "model.py:make", "--effort", "quick", *flags)
+    found = {(each["code"], each["line"]) for each in run["findings"]}
+    assert findings <= found and bool(findings) == bool(found)
+    if "--device" in flags:
+        assert run["environment"]["device"] == "cuda"
+        assert "NVIDIA" in run["environment"]["gpu"]
+    if not findings:
+        assert run["counts"]["compiled_calls"] == 3
+
+
+# -- advisories ------------------------------------------------------------------------
+
+DIT = """
+import torch
+from torch.nn.functional import layer_norm
+
+def modulated(x, table):
+    a, b, c, d = table.chunk(4, dim=1)
+    x = x + layer_norm(x, x.shape[-1:]) * (1 + a) + b
+    return x + layer_norm(x, x.shape[-1:]) * (1 + c) + d
+
+def make():
+    table = torch.randn(1, 4, 1024, device="cuda", requires_grad=True)
+    return modulated, [(torch.randn(1, 16384, 1024, device="cuda"), table)]
+"""
+ON_GPU = [each for each in ADVISORIES if each.device == "cuda"]
+
+
+@pytest.mark.parametrize("advisory", ON_GPU, ids=lambda a: a.code)
+def test_the_program_shows_the_bug_where_torch_has_it(
+    advisory: type[Advisory], tmp_path: Path
+) -> None:
+    command = [sys.executable, written(tmp_path, advisory.program)]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    version = torch.__version__
+    shown = advisory.affects(version) and not version.startswith(advisory.not_shown)
+    assert (done.returncode == 0) == shown, done.stderr
+
+
+def test_check_warns_of_modulated_norms(observe: Any, tmp_path: Path) -> None:
+    written(tmp_path, DIT)
+    observation = observe(f"{tmp_path}/model.py:make", train=True, device="cuda")
+    found = {finding.code for finding in rules.check(observation)}
+    rule = rules.by_code("AD101")
+    assert isinstance(rule, Advisory)
+    assert ("AD101" in found) == rule.affects(torch.__version__)
+
+
+# -- bench -----------------------------------------------------------------------------
+
+TIMED = '''
+import os
+import torch
+
+BUSY = 20_000_000  # cycles: some 10 ms, whatever the clock
+
+
+def before_call(fn, index):
+    if getattr(fn, "busy_before", False):
+        torch.cuda._sleep(BUSY)
+
+
+class Queued(torch.nn.Module):
+    """Only queues its work: on the current stream, on another, or none."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where = where
+        self.busy_before = where == "before"
+        self.stream = torch.cuda.Stream()
+        self.weight = torch.nn.Parameter(torch.ones(8, device="cuda"))
+
+    def forward(self, x):
+        if self.where == "here":
+            torch.cuda._sleep(BUSY)
+        if self.where == "elsewhere":
+            with torch.cuda.stream(self.stream):
+                torch.cuda._sleep(BUSY)
+        return x * self.weight
+
+
+def here(): return Queued("here"), [(torch.ones(8, device="cuda"),)]
+def elsewhere(): return Queued("elsewhere"), [(torch.ones(8, device="cuda"),)]
+def before(): return Queued("before"), [(torch.ones(8, device="cuda"),)]
+
+
+class Copying(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x.to(self.weight.device))
+
+
+def copying(): return Copying(8, 8, device="cuda"), [(torch.ones(4, 8),)]
+def resident(): return Copying(8, 8, device="cuda"), [(torch.ones(4, 8).cuda(),)]
+
+
+def cached():
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        os.environ[name] = os.path.join(os.environ["KERNELS"], name)
+    return (lambda x: (x + 1).relu() * 2), [(torch.ones(512, device="cuda"),)]
+'''
+
+
+def rows(folder: Path, factory: str, strategies: str = "eager") -> list[dict[str, Any]]:
+    written(folder, TIMED)
+    flags = ("--seconds", "0.5", "--strategies", strategies, "--repeats", "1")
+    kernels = str(folder / "kernels")
+    run = document(folder, "bench", f"model.py:{factory}", *flags, KERNELS=kernels)
+    found: list[dict[str, Any]] = run["measurements"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("factory", "least_ms", "most_ms"),
+    [("here", 5.0, 1e3), ("elsewhere", 5.0, 1e3), ("before", 0.0, 2.0)],
+)
+def test_queued_work_is_timed_if_it_is_of_the_step(
+    factory: str, least_ms: float, most_ms: float, tmp_path: Path
+) -> None:
+    [row] = rows(tmp_path, factory)
+    assert least_ms < row["median_ms"] < most_ms
+
+
+@pytest.mark.parametrize("factory", ["copying", "resident"])
+def test_inputs_on_the_host_are_noted(factory: str, tmp_path: Path) -> None:
+    [row] = rows(tmp_path, factory)
+    noted = any("inputs" in note and "CPU" in note for note in row["notes"])
+    assert noted is (factory == "copying")
+
+
+def test_kernels_of_an_earlier_run_make_no_cold_start(tmp_path: Path) -> None:
+    _, first = rows(tmp_path, "cached", "eager,full")
+    assert first["start"]["refused"] is None and first["first_call_s"] > 0
+    _, second = rows(tmp_path, "cached", "eager,full")
+    assert "cold" in second["start"]["refused"]
+    assert second["first_call_s"] is None
+
+
+# Small layers, many of them: eager waits for launches, CUDA graphs do not.
+TRAINING = """\
+import sys, time, torch
+from torch import nn
+
+torch.manual_seed(0)
+layers = [nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256), nn.GELU())
+          for _ in range(12)]
+model = nn.Sequential(*layers).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+step = torch.compile(model, mode=sys.argv[1])
+data = [torch.randn(64, 256, device="cuda") for _ in range(4)]
+marks = []
+for number in range(1500):
+    step(data[number % 4]).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if number % 100 == 99:
+        torch.cuda.synchronize()
+        marks.append(time.perf_counter())
+spans = sorted(b - a for a, b in zip(marks[2:], marks[3:]))
+print(f"{spans[len(spans) // 2] * 10:.4f} ms a step")
+"""
+
+
+def unobserved_ms(folder: Path, mode: str, *, off: bool) -> float:
+    """Milliseconds of a step in a run of the script itself."""
+    done = subprocess.run(
+        [sys.executable, "training.py", mode],
+        cwd=folder,
+        env={**os.environ, "TORCH_COMPILE_DISABLE": str(int(off))},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    found = re.search(r"([\d.]+) ms a step", done.stdout)
+    assert found is not None
+    return float(found[1])
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_steps_of_a_script_take_as_long_as_in_its_own_runs(
+    mode: str, tmp_path: Path
+) -> None:
+    written(tmp_path, TRAINING, "training.py")
+    done = torchproof(
+        "bench", "training.py", "--format", "json", "--", mode, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    run = json.loads(done.stdout)
+    eager, compiled = run["measurements"]
+    assert run["environment"]["device"] == "cuda"
+    expected = [unobserved_ms(tmp_path, mode, off=off) for off in (True, False)]
+    print(mode, eager["median_ms"], compiled["median_ms"], expected)
+    assert eager["median_ms"] == pytest.approx(expected[0], rel=0.15)
+    assert compiled["median_ms"] == pytest.approx(expected[1], rel=0.15)
+
+
+# -- traces ----------------------------------------------------------------------------
+
+SCRIPT = """
+import torch
+
+@torch.compile(mode="reduce-overhead", dynamic=False)
+def step(x):
+    return (x @ x).relu() + 1
+
+for size in (64, 64, 64, 64, 96, 96, 96):
+    step(torch.ones(size, size, device="cuda"))
+torch.cuda.synchronize()
+"""
+LAYERS = """
+import torch
+
+def make():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).cuda()
+    return model, [(torch.ones(4, 64, device="cuda"),)]
+"""
+
+
+def traced(folder: Path, *arguments: str) -> dict[str, Any]:
+    done = torchproof(*arguments, "--trace", "trace.json", "-q", cwd=folder)
+    assert done.returncode in (0, 1), done.stderr
+    found: dict[str, Any] = json.loads((folder / "trace.json").read_text())
+    assert_valid(found)
+    return found
+
+
+def lies_in(event: dict[str, Any], other: dict[str, Any]) -> bool:
+    return bool(other["ts"] <= event["ts"] <= other["ts"] + other["dur"])
+
+
+def test_recordings_lie_within_the_calls_that_make_them(tmp_path: Path) -> None:
+    written(tmp_path, SCRIPT, "train.py")
+    trace = traced(tmp_path, "check", "train.py", "--effort", "quick")
+    calls, recordings = of(trace, "call"), of(trace, "cudagraph")
+    assert recordings and len(calls) == 7
+    within = {c["name"] for each in recordings for c in calls if lies_in(each, c)}
+    assert {"call 2", "call 6"} <= within  # the first call of a size warms up
+    assert "call 4" not in within and "call 7" not in within  # replays
+    # Processes of Inductor's pool run the Triton compiler.
+    assert "waiting for kernels" in {each["name"] for each in of(trace, "phase")}
+
+
+def test_kernels_run_while_the_profiled_calls_do(tmp_path: Path) -> None:
+    written(tmp_path, LAYERS)
+    flags = ("--effort", "quick", "--profile", "--strategies", "eager,full")
+    trace = traced(tmp_path, "bench", "model.py:make", *flags)
+    kernels, commands = of(trace, "kernel"), of(trace, "command")
+    assert kernels
+    for kernel in kernels:
+        mine = [each for each in commands if each["pid"] == kernel["pid"]]
+        assert any(lies_in(kernel, each) for each in mine), kernel
+
+
+# -- packs -----------------------------------------------------------------------------
+
+HELD = """
+import torch
+
+class Collector:
+    def __init__(self):
+        self.encode = torch.compile(self.encoder, mode="reduce-overhead")
+        self.weight = torch.randn(8, 8, device="cuda")
+
+    def encoder(self, batch):
+        hidden = torch.relu(batch @ self.weight)
+        return hidden + hidden.mean()
+
+    def __call__(self, batches):
+        with torch.no_grad():
+            collected = [self.encode(batch) for batch in batches]
+            return torch.stack(collected).sum((1, 2))
+
+def make():
+    batches = [torch.full((8, 8), i + 1.0, device="cuda") for i in range(4)]
+    return Collector(), [(batches,)]
+"""
+
+
+def test_a_failure_of_cuda_graphs_is_packed_and_shown_again(tmp_path: Path) -> None:
+    written(tmp_path, HELD)
+    flags = ("--effort", "full", "--select", "CG30", "--budget", "60s", "--as-written")
+    done = torchproof(
+        *("pack", "model.py:make", "--for", "repro", "-o", "pack.tar.gz", *flags),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    with tarfile.open(tmp_path / "pack.tar.gz") as archive:
+        archive.extractall(tmp_path / "out", filter="data")
+    [repro] = (tmp_path / "out").rglob("repro.py")
+    again = subprocess.run(
+        [sys.executable, "-I", repro], cwd=repro.parent, capture_output=True, text=True
+    )
+    assert again.returncode == 1, again.stdout[-2000:] + again.stderr[-2000:]
+    assert again.stdout.splitlines()[-1].startswith("FAILS AS STATED: ")
+
+
+DEPLOYED = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(64, 32)
+
+    def forward(self, x):
+        return self.head(self.layers(x)).softmax(-1)
+
+
+def eval():
+    return Net().eval(), [(torch.randn(2, 16, 64),)]
+
+
+def train():
+    return Net(), [(torch.randn(2, 16, 64),)]
+"""
+SERVICE = """
+import json, sys
+import torch, torchproof
+from model import Net
+
+train = sys.argv[2] == "train"
+torch.manual_seed(7)  # other weights than those that were packed
+net, plain = Net().cuda().train(train), Net().cuda().train(train)
+plain.load_state_dict(net.state_dict())
+with torch.set_grad_enabled(train):
+    net = torchproof.load(sys.argv[1], net)
+    x = torch.randn(2, 16, 64, device="cuda")
+    found, want = net(x), plain(x)
+    torch.testing.assert_close(found, want, rtol=1e-2, atol=1e-3)
+    status = torchproof.status(net)
+    compilations = len(status.compilations)
+    if train:
+        for answer in (found, want):
+            answer.square().sum().backward()
+        for one, other in zip(net.parameters(), plain.parameters()):
+            torch.testing.assert_close(one.grad, other.grad, rtol=5e-2, atol=1e-3)
+    wider = torch.randn(3, 16, 64, device="cuda")  # which the guards refuse
+    torch.testing.assert_close(net(wider), plain(wider), rtol=1e-2, atol=1e-3)
+print(json.dumps({**status.pack, "compilations": compilations}))
+"""
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_a_deploy_pack_starts_without_tracing(tmp_path: Path, mode: str) -> None:
+    written(tmp_path, DEPLOYED)
+    written(tmp_path, SERVICE, "service.py")
+    flags = ["--train"] if mode == "train" else []
+    done = torchproof(
+        *("pack", f"model.py:{mode}", "--for", "deploy", "--device", "cuda"),
+        *("-o", "pack", "-q", *flags),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    served = subprocess.run(
+        [sys.executable, "service.py", "pack", mode],
+        cwd=tmp_path,
+        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert served.returncode == 0, served.stderr
+    pack = json.loads(served.stdout.splitlines()[-1])
+    assert pack["used"] is True and pack["notes"] == []
+    assert pack["untraced"] == [0] and pack["compilations"] == 0
+    assert pack["graphs"] == pack["of"] > 0 and pack["misses"] == []
+
+
+# -- doctor ----------------------------------------------------------------------------
+
+
+def gpu_checks(folder: Path, **variables: str) -> dict[str, dict[str, Any]]:
+    done = torchproof("doctor", "--format", "json", cwd=folder, variables=variables)
+    # A cache has the name triton too.
+    found = [c for c in json.loads(done.stdout)["checks"] if c["group"] == "GPU"]
+    return {check["name"]: check for check in found}
+
+
+def test_doctor_runs_a_kernel_on_each_gpu(tmp_path: Path) -> None:
+    checks = gpu_checks(tmp_path)
+    for number in range(torch.cuda.device_count()):
+        device = checks[f"cuda:{number}"]
+        assert device["status"] == "ok", device
+        assert torch.cuda.get_device_name(number) in device["value"]
+    assert checks["triton"]["status"] == checks["C compiler"]["status"] == "ok"
+    hidden = gpu_checks(tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert hidden["CUDA"]["status"] == "missing" and hidden["CUDA"]["optional"]
+
+
+# -- ranks -----------------------------------------------------------------------------
+
+# Two ranks share the GPU over gloo, as NCCL needs a GPU for each.
+RANKS = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.cuda.set_device(0)
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(),
+                          torch.nn.Linear(64, 64))
+step = torch.compile(DistributedDataParallel(net.cuda()))
+for number in range(6):
+    short = number == 4 and dist.get_rank() == 1 and LAST_BATCH_IS_SHORT
+    step(torch.randn(5 if short else 8, 64, device="cuda")).sum().backward()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_a_rank_that_recompiles_alone_is_found(short: bool, tmp_path: Path) -> None:
+    written(tmp_path, RANKS.replace("LAST_BATCH_IS_SHORT", str(short)), "train.py")
+    findings = document(tmp_path, "check", "train.py", "--ranks", "2")["findings"]
+    alone = [f for f in findings if f["code"] == "RK105"]
+    assert [(f["ranks"], f["step"]) for f in alone] == ([([1], 4)] if short else [])
+    if not short:
+        assert {f["code"] for f in findings if f["code"][:2] == "RK"} <= {"RK109"}
+
+
+@pytest.mark.parametrize("wrap", ["ddp", "fsdp2"])
+def test_a_factory_runs_under_nccl(wrap: str, tmp_path: Path) -> None:
+    written(tmp_path, LAYERS)
+    flags = ("--ranks", "1", "--wrap", wrap, "--device", "cuda", "--train")
+    [rank] = document(tmp_path, "check", "model.py:make", *flags)["ranks"]["ranks"]
+    assert rank["outcome"] == "finished"
+
+
+def test_more_ranks_than_gpus_are_refused_in_one_line(tmp_path: Path) -> None:
+    written(tmp_path, LAYERS)
+    count = torch.cuda.device_count() + 1
+    flags = ("--ranks", str(count), "--wrap", "ddp", "--device", "cuda", "-q")
+    done = torchproof("check", "model.py:make", *flags, cwd=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "GPU" in done.stderr
+
+
+# -- documents -------------------------------------------------------------------------
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "graph.md"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_programs_of_the_page_on_graphs_are_replayed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    names: dict[str, Any] = {}
+    exec(compile("".join(blocks), str(PAGE), "exec"), names)
+    printed = capsys.readouterr().out
+    assert "3 of 3 calls" in printed and "1 recordings" in printed
+    assert "host_sync" in printed
+    padded = names["padded"]
+    assert padded.falls_back == [] and padded.status().replays == 1, padded.status()
+    assert "torch.Size([3, 11, 4])" in printed
