@@ -34,13 +34,13 @@ demo: $(INSTALLED)
 	@$(BIN)/torchproof show --format html -q -o $(DEMO)/check.html
 	@echo; echo "== 2. The same model with the fixes"; echo
 	$(BIN)/torchproof check workload:nanovlm --device cpu --effort quick -q
-	@echo; echo "== 3. Another model: what compiling gains on this CPU (about a minute)"; echo
-	$(BIN)/torchproof bench workload:arrcoc --device cpu --strategies full --repeats 1
+	@echo; echo "== 3. Another model: what compiling gains on this CPU (half a minute)"; echo
+	$(BIN)/torchproof bench workload:arrcoc --device cpu --strategies full --effort quick
 	@$(BIN)/torchproof show --format html -q -o $(DEMO)/bench.html
-	@echo; echo "== 4. Search for the fastest strategy with the same outputs (about a minute)"
+	@echo; echo "== 4. Search for the fastest strategy with the same outputs (half a minute)"
 	@echo
 	$(BIN)/torchproof tune workload:arrcoc --device cpu --strategies full --effort quick \
-		--budget 4m --recipe $(DEMO)/torchproof.toml --overwrite || test $$? -eq 1
+		--budget 90s --recipe $(DEMO)/torchproof.toml --overwrite || test $$? -eq 1
 	@$(BIN)/torchproof show --format html -q -o $(DEMO)/tune.html
 	@echo; echo "== 5. The recipe that the search wrote"; echo
 	@cat $(DEMO)/torchproof.toml
@@ -50,6 +50,16 @@ demo: $(INSTALLED)
 	@echo "                 $(CURDIR)/$(DEMO)/bench.html"
 	@echo "                 $(CURDIR)/$(DEMO)/tune.html"
 	@echo "Saved runs:      $(BIN)/torchproof show --list"
+	@echo; echo "== Next: your own model"; echo
+	@echo "A script that trains or serves it, as it is:"
+	@echo "  $(BIN)/torchproof check path/to/your_script.py"
+	@echo "Or three lines in a file, for example my_model.py:"
+	@echo "  import torch"
+	@echo "  def make():"
+	@echo "      return torch.nn.Linear(8, 8), [(torch.randn(4, 8),)]  # model, calls"
+	@echo "and then"
+	@echo "  $(BIN)/torchproof check my_model.py:make"
+	@echo "  $(BIN)/torchproof tune my_model.py:make"
 
 # mypy has one core for a minute: the tests run beside it instead of after it. Three
 # processes on two cores, because each often waits for processes of its own. One thread:

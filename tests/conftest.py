@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import forked_commands
@@ -56,6 +56,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def renew(request: pytest.FixtureRequest) -> bool:
     """Whether snapshots are written instead of compared."""
     return bool(request.config.getoption("--renew"))
+
+
+@pytest.fixture(autouse=True)
+def _sigterm() -> Iterator[None]:
+    """A command that runs in the process of the tests changes what SIGTERM does."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -16,7 +16,7 @@ from check_runs import ITEM, READ, SIZE, check
 from torchproof.measure import Comparison
 from torchproof.measure.comparison import compare
 from torchproof.records import Fix, Fixing, Part, Receipt, Run
-from torchproof.records.run import CompileSite, Measurement
+from torchproof.records.run import SEVERITIES, CompileSite, Measurement
 
 # What a name or a line of somebody's code may hold. Were any of it taken for markup,
 # the page would set `window.hacked`.
@@ -89,6 +89,20 @@ STATIC = check(
     options={"effort": "static"},
     command="torchproof check src --effort static",
 )
+
+
+def many(number: int) -> Run:
+    """A check with so many findings that a page shows some of them."""
+    findings = [
+        replace(
+            ITEM,
+            message=f"`call_{index}()` splits the graph of Layer{index}.forward",
+            function=f"Layer{index}.forward",
+            severity=SEVERITIES[index % 3],
+        )
+        for index in range(number)
+    ]
+    return check(*findings)
 
 
 def hostile() -> Run:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -174,12 +172,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """That folder, with commands that run in this process."""
     monkeypatch.chdir(folder)
-    handler = signal.getsignal(signal.SIGTERM)
-    yield folder
-    signal.signal(signal.SIGTERM, handler)
+    return folder
 
 
 def assert_one_line(stderr: str, said: str) -> None:

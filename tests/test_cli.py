@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -215,17 +214,15 @@ def test_clean_target_is_exit_0(folder: Path) -> None:
 @pytest.fixture
 def inside(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., Answer]]:
+) -> Callable[..., Answer]:
     """Runs commands in that folder and in this process."""
     monkeypatch.chdir(trace)
-    handler = signal.getsignal(signal.SIGTERM)
 
     def run(*arguments: str) -> Answer:
         code = verbs.main(list(arguments))
         return code, *capsys.readouterr()
 
-    yield run
-    signal.signal(signal.SIGTERM, handler)
+    return run
 
 
 def test_run_is_saved_and_shown_again(

@@ -1,4 +1,4 @@
-"""`make demo`: its commands parse, and it prints the files that they write."""
+"""`make demo`: its commands parse, and it prints what it wrote and what to do next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.cli import verbs
+from torchproof.cli import main, verbs
 from torchproof.targets.workloads import WORKLOADS
 
 ROOT = Path(__file__).parent.parent
@@ -40,23 +40,36 @@ def commands(script: str) -> list[argparse.Namespace]:
     return [verbs._parser().parse_args(each) for each in words]
 
 
-def test_the_commands_parse_and_name_a_workload_and_its_original(script: str) -> None:
-    verbs = [command.verb.__name__ for command in commands(script)]
-    assert verbs == ["check", "show", "check", "bench", "show", "tune", "show"]
-    ran = [c.target for c in commands(script) if c.verb.__name__ != "show"]
-    names = [target.removeprefix("workload:") for target in ran]
-    assert set(names) <= set(WORKLOADS)
-    original, fixed, *measured = names
+def test_demo_runs_a_workload_and_its_original(script: str) -> None:
+    names = [command.verb.__name__ for command in commands(script)]
+    assert names == ["check", "show", "check", "bench", "show", "tune", "show"]
+    targets = [c.target for c in commands(script) if c.verb.__name__ != "show"]
+    original, fixed, *measured = (t.removeprefix("workload:") for t in targets)
+    assert {original, fixed, *measured} <= set(WORKLOADS)
     assert original == f"{fixed}-original" and len(set(measured)) == 1
 
 
-def test_the_files_that_are_written_are_printed_with_their_whole_path(
-    script: str,
-) -> None:
+def test_demo_prints_the_files_that_it_wrote(script: str) -> None:
     parsed = commands(script)
     pages = {c.output for c in parsed if c.verb.__name__ == "show"}
     [recipe] = [c.recipe for c in parsed if c.verb.__name__ == "tune"]
     printed = "\n".join(line for line in script.splitlines() if "echo" in line)
     paths = set(re.findall(rf"{re.escape(str(ROOT))}/(\S+\.(?:html|toml))", printed))
     assert paths == {str(path) for path in (*pages, recipe)}
-    assert len(pages) == 3 and f"cat {recipe}" in script
+
+
+def test_last_lines_say_what_to_type_next(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The factory that they show can be checked with the command that they show."""
+    shown = re.findall(r'^echo "  (.*)"$', script.partition("== Next")[2], re.M)
+    typed = [line for line in shown if line.startswith(TORCHPROOF)]
+    assert [line.split()[1] for line in typed] == ["check", "check", "tune"]
+    factory = [line for line in shown if line not in typed]
+    assert len(factory) == 3
+    monkeypatch.chdir(tmp_path)
+    Path("my_model.py").write_text("\n".join(factory))
+    Path("path/to").mkdir(parents=True)
+    Path("path/to/your_script.py").write_text("import torch\n")
+    for line in typed[:2]:
+        assert main([*line.split()[1:], "--effort", "static", "-q"]) == 0

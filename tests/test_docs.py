@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import tomllib
@@ -183,14 +182,12 @@ def test_light_commands_run(
     """One after the other in one folder, in this process."""
     write_inputs(tmp_path)
     monkeypatch.chdir(tmp_path)
-    handler = signal.getsignal(signal.SIGTERM)
     for line in lines:
         arguments = words(line)[1:]
         if "-o" in arguments:
             Path(arguments[arguments.index("-o") + 1]).unlink(missing_ok=True)
         assert main(arguments) in (0, 1), f"{line}: {capsys.readouterr().err}"
         assert "Traceback" not in capsys.readouterr().err, line
-    signal.signal(signal.SIGTERM, handler)
 
 
 def shortened(line: str) -> str:

@@ -6,9 +6,9 @@ import dataclasses
 import json
 from typing import get_args
 
-import html_runs
 import load_runs
 import pytest
+import report_runs
 from facts import missing
 from report_readers import Page
 
@@ -105,7 +105,7 @@ def test_without_an_answer_there_is_no_chart(requests: Requests) -> None:
 
 
 def test_texts_of_a_load_test_stay_text() -> None:
-    nasty = " ".join((*html_runs.MARKUP, html_runs.HIDDEN))
+    nasty = " ".join((*report_runs.MARKUP, report_runs.HIDDEN))
     plain = load_runs.recompiling()
     assert plain.tail is not None
     cause = dataclasses.replace(
