@@ -270,9 +270,9 @@ def test_a_wrong_answer_names_the_advisory_as_its_likely_cause() -> None:
 def test_every_format_shows_an_advisory(tmp_path: Path) -> None:
     from torchproof import api
 
-    program = Path(__file__).parent / "rules" / "AD103" / "bad.py"
+    program = Path(__file__).parent / "rules" / "AD103.py"
     how = Options(as_written=True)
-    run = api.check(f"{program}:make", how, effort="quick", save_in=tmp_path)
+    run = api.check(f"{program}:bad", how, effort="quick", save_in=tmp_path)
     [finding] = [f for f in run.findings if f.code == "AD103"]
     assert finding.category == "Configuration"
     for form in ("text", "json", "md", "html", "sarif", "github", "gitlab", "agent"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchproof.checking.part_progress import CAUSES, PartProgress
+from torchproof.checking.part_progress import PartProgress
 from torchproof.observe import size_sweep
 from torchproof.observe.capture import _ProgressReporter
 from torchproof.process import Followed
@@ -69,7 +69,7 @@ def said(file: str, line: int, name: str) -> str:
 
 # -- the parts of a check --------------------------------------------------------------
 
-PARTS = ["breaks", "baseline", "batch", "static", CAUSES]
+PARTS = ["breaks", "baseline", "batch", "static"]
 EARLIER = Run(
     "id",
     "target",
@@ -77,7 +77,7 @@ EARLIER = Run(
     {},
     {},
     parts={
-        "breaks": Part("found", seconds=15.0, again_s=5.0),
+        "breaks": Part("found", seconds=10.0),
         "baseline": Part("passed", seconds=60.0),
         "batch": Part("skipped", "no keyword"),
         "static": Part("passed", seconds=1.0),
@@ -99,17 +99,16 @@ def told(earlier: Run | None, *begun: tuple[str, float]) -> list[PartState]:
 
 def test_the_first_check_of_a_target_has_no_estimate() -> None:
     states = told(None, ("breaks", 0.0), ("baseline", 20.0))
-    assert states == [PartState("breaks", 1, 5), PartState("baseline", 2, 5)]
+    assert states == [PartState("breaks", 1, 4), PartState("baseline", 2, 4)]
 
 
 def test_the_rest_is_estimated_from_the_earlier_check() -> None:
-    begun = ("breaks", 0.0), ("baseline", 20.0), ("static", 140.0), (CAUSES, 142.0)
+    begun = ("breaks", 0.0), ("baseline", 20.0), ("static", 140.0)
     states = told(EARLIER, *begun)
     assert states[0].left_s is None  # nothing of this run to scale by
-    assert states[1].left_s == 2 * (60 + 0 + 1 + 5)  # twice as slow as before
-    assert states[2].left_s == 2 * (1 + 5)
-    assert states[3].left_s == 2 * 5
-    assert [state.number for state in states] == [1, 2, 4, 5]
+    assert states[1].left_s == 2 * (60 + 0 + 1)  # twice as slow as before
+    assert states[2].left_s == 2 * 1
+    assert [state.number for state in states] == [1, 2, 4]
 
 
 @pytest.mark.parametrize("part", ["baseline", "breaks", "static"])

@@ -52,8 +52,8 @@ def test_examples_are_python_with_the_indent_taken_off() -> None:
 def test_the_fix_names_the_torch_that_traces_this(
     code: str, program: str, observe: Any
 ) -> None:
-    path = Path(__file__).parent / "rules" / code / f"{program}.py"
-    found = rules.check(observe(f"{path}:make"))
+    path = Path(__file__).parent / "rules" / f"{code}.py"
+    found = rules.check(observe(f"{path}:{program}"))
     fixes = [finding.fix for finding in found if finding.code == code]
     if torch.__version__ < "2.14":
         assert [fix.endswith("; torch 2.14.1 traces this") for fix in fixes] == [True]
@@ -63,8 +63,8 @@ def test_the_fix_names_the_torch_that_traces_this(
 
 
 def test_other_forms_of_a_rule_name_no_torch(observe: Any) -> None:
-    path = Path(__file__).parent / "rules" / "GB117" / "bad.py"
-    found = rules.check(observe(f"{path}:make"))
+    path = Path(__file__).parent / "rules" / "GB117.py"
+    found = rules.check(observe(f"{path}:bad"))
     assert not any("torch 2.1" in finding.fix for finding in found)
 
 

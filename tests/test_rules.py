@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import clean_programs
 import pytest
-import torch
-from packaging.specifiers import SpecifierSet
+from rule_programs import Program, programs
 
 from torchproof.checking import rules, suspicions
 from torchproof.checking.rules.breaks import GraphBreak
@@ -19,153 +20,63 @@ from torchproof.observe.guard_failures import Guard
 from torchproof.observe.trace_log import read_reason
 from torchproof.records.run import Event, Finding, Frame, Observation
 
-FOLDER = Path(__file__).parent / "rules"
-# What shows only when it is measured has tests of its own.
+# What shows only when it is measured, or in a CUDA graph, has tests of its own.
 MEASURED = ("NM", "SP", "CG", "CE705")
-PROGRAMS = sorted(
-    path for path in FOLDER.glob("*/*.py") if not path.parent.name.startswith(MEASURED)
-)
-BREAKS = {"graph_break", "skipped_frame"}
-# The keys of one entry of EXPECT: CONTRIBUTING.md says what each means.
-REQUIRED = {"code", "kind", "line", "fix"}
-OPTIONAL = {"severity", "status", "torch", "holder"}
-# One trigger and one clean twin of each rule run each time; the others are slow tests.
-FIRST = {"bad", "good"}
-VARIANT = [pytest.mark.slow, pytest.mark.variant]
+PROGRAMS = [
+    each for each in programs() if not each.is_clean and each.path.stem[:2] != "CG"
+]
 # RC299 takes the guards that no other rule knows. NC806 needs a script, AD101 and AD102
 # need a GPU. RK rules need several ranks: tests/ranks has their cases.
 WITHOUT_PROGRAMS = {"RC299", "NC806", "AD101", "AD102"}
 WITHOUT_PROGRAMS |= {rule.code for rule in rules.RULES if rule.code.startswith("RK")}
-
-
-def settings(program: Path) -> dict[str, Any]:
-    """The constants of a program, read without running it."""
-    found: dict[str, Any] = {}
-    for node in ast.parse(program.read_text()).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id
-            if name in {"EXPECT", "COMPILE", "AS_WRITTEN"}:
-                found[name] = ast.literal_eval(node.value)
-    return found
-
-
-def check(program: Path, observe: Any) -> list[Finding]:
-    told = settings(program)
-    observation = observe(
-        f"{program}:make",
-        compile=told.get("COMPILE", {}),
-        as_written=told.get("AS_WRITTEN", False),
-    )
-    assert observation.error is None
-    return rules.check(observation)
+# One program of each rule runs each time; the others are slow tests.
+VARIANT = [pytest.mark.slow, pytest.mark.variant]
 
 
 def describe(findings: list[Finding]) -> str:
-    return "\n".join(
-        f"{f.code} {f.kind} {f.severity} {f.status} {f.line}: {f.message} | {f.fix}"
-        for f in findings
-    )
-
-
-def fits(finding: Finding, wanted: dict[str, Any], lines: list[str]) -> bool:
-    """Whether a finding is the one a program announces."""
-    kinds = BREAKS if wanted["kind"] in BREAKS else {wanted["kind"]}
-    if finding.code != wanted["code"] or finding.kind not in kinds:
-        return False
-    if wanted["line"] is not None:
-        line = lines[finding.line - 1] if finding.line else ""
-        if wanted["line"] not in line and finding.kind not in {
-            "recompile",
-            "no_op",
-            "recompile_limit",
-        }:
-            return False
-    if not any(word.lower() in finding.fix.lower() for word in wanted["fix"]):
-        return False
-    return all(
-        getattr(finding, key) == wanted[key]
-        for key in ("severity", "status")
-        if key in wanted
-    )
+    return "\n".join(f"{f.code} {f.file}:{f.line}: {f.message}" for f in findings)
 
 
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param(
-            path,
-            id=f"{path.parent.name}-{path.stem}",
-            marks=[] if path.stem in FIRST else VARIANT,
-        )
-        for path in PROGRAMS
+        pytest.param(each, id=each.name, marks=() if each.factory == "bad" else VARIANT)
+        for each in PROGRAMS
     ],
 )
-def test_program_gets_its_diagnosis(program: Path, observe: Any) -> None:
-    assert not malformed(program)
-    expected = [w for w in settings(program)["EXPECT"] if _applies(w)]
-    if settings(program)["EXPECT"] and not expected:
-        pytest.skip(f"not a fault on torch {torch.__version__}")
-    findings = check(program, observe)
-    lines = program.read_text().splitlines()
-    for wanted in expected:
-        assert any(fits(f, wanted, lines) for f in findings), (
-            f"expected {wanted}\ngot:\n{describe(findings)}\n"
-            "If another code took it: the first rule of a list that matches wins."
-        )
-    if settings(program)["EXPECT"] == []:
-        loud = [f for f in findings if f.severity != "low"]
-        assert not loud, f"false alarm:\n{describe(loud)}"
+def test_program_gets_its_diagnosis(program: Program, observe: Any) -> None:
+    observation = observe(program.target, **program.options)
+    assert observation.error is None
+    findings = rules.check(observation)
+    found = {(f.code, f.line) for f in findings}
+    assert found == program.expected, describe(findings)
+    assert {Path(f.file or "").name for f in findings} <= {program.path.name}
 
 
-def malformed(program: Path) -> str:
-    """What is wrong with EXPECT, for the author of a new program; empty: nothing."""
-    where = f"{program.parent.name}/{program.name}"
-    expected = settings(program).get("EXPECT")
-    if not isinstance(expected, list):
-        return f"{where}: EXPECT must be a list of literals ([] in a clean twin)"
-    for entry in expected:
-        if missing := REQUIRED - set(entry):
-            return f"{where}: an entry of EXPECT lacks {sorted(missing)}"
-        if unknown := set(entry) - REQUIRED - OPTIONAL:
-            return f"{where}: EXPECT has unknown keys {sorted(unknown)}"
-        if not (isinstance(entry["fix"], list) and entry["fix"]):
-            return f"{where}: `fix` must be a list of words, not empty"
-    return ""
-
-
-def test_every_program_says_well_what_it_expects() -> None:
-    assert not [text for path in FOLDER.glob("*/*.py") if (text := malformed(path))]
-
-
-def test_a_wrong_entry_is_named(tmp_path: Path) -> None:
-    program = tmp_path / "bad.py"
-    program.write_text("EXPECT = [{'code': 'GB101', 'line': 'x', 'fix': ['y']}]")
-    assert "kind" in malformed(program)
-    entry = "'code': 'GB101', 'kind': 'graph_break', 'line': 'x'"
-    program.write_text(f"EXPECT = [{{{entry}, 'fix': ['y'], 'sevrity': 'low'}}]")
-    assert "sevrity" in malformed(program)
-    program.write_text(f"EXPECT = [{{{entry}, 'fix': 'y'}}]")
-    assert "`fix`" in malformed(program)
-    program.write_text("")
-    assert "EXPECT" in malformed(program)
+def test_clean_programs_give_no_findings(observe: Any) -> None:
+    driver = Path(clean_programs.__file__)
+    observation = observe(f"{driver}:make", as_written=True)
+    assert observation.error is None
+    findings = [
+        f for f in rules.check(observation) if Path(f.file or "").name != driver.name
+    ]
+    found = {(Path(f.file or "").stem, f.code, f.line) for f in findings}
+    expected = {
+        (each.path.stem, code, line)
+        for each in clean_programs.clean()
+        for code, line in each.expected
+    }
+    assert found == expected, describe(findings)
 
 
 def test_every_rule_about_a_run_has_a_trigger_and_a_clean_twin() -> None:
     for rule in rules.RULES:
-        if rule.code in WITHOUT_PROGRAMS or rule.parts != ("breaks",):
+        measured = rule.code.startswith(MEASURED)
+        if rule.code in WITHOUT_PROGRAMS or rule.parts != ("breaks",) or measured:
             continue
-        for name in ("bad.py", "good.py"):
-            path = FOLDER / rule.code / name
-            assert path.exists(), f"write tests/rules/{rule.code}/{name}"
-        entries = settings(FOLDER / rule.code / "bad.py")["EXPECT"]
-        assert rule.code in {entry["code"] for entry in entries}
-        assert settings(FOLDER / rule.code / "good.py")["EXPECT"] == []
-
-
-def _applies(wanted: dict[str, Any]) -> bool:
-    return SpecifierSet(wanted.get("torch", "")).contains(
-        str(torch.__version__).split("+")[0]
-    )
+        own = {each.factory: each for each in programs(f"{rule.code}*")}
+        assert rule.code in re.findall(r"\w+", own["bad"].path.read_text()), rule.code
+        assert "good" in own, f"{rule.code} has no clean twin"
 
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda r: r.code)

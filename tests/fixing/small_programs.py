@@ -93,7 +93,6 @@ TAIL = """
 class Program:
     code: str  # of the rule whose finding it is
     text: str
-    subject: str = ""  # what a failed guard checks
 
     @property
     def line(self) -> int:
@@ -222,39 +221,6 @@ def draws(draw: st.DrawFn) -> Program:
     return Program("GB102", HEAD + body + TAIL.format(result="y"))
 
 
-@st.composite
-def python_calls(draw: st.DrawFn) -> Program:
-    """A Python object that takes a text, between statements that it may depend on."""
-    encode = draw(
-        st.sampled_from(
-            (
-                "return len(word)",
-                "return torch.tensor([float(ord(each)) for each in word[:4]])",
-                "return torch.rand(4)",
-                "return self.memory + len(word)",
-                "return self.memory",
-                "return len(self.history)",
-                "self.history.append(word)\n        return 2",
-            )
-        )
-    )
-    start = draw(
-        st.sampled_from(
-            ("self.linear(x)", "F.dropout(x, 0.5)", "self.remember(x)", "x.mul_(2)")
-        )
-    )
-    name = draw(st.sampled_from(("value", "value", "y")))
-    result = draw(st.sampled_from(("y * 2", "(y + self.memory, x)")))
-    body = _indented(f"y = {start}", draw(_effect))
-    body += _indented(
-        f"{name} = self.encode(word)  # here", "value = y + 1" * (name == "y")
-    )
-    text = HEAD.replace("x, n", 'x, n, word="a cat"') + body
-    text += TAIL.format(result=f"{result}, value + x.sum()")
-    text += f"\n    def encode(self, word):\n        {encode}\n"
-    return Program("RC210", text, subject="word")
-
-
 _condition = st.sampled_from(CONDITIONS)
 _value = st.sampled_from(VALUES)
 _effect = st.sampled_from(EFFECTS)
@@ -267,7 +233,6 @@ PROGRAMS = st.one_of(
     readings(),
     numbers(),
     draws(),
-    python_calls(),
 )
 
 
@@ -318,7 +283,7 @@ def drafts(program: Program) -> list[rewrites.Draft]:
     for name in by_code(program.code).rewrites:
         file = rewrites.File("small_program.py", program.text)
         try:
-            site = rewrites.Site(finding, file, program.line, subject=program.subject)
+            site = rewrites.Site(finding, file, program.line)
             offered.append(rewrites.named(name)(site))
         except rewrites.Refused:
             continue

@@ -1,11 +1,11 @@
-"""Branches on tensors become torch.where or torch.cond."""
+"""Branches on tensors become torch.where."""
 
 import pytest
 import torch
 from sites import function_of, program, rewritten
 
 from torchproof.fixing.rewrites import Refused
-from torchproof.fixing.rewrites.branches import conditional, select
+from torchproof.fixing.rewrites.branches import select
 
 
 def step_with(lines: str) -> str:
@@ -385,76 +385,3 @@ def test_the_other_arm_of_an_attribute() -> None:
         assert torch.equal(old(x), compiled(x))
         assert torch.equal(old.largest, new.largest)
     assert len(graphs) == 1
-
-
-CONDITIONAL = {
-    "layer": (
-        """\
-    if x.sum() > 0:  # <-
-        x = n(x)
-    return x + y""",
-        """\
-    x = torch.cond(x.sum() > 0, lambda: n(x), lambda: x.clone())
-    return x + y""",
-    ),
-    "statements": (
-        """\
-    if x.sum() > 0:  # <-
-        z = n(x)
-        x = z.exp() * z
-    return x + y""",
-        """\
-    def if_true():
-        z = n(x)
-        return z.exp() * z
-
-    x = torch.cond(x.sum() > 0, if_true, lambda: x.clone())
-    return x + y""",
-    ),
-    "early return": (
-        """\
-    if x.sum() > 0:  # <-
-        return n(x)
-    x = n(y)
-    return x * 2""",
-        """\
-    def if_false():
-        new_x = n(y)
-        return new_x * 2
-
-    return torch.cond(x.sum() > 0, lambda: n(x), if_false)""",
-    ),
-    "expression": (
-        """\
-    return n(x) if x.sum() > 0 else y.exp()  # <- x.sum() > 0""",
-        """\
-    return torch.cond(x.sum() > 0, lambda: n(x), lambda: y.exp())""",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CONDITIONAL)
-def test_conditional(name: str) -> None:
-    before, after = (step_with(each) for each in CONDITIONAL[name])
-    assert rewritten(conditional, before).text == after
-    layer = torch.nn.Linear(3, 3)
-    old, new = function_of(before.replace("# <-", "#")), function_of(after)
-    compiled = torch.compile(new, backend="aot_eager", fullgraph=True)
-    for x in INPUTS[:3]:
-        y = torch.tensor([0.5, -2.0, 2.0])
-        assert torch.equal(old(x, y, layer), compiled(x, y, layer))
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "if x.sum() > 0:  # <-\n        y += 1",
-        "if x.sum() > 0:  # <-\n        y = 1.0",
-        "if x.sum() > 0:  # <-\n        y = x.add_(1)",
-        "if x.sum() > 0:  # <-\n        print(x)",
-        "if x.sum() > 0:  # <-\n        y = None",
-    ],
-)
-def test_conditional_refuses(lines: str) -> None:
-    with pytest.raises(Refused):
-        rewritten(conditional, step_with(f"    {lines}\n    return x + y"))

@@ -64,14 +64,14 @@ def test_hazards_of_real_cuda_graphs_are_removed(
 ) -> None:
     monkeypatch.setenv("TARGET_DEVICE", "cuda")
     path = tmp_path / "model.py"
-    path.write_text((RULES / f"{name}.py").read_text())
+    code, _, factory = name.partition("/")
+    path.write_text((RULES / f"{code}.py").read_text())
     run = fix(
-        f"{path}:make",
+        f"{path}:{factory}",
         Options(device="cuda", as_written=True),
         fix_options=FixOptions(effort="normal"),
         save_in=tmp_path / "runs",
     )
-    code = name.partition("/")[0]
     assert code in {finding.code for finding in run.findings}
     rejected = [(each.title, each.why) for each in run.fixes if not each.receipt]
     (accepted,) = [each for each in run.fixes if each.status == "verified"]

@@ -9,15 +9,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "audit"))
 
-from programs import (
-    PROGRAMS,
-    audited,
-    describe,
-    expected,
-    findings_of,
-    fits,
-    watched,
-)
+from programs import PROGRAMS, assert_expected, audited, describe, findings_of, watched
+from rule_programs import FOLDER, Program
 
 from torchproof.checking.checker import check
 from torchproof.targets import Options
@@ -30,18 +23,12 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TARGET_DEVICE", "cuda")
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.parent.name}-{p.stem}")
-def test_real_trees_give_the_same_diagnosis(program: Path) -> None:
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.name)
+def test_real_trees_give_the_same_diagnosis(program: Program) -> None:
     # A module's own tensor counts as one that never moves: in dead memory, the next
     # recording takes it for an output and torch gives up, after the read was seen.
-    state = program.stem == "bad_state"
-    findings, wanted = audited(program, may_fail=state), expected(program)
-    for each in wanted:
-        assert any(fits(f, each, program) for f in findings), (
-            f"expected {each}\ngot:\n{describe(findings)}"
-        )
-    others = [f for f in findings if not any(fits(f, e, program) for e in wanted)]
-    assert not others, f"false alarm:\n{describe(others)}"
+    state = program.factory == "bad_state"
+    assert_expected(program, audited(program, may_fail=state))
 
 
 RAISING = ("bad", "bad_chained", "bad_closure", "bad_deque", "bad_recurrent")
@@ -52,9 +39,8 @@ SERIOUS = {"compile_error", "numerics", "stale_state", "cudagraph_lifetime"}
 def test_torchs_error_at_run_time_is_no_finding_of_its_own(
     name: str, tmp_path: Path
 ) -> None:
-    program = PROGRAMS[0].parent.parent / "CG301" / f"{name}.py"
     run = check(
-        f"{program}:make",
+        f"{FOLDER / 'CG301.py'}:{name}",
         Options(device="cuda", as_written=True),
         effort="full",
         skip=("batch", "sequence", "latency", "guards"),
@@ -65,8 +51,7 @@ def test_torchs_error_at_run_time_is_no_finding_of_its_own(
 
 
 def test_the_trees_are_real() -> None:
-    program = next(path for path in PROGRAMS if path.stem == "bad")
-    entries = watched(f"{program}:make", as_written=True)
+    entries = watched(f"{FOLDER / 'CG301.py'}:bad", as_written=True)
     asked = [entry for entry in entries if entry["kind"] == "graph_asked"]
     assert asked and not any(entry["simulated"] for entry in asked)
 

@@ -190,29 +190,6 @@ def test_suppressed_errors_leave_the_function_uncompiled() -> None:
         assert torch.compile(lambda x: x + 1, backend=failing)(torch.ones(2)).sum() == 4
 
 
-def test_what_guides_show_raises_or_warns() -> None:
-    gone, x = program("gone_bad"), torch.ones(2)
-    for raises, kind, given in (
-        (gone.unbacked, AttributeError, (x,)),
-        (gone.profiled, AttributeError, ()),
-        (gone.padded, TypeError, ([x],)),
-        (gone.mode, RuntimeError, (torch.relu,)),
-        (gone.both, RuntimeError, (torch.relu,)),
-        (gone.keyword, TypeError, (torch.relu,)),
-        (gone.exported, AttributeError, (nn.Linear(2, 2), x)),
-    ):
-        with pytest.raises(kind):
-            raises(*given)
-    for warns, given in (
-        (gone.autocast, ()),
-        (gone.scaler, ()),
-        (lambda: gone.kernels().__enter__(), ()),
-        (gone.explained, (torch.sin, x)),
-    ):
-        with pytest.warns(FutureWarning, match="deprecated"):
-            warns(*given)
-
-
 def test_a_compiled_module_prefixes_its_keys(tmp_path: Path) -> None:
     program("checkpoint_bad").save(tmp_path / "bad.pt")
     program("checkpoint_good").save(tmp_path / "good.pt")

@@ -11,13 +11,12 @@ from typing import Any
 
 from torchproof.checking import causes, counts, history, rules, source_reading
 from torchproof.checking.join import Joined
-from torchproof.checking.neutralised import Neutraliser
 from torchproof.checking.observed_parts import (
     ObservedParts,
     observe_on_ranks,
     observe_parts,
 )
-from torchproof.checking.part_progress import CAUSES, PartProgress
+from torchproof.checking.part_progress import PartProgress
 from torchproof.checking.source_reading import JoinedSource
 from torchproof.observe import Ranks, assert_launchable
 from torchproof.records import (
@@ -52,8 +51,6 @@ EFFORTS: dict[str, tuple[str, ...]] = {
     "normal": ("static", "breaks", "baseline", "batch", "sequence", "latency"),
     "full": PARTS,
 }
-
-_VERIFYING = ("normal", "full")  # efforts that run the target without a cause
 
 
 @dataclass(frozen=True)
@@ -126,9 +123,6 @@ def check(
         command=command,
         options=saved_options,
     )
-    if _verifies(target, scope):
-        reporting.enter(CAUSES)
-        run = _verified(run, Neutraliser(target, options, found, run.counts), progress)
     if (before := baseline or earlier) is not None:
         run = _with_resolved(run, before, scope, source, observed=observed)
     return store.save(run, save_in)
@@ -182,37 +176,12 @@ def _with_resolved(
     )
 
 
-def _verifies(target: Target, scope: Scope) -> bool:
-    """Whether the target is run without its causes after all parts."""
-    alone = scope.ranks is None and live.why_not_sent(target) is None
-    return scope.effort in _VERIFYING and target.can_run_again and alone
-
-
 def _in_order(target: Target, scope: Scope) -> list[str]:
     """The parts that can run, in the order in which they do."""
     parts = [name for name in scope.parts if name != "static"]
     if not target.can_run_again or live.why_not_sent(target):
         parts = [name for name in parts if name in {"breaks", "lifetimes"}]
-    parts += ["static"] if "static" in scope.parts else []
-    return [*parts, CAUSES] if _verifies(target, scope) else parts
-
-
-def _verified(run: Run, neutraliser: Neutraliser, progress: Progress) -> Run:
-    """The run, with what runs without its first causes showed."""
-    if run.error or run.ending != "finished":
-        return run
-    begin = time.monotonic()
-    try:
-        findings = neutraliser.verified(list(run.findings), progress)
-    except KeyboardInterrupt:
-        return replace(run, ending="interrupted")
-    ending = "interrupted" if neutraliser.interrupted else run.ending
-    parts = dict(run.parts)
-    if "breaks" in parts and parts["breaks"].seconds is not None:  # the same runs again
-        again_s = round(time.monotonic() - begin, 2)
-        took = round(parts["breaks"].seconds + again_s, 2)
-        parts["breaks"] = replace(parts["breaks"], seconds=took, again_s=again_s)
-    return replace(run, findings=tuple(findings), ending=ending, parts=parts)
+    return [*parts, "static"] if "static" in scope.parts else parts
 
 
 def _source(

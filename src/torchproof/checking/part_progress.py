@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 
 from torchproof.records import PartState, Run
 
-CAUSES = "causes"  # the runs without a cause, which follow the parts
-
 
 class PartProgress:
     """The progress of a check: call it with a line, `enter` each part as it begins."""
@@ -64,7 +62,4 @@ def _seconds(run: Run) -> dict[str, float]:
         name: 0.0 if part.status == "skipped" else part.seconds
         for name, part in run.parts.items()
     }
-    breaks = run.parts.get("breaks")
-    if breaks and breaks.seconds is not None and breaks.again_s is not None:
-        spent |= {"breaks": breaks.seconds - breaks.again_s, CAUSES: breaks.again_s}
     return {name: seconds for name, seconds in spent.items() if seconds is not None}

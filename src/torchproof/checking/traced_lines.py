@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from torchproof.records import Finding, Observation, blame
 
@@ -17,14 +16,12 @@ def code_of(finding: Finding) -> Code:
     return file, finding.function or "", (finding.source or "").strip()
 
 
-def traced_code(
-    observation: Observation, rename: Callable[[str], str] = lambda name: name
-) -> set[Code]:
-    """The lines that Dynamo traced; `rename` maps the names of functions."""
+def traced_code(observation: Observation) -> set[Code]:
+    """The lines that Dynamo traced."""
     return {
         (
             os.path.realpath(file),
-            rename(blame.plain_name(function)),
+            blame.plain_name(function),
             blame.source_line(file, line).strip(),
         )
         for file, functions in (observation.traced or {}).items()

@@ -33,7 +33,6 @@ class Edit:
     replacements: tuple[Replacement, ...] = ()
     settings: tuple[Setting, ...] = ()
     marks: tuple[Mark, ...] = ()
-    moved: tuple[int, int] | None = None  # lines out of the graph, if it splits one
     eases: bool = False  # the finding may stay, if less goes wrong around it
 
     @property
@@ -47,16 +46,9 @@ class Edit:
 
 
 def overlap(one: Edit, other: Edit) -> bool:
-    """Whether two edits of the same text change the same lines or functions."""
-    both = one.moved is not None and other.moved is not None
+    """Whether two edits of the same text change the same lines."""
     return any(
-        a.file == b.file
-        and (
-            both
-            or _meet(_lines(a), _lines(b))
-            or _meet(one.moved, _lines(b))
-            or _meet(other.moved, _lines(a))
-        )
+        a.file == b.file and _meet(_lines(a), _lines(b))
         for a in one.replacements
         for b in other.replacements
     )

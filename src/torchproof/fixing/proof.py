@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from pathlib import Path
 from torchproof.checking import Code, code_of, counts_of, rules, traced_code
 from torchproof.fixing.observed_calls import ObservedCall
 from torchproof.fixing.proof_job import NOT_FRESH, Equality, ProofJob
-from torchproof.fixing.rewrites import original_names
 from torchproof.fixing.source_text import read_source
 from torchproof.fixing.timing import time_ratio
 from torchproof.observe import audit, gather
@@ -51,7 +49,6 @@ class Located:
 
     finding: Finding
     frames: tuple[Frame, ...]
-    subject: str = ""  # what a failed guard checks: `self.step`
 
 
 @dataclass(frozen=True)
@@ -278,8 +275,7 @@ def _last_line(output: Path) -> str:
 
 def _proof(edits: Overlay, observation: Observation, equality: Entry) -> Proof:
     located = tuple(
-        Located(_in_original_names(finding, edits), frames, subject)
-        for finding, frames, subject in rules.with_stacks(observation)
+        Located(finding, frames) for finding, frames in rules.with_stacks(observation)
     )
     return Proof(
         edits,
@@ -302,23 +298,6 @@ def _asks_for_graphs(observation: Observation, options: Options) -> bool:
         if arguments.get("backend") == "cudagraphs":
             return True
     return False
-
-
-def _in_original_names(finding: Finding, edits: Overlay) -> Finding:
-    """The finding as in the original: its statements may be in another function now."""
-    return dataclasses.replace(
-        finding,
-        function=finding.function and _original_name(finding.function, edits),
-        message=_original_name(finding.message, edits),
-        cause=_original_name(finding.cause, edits),
-    )
-
-
-def _original_name(text: str, edits: Overlay) -> str:
-    for edited in edits.texts.values():
-        for name, original in original_names(edited).items():
-            text = re.sub(rf"\b{name}\b", original, text)
-    return text
 
 
 @contextmanager
@@ -401,11 +380,7 @@ def _adds_nothing(before: Proof, after: Proof) -> bool:
 
     def functions(proof: Proof) -> set[tuple[str, str]]:
         traced = proof.observation.traced or {}
-        return {
-            (file, _original_name(name, proof.overlay))
-            for file, names in traced.items()
-            for name in names
-        }
+        return {(file, name) for file, names in traced.items() for name in names}
 
     return functions(after) <= functions(before)
 
@@ -413,9 +388,7 @@ def _adds_nothing(before: Proof, after: Proof) -> bool:
 def _traced_code(proof: Proof) -> set[Code]:
     """The lines that Dynamo traced: file, function and text."""
     with sources_of(proof.overlay):
-        return traced_code(
-            proof.observation, lambda name: _original_name(name, proof.overlay)
-        )
+        return traced_code(proof.observation)
 
 
 def _new_lines(before: Overlay, after: Overlay) -> set[tuple[str, str]]:

@@ -28,8 +28,6 @@ from torchproof.records import (
 # in a small function and used by its caller. Work that leaves the graph may be a whole
 # function of several levels.
 _FRAMES, _LAST_FRAMES = 3, 6
-# Rewrites of the function that is compiled itself, however deep the finding is.
-_OUTERMOST = {"python_inputs.first"}
 Observe = Callable[[Overlay], Sequence[ObservedCall]]
 
 
@@ -139,8 +137,6 @@ def _rewritten(
                 rewrites.parsed(file, text),
                 line=frame.line,
                 columns=_columns(frame, text),
-                outermost=frame == (_readable(each) or [frame])[-1],
-                subject=each.subject,
                 inner=places[index - 1].function if index else None,
                 probe=partial(sources.observed, file, proof=proof),
             )
@@ -161,7 +157,6 @@ def _rewritten(
             draft.tier,
             finding,
             replacements=changes,
-            moved=draft.moved,
         )
 
 
@@ -170,8 +165,6 @@ def _tried(
 ) -> list[tuple[int, Frame]]:
     """The places that a rewrite gets, each with its number, the nearest first."""
     listed = list(enumerate(places))
-    if name in _OUTERMOST:
-        return listed[-1:]
     is_last = name in by_code(each.finding.code).last_rewrites
     return listed[: _LAST_FRAMES if is_last else _FRAMES]
 

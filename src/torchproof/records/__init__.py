@@ -106,7 +106,6 @@ if TYPE_CHECKING:
     from torchproof.records.run import Event as Event
     from torchproof.records.run import Finding as Finding
     from torchproof.records.run import Fixing as Fixing
-    from torchproof.records.run import Gain as Gain
     from torchproof.records.run import Measurement as Measurement
     from torchproof.records.run import Observation as Observation
     from torchproof.records.run import Part as Part

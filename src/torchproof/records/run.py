@@ -126,16 +126,6 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Gain(Record):
-    """The counts of a run before and after a cause was neutralised, and how it was."""
-
-    how: str
-    before: Annotated[Mapping[str, int | None], shapes.Totals] = field(hash=False)
-    after: Annotated[Mapping[str, int | None], shapes.Totals] = field(hash=False)
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-
-@dataclass(frozen=True)
 class Finding(Record):
     """A rule at a place, with evidence."""
 
@@ -169,8 +159,8 @@ class Finding(Record):
     cause_of: tuple[str, ...] = ()
     consequences: tuple[str, ...] = ()
     because: str | None = None  # of a consequence: how it follows from its causes
-    certainty: Certainty | None = None  # that it disappears with its causes
-    gain: Gain | None = None  # of a cause: what a run without it did
+    # That it disappears with its causes; `verified` in runs of older versions only.
+    certainty: Certainty | None = None
     ranks: tuple[int, ...] = ()  # of a run with several: those that it occurred on
     step: int | None = None  # of a rank: the first step it occurred in
     waited_s: float | None = None  # how long other ranks waited because of it
@@ -379,7 +369,6 @@ class Part(Record):
     status: Literal["passed", "found", "skipped", "failed"]
     why: str = ""
     seconds: float | None = None  # what it took; None: not measured
-    again_s: float | None = None  # the part of it in runs without a cause
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 

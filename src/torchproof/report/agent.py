@@ -203,8 +203,6 @@ def _effects(finding: Finding, tree: CauseTree) -> Iterator[str]:
         yield f"- {effect.code} {run_words.place(effect)} {brief}"
     if len(effects) > _EFFECTS:
         yield f"- {len(effects) - _EFFECTS} more"
-    if measured := cause_words.gain(finding):
-        yield f"without it: {measured}"
 
 
 def _output(run: Run) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from torchproof.records import CauseTree, Finding, Run
 from torchproof.report import numbers, run_words
 
-_COUNTS = ("graphs", "graph_breaks", "recompiles")
 _NOUNS = {
     "graph_break": "graph break",
     "skipped_frame": "skipped frame",
@@ -42,7 +41,7 @@ def explained(effects: Sequence[Finding]) -> str:
 
 
 def certainty(effects: Sequence[Finding]) -> str:
-    """Whether the effects disappear with their cause: `verified` or `likely`."""
+    """Whether the effects disappear with their cause; old runs have verified ones."""
     sure = sum(f.certainty == "verified" for f in effects)
     if not sure:
         return "likely"
@@ -51,20 +50,6 @@ def certainty(effects: Sequence[Finding]) -> str:
 
 def also_explains(effects: Sequence[Finding]) -> str:
     return f"also explains {explained(effects)} ({certainty(effects)})"
-
-
-def gain(finding: Finding) -> str:
-    """What a run without the cause did; empty if there was none."""
-    if finding.gain is None:
-        return ""
-    before, after = finding.gain.before, finding.gain.after
-    changes = [
-        f"{name.replace('graph_', '')} {before.get(name)} -> {after.get(name)}"
-        for name in _COUNTS
-        if before.get(name) is not None and before.get(name) != after.get(name)
-    ]
-    figures = ", ".join(changes) or "the same numbers of graphs and recompiles"
-    return f"{figures} (measured with {finding.gain.how})"
 
 
 def fix_first(run: Run, tree: CauseTree) -> str:
@@ -83,8 +68,6 @@ def fix_first(run: Run, tree: CauseTree) -> str:
         gains.append(f"is behind {recompiles} of {total} recompiles")
     if effects:
         gains.append(also_explains(effects))
-    if measured := gain(first):
-        gains.append(f"without it: {measured}")
     return f"{text}. It {'; '.join(gains)}." if gains else f"{text}."
 
 

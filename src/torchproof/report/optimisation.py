@@ -155,13 +155,11 @@ def _ranks(run: Run) -> Iterator[str]:
 
 
 def _explained(cause: Finding, tree: CauseTree) -> Iterator[str]:
-    """The effects of a cause, one line each, and the gain that was measured."""
+    """The effects of a cause, one line each."""
     if effects := tree.effects(cause):
         text = cause_words.also_explains(effects)
         yield f"**{text[:1].upper()}{text[1:]}:**"
         yield markup.bullets(map(_in_one_line, effects))
-    if measured := cause_words.gain(cause):
-        yield f"**Without it:** {markup.inline(measured)}."
 
 
 def _in_one_line(finding: Finding) -> str:

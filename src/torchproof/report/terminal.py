@@ -174,8 +174,6 @@ def _links(finding: Finding, tree: CauseTree, width: int) -> Iterator[str]:
         brief = cause_words.briefly(effect, finding, tree)
         text = f"{_place(effect)}  {effect.code}  {brief}"
         yield from wrap(text, width, INDENT * 2, INDENT * 3)
-    if measured := cause_words.gain(finding):
-        yield from _labelled("without it: ", measured, width)
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:

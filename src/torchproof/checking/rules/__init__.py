@@ -29,7 +29,6 @@ from torchproof.checking.rules import (
     recompile_inputs,
     recompile_state,
     recompiles,
-    removed_apis,
     rerecords,
     settings,
     shapes,
@@ -40,7 +39,6 @@ from torchproof.checking.rules import (
 )
 from torchproof.checking.rules.breaks import with_costs as with_costs
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule
-from torchproof.observe import Guard
 from torchproof.records import (
     SEVERITIES,
     Finding,
@@ -157,8 +155,6 @@ _LISTED: tuple[type[Rule], ...] = (
     compile_use.CompiledAnew,
     settings.LateEnvironment,
     settings.UnknownSetting,
-    removed_apis.RemovedApiUse,
-    removed_apis.ScaledBfloat16,
     compile_use.TimedNothing,
     compile_use.PrefixedCheckpoint,
     settings.SilentErrors,
@@ -212,22 +208,9 @@ def check_load(test: LoadTest) -> list[Finding]:
     return check(load.observation_of(test))
 
 
-def with_stacks(
-    observation: Observation,
-) -> list[tuple[Finding, tuple[Frame, ...], str]]:
-    """All findings of a run, worst first, each with the stack that an edit may change.
-
-    The last part is what a guard of it checks: `self.step`; empty if there is none.
-    """
-    return [
-        (m.finding, m.rule.stack(m.group), _guarded(m.group))
-        for m in matched(observation)
-    ]
-
-
-def _guarded(group: EventGroup) -> str:
-    guard: Guard | None = group.first.data.get("guard")
-    return guard.source if guard is not None else ""
+def with_stacks(observation: Observation) -> list[tuple[Finding, tuple[Frame, ...]]]:
+    """All findings, worst first, each with the stack that an edit may change."""
+    return [(m.finding, m.rule.stack(m.group)) for m in matched(observation)]
 
 
 def matched(observation: Observation) -> list[Matched]:

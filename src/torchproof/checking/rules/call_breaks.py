@@ -134,7 +134,6 @@ class OutputCall(GraphBreak):
     shown_by = ("GB104", "GB105", "GB117")
     rewrites = (
         "effects.in_graph",
-        "host_parts.after_graph",
         "effects.skip_while_compiling",
     )
     settings = (
@@ -283,9 +282,6 @@ class OutsideWorld(GraphBreak):
     rewrites = (
         "layer_drop.draw_where_needed",
         "effects.in_graph",
-        "host_parts.after_graph",
-        "python_inputs.first",
-        "host_parts.before_graph",
     )
 
     def matches(self, group: EventGroup) -> bool:
@@ -432,9 +428,6 @@ class UntraceableCall(GraphBreak):
     rewrites = (
         "numbers.in_python",
         "effects.in_graph",
-        "host_parts.after_graph",
-        "python_inputs.first",
-        "host_parts.before_graph",
     )
     last_rewrites = ("host_calls.call",)
 
@@ -561,7 +554,7 @@ class DeepCopy(GraphBreak):
     )
     nodes = (ast.Call,)
     shown_by = ("GB105", "GB109")
-    rewrites = ("copies.clone", "host_values.data")
+    rewrites = ("host_values.data",)
 
     def change(self, group: EventGroup) -> str:
         fix = super().change(group)

@@ -100,7 +100,6 @@ class SymbolicArgument(GraphBreak):
     """
 
     code = "GB118"
-    rewrites = ("sizes.plain_condition",)
     reference = torch_pages.DYNAMIC_SHAPES
     symbol = re.compile(
         r"argument '(\w+)'.* must be (\w+), not Sym\w+|(\w+)=Sym(?:Bool|Int|Float)\b"

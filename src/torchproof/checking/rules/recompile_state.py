@@ -52,7 +52,6 @@ class ScalarArgument(Recompile):
     """
 
     code = "RC210"
-    rewrites = ("python_inputs.first", "state.tensor_argument")
     settings = (Setting("compile.dynamic", True),)
     causes = ("value",)
     changed_text = "the Python value `{guard.source}` changed ({seen})"
@@ -135,7 +134,6 @@ class ContainerShape(Recompile):
     """
 
     code = "RC212"
-    rewrites = ("state.joined_list", "state.outside_graph")
     causes = ("length", "keys")
     cause_text = (
         "the contents of `{guard.source}` are unrolled while tracing, so its"
@@ -275,7 +273,6 @@ class AttributeChange(Recompile):
     """
 
     code = "RC213"
-    rewrites = ("state.outside_graph",)
     settings = (_DYNAMIC_INT,)
     causes = ("attribute",)
     changed_text = "the attribute `{guard.source}` changed ({seen})"
@@ -426,7 +423,6 @@ class GlobalValue(Recompile):
     """
 
     code = "RC214"
-    rewrites = ("state.outside_graph",)
     causes = ("global",)
     changed_text = "the global `{guard.source}` changed ({seen})"
     fix_text = (

@@ -123,7 +123,6 @@ class AutogradCall(GraphBreak):
         " only: its backward is compiled with it"
     )
     nodes = (ast.Call,)
-    rewrites = ("host_parts.after_graph",)
     settings = (Setting("dynamo.trace_autograd_ops", True),)
 
     def pieces(self, group: EventGroup) -> tuple[Piece, ...]:

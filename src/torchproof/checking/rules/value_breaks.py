@@ -70,7 +70,6 @@ _OF_VALUES = (
     "layer_drop.draw_where_needed",
     "layer_drop.select",
     "branches.select",
-    "branches.conditional",
 )
 
 
@@ -110,8 +109,6 @@ class TensorToPython(GraphBreak):
     shown_by = ("GB101", "GB103", "GB113", "GB117", "HS901", "DS602")
     rewrites = (
         *_OF_VALUES,
-        "host_parts.after_graph",
-        "host_parts.before_graph",
         "effects.skip_while_compiling",
     )
     last_rewrites = ("host_calls.call",)
@@ -516,9 +513,6 @@ class DataDependentShape(GraphBreak):
     rewrites = (
         "masks.write",
         "masks.direct",
-        "masks.shape",
-        "masks.reduction",
-        "masks.loss",
     )
     last_rewrites = ("host_calls.call", "host_calls.statement")
     settings = (

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 
-from torchproof.fixing.rewrites.host_parts import original_names as original_names
 from torchproof.fixing.rewrites.site import Draft as Draft
 from torchproof.fixing.rewrites.site import File as File
 from torchproof.fixing.rewrites.site import Refused as Refused

@@ -1,4 +1,4 @@
-"""Branches on tensors whose arms give values: `torch.where`, or `torch.cond`."""
+"""Branches on tensors whose arms give values become `torch.where`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from torchproof.fixing.rewrites.conditions import Both, Either, Python, Reader, 
 from torchproof.fixing.rewrites.formatting import wrapped
 from torchproof.fixing.rewrites.operators import (
     brief,
-    called,
     dotted,
     effect,
     hazard,
-    is_number,
     nodes,
     unsafe_operands,
 )
@@ -36,17 +34,7 @@ _TEST = "_torchproof_condition_"  # stands for the condition until it gets its n
 
 def select(site: Site) -> Draft:
     """Computes both arms and selects with `torch.where`."""
-    return _rewritten(
-        site, _Where(site), "compute both values, select with torch.where"
-    )
-
-
-def conditional(site: Site) -> Draft:
-    """Puts the arms into `torch.cond`, which runs only the selected one."""
-    return _rewritten(site, _Cond(site), "run the selected arm with torch.cond")
-
-
-def _rewritten(site: Site, form: _Form, title: str) -> Draft:
+    form, title = _Where(site), "compute both values, select with torch.where"
     chosen = _conditional_expression(site)
     if chosen is not None:
         text = form.expression(chosen)
@@ -152,20 +140,48 @@ class _Arm:
     names: dict[str, str] = field(default_factory=dict)
 
 
-class _Form:
-    """A way to write a branch without Python control flow."""
+class _Where:
+    """Writes a branch as `torch.where(condition, a, b)`."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
         self._taken: set[str] = set()
+        self._test = _Test("")
+        self._selected = ""  # the condition's text or name
+        self._arm_holds = True
 
     def expression(self, node: cst.IfExp) -> str:
-        raise NotImplementedError
+        self._test = _test(self.site, node.test)
+        if self._test.or_python:
+            raise Refused("a Python condition and a tensor decide together")
+        self._selected = self._test.tensor
+        arms = []
+        for value, self._arm_holds in ((node.body, True), (node.orelse, False)):
+            self.check_value(value)
+            arms.append(self.value(value, _Arm()))
+        text = self._where(*arms)
+        if self._test.python:
+            guards = " and ".join(self._test.python)
+            text = f"({text} if {guards} else {arms[1]})"
+        return text
 
     def statements(
         self, branch: cst.If, rest: Sequence[cst.BaseStatement]
     ) -> list[cst.BaseStatement]:
-        raise NotImplementedError
+        self._test = _test(self.site, branch.test)
+        blocks = _blocks(branch, rest)
+        self._selected = _TEST
+        arms = []
+        for block, self._arm_holds in zip(blocks, (True, False), strict=True):
+            arms.append(self.arm(block, branch, ends=bool(rest) and block == rest))
+        selecting = self._selecting(branch, *arms)
+        lines = [*arms[0].first, *arms[1].first, *selecting]
+        test = self._test.tensor
+        if "".join(lines).count(_TEST) > 1:
+            name = self.fresh("condition")
+            lines = [f"{name} = {test}", *(each.replace(_TEST, name) for each in lines)]
+        lines = [each.replace(_TEST, test) for each in lines]
+        return self.guarded(lines, branch, self._test, arms)
 
     def fresh(self, wanted: str) -> str:
         name = names.fresh(self.site, wanted)
@@ -254,10 +270,6 @@ class _Form:
     def _add(self, target: str, value: cst.BaseExpression, arm: _Arm) -> None:
         self.check_value(value)
         arm.values[target] = self.value(value, arm)
-
-    def value(self, node: cst.BaseExpression, arm: _Arm) -> str:
-        """The text of a value of an arm, if it may be computed."""
-        raise NotImplementedError
 
     def _assign(
         self,
@@ -395,112 +407,7 @@ class _Form:
         value = _out_of_place(call, method, self.site.code(method.value))
         self._in_place(place, value, arm, later)
 
-
-def _reading_a_copy(value: cst.BaseExpression, target: str) -> cst.BaseExpression:
-    """The value with a copy of the tensor that it is written to.
-
-    Autograd saves what most operators read, and refuses if that is overwritten.
-    """
-    sums = (cst.Add, cst.Subtract)
-    found = [node for node in nodes(value) if dotted(node) == target]
-    operations = [
-        n for n in nodes(value) if isinstance(n, (cst.BinaryOperation, cst.Call))
-    ]
-    if all(isinstance(getattr(n, "operator", None), sums) for n in operations):
-        return value
-    copy = cst.parse_expression(f"{target}.clone()")
-    copied = value.visit(_Wrapping(set(found), lambda _: copy.deep_clone()))
-    assert isinstance(copied, cst.BaseExpression)
-    return copied
-
-
-def _out_of_place(
-    call: cst.Call, method: cst.Attribute, place: str
-) -> cst.BaseExpression:
-    """The value that `x.add_(y)` writes: `x.add(y)`."""
-    name = method.attr.value
-    if name == "zero_":
-        return cst.parse_expression(f"torch.zeros_like({place})")
-    if name == "fill_" and len(call.args) == 1:
-        filled = cst.Module([]).code_for_node(call.args[0].value)
-        return cst.parse_expression(f"torch.full_like({place}, {filled})")
-    if name == "copy_" and len(call.args) == 1:
-        return call.args[0].value
-    return call.with_changes(func=method.with_changes(attr=cst.Name(name[:-1])))
-
-
-def _comments(line: cst.BaseStatement) -> list[str]:
-    """The comments of a statement."""
-    found = [
-        each.comment.value
-        for each in getattr(line, "leading_lines", ())
-        if each.comment is not None
-    ]
-    after = getattr(line, "trailing_whitespace", None)
-    if after is not None and after.comment is not None:
-        found.append(after.comment.value)
-    return found
-
-
-def _header(node: cst.CSTNode) -> str:
-    return brief(node).partition(":")[0]
-
-
-def _blocks(
-    branch: cst.If, rest: Sequence[cst.BaseStatement]
-) -> tuple[list[cst.BaseStatement], list[cst.BaseStatement]]:
-    other = branch.orelse
-    if isinstance(other, cst.If):
-        raise Refused("an `elif` follows")
-    return names.body(branch), list(rest) if other is None else names.body(other)
-
-
-def _indented(text: str) -> str:
-    return "".join(f"    {line}\n" if line else "\n" for line in text.splitlines())
-
-
-class _Where(_Form):
-    """`torch.where(condition, a, b)`."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
-        self._test = _Test("")
-        self._selected = ""  # the condition's text or name
-        self._uses = 0
-        self._arm_holds = True
-
-    def expression(self, node: cst.IfExp) -> str:
-        self._test = _test(self.site, node.test)
-        if self._test.or_python:
-            raise Refused("a Python condition and a tensor decide together")
-        self._selected = self._test.tensor
-        arms = []
-        for value, self._arm_holds in ((node.body, True), (node.orelse, False)):
-            self.check_value(value)
-            arms.append(self.value(value, _Arm()))
-        text = self._where(*arms)
-        if self._test.python:
-            guards = " and ".join(self._test.python)
-            text = f"({text} if {guards} else {arms[1]})"
-        return text
-
-    def statements(
-        self, branch: cst.If, rest: Sequence[cst.BaseStatement]
-    ) -> list[cst.BaseStatement]:
-        self._test = _test(self.site, branch.test)
-        blocks = _blocks(branch, rest)
-        self._selected = _TEST
-        arms = []
-        for block, self._arm_holds in zip(blocks, (True, False), strict=True):
-            arms.append(self.arm(block, branch, ends=bool(rest) and block == rest))
-        selecting = self._selecting(branch, *arms)
-        lines = [*arms[0].first, *arms[1].first, *selecting]
-        test = self._test.tensor
-        if "".join(lines).count(_TEST) > 1:
-            name = self.fresh("condition")
-            lines = [f"{name} = {test}", *(each.replace(_TEST, name) for each in lines)]
-        lines = [each.replace(_TEST, test) for each in lines]
-        return self.guarded(lines, branch, self._test, arms)
+    # -- selecting ------------------------------------------------------------------
 
     def value(self, node: cst.BaseExpression, arm: _Arm) -> str:
         for why in (effect(node), hazard(node)):
@@ -621,6 +528,69 @@ class _Where(_Form):
         return any(name in names.assigned(each) for each in before)
 
 
+def _reading_a_copy(value: cst.BaseExpression, target: str) -> cst.BaseExpression:
+    """The value with a copy of the tensor that it is written to.
+
+    Autograd saves what most operators read, and refuses if that is overwritten.
+    """
+    sums = (cst.Add, cst.Subtract)
+    found = [node for node in nodes(value) if dotted(node) == target]
+    operations = [
+        n for n in nodes(value) if isinstance(n, (cst.BinaryOperation, cst.Call))
+    ]
+    if all(isinstance(getattr(n, "operator", None), sums) for n in operations):
+        return value
+    copy = cst.parse_expression(f"{target}.clone()")
+    copied = value.visit(_Wrapping(set(found), lambda _: copy.deep_clone()))
+    assert isinstance(copied, cst.BaseExpression)
+    return copied
+
+
+def _out_of_place(
+    call: cst.Call, method: cst.Attribute, place: str
+) -> cst.BaseExpression:
+    """The value that `x.add_(y)` writes: `x.add(y)`."""
+    name = method.attr.value
+    if name == "zero_":
+        return cst.parse_expression(f"torch.zeros_like({place})")
+    if name == "fill_" and len(call.args) == 1:
+        filled = cst.Module([]).code_for_node(call.args[0].value)
+        return cst.parse_expression(f"torch.full_like({place}, {filled})")
+    if name == "copy_" and len(call.args) == 1:
+        return call.args[0].value
+    return call.with_changes(func=method.with_changes(attr=cst.Name(name[:-1])))
+
+
+def _comments(line: cst.BaseStatement) -> list[str]:
+    """The comments of a statement."""
+    found = [
+        each.comment.value
+        for each in getattr(line, "leading_lines", ())
+        if each.comment is not None
+    ]
+    after = getattr(line, "trailing_whitespace", None)
+    if after is not None and after.comment is not None:
+        found.append(after.comment.value)
+    return found
+
+
+def _header(node: cst.CSTNode) -> str:
+    return brief(node).partition(":")[0]
+
+
+def _blocks(
+    branch: cst.If, rest: Sequence[cst.BaseStatement]
+) -> tuple[list[cst.BaseStatement], list[cst.BaseStatement]]:
+    other = branch.orelse
+    if isinstance(other, cst.If):
+        raise Refused("an `elif` follows")
+    return names.body(branch), list(rest) if other is None else names.body(other)
+
+
+def _indented(text: str) -> str:
+    return "".join(f"    {line}\n" if line else "\n" for line in text.splitlines())
+
+
 class _Wrapping(cst.CSTTransformer):
     """Puts something around nodes, also inside of such nodes."""
 
@@ -667,67 +637,3 @@ def _with_comments(
             for each in rest
         ),
     ]
-
-
-class _Cond(_Form):
-    """`torch.cond(condition, lambda: a, lambda: b)`: only one arm runs."""
-
-    def expression(self, node: cst.IfExp) -> str:
-        test = _test(self.site, node.test)
-        if test.python or test.or_python:
-            raise Refused("a Python condition and a tensor decide together")
-        arms = []
-        for value in (node.body, node.orelse):
-            self.check_value(value)
-            arms.append(_own(self.value(value, _Arm())))
-        return f"torch.cond({test.tensor}, lambda: {arms[0]}, lambda: {arms[1]})"
-
-    def statements(
-        self, branch: cst.If, rest: Sequence[cst.BaseStatement]
-    ) -> list[cst.BaseStatement]:
-        test = _test(self.site, branch.test)
-        yes, no = (
-            self.arm(block, branch, ends=bool(rest) and block == rest)
-            for block in _blocks(branch, rest)
-        )
-        targets = list(dict.fromkeys((*yes.values, *no.values)))
-        if not targets or yes.in_place | no.in_place:
-            raise Refused("torch.cond cannot run arms that change tensors in place")
-        returned = [each for each in targets if each.startswith(_RETURN)]
-        if returned and set(yes.values) != set(no.values):
-            raise Refused("only one of the arms returns")
-        lines: list[str] = []
-        functions = []
-        for arm, name in ((yes, "if_true"), (no, "if_false")):
-            values = [_own(arm.values.get(target, target)) for target in targets]
-            result = ", ".join(values)
-            if arm.first:
-                name = self.fresh(name)
-                shown = "".join(f"    {line}\n" for line in arm.first)
-                lines.append(f"def {name}():\n{shown}    return {result}\n")
-                functions.append(name)
-            else:
-                many = len(values) > 1
-                functions.append(f"lambda: ({result})" if many else f"lambda: {result}")
-        left = "return " if returned else f"{', '.join(targets)} = "
-        call = f"{left}torch.cond({test.tensor}, {', '.join(functions)})"
-        return self.guarded([*lines, call], branch, test, (yes, no))
-
-    def value(self, node: cst.BaseExpression, arm: _Arm) -> str:
-        for each in nodes(node):
-            if isinstance(each, (cst.Await, cst.Yield, cst.NamedExpr)):
-                raise Refused(f"an arm contains `{brief(each)}`")
-            if isinstance(each, cst.Call):
-                name = called(each)[0]
-                if name.endswith("_") and not name.startswith("__"):
-                    raise Refused(f"an arm changes a tensor in place: `{brief(each)}`")
-        if is_number(node):
-            raise Refused("torch.cond selects between tensors, not numbers")
-        return self.text(node, arm)
-
-
-def _own(text: str) -> str:
-    """A value that is no alias: torch.cond must not return what it reads."""
-    tree = ast.parse(text, mode="eval").body
-    is_alias = isinstance(tree, ast.Name | ast.Attribute | ast.Subscript)
-    return f"{text}.clone()" if is_alias else text

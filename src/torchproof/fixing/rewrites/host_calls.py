@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
+from torchproof.checking import words
 from torchproof.fixing.observed_calls import ObservedCall, Value
 from torchproof.fixing.rewrites.effects import (
     ENDS,
@@ -21,7 +22,6 @@ from torchproof.fixing.rewrites.effects import (
     new_function,
     top_level,
 )
-from torchproof.fixing.rewrites.host_parts import HEAVY
 from torchproof.fixing.rewrites.names import (
     assigned,
     body,
@@ -43,6 +43,10 @@ from torchproof.fixing.rewrites.values import Values
 
 _PROBE = "__import__('torchproof.fixing.call_probe', fromlist=['_']).probed"
 _CONVERSIONS = ("torch.tensor", "torch.as_tensor", "torch.from_numpy")
+_HEAVY = words(
+    "matmul mm bmm addmm baddbmm einsum linear conv1d conv2d conv3d softmax log_softmax"
+    " scaled_dot_product_attention cross_entropy embedding layer_norm batch_norm svd"
+)
 _WIDTH = 88
 _NO_LITERALS = (-1,)  # a size that was the same in all calls may be another later
 
@@ -128,7 +132,7 @@ _ENDS = (*ENDS, cst.Nonlocal, cst.Del, cst.FunctionDef)
 def _is_heavy(node: cst.CSTNode) -> bool:
     if isinstance(node, cst.BinaryOperation):
         return isinstance(node.operator, cst.MatrixMultiply)
-    return isinstance(node, cst.Call) and _last_name(node) in HEAVY
+    return isinstance(node, cst.Call) and _last_name(node) in _HEAVY
 
 
 def _results(site: Site, moved: Statement) -> list[str]:

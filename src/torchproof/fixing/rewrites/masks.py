@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from torchproof.checking import Kind
 from torchproof.fixing.rewrites import names
 from torchproof.fixing.rewrites.formatting import wrapped
 from torchproof.fixing.rewrites.operators import (
@@ -22,8 +21,6 @@ from torchproof.fixing.rewrites.operators import (
 from torchproof.fixing.rewrites.scalars import Scalars, parenthesised
 from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site, statements
 from torchproof.fixing.rewrites.values import Values
-
-_LOSS = "torch.nn.functional.cross_entropy"
 
 
 def write(site: Site) -> Draft:
@@ -311,88 +308,6 @@ def _broadcast(mask: str, like: str, name: str) -> str:
     return f"{name} = {mask}.view(*{mask}.shape, *[1] * ({like}.dim() - {mask}.dim()))"
 
 
-# -- reductions ------------------------------------------------------------------------
-
-
-def reduction(site: Site) -> Draft:
-    """`x[m].sum()` becomes `torch.where(m, x, 0).sum()`; mean, any and all as well."""
-    call, read = _reduced(site)
-    base, mask = _masked(read)
-    if effect(base) or effect(mask):
-        raise Refused("the tensor or the mask would be computed twice")
-    name = called(call)[0]
-    x, m = parenthesised(site.code(base)), parenthesised(site.code(mask))
-    before: list[cst.BaseStatement] = []
-    if not _has_the_dimensions(site, mask, base):
-        name_of_mask = names.fresh(site, "selected")
-        before = statements(_broadcast(m, x, name_of_mask) + "\n")
-        m = name_of_mask
-    neutral = {"sum": "0", "mean": "0", "any": "False", "all": "True"}[name]
-    text = f"torch.where({m}, {x}, {neutral}).{'sum' if name == 'mean' else name}()"
-    if name == "mean":
-        count = f"{m}.expand_as({x}).sum()" if before else f"{m}.sum()"
-        text = f"({text} / {count})"
-    new = cst.parse_expression(text)
-    changes: Changes = {call: new}
-    if before:
-        line = site.statement
-        if not isinstance(line, cst.SimpleStatementLine):
-            raise Refused("the mask has fewer dimensions, and this is no statement")
-        whole = replaced_in(line, {call: new})
-        changes = {line: [*before, whole.with_changes(leading_lines=())]}
-    title = "reduce all elements, with torch.where"
-    return Draft(title, site.replaced(changes, ["torch"]))
-
-
-def _reduced(site: Site) -> tuple[cst.Call, cst.Subscript]:
-    for node in nodes(site.statement):
-        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
-            continue
-        read = node.func.value
-        known = node.func.attr.value in ("sum", "mean", "any", "all")
-        if known and not node.args and _is_mask(site, read):
-            assert isinstance(read, cst.Subscript)
-            return node, read
-    raise Refused("there is no sum, mean, any or all of a masked tensor")
-
-
-def _is_mask(site: Site, read: cst.BaseExpression) -> bool:
-    if not isinstance(read, cst.Subscript):
-        return False
-    try:
-        _, mask = _masked(read)
-    except Refused:
-        return False
-    asked = site.expression
-    underlined = asked is not None and read in set(nodes(asked))
-    return underlined or Values(site).kind(mask) is Kind.MASK
-
-
-def loss(site: Site) -> Draft:
-    """`cross_entropy(logits[m], labels[m])` with an ignored label instead of a mask."""
-    values = Values(site)
-    for call in nodes(site.statement):
-        if not isinstance(call, cst.Call) or values.dotted(call.func) != _LOSS:
-            continue
-        plain = [each.value for each in call.args if each.keyword is None]
-        if len(call.args) != 2 or len(plain) != 2:
-            raise Refused("the loss has options besides logits and labels")
-        if not all(isinstance(each, cst.Subscript) for each in plain):
-            continue
-        logits, labels = (_masked(each) for each in plain)  # type: ignore[arg-type]
-        mask = site.code(logits[1])
-        if mask != site.code(labels[1]) or effect(logits[1]):
-            raise Refused("the logits and the labels have different masks")
-        m = parenthesised(mask)
-        scores = f"{parenthesised(site.code(logits[0]))}.flatten(0, {m}.dim() - 1)"
-        wanted = f"torch.where({m}, {site.code(labels[0])}, -100).flatten()"
-        new = f"{site.code(call.func)}({scores}, {wanted})"
-        changes: Changes = {call: cst.parse_expression(new)}
-        title = "ignore the labels outside the mask, instead of selecting"
-        return Draft(title, site.replaced(changes, ["torch"]))
-    raise Refused("there is no loss of masked logits and labels")
-
-
 def direct(site: Site) -> Draft:
     """`x[torch.where(m)] = v` becomes `x[m] = v`: a store needs no list of places."""
     values = Values(site)
@@ -412,30 +327,3 @@ def direct(site: Site) -> Draft:
     if not changes:
         raise Refused("nothing is stored at the places that torch.where lists")
     return Draft("store with the mask itself", site.replaced(changes))
-
-
-# -- shapes ----------------------------------------------------------------------------
-
-
-def shape(site: Site) -> Draft:
-    """`x[m] = y.view_as(x[m])` reads `x[m]` only for its shape."""
-    steps = _steps(site)
-    *first, last = steps
-    target, stored = _store(last)
-    base, mask = _masked(target)
-    value = _substituted(site, first, stored)
-    viewed = value.func if isinstance(value, cst.Call) else None
-    if not isinstance(viewed, cst.Attribute) or effect(mask) or effect(base):
-        raise Refused("the masked read is used for more than its shape")
-    assert isinstance(value, cst.Call)
-    method = {"view_as": "view", "reshape_as": "reshape"}.get(viewed.attr.value)
-    read = value.args[0].value if len(value.args) == 1 else None
-    same = read is not None and site.code(read) == site.code(target)
-    if method is None or not same:
-        raise Refused("the masked read is used for more than its shape")
-    x, m = site.code(base), parenthesised(site.code(mask))
-    rows = f"{method}(-1, *{x}.shape[{m}.dim() :])"
-    text = f"{site.code(target)} = {site.code(viewed.value)}.{rows}\n"
-    edits: Changes = dict.fromkeys(first, ())
-    edits[last] = statements(text)
-    return Draft("store without reading the old values", site.replaced(edits))

@@ -39,9 +39,6 @@ class Draft:
     title: str  # what the edit does: "compute both values, select with torch.where"
     text: str  # the whole file
     tier: Tier = "safe"
-    # The lines of the statements that a split of the function takes out of the graph;
-    # None if it does not split the function.
-    moved: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,6 @@ class Site:
     file: File
     line: int
     columns: tuple[int, int] | None = None  # from 0, end exclusive
-    outermost: bool = True  # no compiled function calls the one at the line
-    subject: str = ""  # what a failed guard checks: `self.step`
     inner: str | None = None  # the function that the line calls, by the stack
     # Runs the target in eager mode with this text of the file; what its probes record.
     probe: Callable[[str], Sequence[ObservedCall]] = lambda text: ()

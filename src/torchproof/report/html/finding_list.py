@@ -39,7 +39,6 @@ class Entry:
     often: str = ""
     effects: tuple[Entry, ...] = ()  # what the finding explains
     explains: str = ""
-    gain: str = ""
     follows: str = ""  # the findings that explain it
 
     @property
@@ -114,11 +113,10 @@ def everything(listed: Sequence[Entry]) -> list[Entry]:
 
 
 def _with_effects(entry: Entry, effects: Sequence[Entry]) -> Entry:
-    gain = cause_words.gain(entry.finding)
     if not effects:
-        return replace(entry, gain=gain)
+        return entry
     explains = cause_words.also_explains([each.finding for each in effects])
-    return replace(entry, effects=tuple(effects), explains=explains, gain=gain)
+    return replace(entry, effects=tuple(effects), explains=explains)
 
 
 def _follows(finding: Finding, tree: CauseTree) -> str:

@@ -1,0 +1,84 @@
+"""The programs in tests/rules: one file for each rule, one factory for each program.
+
+`bad*` factories return what the rule finds, `good*` factories the same without the
+pattern. `# <- GB101` marks a line with the finding that `check` reports there, and
+`# <- GB117<2.14` one that only older versions of torch have. A program is the factory
+with the lines above it, up to the factory before. `OPTIONS` has the options of a run
+by factory, and under `*` those of all others.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from packaging.specifiers import SpecifierSet
+
+FOLDER = Path(__file__).resolve().parent / "rules"
+_MARKS = re.compile(r"# <- (.+)$")
+_MARK = re.compile(r"([A-Z]{2}\d{3})(.*)")
+
+
+@dataclass(frozen=True)
+class Program:
+    path: Path
+    factory: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.path.stem}-{self.factory}"
+
+    @property
+    def target(self) -> str:
+        return f"{self.path}:{self.factory}"
+
+    @property
+    def is_clean(self) -> bool:
+        return self.factory.startswith("good")
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        options = _read(self.path)[1]
+        return options.get(self.factory, options.get("*", {}))
+
+    @property
+    def expected(self) -> set[tuple[str, int]]:
+        """The codes and lines of all findings, with the installed torch."""
+        first, last = _read(self.path)[0][self.factory]
+        lines = self.path.read_text().splitlines()
+        found = set()
+        for number in range(first, last + 1):
+            marks = _MARKS.search(lines[number - 1])
+            for mark in marks[1].split(", ") if marks else ():
+                code, versions = _MARK.fullmatch(mark).groups()  # type: ignore[union-attr]
+                if SpecifierSet(versions).contains(torch.__version__.split("+")[0]):
+                    found.add((code, number))
+        return found
+
+
+def programs(pattern: str = "*") -> list[Program]:
+    """All programs of the rules whose codes match."""
+    paths = sorted(FOLDER.glob(f"{pattern}.py"))
+    return [Program(path, name) for path in paths for name in _read(path)[0]]
+
+
+@functools.cache
+def _read(path: Path) -> tuple[dict[str, tuple[int, int]], dict[str, dict[str, Any]]]:
+    """The lines of each program, and the options of runs, without an import."""
+    lines: dict[str, tuple[int, int]] = {}
+    options: dict[str, dict[str, Any]] = {}
+    last = 0
+    for node in ast.parse(path.read_text()).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="OPTIONS")]):
+                options = ast.literal_eval(node.value)
+            case ast.FunctionDef(name=name) if name.startswith(("bad", "good")):
+                lines[name] = (last + 1, node.end_lineno or node.lineno)
+                last = node.end_lineno or node.lineno
+    return lines, options

@@ -1,0 +1,51 @@
+import torch
+from torch import nn
+
+OPTIONS = {"*": {"as_written": True}}
+
+
+# A user's backend does not know an operator and raises.
+KNOWN = {"linear", "relu"}
+
+
+def strict_backend(graph, example_inputs):
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and node.target.__name__ not in KNOWN:
+            raise NotImplementedError(f"no kernel for {node.target.__name__}")  # <- CE703
+    return graph.forward
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.softmax(self.fc(x), -1)
+
+
+def bad():
+    return torch.compile(Model(), backend=strict_backend), [(torch.randn(2, 4),)]
+
+
+# A backend that returns None instead of a callable.
+def forgetful_backend(graph, example_inputs):
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+def bad_2():
+    def fn(x):  # <- CE703
+        return x.sin() + 1
+
+    return torch.compile(fn, backend=forgetful_backend), [(torch.randn(4),)]
+
+
+# A user's backend that works.
+def counting_backend(graph, example_inputs):
+    graph.meta["nodes"] = len(graph.graph.nodes)
+    return graph.forward
+
+
+def good():
+    return torch.compile(Model(), backend=counting_backend), [(torch.randn(2, 4),)] * 3

@@ -1,0 +1,65 @@
+import torch
+from torch import nn
+
+OPTIONS = {"*": {"compile": {"fullgraph": True}}}
+
+
+# fullgraph=True and a print.
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.fc(x)
+        print("hidden", x.shape)  # <- CE704
+        return x.relu()
+
+
+def bad():
+    return Model(), [(torch.randn(2, 4),)]
+
+
+# fullgraph=True and a branch on a tensor.
+def clip(gradient):
+    norm = gradient.norm()
+    if norm > 1.0:  # <- CE704
+        gradient = gradient / norm
+    return gradient
+
+
+def bad_2():
+    return clip, [(torch.ones(4) * 3,)]
+
+
+# fullgraph=True over an LSTM.
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(4, 4)
+
+    def forward(self, x):
+        x = x.tanh()
+        return self.rnn(x)[0]  # <- CE704
+
+
+def bad_3():
+    return Tagger(), [(torch.randn(3, 2, 4),)]
+
+
+# fullgraph=True and nothing in the way.
+class Model2(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.fc(x)
+        norm = x.detach().norm()
+        x = torch.where(norm > 1.0, x / norm, x)
+        scale = x.detach().sum().item()
+        return x.relu() * scale + x[x > 0].sum()
+
+
+def good():
+    return Model2(), [(torch.randn(2, 4),)] * 3

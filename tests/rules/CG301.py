@@ -1,0 +1,451 @@
+import collections
+import dataclasses
+import os
+import torch
+
+OPTIONS = {
+    "*": {"as_written": True},
+    "bad_state": {"compile": {"mode": "reduce-overhead"}},
+    "good_state": {"compile": {"mode": "reduce-overhead"}},
+}
+
+
+# Outputs of earlier calls are kept in a list and stacked.
+DEVICE = os.environ.get("TARGET_DEVICE", "cpu")
+
+
+def compiled():
+    return torch.compile(lambda x: (x @ x).relu(), mode="reduce-overhead")
+
+
+def inputs(count=4):
+    return [torch.full((8, 8), i + 1.0, device=DEVICE) for i in range(count)]
+
+
+def bad():
+    f = compiled()
+
+    def driver(xs):
+        outs = []
+        with torch.no_grad():
+            for x in xs:
+                outs.append(f(x))  # <- CG301
+            return torch.stack(outs).sum()
+
+    return driver, [(inputs(),)]
+
+
+# A policy keeps the scores of one call and reads them after the next.
+class Variant:
+    def __init__(self, net):
+        self.net = net
+        self.policy_scores = None
+
+    def score(self, x):
+        self.policy_scores = self.net(x)  # <- CG301
+
+
+def bad_attribute():
+    variant = Variant(compiled())
+
+    def driver(xs):
+        total = 0.0
+        with torch.no_grad():
+            for x in xs:
+                variant.score(x)
+                variant.net(x + 1)
+                total += float(variant.policy_scores.mean())
+        return torch.tensor(total)
+
+    return driver, [(inputs(),)]
+
+
+# The backend that only makes CUDA graphs, and an output of the call before.
+def bad_backend():
+    f = torch.compile(lambda x: x.sin() + 1, backend="cudagraphs")
+
+    def driver(xs):
+        with torch.no_grad():
+            before = f(xs[0])  # <- CG301
+            after = f(xs[1])
+            return (after - before).sum()
+
+    return driver, [([torch.full((8,), i + 1.0, device=DEVICE) for i in range(2)],)]
+
+
+# One compiled function is given the output of another.
+def bad_chained():
+    f, g = compiled(), torch.compile(lambda x: x.cos(), mode="reduce-overhead")
+
+    def driver(x):
+        with torch.no_grad():
+            y = f(x)  # <- CG301
+            return g(y).sum()
+
+    return driver, [(x,) for x in inputs()]
+
+
+# The best output so far is kept in a variable of an outer function.
+def tracker():
+    best = None
+
+    def update(scores):
+        nonlocal best
+        if best is None or scores.mean() > best.mean():
+            best = scores
+        return best
+
+    return update
+
+
+def bad_closure():
+    f, update = compiled(), tracker()
+
+    def driver(x):
+        with torch.no_grad():
+            scores = f(x)  # <- CG301
+            return update(scores).sum()
+
+    return driver, [(x,) for x in inputs()]
+
+
+# An output hides in a record, in a list, in an object.
+@dataclasses.dataclass
+class Entry:
+    number: int
+    scores: torch.Tensor
+
+
+class Log:
+    def __init__(self):
+        self.entries = []
+
+
+def bad_dataclass():
+    f, log = compiled(), Log()
+
+    def driver(x):
+        with torch.no_grad():
+            log.entries.append(Entry(len(log.entries), f(x)))  # <- CG301
+            return log.entries[0].scores.sum()
+
+    return driver, [(x,) for x in inputs()]
+
+
+# A moving average over the last outputs.
+def bad_deque():
+    f, recent = compiled(), collections.deque(maxlen=3)
+
+    def driver(x):
+        with torch.no_grad():
+            recent.append(f(x))  # <- CG301
+            return sum(recent).mean()
+
+    return driver, [(x,) for x in inputs()]
+
+
+# A generator hands out outputs, and its caller collects them.
+def outputs(f, xs):
+    for x in xs:
+        yield f(x)
+
+
+def bad_generator():
+    f = compiled()
+
+    def driver(xs):
+        with torch.no_grad():
+            first, *others = outputs(f, xs)  # <- CG301
+            return first + others[0]
+
+    return driver, [(inputs(),)]
+
+
+# Losses are kept as tensors and turned into numbers too late.
+def bad_item_late():
+    net = torch.nn.Linear(8, 1, device=DEVICE)
+    step = torch.compile(lambda x: net(x).pow(2).mean(), mode="reduce-overhead")
+
+    def driver(xs):
+        losses = []
+        for x in xs:
+            net.zero_grad(set_to_none=True)
+            loss = step(x)
+            loss.backward()
+            losses.append(loss)  # <- CG301
+        return sum(loss.item() for loss in losses)
+
+    return driver, [(inputs(),)]
+
+
+# Losses are kept as tensors over training steps and averaged at the end.
+def bad_losses():
+    net = torch.nn.Linear(8, 1, device=DEVICE)
+    step = torch.compile(lambda x: net(x).pow(2).mean(), mode="reduce-overhead")
+
+    def driver(xs):
+        losses = []
+        for x in xs:
+            net.zero_grad(set_to_none=True)
+            loss = step(x)
+            loss.backward()
+            losses.append(loss.detach())  # <- CG301
+        return torch.stack(losses).mean()
+
+    return driver, [(inputs(9),)]
+
+
+# In marked steps, an output of one step is read in the next.
+def bad_marked():
+    f = compiled()
+
+    def driver(xs):
+        total, last = 0.0, None
+        with torch.no_grad():
+            for x in xs:
+                torch.compiler.cudagraph_mark_step_begin()
+                fresh = f(x)
+                if last is not None:
+                    total = total + (fresh - last).abs().sum()
+                last = fresh  # <- CG301
+        return total
+
+    return driver, [(inputs(),)]
+
+
+# The state of a recurrence is the output of the call before.
+def bad_recurrent():
+    cell = torch.compile(lambda x, h: torch.tanh(x + h @ x), mode="reduce-overhead")
+
+    def driver(xs):
+        h = torch.zeros(8, 8, device=DEVICE)
+        with torch.no_grad():
+            for x in xs:
+                h = cell(x, h)  # <- CG301
+        return h.sum()
+
+    return driver, [(inputs(),)]
+
+
+# A module keeps an output of its own forward for its next call.
+class Memory(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(8, 8, device=DEVICE)
+        self.state = torch.zeros(8, 8, device=DEVICE)
+
+    def forward(self, x):
+        y = torch.tanh(self.fc(x) + self.state)
+        self.state = y.detach()  # <- CG301
+        return y.mean()
+
+
+def bad_state():
+    model = Memory().requires_grad_(False)
+    return model, [(x,) for x in inputs()]
+
+
+# A row of each output is kept, which shares its memory.
+def bad_view():
+    f = compiled()
+
+    def driver(xs):
+        rows = {}
+        with torch.no_grad():
+            for i, x in enumerate(xs):
+                rows[i] = f(x)[0]  # <- CG301
+            return sum(row.sum() for row in rows.values())
+
+    return driver, [(inputs(),)]
+
+
+# A buffer that was an output is written to after its memory is gone.
+def bad_written():
+    f = compiled()
+
+    def driver(xs):
+        with torch.no_grad():
+            buffer = f(xs[0])  # <- CG301
+            for x in xs[1:]:
+                buffer.copy_(f(x))
+            return None
+
+    return driver, [(inputs(),)]
+
+
+# A copy of each output is kept.
+def good():
+    f = compiled()
+
+    def driver(xs):
+        outs = []
+        with torch.no_grad():
+            for x in xs:
+                outs.append(f(x).clone())
+            return torch.stack(outs).sum()
+
+    return driver, [(inputs(),)]
+
+
+# Scores are read before the next call.
+def good_attribute():
+    variant = Variant(compiled())
+
+    def driver(xs):
+        total = 0.0
+        with torch.no_grad():
+            for x in xs:
+                variant.score(x)
+                total += float(variant.policy_scores.mean())
+                variant.net(x + 1)
+        return torch.tensor(total)
+
+    return driver, [(inputs(),)]
+
+
+# Chained calls in training share a step, since a backward is to come.
+def good_chained():
+    a, b = torch.nn.Linear(8, 8, device=DEVICE), torch.nn.Linear(8, 8, device=DEVICE)
+    f, g = (torch.compile(m, mode="reduce-overhead") for m in (a, b))
+
+    def driver(x):
+        g(f(x)).sum().backward()
+        a.zero_grad(set_to_none=True)
+        b.zero_grad(set_to_none=True)
+
+    return driver, [(x,) for x in inputs()]
+
+
+# A record keeps a copy.
+def good_dataclass():
+    f, entries = compiled(), []
+
+    def driver(x):
+        with torch.no_grad():
+            entries.append(Entry(len(entries), f(x).clone()))
+            return entries[0].scores.sum()
+
+    return driver, [(x,) for x in inputs()]
+
+
+# A moving average over copies on the host.
+def good_deque():
+    f, recent = compiled(), collections.deque(maxlen=3)
+
+    def driver(x):
+        with torch.no_grad():
+            recent.append(f(x).cpu())
+            return sum(recent).mean()
+
+    return driver, [(x,) for x in inputs()]
+
+
+# Outputs of a generator are used one at a time.
+def good_generator():
+    f = compiled()
+
+    def driver(xs):
+        total = torch.zeros((), device=DEVICE)
+        with torch.no_grad():
+            for out in outputs(f, xs):
+                total += out.sum()
+        return total
+
+    return driver, [(inputs(),)]
+
+
+# What is kept lies on the host, in each of the ways to get it there.
+def good_host():
+    f = torch.compile(lambda x: x.sin() + 1, mode="reduce-overhead")
+
+    def driver(xs):
+        kept = []
+        with torch.inference_mode():
+            for x in xs:
+                out = f(x)
+                kept += [out.cpu().numpy(), out.to("cpu").numpy(), out.tolist()]
+                kept += [out.detach().to(device="cpu").numpy(), out.sum().item()]
+        return float(sum(sum(each) for each in kept if not isinstance(each, float)))
+
+    return driver, [([torch.full((8,), i + 1.0, device=DEVICE) for i in range(4)],)]
+
+
+# Each loss becomes a number in its own step.
+def good_losses():
+    net = torch.nn.Linear(8, 1, device=DEVICE)
+    step = torch.compile(lambda x: net(x).pow(2).mean(), mode="reduce-overhead")
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+
+    def driver(xs):
+        losses = []
+        for x in xs:
+            loss = step(x)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return sum(losses)
+
+    return driver, [(inputs(),)]
+
+
+# Two calls in one marked step may be read together.
+def good_marked():
+    f = compiled()
+
+    def driver(xs):
+        total = torch.zeros((), device=DEVICE)
+        with torch.no_grad():
+            for x in xs:
+                torch.compiler.cudagraph_mark_step_begin()
+                pair = [f(x), f(x + 1)]
+                total += torch.stack(pair).sum()
+        return total
+
+    return driver, [(inputs(),)]
+
+
+# The state is copied between calls.
+def good_recurrent():
+    cell = torch.compile(lambda x, h: torch.tanh(x + h @ x), mode="reduce-overhead")
+
+    def driver(xs):
+        h = torch.zeros(8, 8, device=DEVICE)
+        with torch.no_grad():
+            for x in xs:
+                h = cell(x, h).clone()
+        return h.sum()
+
+    return driver, [(inputs(),)]
+
+
+# A module keeps its state in a buffer that it writes to.
+class Memory2(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(8, 8, device=DEVICE)
+        self.register_buffer("state", torch.zeros(8, 8, device=DEVICE))
+
+    def forward(self, x):
+        y = torch.tanh(self.fc(x) + self.state)
+        self.state.copy_(y.detach())
+        return y.mean()
+
+
+def good_state():
+    model = Memory2().requires_grad_(False)
+    return model, [(x,) for x in inputs()]
+
+
+# What is kept was computed from a row, outside of the graph.
+def good_view():
+    f = compiled()
+
+    def driver(xs):
+        rows = {}
+        with torch.no_grad():
+            for i, x in enumerate(xs):
+                rows[i] = f(x)[0] * 2
+            return sum(row.sum() for row in rows.values())
+
+    return driver, [(inputs(),)]

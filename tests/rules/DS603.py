@@ -1,0 +1,55 @@
+import torch
+import torch._dynamo
+from torch import nn
+
+OPTIONS = {"*": {"compile": {"dynamic": True}}, "bad_2": {}}
+
+
+# dynamic=True, but a Python loop over the sequence fixes its length.
+def scan(sequence):  # <- RC201
+    state = torch.zeros(3)
+    for step in range(sequence.shape[0]):  # <- DS603
+        state = state * 0.9 + sequence[step]
+    return state
+
+
+def bad():
+    return scan, [(torch.randn(n, 3),) for n in (4, 5, 6)]
+
+
+# maybe_mark_dynamic is only a hint.
+class Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(6, 4))
+
+    def forward(self, tokens):
+        return tokens.tanh() + self.table  # <- DS603
+
+
+def bad_2():
+    tokens = torch.randn(2, 6, 4)
+    torch._dynamo.maybe_mark_dynamic(tokens, 1)
+    return Positions(), [(tokens,)] * 2
+
+
+# dynamic=True and a branch on equality.
+def windowed(x):
+    if x.shape[0] == 4:  # <- DS603
+        return x.view(2, 2, 3).sum(1)
+    return x * 2
+
+
+def bad_3():
+    return windowed, [(torch.randn(4, 3),)] * 2
+
+
+# dynamic=True and code that treats sizes as numbers only.
+def scan2(sequence):
+    steps = torch.arange(sequence.shape[0], dtype=sequence.dtype)
+    decay = 0.9 ** (sequence.shape[0] - 1 - steps)
+    return (sequence * decay[:, None]).sum(0) / sequence.shape[0]
+
+
+def good():
+    return scan2, [(torch.randn(n, 3),) for n in (4, 5, 6)]

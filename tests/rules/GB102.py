@@ -1,0 +1,193 @@
+import torch
+import torch._dynamo
+from torch import nn
+from torch._dynamo.decorators import mark_unbacked
+
+
+# A Python if on the value of a loss.
+class SpikeGuard(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x, target):
+        loss = (self.fc(x) - target).pow(2).mean()
+        if loss > 100.0:  # <- GB102
+            loss = loss * 0.0
+        return loss + self.fc.weight.pow(2).sum() * 1e-4
+
+
+def bad():
+    return SpikeGuard(), [(torch.randn(2, 4), torch.randn(2, 4)) for _ in range(4)]
+
+
+# while on a tensor.
+def normalise(x):
+    x = x + 0.5
+    while x.norm() > 2.0:  # <- GB102
+        x = x * 0.5
+    return x.tanh()
+
+
+def bad_2():
+    return normalise, [(torch.full((4,), 3.0),)] * 2
+
+
+# assert of a negated tensor is a branch (a plain `assert tensor` would be traced).
+class CheckedNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(6)
+
+    def forward(self, x):
+        x = self.norm(x)
+        assert not x.isinf().any(), "overflow after the norm"  # <- GB102
+        return x * 2
+
+
+def bad_3():
+    return CheckedNorm(), [(torch.randn(2, 6),)] * 2
+
+
+# An assert whose message is an f-string turns into a Python branch on the tensor.
+def embed(ids, table):
+    ids = ids.clamp(min=0)
+    assert (ids < table.shape[0]).all(), f"ids outside a table of {table.shape[0]} rows"  # <- GB102
+    return table[ids] * 2
+
+
+def bad_4():
+    return embed, [(torch.tensor([0, 3, 1]), torch.randn(5, 4))] * 2
+
+
+# `and` between two tensor conditions in a helper that decides on early exit.
+class EarlyExit(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+
+    def confident(self, p):
+        return p.max() > 2.0 and p.min() >= 0.0  # <- GB102
+
+    def forward(self, x):
+        p = self.first(x).softmax(-1)
+        if self.confident(p):  # <- GB102
+            return p
+        return self.second(p)
+
+
+def bad_5():
+    return EarlyExit(), [(torch.randn(2, 4),)] * 2
+
+
+# torch.allclose gives a Python bool, so the branch on it needs the data.
+def refine(estimate, previous):
+    estimate = estimate * 0.9
+    settled = torch.allclose(estimate, previous)  # <- GB102
+    if settled:
+        return estimate
+    return estimate + previous.mean()
+
+
+def bad_6():
+    return refine, [(torch.ones(4), torch.zeros(4))] * 2
+
+
+# A generator that branches on data.
+def active_rows(x):
+    for row in x:
+        if row.sum() > 0:  # <- GB102
+            yield row
+
+
+def pool(x):
+    x = x * 2
+    total = torch.zeros(4)
+    for row in active_rows(x):
+        total = total + row
+    return total
+
+
+def bad_7():  # <- NC805
+    return pool, [(torch.ones(3, 4),)] * 3
+
+
+# A branch on the number of selected tokens.
+class Pool(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, tokens, keep):
+        kept = self.fc(tokens)[keep]
+        if kept.shape[0] > 2:  # <- GB102
+            return kept.mean(0)
+        return kept.sum(0)
+
+
+def bad_8():
+    torch._dynamo.config.capture_dynamic_output_shape_ops = True
+    return Pool(), [(torch.randn(4, 4), torch.tensor([True, True, False, True]))] * 2
+
+
+# A batch dimension marked unbacked, and a branch on it.
+def normalise2(x):
+    if x.shape[0] > 4:  # <- GB102
+        return x / x.shape[0]
+    return x * 2
+
+
+def bad_9():
+    inputs = [torch.randn(n, 3) for n in (8, 3)]
+    for x in inputs:
+        mark_unbacked(x, 0)
+    return normalise2, [(x,) for x in inputs]
+
+
+# The same guard as a torch.where.
+class SpikeGuard2(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x, target):
+        loss = (self.fc(x) - target).pow(2).mean()
+        loss = torch.where(loss > 100.0, loss * 0.0, loss)
+        return loss + self.fc.weight.pow(2).sum() * 1e-4
+
+
+def good():
+    return SpikeGuard2(), [(torch.randn(2, 4), torch.randn(2, 4)) for _ in range(4)]
+
+
+# Asserts on a tensor condition with a plain message, branches on shapes.
+def embed2(ids, table, weights=None):
+    assert (ids < 5).all(), "ids outside the table"
+    assert ids.dim() == 1, f"expected one dimension, got {ids.dim()}"
+    if ids.shape[0] > 2 and table.dtype == torch.float32:
+        table = table * 2
+    rows = table[ids]
+    while rows.dim() < 3:
+        rows = rows.unsqueeze(0)
+    return rows if weights is None else rows * weights
+
+
+def good_2():
+    return embed2, [(torch.tensor([0, 3, 1]), torch.randn(5, 4))] * 3
+
+
+# A data-dependent choice as torch.cond.
+class EarlyExit2(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+
+    def forward(self, x):
+        p = self.first(x).softmax(-1)
+        return torch.cond(p.max() > 2.0, lambda t: t + 0, lambda t: self.second(t), (p,))
+
+
+def good_3():
+    return EarlyExit2(), [(torch.randn(2, 4),)] * 2

@@ -1,0 +1,97 @@
+import torch
+from torch import nn
+
+
+# A class is defined inside the forward (a result type made on the spot).
+def encode(x):
+    hidden = x.tanh()
+
+    class Output:  # <- GB113
+        name = "encoded"
+
+    return hidden * 2, Output.name
+
+
+def bad():
+    return encode, [(torch.randn(3, 4),)]
+
+
+# The caller hands over a generator.
+def accumulate(x, weights):
+    x = x.relu()
+    first = next(weights)  # <- GB113
+    return x * first
+
+
+def bad_2():
+    def call():
+        return torch.randn(4), (w for w in [0.5, 0.25])
+
+    return accumulate, [call()]
+
+
+# A for loop over an iterator that was made outside skips the whole function.
+class Mixer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x, tensors):
+        x = self.fc(x)
+        for other in tensors:  # <- GB113
+            x = x + other
+        return x
+
+
+def bad_3():  # <- NC805
+    others = [torch.randn(4), torch.randn(4)]
+    return Mixer(), [(torch.randn(2, 4), map(torch.relu, others))]
+
+
+# Generators made and used up inside the function are traced.
+def windows(x, size):
+    for start in range(0, x.shape[-1], size):
+        yield x[..., start:start + size]
+
+
+class Mixer2(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x):
+        for index, (layer, scale) in enumerate(zip(self.layers, [0.5, 2.0], strict=True)):
+            x = layer(x) * scale + index
+        means = [part.mean() for part in windows(x, 2)]
+        return sum(value * 2 for value in means) + x.max()
+
+
+def good():
+    return Mixer2(), [(torch.randn(2, 4),)] * 3
+
+
+# Nested functions, lambdas, comprehensions, star arguments and a property.
+class Rotary(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.register_buffer("inverse", 1.0 / 10 ** (torch.arange(0, 4, 2) / 4), persistent=False)
+
+    @property
+    def width(self):
+        return self.inverse.shape[0] * 2
+
+    def forward(self, x, *extra, scale=1.0, **options):
+        def rotate(t):
+            half = t.shape[-1] // 2
+            return torch.cat([-t[..., half:], t[..., :half]], -1)
+
+        angles = torch.outer(torch.arange(x.shape[1], dtype=x.dtype), self.inverse)
+        angles = torch.cat([angles] * 2, -1)
+        q, k = (self.fc(x) * angles.cos() + rotate(x) * angles.sin() for _ in range(2))
+        total = [*extra, q, k]
+        return {name: sum(map(lambda t: t * scale, total)) / self.width for name in sorted(options) or ["out"]}
+
+
+def good_2():
+    return Rotary(), [(torch.randn(2, 5, 4), torch.zeros(2, 5, 4))] * 3

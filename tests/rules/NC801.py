@@ -1,0 +1,23 @@
+import torch
+from torch import nn
+
+OPTIONS = {"bad": {"as_written": True}}
+
+
+# The compiled sampler is made but nobody calls it.
+def sample(logits):
+    return torch.softmax(logits / 0.7, -1).argmax(-1)
+
+
+class Generator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 8)
+        self.sampler = torch.compile(sample, backend="eager")  # <- NC801
+
+    def forward(self, x):
+        return self.fc(x).argmax(-1)
+
+
+def bad():
+    return Generator(), [(torch.randn(2, 4),)] * 3

@@ -1,0 +1,49 @@
+import torch
+import torch._dynamo
+from torch import nn
+
+OPTIONS = {"*": {"as_written": True}}
+
+
+# A debugging aid left in.
+def bad():
+    torch.compiler.set_stance("force_eager")
+    model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")  # <- NC804
+
+    def step(x):
+        return model(x).sum()
+
+    return step, [(torch.randn(2, 4),)] * 3
+
+
+# The stance is set as a context manager around the call that was meant to be fast.
+def bad_2():
+    model = torch.compile(nn.Linear(4, 4), backend="eager")  # <- NC804
+
+    def evaluate(x):
+        with torch.compiler.set_stance("force_eager"):
+            return model(x)
+
+    return evaluate, [(torch.randn(2, 4),)] * 3
+
+
+# Dynamo is switched off by configuration.
+def bad_3():
+    torch._dynamo.config.disable = True
+    model = torch.compile(nn.Linear(4, 4), backend="eager")  # <- NC804
+
+    def step(x):
+        return model(x).sum()
+
+    return step, [(torch.randn(2, 4),)] * 3
+
+
+# The default stance, set explicitly.
+def good():
+    torch.compiler.set_stance("default")
+    model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")
+
+    def step(x):
+        return model(x).sum()
+
+    return step, [(torch.randn(2, 4),)] * 3

@@ -1,0 +1,36 @@
+import torch
+from torch import nn
+
+
+# A single sample comes without a batch dimension.
+class Classifier(nn.Module):
+    def forward(self, x):  # <- RC207
+        return (x * 2).softmax(-1)
+
+
+def bad():
+    return Classifier(), [(torch.randn(4, 8),), (torch.randn(8),), (torch.randn(4, 8),)]
+
+
+# Images with and without a batch dimension, and a video with one dimension more.
+def brightness(image):  # <- RC207
+    return image.clamp(0, 1).mean((-1, -2))
+
+
+def bad_2():
+    return brightness, [(torch.rand(3, 8, 8),), (torch.rand(2, 3, 8, 8),), (torch.rand(2, 4, 3, 8, 8),)]
+
+
+# The sample gets its batch dimension before the call.
+class Classifier2(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.fc(x).softmax(-1)
+
+
+def good():
+    samples = [torch.randn(4, 8), torch.randn(8).expand(4, 8).contiguous(), torch.randn(4, 8)]
+    return Classifier2(), [(x,) for x in samples]

@@ -1,0 +1,34 @@
+import torch
+from torch import nn
+
+
+# Self-attention calls pass the same tensor twice, cross-attention calls do not.
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(8, 8)
+
+    def forward(self, x, context):
+        scores = x @ context.transpose(-1, -2)  # <- RC209
+        return self.out(scores.softmax(-1) @ context)
+
+
+def bad():
+    x, context = torch.randn(4, 8), torch.randn(4, 8)
+    return Attention(), [(x, x), (x, context), (context, context)]
+
+
+# A list of states holds the same tensor several times at first.
+def mix(states):
+    return states[0] * 2 + states[1]  # <- RC209
+
+
+def bad_2():
+    zero = torch.zeros(4)
+    return mix, [([zero, zero],), ([torch.ones(4), torch.zeros(4)],), ([torch.ones(4), torch.ones(4)],)]
+
+
+# The two arguments are always two tensors.
+def good():
+    x, context = torch.randn(4, 8), torch.randn(4, 8)
+    return Attention(), [(x, x.clone()), (x, context), (context, context.clone())]

@@ -1,0 +1,47 @@
+import functools
+import torch
+from torch import nn
+
+OPTIONS = {"*": {"as_written": True}}
+
+
+# torch.compile is called again at every step with a new backend function.
+def count_nodes(graph, example_inputs, sink):
+    sink.append(len(graph.graph.nodes))
+    return graph.forward
+
+
+def bad():
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    sizes = []
+
+    def step(x):
+        fast = torch.compile(net, backend=functools.partial(count_nodes, sink=sizes))
+        return fast(x)  # <- RC219
+
+    return step, [(torch.randn(2, 4),)] * 5
+
+
+# A compiled lambda made in every step, with options that make a new backend each time.
+def bad_2():
+    weight = torch.randn(4, 4)
+
+    def train_step(x):
+        def backend(graph, example_inputs):
+            return graph.forward
+
+        forward = torch.compile(lambda t: (t @ weight).relu(), backend=backend)  # <- RC219
+        return forward(x).sum()
+
+    return train_step, [(torch.randn(2, 4),)] * 5
+
+
+# torch.compile is called once, outside the loop.
+def good():
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    fast = torch.compile(net, backend="eager")
+
+    def step(x):
+        return fast(x)
+
+    return step, [(torch.randn(2, 4),)] * 5
