@@ -1,10 +1,7 @@
 """Attributes that are converted in each call are converted only where needed."""
 
-from pathlib import Path
-
 import pytest
 import torch
-from fix_runs import fixed, verified
 from sites import function_of, program, rewritten
 
 from torchproof.fixing.rewrites import Refused
@@ -83,12 +80,3 @@ REFUSED = {
 def test_refused(name):
     with pytest.raises(Refused):
         rewritten(where_needed, net_with(REFUSED[name]), "GB199")
-
-
-@pytest.mark.slow  # proofs of its own
-def test_verified(tmp_path: Path) -> None:
-    text = net_with("self.table = self.table.to(x.device, x.dtype)")
-    [accepted] = verified(fixed(tmp_path, text))
-    assert accepted.title == "convert `self.table` only where it is not converted yet"
-    assert accepted.tier == "safe"
-    assert accepted.receipt.breaks == (1, 0)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fix_runs import fixed, verified
 from sites import program, site
 
 from torchproof.fixing import call_probe
@@ -171,13 +169,3 @@ def test_parameters_do_not_hide_variables_of_the_module() -> None:
 def test_refused(lines: list[str], why: str) -> None:
     with pytest.raises(Refused, match=why):
         drafted(net(*lines))
-
-
-@pytest.mark.slow  # proofs of its own
-@pytest.mark.skipif(
-    torch.__version__ >= (2, 13), reason="Dynamo traces copies of objects from 2.13 on"
-)
-def test_verified(tmp_path: Path) -> None:
-    [accepted] = verified(fixed(tmp_path, net(*COPY, KINDS).replace("  # <-", "")))
-    assert accepted.title == "compute the data outside the graph, with host_value"
-    assert accepted.receipt is not None and accepted.receipt.breaks == (1, 0)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from fix_runs import fixed, verified
 from sites import function_of, program, rewritten
 
 from torchproof.fixing.rewrites import Refused
@@ -305,36 +304,3 @@ def test_a_draw_that_is_used_twice_stays():
     with pytest.raises(Refused):
         lines = "    draw = np.random.rand()  # <-\n    x = x * draw * (draw < p)"
         rewritten(draw_where_needed, step_with(lines))
-
-
-LAYERS = """
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)) for _ in range(2)
-        )
-        self.rate = 0.3
-
-    def forward(self, x):
-        for layer in self.layers:
-            draw = torch.rand([])
-            skip = self.training and draw < self.rate
-            if not skip:
-                x = layer(x)
-        return x
-
-def make():
-    return Net().train(), [(torch.randn(2, 4, requires_grad=True),) for _ in range(4)]
-"""
-
-
-@pytest.mark.slow
-def test_calls_that_skip_no_layer_prove_the_selection(tmp_path):
-    run = fixed(tmp_path, LAYERS, train=True, unsafe=True)
-    (accepted,) = verified(run)
-    assert "torch.where" in accepted.title and accepted.tier == "unsafe"
-    assert accepted.receipt.breaks[1] == 0 and accepted.receipt.graphs[1] == 1

@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
-from fix_runs import fixed, run_of, setting, verified
+from fix_runs import fixed, verified
 
-import torchproof
-from torchproof.fixing.delivery import deliver
 from torchproof.fixing.fixer import _not_easier
 from torchproof.fixing.proof import Proof
 from torchproof.records import Observation, Overlay, Setting
@@ -42,16 +39,6 @@ class Net(torch.nn.Module):
 def make():
     return Net(), [(torch.ones(2, 4),), (torch.ones(2, 4),)]
 """
-ALONE = """
-import torch
-
-def forward(x):
-    words = str(x.sin()).split()
-    return x.cos() * len(words)
-
-def make():
-    return forward, [(torch.ones(2, 4),), (torch.ones(2, 4),)]
-"""
 
 
 @pytest.mark.slow
@@ -65,14 +52,6 @@ def test_fewer_graphs_around_a_break_that_stays(tmp_path: Path) -> None:
     assert before is not None and after is not None and after < before
     assert receipt.breaks == (1, 1)
     assert [finding.kind for finding in run.fixing.remaining] == ["graph_break"]
-
-
-@pytest.mark.slow  # a proof of its own
-def test_the_setting_is_not_tried_where_nothing_calls_the_function(
-    tmp_path: Path,
-) -> None:
-    run = fixed(tmp_path, ALONE)
-    assert run.fixes == () and run.fixing is not None and run.fixing.remaining
 
 
 @pytest.mark.parametrize(
@@ -90,24 +69,3 @@ def test_less_has_to_go_wrong(after: dict[str, int | None], why: str | None) -> 
     nothing = Observation((), {})
     one = Proof(Overlay(), nothing, counts=counts)
     assert _not_easier(one, Proof(Overlay(), nothing, counts=after)) == why
-
-
-@pytest.mark.slow  # a proof of its own
-def test_a_recipe_keeps_the_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    deliver(run_of(setting(NESTED)), write=True)
-    program: dict[str, object] = {}
-    exec(CALLED, program)
-    net, [call, _] = program["make"]()  # type: ignore[operator]
-    net.requires_grad_(False)  # Dynamo warns where a break leaves a gradient
-    expected = net(*call)
-    try:
-        compiled = torchproof.compile(net, recipe="torchproof.toml")
-        torch.testing.assert_close(compiled(*call), expected)
-        status = torchproof.status(compiled)
-        assert len(status.compilations) == 3 and not status.fallbacks
-    finally:
-        torch._dynamo.config.nested_graph_breaks = False
-        torch.compiler.reset()

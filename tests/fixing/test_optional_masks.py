@@ -1,12 +1,9 @@
 """Masks that become None where they mask nothing are kept while compiling."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from sites import function_of, program, rewritten
 
-from torchproof.fixing import FixOptions, fix
 from torchproof.fixing.rewrites import Refused
 from torchproof.fixing.rewrites.optional_masks import keep
 
@@ -97,20 +94,3 @@ REFUSED = {
 def test_refused(name):
     with pytest.raises(Refused):
         rewritten(keep, step_with(*REFUSED[name]))
-
-
-@pytest.mark.slow  # proofs of its own
-@pytest.mark.parametrize("asks", [False, True])
-def test_verified_unless_the_program_asks_for_the_mask(tmp_path: Path, asks) -> None:
-    lines = ["if not mask.any():", "    mask = None"]
-    if asks:
-        lines += ["x = x + (1 if mask is None else 2)"]
-    file = tmp_path / "model.py"
-    file.write_text(step_with(*lines))
-    run = fix(
-        f"{file}:make",
-        fix_options=FixOptions(effort="quick", unsafe=True),
-        save_in=tmp_path / "runs",
-    )
-    kept = [f for f in run.fixes if f.title == "keep the mask where it masks nothing"]
-    assert [each.status for each in kept] == ["rejected" if asks else "verified"]
