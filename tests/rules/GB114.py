@@ -27,10 +27,10 @@ def bad():
 
 # The same operator with a fake kernel.
 if not hasattr(torch.ops.rules_gb114_good, "fast_gelu"):
-    library = torch.library.Library("rules_gb114_good", "DEF")
-    library.define("fast_gelu(Tensor x) -> Tensor")
-    library.impl("fast_gelu", lambda x: x * torch.sigmoid(1.702 * x), "CPU")
-    torch.library.register_fake("rules_gb114_good::fast_gelu", lambda x: torch.empty_like(x), lib=library)
+    with_fake = torch.library.Library("rules_gb114_good", "DEF")
+    with_fake.define("fast_gelu(Tensor x) -> Tensor")
+    with_fake.impl("fast_gelu", lambda x: x * torch.sigmoid(1.702 * x), "CPU")
+    torch.library.register_fake("rules_gb114_good::fast_gelu", lambda x: torch.empty_like(x), lib=with_fake)
 
 
 class FeedForward2(nn.Module):
