@@ -9,35 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_rules import FOLDER, settings
+from rule_programs import Program, programs
 
 from torchproof.checking import rules
 from torchproof.observe.capture import observe as read
-from torchproof.records.run import Finding, UserError
+from torchproof.records.run import Finding, Observation, UserError
 from torchproof.targets.options import Options
 from torchproof.targets.target import load, parse
 
-# One program of each family, and those whose records are unlike the others.
-SAMPLE = tuple(
-    f"{code}/bad{face}"
-    for code, faces in {
-        **dict.fromkeys(["GB101", "GB102", "GB103", "GB105", "GB106", "GB107"], ("",)),
-        **dict.fromkeys(["GB109", "GB111", "RC201", "RC202", "RC203", "RC204"], ("",)),
-        **dict.fromkeys(["RC205", "RC210", "RC211", "RC212", "RC213", "RC214"], ("",)),
-        **dict.fromkeys(["RC215", "RC216", "RC217", "RC290", "DS601", "DS603"], ("",)),
-        "CE701": ("_3",),  # which fails to compile on every version of torch
-        "CE704": ("",),
-        "GB104": ("", "_4"),
-        "GB116": ("_6",),
-    }.items()
-    for face in faces
-)
-# Read each time; the others where slow tests are.
-QUICK = {
-    *("GB101/bad", "RC201/bad", "CE701/bad_3"),
-}
-SLOW = pytest.mark.slow
-NAMES = [name if name in QUICK else pytest.param(name, marks=SLOW) for name in SAMPLE]
+# One program of each kind of record: a break, a skipped frame, recompiles by size and
+# value, the limit, an error. The first three are read each time.
+NAMES = ("GB101-bad", "RC201-bad", "CE701-bad_3")
+MORE = ("GB104-bad_4", "GB107-bad", "RC213-bad", "RC290-bad", "DS601-bad", "CE704-bad")
+PROGRAMS = {each.name: each for each in programs()}
 TRACED = {
     "graph_break",
     "skipped_frame",
@@ -47,18 +31,18 @@ TRACED = {
 }
 
 
-def record(program: str, folder: str) -> None:
+def record(program: Program, folder: str) -> None:
     """Runs a program under plain torch.compile with TORCH_TRACE set, nothing else."""
     import torch
 
     os.environ["TORCH_TRACE"] = folder
     torch._logging._internal.LOG_TRACE_HANDLER = None
     torch._logging._internal._init_logs()  # reads TORCH_TRACE, as at import
-    loaded = load(parse(f"{program}:make"))
-    told = settings(Path(program))
+    loaded = load(parse(program.target))
     fn = loaded.fn
-    if not told.get("AS_WRITTEN"):
-        fn = torch.compile(fn, **{"backend": "eager", **told.get("COMPILE", {})})
+    if not program.options.get("as_written"):
+        options = {"backend": "eager", **program.options.get("compile", {})}
+        fn = torch.compile(fn, **options)
     for index, call in enumerate(loaded.calls):
         if loaded.before_call:
             loaded.before_call(loaded.fn, index)
@@ -66,6 +50,15 @@ def record(program: str, folder: str) -> None:
             fn(**call) if isinstance(call, dict) else fn(*call)
         except Exception:  # the programs that fail to compile do so here too
             return
+
+
+def traced(program: Program, folder: Path) -> Observation:
+    """What the trace of a program says, recorded in a process of its own."""
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=record, args=(program, str(folder)))
+    process.start()
+    process.join(60)
+    return read(parse(f"trace:{folder}"), Options(), lambda text: None)
 
 
 def diagnosis(findings: list[Finding]) -> set[tuple[Any, ...]]:
@@ -77,36 +70,24 @@ def diagnosis(findings: list[Finding]) -> set[tuple[Any, ...]]:
     }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [*NAMES, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE)]
+)
 def test_trace_and_live_run_agree(name: str, observe: Any, tmp_path: Path) -> None:
-    program = FOLDER / f"{name}.py"
-    told = settings(program)
-    live = observe(
-        f"{program}:make",
-        compile=told.get("COMPILE", {}),
-        as_written=told.get("AS_WRITTEN", False),
-    )
-    context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=record, args=(str(program), str(tmp_path)))
-    process.start()
-    process.join(60)
-    traced = read(parse(f"trace:{tmp_path}"), Options(), lambda text: None)
-    expected = diagnosis(rules.check(live))
+    program = PROGRAMS[name]
+    expected = diagnosis(rules.check(observe(program.target, **program.options)))
     assert expected, "the live run found nothing to compare"
-    assert diagnosis(rules.check(traced)) == expected
-    assert traced.calls is None and traced.compiled_calls is None
+    found = traced(program, tmp_path)
+    assert diagnosis(rules.check(found)) == expected
+    assert found.calls is None and found.compiled_calls is None
     counted = [
-        f for f in rules.check(traced) if f.kind in {"graph_break", "skipped_frame"}
+        f for f in rules.check(found) if f.kind in {"graph_break", "skipped_frame"}
     ]
     assert all(f.count is None and f.steps is None for f in counted)
 
 
-def test_truncated_trace_gives_what_it_holds(observe: Any, tmp_path: Path) -> None:
-    program = FOLDER / "GB104" / "bad.py"
-    context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=record, args=(str(program), str(tmp_path)))
-    process.start()
-    process.join(60)
+def test_truncated_trace_gives_what_it_holds(tmp_path: Path) -> None:
+    traced(PROGRAMS["GB104-bad"], tmp_path)
     [log] = tmp_path.iterdir()
     whole = log.read_text()
     log.write_text(whole[: int(len(whole) * 0.97)])
