@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
 from commands import Done
 
@@ -36,7 +35,6 @@ assert str(Path.cwd()) not in sys.path and "" not in sys.path
 assert random.random() < 2
 torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
 """
-SOURCE = Path(__file__).parents[1] / "src"
 SHADOWS = ("random", "types", "json", "statistics", "queue", "tomllib", "platform")
 
 
@@ -90,13 +88,6 @@ def test_a_file_of_the_working_directory_replaces_no_standard_module(
 
 
 @pytest.mark.slow
-def test_python_minus_m_moves_the_working_directory_to_the_end(project: Path) -> None:
-    (project / "types.py").unlink()  # `python -m` itself imports it
-    code, run, stderr = check("inner/factory.py:make", project, commands.torchproof)
-    assert (code, run.get("findings")) == (0, []), stderr
-
-
-@pytest.mark.slow
 def test_a_module_is_found_from_the_working_directory(project: Path) -> None:
     inner = project / "inner"
     source = FACTORY.replace("import neighbour", "from inner import neighbour")
@@ -138,33 +129,6 @@ def test_a_module_of_the_working_directory_is_named(project: Path) -> None:
     assert code == 2
     assert "No module named 'outer'" in stderr
     assert "python inner/factory.py does not search: set PYTHONPATH=." in stderr
-
-
-ISOLATED = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from torchproof.targets import target
-target.load(target.parse("inner/factory.py:make"))
-"""
-
-
-@pytest.mark.slow
-def test_the_variable_is_not_named_where_it_does_not_help(project: Path) -> None:
-    (project / "outer").mkdir()
-    factory = project / "factory.py"
-    factory.write_text("import outer.missing\n")
-    for target in ("factory.py:make", "factory:make"):  # the folder is searched
-        code, _, stderr = check(target, project)
-        assert code == 2
-        assert "No module named 'outer.missing'" in stderr
-        assert "PYTHONPATH" not in stderr
-    (project / "inner" / "factory.py").write_text("import outer\n")
-    program = [sys.executable, "-I", "-c", ISOLATED, str(SOURCE)]
-    done = subprocess.run(
-        program, cwd=project, capture_output=True, text=True, check=False
-    )
-    assert "No module named 'outer'" in done.stderr
-    assert "PYTHONPATH" not in done.stderr  # it is ignored
 
 
 @pytest.mark.slow

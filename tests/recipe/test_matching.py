@@ -8,7 +8,6 @@ import functools
 import importlib.util
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -201,20 +200,6 @@ def test_functions(net: Any) -> None:
 def test_the_hash_of_code_is_what_recipes_have() -> None:
     source = "def f(x, /, *, y=1):\n    return f'{x!r:>{y}}', {**x}, u'a'\n"
     assert code_hash(source) == "90d3a53483752716388545af71b93817"
-
-
-def test_it_is_quick(tmp_path: Path) -> None:
-    """A model of many parts, from a file as long as those of large libraries are."""
-    many = "".join(
-        f"def f{i}(x, y=({i},)):\n    return x * {i} + y[0]\n" for i in range(999)
-    )
-    model = module(tmp_path, SOURCE + many, "long").Net(blocks=100)
-    times = []
-    for _ in range(3):
-        began = time.process_time()
-        fingerprint(model)
-        times.append(time.process_time() - began)
-    assert times[0] < 1 and min(times) < 0.05  # the first one reads the file
 
 
 def test_nothing_of_it_needs_torch() -> None:

@@ -87,16 +87,6 @@ def test_the_standard_library_reads_every_table(table: dict[str, Any]) -> None:
     assert tomllib.loads(toml.dumps(table)) == table
 
 
-@pytest.mark.slow
-@settings(deadline=None)
-@given(st.binary(max_size=200) | st.text(max_size=200).map(lambda t: t.encode()))
-def test_garbage_is_damaged_and_nothing_else(tmp_path_factory: Any, raw: bytes) -> None:
-    path = tmp_path_factory.getbasetemp() / "garbage.toml"
-    path.write_bytes(raw)
-    with pytest.raises(InvalidRecipe):
-        load(path)
-
-
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(recipes(), st.data())
 def test_a_truncated_file_is_damaged_or_a_recipe(recipe: Recipe, data: Any) -> None:

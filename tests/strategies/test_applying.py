@@ -19,7 +19,6 @@ from torchproof.records.run import UserError
 from torchproof.strategies.applied import Applied, assert_backend
 from torchproof.strategies.plan import Plan
 from torchproof.strategies.strategy import Strategy, parse, with_arguments
-from torchproof.targets.workloads import gpt, nanovlm
 
 ROWS = (3, 5, 7)
 # Torch warns where it meets an input of a compiled block that is no leaf.
@@ -111,7 +110,6 @@ def applied(name: str, net: Any, calls: Any = None) -> Applied:
 # left open, then no more; with marks or all sizes open, once; without, every time.
 GRAPHS = {
     "full": 2,
-    "full:fullgraph": 2,
     "full:static": 3,
     "full:dynamic": 1,
     "full:marks": 1,
@@ -123,8 +121,6 @@ GRAPHS = {
     "regional:static": 3,
     "regional:marks": 1,
 }
-# Their lines differ from others in one argument.
-ALIKE = {"full:fullgraph", "full:static", "full:marks", "core:head", "regional:static"}
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -136,11 +132,7 @@ def test_graphs_and_answers(name: str, counter: CompileCounter) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else [])
-        for name in GRAPHS
-    ],
+    "name", ["full:dynamic", "full:marks", "core:encode:marks", "regional"]
 )
 def test_the_lines_do_on_a_fresh_model_what_was_applied(
     name: str, counter: CompileCounter
@@ -199,14 +191,6 @@ def test_marks_where_nothing_varies_are_left_out(counter: CompileCounter) -> Non
         'import torch\n\nmodel = torch.compile(model, backend="counter")'
     )
     assert done.note is not None and "size" in done.note
-
-
-@pytest.mark.slow
-def test_marks_beside_marks_of_the_target(counter: CompileCounter) -> None:
-    model, calls = gpt.make()
-    with torch.no_grad():
-        applied("full:marks", model, calls[:2])
-    assert counter.frame_count == 1
 
 
 def test_a_plan_that_was_saved_gives_the_same_lines(counter: CompileCounter) -> None:
@@ -313,18 +297,6 @@ def test_blocks_that_did_not_run_compiled_say_so(counter: CompileCounter) -> Non
     assert artifacts(done) == {"Block": 0}
     (said,) = sharing(done)
     assert said.startswith("Block: ")
-
-
-@pytest.mark.slow
-def test_two_regions_of_a_workload_share_one_artifact_each(
-    counter: CompileCounter,
-) -> None:
-    model, calls = nanovlm.make(batch=2)
-    with torch.no_grad():
-        assert artifacts(applied("regional", model, calls[:2])) == {
-            "VisionBlock": 1,
-            "DecoderBlock": 1,
-        }
 
 
 # -- backends --------------------------------------------------------------------------

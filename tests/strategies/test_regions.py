@@ -78,12 +78,6 @@ def numbered(name: str, *numbers: int) -> tuple[str, ...]:
 # -- what is a block -------------------------------------------------------------------
 
 
-def test_blocks_of_a_list() -> None:
-    assert paths(Net(one_after_the_other, blocks=many(Block, 3))) == [
-        numbered("blocks", 0, 1, 2)
-    ]
-
-
 def test_blocks_held_as_attributes_with_arithmetic_in_between() -> None:
     net = Net(
         lambda net, x: net.second(torch.relu(net.first(x))[:, :8] * 2),

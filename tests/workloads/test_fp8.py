@@ -14,7 +14,7 @@ from torchproof.records import UserError
 from torchproof.targets import calls
 from torchproof.targets.job import Job
 from torchproof.targets.target import parse
-from torchproof.targets.workloads import fp8_linear, gpt, gpt_fp8
+from torchproof.targets.workloads import fp8_linear, gpt
 from torchproof.targets.workloads.fp8_linear import FP8, Fp8Linear
 
 SPEC = gpt.Size(layers=3, dim=64, heads=2, vocabulary=96)
@@ -90,10 +90,6 @@ def test_the_operations_of_a_product_are_counted_as_fp8() -> None:
     assert counted.not_counted == ()
 
 
-def test_a_cpu_says_that_it_has_no_scaled_product() -> None:
-    assert "cpu" in (fp8_linear.missing_product(torch.device("cpu")) or "")
-
-
 # -- logits ----------------------------------------------------------------------------
 
 
@@ -105,7 +101,7 @@ def test_logits_are_within_the_bound(layers: int) -> None:
         torch.manual_seed(0)
         models.append(gpt.GPT(spec, fp8=fp8).requires_grad_(False))
     error = relative_error(*(model(IDS) for model in models))
-    bound = gpt_fp8.parity_bound(layers)
+    bound = fp8_linear.parity_bound(layers)
     assert bound / 4 < error < bound
 
 
@@ -127,7 +123,7 @@ def shift_scales(layer: Fp8Linear) -> None:
 @pytest.mark.parametrize("spoil", [drop_scales, transpose_scales, shift_scales])
 def test_wrong_scales_exceed_the_bound(spoil: Callable[[Fp8Linear], None]) -> None:
     right, model = varied(SPEC, fp8=False)(IDS), varied(SPEC, fp8=True)
-    bound = gpt_fp8.parity_bound(SPEC.layers)
+    bound = fp8_linear.parity_bound(SPEC.layers)
     assert relative_error(model(IDS), right) < bound
     for number in range(SPEC.layers):
         layer = model.get_submodule(f"blocks.{number}.attention.out")
@@ -140,7 +136,7 @@ def test_wrong_scales_exceed_the_bound(spoil: Callable[[Fp8Linear], None]) -> No
 
 
 def test_only_embedding_head_norms_and_biases_are_not_fp8() -> None:
-    model, _ = gpt_fp8.make()
+    model, _ = gpt.make(fp8=True)
     whole, _ = gpt.make()
     assert len(layers_of(model)) == 4 * len(model.blocks)
     dtypes = {name: each.dtype for name, each in model.named_parameters()}
@@ -170,7 +166,7 @@ def test_weights_are_quantised_block_by_block(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_70b_takes_a_byte_for_almost_every_weight() -> None:
-    model, _ = gpt_fp8.make("70b", device="meta")
+    model, _ = gpt.make("70b", device="meta", fp8=True)
     tensors = [*model.parameters(), *model.buffers()]
     count = sum(each.numel() for each in model.parameters())
     assert sum(each.numel() * each.itemsize for each in tensors) < 1.04 * count
@@ -190,11 +186,6 @@ def test_fp8_is_neither_trained_nor_converted(flag: str, how: dict[str, Any]) ->
                 calls.resolved(job)
 
 
-def test_make_does_not_train() -> None:
-    with pytest.raises(UserError, match=r"\bgradients\b"):
-        gpt_fp8.make(train=True)
-
-
 def test_one_graph_for_all_calls() -> None:
     graphs = []
 
@@ -202,7 +193,7 @@ def test_one_graph_for_all_calls() -> None:
         graphs.append(graph)
         return graph.forward
 
-    _, examples = gpt_fp8.make()
+    _, examples = gpt.make(fp8=True)
     spec = gpt.Size(layers=1, dim=32, heads=2, vocabulary=512)
     model = gpt.GPT(spec, fp8=True).requires_grad_(False)
     torch.compiler.reset()
@@ -213,8 +204,8 @@ def test_one_graph_for_all_calls() -> None:
 
 
 def test_a_server_keeps_keys_and_values_in_the_type_of_activations() -> None:
-    model, _ = gpt_fp8.make()
-    text_model: Any = gpt_fp8.served(model)
+    model, _ = gpt.make(fp8=True)
+    text_model: Any = gpt.served(model)
     text_model.allocate(2, 8)
     assert text_model.blocks[0].keys.dtype is torch.float32
 

@@ -144,17 +144,6 @@ def test_prefill_and_allocator_call_each_net_in_one_step(watch: Watch) -> None:
     assert clones() == (0, 2)
 
 
-def test_each_step_counts_as_what_it_is(watch: Watch) -> None:
-    model, calls = megacontext.make(train=True)
-    model(*calls[0]).loss.backward()
-    session, calls = megacontext.make()
-    session(*calls[0])
-    stats = step.stats()
-    assert (stats.training.steps, stats.inference.steps) == (1, 1)
-    called = {each.name.split(".")[0] for each in stats.training.called_with}
-    assert called == {"MicroStep"}
-
-
 # -- who holds what --------------------------------------------------------------------
 
 
@@ -191,19 +180,6 @@ def test_scores_held_without_a_copy_are_found(watch: Watch) -> None:
 
 
 # -- steps that begin in the wrong place -----------------------------------------------
-
-
-class MarkedAtEachCall(megacontext_graphs.MicroStep):
-    def gist(self, groups: Tensor) -> Tensor:
-        torch.compiler.cudagraph_mark_step_begin()
-        return super().gist(groups)
-
-
-def test_a_mark_at_each_call_is_refused() -> None:
-    _, calls = megacontext.make(train=True)
-    model = MarkedAtEachCall(SIZE, SIZE.batch)
-    with pytest.raises(StepError, match=r"cudagraph_mark_step_begin.*MicroStep\.gist"):
-        model(*calls[0])
 
 
 def test_a_micro_step_before_the_backward_of_the_last_is_refused(watch: Watch) -> None:

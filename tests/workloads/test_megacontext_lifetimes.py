@@ -44,12 +44,11 @@ def lines(findings: list[Finding], path: Path) -> set[tuple[str, str, str]]:
     return {(f.code, f.severity, source[(f.line or 0) - 1].strip()) for f in here}
 
 
-@pytest.mark.parametrize(("factory", "train"), [("trained", True), ("session", False)])
-def test_cured_is_clean(factory: str, train: bool) -> None:
-    assert audited(f"{CONTROLS}:make_{factory}", train=train) == ([], "passed")
+def test_fixed_micro_step_is_clean() -> None:
+    assert audited(f"{CONTROLS}:make_trained", train=True) == ([], "passed")
 
 
-def test_a_mark_before_each_call_is_found() -> None:
+def test_mark_before_each_call_is_found() -> None:
     found, status = audited(f"{CONTROLS}:make_marked", train=True)
     assert lines(found, CONTROLS) == {("CG303", "high", MARK)}
     assert status == "found"

@@ -3,54 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
-from workloads.conftest import Found, place, places
 
-from torchproof.records.run import Observation
-from torchproof.targets.workloads import nanovlm, nanovlm_batches, nanovlm_original
+from torchproof.targets.workloads import nanovlm, nanovlm_original
 from torchproof.targets.workloads.nanovlm_batches import Sample, collate, padded
 
-ORIGINAL = "nanovlm-original"
 SIZE = nanovlm.SIZES["tiny"]
 LAYOUT = SIZE.layout
-
-DEFECTS = {
-    "tokenizer in forward": (
-        *("GB105", "graph_break"),
-        'unicodedata.normalize("NFKC", token)',
-    ),
-    "boolean mask": ("GB103", "graph_break", "places = x[mask]"),
-    "branch on positions": ("GB102", "graph_break", "if longest > self.trained"),
-    "symbolic is_causal": ("GB118", "skipped_frame", "is_causal=is_causal"),
-    "lists of images": ("RC212", "recompile", "if images is not None:"),
-    "images may be None": ("RC211", "recompile", "if images is not None:"),
-    "stride at batch 1": ("RC204", "recompile", "def forward(self, positions: Tensor)"),
-    "batch 1": ("RC202", "recompile", "mask = tokens == image_token"),
-}
-
-
-@pytest.mark.slow  # test_nanovlm_report looks for them all in one run
-@pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize("defect", DEFECTS)
-def test_defect_is_found_at_its_line(defect: str, train: bool, found: Found) -> None:
-    code, kind, text = DEFECTS[defect]
-    findings = [f for f in found(ORIGINAL, train=train) if f.code == code]
-    assert place(ORIGINAL, text) in places(findings, kind)
-
-
-@pytest.mark.slow  # without training, test_nanovlm_report looks for the same in its run
-@pytest.mark.parametrize("train", [False, True])
-def test_cured_is_clean(
-    train: bool, found: Found, observed: Callable[..., Observation]
-) -> None:
-    assert found("nanovlm", train=train) == []
-    graphs = [e for e in observed("nanovlm", train=train).events if e.kind == "graph"]
-    assert len(graphs) == 1
 
 
 def samples(rows: int, length: int, images: int = 1) -> list[Sample]:
@@ -160,15 +123,6 @@ def test_placeholders_without_their_image_are_refused(change: int) -> None:
     batch[1].tokens[min(end, end + change)] = LAYOUT.image_token if change > 0 else 0
     with pytest.raises(ValueError, match=r"\bsample 1\b.*\bimage placeholders"):
         collate(LAYOUT, batch)
-
-
-def test_synthetic_ids_are_never_reserved_ones() -> None:
-    batches = list(nanovlm_batches.synthesize(LAYOUT, 4, 300, device="cpu"))
-    assert batches and all(batches)
-    for batch in batches:
-        for sample in batch:
-            reserved = sample.tokens >= LAYOUT.ordinary_tokens
-            assert int(reserved.sum()) == len(sample.images) * LAYOUT.image_tokens
 
 
 def test_a_given_shape_is_kept_and_a_short_one_refused() -> None:

@@ -1,9 +1,7 @@
-"""Every workload: its sizes, its parameters, and what the command line says of it."""
+"""All workloads: sizes, parameters, calls, and what the command line says of them."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +13,7 @@ from commands import torchproof
 from torchproof.records.run import UserError
 from torchproof.targets import calls
 from torchproof.targets.job import Job
-from torchproof.targets.target import parse
+from torchproof.targets.target import load, parse
 from torchproof.targets.workloads import WORKLOADS
 
 ORIGINALS = [name for name in WORKLOADS if name.endswith("-original")]
@@ -23,12 +21,12 @@ ORIGINALS = [name for name in WORKLOADS if name.endswith("-original")]
 QUICK = {"tiny", "100b", "base", "large"}
 EVERY = [
     pytest.param(name, size, marks=[] if size in QUICK else [pytest.mark.slow])
-    for name, told in WORKLOADS.items()
-    for size in told.sizes
+    for name, workload in WORKLOADS.items()
+    for size in workload.sizes
 ]
 
-# What the systems' own documents say, in millions.
-TOLD = {
+# Parameters by the documents of the systems, in millions.
+DOCUMENTED = {
     ("nanovlm", "debug"): 19.63,
     ("nanovlm", "large"): 145.7,
     ("nanovlm", "vanilla"): 460.1,
@@ -45,31 +43,26 @@ def parameters(fn: object) -> int:
 
 @pytest.mark.parametrize(("name", "size"), EVERY)
 def test_parameters_are_those_of_the_registry(name: str, size: str) -> None:
-    module = importlib.import_module(WORKLOADS[name].module)
-    fn, _ = module.make(size=size, device="meta", train=not WORKLOADS[name].fp8)
-    assert parameters(fn) == WORKLOADS[name].sizes[size]
-
-
-@pytest.mark.parametrize(("name", "size"), TOLD)
-def test_parameters_are_those_of_the_documents(name: str, size: str) -> None:
-    told, count = TOLD[name, size], WORKLOADS[name].sizes[size] / 1e6
-    assert count == pytest.approx(told, rel=2e-3)
-
-
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_make_takes_what_torchproof_gives(name: str) -> None:
     workload = WORKLOADS[name]
-    assert next(iter(workload.sizes)) == "tiny" and workload.gpu_size in workload.sizes
-    make = importlib.import_module(workload.module).make
-    taken = inspect.signature(make).parameters
-    assert {"size", "batch", "device", "train"} <= set(taken)
+    fn, _ = workload.make(size=size, device="meta", train=not workload.fp8)
+    assert parameters(fn) == workload.sizes[size]
+
+
+@pytest.mark.parametrize(("name", "size"), DOCUMENTED)
+def test_parameters_are_those_of_the_documents(name: str, size: str) -> None:
+    documented, count = DOCUMENTED[name, size], WORKLOADS[name].sizes[size] / 1e6
+    assert count == pytest.approx(documented, rel=2e-3)
+
+
+def test_target_of_a_variant_is_made_with_its_arguments() -> None:
+    model: object = load(parse("workload:gpt-flex")).fn
+    assert model.attention == "flex" and model.window == 64  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_workload_is_the_same_every_time(name: str) -> None:
-    module = importlib.import_module(WORKLOADS[name].module)
+def test_make_is_deterministic(name: str) -> None:
     train = not WORKLOADS[name].fp8
-    first, second = (module.make(train=train) for _ in range(2))
+    first, second = (WORKLOADS[name].make(train=train) for _ in range(2))
     for one, other in zip(tensors(first), tensors(second), strict=True):
         assert torch.equal(one, other)
 
@@ -79,18 +72,18 @@ def tensors(made: tuple[object, list[object]]) -> list[torch.Tensor]:
     fn, calls = made
     model = fn if isinstance(fn, torch.nn.Module) else fn.model  # type: ignore[attr-defined]
     leaves = torch.utils._pytree.tree_leaves(calls)
-    kept = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    assert kept
-    return [*model.parameters(), *kept]
+    inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    assert inputs
+    return [*model.parameters(), *inputs]
 
 
-def test_every_original_has_its_cured_twin_of_the_same_sizes() -> None:
+def test_original_has_the_sizes_of_its_fixed_twin() -> None:
     assert len(ORIGINALS) == 5
     for name in ORIGINALS:
         assert WORKLOADS[name].sizes == WORKLOADS[name.removesuffix("-original")].sizes
 
 
-def test_the_list_names_sizes_and_parameters(tmp_path: Path) -> None:
+def test_list_names_sizes_and_parameters(tmp_path: Path) -> None:
     done = torchproof("check", "--list", cwd=tmp_path)
     assert done.returncode == 0
     entries = done.stdout.split("workload:")[1:]
@@ -112,7 +105,7 @@ def test_the_list_names_sizes_and_parameters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("train", "what"), [(False, r"weights .*\b1 GiB"), (True, r"gradients .*\b2 GiB")]
 )
-def test_a_size_beyond_memory_is_refused_before_it_is_built(
+def test_size_beyond_memory_is_refused(
     train: bool, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = SimpleNamespace(available=2**29)
@@ -139,21 +132,20 @@ def test_fp8_weights_need_a_quarter_of_the_memory(
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_given_batch_is_that_of_every_call(name: str) -> None:
-    module = importlib.import_module(WORKLOADS[name].module)
+def test_batch_applies_to_every_call(name: str) -> None:
     modes = (False,) if WORKLOADS[name].fp8 else (False, True)
     for train in (True,) if name.startswith("megacontext") else modes:
-        _, calls = module.make(batch=3, train=train)
+        _, calls = WORKLOADS[name].make(batch=3, train=train)
         for call in calls:
             first = next(iter(call.values())) if isinstance(call, dict) else call[0]
             assert first.shape[0] == 3
 
 
 @pytest.mark.parametrize("name", ["megacontext", "megacontext-original"])
-def test_a_session_has_no_batch(name: str) -> None:
-    module = importlib.import_module(WORKLOADS[name].module)
-    assert module.make(batch=1)
+def test_session_has_no_batch(name: str) -> None:
+    make = WORKLOADS[name].make
+    assert make(batch=1)
     with pytest.raises(ValueError, match=r"\bbatch 3\b"):
-        module.make(batch=3)
+        make(batch=3)
     with pytest.raises(ValueError, match="sequence 16: "):
-        module.make(sequence=16, train=True)
+        make(sequence=16, train=True)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 import torch
 from torch import Tensor
-from workloads.conftest import Found, place, places
 
-from torchproof.records.run import Observation
-from torchproof.targets.workloads import WORKLOADS, trainstep, trainstep_original
+from torchproof.targets.workloads import trainstep, trainstep_original
 
-ORIGINAL = "trainstep-original"
 # Torch computes Adam's bias corrections in fp32 where it compiles, else in fp64.
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -45,54 +42,7 @@ def expected() -> Trained:
 # -- the defects of the original -------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "code", "line"),
-    [
-        ("graph_break", "GB105", "self.optimizer.zero_grad()"),
-        ("graph_break", "GB110", "loss.backward()"),
-        ("graph_break", "GB105", "self.optimizer.step()"),
-        ("graph_break", "GB105", "self.scheduler.step()"),
-        ("graph_break", "GB101", "loss_value = loss.item()"),
-        ("graph_break", "GB101", "gradient_norm = norm.item()"),
-        ("graph_break", "GB105", "rate = self.scheduler.get_last_lr()[0]"),
-        ("graph_break", "GB104", "logger.info("),
-        ("recompile", "RC218", "self.optimizer.step()"),
-        ("recompile", "RC212", "self.losses.append(loss_value)"),
-        ("recompile_limit", "RC290", "self.losses.append(loss_value)"),
-        ("recompile", "RC202", "def _train_step("),
-    ],
-)
-def test_a_planted_defect_is_found_at_its_line(
-    found: Found, kind: str, code: str, line: str
-) -> None:
-    same_code = [finding for finding in found(ORIGINAL) if finding.code == code]
-    assert place(ORIGINAL, line) in places(same_code, kind)
-
-
-def test_nothing_is_found_outside_of_the_step(found: Found) -> None:
-    functions = {finding.function for finding in found(ORIGINAL)}
-    assert functions == {"TrainStep._train_step"}
-
-
-def test_a_float_rate_is_advised_to_be_a_tensor(found: Found) -> None:
-    [rate] = [finding for finding in found(ORIGINAL) if finding.code == "RC218"]
-    assert "lr=torch.tensor" in rate.fix
-    assert rate.count == 1  # a second value makes torch take it for dynamic
-
-
 # -- the cured form --------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("train", [False, True])
-def test_the_cured_step_is_two_graphs_and_nothing_is_found(
-    observed: Callable[..., Observation], found: Found, train: bool
-) -> None:
-    options = {"train": True} if train else {}
-    assert found("trainstep", **options) == []
-    observation = observed("trainstep", **options)
-    graphs = sum(event.kind == "graph" for event in observation.events)
-    assert (graphs, observation.compiled_calls) == (2, 12)
 
 
 @pytest.mark.parametrize(
@@ -136,32 +86,6 @@ def test_a_sample_does_not_depend_on_its_batch() -> None:
 
 
 # -- both ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("workload", [trainstep, trainstep_original])
-def test_the_registry_knows_the_sizes(workload: ModuleType) -> None:
-    name = "trainstep" if workload is trainstep else ORIGINAL
-    counted = {}
-    for size in workload.SIZES:
-        step, epoch = workload.make(size, device="meta")
-        counted[size] = sum(p.numel() for p in step.model.parameters())
-        assert {tensor.device.type for batch in epoch for tensor in batch} == {"meta"}
-    assert counted == WORKLOADS[name].sizes
-
-
-def test_both_start_from_the_same_weights_and_data() -> None:
-    (cured, epoch), (original, same) = trainstep.make(), trainstep_original.make()
-    torch.testing.assert_close(
-        cured.model.state_dict(), original.model.state_dict(), rtol=0, atol=0
-    )
-    torch.testing.assert_close(epoch, same, rtol=0, atol=0)
-    original.model.load_state_dict(cured.model.state_dict(), strict=True)
-
-
-def test_batch_and_sequence_can_be_chosen() -> None:
-    for workload in (trainstep, trainstep_original):
-        _, epoch = workload.make("tiny", 6, 24)
-        assert {tuple(inputs.shape) for inputs, _ in epoch} == {(6, 24)}
 
 
 def test_every_target_is_the_token_that_follows() -> None:

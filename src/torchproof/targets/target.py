@@ -200,6 +200,8 @@ def load(
         raise UserError(f"{target.where} has no factory {target.factory!r}{hint}")
     arguments = arguments or {}
     _assert_takes(factory, arguments, target)
+    if target.kind == "workload":
+        arguments = {**WORKLOADS[target.where].arguments, **arguments}
     try:
         answer = factory(**arguments)
     except UserError:

@@ -8,22 +8,41 @@ the class of `fn` sets `compiles_itself`, `fn` calls torch.compile itself. If it
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+_PACKAGE = "torchproof.targets.workloads"
 
 
 @dataclass(frozen=True)
 class Workload:
     """The module of a workload, what it shows, and the parameter count of each size.
 
-    With `fp8`, almost all weights take one byte, and the model cannot be trained.
+    `arguments` of `make` tell the workloads of one module apart.
     """
 
-    module: str
+    name: str  # of the module
     summary: str
     sizes: Mapping[str, int]
     gpu_size: str
-    fp8: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def module(self) -> str:
+        return f"{_PACKAGE}.{self.name}"
+
+    @property
+    def fp8(self) -> bool:
+        """Almost all weights take one byte, and the model cannot be trained."""
+        return bool(self.arguments.get("fp8"))
+
+    def make(self, *args: Any, **options: Any) -> tuple[Any, list[Any]]:
+        """Calls `make` of the module; imports torch."""
+        module: Any = importlib.import_module(self.module)
+        made: tuple[Any, list[Any]] = module.make(*args, **self.arguments, **options)
+        return made
 
     def size_on(self, device: str) -> str:
         """The default size on a device."""
@@ -60,86 +79,87 @@ _MEGACONTEXT = {"tiny": 369_729, "base": 218_639_617}
 
 WORKLOADS: dict[str, Workload] = {
     "nanovlm": Workload(
-        "torchproof.targets.workloads.nanovlm",
+        "nanovlm",
         "vision-language model; one graph for all batches, lengths, image counts",
         _NANOVLM,
         "large",
     ),
     "nanovlm-original": Workload(
-        "torchproof.targets.workloads.nanovlm_original",
+        "nanovlm_original",
         "the same before the fixes: graph breaks, recompiles, lists and None",
         _NANOVLM,
         "large",
     ),
     "gpt": Workload(
-        "torchproof.targets.workloads.gpt",
+        "gpt",
         "pre-norm decoder, up to 127B parameters; one graph for all shapes",
         _GPT,
         "small",
     ),
     "gpt-original": Workload(
-        "torchproof.targets.workloads.gpt_original",
+        "gpt_original",
         "the same before the fixes: graph breaks, recompiles, recompile limit",
         _GPT,
         "small",
     ),
     "gpt-flex": Workload(
-        "torchproof.targets.workloads.gpt_flex",
+        "gpt",
         "the gpt decoder with FlexAttention and a sliding window",
         _GPT,
         "small",
+        {"attention": "flex"},
     ),
     "gpt-fp8": Workload(
-        "torchproof.targets.workloads.gpt_fp8",
+        "gpt",
         "the gpt decoder with FP8 weights, a scale per row; inference only",
         _GPT,
         "small",
-        fp8=True,
+        {"fp8": True},
     ),
     "decoder": Workload(
-        "torchproof.targets.workloads.decoder",
+        "decoder",
         "24 narrow layers, one shape: kernel launches take longer than kernels",
         {"tiny": 793_088, "base": 75_657_216},
         "base",
     ),
     "arrcoc": Workload(
-        "torchproof.targets.workloads.arrcoc",
+        "arrcoc",
         "ViT-B/16, three relevance maps, trainable patch selection; one graph",
         _ARRCOC,
         "base",
     ),
     "arrcoc-original": Workload(
-        "torchproof.targets.workloads.arrcoc_original",
+        "arrcoc_original",
         "the same before the fixes: tensor values read in Python, graph breaks",
         _ARRCOC,
         "base",
     ),
     "arrcoc-scorers": Workload(
-        "torchproof.targets.workloads.arrcoc_scorers",
+        "arrcoc_scorers",
         "only the three scorers: entropy, Sobel edges, fit to a query; one graph",
         {"tiny": 8_320, "base": 1_181_184},
         "base",
     ),
     "trainstep": Workload(
-        "torchproof.targets.workloads.trainstep",
+        "trainstep",
         "a step with AdamW, schedule, clipping, autocast; two graphs, no sync",
         _TRAINSTEP,
         "base",
     ),
     "trainstep-original": Workload(
-        "torchproof.targets.workloads.trainstep_original",
+        "trainstep_original",
         "the same before the fixes: float rate, .item() logging, backward inside",
         _TRAINSTEP,
         "base",
     ),
     "megacontext": Workload(
-        "torchproof.targets.workloads.megacontext",
+        "megacontext",
         "GPT over a mix of tokens and summaries: training step and session",
         _MEGACONTEXT,
         "base",
     ),
     "megacontext-original": Workload(
-        "torchproof.targets.workloads.megacontext_original",
+        "megacontext_original",
         "the same before the fixes: recompile limit, base model runs eager",
         _MEGACONTEXT,
         "base",

@@ -25,6 +25,7 @@ from torch.nn.attention.flex_attention import (
     flex_attention,
 )
 
+from torchproof.records import UserError
 from torchproof.targets.workloads.fp8_linear import with_fp8_weights
 from torchproof.targets.workloads.synthetic import (
     any_batch,
@@ -180,20 +181,23 @@ def make(
     device: str = "cpu",
     train: bool = False,
     attention: str = "sdpa",
-    window: int | None = None,
     fp8: bool = False,
     deferred: bool = False,
 ) -> tuple[GPT, list[tuple[Tensor]]]:
     """Returns the model and calls of several shapes, marked as dynamic.
 
     `batch` and `sequence` apply to every call. Weights require gradients only in
-    training. FlexAttention has no backward on the CPU, so training on the CPU uses
-    SDPA with the same window as a dense mask. With `deferred`, the weights are on the
-    meta device, and the calls are the same.
+    training. FlexAttention has a sliding window. It has no backward on the CPU, so
+    training on the CPU uses SDPA with the same window as a dense mask. With `fp8`, the
+    weights are those of the same seed, quantised, and inference is all they can do.
+    With `deferred`, the weights are on the meta device, and the calls are the same.
     """
     torch.manual_seed(0)
-    if attention not in ATTENTIONS:
-        raise ValueError(f"no attention {attention!r}: choose one of {ATTENTIONS}")
+    if fp8 and train:
+        raise UserError("FP8 weights have no gradients: use workload:gpt to train")
+    window = None
+    if attention == "flex":
+        window = 64 if size == "tiny" else 512
     if train and device == "cpu":
         attention = "sdpa"
     spec = SIZES[size]
