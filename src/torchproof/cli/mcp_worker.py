@@ -17,7 +17,7 @@ from torchproof.records import PartState, SearchState
 
 
 class _SentProgress:
-    """In the place of the live table: each line becomes a message."""
+    """In the place of the progress line: each text becomes a message."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

@@ -19,16 +19,16 @@ from torchproof.records import Run, UserError, files, printable
 
 if TYPE_CHECKING:
     from torchproof.api import Comparison, PackResult
-    from torchproof.cli.live_table import LiveTable
+    from torchproof.cli.progress_line import ProgressLine
 
 
 @contextlib.contextmanager
-def progress(options: argparse.Namespace) -> Iterator[LiveTable]:
+def progress(options: argparse.Namespace) -> Iterator[ProgressLine]:
     """What goes on, on stderr, until the work ends or is interrupted."""
-    from torchproof.cli.live_table import LiveTable
+    from torchproof.cli.progress_line import ProgressLine
 
     end_as_interrupted()
-    display = options.display or LiveTable(options.quiet)
+    display = options.display or ProgressLine(options.quiet)
     with display.opened():
         yield display
 

@@ -41,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None, display: Any = None) -> int:
-    """Runs a command line; `display` shows progress instead of a live table."""
+    """Runs a command line; `display` shows progress instead of a line on stderr."""
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited
         # The system would forget the exit codes of children: all would look like 0.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -175,7 +175,7 @@ def _plan(target: Target, options: Options, tune_options: TuneOptions) -> measur
         device=options.device,
         size=options.size,
         timeout_s=options.timeout_s,
-        quiet=True,  # output of strategies would garble the live table
+        quiet=True,  # the output of strategies is no progress
         ranks=tune_options.ranks,
         wrap=tune_options.wrap,
     )
