@@ -117,11 +117,3 @@ def test_nested_blocks_are_replayed_with_their_own_weights(train: bool) -> None:
     status = graphed.status()
     assert (status.recordings, status.stops, status.strategy) == (2, (), "nested")
     assert not any("forward" in vars(block) for block in model)
-
-
-def test_a_step_without_blocks_says_so() -> None:
-    graphed = recorded(nn.Linear(4, 4).eval(), "nested")
-    x = torch.randn(3, 4)
-    graphed(x)
-    assert "blocks" in graphed.falls_back[0]
-    torch.testing.assert_close(graphed(x), graphed.step(x).detach())

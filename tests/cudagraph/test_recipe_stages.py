@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch._dynamo import convert_frame
 
 import torchproof
-from torchproof.runtime.codegen_worker import ChildDied
 from torchproof.runtime.cudagraph import progressive, recorder
 from torchproof.strategies import Recipe, environment_here, fingerprint, parse
 
@@ -103,12 +102,7 @@ def stage(model: nn.Module, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-OTHERS = ("regional", "nested")
-
-
-@pytest.mark.parametrize(
-    "name", ["full", *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS)]
-)
+@pytest.mark.parametrize("name", ["full", "nested"])
 def test_recordings_answer_until_the_code_is_ready(
     compiler: Compiler, name: str
 ) -> None:
@@ -147,51 +141,6 @@ def test_nothing_of_eager_is_compiled(compiler: Compiler) -> None:
     found = torchproof.status(model)
     assert found.graph is not None and found.graph["replays"] == 3
     assert not states(model) and not compiler.graphs
-
-
-@pytest.mark.slow
-def test_one_method_is_compiled_without_a_graph() -> None:
-    plain, model = applied("core+graph:blocks.1")
-    answers(model, plain, 2)
-    found = torchproof.status(model)
-    assert found.graph is None and found.strategy == "core:blocks.1"
-    (note,) = found.notes
-    assert note.startswith("wait=False: no CUDA graph") and "(blocks.1)" in note
-
-
-def test_code_that_is_not_made_changes_nothing(compiler: Compiler) -> None:
-    compiler.error = ChildDied("killed by SIGKILL")
-    plain, model = applied("full+graph")
-    settle(model, plain)
-    assert states(model) == {"eager": "in use", "full": "failed"}
-    assert "stage full failed: killed by SIGKILL" in str(torchproof.status(model))
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param("full", marks=pytest.mark.slow), "regional"]
-)
-def test_gradients_and_training_are_never_replayed(
-    compiler: Compiler, name: str
-) -> None:
-    """Before and while the code for replays is made, with the gradients of eager."""
-    plain, model = applied(f"{name}+graph")
-    x = torch.randn(2, 4)
-    for calls in (0, 3, 6):
-        answers(model, plain, calls)
-        for each in (plain, model):
-            each.zero_grad()
-            each(x).sum().backward()
-        for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-            torch.testing.assert_close(mine.grad, theirs.grad)
-    settle(model, plain)
-    replays = replays_of(model)
-    model.train()
-    answers(model, plain, 2)
-    found = torchproof.status(model)
-    assert states(model) == {"eager": "replaced", name: "in use"}, str(found)
-    assert replays_of(model) == replays > 3
-    assert any("model.eval()" in note for note in found.notes)
-    assert 0 <= found.compiled_calls <= found.calls
 
 
 def test_a_stage_that_takes_too_long_is_not_used(
@@ -259,6 +208,7 @@ class Waiting(Net):
         return super().forward(x) * float(x.sum() > 0)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_recorded_is_compiled_without_a_graph() -> None:
     plain, model = applied("full+graph", Waiting)
     until = time.monotonic() + 300

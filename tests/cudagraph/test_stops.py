@@ -1,6 +1,5 @@
 """Steps that cannot be replayed: said why and where, and run without a recording."""
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -99,65 +98,6 @@ def test_a_tensor_that_is_replaced_is_not_replayed() -> None:
     stop = torchproof.graph(Remembering(), (torch.ones(3),)).status().stops[0]
     assert stop.kind == "python"
     assert "last" in stop.reason
-
-
-def test_random_numbers_of_python_are_not_replayed() -> None:
-    def step(x: Tensor) -> Tensor:
-        return x * random.random()
-
-    stop = torchproof.graph(step, (torch.ones(3),)).status().stops[0]
-    assert "python" in stop.reason
-
-
-def test_an_attribute_that_changes_with_every_call() -> None:
-    class Scaled(nn.Module):
-        scale = 1.0
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x * self.scale
-
-    model = Scaled()
-    graphed = torchproof.graph(model)
-    x = torch.ones(3)
-    for call in range(8):
-        model.scale = float(call)
-        assert torch.equal(graphed(x), x * call)
-    status = graphed.status()
-    assert "scale" in status.stops[0].reason
-    assert status.recordings < 8
-
-
-def test_globals_and_closures_are_seen() -> None:
-    factor = 2.0
-
-    def step(x: Tensor) -> Tensor:
-        return x * factor * FACTOR
-
-    graphed = torchproof.graph(step)
-    x = torch.ones(3)
-    assert torch.equal(graphed(x), x * 6)
-    factor = 5.0
-    assert torch.equal(graphed(x), x * 15)
-    globals()["FACTOR"] = 7.0
-    try:
-        assert torch.equal(graphed(x), x * 35)
-    finally:
-        globals()["FACTOR"] = 3.0
-    assert graphed.status().recordings == 3
-
-
-FACTOR = 3.0
-
-
-def test_hooks_are_seen() -> None:
-    model = nn.Linear(3, 3)
-    graphed = torchproof.graph(model)
-    x = torch.ones(2, 3)
-    graphed(x)
-    hook = model.register_forward_hook(lambda module, args, output: output + 1)
-    torch.testing.assert_close(graphed(x), model(x).detach())
-    hook.remove()
-    torch.testing.assert_close(graphed(x), model(x).detach())
 
 
 def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
