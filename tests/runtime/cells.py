@@ -18,7 +18,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 import uuid
@@ -32,7 +31,7 @@ import torch._inductor.compile_fx
 from faults import AGES_S, FAULTS, SITUATIONS, Fault, Situation
 from gpu_faults import GPU_FAULTS, GPU_SITUATIONS
 from injections import HEALTHY, CannotInject, Injection
-from surroundings import MARK, Bystander, Surroundings, compile_plainly, strangers
+from surroundings import MARK, Surroundings, compile_plainly, strangers
 from torch import nn
 
 import torchproof.runtime.production
@@ -81,9 +80,9 @@ class Model(nn.Module):
     leaves both out.
     """
 
-    def __init__(self, *, draws: bool, recorded: bool = False) -> None:
+    def __init__(self, *, recorded: bool) -> None:
         super().__init__()
-        self.draws, self.recorded = draws, recorded
+        self.recorded = recorded
         self.inner = nn.Linear(8, 8)
         self.norm = nn.BatchNorm1d(8)
         self.register_buffer("count", torch.zeros(()))
@@ -97,7 +96,8 @@ class Model(nn.Module):
         hidden = self.op(self.norm(self.inner(x)))
         if not self.recorded:
             scratch.add_(hidden.detach())
-        return hidden.relu() + (torch.rand_like(hidden) if self.draws else 0)
+        # A recording moves the generator at other times than eager does.
+        return hidden.relu() + (0 if self.recorded else torch.rand_like(hidden))
 
 
 @dataclass
@@ -174,9 +174,7 @@ class Pair:
     ) -> None:
         torch.manual_seed(0)
         self.situation, self.device = situation, fault.device
-        self.model = Model(draws=_draws(situation), recorded=situation.is_recorded).to(
-            fault.device
-        )
+        self.model = Model(recorded=situation.is_recorded).to(fault.device)
         self.model.train(situation.train)
         self.twin = copy.deepcopy(self.model)
         self.wrong: list[str] = []
@@ -235,8 +233,7 @@ class Pair:
         like = take_step(self.twin, x, train, lambda: None)
         for name in ("answer", "input_grad", "scratch", "state", "grads"):
             self._compare(f"{what}: {name}", getattr(step, name), getattr(like, name))
-        shared = self.situation.thread == "two"  # and set back by the other thread
-        if not shared and not torch.equal(step.random, like.random):
+        if not torch.equal(step.random, like.random):
             self.wrong.append(f"{what}: other random numbers were drawn")
         if step.seen != like.seen:
             self.wrong.append(f"{what}: side effects happened {step.seen} times")
@@ -299,16 +296,12 @@ def _work_on_compile(
     injection.prepare()
     use.alone()
     surroundings = Surroundings()
-    bystander = Bystander(injection) if situation.thread == "two" else None
     if not injection.gives_example:
         injection.arm()
     pair.set_deadline(fault.deadline_s)
     if fault.loses_device:
         return work_on_lost(fault, situation, pair)
-    work = functools.partial(call_hit, fault, injection, pair)
-    seconds = in_thread(work, other=situation.thread == "other")
-    if bystander is not None:
-        wrong += bystander.end()
+    seconds = call_hit(fault, injection, pair)
     wrong += check_status(fault, injection, pair)
     wrong += check_calls_after(situation, pair)
     wrong += injection.wrong_afterwards()
@@ -316,12 +309,6 @@ def _work_on_compile(
     wrong += check_fork(pair) if fault.device == "cpu" else check_device()
     wrong += surroundings.left()
     return Outcome(*_names(fault, situation), tuple(wrong), seconds, str(pair.status))
-
-
-def _draws(situation: Situation) -> bool:
-    """torch.compile in another thread sets the one generator of all threads back."""
-    # A recording moves the generator at other times than eager does.
-    return situation.thread != "two" and not situation.is_recorded
 
 
 def _names(fault: Fault, situation: Situation) -> tuple[str, str]:
@@ -388,17 +375,6 @@ def start_child(situation: Situation) -> None:
     while (running := strangers()) and time.monotonic() < until:
         time.sleep(0.05)
     assert not running, f"the child has not started: {running}"
-
-
-def in_thread(work: Callable[[], Any], *, other: bool) -> Any:
-    if not other:
-        return work()
-    answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(work()), name="caller")
-    thread.start()
-    thread.join()
-    assert answers, "the thread that called the model died"
-    return answers[0]
 
 
 def check_status(fault: Fault, injection: Injection, pair: Pair) -> list[str]:
@@ -582,7 +558,7 @@ class GraphPair:
 
     def __init__(self, situation: Situation, injection: Injection) -> None:
         torch.manual_seed(0)
-        self.model = Model(draws=False, recorded=True).to("cuda")
+        self.model = Model(recorded=True).to("cuda")
         self.model.train(situation.train)
         self.twin, self._other = copy.deepcopy(self.model), copy.deepcopy(self.model)
         for each in (self.model, self.twin, self._other):

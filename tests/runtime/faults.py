@@ -16,8 +16,7 @@ HANG_S, INDUCTOR_HANG_S, AGES_S = 4.0, 15.0, 300.0
 class Situation:
     """Where a fault strikes: a column.
 
-    `later`: the first graph compiles, and the fault hits a recompilation. `thread` is
-    "main", "other", or "two" where another thread goes on working meanwhile. Without
+    `later`: the first graph compiles, and the fault hits a recompilation. Without
     `wait`, calls run eager while a thread in the background compiles. `options` are of
     Inductor. `graph`: the step is recorded by `torchproof.graph`.
     """
@@ -25,7 +24,6 @@ class Situation:
     name: str
     train: bool = False
     later: bool = False
-    thread: str = "main"
     wait: bool = True
     options: dict[str, Any] = field(default_factory=dict)
     graph: bool = False
@@ -41,14 +39,13 @@ SITUATIONS = {
         Situation("inference"),
         Situation("training", train=True),
         Situation("recompile", later=True),
-        Situation("recompile, training", train=True, later=True),
-        Situation("other thread", train=True, thread="other"),
-        Situation("two threads", thread="two"),
         Situation("wait=False", train=True, wait=False),
     )
 }
 ALL = tuple(SITUATIONS)
 FEW = ("inference", "training", "wait=False")
+# A compilation in the background does not read the files that an earlier one left.
+WAITING = ("inference", "training", "recompile")
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,7 @@ FAULTS = {
             "C++ compiler hangs in the backward",
             ways.BackwardCompiler,
             phase="C++ compiler",
-            situations=("training", "other thread"),
+            situations=("training",),
             **_CHILD_LATE,
         ),
         Fault(
@@ -176,12 +173,11 @@ FAULTS = {
             "first run",
             words="planted in a first run",
             backend="inductor",
-            situations=("training", "other thread"),
+            situations=("training",),
         ),
         Fault(
             "cache folder not writable",
             harm.NoCacheFolder,
-            situations=tuple(name for name in ALL if name != "two threads"),
             **_ERROR,
         ),
         Fault("disk full", harm.FullDisk, **_ERROR),
@@ -214,12 +210,24 @@ FAULTS = {
             backend="inductor",
             situations=FEW,
         ),
-        Fault("cache entries broken", harm.BrokenEntries, None, backend="inductor"),
-        Fault("cached libraries broken", harm.BrokenLibraries, **_ERROR),
+        Fault(
+            "cache entries broken",
+            harm.BrokenEntries,
+            None,
+            backend="inductor",
+            situations=WAITING,
+        ),
+        Fault(
+            "cached libraries broken",
+            harm.BrokenLibraries,
+            situations=WAITING,
+            **_ERROR,
+        ),
         Fault(
             "cache locks held",
             harm.LocksHeld,
             phase="lock",
+            situations=WAITING,
             # It cannot be seen from outside that a lock is waited for: so, long enough.
             **{**_CHILD_LATE, "deadline_s": 40.0},
         ),

@@ -9,7 +9,6 @@ import time
 
 import psutil
 import torch
-from injections import Injection
 
 MARK = "TORCHPROOF_CELL"  # in the environment of all that a cell starts
 # What may stay: the keeper of an idle child, a progress bar's and torch's own pool.
@@ -21,48 +20,6 @@ KNOWN_THREADS = (
     "subproc_worker_timer",
     "Dummy-",  # a thread of autograd that has run Python
 )
-
-
-class Bystander(threading.Thread):
-    """Another thread uses what it has compiled, and compiles when the fault strikes."""
-
-    def __init__(self, injection: Injection) -> None:
-        super().__init__(name="bystander", daemon=True)
-        self._known = torch.compile(lambda x: x.cos() * 2, backend="aot_eager")
-        self._known(torch.ones(3))
-        self._injection = injection
-        self._over = threading.Event()
-        self._compiler = threading.Thread(target=self._compile, name="bystander 2")
-        self._compiler.daemon = True
-        self._calls = 0
-        self._wrong: list[str] = []
-        self.start()
-        self._compiler.start()
-
-    def run(self) -> None:
-        x = torch.ones(3)
-        while not self._over.wait(0.01):
-            if not torch.equal(self._known(x), x.cos() * 2):
-                self._wrong = ["a function of another thread answered wrong"]
-            self._calls += self._injection.fired
-
-    def _compile(self) -> None:
-        while not (self._injection.fired or self._over.wait(0.01)):
-            pass
-        x = torch.ones(4)
-        answer = torch.compile(lambda x: x.tan() + 3, backend="aot_eager")(x)
-        if not torch.equal(answer, x.tan() + 3):
-            self._wrong = ["what another thread compiled answered wrong"]
-
-    def end(self) -> list[str]:
-        self._over.set()
-        self.join(30)
-        self._compiler.join(30)
-        if self.is_alive() or self._compiler.is_alive():
-            self._wrong.append("another thread is held up")
-        if not self._calls:
-            self._wrong.append("another thread could not call while the fault lasted")
-        return self._wrong
 
 
 class Surroundings:

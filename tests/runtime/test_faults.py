@@ -233,15 +233,29 @@ def run_all(work: list[Callable[[], None]], *, other_thread: bool = False) -> No
 
 
 def test_other_models_compile_and_run_as_without_torchproof() -> None:
-    """After a fallback, torch.compile works and nothing of torch stays replaced."""
+    """While a compiler hangs and afterwards; and nothing of torch stays replaced."""
     interval, config = sys.getswitchinterval(), torch._dynamo.config.recompile_limit
     usual = torch.random.set_rng_state, torch.manual_seed, torch.fx.Tracer.trace
-    function = torchproof.compile(
-        lambda x: x * 2, backend=lambda gm, _: loop(), deadline=HANG_S
-    )
-    assert torch.equal(function(torch.ones(2)), torch.full((2,), 2.0))
-    x = torch.ones(3)
-    assert torch.equal(torch.compile(lambda x: x.exp(), backend="eager")(x), x.exp())
+    known = torch.compile(lambda x: x.cos(), backend="eager")
+    x, hangs = torch.ones(3), threading.Event()
+    expected, others = known(x), list[Tensor]()
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        hangs.set()
+        loop()
+
+    def work() -> None:
+        hangs.wait()
+        others.append(known(x))
+        others.append(torch.compile(lambda x: x.exp(), backend="eager")(x))
+
+    other = threading.Thread(target=work)
+    other.start()
+    function = torchproof.compile(lambda x: x * 2, backend=backend, deadline=HANG_S)
+    assert torch.equal(function(x), x * 2)
+    other.join(GRACE_S)
+    torch.testing.assert_close(others, [expected, x.exp()])
+    assert torch.equal(torch.compile(lambda x: x.tan(), backend="eager")(x), x.tan())
     assert (interval, config) == (
         sys.getswitchinterval(),
         torch._dynamo.config.recompile_limit,
