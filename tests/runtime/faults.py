@@ -44,8 +44,6 @@ SITUATIONS = {
 }
 ALL = tuple(SITUATIONS)
 FEW = ("inference", "training", "wait=False")
-# A compilation in the background does not read the files that an earlier one left.
-WAITING = ("inference", "training", "recompile")
 
 
 @dataclass(frozen=True)
@@ -215,19 +213,16 @@ FAULTS = {
             harm.BrokenEntries,
             None,
             backend="inductor",
-            situations=WAITING,
         ),
         Fault(
             "cached libraries broken",
             harm.BrokenLibraries,
-            situations=WAITING,
             **_ERROR,
         ),
         Fault(
             "cache locks held",
             harm.LocksHeld,
             phase="lock",
-            situations=WAITING,
             # It cannot be seen from outside that a lock is waited for: so, long enough.
             **{**_CHILD_LATE, "deadline_s": 40.0},
         ),
