@@ -15,7 +15,7 @@ from torchproof.measure.specs import Plan
 from torchproof.records import UserError
 from torchproof.targets.target import parse
 from torchproof.tuning import cluster
-from torchproof.tuning.cluster import node_shares, remote_worker
+from torchproof.tuning.cluster import node_shares
 from torchproof.tuning.cluster.node_shares import Place
 from torchproof.tuning.cluster.remote_worker import RemoteJob, RemoteWorker, remote_job
 
@@ -111,16 +111,6 @@ def test_nodes_of_one_address_are_told_apart() -> None:
     nodes = [node("abcdef", "10.0.0.1", CPU=1), node("123456", "10.0.0.1", CPU=1)]
     names = [place.where for place in node_shares.places(nodes, on_gpus=False)]
     assert names == ["node 10.0.0.1 (abcd)", "node 10.0.0.1 (1234)"]
-
-
-def test_last_worker_of_a_node_removes_the_shared_folder(tmp_path: Path) -> None:
-    home = tmp_path / "search"
-    for name in ("worker-1", "worker-2", "caches"):
-        (home / name).mkdir(parents=True)
-    remote_worker.remove(home / "worker-1")
-    assert (home / "caches").exists()
-    remote_worker.remove(home / "worker-2")
-    assert not home.exists()
 
 
 def test_missing_ray_names_the_extra(

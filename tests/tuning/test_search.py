@@ -20,6 +20,7 @@ from torchproof.tuning.trial_worker import outcome_of
 
 FORMS = ("full", "regional", "nested")
 KILLED = "killed"
+SAME = {"verdict": "same"}
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory"
 GRAPH = "full+graph"
 PDL = "full+graph, triton.enable_pdl=True"
@@ -89,7 +90,8 @@ def test_winner(fates: dict[str, Fate], winner: str) -> None:
         (Measurement("full", error=OUT_OF_MEMORY), False, "out of memory"),
         (Measurement("full", verdict="unverified"), False, "unverified"),
         (Measurement("full", verdict="skipped"), False, "not applicable"),
-        (Measurement("full", verdict="faster"), False, "measured"),
+        (Measurement("full", median_ms=1.0, numerics=SAME), False, "measured"),
+        (Measurement("full", median_ms=1.0), False, "unverified"),
     ],
 )
 def test_outcome_of_a_measurement(

@@ -132,13 +132,12 @@ class RemoteWorker:
         # Ray starts workers with low priority; only some users may raise it again.
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, 0)
-        home = Path(tempfile.gettempdir()) / f"torchproof-{job.search}"
-        folder = home / f"worker-{self._number}"
+        self._home = Path(tempfile.gettempdir()) / f"torchproof-{job.search}"
+        folder = self._home / f"worker-{self._number}"
         folder.mkdir(parents=True)
-        self._folder = folder
-        self._worker = self._new_worker(home, folder, where)
+        self._worker = self._new_worker(folder, where)
 
-    def _new_worker(self, home: Path, folder: Path, where: str) -> Worker:
+    def _new_worker(self, folder: Path, where: str) -> Worker:
         job, plan, gpus = self._job, self._job.plan, self._place.gpus
         if gpus > 1 and _COMPILE_THREADS not in job.variables:
             # Inductor would start a process per core for each GPU.
@@ -147,7 +146,7 @@ class RemoteWorker:
         return Worker(
             plan,
             folder,
-            home=home,
+            home=self._home,
             shares_caches=job.shares_caches,
             alone=gpus <= 1,
             where=where,
@@ -158,14 +157,10 @@ class RemoteWorker:
         return getattr(self._worker, name)(*arguments)
 
     def close(self) -> None:
-        """End the worker's processes and delete its files."""
+        """End the worker's processes and delete the files of the search on this node.
+
+        The files of a worker that was killed are among them.
+        """
         if self._worker is not None:
             self._worker.close()
-            remove(self._folder)
-
-
-def remove(folder: Path) -> None:
-    """Delete a worker's directory; with the last one, the shared directory too."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if not any(folder.parent.glob("worker-*")):
-        shutil.rmtree(folder.parent, ignore_errors=True)
+            shutil.rmtree(self._home, ignore_errors=True)
