@@ -91,7 +91,6 @@ def test_winner(fates: dict[str, Fate], winner: str) -> None:
         (Measurement("full", verdict="unverified"), False, "unverified"),
         (Measurement("full", verdict="skipped"), False, "not applicable"),
         (Measurement("full", median_ms=1.0, numerics=SAME), False, "measured"),
-        (Measurement("full", median_ms=1.0), False, "unverified"),
     ],
 )
 def test_outcome_of_a_measurement(
