@@ -16,7 +16,7 @@ from forked_workers import backends, by_backend, measured
 from torchproof.measure import bench_plan, profiling
 from torchproof.measure.comparison.decisions import decision
 from torchproof.measure.compile_stats import CacheLookups
-from torchproof.measure.replies import CacheUse, FirstPass, Lookup
+from torchproof.measure.replies import CacheUse, Facts, Lookup
 from torchproof.measure.specs import AS_WRITTEN, MeasureResult, StrategySpec
 from torchproof.measure.starts import start_record
 from torchproof.records import stats
@@ -115,7 +115,7 @@ def test_kernels_of_an_older_cache_are_seen_though_torch_counts_no_lookup(
     later = CacheLookups()
     assert later.filled_before() == str(tmp_path)
     cache = CacheUse(filled_before=later.filled_before())
-    start = start_record("cold", FirstPass(cache=cache))
+    start = start_record("cold", Facts(cache=cache))
     assert str(tmp_path) in start.refused
 
 
@@ -123,17 +123,17 @@ def test_a_graph_that_autograd_could_not_keep_is_no_warm_start() -> None:
     """Without a backward, AOTAutograd saves nothing where gradients are wanted."""
     lookups = Lookup("aot_autograd", False, False), Lookup("inductor", True, False)
     cache = CacheUse(hits=1, misses=1, lookups=lookups)
-    start = start_record("warm", FirstPass(cache=cache))
+    start = start_record("warm", Facts(cache=cache))
     facts = ("1 of 1 graphs", "AOTAutograd", "torch.no_grad()")
     assert missing(start.refused, *facts) == []
 
 
 def test_a_start_that_looked_into_no_cache_is_no_warm_start() -> None:
     """Caches that are switched off are asked for nothing, so they miss nothing."""
-    first = FirstPass(cache=CacheUse(), compile_s={"inductor": 1.5})
+    first = Facts(cache=CacheUse(), compile_s={"inductor": 1.5})
     start = start_record("warm", first)
     assert "cache" in start.refused
-    other = FirstPass(cache=CacheUse(), compile_s={"inductor": 0.0})
+    other = Facts(cache=CacheUse(), compile_s={"inductor": 0.0})
     other_backend = start_record("warm", other)
     assert other_backend.refused is None
 

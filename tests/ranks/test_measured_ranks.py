@@ -22,7 +22,7 @@ import torchproof
 from torchproof.cli import main
 from torchproof.measure import compare, rank_group
 from torchproof.measure.joined_replies import joined
-from torchproof.measure.replies import Compared, Examined, FirstPass, Reference
+from torchproof.measure.replies import Compared, Facts, Reference
 from torchproof.measure.specs import EAGER, MeasureResult, StrategySpec
 from torchproof.records.run import Measurement, RankTime, Run
 from torchproof.strategies import parse, with_arguments
@@ -137,7 +137,7 @@ def test_the_worst_verdict_of_all_ranks_wins() -> None:
 
 def test_the_largest_memory_and_the_longest_first_call_count() -> None:
     passes = [
-        FirstPass(
+        Facts(
             first_call_s=seconds,
             compile_s={"total": seconds / 2},
             counts={"graphs": graphs},
@@ -145,15 +145,13 @@ def test_the_largest_memory_and_the_longest_first_call_count() -> None:
         )
         for seconds, graphs in ((1.0, 1), (3.0, 2))
     ]
-    found = joined(FirstPass, passes)
+    found = joined(Facts, passes)
     assert found.first_call_s == 3.0 and found.compile_s == {"total": 1.5}
     assert found.counts == {"graphs": 1}
     assert found.rank_counts == ({"graphs": 1}, {"graphs": 2})
     assert found.bytes == {"host": 200, "cuda": 2}
-    examined = [
-        Examined(memory={"host_rss": n, "cuda_allocated": None}) for n in (5, 7)
-    ]
-    assert joined(Examined, examined).memory == {"host_rss": 7, "cuda_allocated": None}
+    examined = [Facts(memory={"host_rss": n, "cuda_allocated": None}) for n in (5, 7)]
+    assert joined(Facts, examined).memory == {"host_rss": 7, "cuda_allocated": None}
 
 
 def test_the_work_of_all_ranks_adds_up() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchproof.measure.replies import Settled
+from torchproof.measure.replies import Facts
 from torchproof.measure.specs import EAGER, StrategyJob
 from torchproof.measure.worker_process import (
     WorkerError,
@@ -18,7 +18,7 @@ from torchproof.measure.worker_process import (
 )
 from torchproof.process import children
 
-ANSWER = b'{"reply": {"passes": %d, "steady": true, "pass_ms": 1.0}}\n'
+ANSWER = b'{"reply": {"steady": true, "pass_ms": %d}}\n'
 
 
 class Puppet:
@@ -61,7 +61,7 @@ def test_replies_in_one_packet_are_read_one_by_one(
     worker.tell("switches")
     child.says(*(ANSWER % number for number in range(3)))
     begin = time.monotonic()
-    assert worker.ask(Settled, "settle", 5.0).passes == 2
+    assert worker.ask(Facts, "settle", 5.0).pass_ms == 2
     assert time.monotonic() - begin < 1
 
 
@@ -73,7 +73,7 @@ def test_half_a_reply_of_an_ended_process_is_an_error(
     child.hangs_up()
     child.lives = False
     with pytest.raises(WorkerError, match="exit code 3"):
-        worker.ask(Settled, "settle", 5.0)
+        worker.ask(Facts, "settle", 5.0)
 
 
 def test_process_that_closed_its_channel_is_not_waited_for(
@@ -82,7 +82,7 @@ def test_process_that_closed_its_channel_is_not_waited_for(
     worker, child = pair
     child.hangs_up()
     with pytest.raises(WorkerError, match="answer"):
-        worker.ask(Settled, "settle", None)
+        worker.ask(Facts, "settle", None)
 
 
 def test_late_process_is_ended(
@@ -90,9 +90,9 @@ def test_late_process_is_ended(
 ) -> None:
     worker, _ = pair
     with pytest.raises(WorkerError, match=r"\b0 s\b"):
-        worker.ask(Settled, "settle", 0.01)
+        worker.ask(Facts, "settle", 0.01)
     with pytest.raises(WorkerError, match="closed"):
-        worker.ask(Settled, "settle", 0.01)
+        worker.ask(Facts, "settle", 0.01)
 
 
 def test_closed_session_starts_no_process() -> None:

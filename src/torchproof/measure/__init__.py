@@ -41,10 +41,8 @@ if TYPE_CHECKING:
     from torchproof.measure.loadtest import read_range as read_range
     from torchproof.measure.replies import Done as Done
     from torchproof.measure.replies import Facts as Facts
-    from torchproof.measure.replies import FirstPass as FirstPass
     from torchproof.measure.replies import Probed as Probed
     from torchproof.measure.replies import Replayed as Replayed
-    from torchproof.measure.replies import Settled as Settled
     from torchproof.measure.session import Session as Session
     from torchproof.measure.session import begin_repeat as begin_repeat
     from torchproof.measure.specs import AS_WRITTEN as AS_WRITTEN

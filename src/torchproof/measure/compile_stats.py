@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from torchproof.measure.replies import CacheUse, CompileCosts, Lookup
+from torchproof.measure.replies import CacheUse, Facts, Lookup
 from torchproof.observe import read_break
 
 CACHE_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
@@ -102,10 +102,10 @@ class CompileStats:
 
         return sum(not each.runtime for each in compile_costs.compilations())
 
-    def since_reset(self) -> CompileCosts:
+    def since_reset(self) -> Facts:
         """Returns seconds by phase, counts and cache lookups since the last reset."""
         if not self._open:
-            return CompileCosts()
+            return Facts()
         from torchproof.torch_private import compile_costs
 
         compilations = compile_costs.compilations()[self._at_reset["compilations"] :]
@@ -116,7 +116,7 @@ class CompileStats:
         cache = {
             k: v - self._at_reset[k] for k, v in compile_costs.cache_counts().items()
         }
-        return CompileCosts(
+        return Facts(
             compile_s=phases | {"total": sum(phases.values())},
             counts={
                 "graphs": compile_costs.graph_count() - self._at_reset["graphs"],

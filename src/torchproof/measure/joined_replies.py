@@ -12,16 +12,12 @@ from typing import Any, TypeVar
 from torchproof.measure.replies import (
     CacheUse,
     Compared,
-    CompileCosts,
-    Examined,
-    FirstPass,
+    Facts,
     Reference,
     Sampled,
-    Settled,
 )
 
 Reply = TypeVar("Reply")
-Costs = TypeVar("Costs", bound=CompileCosts)
 # From the best to the worst.
 _VERDICTS = ("same", "rounding", None, "wrong")
 
@@ -68,16 +64,6 @@ def _compared(replies: Sequence[Compared]) -> Compared:
     return Compared(found)
 
 
-def _costs(replies: Sequence[Costs]) -> Costs:
-    """The compile time of the slowest rank, the counts of rank 0, all cache lookups."""
-    return replace(
-        replies[0],
-        compile_s=_slowest([each.compile_s for each in replies]),
-        rank_counts=tuple(each.counts or {} for each in replies),
-        cache=_cache([each.cache for each in replies]),
-    )
-
-
 def _slowest(
     phases: Sequence[Mapping[str, float] | None],
 ) -> Mapping[str, float] | None:
@@ -96,10 +82,15 @@ def _cache(uses: Sequence[CacheUse | None]) -> CacheUse | None:
     )
 
 
-def _first_pass(replies: Sequence[FirstPass]) -> FirstPass:
-    in_use = [each.bytes for each in replies]
+def _facts(replies: Sequence[Facts]) -> Facts:
+    """The slowest rank's times, the counts of rank 0, all cache lookups."""
+    in_use = [each.bytes for each in replies if each.bytes]
+    memories = [each.memory for each in replies if each.memory]
     return replace(
-        _costs(replies),
+        replies[0],
+        compile_s=_slowest([each.compile_s for each in replies]),
+        rank_counts=tuple(each.counts or {} for each in replies),
+        cache=_cache([each.cache for each in replies]),
         first_call_s=_largest(each.first_call_s for each in replies),
         first_compile_s=_slowest([each.first_compile_s for each in replies]),
         imports_s=_largest(each.imports_s for each in replies),
@@ -107,17 +98,14 @@ def _first_pass(replies: Sequence[FirstPass]) -> FirstPass:
         # Ranks share the memory of the machine; each has a device of its own.
         bytes={
             "host": sum(each["host"] for each in in_use),
-            "cuda": max(each["cuda"] for each in in_use),
+            "cuda": max((each["cuda"] for each in in_use), default=0),
         },
         fell_back=_distinct(each.fell_back for each in replies),
-    )
-
-
-def _settled(replies: Sequence[Settled]) -> Settled:
-    return Settled(
-        passes=max(each.passes for each in replies),
         steady=all(each.steady for each in replies),
         pass_ms=max(each.pass_ms for each in replies),
+        memory={n: _largest(m.get(n) for m in memories) for n in memories[0]}
+        if memories
+        else None,
     )
 
 
@@ -130,18 +118,6 @@ def _sampled(replies: Sequence[Sampled]) -> Sampled:
         interrupted=tuple(map(any, interrupted)),
         compilations=max(each.compilations for each in replies),
         by_rank=by_rank,
-    )
-
-
-def _examined(replies: Sequence[Examined]) -> Examined:
-    names = replies[0].memory
-    memory = {
-        name: _largest(each.memory.get(name) for each in replies) for name in names
-    }
-    return replace(
-        _costs(replies),
-        memory=memory,
-        fell_back=_distinct(each.fell_back for each in replies),
     )
 
 
@@ -160,8 +136,6 @@ def _distinct(texts: Iterable[Iterable[str]]) -> tuple[str, ...]:
 _JOINS: dict[type, Callable[[Any], Any]] = {
     Reference: _reference,
     Compared: _compared,
-    FirstPass: _first_pass,
-    Settled: _settled,
+    Facts: _facts,
     Sampled: _sampled,
-    Examined: _examined,
 }

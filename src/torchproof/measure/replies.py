@@ -5,7 +5,6 @@ Each command of the worker returns one of these records, or nothing.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,16 +35,6 @@ class CacheUse(Record):
     saved: int = 0  # in AOTAutograd's cache
     lookups: tuple[Lookup, ...] = ()
     filled_before: str | None = None  # a cache folder with files of an earlier process
-
-
-@dataclass(frozen=True)
-class CompileCosts(Record):
-    """Seconds by phase, counts and cache lookups; None if nothing could compile."""
-
-    compile_s: Mapping[str, float] | None = None
-    counts: Mapping[str, Any] | None = None
-    cache: CacheUse | None = None
-    rank_counts: tuple[Mapping[str, Any], ...] = ()  # of each of several ranks
 
 
 @dataclass(frozen=True)
@@ -80,36 +69,6 @@ class Compared(Record):
 
 
 @dataclass(frozen=True)
-class FirstPass(CompileCosts):
-    """The first pass over the calls, which compiles."""
-
-    first_call_s: float | None = None
-    first_compile_s: Mapping[str, float] | None = None
-    imports_s: float | None = None
-    bytes: Mapping[str, int] = field(default_factory=dict)
-    fell_back: tuple[str, ...] = ()  # why a CUDA graph was not replayed
-    source: str = ""
-    notes: tuple[str, ...] = ()
-    switches: Mapping[str, Any] = field(default_factory=dict)
-    compiled_before: int = 0
-    plan: Mapping[str, Any] | None = None
-
-    @property
-    def later_compile_s(self) -> float | None:
-        """The seconds of compilation in calls after the first one."""
-        if not self.compile_s or not self.first_compile_s:
-            return None
-        return self.compile_s["total"] - self.first_compile_s["total"]
-
-
-@dataclass(frozen=True)
-class Settled(Record):
-    passes: int
-    steady: bool
-    pass_ms: float
-
-
-@dataclass(frozen=True)
 class Sampled(Record):
     times_ms: tuple[float, ...]
     interrupted: tuple[bool, ...]
@@ -123,16 +82,6 @@ class Replayed(Record):
 
     equal: int
     differs: str | None = None
-
-
-@dataclass(frozen=True)
-class Examined(CompileCosts):
-    memory: Mapping[str, int | None] = field(default_factory=dict)
-    profile: Mapping[str, Any] = field(default_factory=dict)
-    dropped: Any = None  # unchecked guards by type, or a text
-    sharing: tuple[str, ...] = ()
-    break_costs: BreakCosts | None = None
-    fell_back: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -157,10 +106,37 @@ Rounds = tuple[tuple[tuple[float, ...], ...], ...]
 FROZEN = "on, without objects from before the timing"
 
 
-@dataclass(frozen=True)
-class Facts(FirstPass):
-    """Everything that is known about a strategy at one shape."""
+# What each command of the worker finds out.
+_SETTLED = ("steady", "pass_ms")
+_EXAMINED = ("compile_s", "counts", "cache", "rank_counts", "memory", "profile")
+_EXAMINED += ("dropped", "sharing", "break_costs", "fell_back")
 
+
+@dataclass(frozen=True)
+class Facts(Record):
+    """Everything that is known about a strategy at one shape.
+
+    The worker replies with one after its first pass, after its warm-up and after the
+    timing, each with what it has found out. The session adds rounds and comparisons.
+    """
+
+    # The compiler: None if nothing could compile.
+    compile_s: Mapping[str, float] | None = None  # by phase
+    counts: Mapping[str, Any] | None = None
+    cache: CacheUse | None = None
+    rank_counts: tuple[Mapping[str, Any], ...] = ()  # of each of several ranks
+    # The first pass over the calls, which compiles.
+    first_call_s: float | None = None
+    first_compile_s: Mapping[str, float] | None = None
+    imports_s: float | None = None
+    bytes: Mapping[str, int] = field(default_factory=dict)
+    fell_back: tuple[str, ...] = ()  # why a CUDA graph was not replayed
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    switches: Mapping[str, Any] = field(default_factory=dict)
+    compiled_before: int = 0
+    plan: Mapping[str, Any] | None = None
+    # The warm-up and the timing.
     steady: bool = True
     pass_ms: float = 0.0
     rounds: Rounds = ()  # by repeat
@@ -170,20 +146,29 @@ class Facts(FirstPass):
     interrupted: int = 0
     collector: str = FROZEN  # the garbage collector while it was timed
     longer: str = stats.LONGER  # how to get more samples
+    by_rank: tuple[tuple[float, ...], ...] = ()  # all times of each of several ranks
+    # Its outputs.
     numerics: Mapping[str, Any] | None = None
     drawn: Mapping[str, Any] | None = None  # with eager's random numbers
+    # After the timing.
     memory: Mapping[str, int | None] | None = None
     profile: Mapping[str, Any] | None = None
-    dropped: Any = None
+    dropped: Any = None  # unchecked guards by type, or a text
     sharing: tuple[str, ...] = ()
     break_costs: BreakCosts | None = None
-    by_rank: tuple[tuple[float, ...], ...] = ()  # all times of each of several ranks
 
-    def adding(self, reply: FirstPass | Settled | Examined) -> Facts:
-        """With the values of a reply, as far as facts have them."""
-        own = {each.name for each in dataclasses.fields(self)}
-        names = [each.name for each in dataclasses.fields(reply) if each.name in own]
-        return replace(self, **{name: getattr(reply, name) for name in names})
+    @property
+    def later_compile_s(self) -> float | None:
+        """The seconds of compilation in calls after the first one."""
+        if not self.compile_s or not self.first_compile_s:
+            return None
+        return self.compile_s["total"] - self.first_compile_s["total"]
+
+    def settled(self, reply: Facts) -> Facts:
+        return replace(self, **{name: getattr(reply, name) for name in _SETTLED})
+
+    def examined(self, reply: Facts) -> Facts:
+        return replace(self, **{name: getattr(reply, name) for name in _EXAMINED})
 
     def without_rounds(self) -> Facts:
         return replace(

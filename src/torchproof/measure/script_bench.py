@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.measure import rows
-from torchproof.measure.replies import Facts, FirstPass
+from torchproof.measure.replies import Facts
 from torchproof.measure.specs import AS_WRITTEN, MeasureResult, Plan, Progress
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import NO_REMOTE_CACHES
@@ -136,9 +136,9 @@ def _compiled(state: StrategyState, stream: Followed) -> Facts:
     again = sum(e["count"] for e in stream.of("compiled_while_timed"))
     steady = stream.last("settled").get("steady", True)
     costs = {k: v for k, v in stream.last("compiled").items() if v is not None}
-    first = FirstPass.from_json({"counts": {"graphs": 0}} | costs)
+    facts = Facts.from_json({"counts": {"graphs": 0}} | costs)
     numerics = {"verdict": None, "why": NOT_COMPARED}
-    return Facts(compilations=again, steady=steady, numerics=numerics).adding(first)
+    return replace(facts, compilations=again, steady=steady, numerics=numerics)
 
 
 def _notes(

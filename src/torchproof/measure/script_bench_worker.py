@@ -185,12 +185,12 @@ class ScriptSampler:
             )
 
     def _write_compiled(self) -> None:
-        self.stream.write(
-            "compiled",
+        facts = dataclasses.replace(
+            self.compile_stats.since_reset(),
             first_call_s=self.first_call_s,
             imports_s=self.imports_s,
-            **dataclasses.asdict(self.compile_stats.since_reset()),
         )
+        self.stream.write("compiled", **dataclasses.asdict(facts))
 
 
 def length_of(step_ms: float) -> int:

@@ -27,12 +27,9 @@ from torchproof.measure.replies import (
     Compared,
     Diagnosed,
     Done,
-    Examined,
     Facts,
-    FirstPass,
     Reference,
     Sampled,
-    Settled,
 )
 from torchproof.measure.specs import (
     AS_WRITTEN,
@@ -85,7 +82,7 @@ class Session:
         self._thread = threading.local()  # several threads may start workers
         self._comparing = threading.Lock()
         # Processes of later repeats after their first pass, by strategy and repeat.
-        self._ahead: dict[tuple[int, int], tuple[Commanded, FirstPass]] = {}
+        self._ahead: dict[tuple[int, int], tuple[Commanded, Facts]] = {}
         self._processes = WorkerProcesses(quiet=plan.quiet)
 
     def set_deadline(self, seconds: float | None) -> None:
@@ -196,7 +193,7 @@ class Session:
             job = self.plan.job(state.spec, self.plan.shapes[0])
             state.process = self._processes.begin(job, variables)
             with self.recording_failure(state):
-                state.ask(FirstPass, "prepare", self.limit_s, answers=None)
+                state.ask(Facts, "prepare", self.limit_s, answers=None)
             state.close()
             _write_code(folder / "trace", folder)
 
@@ -353,7 +350,7 @@ class Session:
         with self.recording_failure(state):
             early, state.process = state.process, None
             process = early or self._processes.begin(job, variables, layout=repeat)
-            first = process.ask(FirstPass, "prepare", self.limit_s, **arguments)
+            first = process.ask(Facts, "prepare", self.limit_s, **arguments)
             self._ahead[id(state), repeat] = process, first
 
     def has_room(self, count: int = 1) -> bool:
@@ -378,18 +375,17 @@ class Session:
             job = self.plan.job(state.spec, shape)
             self.start(state, job, repeat)
             arguments = self._first_arguments(state, repeat)
-            first = state.ask(FirstPass, "prepare", self.limit_s, **arguments)
+            first = state.ask(Facts, "prepare", self.limit_s, **arguments)
         else:
             answers = str(path) if path else None
             arguments = {"answers": answers, "shape": dict(shape)}
-            first = state.ask(FirstPass, "reshape", self.limit_s, **arguments)
+            first = state.ask(Facts, "reshape", self.limit_s, **arguments)
         numerics = self._compare_outputs(state, number, path) if path else None
         self.progress(f"{label}: warming up")
-        settled = state.ask(Settled, "settle", self.limit_s, **self.settle_limit)
+        settled = state.ask(Facts, "settle", self.limit_s, **self.settle_limit)
         self.largest = {k: max(v, first.bytes[k]) for k, v in self.largest.items()}
         if repeat == 0:
-            facts = Facts(numerics=numerics).adding(first).adding(settled)
-            state.facts.append(facts)
+            state.facts.append(replace(first, numerics=numerics).settled(settled))
         elif number == 0 and repeat == 1:
             state.warm = first
         begin_repeat(state, number)
@@ -453,9 +449,9 @@ class Session:
                 with self.recording_failure(state):
                     self._compare_again(state, number)
                     reply = state.ask(
-                        Examined, "examine", self.limit_s, trace=self._trace(state)
+                        Facts, "examine", self.limit_s, trace=self._trace(state)
                     )
-                    state.facts[number] = state.facts[number].adding(reply)
+                    state.facts[number] = state.facts[number].examined(reply)
 
     def _compare_again(self, state: StrategyState, number: int) -> None:
         """Compares again: replayed graphs or skipped guards may make outputs wrong."""

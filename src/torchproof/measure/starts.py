@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from torchproof.measure.replies import CacheUse, FirstPass
+from torchproof.measure.replies import CacheUse, Facts
 from torchproof.records import Record
 
 _NAMES = {"inductor": "Inductor's cache", "aot_autograd": "AOTAutograd's cache"}
@@ -28,7 +28,7 @@ class Start(Record):
     refused: str | None = None
 
 
-def start_record(label: Literal["cold", "warm"], facts: FirstPass) -> Start:
+def start_record(label: Literal["cold", "warm"], facts: Facts) -> Start:
     """Returns the start of a strategy, checked against its label."""
     cache = facts.cache
     if cache is None:
@@ -46,7 +46,7 @@ def start_record(label: Literal["cold", "warm"], facts: FirstPass) -> Start:
     )
 
 
-def _why_not_cold(facts: FirstPass, cache: CacheUse) -> str | None:
+def _why_not_cold(facts: Facts, cache: CacheUse) -> str | None:
     lookups = cache.lookups
     foreign = sum(each.hit and not each.own for each in lookups)
     if foreign:
@@ -64,7 +64,7 @@ def _why_not_cold(facts: FirstPass, cache: CacheUse) -> str | None:
     return None
 
 
-def _why_not_warm(facts: FirstPass, cache: CacheUse) -> str | None:
+def _why_not_warm(facts: Facts, cache: CacheUse) -> str | None:
     if not cache.lookups and (facts.compile_s or {}).get("inductor"):
         return (
             "Inductor compiled without a cache lookup: caches are disabled, or they do"

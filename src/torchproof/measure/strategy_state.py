@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchproof.measure.replies import Facts, FirstPass
+from torchproof.measure.replies import Facts
 from torchproof.measure.specs import StrategySpec
 from torchproof.measure.worker_process import Commanded, Reply
 from torchproof.records import RaisedError
@@ -24,7 +24,7 @@ class StrategyState:
     timed_out: bool = False  # it was ended because it took too long
     skipped: str | None = None
     facts: list[Facts] = field(default_factory=list)
-    warm: FirstPass | None = None
+    warm: Facts | None = None
 
     @property
     def runs(self) -> bool:

@@ -25,14 +25,12 @@ from torchproof.measure.compile_stats import CompileStats
 from torchproof.measure.replies import (
     Compared,
     Diagnosed,
-    Examined,
-    FirstPass,
+    Facts,
     Operations,
     Probed,
     Reference,
     Replayed,
     Sampled,
-    Settled,
     Switches,
 )
 from torchproof.measure.specs import StrategyJob
@@ -234,7 +232,7 @@ class StrategyWorker:
             found["forms"] = [dataclasses.asdict(each) for each in forms]
         return Compared(found)
 
-    def prepare(self, answers: str | None, saves_state: bool = False) -> FirstPass:
+    def prepare(self, answers: str | None, saves_state: bool = False) -> Facts:
         """Applies the strategy, times the first call, and saves the outputs.
 
         With `saves_state`, `reshape` begins with the state after this first pass.
@@ -299,7 +297,7 @@ class StrategyWorker:
             return guard_filters.METHODS[guard_filters.STANCE]
         return {**self.dropped}
 
-    def reshape(self, shape: dict[str, int], answers: str | None) -> FirstPass:
+    def reshape(self, shape: dict[str, int], answers: str | None) -> Facts:
         """Runs the same target and compiled code on inputs of another shape."""
         self.compile_stats.reset()
         self._load(shape)
@@ -307,7 +305,7 @@ class StrategyWorker:
             self.state.restore()
         return self._first_pass(answers)
 
-    def _first_pass(self, answers: str | None) -> FirstPass:
+    def _first_pass(self, answers: str | None) -> Facts:
         first: list[float] = []
         compiled: list[Mapping[str, float] | None] = []
 
@@ -324,9 +322,8 @@ class StrategyWorker:
             return outputs[0]
 
         self._save(answers, self.loaded, self.fn, step)
-        costs = self.compile_stats.since_reset()
-        return FirstPass(
-            **vars(costs),
+        return dataclasses.replace(
+            self.compile_stats.since_reset(),
             fell_back=self._fell_back(),
             first_call_s=first[0],
             first_compile_s=compiled[0],
@@ -334,7 +331,7 @@ class StrategyWorker:
             bytes=profiling.memory_in_use(self.device),
         )
 
-    def settle(self, within_s: float = stats.SETTLE_S) -> Settled:
+    def settle(self, within_s: float = stats.SETTLE_S) -> Facts:
         """Runs passes until the times are steady and nothing compiles any more."""
         if self.job.guards == guard_filters.STANCE:
             import torch
@@ -356,7 +353,7 @@ class StrategyWorker:
                 break
         gc.collect()
         gc.freeze()  # collections before each round need not scan long-lived objects
-        return Settled(len(times), steady, times[-1])
+        return Facts(steady=steady, pass_ms=times[-1])
 
     def probe(self, settings: Sequence[str] = ()) -> Probed:
         """Measures cheap facts about the target in eager, for `tune`.
@@ -433,7 +430,7 @@ class StrategyWorker:
             self.loaded, self.fn, train=self.train, backward=self._backward, exact=True
         )
 
-    def examine(self, trace: str | None = None) -> Examined:
+    def examine(self, trace: str | None = None) -> Facts:
         """Measures memory, guards and kernels, outside of all timing."""
         memory = profiling.peak_memory(self.device, self._pass)
         file = self.peers.own_file(Path(trace)) if trace else None
@@ -461,10 +458,9 @@ class StrategyWorker:
                 "blocks_of": block_counts,
             }
             sharing = tuple(shared_code.sharing(self.applied))
-        return Examined(
-            compile_s=costs.compile_s,
+        return dataclasses.replace(
+            costs,
             counts=counts,
-            cache=costs.cache,
             memory=memory,
             profile=profile,
             dropped=self._not_checked(),
