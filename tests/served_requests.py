@@ -17,7 +17,7 @@ EVERY_S = 0.02
 PLANTED = 40  # the request in which a test plants its stall
 
 
-class Served:
+class LoadRun:
     """The requests and stalls of one timetable, explained."""
 
     def __init__(

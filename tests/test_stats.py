@@ -15,7 +15,14 @@ import numpy
 import pytest
 
 from torchproof.records import stats
-from torchproof.records.stats import Ratio, break_even, compare, enough, kept, summarise
+from torchproof.records.stats import (
+    Ratio,
+    break_even,
+    compare,
+    enough,
+    summarise,
+    uninterrupted,
+)
 
 SERIES = Path(__file__).parent / "data" / "series.json"
 REPLAYS = 120
@@ -201,10 +208,10 @@ def test_unstable_times_come_with_advice() -> None:
 
 
 def test_a_round_keeps_what_was_not_interrupted() -> None:
-    assert kept([5.0, 9.0, 5.1], [False, True, False]) == [5.0, 5.1]
-    assert kept([9.0, 13.0], [True, True]) == [9.0, 13.0]
+    assert uninterrupted([5.0, 9.0, 5.1], [False, True, False]) == [5.0, 5.1]
+    assert uninterrupted([9.0, 13.0], [True, True]) == [9.0, 13.0]
     times = [float(number) for number in range(500)]
-    thinned = kept(times, [False] * 500)
+    thinned = uninterrupted(times, [False] * 500)
     assert len(thinned) == stats.ROUND_SAMPLES
     assert (thinned[0], thinned[-1]) == (0.0, 499.0)
 
@@ -331,7 +338,7 @@ def test_a_ratio_that_is_not_that_of_the_medians_is_told() -> None:
 
 def test_the_tail_is_of_all_samples() -> None:
     times = [1.0] * 900 + [9.0] * 100  # one in ten was interrupted
-    kept_ms = kept(times, [False] * 900 + [True] * 100)
+    kept_ms = uninterrupted(times, [False] * 900 + [True] * 100)
     assert stats.p95([kept_ms] * 8) == 1.0
     tail = stats.tail_of(times)
     assert len(tail) == stats.ROUND_SAMPLES

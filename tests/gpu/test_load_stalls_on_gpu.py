@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from served_requests import PLANTED, Served, work
+from served_requests import PLANTED, LoadRun, work
 
 import torchproof
 from torchproof.measure.loadtest.stalls import StallRecorder
@@ -52,7 +52,7 @@ def test_a_recording_for_a_new_size_is_attributed(
         # The first call of a size warms up, and the second one records.
         recorded(48 if number in (PLANTED, PLANTED + 1) else 16)
 
-    run = Served(tmp_path, answer)
+    run = LoadRun(tmp_path, answer)
     recordings = run.of_kind("cudagraph")
     assert {each.request for each in recordings} == {PLANTED, PLANTED + 1}
     assert not run.of_kind("compile")
@@ -69,7 +69,7 @@ def test_replays_are_no_stalls(tmp_path: Path, recorded: Callable[[int], None]) 
         work()
         recorded(32 if number % 2 else 16)
 
-    run = Served(tmp_path, answer)
+    run = LoadRun(tmp_path, answer)
     assert not run.of_kind("cudagraph") and "LT104" not in run.causes
 
 
@@ -85,7 +85,7 @@ def test_a_step_of_torchproof_graph_is_recorded_in_its_request(tmp_path: Path) -
         step(sizes[24 if number == PLANTED else 8])
         torch.cuda.synchronize()
 
-    run = Served(tmp_path, answer)
+    run = LoadRun(tmp_path, answer)
     steps = [e for e in run.of_kind("cudagraph") if e.data["how"] == "step"]
     assert {each.request for each in steps} == {PLANTED}
     assert PLANTED in run.causes["LT104"].culprits

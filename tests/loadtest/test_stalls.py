@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from served_requests import PLANTED, Served, work
+from served_requests import PLANTED, LoadRun, work
 
 import torchproof
 from torchproof.measure.loadtest import heartbeat
@@ -60,7 +60,7 @@ def test_a_recompile_is_attributed_to_its_request(
         work()
         compiled(9 if number == PLANTED else 8)
 
-    run = Served(tmp_path, answer)
+    run = LoadRun(tmp_path, answer)
     cause = run.causes["LT101"]
     assert cause.culprits == (PLANTED,)
     assert cause.victims[:5] == tuple(range(PLANTED + 1, PLANTED + 6))
@@ -82,7 +82,7 @@ def test_a_first_compilation_is_told_apart(
         if number >= PLANTED:
             compiled(8)
 
-    cause = Served(tmp_path, answer).causes["LT102"]
+    cause = LoadRun(tmp_path, answer).causes["LT102"]
     assert cause.culprits == (PLANTED,) and PLANTED + 1 in cause.victims
 
 
@@ -97,7 +97,7 @@ def test_a_thread_that_holds_the_gil_is_named(tmp_path: Path) -> None:
 
     for attempt in range(3):  # on a busy machine, other delays may be longer
         (folder := tmp_path / str(attempt)).mkdir()
-        run = _beside(folder, hold, begin := threading.Event())
+        run = _with_thread(folder, hold, begin := threading.Event())
         if "LT105" in run.causes:
             break
     cause = run.causes["LT105"]
@@ -108,7 +108,9 @@ def test_a_thread_that_holds_the_gil_is_named(tmp_path: Path) -> None:
     assert held.file.endswith("test_stalls.py")
 
 
-def _beside(folder: Path, act: Callable[[], None], begin: threading.Event) -> Served:
+def _with_thread(
+    folder: Path, act: Callable[[], None], begin: threading.Event
+) -> LoadRun:
     """Serves requests, with a thread beside that acts at the planted one."""
     thread = threading.Thread(target=act, name="beside")
     thread.start()
@@ -119,7 +121,7 @@ def _beside(folder: Path, act: Callable[[], None], begin: threading.Event) -> Se
         work()
 
     try:
-        return Served(folder, answer)
+        return LoadRun(folder, answer)
     finally:
         begin.set()
         thread.join()
@@ -133,7 +135,7 @@ def test_a_collection_of_a_large_heap_is_attributed(tmp_path: Path) -> None:
         if number == PLANTED:
             gc.collect()
 
-    run = Served(tmp_path, answer)
+    run = LoadRun(tmp_path, answer)
     cause = run.causes["LT103"]
     assert PLANTED in cause.culprits and PLANTED + 1 in cause.victims
     collected = max(run.of_kind("gc"), key=lambda each: each.end_s - each.begin_s)
@@ -164,7 +166,7 @@ def test_a_compilation_that_a_request_waits_for_is_its_own(tmp_path: Path) -> No
         if number >= PLANTED:
             model(x)
 
-    run = Served(tmp_path, answer)
+    run = LoadRun(tmp_path, answer)
     waited = [each for each in run.of_kind("compile") if each.request == PLANTED]
     assert waited and max(each.end_s - each.begin_s for each in waited) >= STALL_S
     cause = run.causes["LT102"]
@@ -177,7 +179,7 @@ def test_a_warning_of_torchproof_is_a_fallback(tmp_path: Path) -> None:
         if number == PLANTED:
             logging.getLogger("torchproof").warning("Net: forward runs eager: why")
 
-    run = Served(tmp_path, answer, 60)
+    run = LoadRun(tmp_path, answer, 60)
     [stall] = run.of_kind("fallback")
     assert stall.request == PLANTED and "why" in stall.text
 

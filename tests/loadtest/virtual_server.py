@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.serving import Batching, Observer, Served, serve
+from torchproof.measure.loadtest.serving import Batching, Observer, ServingEnd, serve
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import Requests
 
@@ -37,7 +37,7 @@ class VirtualServer:
         self._service = service
         self._wakes_late_s = wakes_late_s
         self._tests = 0
-        self.served: Served | None = None
+        self.served: ServingEnd | None = None
         self.log: RequestLog | None = None
 
     def serve(

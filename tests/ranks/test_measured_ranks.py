@@ -22,7 +22,7 @@ import torchproof
 from torchproof.cli import main
 from torchproof.measure import compare, rank_group
 from torchproof.measure.joined_replies import joined
-from torchproof.measure.replies import Compared, Facts, Reference
+from torchproof.measure.replies import Facts, OutputComparison, Reference
 from torchproof.measure.specs import EAGER, MeasureResult, StrategySpec
 from torchproof.records.run import Measurement, RankTime, Run
 from torchproof.strategies import parse, with_arguments
@@ -125,12 +125,12 @@ def test_blocks_and_the_whole_model_are_compiled_when_sharded() -> None:
 
 def test_the_worst_verdict_of_all_ranks_wins() -> None:
     each = [
-        Compared({"verdict": "same", "max_rel_error": 0.0}),
-        Compared({"verdict": "rounding", "max_rel_error": 1e-7}),
-        Compared({"verdict": None, "why": "nothing to compare"}),
+        OutputComparison({"verdict": "same", "max_rel_error": 0.0}),
+        OutputComparison({"verdict": "rounding", "max_rel_error": 1e-7}),
+        OutputComparison({"verdict": None, "why": "nothing to compare"}),
     ]
-    assert joined(Compared, each[:2]).numerics["verdict"] == "rounding"
-    found = joined(Compared, each).numerics
+    assert joined(OutputComparison, each[:2]).numerics["verdict"] == "rounding"
+    found = joined(OutputComparison, each).numerics
     assert found["verdict"] is None and found["rank"] == 2
     assert found["why"] == "on rank 2: nothing to compare"
 

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from torchproof.measure.replies import (
     CacheUse,
-    Compared,
     Facts,
+    OutputComparison,
     Reference,
-    Sampled,
+    SampledRound,
 )
 
 Reply = TypeVar("Reply")
@@ -50,7 +50,7 @@ def _work(each: Sequence[tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
     return sum(amount for amount, _ in known), known[0][1]
 
 
-def _compared(replies: Sequence[Compared]) -> Compared:
+def _compared(replies: Sequence[OutputComparison]) -> OutputComparison:
     """The worst verdict; it names the rank unless all ranks agree that it is right."""
 
     def badness(rank: int) -> tuple[int, float]:
@@ -61,7 +61,7 @@ def _compared(replies: Sequence[Compared]) -> Compared:
     found = dict(replies[worst].numerics) | {"rank": worst}
     if found["verdict"] not in ("same", "rounding"):
         found["why"] = f"on rank {worst}: {found.get('why') or 'no reason is known'}"
-    return Compared(found)
+    return OutputComparison(found)
 
 
 def _slowest(
@@ -109,11 +109,11 @@ def _facts(replies: Sequence[Facts]) -> Facts:
     )
 
 
-def _sampled(replies: Sequence[Sampled]) -> Sampled:
+def _sampled(replies: Sequence[SampledRound]) -> SampledRound:
     """The time of each pass is that of its slowest rank."""
     by_rank = tuple(each.times_ms for each in replies)
     interrupted = zip(*(each.interrupted for each in replies), strict=True)
-    return Sampled(
+    return SampledRound(
         times_ms=tuple(map(max, zip(*by_rank, strict=True))),
         interrupted=tuple(map(any, interrupted)),
         compilations=max(each.compilations for each in replies),
@@ -135,7 +135,7 @@ def _distinct(texts: Iterable[Iterable[str]]) -> tuple[str, ...]:
 
 _JOINS: dict[type, Callable[[Any], Any]] = {
     Reference: _reference,
-    Compared: _compared,
+    OutputComparison: _compared,
     Facts: _facts,
-    Sampled: _sampled,
+    SampledRound: _sampled,
 }

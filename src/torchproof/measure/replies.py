@@ -64,12 +64,12 @@ class Reference(Record):
 
 
 @dataclass(frozen=True)
-class Compared(Record):
+class OutputComparison(Record):
     numerics: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Sampled(Record):
+class SampledRound(Record):
     times_ms: tuple[float, ...]
     interrupted: tuple[bool, ...]
     compilations: int
@@ -85,7 +85,7 @@ class Replayed(Record):
 
 
 @dataclass(frozen=True)
-class Diagnosed(Record):
+class Diagnosis(Record):
     events: tuple[Mapping[str, Any], ...]
 
 
@@ -180,10 +180,10 @@ class Facts(Record):
         tails = (*self.tail_rounds, ())
         return replace(self, rounds=(*self.rounds, ()), tail_rounds=tails)
 
-    def sampled(self, reply: Sampled) -> Facts:
+    def sampled(self, reply: SampledRound) -> Facts:
         """With another round of the latest repeat."""
         times_ms = list(reply.times_ms)
-        kept = stats.kept(times_ms, list(reply.interrupted))
+        clean = stats.uninterrupted(times_ms, list(reply.interrupted))
         *earlier, latest = self.rounds
         *earlier_tails, latest_tails = self.tail_rounds
         before = self.by_rank or ((),) * len(reply.by_rank)
@@ -191,7 +191,7 @@ class Facts(Record):
         return replace(
             self,
             by_rank=tuple((*times, *more) for times, more in pairs),
-            rounds=(*earlier, (*latest, tuple(kept))),
+            rounds=(*earlier, (*latest, tuple(clean))),
             tail_rounds=(
                 *earlier_tails,
                 (*latest_tails, tuple(stats.tail_of(times_ms))),

@@ -257,7 +257,7 @@ class Rounds:
 
         times = _between(self.marks)[1:]
         interrupted = [b > a for a, b in itertools.pairwise(self.switches)][1:]
-        samples = stats.kept(times, interrupted)
+        samples = stats.uninterrupted(times, interrupted)
         strategy = self._strategy
         self.rounds_ms[strategy].append(samples)
         self.owner.stream.write(

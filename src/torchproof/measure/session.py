@@ -24,12 +24,12 @@ import psutil
 from torchproof.measure import rows
 from torchproof.measure.device_peaks import stated_peaks
 from torchproof.measure.replies import (
-    Compared,
-    Diagnosed,
+    Diagnosis,
     Done,
     Facts,
+    OutputComparison,
     Reference,
-    Sampled,
+    SampledRound,
 )
 from torchproof.measure.specs import (
     AS_WRITTEN,
@@ -42,8 +42,8 @@ from torchproof.measure.specs import (
 )
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import (
-    Commanded,
     WorkerError,
+    WorkerInterface,
     WorkerProcesses,
     WorkerTimeout,
     free_vram,
@@ -76,13 +76,13 @@ class Session:
         self.repeats = plan.repeats
         self.apart = False  # the strategies did not all fit in memory at once
         self.largest = {"host": 0, "cuda": 0}
-        self.reference_workers: dict[str | None, Commanded] = {}
+        self.reference_workers: dict[str | None, WorkerInterface] = {}
         self.events: list[Event] = []
         self.states: list[StrategyState] = []
         self._thread = threading.local()  # several threads may start workers
         self._comparing = threading.Lock()
         # Processes of later repeats after their first pass, by strategy and repeat.
-        self._ahead: dict[tuple[int, int], tuple[Commanded, Facts]] = {}
+        self._ahead: dict[tuple[int, int], tuple[WorkerInterface, Facts]] = {}
         self._processes = WorkerProcesses(quiet=plan.quiet)
 
     def set_deadline(self, seconds: float | None) -> None:
@@ -206,7 +206,7 @@ class Session:
         with contextlib.suppress(WorkerError):  # the diagnosis is optional
             forms = (compiled.numerics or {}).get("forms", []) if compiled else []
             arguments = {"wrong": wrong, "forms": forms}
-            answer = worker.ask(Diagnosed, "diagnose", self.limit_s, **arguments)
+            answer = worker.ask(Diagnosis, "diagnose", self.limit_s, **arguments)
             self.events += map(Event.from_json, answer.events)
 
     # -- references ----------------------------------------------------------------
@@ -244,7 +244,7 @@ class Session:
             with self._comparing, self.without_deadline():
                 worker = self.reference_workers[state.spec.dtype]
                 answer = worker.ask(
-                    Compared, "compare_outputs", self.limit_s, **arguments
+                    OutputComparison, "compare_outputs", self.limit_s, **arguments
                 )
             return answer.numerics
         except WorkerError as error:  # not the fault of the compared strategy
@@ -280,9 +280,9 @@ class Session:
 
     def _keep(self, states: list[StrategyState]) -> None:
         """Measures these; a process that was started early for another ends."""
-        kept = {id(state) for state in states}
+        chosen = {id(state) for state in states}
         for state in self.states:
-            if id(state) not in kept:
+            if id(state) not in chosen:
                 state.close()
         self.states = states
 
@@ -436,7 +436,7 @@ class Session:
     def sample(self, state: StrategyState, number: int) -> None:
         repeats = self.plan.repeats
         seconds = self.plan.seconds / repeats / stats.rounds_per_repeat(repeats)
-        reply = state.ask(Sampled, "sample", self.limit_s, seconds=seconds)
+        reply = state.ask(SampledRound, "sample", self.limit_s, seconds=seconds)
         state.facts[number] = state.facts[number].sampled(reply)
 
     def examine(self, group: list[StrategyState], number: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchproof.measure.replies import Facts
 from torchproof.measure.specs import StrategySpec
-from torchproof.measure.worker_process import Commanded, Reply
+from torchproof.measure.worker_process import Reply, WorkerInterface
 from torchproof.records import RaisedError
 
 
@@ -18,7 +18,7 @@ class StrategyState:
 
     spec: StrategySpec
     caches: Path
-    process: Commanded | None = None
+    process: WorkerInterface | None = None
     error: str | None = None
     raised: RaisedError | None = None  # the exception behind `error`
     timed_out: bool = False  # it was ended because it took too long

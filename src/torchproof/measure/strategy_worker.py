@@ -23,14 +23,14 @@ from torchproof.measure import guard_filters, numerics, profiling, rank_peers
 from torchproof.measure.command_loop import run_commands
 from torchproof.measure.compile_stats import CompileStats
 from torchproof.measure.replies import (
-    Compared,
-    Diagnosed,
+    Diagnosis,
     Facts,
     Operations,
+    OutputComparison,
     Probed,
     Reference,
     Replayed,
-    Sampled,
+    SampledRound,
     Switches,
 )
 from torchproof.measure.specs import StrategyJob
@@ -215,7 +215,7 @@ class StrategyWorker:
         except Exception as error:  # it ran twice without the counter
             return Operations(why=f"counting failed: {one_line(repr(error), 200)}")
 
-    def compare_outputs(self, number: int, path: str) -> Compared:
+    def compare_outputs(self, number: int, path: str) -> OutputComparison:
         """Compares the saved outputs of a strategy with the reference."""
         import torch
 
@@ -230,7 +230,7 @@ class StrategyWorker:
         found = reference.compare(outputs, any_rank=self.peers.voting).to_json()
         if forms:
             found["forms"] = [dataclasses.asdict(each) for each in forms]
-        return Compared(found)
+        return OutputComparison(found)
 
     def prepare(self, answers: str | None, saves_state: bool = False) -> Facts:
         """Applies the strategy, times the first call, and saves the outputs.
@@ -376,7 +376,7 @@ class StrategyWorker:
         unavailable = {name: why for name, why in reasons.items() if why}
         return Probed({**model_facts.probe(subject), "unavailable": unavailable})
 
-    def sample(self, seconds: float) -> Sampled:
+    def sample(self, seconds: float) -> SampledRound:
         """Times passes for one round.
 
         The garbage collector stays on, as in the user's program: its pauses belong to
@@ -386,7 +386,7 @@ class StrategyWorker:
         gc.collect()
         self._resume()
         times, yields = self.timed(seconds)
-        return Sampled(
+        return SampledRound(
             tuple(times),
             tuple(b > a for a, b in itertools.pairwise(yields)),
             self.compile_stats.compilations() - before,
@@ -482,7 +482,7 @@ class StrategyWorker:
                         self._invoke(call)
         return self.break_cost.costs()
 
-    def diagnose(self, wrong: bool, forms: Sequence[Mapping[str, Any]]) -> Diagnosed:
+    def diagnose(self, wrong: bool, forms: Sequence[Mapping[str, Any]]) -> Diagnosis:
         """Returns events that explain why compiled outputs differ from eager's."""
         from torchproof.measure import diagnosis
 
@@ -491,7 +491,7 @@ class StrategyWorker:
             wrong=wrong,
             forms=[comparison.FormDifference(**each) for each in forms],
         )
-        return Diagnosed(tuple(dataclasses.asdict(event) for event in events))
+        return Diagnosis(tuple(dataclasses.asdict(event) for event in events))
 
     def draw_as_eager(self, answers: str, shape: dict[str, int] | None = None) -> None:
         """Compiles with eager's random numbers and saves those outputs.

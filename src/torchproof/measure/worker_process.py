@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ class WorkerTimeout(WorkerError):
     """A worker did not answer in time, and was ended."""
 
 
-class Commanded(Protocol):
+class WorkerInterface(Protocol):
     """A worker that runs commands: a process, or a group of them on several ranks."""
 
     def tell(self, do: str, **values: Any) -> None: ...
@@ -163,11 +164,11 @@ class WorkerProcesses:
         self._quiet = quiet
         self._closed = False
         self._lock = threading.Lock()
-        self._started: list[Commanded] = []
+        self._started: list[WorkerInterface] = []
 
     def begin(
         self, job: StrategyJob, environment: Mapping[str, str], layout: int = 0
-    ) -> Commanded:
+    ) -> WorkerInterface:
         from torchproof.measure.rank_group import RankGroup
 
         with self._lock:  # a process must not start while `close` runs
@@ -189,8 +190,10 @@ class WorkerProcesses:
 
 
 def free_vram() -> int | None:
-    """Returns the free bytes of the first GPU, or None if the driver does not say."""
+    """The free bytes of the first visible GPU; None if the driver does not say."""
     query = ["--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    if first := os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip():
+        query += ["-i", first]
     try:
         answer = subprocess.run(
             ["nvidia-smi", *query], capture_output=True, text=True, timeout=20

@@ -42,6 +42,7 @@ _ATTEMPT = "compile_attempt_"  # Dynamo begins again after a graph break
 _BREAK = "dynamo_graph_break_reason"
 _SHORTEST_GC_NS = 1_000_000  # most collections of the young generation are shorter
 _DYNAMO = "dynamo"  # surrounds the compilation of a frame, and says nothing more
+_TREES = "torch._inductor.cudagraph_trees"
 _UNNAMED = "a callable"  # its code is torch's own
 # What the phases are that torch names after its functions.
 _PHASES = {
@@ -236,12 +237,14 @@ class CompilerHooks:
         for module, act in (
             ("torch", self._install_steps),
             ("torch._dynamo", self._install_dynamo),
-            ("torch._inductor.cudagraph_trees", self._install_trees),
+            (_TREES, self._install_trees),
         ):
             if module in sys.modules:
                 act()
             elif self._breaks:
                 script.when_imported(module, act)
+            elif module == _TREES and _may_record():
+                act()  # it imports the module
 
     def remove(self) -> None:
         gc.callbacks.remove(self._collect)
@@ -430,6 +433,13 @@ def _callable_of(frame: Any) -> str | None:
         return None
     called = frame.f_locals.get("fn", frame.f_locals.get("self"))
     return None if called is None else name_of(called)
+
+
+def _may_record() -> bool:
+    """Whether compiled code of this process may record CUDA graphs."""
+    torch = sys.modules.get("torch")
+    has_compiler = torch is not None and "torch._dynamo" in sys.modules
+    return has_compiler and torch.cuda.is_available()  # type: ignore[union-attr]
 
 
 def _phase(torch_name: str) -> str:

@@ -117,7 +117,9 @@ def rounds_per_repeat(repeats: int) -> int:
     return min(ROUNDS, max(LEAST_ROUNDS, REPEATS * ROUNDS // repeats))
 
 
-def kept(times_ms: Sequence[float], interrupted: Sequence[bool]) -> list[float]:
+def uninterrupted(
+    times_ms: Sequence[float], interrupted: Sequence[bool]
+) -> list[float]:
     """The samples that a round keeps: uninterrupted, evenly spread, not too many.
 
     `interrupted` says for each sample whether the process lost its core, as

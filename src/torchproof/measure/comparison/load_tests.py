@@ -296,7 +296,7 @@ def _beyond(row: Row, eager: Row, limits: Thresholds) -> Row:
     controls = {metric.name: metric for metric in eager.metrics}
     least = {MEDIAN: limits.speed, TAIL: limits.tail}
 
-    def kept(metric: Metric) -> Metric:
+    def beyond_eager(metric: Metric) -> Metric:
         base = controls.get(metric.name)
         if metric.name not in least or base is None:
             return metric
@@ -308,4 +308,4 @@ def _beyond(row: Row, eager: Row, limits: Thresholds) -> Row:
         why = f"{metric.verdict} in time, but eager is {base.verdict}"
         return replace(metric, verdict=NOT_SIGNIFICANT, regression=False, why=why)
 
-    return replace(row, metrics=tuple(map(kept, row.metrics)))
+    return replace(row, metrics=tuple(map(beyond_eager, row.metrics)))

@@ -107,15 +107,15 @@ class _Threads:
             and self._positions.get(ident) != _position(frame)
             and not _is_idle(frame)
         }
-        asked = {ident: self._asked(ident, late_s) for ident in ran}
-        least = min(asked.values(), default=0)
+        turns = {ident: self._turns_while_idle(ident, late_s) for ident in ran}
+        least = min(turns.values(), default=0)
         ended = self._positions.keys() - frames.keys()
         return [
             *(Holder(self._names.get(ident, "?"), ident, None) for ident in ended),
             *(
                 Holder(self._names.get(ident, "?"), ident, frame)
                 for ident, frame in ran.items()
-                if asked[ident] < least + _MORE_OFTEN
+                if turns[ident] < least + _MORE_OFTEN
             ),
         ]
 
@@ -124,7 +124,7 @@ class _Threads:
             os.close(file)
         self._files.clear()
 
-    def _asked(self, ident: int, late_s: float) -> int:
+    def _turns_while_idle(self, ident: int, late_s: float) -> int:
         """How often a thread may have woken up to ask for the GIL."""
         turns, idle = self._since(ident, late_s)
         return turns if idle else 0

@@ -28,7 +28,7 @@ class LoadJob(Record):
 
 
 @dataclass(frozen=True)
-class Prepared(Record):
+class ServedTarget(Record):
     """The target as this process has it, ready to be called."""
 
     calls: tuple[str, ...]  # each call in words
@@ -41,7 +41,7 @@ class Prepared(Record):
 
 
 @dataclass(frozen=True)
-class ServedTimetable(Record):
+class ServingReply(Record):
     """What the process knows about a timetable besides the log of requests."""
 
     errors: Mapping[str, int] = field(default_factory=dict)

@@ -85,7 +85,7 @@ class Batching:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServingEnd:
     """The start of the timetable on the process's clock, and the errors by text."""
 
     origin: float
@@ -211,8 +211,8 @@ class Timekeeper:
                 text = OTHER_ERRORS
             self._errors[text] += count
 
-    def served(self) -> Served:
-        return Served(self._origin, dict(self._errors), self.log.is_stopped)
+    def served(self) -> ServingEnd:
+        return ServingEnd(self._origin, dict(self._errors), self.log.is_stopped)
 
 
 def serve(
@@ -225,7 +225,7 @@ def serve(
     queue_limit: int | None = None,
     observer: Observer | None = None,
     clock: Clock | None = None,
-) -> Served:
+) -> ServingEnd:
     """Answers all requests, until the end or until the drain takes too long.
 
     Requests that wait when the timetable ends are answered for as long again, at least

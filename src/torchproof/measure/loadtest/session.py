@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from torchproof.measure.loadtest import rate_search, served_strategy
-from torchproof.measure.loadtest.load_job import LoadJob, Prepared, ServedTimetable
+from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget, ServingReply
 from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.percentiles import fewest_missed
 from torchproof.measure.loadtest.request_log import RequestLog
@@ -126,13 +126,13 @@ class LoadPlan:
             seed=self.options.seed,
         )
 
-    def timetable(self, prepared: Prepared) -> Timetable:
+    def timetable(self, prepared: ServedTarget) -> Timetable:
         if self.trace is None:
             return self.drawn(prepared)
         table = from_trace(self.trace, self.options, prepared.own_calls)
         return self._with_lengths(table)
 
-    def drawn(self, prepared: Prepared, **other: Any) -> Timetable:
+    def drawn(self, prepared: ServedTarget, **other: Any) -> Timetable:
         """The timetable of the options, or of another rate and number of requests."""
         weights = prepared.weights or (1.0,)
         return self._with_lengths(draw(self.options, weights, **other))
@@ -194,7 +194,7 @@ class _Session:
         self._plan = plan
         self._progress = progress
         self._timetable: Timetable | None = None
-        self._prepared: Prepared | None = None
+        self._prepared: ServedTarget | None = None
         self._ending = "finished"
         self._results: list[LoadResult] = []
 
@@ -229,7 +229,7 @@ class _Session:
     def progress(self, served: ServedStrategy, text: str) -> None:
         self._progress(f"{served.name}: {text}")
 
-    def timetable(self, prepared: Prepared) -> Timetable:
+    def timetable(self, prepared: ServedTarget) -> Timetable:
         """The one timetable; it is drawn when the first process knows the calls."""
         if self._timetable is None or self._prepared is None:
             self._timetable = self._plan.timetable(prepared)
@@ -287,7 +287,7 @@ class _StrategyRun:
         self._folder = folder
         self._logs = 0
         self._log_path = ""
-        self._known = ServedTimetable()
+        self._known = ServingReply()
         self.result = LoadResult(served.name, ending="interrupted")
         self._process = WorkerProcess(
             self._plan.job(served),
@@ -319,15 +319,15 @@ class _StrategyRun:
             ending = "timeout" if isinstance(error, WorkerTimeout) else "crashed"
             self.result = replace(self.result, ending=ending, error=str(error))
 
-    def _prepare(self) -> Prepared:
+    def _prepare(self) -> ServedTarget:
         self._session.progress(self._served, "imports, model and strategy")
-        prepared = self._process.ask(Prepared, "prepare", self._plan.timeout_s)
+        prepared = self._process.ask(ServedTarget, "prepare", self._plan.timeout_s)
         if not self._plan.options.cold:
             self._session.progress(self._served, "answering every call once")
             self._process.ask(Done, "answer_all", self._plan.timeout_s)
         return prepared
 
-    def _serve_main(self, prepared: Prepared, timetable: Timetable) -> None:
+    def _serve_main(self, prepared: ServedTarget, timetable: Timetable) -> None:
         log = self._new_log(timetable)
         try:
             self._serve(log, timetable)
@@ -373,12 +373,12 @@ class _StrategyRun:
                 shown = time.monotonic()
                 self._session.progress(self._served, _position(log, timetable))
 
-        self._known = self._process.reply(ServedTimetable, limit_s, show)
+        self._known = self._process.reply(ServingReply, limit_s, show)
 
     def _wait_for_the_rest(self) -> None:
         """Lets the process end its requests and say what it knows, for a moment."""
         with contextlib.suppress(WorkerError, UserError, KeyboardInterrupt):
-            self._known = self._process.reply(ServedTimetable, _STOP_S)
+            self._known = self._process.reply(ServingReply, _STOP_S)
 
     def _known_part(self, table: Timetable, log: RequestLog) -> Timetable:
         """Without the requests that waited as usual when the user stopped the test."""
@@ -386,7 +386,7 @@ class _StrategyRun:
         objective = self._plan.options.objective
         return table.before(first_unknown(requests, stopped_s, objective))
 
-    def _find_rate(self, prepared: Prepared) -> None:
+    def _find_rate(self, prepared: ServedTarget) -> None:
         """Searches the highest rate, in the process that is warm by now."""
         options = self._plan.options
 
@@ -432,7 +432,7 @@ class _StrategyRun:
         return stop
 
     def _result(
-        self, log: RequestLog, timetable: Timetable, prepared: Prepared, ending: str
+        self, log: RequestLog, timetable: Timetable, prepared: ServedTarget, ending: str
     ) -> LoadResult:
         result = self._measured(log, timetable, cold=self._plan.options.cold)
         if result.cold is not None:

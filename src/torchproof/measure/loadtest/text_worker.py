@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.measure import profiling
-from torchproof.measure.loadtest.load_job import LoadJob, Prepared, ServedTimetable
+from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget, ServingReply
 from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.serving import serve
 from torchproof.measure.loadtest.stalls import StallRecorder
@@ -29,7 +29,7 @@ class TextWorker:
     def __init__(self, job: LoadJob, options: TextOptions) -> None:
         self._job, self._options = job, options
 
-    def prepare(self) -> Prepared:
+    def prepare(self) -> ServedTarget:
         run = calls.resolved(self._job.run)
         model = text_model(calls.fresh(run))
         environment = describe(run)
@@ -40,7 +40,7 @@ class TextWorker:
             model, shape, temperature=self._options.temperature
         )
         self._generator.compile(self._job.served)
-        return Prepared(
+        return ServedTarget(
             calls=tuple(f"prompt padded to {size}" for size in shape.prompt_sizes),
             own_calls=len(shape.prompt_sizes),
             weights=(),  # the lengths of prompts decide
@@ -53,7 +53,7 @@ class TextWorker:
         """Runs prefill with every size of a prompt, and decode, a few times."""
         self._generator.warm_up()
 
-    def serve(self, timetable: dict[str, Any], log: str) -> ServedTimetable:
+    def serve(self, timetable: dict[str, Any], log: str) -> ServingReply:
         """Serves a timetable; the requests are in the file of the log."""
         table = Timetable.from_json(timetable)
         requests = RequestLog(Path(log), len(table))
@@ -83,7 +83,7 @@ class TextWorker:
                 queue_limit=self._options.queue_limit,
                 observer=recorder,
             )
-        return ServedTimetable(
+        return ServingReply(
             errors=served.errors,
             stalls=recorder.stalls(served.origin),
             missing=recorder.missing,

@@ -17,9 +17,9 @@ from typing import Any
 from torchproof.measure import profiling
 from torchproof.measure.command_loop import run_commands
 from torchproof.measure.loadtest import served_strategy
-from torchproof.measure.loadtest.load_job import LoadJob, Prepared, ServedTimetable
+from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget, ServingReply
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.serving import Observer, Served, serve
+from torchproof.measure.loadtest.serving import Observer, ServingEnd, serve
 from torchproof.measure.loadtest.stalls import StallRecorder
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import UserError
@@ -47,7 +47,7 @@ class LoadWorker:
 
     # -- commands ------------------------------------------------------------------
 
-    def prepare(self) -> Prepared:
+    def prepare(self) -> ServedTarget:
         self._run = calls.resolved(self._job.run)
         other_begin = time.perf_counter()
         # Built and discarded before the model, so that there is memory for only one.
@@ -60,7 +60,7 @@ class LoadWorker:
         self._fn, source, notes = self._applied(plan)
         self._assert_same_calls(other_calls)
         self._calls = self._table(other_calls)
-        return Prepared(
+        return ServedTarget(
             calls=tuple(_words(by_batch[1]) for by_batch in self._calls),
             own_calls=len(self._loaded.calls),
             weights=calls.weights(self._loaded),
@@ -78,12 +78,12 @@ class LoadWorker:
                 for count in by_batch:
                     answer(call, count)
 
-    def serve(self, timetable: dict[str, Any], log: str) -> ServedTimetable:
+    def serve(self, timetable: dict[str, Any], log: str) -> ServingReply:
         """Serves a timetable; the requests are in the file of the log."""
         table = Timetable.from_json(timetable)
         with StallRecorder() as recorder:
             served = self._serve(table, RequestLog(Path(log), len(table)), recorder)
-        return ServedTimetable(
+        return ServingReply(
             errors=served.errors,
             stalls=recorder.stalls(served.origin),
             missing=recorder.missing,
@@ -92,7 +92,9 @@ class LoadWorker:
 
     # -- the target ----------------------------------------------------------------
 
-    def _serve(self, table: Timetable, log: RequestLog, observer: Observer) -> Served:
+    def _serve(
+        self, table: Timetable, log: RequestLog, observer: Observer
+    ) -> ServingEnd:
         answer = self._answer()
         return serve(
             lambda numbers: answer(table.call[numbers[0]], len(numbers)),

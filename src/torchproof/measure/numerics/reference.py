@@ -56,27 +56,22 @@ class Reference:
         `any_rank` tells whether a flag is set on any of several ranks: they run on
         perturbed inputs together, or not at all.
         """
-        if self.unrepeatable and any_rank is None:
-            return comparison.Comparison(None, why=self.unrepeatable)
         ours, theirs = (
             each
             if labels is None
             else {name: each[name] for name in labels if name in each}
             for each in (answers, self.eager)
         )
+        perturbed = self.perturbed
         if any_rank is not None:
-            asked: list[bool] = []
-
-            def ask() -> Sequence[Answers]:
-                asked.append(True)
-                return ()
-
-            comparison.compare(ours, theirs, self.exact, perturbed=ask)
-            if any_rank(bool(asked)):
+            plain = comparison.compare(ours, theirs, self.exact)
+            if any_rank(plain.verdict == "wrong"):
                 self.perturbed()
-            if self.unrepeatable:
-                return comparison.Comparison(None, why=self.unrepeatable)
-        return comparison.compare(ours, theirs, self.exact, perturbed=self.perturbed)
+            else:
+                perturbed = tuple
+        if self.unrepeatable:
+            return comparison.Comparison(None, why=self.unrepeatable)
+        return comparison.compare(ours, theirs, self.exact, perturbed=perturbed)
 
 
 def reference(
