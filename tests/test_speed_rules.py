@@ -38,7 +38,6 @@ TIMING = {
     "gaps": [],
     "graphs": 1,
     "recompiles_in_steps": 0,
-    "stable": True,
 }
 
 
@@ -108,11 +107,9 @@ def test_slower_than_eager_says_why(data: Any, cause: str, fix: str) -> None:
     [
         (2.0, {}, []),
         (0.8, {}, ["SP501"]),
-        (0.8, {"stable": False}, []),
         (0.8, {"high": 1.05}, ["SP502"]),  # not certain that it is slower
         (0.97, {}, ["SP502"]),  # certain, and not worth a word
         (1.0, {}, ["SP502"]),
-        (1.0, {"stable": False}, []),
         (1.0, {"high": 1.4}, []),  # it may well be faster: not enough evidence
         (1.0, {"low": None}, []),
         (1.08, {}, []),

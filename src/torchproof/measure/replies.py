@@ -108,8 +108,8 @@ FROZEN = "on, without objects from before the timing"
 
 # What each command of the worker finds out.
 _SETTLED = ("steady", "pass_ms")
-_EXAMINED = ("compile_s", "counts", "cache", "rank_counts", "memory", "profile")
-_EXAMINED += ("dropped", "sharing", "break_costs", "fell_back")
+_COMPILED = ("compile_s", "counts", "cache", "rank_counts", "fell_back")
+_EXAMINED = (*_COMPILED, "memory", "profile", "dropped", "sharing", "break_costs")
 
 
 @dataclass(frozen=True)
