@@ -13,7 +13,7 @@ from torchproof.measure.loadtest.tail import Tails, explain
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import Stall, TailCause
 
-EVERY_S = 0.02
+EVERY_S = 0.012
 PLANTED = 40  # the request in which a test plants its stall
 
 
@@ -21,7 +21,7 @@ class LoadRun:
     """The requests and stalls of one timetable, explained."""
 
     def __init__(
-        self, folder: Path, answer: Callable[[int], None], count: int = 100
+        self, folder: Path, answer: Callable[[int], None], count: int = 80
     ) -> None:
         table = Timetable(
             arrival_s=tuple(EVERY_S * number for number in range(count)),

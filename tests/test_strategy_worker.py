@@ -59,6 +59,7 @@ def test_results_on_other_inputs_are_not_compared(factory: str, where: str) -> N
     assert "each time the target is loaded" in row.numerics["why"]
 
 
+@pytest.mark.slow
 def test_a_wrong_result_on_the_same_inputs_is_found() -> None:
     _, row = measured(f"{UNREPEATABLE}:seeded", backends("eager")).rows
     assert row.verdict == "wrong"

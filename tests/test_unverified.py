@@ -40,6 +40,7 @@ def has_no_rank(row: Measurement) -> bool:
 # -- bench -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_wrong_outputs_at_a_later_shape_are_found_although_passes_change_state() -> (
     None
 ):

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 import torch
 from commands import PROGRAM, Done
@@ -99,9 +100,11 @@ def load_test_of(done: Done) -> LoadTest:
 
 
 def test_strategies_answer_the_same_timetable(folder: Path) -> None:
+    """In the processes that users run; other tests fork them."""
     arguments = ("--rate", "200", "--requests", "60", "--slo", "p50=10s")
-    strategies = ("--strategies", "eager,compile:eager,full+graph")
-    done = loadtest(folder, "make", *arguments, *strategies, "--workers", "2")
+    strategies = ("--strategies", "eager,compile:eager,full+graph", "--workers", "2")
+    line = ("loadtest", "served.py:make", "--format", "json", "-q")
+    done = commands.torchproof(*line, *arguments, *strategies, cwd=folder)
     assert done.returncode == 0, done.stderr
     test = load_test_of(done)
     assert test.calls == ("1x2", "1x3")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ import torchproof
 from torchproof.measure import rows
 from torchproof.measure.bench_plan import BenchOptions, strategy_specs
 from torchproof.measure.comparison.decisions import exclusion_reason
-from torchproof.measure.replies import Facts
 from torchproof.measure.specs import Plan, StrategyJob, StrategySpec
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.strategy_worker import StrategyWorker
@@ -248,8 +248,7 @@ def test_a_graph_that_was_not_replayed_is_told_and_not_ranked(
     facts, _ = prepared(monkeypatch, "eager+graph", tmp_path)
     assert facts.fell_back == ("Tensor.item() at step.py:7",)
     state = StrategyState(StrategySpec(parse("eager+graph")), tmp_path)
-    timed = Facts(rounds=(((1.0,), (1.0,)),), steps=2)
-    state.facts.append(timed.adding(facts))
+    state.facts.append(replace(facts, rounds=(((1.0,), (1.0,)),), steps=2))
     [row] = rows.rows([state], Plan(parse_target("workload:gpt"), (state.spec,)), {})
     assert (row.median_ms, row.verdict, row.vs_eager) == (1.0, "fell back", None)
     assert "step.py:7" in (exclusion_reason(row) or "")

@@ -1,0 +1,34 @@
+"""`bench` and `compare` in the processes that users run; `loadtest` has its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from commands import torchproof
+
+from torchproof.records import Run
+
+MODEL = """
+import torch
+
+def make():
+    return torch.nn.Linear(8, 8), [(torch.ones(4, 8),)]
+"""
+
+
+def test_bench_measures_what_compare_compares(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    flags = ("--strategies", "full", "--compile", "backend=aot_eager", "--repeats", "1")
+    command = ("bench", "model.py:make", *flags, "--seconds", "0.2", "--format", "json")
+    done = torchproof(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = Run.from_json(json.loads(done.stdout))
+    eager, full = run.measurements
+    assert (eager.verdict, full.verification) == ("reference", "verified")
+    assert eager.median_ms and full.median_ms and full.vs_eager
+    assert full.counts and full.counts["graphs"] == 1
+    assert full.start and full.start["label"] == "cold"
+    again = torchproof("compare", run.id, run.id, "--format", "json", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["verdict"] == "not significant"
