@@ -450,7 +450,7 @@ def test_cache_keys_contain_a_mesh_without_its_rank() -> None:
         {"wrap": "none", "ranks": 2},
     ],
 )
-def test_ranks_that_do_not_fit_are_one_line(options: dict[str, Any]) -> None:
+def test_invalid_ranks_are_one_line(options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"--(ranks|wrap)") as refused:
         pack(
             "workload:nanovlm", purpose="deploy", pack_options=DeployOptions(**options)

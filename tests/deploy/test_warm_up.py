@@ -1,4 +1,4 @@
-"""What a pack keeps of calls and graphs: made again, run without traces, explained."""
+"""Calls and graphs of a pack: generated again, warmed up, misses explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One nursery for all tests of judges: torch is loaded once."""
+"""One fork server for all tests of oracles: torch is imported once."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
 from torchproof.packs.repro.failure_signature import FailureSignature
 from torchproof.packs.repro.repro_runner import ReproRunner
 
-Judged = Callable[..., Outcome]
+RunOracle = Callable[..., Outcome]
 
 
-def draft_of(source: str) -> Candidate:
+def candidate_of(source: str) -> Candidate:
     return Candidate("program", textwrap.dedent(source), "", source.count("\n"))
 
 
 @pytest.fixture(scope="session")
-def judged() -> Iterator[Judged]:
-    """`judged(judge, expected, source, **settings)`: what that repro shows."""
-    court = ReproRunner(
+def run_oracle() -> Iterator[RunOracle]:
+    """`run_oracle(oracle, expected, source, **settings)`: the outcome of that repro."""
+    runner = ReproRunner(
         FailureSignature("breaks", "a break", "graph_break"), Settings(limit_s=60)
     )
 
     def run(
-        judge: str, expected: Mapping[str, Any], source: str, **settings: Any
+        oracle: str, expected: Mapping[str, Any], source: str, **settings: Any
     ) -> Outcome:
-        # What is asked of it differs, the process that forks is the same.
-        court.signature = FailureSignature(judge, f"a case of {judge}", judge, expected)
-        court.settings = Settings(**{"limit_s": 60.0, **settings})
-        return court.run_forked(draft_of(source))
+        headline = f"a case of {oracle}"
+        runner.signature = FailureSignature(oracle, headline, oracle, expected)
+        runner.settings = Settings(**{"limit_s": 60.0, **settings})
+        return runner.run_forked(candidate_of(source))
 
-    with court:
+    with runner:
         yield run

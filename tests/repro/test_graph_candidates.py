@@ -146,7 +146,7 @@ def test_a_graph_runs_under_what_it_was_called_under(tmp_path):
 
 
 def test_a_draft_calls_as_often_as_the_target_up_to_three_times(tmp_path):
-    for often, told in ((1, 1), (2, 2), (5, 3)):
+    for often, count in ((1, 1), (2, 2), (5, 3)):
         x = torch.randn(4)
 
         def run(often=often, x=x):
@@ -156,7 +156,7 @@ def test_a_draft_calls_as_often_as_the_target_up_to_three_times(tmp_path):
 
         drafts, _ = recorded(run, tmp_path)
         _, calls = made(drafts[0], tmp_path)
-        assert len(calls) == told
+        assert len(calls) == count
 
 
 def test_what_torch_alone_lacks_is_refused_with_the_reason(tmp_path):

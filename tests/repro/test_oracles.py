@@ -1,7 +1,7 @@
-"""Each judge on a program that fails, on one that does not, and on one that fails else.
+"""Each oracle on a program that fails, one that does not, and one that fails otherwise.
 
 Backends that are written in the program stand for what Inductor or a GPU would do:
-what is tested is that a failure is told from the others.
+what is tested is that an oracle distinguishes failures.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
-from conftest import Judged
+from conftest import RunOracle
 
 
 class Case(NamedTuple):
-    judge: str
+    oracle: str
     expected: dict[str, Any]
     fails: str
     fine: str
@@ -90,9 +90,6 @@ KEEPS = (
 
 CASES = {
     "break": Case("breaks", {**PRINT, "skips": False}, PRINTS, PLAIN, BRANCHES),
-    "break in eager's place": Case(
-        "breaks", {**PRINT, "skips": False}, PRINTS, PLAIN, BROKEN
-    ),
     "skip": Case(
         "breaks",
         {
@@ -159,23 +156,12 @@ CASES = {
         RAISES.replace("unknown operator", "no memory left"),
         AS_WRITTEN,
     ),
-    "error in eager": Case(
-        "errors",
-        {"error": "BackendCompilerFailed", "message": "ValueError: unknown operator"},
-        RAISES,
-        EAGER,
-        RAISES.replace("x.sin()", "x.sine()"),
-        AS_WRITTEN,
-    ),
     "nothing compiled": Case(
         "no_ops",
         {"because": "Data-dependent branching"},
         LOOPS,
         PLAIN,
         function("return x"),
-    ),
-    "nothing to compile": Case(
-        "no_ops", {"because": None}, LOOPS, PRINTS, function("return x")
     ),
     "compiled in vain": Case(
         "no_ops", {"because": None, "called": False}, UNUSED, EAGER, PLAIN, AS_WRITTEN
@@ -189,14 +175,6 @@ CASES = {
         backend("return lambda *a: [v * 2 for v in graph.forward(*a)]"),
         backend("return lambda *a: [v * (1 + 1e-7) for v in graph.forward(*a)]"),
         backend("return lambda *a: [v * torch.nan for v in graph.forward(*a)]"),
-        AS_WRITTEN,
-    ),
-    "infinite inside": Case(
-        "answers",
-        {"how": "infinity", "error": 1.0},
-        backend("return lambda *a: [v * 0 for v in graph.forward(*a)]"),
-        EAGER,
-        backend("return lambda *a: [v * 1.001 for v in graph.forward(*a)]"),
         AS_WRITTEN,
     ),
     "wrong by less": Case(
@@ -228,14 +206,6 @@ CASES = {
         backend("time.sleep(60)"),
         EAGER,
         RAISES,
-        AS_WRITTEN,
-    ),
-    "hang in eager": Case(
-        "hang",
-        {"seconds": 1.5, "place": None},
-        backend("time.sleep(60)"),
-        EAGER,
-        function("import time", "time.sleep(60)", "return x"),
         AS_WRITTEN,
     ),
     "slower": Case(
@@ -284,17 +254,16 @@ CASES = {
 }
 
 
-# They wait, or say once more what a quicker one says.
-LONG = {"hang in eager", "slower", "slow to compile", "limit", "too few recompiles"}
-LONG |= {"skip", "size compiled in", "error of a backend", "error in eager"}
-LONG |= {"break in eager's place", "skipped graph", "compiled in vain, and called"}
-LONG |= {"nothing to compile", "infinite inside", "wrong by less", "recorded again"}
+# They wait, or vary a case that is quicker.
+LONG = {"slower", "slow to compile", "limit", "too few recompiles", "wrong by less"}
+LONG |= {"skip", "size compiled in", "error of a backend", "skipped graph"}
+LONG |= {"compiled in vain, and called", "recorded again"}
 NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in CASES]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_failure_is_told_from_none_and_from_another(
-    name: str, judged: Judged
+def test_oracle_distinguishes_same_none_and_other(
+    name: str, run_oracle: RunOracle
 ) -> None:
     case = CASES[name]
     for verdict, source in (
@@ -302,11 +271,11 @@ def test_a_failure_is_told_from_none_and_from_another(
         ("none", case.fine),
         ("other", case.other),
     ):
-        outcome = judged(case.judge, case.expected, source, **case.settings)
+        outcome = run_oracle(case.oracle, case.expected, source, **case.settings)
         assert outcome.verdict == verdict, outcome.output
 
 
-def test_training_runs_a_backward(judged: Judged) -> None:
+def test_training_runs_a_backward(run_oracle: RunOracle) -> None:
     """An error in a hook of the backward is seen only if there is one."""
     source = """
     import torch
@@ -326,13 +295,13 @@ def test_training_runs_a_backward(judged: Judged) -> None:
     """
     expected = {"error": "ValueError", "message": "hooked"}
     quick = {"compile": {"backend": "eager"}}
-    assert judged("errors", expected, source, **quick).verdict == "none"
-    trained = judged("errors", expected, source, train=True, **quick)
+    assert run_oracle("errors", expected, source, **quick).verdict == "none"
+    trained = run_oracle("errors", expected, source, train=True, **quick)
     assert trained.verdict == "other"  # eager raises it too
     assert re.search(r"\beager\b.*\bValueError: hooked", trained.text)
 
 
-def test_what_is_done_before_a_call_is_done(judged: Judged) -> None:
+def test_before_call_runs(run_oracle: RunOracle) -> None:
     source = """
     import torch
 
@@ -350,27 +319,27 @@ def test_what_is_done_before_a_call_is_done(judged: Judged) -> None:
         fn.flag = "a" * index
     """
     expected = {"kind": "value", "times": 3}
-    assert judged("recompiles", expected, source).is_same
+    assert run_oracle("recompiles", expected, source).is_same
     without = source.replace("def before_call", "def another")
-    assert judged("recompiles", expected, without).verdict == "none"
+    assert run_oracle("recompiles", expected, without).verdict == "none"
 
 
-@pytest.mark.parametrize("judge", ["syncs", "memory"])
+@pytest.mark.parametrize("oracle", ["syncs", "memory"])
 def test_what_only_a_device_shows_is_not_seen_without_one(
-    judge: str, judged: Judged
+    oracle: str, run_oracle: RunOracle
 ) -> None:
-    outcome = judged(judge, {"ratio": 2.0}, PLAIN)
+    outcome = run_oracle(oracle, {"ratio": 2.0}, PLAIN)
     assert outcome.verdict == "other"
     assert "no CUDA device" in outcome.text
 
 
-def test_no_code_is_generated_to_see_a_break(judged: Judged) -> None:
+def test_no_code_is_generated_to_see_a_break(run_oracle: RunOracle) -> None:
     own = PRINTS.replace("def make():", "def made():") + (
         "\ndef make():\n    fn, calls = made()\n    inner = torch.compile(fn)\n\n"
         "    def step(x):\n        y = inner(x)\n"
         "        assert 'torch._inductor.compile_fx' not in __import__('sys').modules\n"
         "        return y\n\n    return step, calls\n"
     )
-    assert judged("breaks", {**PRINT, "skips": False}, own, **AS_WRITTEN).is_same
+    assert run_oracle("breaks", {**PRINT, "skips": False}, own, **AS_WRITTEN).is_same
     chosen = own.replace("compile(fn)", "compile(fn, backend='aot_eager')")
-    assert judged("breaks", {**PRINT, "skips": False}, chosen, **AS_WRITTEN).is_same
+    assert run_oracle("breaks", {**PRINT, "skips": False}, chosen, **AS_WRITTEN).is_same

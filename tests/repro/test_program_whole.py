@@ -24,8 +24,8 @@ def written(folder: Path, **files: str) -> None:
 
 
 def run(source: str) -> dict[str, object]:
-    names: dict[str, object] = {"__name__": "draft"}
-    exec(compile(source, "draft", "exec"), names)
+    names: dict[str, object] = {"__name__": "candidate"}
+    exec(compile(source, "candidate", "exec"), names)
     return names
 
 
@@ -62,7 +62,7 @@ def test_what_the_factory_does_not_reach_is_gone(tmp_path: Path) -> None:
     assert fn(*calls[0]) == 4
 
 
-def test_local_files_are_merged_and_their_names_told_apart(tmp_path: Path) -> None:
+def test_local_files_are_merged_under_distinct_names(tmp_path: Path) -> None:
     written(
         tmp_path,
         parts__a="LIMIT = 10\ndef scaled(x): return x * LIMIT\nclass Net: pass\n",
@@ -84,10 +84,10 @@ def test_local_files_are_merged_and_their_names_told_apart(tmp_path: Path) -> No
             return Net(), [(batch or 2,)]
         """,
     )
-    draft = extracted(f"{tmp_path}/main.py:build")
-    fn, calls = run(draft.source)["make"]()  # type: ignore[operator]
+    candidate = extracted(f"{tmp_path}/main.py:build")
+    fn, calls = run(candidate.source)["make"]()  # type: ignore[operator]
     assert fn(*calls[0]) == 61
-    assert "parts" not in draft.source.replace("a_Net", "")
+    assert "parts" not in candidate.source.replace("a_Net", "")
 
 
 def test_modules_under_other_names_and_registries_are_followed(tmp_path: Path) -> None:
@@ -123,9 +123,9 @@ def test_modules_under_other_names_and_registries_are_followed(tmp_path: Path) -
 
 def test_a_workload_is_built_with_its_arguments() -> None:
     arguments = {"size": "tiny", "device": "cpu", "train": False}
-    draft = next(program_candidates(parse("workload:gpt-original"), arguments))
-    assert "return build(size='tiny', device='cpu', train=False)" in draft.source
-    assert "torchproof" not in draft.source
+    candidate = next(program_candidates(parse("workload:gpt-original"), arguments))
+    assert "return build(size='tiny', device='cpu', train=False)" in candidate.source
+    assert "torchproof" not in candidate.source
 
 
 def test_before_call_is_kept(tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_a_package_that_is_not_needed_is_cut(tmp_path: Path) -> None:
         frugal="import rich\ndef show(): rich.print()\nrich.print('hello')\n"
         "def make(): return len, [([],)]\n",
     )
-    draft = extracted(f"{tmp_path}/frugal.py:make")
-    assert "rich" not in draft.source
+    candidate = extracted(f"{tmp_path}/frugal.py:make")
+    assert "rich" not in candidate.source
 
 
 def test_a_script_becomes_a_function_that_runs_it(tmp_path: Path) -> None:

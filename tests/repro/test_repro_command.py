@@ -97,10 +97,10 @@ def make():
 
 
 class FakeRunner:
-    """Gives each candidate the same verdict, and prints all private values."""
+    """Gives each candidate the same verdicts, and prints all private values."""
 
-    def __init__(self, verdict: Any = "same") -> None:
-        self.verdict = verdict
+    def __init__(self, forked: Any = "same", isolated: Any = "same") -> None:
+        self.forked, self.isolated = forked, isolated
         self.verified: list[str] = []
 
     def __call__(self, *_: Any, **__: Any) -> FakeRunner:
@@ -115,12 +115,12 @@ class FakeRunner:
         return candidate.source
 
     def run_forked(self, candidate: Candidate) -> Outcome:
-        return Outcome(self.verdict, f"FAILS AS STATED: {PRIVATE}", 0.1)
+        return Outcome(self.forked, f"FAILS AS STATED: {PRIVATE}", 0.1)
 
     def run_isolated(self, text: str, *_: Any) -> Outcome:
         self.verified.append(text)
         line = f"FAILS AS STATED: GB0124 {PRIVATE}"
-        return Outcome(self.verdict, line, 0.1, f"{PRIVATE}\n{line}\n")
+        return Outcome(self.isolated, line, 0.1, f"{PRIVATE}\n{line}\n")
 
 
 GRAPH = Candidate(
@@ -189,9 +189,12 @@ def test_every_file_is_redacted(tmp_path: Path) -> None:
     assert expected | {"repro.py", "graphs/graph_0_0.py"} <= found
 
 
-def test_failure_that_does_not_return_gives_no_pack(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verdicts", [("none", "same"), ("same", "other")])
+def test_failure_that_does_not_return_gives_no_pack(
+    verdicts: tuple[str, str], tmp_path: Path
+) -> None:
     with pytest.raises(packs.Unverified, match=r"expected: .*; got: graph: "):
-        build(tmp_path, FakeRunner("none"))
+        build(tmp_path, FakeRunner(*verdicts))
     assert list(tmp_path.iterdir()) == []
 
 

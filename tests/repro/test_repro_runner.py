@@ -1,11 +1,9 @@
-"""How drafts are run: what they see, how they are ended, and what is left of them."""
+"""How candidates run: what they see, how they end, and what is left of them."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import Judged, draft_of
+from conftest import RunOracle, candidate_of
 
 from torchproof.packs.repro.candidate import Settings
 from torchproof.packs.repro.failure_signature import FailureSignature
@@ -43,9 +41,9 @@ def make():
 """
 
 
-def test_a_run_sees_torch_alone(judged: Judged) -> None:
+def test_a_run_sees_torch_alone(run_oracle: RunOracle) -> None:
     """Neither torchproof, nor this folder, nor who runs it."""
-    seen = judged(
+    seen = run_oracle(
         "breaks",
         EXPECTED,
         """
@@ -64,22 +62,24 @@ def test_a_run_sees_torch_alone(judged: Judged) -> None:
         assert word not in seen.output, word
 
 
-def test_a_run_without_a_verdict_is_broken(judged: Judged) -> None:
-    raised = judged("breaks", EXPECTED, "raise ValueError('early')")
+def test_a_run_without_a_verdict_is_broken(run_oracle: RunOracle) -> None:
+    raised = run_oracle("breaks", EXPECTED, "raise ValueError('early')")
     assert raised.verdict == "broken"
     assert "ValueError: early" in raised.text
-    left = judged("breaks", EXPECTED, "import os; os._exit(1)")
+    left = run_oracle("breaks", EXPECTED, "import os; os._exit(1)")
     assert left.verdict == "broken"
-    killed = judged("breaks", EXPECTED, "import os; os.kill(os.getpid(), 9)")
+    killed = run_oracle("breaks", EXPECTED, "import os; os.kill(os.getpid(), 9)")
     assert "signal 9" in killed.text
-    assert judged("breaks", EXPECTED, "def make(: pass").verdict == "broken"
+    assert run_oracle("breaks", EXPECTED, "def make(: pass").verdict == "broken"
 
 
-def test_names_of_the_program_and_of_the_judge_never_meet(judged: Judged) -> None:
-    assert judged("breaks", EXPECTED, PRINTS).is_same
+def test_names_of_program_and_oracle_do_not_clash(
+    run_oracle: RunOracle,
+) -> None:
+    assert run_oracle("breaks", EXPECTED, PRINTS).is_same
 
 
-def test_the_environment_is_cut_to_what_steers_torch() -> None:
+def test_runs_get_only_variables_that_configure_torch() -> None:
     given = {
         "PATH": "/bin",
         "TORCH_COMPILE_DEBUG": "1",
@@ -104,11 +104,11 @@ time.sleep(600)
 
 
 @pytest.mark.slow
-def test_a_late_run_is_ended_with_all_that_it_started(judged: Judged) -> None:
-    quick = judged("breaks", EXPECTED, SLEEPS, limit_s=3.0)
-    with ReproRunner(BREAK, Settings(limit_s=3.0)) as court:
-        clean = court.run_isolated(court.text(draft_of(SLEEPS)))
-        folder = Path(court._scratch.name)
+def test_late_run_is_killed_with_all_its_processes(run_oracle: RunOracle) -> None:
+    quick = run_oracle("breaks", EXPECTED, SLEEPS, limit_s=3.0)
+    with ReproRunner(BREAK, Settings(limit_s=3.0)) as runner:
+        clean = runner.run_isolated(runner.text(candidate_of(SLEEPS)))
+        folder = Path(runner._scratch.name)
     for outcome in (quick, clean):
         assert outcome.verdict == "timeout", outcome
         pids = [int(word) for word in outcome.output.split("pids ")[1].split()[:2]]
@@ -131,58 +131,26 @@ def _runs(pid: int) -> bool:
         return False
 
 
-PARENT = """
-import sys
-sys.path.insert(0, {here!r})
-from test_repro_runner import *
-court = ReproRunner(BREAK, Settings(device="cuda", limit_s=100.0))  # loads torch alone
-court.run_forked(draft_of("print('warm')"))
-print(court._fork_server._child.pid, flush=True)
-court.run_forked(draft_of("import time; time.sleep(600)"))
-"""
+@pytest.mark.slow
+def test_killed_fork_server_is_replaced() -> None:
+    with ReproRunner(BREAK, Settings(limit_s=60.0)) as runner:
+        assert runner.run_forked(candidate_of(PRINTS)).is_same
+        assert runner._fork_server is not None
+        os.kill(runner._fork_server._child.pid, signal.SIGKILL)
+        runner._fork_server._child.wait()
+        assert runner.run_forked(candidate_of(PRINTS)).is_same
 
 
 @pytest.mark.slow
-def test_nothing_outlives_a_parent_that_is_killed() -> None:
-    here = str(Path(__file__).parent)
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT.format(here=here)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ},
-    )
-    assert parent.stdout is not None
-    nursery = int(parent.stdout.readline())
-    limit = time.monotonic() + 20
-    while not (children := psutil.Process(nursery).children()):
-        assert time.monotonic() < limit
-        time.sleep(0.05)
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    parent.stdout.close()
-    assert _end([nursery, *(child.pid for child in children)]) == []
-
-
-@pytest.mark.slow
-def test_a_nursery_that_was_killed_is_replaced() -> None:
-    with ReproRunner(BREAK, Settings(limit_s=60.0)) as court:
-        assert court.run_forked(draft_of(PRINTS)).is_same
-        assert court._fork_server is not None
-        os.kill(court._fork_server._child.pid, signal.SIGKILL)
-        court._fork_server._child.wait()
-        assert court.run_forked(draft_of(PRINTS)).is_same
-
-
-@pytest.mark.slow
-def test_both_ways_and_many_at_once_give_one_verdict() -> None:
-    draft = replace(draft_of(PRINTS), files={"inputs.pt": b"1"})
-    with ReproRunner(BREAK, Settings(limit_s=100.0), header="torch 2.x") as court:
+def test_forked_and_isolated_runs_agree() -> None:
+    draft = replace(candidate_of(PRINTS), files={"inputs.pt": b"1"})
+    with ReproRunner(BREAK, Settings(limit_s=100.0), header="torch 2.x") as runner:
         with ThreadPoolExecutor(4) as pool:
-            outcomes = list(pool.map(court.run_forked, [draft] * 4))
+            outcomes = list(pool.map(runner.run_forked, [draft] * 4))
         assert [outcome.verdict for outcome in outcomes] == ["same"] * 4
-        clean = court.run_isolated(court.text(draft), draft.files)
+        clean = runner.run_isolated(runner.text(draft), draft.files)
         assert clean.is_same, clean.output
-        assert clean.text == court.run_forked(draft).text
+        assert clean.text == runner.run_forked(draft).text
         fine = replace(draft, source=draft.source.replace('print("hi")', "pass"))
-        assert court.run_isolated(court.text(fine)).verdict == "none"
-        assert '"""a print splits the graph\n\ntorch 2.x\n' in court.text(draft)
+        assert runner.run_isolated(runner.text(fine)).verdict == "none"
+        assert '"""a print splits the graph\n\ntorch 2.x\n' in runner.text(draft)

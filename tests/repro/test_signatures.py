@@ -183,15 +183,15 @@ CASES: dict[str, tuple[Finding, str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_finding_says_what_to_expect(name: str) -> None:
-    found, judge, expected = CASES[name]
+    found, oracle, expected = CASES[name]
     symptom = choose_failure(run_of(found))
-    assert symptom.oracle == judge
+    assert symptom.oracle == oracle
     assert symptom.oracle in ORACLES
     assert symptom.expected == expected
     assert symptom.finding is found
-    told = f"{symptom.headline} {symptom.search} {symptom.expected}"
+    text = f"{symptom.headline} {symptom.search} {symptom.expected}"
     assert symptom.search
-    assert not [word for word in PRIVATE if word in told]
+    assert not [word for word in PRIVATE if word in text]
 
 
 def test_ids_and_the_search_are_torchs_own_words() -> None:
