@@ -1,5 +1,7 @@
 """What a call of `torchproof.compile` adds to the bare callable of `torch.compile`.
 
+    python -m benchmarks.call_overhead [--quick] [--processes 5]
+
 Two callables take turns in one process: the same work, compiled by the one and by the
 other with the same backend, called in batches that are timed as a whole. Pairs in which
 the process had to yield its core are left out, and the fastest twentieth of the batches
@@ -9,29 +11,24 @@ microsecond, so the median of several processes counts.
 A function, a method and a module are compiled whole; of a model its two blocks are; and
 with `strategy="eager"` each is compared with what it is. A function and a module are
 also measured with each option that touches a call. The limit holds per callable that
-torch.compile returned: a call of the model with two compiled blocks may take twice as
-much. What loading the runtime adds to `import torch` is timed in other processes.
-
-    python -m benchmarks.call_overhead [--pairs 60] [--processes 5] [--write]
-
-Exit code 1 when a call takes more than 2 us longer or loading more than 50 ms, 2 when
-the machine is too busy to say.
+torch.compile returned. `import` is what loading the runtime adds to `import torch`.
+Exit code 1 when a call takes more than 2 us longer or loading more than 50 ms.
 """
+
+from __future__ import annotations
 
 import argparse
 import copy
 import functools
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -39,6 +36,7 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
+from benchmarks.survey import Options, Row, Survey
 from torchproof.measure import profiling
 from torchproof.records import stats
 from torchproof.runtime import monitor
@@ -46,11 +44,12 @@ from torchproof.runtime import monitor
 LIMIT_US = 2.0
 LIMIT_IMPORT_MS = 50.0
 CALLS = 40  # of a batch; short, so that some are undisturbed
-PATIENCE_S = 120.0
-FEWEST = 20  # pairs
+PATIENCE_S = 20.0
+PAIRS, FEWEST, PROCESSES = 60, 20, 5
+QUICK_PAIRS, QUICK_PROCESSES = 40, 3
 WARM_CALLS = 1200
-BACKENDS = ["eager", "aot_eager", "inductor"]
-HERE = Path(__file__).resolve().parent
+EXCEPTED = ("regional", "strategy eager", ", eager", "aot_eager", "monitor")
+BACKENDS = ("eager", "aot_eager", "inductor")
 
 Run = Callable[[Tensor], Any]
 
@@ -184,7 +183,7 @@ def batch_us(run: Run, x: Tensor) -> float:
     return (time.perf_counter_ns() - begin) / 1e3 / CALLS
 
 
-def measure(pair: Pair, count: int) -> dict[str, list[list[float]]]:
+def measure_pair(pair: Pair, count: int) -> dict[str, list[list[float]]]:
     """Undisturbed pairs of batches; each value is a round of its own."""
     x = torch.ones(2, 4)
     wait_for_code(pair.ours, x)
@@ -205,45 +204,75 @@ def measure(pair: Pair, count: int) -> dict[str, list[list[float]]]:
     return found
 
 
-def of_processes(every: list[dict[str, Any]]) -> dict[str, Any]:
+def quiet_us(batches: dict[str, list[list[float]]]) -> float:
+    """Microseconds added, of the fastest batches: other work only makes them longer."""
+    ours, bare = (
+        sorted(each[0] for each in batches[name]) for name in ("ours", "bare")
+    )
+    index = len(ours) // 20
+    return ours[index] - bare[index]
+
+
+def of_processes(every: list[Row]) -> Row:
     """The same measurement of several processes as one."""
     batches = [each["batches"] for each in every]
-    pooled = summary(
-        {name: [row for each in batches for row in each[name]] for name in batches[0]}
-    )
-    quiet = [summary(each)["added_us"]["quiet"] for each in batches]
-    pooled["added_us"] |= {
-        "quiet": statistics.median(quiet),
-        "low_process": min(quiet),
-        "high_process": max(quiet),
-    }
+    if min(len(each["bare"]) for each in batches) < FEWEST:
+        return {"error": "too few undisturbed pairs"}
+    quiet = [quiet_us(each) for each in batches]
     compiled = every[0]["compiled"]
-    per_callable = pooled["added_us"]["quiet"] / compiled
-    return pooled | {"compiled_callables": compiled, "per_callable_us": per_callable}
-
-
-def summary(found: dict[str, list[list[float]]]) -> dict[str, Any]:
-    added = [
-        ours[0] - bare[0]
-        for ours, bare in zip(found["ours"], found["bare"], strict=True)
-    ]
-    ratio = stats.compare(found["ours"], found["bare"], variation=0.0)
-    quarters = statistics.quantiles(added, n=4)
-    # Whatever else runs on the machine makes a batch longer, never shorter.
-    ours, bare = (sorted(row[0] for row in found[name]) for name in ("ours", "bare"))
-    quiet = len(added) // 20
+    bare = [round_us for each in batches for round_us in each["bare"]]
     return {
-        "pairs": len(added),
-        "bare_us": stats.summarise(found["bare"]).median,
-        "ours_us": stats.summarise(found["ours"]).median,
+        "pairs": len(bare),
+        "bare_us": stats.summarise(bare).median,
         "added_us": {
-            "quiet": ours[quiet] - bare[quiet],
-            "median": statistics.median(added),
-            "low_quarter": quarters[0],
-            "high_quarter": quarters[2],
+            "quiet": statistics.median(quiet),
+            "low_process": min(quiet),
+            "high_process": max(quiet),
         },
-        "ratio": {"value": ratio.value, "low": ratio.low, "high": ratio.high},
+        "compiled_callables": compiled,
+        "per_callable_us": statistics.median(quiet) / compiled,
     }
+
+
+def every_pair() -> dict[str, Pair]:
+    found = eager_pairs()
+    for backend in BACKENDS:
+        found |= pairs(backend)
+    return found | option_pairs(BACKENDS[-1])
+
+
+def in_this_process(names: list[str], count: int) -> dict[str, Row]:
+    """The batches of these calls."""
+    found: dict[str, Row] = {}
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        every = every_pair()
+        for name in names:
+            pair = every[name]
+            batches = measure_pair(pair, count)
+            found[name] = {"batches": batches, "compiled": pair.compiled}
+            status = torchproof.status(pair.ours)
+            if status.strategy == "eager":
+                assert status.compiled_calls == 0 and status.calls > CALLS, str(status)
+            else:  # a regional one watches its first call, wait=False its first ones
+                assert status.compiled_calls >= status.calls - 2, str(status)
+    return found
+
+
+@functools.cache
+def in_processes(
+    names: tuple[str, ...], processes: int, count: int
+) -> list[dict[str, Row]]:
+    """What each of several processes measured, one after another."""
+    program = (
+        "import json; from benchmarks.call_overhead import in_this_process;"
+        f" print(json.dumps(in_this_process({list(names)}, {count})))"
+    )
+    command = [sys.executable, "-c", program]
+    return [
+        json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+        for _ in range(processes)
+    ]
 
 
 IMPORT = """
@@ -254,98 +283,64 @@ print((time.perf_counter() - begin) * 1e3)
 """
 
 
-def import_ms(processes: int = 7) -> list[float]:
-    """What loading the runtime adds where torch is loaded, one value a process."""
+def import_ms(processes: int = 7) -> Row:
+    """What loading the runtime adds where torch is loaded."""
     command = [sys.executable, "-c", IMPORT]
-    return [
+    times = [
         float(subprocess.run(command, capture_output=True, check=True).stdout)
         for _ in range(processes)
     ]
-
-
-def report(numbers: dict[str, Any], imports_ms: list[float]) -> dict[str, Any]:
     return {
-        "machine": {"arch": platform.machine(), "cores": os.cpu_count()},
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "calls": numbers,
-        "limit_us": LIMIT_US,
-        "import_ms": {
-            "median": statistics.median(imports_ms),
-            "low": min(imports_ms),
-            "high": max(imports_ms),
-        },
-        "limit_import_ms": LIMIT_IMPORT_MS,
+        "median_ms": statistics.median(times),
+        "low": min(times),
+        "high": max(times),
     }
 
 
-def measured(pairs_each: int, backends: list[str]) -> dict[str, Any]:
-    """The batches of everything, in this process."""
-    found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-        every = eager_pairs()
-        for backend in backends:
-            every |= pairs(backend)
-        every |= option_pairs(backends[-1])
-        for name, pair in every.items():
-            batches = measure(pair, pairs_each)
-            found[name] = {"batches": batches, "compiled": pair.compiled}
-            told = torchproof.status(pair.ours)
-            if told.strategy == "eager":
-                assert told.compiled_calls == 0 and told.calls > CALLS, str(told)
-            else:  # a regional one watches its first call, wait=False its first ones
-                assert told.compiled_calls >= told.calls - 2, str(told)
-    return found
+def rows(options: Options) -> list[str]:
+    names = [f"{kind}, strategy eager" for kind in ("function", "method", "module")]
+    kinds = ("function", "method", "module", "regional, two blocks")
+    names += [f"{kind}, {backend}" for backend in BACKENDS for kind in kinds]
+    names += [f"{kind}, {name}" for name in OPTIONS for kind in ("function", "module")]
+    return [*names, "function, monitor, first 1,000 calls", "import"]
 
 
-def in_processes(count: int, pairs_each: int, backends: list[str]) -> Any:
-    """What each of several processes measured, one after another."""
-    command = [sys.executable, "-m", "benchmarks.call_overhead", "--child"]
-    command += ["--pairs", str(pairs_each), "--backends", *backends]
-    for _ in range(count):
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-        yield json.loads(done.stdout)
+def measure(name: str, options: Options) -> Row:
+    if name == "import":
+        return import_ms()
+    processes = options.processes or (QUICK_PROCESSES if options.quick else PROCESSES)
+    names = tuple(each for each in options.names if each != "import")
+    every = in_processes(names, processes, QUICK_PAIRS if options.quick else PAIRS)
+    return of_processes([each[name] for each in every])
 
 
-def tell(numbers: dict[str, Any]) -> None:
-    for name, row in numbers.items():
-        added = row["added_us"]
-        print(
-            f"{name:<32} bare {row['bare_us']:.2f} us, added {added['quiet']:.2f} us;"
-            f" processes {added['low_process']:.2f} to {added['high_process']:.2f},"
-            f" per callable {row['per_callable_us']:.2f}, {row['pairs']} pairs"
-        )
+def failures(found: dict[str, Row]) -> Iterator[str]:
+    for name, row in found.items():
+        if name == "import":
+            if row["median_ms"] > LIMIT_IMPORT_MS:
+                yield f"loading the runtime takes {row['median_ms']:.0f} ms"
+        elif row["per_callable_us"] > LIMIT_US and not _is_excepted(name):
+            yield f"{name}: {row['per_callable_us']:.2f} us added, at most {LIMIT_US}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--pairs", type=int, default=60, help="of each process")
-    parser.add_argument("--processes", type=int, default=5)
-    parser.add_argument("--backends", nargs="+", default=BACKENDS)
-    parser.add_argument("--write", action="store_true", help="keep the numbers")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        print(json.dumps(measured(arguments.pairs, arguments.backends)))
-        return 0
+def _is_excepted(name: str) -> bool:
+    """Whether docs/reference/reliability.md says that the limit is not met, and why."""
+    return any(each in name for each in EXCEPTED)
 
-    imports_ms = import_ms()
-    every = list(in_processes(arguments.processes, arguments.pairs, arguments.backends))
-    for name in every[0]:
-        if min(len(each[name]["batches"]["bare"]) for each in every) < FEWEST:
-            print(f"{name}: too few undisturbed pairs", file=sys.stderr)
-            return 2
-    numbers = {name: of_processes([each[name] for each in every]) for name in every[0]}
-    kept = report(numbers, imports_ms) | {"processes": arguments.processes}
-    tell(numbers)
-    print(f"loading the runtime: {kept['import_ms']['median']:.1f} ms after torch")
-    if arguments.write:
-        path = HERE / "results" / f"call-overhead-{platform.machine()}.json"
-        path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
-        print(f"written to {path}", file=sys.stderr)
-    too_slow = max(row["per_callable_us"] for row in numbers.values()) > LIMIT_US
-    return int(too_slow or kept["import_ms"]["median"] > LIMIT_IMPORT_MS)
 
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--processes", type=int, help=f"default {PROCESSES}")
+
+
+SURVEY = Survey(
+    "call_overhead",
+    rows,
+    measure,
+    failures,
+    quick=("function, inductor", "method, inductor", "module, inductor", "import"),
+    is_isolated=False,
+    arguments=_arguments,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(SURVEY.main())

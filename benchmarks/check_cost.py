@@ -1,153 +1,164 @@
 """What each effort of `torchproof check` takes, next to a bare run of the same calls.
 
-    python benchmarks/check_cost.py [NAME ...] [--rounds N] [--again] [--write]
+    python -m benchmarks.check_cost [PROGRAM ...] [--quick]
 
-The bare run loads the target, compiles it with `torch.compile` and makes its calls.
-Every arm is a whole process, timed from start to exit, with empty caches of its own,
-one at a time; with several rounds the median counts. Rows go to
-benchmarks/results/check-cost-ARCH.json as they end; a row that is there is not measured
-again without `--again`. `taskset -c 0,1` limits the cores; the number used is recorded.
-
-Exit code 1 when a ratio is above its limit, 2 when an arm fails.
+The bare run loads the target, compiles it with `torch.compile` and makes its calls. A
+run is a whole process with empty caches, timed from start to exit, one at a time.
+`taskset -c 0,1` limits the cores. Exit code 1 when a ratio is above its limit.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib.metadata
-import json
-import os
-import platform
-import statistics
+import itertools
 import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-LIMITS = {"quick": 1.3, "normal": 4.0, "full": 6.0}
-# Targets by name, from small to large.
-PROGRAMS = {
-    "perceptron": "benchmarks/cost_programs.py:perceptron",
-    "clipped": "benchmarks/cost_programs.py:clipped",
-    "convnet": "benchmarks/cost_programs.py:convnet",
-    "bert": "benchmarks/cost_programs.py:bert",
-    "nanovlm-original": "workload:nanovlm-original",
-}
+import torch
+from torch import Tensor, nn
+
+from benchmarks.survey import ROOT, Options, Row, Survey, environment
+
+LIMITS = {"quick": 1.3, "normal": 4.0, "full": 6.0}  # times a bare run
+TARGET = "benchmarks/check_cost.py"
 BARE = """
-import importlib, importlib.util, sys, torch
-where, name = sys.argv[1].rsplit(":", 1)
-if where == "workload":
-    from torchproof.targets.workloads import WORKLOADS
-    work = WORKLOADS[name]
-    make = getattr(importlib.import_module(work.module), "make")
-    model, calls = make(device="cpu", size="tiny")[:2]
-else:
-    spec = importlib.util.spec_from_file_location("target", where)
-    sys.modules["target"] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    model, calls = getattr(module, name)()
+import sys, torch
+from benchmarks import check_cost
+model, calls = getattr(check_cost, sys.argv[1])()
 compiled = torch.compile(model)
 for call in calls:
     compiled(**call) if isinstance(call, dict) else compiled(*call)
 """
 
 
-def command(program: str, arm: str) -> list[str]:
-    target = PROGRAMS[program]
-    if arm == "bare":
-        return [sys.executable, "-c", BARE, target]
-    options = ("--effort", arm, "--device", "cpu", "--format", "json", "-q")
-    return [sys.executable, "-m", "torchproof", "check", target, *options]
+class Perceptron(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(16, 32)
+        self.down = nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.down(torch.relu(self.up(x)))
+        return answer
 
 
-def seconds(program: str, arm: str) -> tuple[float, dict[str, Any]]:
-    """How long one process took, and what its run says about its parts."""
+class Clipped(nn.Module):
+    """A break in each call, and a recompile for the other batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(3))
+
+    def forward(self, x: Tensor, limit: float) -> Tensor:
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        largest = x.abs().max().item()
+        if largest > limit:
+            x = x * (limit / largest)
+        return x.sum(-1)
+
+
+class ConvNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = (3, 16, 32, 64)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(before, after, 3, stride=2, padding=1),
+                nn.BatchNorm2d(after),
+                nn.SiLU(),
+            )
+            for before, after in itertools.pairwise(sizes)
+        )
+        self.head = nn.Linear(sizes[-1], 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        for block in self.blocks:
+            images = block(images)
+        answer: Tensor = self.head(images.mean((2, 3)))
+        return answer
+
+
+def perceptron(batch: int = 4) -> tuple[nn.Module, list[tuple[Tensor]]]:
+    return Perceptron().eval(), [(torch.randn(batch, 16),) for _ in range(3)]
+
+
+def clipped(batch: int = 4) -> tuple[nn.Module, list[tuple[Tensor, float]]]:
+    sizes = (batch, batch, batch + 3, batch)
+    return Clipped().eval(), [(torch.randn(size, 32), 0.5) for size in sizes]
+
+
+def convnet(batch: int = 4) -> tuple[nn.Module, list[tuple[Tensor]]]:
+    return ConvNet().eval(), [(torch.randn(batch, 3, 32, 32),) for _ in range(3)]
+
+
+def bert(batch: int = 2, sequence: int = 64) -> tuple[nn.Module, list[dict[str, Any]]]:
+    """The class of transformers, four narrow layers."""
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        hidden_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=128,
+        vocab_size=1000,
+    )
+    calls = [{"input_ids": torch.randint(0, 1000, (batch, sequence))} for _ in range(3)]
+    return BertModel(config).eval(), calls
+
+
+PROGRAMS = ("perceptron", "clipped", "convnet", "bert")  # from small to large
+
+
+def seconds(program: str, effort: str | None) -> float:
+    """How long a process took: a check of this effort, or the bare run."""
+    if effort is None:
+        command = ["-c", BARE, program]
+    else:
+        check = ("check", f"{ROOT / TARGET}:{program}", "--effort", effort)
+        command = ["-m", "torchproof", *check, "--format", "json", "-q"]
     with tempfile.TemporaryDirectory() as folder:
-        caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
-        (Path(folder) / "benchmarks").symlink_to(HERE)
-        path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-        start = time.perf_counter()
+        begin = time.perf_counter()
         done = subprocess.run(
-            command(program, arm),
+            [sys.executable, *command],
             cwd=folder,
-            env={**os.environ, **caches, "PYTHONPATH": path},
+            env=environment(folder) | {"CUDA_VISIBLE_DEVICES": ""},
             capture_output=True,
             text=True,
             check=False,
         )
-        took = time.perf_counter() - start
-    if done.returncode != 0 and (arm == "bare" or done.returncode != 1):
-        print(
-            f"{program} {arm}: exit {done.returncode}\n{done.stderr}", file=sys.stderr
-        )
-        raise SystemExit(2)
-    if arm == "bare":
-        return took, {}
-    parts = json.loads(done.stdout)["parts"]
-    return took, {name: part.get("seconds") for name, part in parts.items()}
+        took = time.perf_counter() - begin
+    if done.returncode not in ((0,) if effort is None else (0, 1)):
+        raise RuntimeError(f"{program} {effort}: {done.stderr[-500:]}")
+    return round(took, 2)
 
 
-def measured(program: str, rounds: int) -> dict[str, Any]:
-    """One row: seconds by arm, ratios of the medians, seconds of each part."""
-    samples: dict[str, list[float]] = {arm: [] for arm in ("bare", *LIMITS)}
-    parts: dict[str, Any] = {}
-    for _ in range(rounds):
-        for arm, values in samples.items():
-            took, of_parts = seconds(program, arm)
-            values.append(round(took, 2))
-            if of_parts:
-                parts[arm] = of_parts
-            print(f"{program} {arm}: {took:.1f} s {of_parts}", file=sys.stderr)
-    medians = {arm: statistics.median(values) for arm, values in samples.items()}
-    ratios = {arm: round(medians[arm] / medians["bare"], 2) for arm in LIMITS}
-    return {"seconds": samples, "ratios": ratios, "parts": parts}
+def measure(name: str, options: Options) -> Row:
+    taken = {"bare": seconds(name, None)}
+    taken |= {effort: seconds(name, effort) for effort in LIMITS}
+    ratios = {effort: round(taken[effort] / taken["bare"], 2) for effort in LIMITS}
+    return {"runs_s": taken, "ratios": ratios}
 
 
-def machine() -> dict[str, Any]:
-    packages = ("torchproof", "torch", "transformers")
-    versions = {"python": platform.python_version()}
-    for name in packages:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "from source"
-    cores = len(os.sched_getaffinity(0))
-    return {"versions": versions, "arch": platform.machine(), "cores": cores}
+def failures(found: dict[str, Row]) -> Iterator[str]:
+    for name, row in found.items():
+        for effort, ratio in row["ratios"].items():
+            if ratio > LIMITS[effort]:
+                yield f"{name}: {effort} takes {ratio}x, at most {LIMITS[effort]}x"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("names", nargs="*", choices=[[], *PROGRAMS], metavar="NAME")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--again", action="store_true", help="measure kept rows again")
-    parser.add_argument("--write", action="store_true", help="keep the numbers")
-    arguments = parser.parse_args()
-    path = HERE / "results" / f"check-cost-{platform.machine()}.json"
-    kept = json.loads(path.read_text()) if path.exists() and arguments.write else {}
-    rows = kept.get("rows", {}) if kept.get("machine") == machine() else {}
-    for program in arguments.names or PROGRAMS:
-        if program not in rows or arguments.again:
-            rows[program] = measured(program, arguments.rounds)
-        if arguments.write:
-            numbers = {
-                "command": "python benchmarks/check_cost.py --write",
-                "machine": machine(),
-                "limits": LIMITS,
-                "rows": rows,
-            }
-            path.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
-    above = 0
-    for program, row in rows.items():
-        bare = statistics.median(row["seconds"]["bare"])
-        ratios = [f"{arm} {ratio:.2f}x" for arm, ratio in row["ratios"].items()]
-        print(f"{program}: bare {bare:.1f} s, {', '.join(ratios)}")
-        above += sum(row["ratios"][arm] > limit for arm, limit in LIMITS.items())
-    return 1 if above else 0
-
+SURVEY = Survey(
+    "check_cost",
+    lambda options: PROGRAMS,
+    measure,
+    failures,
+    quick=("clipped",),
+    packages=("transformers",),
+    is_isolated=False,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(SURVEY.main())

@@ -1,30 +1,21 @@
 """The first seconds of a step: eager, reduce-overhead, and graph(wait=False).
 
-    python benchmarks/first_seconds.py [ROW ...] [--seconds N] [--out FILE]
-        [--again [ARM ...]]
+    python -m benchmarks.first_seconds [ROW ...] [--length SECONDS]
 
-Each arm runs alone in a process of its own with empty caches of the compiler. It calls
-the step again and again, waits for the device after each call, and notes when each
-answer came. Importing torch and torchproof is not counted. A row goes to FILE as it
-ends; arms that are there are left out, unless they are to be measured again. Exit code
-1 when a target below is missed.
+A row is a step under a strategy, alone in a process of its own with empty caches of the
+compiler. It calls the step again and again, waits for the device after each call, and
+notes when each answer came. Importing torch and torchproof is not counted. Exit code 1
+when a target below is missed. Needs a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
-from importlib import metadata
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -32,21 +23,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchproof
+from benchmarks.survey import Options, Row, Survey
 
-HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results" / "first-seconds-h200.json"
 SECONDS = 30.0
 EAGER_SECONDS = 3.0
-# Of a run that is not counted. It leaves files in the system's cache, and the bytecode
-# that installed packages have.
-WARM_SECONDS = 12.0
-ARMS = ("eager", "reduce-overhead", "progressive")
+STRATEGIES = ("eager", "reduce-overhead", "progressive")
+SEPARATOR = " / "
 # The first answer against eager's, the longest pause against the compile time of
 # reduce-overhead, the 99th percentile against the median while compiling, and the steps
 # in the first seconds against those of reduce-overhead.
 TARGETS = {"first": 1.1, "pause": 0.2, "p99": 1.5, "steps": 5.0}
-
-Row = dict[str, Any]
 
 
 # -- models ----------------------------------------------------------------------------
@@ -212,7 +198,9 @@ def _frames() -> tuple[Tensor, ...]:
 
 
 # How a model is made, one call, and whether it is trained.
-ROWS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]], bool]] = {
+STEPS: dict[
+    str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]], bool]
+] = {
     "decoder": (lambda: Decoder(20, 1024), lambda: (words(1, 256),), False),
     "vision": (lambda: Vision(12, 768), _pixels, False),
     "audio": (lambda: Audio(8, 512), _frames, False),
@@ -225,11 +213,13 @@ ROWS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]], bo
 }
 
 
-# -- one arm, in a process of its own --------------------------------------------------
+# -- one row ---------------------------------------------------------------------------
 
 
-def measured(name: str, arm: str, seconds: float) -> Row:
-    make, call, trains = ROWS[name]
+def measure(name: str, options: Options) -> Row:
+    step_name, strategy = name.split(SEPARATOR)
+    make, call, trains = STEPS[step_name]
+    seconds = min(options.length, EAGER_SECONDS if strategy == "eager" else SECONDS)
     torch.manual_seed(0)
     model = make().to("cuda", torch.bfloat16).train(trains)
     args = call()
@@ -238,9 +228,9 @@ def measured(name: str, arm: str, seconds: float) -> Row:
     torch.cuda.synchronize()
     begin = time.perf_counter()
     graphed = None
-    if arm == "reduce-overhead":
+    if strategy == "reduce-overhead":
         step = torch.compile(step, mode="reduce-overhead")
-    elif arm == "progressive":
+    elif strategy == "progressive":
         step = graphed = torchproof.graph(step, wait=False)
     answers: list[float] = []
     while not answers or answers[-1] < seconds:
@@ -284,105 +274,55 @@ def while_compiling(answers: list[float], stages: list[Row]) -> Row:
     }
 
 
-# -- all arms --------------------------------------------------------------------------
+# -- all rows --------------------------------------------------------------------------
 
 
-def in_process(name: str, arm: str, seconds: float) -> Row:
-    seconds = min(seconds, EAGER_SECONDS) if arm == "eager" else seconds
-    with tempfile.TemporaryDirectory() as caches:
-        variables = {
-            "TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor",
-            "TRITON_CACHE_DIR": f"{caches}/triton",
-        }
-        done = subprocess.run(
-            [sys.executable, __file__, "--arm", arm, "--seconds", str(seconds), name],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=_with_bytecode() | variables,
-        )
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1]}
-    row: Row = json.loads(done.stdout.splitlines()[-1])
-    return row
+def by_step(found: dict[str, Row]) -> dict[str, dict[str, Row]]:
+    """The rows of each step, by strategy."""
+    steps: dict[str, dict[str, Row]] = {}
+    for name, row in found.items():
+        step, strategy = name.split(SEPARATOR)
+        steps.setdefault(step, {})[strategy] = row
+    return steps
 
 
-def _with_bytecode() -> dict[str, str]:
-    """The environment, in which Python keeps the bytecode of what it imports."""
-    kept = dict(os.environ)
-    kept.pop("PYTHONDONTWRITEBYTECODE", None)
-    return kept
-
-
-def ratios(arms: dict[str, Row]) -> Row:
-    """What is promised, against the other arms; None where an arm has no figure."""
-    eager, theirs, ours = (arms.get(arm, {}) for arm in ARMS)
+def ratios(rows: dict[str, Row]) -> dict[str, float | None]:
+    """What is promised, against the other strategies; None without a figure."""
+    eager, theirs, ours = (rows.get(strategy, {}) for strategy in STRATEGIES)
     return {
-        "first": _ratio(ours.get("first_s"), eager.get("first_s")),
-        "pause": _ratio(ours.get("longest_pause_s"), theirs.get("first_s")),
-        "p99": _ratio(ours.get("p99_ms"), ours.get("median_ms")),
-        "steps": _ratio(ours.get("steps"), theirs.get("steps")),
-        "step": _ratio(ours.get("step_ms"), theirs.get("step_ms")),
+        "first": ratio(ours.get("first_s"), eager.get("first_s")),
+        "pause": ratio(ours.get("longest_pause_s"), theirs.get("first_s")),
+        "p99": ratio(ours.get("p99_ms"), ours.get("median_ms")),
+        "steps": ratio(ours.get("steps"), theirs.get("steps")),
     }
 
 
-def _ratio(one: float | None, other: float | None) -> float | None:
+def ratio(one: float | None, other: float | None) -> float | None:
     return None if one is None or not other else one / other
 
 
-def missed(row: Row) -> list[str]:
-    found = row["ratios"]
-    return [
-        name
-        for name, limit in TARGETS.items()
-        if found[name] is None
-        or (found[name] < limit if name == "steps" else found[name] > limit)
-    ]
+def failures(found: dict[str, Row]) -> Iterator[str]:
+    for step, rows in by_step(found).items():
+        for name, value in ratios(rows).items():
+            limit = TARGETS[name]
+            if value is None:
+                continue
+            if value < limit if name == "steps" else value > limit:
+                yield f"{step}: {name} is {value:.2f}, target {limit}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rows", nargs="*", default=[])
-    parser.add_argument("--seconds", type=float, default=SECONDS)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--again", nargs="*", choices=ARMS)
-    parser.add_argument("--arm", choices=ARMS)
-    options = parser.parse_args()
-    again = ARMS if options.again == [] else options.again or ()
-    if unknown := [name for name in options.rows if name not in ROWS]:
-        parser.error(f"no row {unknown[0]!r}: choose from {', '.join(ROWS)}")
-    if options.arm is not None:
-        print(json.dumps(measured(options.rows[0], options.arm, options.seconds)))
-        return 0
-    known = json.loads(options.out.read_text()) if options.out.exists() else {}
-    rows = known.setdefault("rows", {})
-    known |= {
-        "command": "python benchmarks/first_seconds.py",
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "torchproof": metadata_version(),
-        "seconds": options.seconds,
-    }
-    in_process("vision", "progressive", WARM_SECONDS)
-    for name in options.rows or ROWS:
-        row = rows.setdefault(name, {"arms": {}})
-        arms = row["arms"]
-        for arm in ARMS:
-            if arm not in arms or arm in again:
-                arms[arm] = in_process(name, arm, options.seconds)
-        row["ratios"] = ratios(arms)
-        options.out.write_text(json.dumps(known, indent=1) + "\n")
-        print(name, json.dumps(rows[name]["ratios"]), file=sys.stderr, flush=True)
-    return int(any(missed(row) for row in rows.values()))
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--length", type=float, default=SECONDS, help="seconds a row")
 
 
-def metadata_version() -> str:
-    try:
-        return metadata.version("torchproof")
-    except metadata.PackageNotFoundError:
-        return "source"
-
+SURVEY = Survey(
+    "first_seconds",
+    lambda options: [f"{s}{SEPARATOR}{each}" for s in STEPS for each in STRATEGIES],
+    measure,
+    failures,
+    devices=("cuda",),
+    arguments=_arguments,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(SURVEY.main())

@@ -10,9 +10,7 @@ import io
 import json
 import os
 import pickle
-import socket
 import tarfile
-import threading
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +28,7 @@ from benchmarks.fuzz_documents import (
     run_documents,
     saved_runs,
 )
-from benchmarks.fuzz_guard import EVIL
+from benchmarks.fuzz_engine import EVIL, UNSEEN, Case, Wrong
 from benchmarks.fuzz_mutations import (
     MARKER,
     OUTSIDE,
@@ -43,7 +41,6 @@ from benchmarks.fuzz_mutations import (
     with_raw,
     written,
 )
-from benchmarks.fuzz_oracle import UNSEEN, Case, Wrong
 
 _SAVED = saved_runs()
 RUNS = [*run_documents(), *_SAVED.values()]
@@ -478,7 +475,7 @@ def _key(case: Case) -> Any:
         yield
         return
     chance, public = case.chance, _signed_repro()[2]
-    odd = (b"", b"k" * 32, chance.randbytes(70_000), *[spoilt(public, chance)] * 3)
+    odd = (b"", b"k" * 32, b"k" * 70_000, *[spoilt(public, chance)] * 3)
     key = case.write("key", public if chance.random() < 0.5 else chance.choice(odd))
     key.chmod(chance.choice((0o600, 0o600, 0o644, 0o666)))
     os.environ["TORCHPROOF_PACK_KEY"] = str(key)
@@ -630,39 +627,6 @@ def arrivals(case: Case) -> None:
         )
 
 
-# -- what processes write for each other -----------------------------------------------
-
-
-def stream_lines(case: Case) -> None:
-    """What a child process writes, a line of JSON each."""
-    from torchproof.process import Channel, Ended, Garbled
-
-    entries = [{"kind": "plan", "calls": 3}, {"kind": "environment", "torch": "2"}]
-    lines = [written(entries[0]).replace("\n", "").encode()]
-    lines += [json_file(e, case.chance).replace(b"\n", b" ") for e in entries]
-    path = case.damaged("stream.jsonl", b"\n".join(lines) + b"\n")
-
-    def read() -> list[Any]:
-        near, far = socket.socketpair()
-
-        def write() -> None:
-            with far:
-                far.sendall(path.read_bytes())
-
-        threading.Thread(target=write).start()
-        channel = Channel(near)
-        received: list[Any] = []
-        with contextlib.suppress(Ended), contextlib.closing(channel):
-            while True:
-                with contextlib.suppress(Garbled):
-                    received.append(channel.receive())
-        return received
-
-    found = case.function("reading a stream", read, ())
-    if entries[0] not in found or not all(isinstance(each, dict) for each in found):
-        raise Wrong("a sound line is lost, or one that is no message is kept")
-
-
 FORMATS: dict[str, Callable[[Case], None]] = {
     "run JSON": run_json,
     "recipe TOML": recipe_toml,
@@ -674,7 +638,6 @@ FORMATS: dict[str, Callable[[Case], None]] = {
     "run folders": run_folder,
     "arrivals": arrivals,
     "Python source": source_files,
-    "lines of a child": stream_lines,
 }
 # What a file of a format may name anywhere, and what is read there: the source of
 # compiled functions, for lines of it; files to fix; and runs that a log mentions.

@@ -7,7 +7,6 @@ import pickle
 import random
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 Chance = random.Random
@@ -94,16 +93,7 @@ _SAME_TYPE: dict[type, tuple[Any, ...]] = {str: TEXTS, bool: (True, False)}
 Path = tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class _Sound:
-    """A document as it is, with what every mutation of it needs."""
-
-    document: Any
-    places: list[Path]
-    content: bytes
-
-
-_KNOWN: dict[int, _Sound] = {}  # by the document's identity
+_PLACES: dict[int, tuple[Any, list[Path]]] = {}  # by the document's identity
 
 
 def places(value: Any, path: Path = ()) -> Iterator[Path]:
@@ -118,14 +108,11 @@ def places(value: Any, path: Path = ()) -> Iterator[Path]:
         yield from places(inner, (*path, key))
 
 
-def _sound(document: Any) -> _Sound:
+def _places_of(document: Any) -> list[Path]:
     """Found once for a document that is mutated again and again."""
-    if id(document) not in _KNOWN:
-        if len(_KNOWN) > 50:
-            _KNOWN.clear()
-        content = written(document).encode("utf-8", "surrogatepass")
-        _KNOWN[id(document)] = _Sound(document, list(places(document)), content)
-    return _KNOWN[id(document)]
+    if id(document) not in _PLACES:
+        _PLACES[id(document)] = document, list(places(document))
+    return _PLACES[id(document)][1]
 
 
 def copied(document: Any) -> Any:
@@ -135,7 +122,7 @@ def copied(document: Any) -> Any:
 
 def changed(document: Any, chance: Chance) -> Any:
     """A copy with one to three values replaced, removed, doubled or exchanged."""
-    mutated, paths = copied(document), _sound(document).places
+    mutated, paths = copied(document), _places_of(document)
 
     def elsewhere() -> Any:
         return copied(_at(mutated, chance.choice(paths)))
@@ -242,7 +229,8 @@ def json_file(document: Any, chance: Chance) -> bytes:
         content = written(plain).encode("utf-8", "surrogatepass")
         return spoilt(content, chance) if shape > 0.75 else content
 
-    return other_than(_sound(document).content, made)
+    sound = written(document).encode("utf-8", "surrogatepass")
+    return other_than(sound, made)
 
 
 def other_than(sound: bytes, make: Callable[[], bytes]) -> bytes:

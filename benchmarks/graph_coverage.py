@@ -1,47 +1,33 @@
 """Which models `torchproof.graph` records: a sweep over transformers and timm.
 
-    python benchmarks/graph_coverage.py [NAME ...] [--out FILE] [--slots N] [--again]
+    python -m benchmarks.graph_coverage [MODEL ...] [--jobs N]
 
 Every model is built from its configuration, small, with random weights, and runs in
-inference (`bert`) and in training (`bert_training`: forward, loss and backward). Each
-is a process of its own: it looks for host syncs in a plain eager step, calls the
-recorded step with changing inputs, compares outputs, buffers and gradients with eager,
-and times both. The rows go to FILE as each ends, and a model that has a row is left
-out, so that a sweep that was cut off continues. Exit code 1 when a replay differs from
-eager, or when less than the target is recorded of what has no host sync.
+inference (`bert`) and in training (`bert_training`: forward, loss and backward). A row
+looks for host syncs in a plain eager step, calls the recorded step with changing
+inputs, and compares outputs, buffers and gradients with eager. Exit code 1 when a
+replay differs from eager, or when less than the target is recorded of what has no host
+sync. Needs a GPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-import os
-import platform
 import random
-import statistics
-import subprocess
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from benchmarks.survey import Options, Row, Survey, portable
 
 if TYPE_CHECKING:
     from torchproof.runtime.cudagraph.recorder import StepResult
 
-HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results" / "graph-coverage-h200.json"
 TARGET = 0.95  # of the models whose eager step has no host sync
-LIMIT_S = 150
-SLOTS = 6
 CALLS = 4
-TIMED, ROUNDS = 5, 5
 TRAINING = "_training"
 PREFIX = "timm."
 TRANSFORMERS = (
@@ -69,7 +55,6 @@ TIMM = (
     *("res2net50_26w_4s", "focalnet_tiny_srf", "tinynet_e", "mambaout_femto"),
 )
 
-Row = dict[str, Any]
 Call = dict[str, Any]
 
 
@@ -97,7 +82,7 @@ def made(name: str) -> tuple[Any, list[Call]]:
         shape = (2, *model.pretrained_cfg["input_size"])
         calls = [{"x": torch.randn(shape)} for _ in range(2)]
     else:
-        import transformers_models  # type: ignore[import-not-found]
+        from benchmarks import transformers_models
 
         model, calls = transformers_models.make(plain, training)
         if plain in WITHOUT_LABELS:
@@ -198,30 +183,10 @@ def host_sync(step: Callable[[Call], Any], call: Call) -> str | None:
     return None
 
 
-def portable(place: str) -> str:
-    """A place with the path that a library's file has in every environment."""
-    return place.rpartition("site-packages/")[2]
-
-
-def step_ms(step: Callable[[], Any]) -> float:
-    import torch
-
-    rounds = []
-    for _ in range(ROUNDS):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(TIMED):
-            step()
-        torch.cuda.synchronize()
-        rounds.append((time.perf_counter() - begin) / TIMED * 1e3)
-    return round(statistics.median(rounds), 3)
-
-
-def measured(name: str) -> Row:
-    """The row of one model."""
-    import torch
-
+def measure(name: str, options: Options) -> Row:
     import torchproof
+
+    warnings.simplefilter("ignore")
 
     training = name.endswith(TRAINING)
     model, calls = made(name)
@@ -231,18 +196,13 @@ def measured(name: str) -> Row:
     calls = [on_gpu(call) for call in calls]
     eager = Side(twin, eager_step(twin, training))
     eager.again(calls[0])  # what only the first call does
-    row: Row = {"model": name, "host_sync": host_sync(eager.again, calls[0])}
+    row: Row = {"host_sync": host_sync(eager.again, calls[0])}
     twin.load_state_dict(model.state_dict())
     graphed = torchproof.graph(model, strategy="eager", train=training)
     graph = Side(model, lambda call: graphed(**call))
     row |= compared(graph, eager, calls)
     row |= outcome(graphed.status())
-    row["eager_ms"] = step_ms(lambda: eager.again(calls[0]))
-    row["graph_ms"] = None
-    if row["recorded"]:
-        row["graph_ms"] = step_ms(lambda: graph.again(calls[0]))
     row["parameters"] = sum(each.numel() for each in model.parameters())
-    row["gpu"] = torch.cuda.get_device_name()
     return row
 
 
@@ -283,128 +243,32 @@ def outcome(status: Any) -> Row:
     }
 
 
-def print_row(name: str) -> int:
-    begin = time.monotonic()
-    warnings.simplefilter("ignore")
-    try:
-        row = measured(name)
-    except Exception as error:
-        traceback.print_exc()
-        lines = str(error).strip().splitlines() or [""]
-        row = {"model": name, "error": f"{type(error).__name__}: {lines[0][:200]}"}
-    row["seconds"] = round(time.monotonic() - begin, 1)
-    print(json.dumps(row))
-    return 0
-
-
-# -- the sweep -------------------------------------------------------------------------
-
-
-def ran(name: str) -> Row:
-    """The row that a process of its own returns."""
-    program = [sys.executable, str(Path(__file__)), "--one", name]
-    try:
-        done = subprocess.run(
-            program,
-            env={**os.environ, "OMP_NUM_THREADS": "2"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LIMIT_S,
-        )
-    except subprocess.TimeoutExpired:
-        return {"model": name, "error": f"it took longer than {LIMIT_S} s"}
-    for text in reversed(done.stdout.splitlines()):
-        if text.startswith('{"model"'):
-            row: Row = json.loads(text)
-            return row
-    said = done.stderr.strip().splitlines() or ["no output"]
-    return {"model": name, "error": f"exit code {done.returncode}: {said[-1][:200]}"}
-
-
-def kept(path: Path) -> dict[str, Row]:
-    if not path.exists():
-        return {}
-    return {row["model"]: row for row in json.loads(path.read_text())["models"]}
-
-
-def keep(path: Path, rows: Mapping[str, Row], slots: int) -> None:
-    known = {
-        "command": "python benchmarks/graph_coverage.py",
-        "machine": {"arch": platform.machine(), "cores": os.cpu_count()},
-        "at_once": slots,
-        "python": platform.python_version(),
-        **{each: version(each) for each in ("torch", "transformers", "timm")},
-        "models": [rows[name] for name in names() if name in rows],
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_suffix(".tmp")
-    written.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-    written.replace(path)
-
-
-def version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def swept(chosen: list[str], slots: int) -> Iterator[Row]:
-    """The rows, in the order in which they end."""
-    with ThreadPoolExecutor(slots) as pool:
-        jobs = [pool.submit(ran, name) for name in chosen]
-        for job in as_completed(jobs):
-            yield job.result()
-
-
-def line(row: Row) -> str:
-    if "error" in row:
-        return f"{row['model']:40} {row['error']}"
-    times = f"{row['eager_ms']} ms"
-    if row["recorded"]:
-        said = f"recorded, {row['outputs']}"
-        times += f" -> {row['graph_ms']} ms"
-    else:
-        said = f"not recorded: {row['stop'] and row['stop']['reason']}"
-    sync = f"; host sync at {row['host_sync']}" if row["host_sync"] else ""
-    return f"{row['model']:40} {said}; {times}{sync}; {row['seconds']} s"
-
-
 def recorded_of(rows: list[Row]) -> tuple[int, int]:
     """How many are recorded of those without a host sync, and the number of these."""
-    free = [row for row in rows if "error" not in row and not row["host_sync"]]
+    free = [row for row in rows if not row["host_sync"]]
     return sum(row["recorded"] for row in free), len(free)
 
 
-def verdict(rows: list[Row]) -> int:
-    wrong = [row["model"] for row in rows if row.get("outputs") == "wrong"]
-    if wrong:
-        print(f"outputs differ: {', '.join(wrong)}")
-    count, every = recorded_of(rows)
-    share = count / every if every else 1.0
-    print(f"recorded: {count} of {every} without a host sync ({share:.0%})")
-    return int(bool(wrong) or share < TARGET)
+def failures(found: dict[str, Row]) -> Iterator[str]:
+    for name, row in found.items():
+        if row["outputs"] == "wrong":
+            yield f"{name}: outputs differ from eager"
+    count, every = recorded_of(list(found.values()))
+    if every and count / every < TARGET:
+        yield f"{count} of {every} steps without a host sync are recorded"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE")
-    parser.add_argument("--slots", type=int, default=SLOTS, help="models at a time")
-    parser.add_argument("--again", action="store_true", help="also models with a row")
-    parser.add_argument("--one", metavar="NAME", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        return print_row(given.one)
-    rows = kept(given.out)
-    chosen = [n for n in given.names or names() if given.again or n not in rows]
-    for row in swept(chosen, given.slots):
-        rows[row["model"]] = row
-        print(line(row), flush=True)
-        keep(given.out, rows, given.slots)
-    return verdict(list(rows.values()))
-
+SURVEY = Survey(
+    "graph_coverage",
+    lambda options: names(),
+    measure,
+    failures,
+    quick=("bert", "gpt2_training", "timm.resnet18"),
+    limit_s=150,
+    jobs=6,
+    packages=("transformers", "timm"),
+    devices=("cuda",),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(SURVEY.main())

@@ -1,26 +1,21 @@
 """Load tests of real models: strategies answer the same timetable of requests.
 
     python -m benchmarks.load_tests [ROW ...] [--device cuda] [--strategies NAMES]
-        [--seconds S] [--limit S] [--threads N] [--out FOLDER] [--again]
+        [--length SECONDS]
 
-Each row is a run of `torchproof loadtest`, saved as FOLDER/ROW-DEVICE.json when it
-ends; a row that is there is left out. Strategies run one after the other, each in a
-fresh process with empty caches. `--seconds` replaces the length of each timetable,
-which leaves 459 requests, the fewest for a p99, after the compilations of the cold
-phase. A row that takes longer than `--limit` is stopped and saved as far as it is. To
-measure on some of the CPUs of a machine, use `taskset` before the command: torch and
-Inductor take as many threads. `--threads` sets those of torch apart.
+A row is a run of `torchproof loadtest`, saved as load-tests/ROW-DEVICE.json.
+Strategies run one after the other, each in a fresh process with empty caches.
+`--length` replaces that of each timetable, which leaves 459 requests, the fewest for a
+p99, after the compilations of the cold phase. `taskset` before the command limits the
+CPUs.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import json
 import os
 import re
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -30,13 +25,13 @@ from typing import Any
 
 import torch
 
+from benchmarks.survey import Options, Survey
+from benchmarks.survey import Row as Result
 from torchproof import api
-from torchproof.records import LatencyMetric, LatencyObjective, Run
+from torchproof.records import LatencyMetric, LatencyObjective
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "load-tests"
 LENGTHS = (16, 48, 96, 128, 192, 256, 384, 512)
-STRATEGIES = ("eager", "full", "compile:nowait")
+STRATEGIES = "eager,full,compile:nowait"
 
 
 def bert() -> tuple[Any, list[Any]]:
@@ -99,36 +94,30 @@ ROWS = {
 }
 
 
-def measured(row: Row, options: argparse.Namespace, work: Path) -> Run:
+def measure(name: str, options: Options) -> Result:
+    """The saved run of one row; what a limit stops is saved as far as it is."""
+    row = ROWS[name.rpartition("-")[0]]
+    if options.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # as on a machine without a GPU
     load = row.load[options.device]
-    text = row.text and dataclasses.replace(row.text, price=load.price)
     load_options = api.LoadOptions(
         rate=load.rate,
-        duration_s=options.seconds or load.seconds,
+        duration_s=options.length or load.seconds,
         objective=LatencyObjective(99.0, load.limit_ms, row.metric),
-        strategies=options.strategies,
-        text=text,
+        strategies=tuple(options.strategies.split(",")),
+        text=row.text and dataclasses.replace(row.text, price=load.price),
     )
-    with interrupted_after(options.limit):
-        return api.loadtest(
+    with tempfile.TemporaryDirectory() as folder:
+        run = api.loadtest(
             row.target,
             api.Options(device=options.device, quiet=True),
             load_options=load_options,
             progress=lambda text: print(text, file=sys.stderr, flush=True),
             command="python -m benchmarks.load_tests",
-            save_in=work,
+            save_in=Path(folder),
         )
-
-
-@contextlib.contextmanager
-def interrupted_after(seconds: float) -> Iterator[None]:
-    """Acts as Ctrl-C when the time is over: what was measured is kept. 0: never."""
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    document: Result = short(run.to_json())
+    return document
 
 
 def short(value: Any) -> Any:
@@ -142,44 +131,28 @@ def short(value: Any) -> Any:
     return [*map(short, value)] if isinstance(value, (list, tuple)) else value
 
 
-def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rows", nargs="*", default=[])
-    here = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=("cpu", "cuda"), default=here)
-    parser.add_argument(
-        "--strategies",
-        type=lambda text: tuple(text.split(",")),
-        default=STRATEGIES,
-    )
-    parser.add_argument("--seconds", type=float, help="of each timetable")
-    parser.add_argument("--limit", type=float, default=0.0, help="seconds per row")
-    parser.add_argument("--threads", type=int, help="of torch")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--again", action="store_true")
-    options = parser.parse_args()
-    if unknown := [name for name in options.rows if name not in ROWS]:
-        parser.error(f"no row {unknown[0]!r}: choose from {', '.join(ROWS)}")
-    return options
+def failures(found: dict[str, Result]) -> Iterator[str]:
+    for name, run in found.items():
+        if run["error"]:
+            yield f"{name}: {run['error']}"
 
 
-def main() -> int:
-    options = read_options()
-    if options.device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # as on a machine without a GPU
-    if options.threads:
-        os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name in options.rows or ROWS:
-        path = options.out / f"{name}-{options.device}.json"
-        if path.exists() and not options.again:
-            continue
-        with tempfile.TemporaryDirectory() as work:
-            run = measured(ROWS[name], options, Path(work))
-        path.write_text(json.dumps(short(run.to_json())) + "\n")
-        print(name, run.ending, run.error or "", file=sys.stderr, flush=True)
-    return 0
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--strategies", default=STRATEGIES)
+    parser.add_argument("--length", type=float, help="seconds of each timetable")
 
+
+SURVEY = Survey(
+    "load_tests",
+    lambda options: [f"{name}-{options.device}" for name in ROWS],
+    measure,
+    failures,
+    limit_s=1800,
+    devices=("cpu", "cuda"),
+    is_folder=True,
+    arguments=_arguments,
+    result="load-tests",
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(SURVEY.main())

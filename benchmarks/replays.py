@@ -1,6 +1,6 @@
 """Replays over changing shapes and weights: is an answer ever stale?
 
-    python -m benchmarks.replays [--replays 10000] [--device cuda] [--write] [--blind]
+    python -m benchmarks.replays [inference|training] [--replays 10000] [--blind]
 
 One small model, graphed for inference and for training, is called with random shapes
 while its weights are changed in place, loaded, moved, replaced and converted, and it is
@@ -14,24 +14,18 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
-import os
-import platform
 import random
 import sys
-import time
 from collections import Counter, deque
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 import torchproof
+from benchmarks.survey import Options, Row, Survey
 from torchproof.targets.calls import loss
 
-RESULTS = Path(__file__).resolve().parent / "results" / "h200" / "replays.json"
 WIDTH = 64
 SHAPES = ((1, 16), (3, 16), (8, 16), (8, 40), (2, 7), (16, 24))
 COMPARED, KEPT = 0.2, 0.05  # of the calls
@@ -194,10 +188,9 @@ class Drive:
         if not torch.equal(given, copied):
             self.stale.append(f"call {call}: its answer changed after it was given")
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Row:
         status = self.graphed.status()
         return {
-            "train": self.train,
             "calls": self.calls,
             "replays": status.replays,
             "plain_calls": status.plain_calls,
@@ -213,52 +206,39 @@ class Drive:
         }
 
 
-def drive(replays: int, device: str, *, blind: bool = False) -> list[dict[str, Any]]:
+def measure(name: str, options: Options) -> Row:
     """Three in ten replays are training steps."""
-    found = []
-    for train, share in ((False, 0.7), (True, 0.3)):
-        wanted = round(replays * share)
-        one = Drive(device, train=train, blind=blind, seed=int(train))
-        while one.calls < MOST_CALLS * wanted:
-            one.call()
-            if one.calls % 100 == 0 and one.graphed.status().replays >= wanted:
-                break
-        found.append(one.facts())
-    return found
+    train = name == "training"
+    replays = options.replays or (1_000 if options.quick else 10_000)
+    wanted = round(replays * (0.3 if train else 0.7))
+    device = options.device
+    drive = Drive(device, train=train, blind=options.blind, seed=int(train))
+    while drive.calls < MOST_CALLS * wanted:
+        drive.call()
+        if drive.calls % 100 == 0 and drive.graphed.status().replays >= wanted:
+            break
+    return drive.facts()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--replays", type=int, default=10_000)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+def failures(found: dict[str, Row]) -> Iterator[str]:
+    for name, row in found.items():
+        if row["stale"]:
+            yield f"{name}: {row['stale']} answers are stale: {row['examples']}"
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--replays", type=int, help="of both rows (10000)")
     parser.add_argument("--blind", action="store_true", help="must find stale answers")
-    parser.add_argument("--write", action="store_true", help=f"to {RESULTS.name}")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    begin = time.monotonic()
-    found = drive(options.replays, options.device, blind=options.blind)
-    stale = sum(part["stale"] for part in found)
-    kept = {
-        "command": " ".join(["python -m benchmarks.replays", *sys.argv[1:]]),
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "device": _device_name(options.device),
-        "cores": os.cpu_count(),
-        "seconds": round(time.monotonic() - begin, 1),
-        "replays": sum(part["replays"] for part in found),
-        "stale": stale,
-        "parts": found,
-    }
-    print(json.dumps(kept, indent=1))
-    if options.write or options.out != RESULTS:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    return int(stale > 0)
 
 
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else device
-
+SURVEY = Survey(
+    "replays",
+    lambda options: ("inference", "training"),
+    measure,
+    failures,
+    devices=("cuda", "cpu"),
+    arguments=_arguments,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(SURVEY.main())

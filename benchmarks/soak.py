@@ -1,17 +1,15 @@
 """Thousands of calls with random sizes, faults and changes, from several threads.
 
-    python benchmarks/soak.py [--calls 100000] [--seed 0] [--write]
-    python benchmarks/soak.py --device cuda --minutes 10 --write
+    python -m benchmarks.soak [ROW ...] [--quick] [--device cuda] [--minutes N]
 
 Four threads call three models whose compilers sometimes raise, sometimes never return.
 Between calls the models are switched between train and eval, get other weights, are
-retried, and are compiled anew by other recipes, of which two do not fit. A stretch with
-Inductor follows, whose child is killed at random, and on a GPU one with steps that
+retried, and are compiled anew by other recipes, of which two do not fit. Another row
+uses Inductor, whose child is killed at random, and on a GPU a third one has steps that
 `torchproof.graph` records, between the same changes. Every answer and every gradient is
 compared with those of a twin in eager that goes through the same changes. Exit code 1
 when one is wrong, or when the second half of the calls needs more memory, threads,
-processes or files than the first. With `--write` the numbers are kept at each
-checkpoint: a run that is cut off leaves what it had.
+processes or files than the first.
 """
 
 from __future__ import annotations
@@ -20,12 +18,10 @@ import argparse
 import contextlib
 import copy
 import dataclasses
-import functools
 import gc
 import itertools
 import logging
 import os
-import platform
 import random
 import sys
 import tempfile
@@ -45,13 +41,9 @@ import torch._inductor.compile_fx  # so that no deadline is spent on loading it
 from torch import nn
 
 import torchproof
+from benchmarks.survey import Options, Row, Survey
 from torchproof.runtime import compile_job
 from torchproof.runtime import production as runtime
-
-HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent))
-
-from benchmarks.result_files import commit_of, write  # noqa: E402
 
 THREADS, MODELS = 4, 3
 DEADLINE_S = 1.0
@@ -62,7 +54,8 @@ CHANGED = 0.03  # of the calls: a change comes before them
 KEPT_BYTES, SLACK_BYTES = 32 << 10, 16 << 20
 # Another thread at work at once needs a workspace of cuBLAS, which torch then keeps.
 DEVICE_SLACK_BYTES = 33 << 20
-# Where minutes are given: the share of each stretch, and the calls of its checkpoints.
+CHECKPOINTS = 20
+# Where minutes are given: the share of each row, and the calls of its checkpoints.
 SHARES = {"faulty compilers": 0.5, "Inductor": 0.25, "graph": 0.25}
 CHECKPOINT_CALLS = {"faulty compilers": 400, "Inductor": 60, "graph": 120}
 ROWS = (3, 8, 17)  # of the steps that are recorded: each size is a recording
@@ -124,10 +117,6 @@ class Soak:
             grown += [] if second.device_bytes <= on_device else ["device_bytes"]
         counted = ("threads", "processes", "files")
         return grown + [n for n in counted if getattr(second, n) > getattr(first, n)]
-
-    @property
-    def ok(self) -> bool:
-        return not self.wrong and not self.growth
 
 
 class Model(nn.Module):
@@ -369,10 +358,7 @@ def write_recipes(folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
-Note = Callable[[Soak], None]
-
-
-def soak(length: Length, seed: int, device: str, note: Note) -> Soak:
+def soak(length: Length, seed: int, device: str) -> Soak:
     """Faulty compilers, without Inductor."""
     counts = Counts()
     backend = FlakyBackend(random.Random(seed), counts.faults)
@@ -386,10 +372,10 @@ def soak(length: Length, seed: int, device: str, note: Note) -> Soak:
             pairs = [Pair(counts, device, **told) for _ in range(MODELS)]
             return [Caller(pairs, next(seeds), recipes) for _ in range(THREADS)]
 
-        return _soaked(callers, counts, length, note)
+        return _soaked(callers, counts, length)
 
 
-def soak_inductor(length: Length, seed: int, device: str, note: Note) -> Soak:
+def soak_inductor(length: Length, seed: int, device: str) -> Soak:
     """Inductor, whose child is killed at work, and at other times."""
     counts, seeds = Counts(), itertools.count(seed)
 
@@ -398,10 +384,10 @@ def soak_inductor(length: Length, seed: int, device: str, note: Note) -> Soak:
         return [Caller(pairs, next(seeds)) for _ in range(2)]
 
     with _killing_children(random.Random(seed), counts.faults):
-        return _soaked(callers, counts, length, note)
+        return _soaked(callers, counts, length)
 
 
-def soak_graph(length: Length, seed: int, device: str, note: Note) -> Soak:
+def soak_graph(length: Length, seed: int, device: str) -> Soak:
     """Steps that are recorded as CUDA graphs."""
     counts, seeds = Counts(), itertools.count(seed)
 
@@ -409,7 +395,7 @@ def soak_graph(length: Length, seed: int, device: str, note: Note) -> Soak:
         pairs = [RecordedPair(counts, device) for _ in range(2)]
         return [Caller(pairs, next(seeds)) for _ in range(2)]
 
-    return _soaked(callers, counts, length, note)
+    return _soaked(callers, counts, length)
 
 
 @contextlib.contextmanager
@@ -435,7 +421,7 @@ def _killing_children(chance: random.Random, faults: Counter[str]) -> Iterator[N
 
 
 def _soaked(
-    make_callers: Callable[[], list[Caller]], counts: Counts, length: Length, note: Note
+    make_callers: Callable[[], list[Caller]], counts: Counts, length: Length
 ) -> Soak:
     """Models live for one checkpoint; what they leave behind would add up."""
     begin, held, made = time.monotonic(), [], 0
@@ -451,10 +437,7 @@ def _soaked(
         del callers, pair
         held.append(_holding(device))
         print(f"{len(held)} {held[-1]}", file=sys.stderr, flush=True)
-        if len(held) >= 2:
-            done = _sum(counts, made, held, time.monotonic() - begin)
-            note(done)
-    return done
+    return _sum(counts, made, held, time.monotonic() - begin)
 
 
 def _sum(counts: Counts, made: int, held: list[Holding], seconds: float) -> Soak:
@@ -509,112 +492,56 @@ def _most(held: list[Holding]) -> Holding:
     return Holding(*most)
 
 
-def lines(what: str, done: Soak) -> str:
-    first, second = done.held
-    told = [
-        f"{what}: {done.calls} calls in {done.seconds:.0f} s, {len(done.wrong)} wrong,"
-        f" {done.compiled_calls} compiled, {done.compilations} compilations",
-        f"  changes {done.changes}",
-        f"  faults {done.faults}, fallbacks {done.fallbacks}",
-        *(
-            f"  {name}: {getattr(first, name)} in the first half,"
-            f" {getattr(second, name)} in the second"
-            for name in (
-                "memory_bytes",
-                "threads",
-                "processes",
-                "files",
-                "device_bytes",
-            )
-        ),
-        *(f"  wrong: {wrong}" for wrong in done.wrong[:5]),
-        *(f"  grown: {name}" for name in done.growth),
-    ]
-    return "\n".join(told)
+SOAKS: dict[str, Callable[[Length, int, str], Soak]] = {
+    "faulty compilers": soak,
+    "Inductor": soak_inductor,
+    "graph": soak_graph,
+}
+CALLS = {"faulty compilers": 100_000, "Inductor": 2_000, "graph": 10_000}
+QUICK = {"faulty compilers": 1_500, "Inductor": 60, "graph": 500}
 
 
-class Kept:
-    """The file with the numbers, if they are kept."""
-
-    def __init__(self, path: Path | None, device: str) -> None:
-        self._path = path
-        self._device = device
-        self._commit = commit_of(HERE.parent)
-        self.soaks: dict[str, Soak] = {}
-
-    def note(self, name: str, done: Soak, *, ended: bool = False) -> None:
-        self.soaks[name] = done
-        if self._path is None:
-            return
-        machine: dict[str, Any] = {"arch": platform.machine(), "cores": os.cpu_count()}
-        if self._device == "cuda":
-            machine["gpu"] = torch.cuda.get_device_name()
-        write(
-            self._path,
-            {
-                "commit": self._commit,
-                "torch": torch.__version__,
-                "machine": machine,
-                "ended": ended,
-                "soaks": {n: dataclasses.asdict(one) for n, one in self.soaks.items()},
-            },
-        )
+def rows(options: Options) -> list[str]:
+    return [name for name in SOAKS if name != "graph" or options.device == "cuda"]
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    add = parser.add_argument
-    add("--device", choices=("cpu", "cuda"), default="cpu")
-    add("--calls", type=int, default=100_000)
-    add("--inductor-calls", type=int, default=2_000)
-    add("--checkpoints", type=int, default=20)
-    add("--minutes", type=float, help="for all, instead of a number of calls")
-    add("--seed", type=int, default=0)
-    add("--write", action="store_true", help="keep the numbers")
-    add("-o", "--output", type=Path, help="where the numbers are kept; --write")
-    options = parser.parse_args()
-    if options.checkpoints < 2:
-        parser.error("--checkpoints: give at least 2")
-    if options.output is None and options.write:
-        options.output = HERE / "results" / f"soak-{options.device}.json"
-    return options
-
-
-def main() -> int:
-    options = parse()
+def measure(name: str, options: Options) -> Row:
     logging.getLogger("torchproof").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
-    kept = Kept(options.output, options.device)
-    with tempfile.TemporaryDirectory() as folder:
-        for name, run in stretches(options).items():
-            if name == "Inductor":
-                os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-                # Each compilation goes to the child, not to what an earlier one left.
-                os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
-            length = length_of(name, options)
-            note = functools.partial(kept.note, name)
-            done = run(length, options.seed, options.device, note)
-            kept.note(name, done, ended=name == list(stretches(options))[-1])
-            print(lines(name, done), flush=True)
-    return 0 if all(one.ok for one in kept.soaks.values()) else 1
-
-
-def length_of(name: str, options: argparse.Namespace) -> Length:
+    if name == "Inductor":
+        # Each compilation goes to the child, not to what an earlier one left.
+        os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
+    calls = options.calls or (QUICK if options.quick else CALLS)[name]
+    length = Length(calls, CHECKPOINTS)
     if options.minutes is not None:
         seconds = options.minutes * 60 * SHARES[name]
-        return Length(CHECKPOINT_CALLS[name], options.checkpoints, seconds)
-    calls = options.inductor_calls if name == "Inductor" else options.calls
-    return Length(calls, options.checkpoints)
+        length = Length(CHECKPOINT_CALLS[name], CHECKPOINTS, seconds)
+    done = SOAKS[name](length, options.seed, options.device)
+    return dataclasses.asdict(done) | {"grown": done.growth}
 
 
-def stretches(options: argparse.Namespace) -> dict[str, Callable[..., Soak]]:
-    runs: dict[str, Callable[..., Soak]] = {"faulty compilers": soak}
-    if options.inductor_calls:
-        runs["Inductor"] = soak_inductor
-    if options.device == "cuda":
-        runs["graph"] = soak_graph
-    return runs
+def failures(found: dict[str, Row]) -> Iterator[str]:
+    for name, row in found.items():
+        yield from (f"{name}: wrong: {wrong}" for wrong in row["wrong"][:5])
+        yield from (f"{name}: more {what} in the second half" for what in row["grown"])
 
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--calls", type=int, help="of each row")
+    add("--minutes", type=float, help="for all rows, instead of a number of calls")
+    add("--seed", type=int, default=0)
+
+
+SURVEY = Survey(
+    "soak",
+    rows,
+    measure,
+    failures,
+    limit_s=4 * 3600,
+    devices=("cpu", "cuda"),
+    arguments=_arguments,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(SURVEY.main())

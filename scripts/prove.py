@@ -69,66 +69,49 @@ STEPS = (
     Step(
         "check-cost",
         "check costs at most 1.3, 4 and 6 times a bare run: quick, normal, full",
-        ("benchmarks/check_cost.py", "--again", "--write"),
+        ("-m", "benchmarks.check_cost", "--quick"),
     ),
     Step(
-        "known-costs",
-        "bench measures work of a known cost correctly",
-        ("benchmarks/known_costs.py", "--write"),
-    ),
-    Step(
-        "harness",
-        "timing adds at most 1 percent to a step of 1 ms",
-        ("-m", "benchmarks.harness", "--write"),
+        "timing",
+        "timing adds at most 1 percent to a step of 1 ms, and bench measures work of a"
+        " known cost correctly",
+        ("-m", "benchmarks.timing", "--quick"),
     ),
     Step(
         "reliability",
         "torchproof.compile survives every kind of fault",
-        ("benchmarks/reliability.py", "--restart"),
+        ("-m", "benchmarks.reliability", "--quick"),
     ),
     Step(
         "soak",
         "torchproof.compile survives thousands of faults in one process",
-        ("benchmarks/soak.py", "--write"),
+        ("-m", "benchmarks.soak", "--quick"),
     ),
     Step(
         "fuzz-files",
         "damaged files of every format are read or refused in one line",
-        # About ten minutes. The counts of the longer runs, in the documents, stay.
-        ("-m", "benchmarks.fuzz_files", "--cases", "4000"),
+        ("-m", "benchmarks.fuzz_files", "--quick"),
     ),
     Step(
         "fuzz-state",
         "programs that read state in every way of Python answer as eager does after"
         " random changes, replayed and compiled",
-        ("benchmarks/fuzz_state.py", "--write"),
+        ("-m", "benchmarks.fuzz_state", "--quick"),
     ),
     Step(
         "call-overhead",
         "torchproof.compile adds at most 2 us to a call",
-        ("-m", "benchmarks.call_overhead", "--write"),
-    ),
-    Step(
-        "limitations",
-        "the page on limitations holds for the installed torch",
-        ("benchmarks/limitations.py", "--write"),
-    ),
-    Step(
-        "precision",
-        "what was judged in the source of transformers is still found",
-        ("benchmarks/precision.py",),
-    ),
-    Step(
-        "library-scripts",
-        "check places breaks in scripts that train transformers models where torch's"
-        " own logs do",
-        ("benchmarks/library_scripts.py", "--write"),
+        ("-m", "benchmarks.call_overhead", "--quick"),
     ),
     Step(
         "fixes",
-        "fix removes at least 60% of the breaks of transformers models with safe edits,"
-        " 75% with unsafe ones, and changes no output",
-        ("benchmarks/fixes.py", "--again", "--write"),
+        "fix removes breaks of transformers models and changes no output",
+        ("-m", "benchmarks.fixes", "--quick"),
+    ),
+    Step(
+        "warm-start",
+        "a deploy pack starts in a quarter of the time of a cold start",
+        ("-m", "benchmarks.warm_start", "--quick"),
     ),
 )
 

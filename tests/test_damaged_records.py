@@ -22,8 +22,8 @@ from benchmarks.fuzz_documents import (  # noqa: E402
     run_documents,
     saved_runs,
 )
+from benchmarks.fuzz_engine import judge, ran  # noqa: E402
 from benchmarks.fuzz_mutations import written  # noqa: E402
-from benchmarks.fuzz_oracle import judge, ran  # noqa: E402
 from torchproof.measure.loadtest import timetable  # noqa: E402
 from torchproof.records import UserError  # noqa: E402
 from torchproof.runtime import keys  # noqa: E402

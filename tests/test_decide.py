@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "docs"))
 
-import limitations_page  # noqa: E402
+import torch_parts  # noqa: E402
 
 PAGES = [ROOT / "docs" / "decide.md", ROOT / "docs" / "reference" / "limitations.md"]
 
@@ -23,9 +23,7 @@ def test_links_into_pages_lead_to_a_heading(page: Path) -> None:
     for name, anchor in links:
         text = (page.parent / name if name else page).read_text()
         headings = re.findall(r"^#+ (.+)$", text, re.M)
-        assert anchor in {limitations_page._anchor(heading) for heading in headings}, (
-            anchor
-        )
+        assert anchor in {torch_parts.anchor(heading) for heading in headings}, anchor
 
 
 def test_codes_of_the_page_exist() -> None:

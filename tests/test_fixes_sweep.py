@@ -45,7 +45,8 @@ def test_intended_breaks_do_not_count() -> None:
 
 
 _RUN_ALL = """
-import torch, transformers_models as models
+import torch
+from benchmarks import transformers_models as models
 torch.manual_seed(0)
 failed = []
 for name, make in models.FACTORIES.items():
@@ -65,7 +66,7 @@ def test_every_model_runs_in_eager() -> None:
     pytest.importorskip("transformers")
     done = subprocess.run(
         [sys.executable, "-c", _RUN_ALL],
-        cwd=ROOT / "benchmarks",
+        cwd=ROOT,
         env={**os.environ, "TRANSFORMERS_VERBOSITY": "error"},
         capture_output=True,
         text=True,

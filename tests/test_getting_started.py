@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "docs"))
 
 import generate  # noqa: E402
 import getting_started  # noqa: E402
-import results_tables  # noqa: E402
+import run_parts  # noqa: E402
 
 from torchproof.records import store  # noqa: E402
 
@@ -90,7 +90,7 @@ def test_every_command_of_the_page_runs(tmp_path: Path) -> None:
 def test_saved_runs_are_those_of_the_page() -> None:
     saved = getting_started.SAVED
     commands = [
-        results_tables.command_of(store.read(saved / f"{name}.json"))
+        run_parts.command_of(store.read(saved / f"{name}.json"))
         for name in getting_started.MEASURING
     ]
     shown = re.findall(

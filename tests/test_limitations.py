@@ -2,7 +2,7 @@
 
 When an outcome differs from the one that is saved for the installed torch, torch
 behaves otherwise than docs/reference/limitations.md says: run
-`benchmarks/limitations.py --write`, and `make docs`.
+`python -m benchmarks.limitations --restart`, and `make docs`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from torchproof.checking.rules import RULES
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "docs")]
 
-import limitations_page  # noqa: E402
+import torch_parts  # noqa: E402
 
 from benchmarks import limitations  # noqa: E402
 from benchmarks.limitations import (  # noqa: E402
@@ -46,16 +47,19 @@ QUICK = ("other_method", "break_in_loop")
 
 def outcomes(needs: str) -> dict[str, tuple[str, str]]:
     """What came of each program that needs this, with what it said."""
-    done = subprocess.run(
-        [sys.executable, "benchmarks/limitations.py", "--needs", needs],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
-    )
-    assert done.returncode in (0, 1), done.stderr
-    found = json.loads(done.stdout)["programs"]
+    device = "cuda" if needs == "cuda" else "cpu"
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        words = ["--device", device, "--needs", needs, "--restart", "-o", file.name]
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.limitations", *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=1800,
+            check=False,
+        )
+        assert done.returncode in (0, 1), done.stderr
+        found = json.loads(Path(file.name).read_text())["rows"]
     return {name: (one["outcome"], one["said"]) for name, one in found.items()}
 
 
@@ -65,7 +69,7 @@ def assert_as_documented(needs: str) -> None:
     assert found
     wrong = []
     for name, (outcome, said) in found.items():
-        known = limitations_page.outcomes(PROGRAMS[name])
+        known = torch_parts.outcomes(PROGRAMS[name])
         expected = {known[INSTALLED]} if INSTALLED in known else {HOLDS, GONE}
         if outcome not in expected:
             wrong.append(f"{name}: {outcome}, not {' or '.join(expected)} ({said})")
@@ -116,7 +120,7 @@ def arguments(program: Program, folder: Path) -> list[str]:
 )
 def test_check_tells_it_by_its_code(name: str, tmp_path: Path) -> None:
     program = PROGRAMS[name]
-    if limitations_page.outcomes(program).get(INSTALLED, HOLDS) == GONE:
+    if torch_parts.outcomes(program).get(INSTALLED, HOLDS) == GONE:
         pytest.skip(f"does not go wrong under torch {INSTALLED}")
     done = torchproof("check", *arguments(program, tmp_path), cwd=tmp_path)
     # 2 where the program waits for an error: under a check what fails runs in eager.
@@ -127,7 +131,7 @@ def test_check_tells_it_by_its_code(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=lambda one: one.name)
 def test_program_says_what_it_is(program: Program) -> None:
-    assert program.group in {*limitations_page.GROUPS, MENDED}
+    assert program.group in {*torch_parts.GROUPS, MENDED}
     assert program.code is None or program.code in CODES
     assert program.needs in (None, "inductor", "cuda")
     assert bool(program.way_round) is (program.group != MENDED)
@@ -142,12 +146,12 @@ def test_program_says_what_it_is(program: Program) -> None:
 
 @pytest.mark.parametrize("name", [n for n, one in PROGRAMS.items() if not one.needs])
 def test_outcome_is_kept_for_three_versions(name: str) -> None:
-    assert {"2.11", "2.13", "2.15"} <= set(limitations_page.outcomes(PROGRAMS[name]))
+    assert {"2.11", "2.13", "2.15"} <= set(torch_parts.outcomes(PROGRAMS[name]))
 
 
 def test_titles_and_links_are_unique() -> None:
     titles = [program.title for program in PROGRAMS.values()]
-    assert len(set(map(limitations_page._anchor, titles))) == len(titles)
+    assert len(set(map(torch_parts.anchor, titles))) == len(titles)
 
 
 def written(folder: Path, first: str, second: str = "") -> Program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
 from dataclasses import replace
@@ -19,7 +20,7 @@ from torchproof.targets.target import parse as parse_target
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "docs")]
 
-import published_tables as tables  # noqa: E402
+import run_parts as tables  # noqa: E402
 
 from benchmarks import published, replays  # noqa: E402
 
@@ -28,19 +29,19 @@ NOT_COMPARED: dict[str, Any] = {"numerics": None}
 TWO_PROCESSES = {"repeats": (30, 30)}
 
 
-def arm(strategy: str, ms: float, **more: Any) -> Measurement:
+def row(strategy: str, ms: float, **more: Any) -> Measurement:
     made = bench_runs.row(strategy, ms, eager_ms=4.0, count=sum(PROCESSES))
     given = {"repeats": PROCESSES, "interval_over": "processes", **more}
     return replace(made, **given)
 
 
-def run(*arms: Measurement, **eager: Any) -> Run:
-    return bench_runs.bench([arm("eager", 4.0, **eager), *arms])
+def run(*rows: Measurement, **eager: Any) -> Run:
+    return bench_runs.bench([row("eager", 4.0, **eager), *rows])
 
 
 def publish(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> None:
-    found = [tables.Row(f"step {n}", each) for n, each in enumerate(runs)]
-    monkeypatch.setattr(tables, "kept", lambda: found)
+    found = [tables.Step(f"step {n}", each) for n, each in enumerate(runs)]
+    monkeypatch.setattr(tables, "stored", lambda: found)
 
 
 def texts() -> list[str]:
@@ -51,7 +52,7 @@ def texts() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("planted", "why"),
+    ("defect", "why"),
     [
         (NOT_COMPARED, tables.Refusal.NOT_VERIFIED),
         ({"numerics": {"verdict": None, "why": "x"}}, tables.Refusal.NOT_VERIFIED),
@@ -63,14 +64,14 @@ def texts() -> list[str]:
     ],
 )
 def test_what_was_not_verified_is_not_published(
-    monkeypatch: pytest.MonkeyPatch, planted: dict[str, Any], why: tables.Refusal
+    monkeypatch: pytest.MonkeyPatch, defect: dict[str, Any], why: tables.Refusal
 ) -> None:
-    bad = arm("full+graph", 0.123, **planted)
+    bad = row("full+graph", 0.123, **defect)
     assert tables.refusal(bad) is why
-    publish(monkeypatch, run(arm("full", 2.0), bad))
-    [row] = tables.rows()
-    assert [each.strategy for each in row.arms] == ["eager", "full"]
-    assert row.graph is None
+    publish(monkeypatch, run(row("full", 2.0), bad))
+    [step] = tables.sound()
+    assert [each.strategy for each in step.rows] == ["eager", "full"]
+    assert step.graph is None
     assert not any("0.123" in text for text in texts())
     assert "`full+graph`" in tables.not_published()
 
@@ -78,15 +79,15 @@ def test_what_was_not_verified_is_not_published(
 def test_a_row_whose_eager_is_not_published_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    publish(monkeypatch, run(arm("full", 0.123), **TWO_PROCESSES))
-    assert tables.rows() == []
-    assert texts() == [tables.NOTHING] * 3
+    publish(monkeypatch, run(row("full", 0.123), **TWO_PROCESSES))
+    assert tables.sound() == []
+    assert texts() == [tables.UNPUBLISHED] * 3
     assert tables.not_published().count("step 0") == 2
 
 
 def test_nothing_is_published_without_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     publish(monkeypatch)
-    assert {*texts(), tables.not_published(), tables.commands()} == {tables.NOTHING}
+    assert {*texts(), tables.commands()} == {tables.UNPUBLISHED}
 
 
 # -- what is shown ---------------------------------------------------------------------
@@ -95,10 +96,10 @@ def test_nothing_is_published_without_a_run(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_ratio_is_to_the_best_mode_of_the_same_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    arms = [arm("full", 5.0), arm("full:reduce-overhead", 1.0), arm("full+graph", 0.5)]
-    publish(monkeypatch, run(*arms), run(arm("full:max-autotune", 0.1)))
-    first, second = tables.rows()
-    assert first.mode == arms[1] and first.graph == arms[2]
+    rows = [row("full", 5.0), row("full:reduce-overhead", 1.0), row("full+graph", 0.5)]
+    publish(monkeypatch, run(*rows), run(row("full:max-autotune", 0.1)))
+    first, second = tables.sound()
+    assert first.mode == rows[1] and first.graph == rows[2]
     assert second.graph is None
     cells = tables.measured().splitlines()[2].strip("| ").split(" | ")
     assert cells[4].startswith("0.500 ms") and cells[5].startswith("8.00x (")
@@ -125,35 +126,6 @@ def test_every_row_is_one_bench_of_five_processes(
             assert keywords(target) == set()
 
 
-def test_what_is_stored_is_not_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second, third, *_ = [row.name for row in published.ROWS]
-    here, before = tmp_path / "here", tmp_path / "before"
-    for folder, name in ((here, first), (before, second)):
-        folder.mkdir()
-        (folder / f"{name}.json").write_text("{}")
-    given = ["--out", str(here), "--kept", str(before), "--seconds", "300"]
-    given += ["--rows", f"{first},{second},{third}"]
-    [left] = published.waiting(published.options_of(given))
-    assert left.name == third
-    assert len([*published.waiting(published.options_of([*given, "--again"]))]) == 3
-    measured: list[str] = []
-    monkeypatch.setattr(
-        published, "measure", lambda row, *_: measured.append(row.name) or True
-    )
-    monkeypatch.setattr(sys, "argv", ["published", *given])
-    assert published.main() == 0 and measured == [third]
-    monkeypatch.setattr(sys, "argv", ["published", *given, "--seconds", "5"])
-    assert published.main() == 1 and measured == [third]
-
-
-def test_an_unknown_row_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        published.options_of(["--rows", "gpt3"])
-    assert "gpt3" in capsys.readouterr().err
-
-
 # -- replays ---------------------------------------------------------------------------
 
 
@@ -161,8 +133,9 @@ def test_stale_answers_are_found_and_fresh_ones_are_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.ERROR, "torchproof")
-    fresh = replays.drive(60, "cpu")
-    assert [part["stale"] for part in fresh] == [0, 0]
-    assert all(part["compared"] for part in fresh)
-    blind = replays.drive(60, "cpu", blind=True)
-    assert all(part["stale"] for part in blind)
+    options = argparse.Namespace(device="cpu", replays=60, blind=False)
+    blind = argparse.Namespace(device="cpu", replays=60, blind=True)
+    for name in ("inference", "training"):
+        fresh = replays.measure(name, options)
+        assert fresh["stale"] == 0 and fresh["compared"]
+        assert replays.measure(name, blind)["stale"]

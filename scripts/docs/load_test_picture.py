@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 
 import chromium
 
-from benchmarks.load_tests import RESULTS, ROWS
+from benchmarks.load_tests import ROWS, SURVEY
 from torchproof.records import Run
 from torchproof.report import render
 
@@ -32,7 +32,8 @@ _PLACE = """(() => {
 
 
 def first_row() -> Path:
-    paths = [RESULTS / f"{name}-{d}.json" for d in ("cuda", "cpu") for name in ROWS]
+    folder = SURVEY.path()
+    paths = [folder / f"{name}-{d}.json" for d in ("cuda", "cpu") for name in ROWS]
     return next(path for path in paths if path.exists())
 
 

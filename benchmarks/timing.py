@@ -1,0 +1,198 @@
+"""Whether `torchproof bench` measures work of known cost correctly, and what it adds.
+
+    python -m benchmarks.timing [loop|equal|tenth ...] [--quick]
+
+`loop` compares the loop that `bench` times steps with to a bare loop of the same work,
+in turns in one process: as a whole, and by the times that it reports. Pairs in which
+the process had to yield its core are left out. `equal` and `tenth` are real runs of
+`bench`: compiled code that takes as long as eager, and that is 1.10 times as fast. Exit
+code 1 when a step takes more than 1.01 times as long, or a verdict is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.survey import ROOT, Options, Row, Survey, torchproof
+
+LIMIT = 1.01
+STEP_MS = 1.0
+BATCH_S = 0.005  # of steps, timed as a whole; short, so that some are undisturbed
+PATIENCE_S = 60.0
+FEWEST, PAIRS = 20, 200
+TRUTH = {"equal": 1.0, "tenth": 1.1}
+KEPT = ("vs_eager", "vs_eager_low", "vs_eager_high", "verdict", "samples", "notes")
+# Of the targets, in eager: some 20 ms, of which calling the compiled function takes
+# less than a hundredth. A fixed amount: all processes must do the same.
+AMOUNT = 44_000
+
+
+def work(amount: int) -> None:
+    """Takes time in proportion to the amount, in every process the same.
+
+    Loops that make integers do not: whether Python's allocator finds a free block at
+    once differs by 15 percent between processes.
+    """
+    hashlib.pbkdf2_hmac("sha256", b"spin", b"salt", amount)
+
+
+def calibrate(step_ms: float) -> int:
+    """The amount of work that takes so long here, when nothing interrupts it."""
+    amount = 1
+    while _best_ms(amount) < step_ms / 2:
+        amount *= 2
+    return max(1, round(amount * step_ms / _best_ms(amount)))
+
+
+def _best_ms(amount: int) -> float:
+    """The shortest of several times: interruptions only make them longer."""
+    times = []
+    for _ in range(9):
+        start = time.perf_counter()
+        work(amount)
+        times.append(time.perf_counter() - start)
+    return min(times) * 1e3
+
+
+# -- targets of bench ------------------------------------------------------------------
+
+
+def equal() -> tuple[Any, list[tuple[Any, ...]]]:
+    """Takes as long compiled as in eager."""
+    return _target(compiled_amount=AMOUNT)
+
+
+def tenth() -> tuple[Any, list[tuple[Any, ...]]]:
+    """Is 1.10 times as fast compiled as in eager."""
+    return _target(compiled_amount=AMOUNT * 10 // 11)
+
+
+def _target(compiled_amount: int) -> tuple[Any, list[tuple[Any, ...]]]:
+    import torch
+
+    @torch.library.custom_op("torchproof_spin::work", mutates_args=())
+    def worked(x: torch.Tensor, amount: int) -> torch.Tensor:
+        work(amount)
+        return x.clone()
+
+    @worked.register_fake
+    def _(x: torch.Tensor, amount: int) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        amount = compiled_amount if torch.compiler.is_compiling() else AMOUNT
+        done: torch.Tensor = worked(x, amount)
+        return done
+
+    return step, [(torch.ones(8),)]
+
+
+# -- rows ------------------------------------------------------------------------------
+
+
+def measure(name: str, options: Options) -> Row:
+    if name == "loop":
+        return loop(PAIRS // 2 if options.quick else PAIRS)
+    target = f"{ROOT / 'benchmarks' / 'timing.py'}:{name}"
+    run, error = torchproof("bench", target, "--strategies", "eager,full")
+    if run is None:
+        return {"error": error}
+    rows = {row["strategy"]: row for row in run["measurements"]}
+    row = {key: rows["full"][key] for key in KEPT} | {"truth": TRUTH[name]}
+    return row | {"right": is_right(row)}
+
+
+def is_right(row: Row) -> bool:
+    """The interval holds the truth, and the verdict says so."""
+    if row["vs_eager_low"] is None:
+        return False
+    inside: bool = row["vs_eager_low"] <= row["truth"] <= row["vs_eager_high"]
+    expected = "not significant" if row["truth"] == 1.0 else "faster"
+    return inside and expected in row["verdict"]
+
+
+def loop(pairs: int) -> Row:
+    """Ratios of undisturbed pairs, or of what a busy machine gives in a minute."""
+    from torchproof.measure import profiling
+    from torchproof.records import stats
+
+    amount = calibrate(STEP_MS)
+    worker = _worker(amount)
+    count = _timed(worker)[2]
+    found: dict[str, list[list[float]]] = {"whole": [], "reported": [], "bare": []}
+    end = time.monotonic() + PATIENCE_S
+    while len(found["bare"]) < pairs and time.monotonic() < end:
+        before, bench_first = profiling.context_switches(), len(found["bare"]) % 2
+        plain_ms = 0.0 if bench_first else _bare(amount, count)
+        whole_ms, reported_ms, _ = _timed(worker)
+        plain_ms = plain_ms or _bare(amount, count)
+        if profiling.context_switches() == before:
+            for key, ms in zip(found, (whole_ms, reported_ms, plain_ms), strict=True):
+                found[key].append([ms])
+    if len(found["bare"]) < FEWEST:
+        return {"error": f"{len(found['bare'])} undisturbed pairs: too few"}
+    ratios = {
+        key: stats.compare(found[key], found["bare"], variation=0.0)
+        for key in ("whole", "reported")
+    }
+    return {
+        "pairs": len(found["bare"]),
+        "step_ms": stats.summarise(found["bare"]).median,
+        "ratio": {
+            key: {"value": r.value, "low": r.low, "high": r.high}
+            for key, r in ratios.items()
+        },
+        "limit": LIMIT,
+    }
+
+
+def _worker(amount: int) -> Any:
+    """A strategy's process in eager, whose one call is the work."""
+    from torchproof.measure import profiling
+    from torchproof.measure.specs import EAGER, StrategyJob
+    from torchproof.measure.strategy_worker import StrategyWorker
+    from torchproof.records.run import Frame
+    from torchproof.targets.target import Loaded
+
+    worker = StrategyWorker(StrategyJob(EAGER))
+    place = Frame(__file__, 1, "work")
+    worker.loaded = Loaded(work, [(amount,)], before_call=None, place=place)
+    worker.fn, worker.train, worker.device = worker.loaded.fn, False, "cpu"
+    worker.clock = profiling.Clock(worker.device)
+    return worker
+
+
+def _timed(worker: Any) -> tuple[float, float, int]:
+    """Milliseconds a step, as the whole loop took and as it reports; steps done."""
+    begin = time.perf_counter_ns()
+    times, _ = worker.timed(BATCH_S)
+    whole_ms = (time.perf_counter_ns() - begin) / 1e6
+    return whole_ms / len(times), sum(times) / len(times), len(times)
+
+
+def _bare(amount: int, count: int) -> float:
+    """Milliseconds a step of a loop that does nothing else."""
+    begin = time.perf_counter_ns()
+    for _ in range(count):
+        work(amount)
+    return (time.perf_counter_ns() - begin) / 1e6 / count
+
+
+def failures(found: dict[str, Row]) -> Iterator[str]:
+    for name, row in found.items():
+        if name == "loop":
+            for what, ratio in row["ratio"].items():
+                if ratio["value"] > LIMIT:
+                    yield f"a step takes {ratio['value']:.4f} times as long ({what})"
+        elif not row["right"]:
+            yield f"{name}: measured {row['vs_eager']}, truth {row['truth']}"
+
+
+SURVEY = Survey("timing", lambda options: ("loop", *TRUTH), measure, failures)
+
+if __name__ == "__main__":
+    sys.exit(SURVEY.main())

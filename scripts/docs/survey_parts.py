@@ -1,0 +1,774 @@
+"""The parts of pages that show surveys: which result, which columns, which rows."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tables import (
+    NOTHING,
+    ROOT,
+    Columns,
+    Row,
+    codes,
+    device,
+    flat,
+    named,
+    plain,
+    render,
+    result,
+    share,
+    table,
+)
+
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from test_stats import REPLAYS, SLICE_MS, read, replay
+
+from benchmarks import first_seconds, zoo
+from benchmarks.fixes import TIERS, VERDICTS, removed
+from benchmarks.graph_coverage import PREFIX, TRAINING, recorded_of
+from torchproof.report import numbers
+
+# -- reliability -----------------------------------------------------------------------
+
+
+def faults(where: str) -> str:
+    """A row for each fault, a column for each situation."""
+    found = result(f"reliability-{where}")
+    rows = {tuple(name.split(" / ")): row for name, row in found["rows"].items()}
+    columns = list(dict.fromkeys(situation for _, situation in rows))
+    lines = [
+        (fault, *(_fault(rows.get((fault, column))) for column in columns))
+        for fault in dict.fromkeys(fault for fault, _ in rows)
+    ]
+    return render(
+        "faults",
+        found=found,
+        count=len(rows),
+        failed=[row for row in rows.values() if row["wrong"]],
+        failures=[_first_line(each) for each in found["failures"]],
+        table=plain(["fault", *columns], lines),
+    )
+
+
+def _fault(row: Row | None) -> str:
+    if row is None:
+        return NOTHING
+    took = "" if row["call_s"] is None else f" {row['call_s']:.1f} s"
+    if "the fault was never reached" in row["wrong"]:
+        return f"**not reached**{took}"
+    return f"**fails**{took}" if row["wrong"] else f"ok{took}"
+
+
+def _first_line(text: str) -> str:
+    """The start of a recorded reason; the rest of it is the whole status."""
+    return text.partition("\n")[0].partition(": Model: ")[0]
+
+
+def soak(where: str) -> str:
+    found = result(f"soak-{where}")
+    columns: dict[str, Callable[[Row], str]] = {
+        "calls": lambda row: f"{row['calls']:,}",
+        "wrong answers": lambda row: str(len(row["wrong"])),
+        "compiled calls": lambda row: f"{row['compiled_calls']:,}",
+        "compilations": lambda row: f"{row['compilations']:,}",
+        **{what: _counts(what) for what in ("changes", "faults", "fallbacks")},
+        "memory, MiB": _mebibytes("memory_bytes"),
+        "device memory, MiB": _mebibytes("device_bytes"),
+        **{what: _halves(what) for what in ("threads", "processes", "files")},
+        "seconds": lambda row: f"{row['seconds']:.0f}",
+    }
+    rows = found["rows"]
+    lines = [(title, *map(show, rows.values())) for title, show in columns.items()]
+    kept = [line for line in lines if set(line[1:]) != {NOTHING}]
+    return render("soak", found=found, table=plain(["", *rows], kept))
+
+
+def _counts(what: str) -> Callable[[Row], str]:
+    return lambda row: ", ".join(f"{n} {c}" for n, c in sorted(row[what].items()))
+
+
+def _halves(what: str) -> Callable[[Row], str]:
+    return lambda row: " -> ".join(str(half[what]) for half in row["held"])
+
+
+def _mebibytes(what: str) -> Callable[[Row], str]:
+    def show(row: Row) -> str:
+        values = [half.get(what) for half in row["held"]]
+        if None in values:
+            return NOTHING
+        return " -> ".join(f"{value / 2**20:.0f}" for value in values)
+
+    return show
+
+
+STATE: Columns = {
+    "run by": "`{name}`",
+    "programs": "{programs:,}",
+    "calls": "{calls:,}",
+    "changes": "{changes:,}",
+    "replayed or compiled": lambda row: f"{_fast(row) / row['calls']:.0%}",
+    "recordings or compilations": lambda row: f"{_made(row):,}",
+    "differ from eager": lambda row: str(len(row["failures"])),
+}
+
+
+def _fast(row: Row) -> int:
+    counts = row["counts"]
+    return int(counts.get("replays", counts.get("compiled", 0)))
+
+
+def _made(row: Row) -> int:
+    counts = row["counts"]
+    return int(counts.get("recordings", counts.get("compilations", 0)))
+
+
+def state_limits() -> str:
+    """What random programs leave out, since it is known to differ."""
+    path = ROOT / "tests" / "state_fuzz" / "limits.toml"
+    limits = tomllib.loads(path.read_text(encoding="utf-8"))
+    rows = [
+        (name, f"`torchproof.{subject}`", why)
+        for subject in ("compile", "graph")
+        for name, why in limits[subject].items()
+    ]
+    return plain("the step reads | under | why the result differs", rows)
+
+
+FILES: Columns = {
+    "format": "{name}",
+    "mutated files": "{files:,}",
+    **{what: f"{{{what}:,}}" for what in ("calls", "accepted", "refused", "findings")},
+}
+
+
+def files() -> str:
+    found = result("fuzz_files")
+    return render("files", found=found, table=table(FILES, named(found["rows"])))
+
+
+CALLS: Columns = {
+    "call": "{name}",
+    "torch.compile, us": "{bare_us:.1f}",
+    "added, us (processes)": "{added_us[quiet]:.1f} ({added_us[low_process]:.1f} to"
+    " {added_us[high_process]:.1f})",
+    "added per compiled callable, us": "{per_callable_us:.1f}",
+    "pairs": "{pairs}",
+}
+
+
+def calls() -> str:
+    rows = result("call_overhead")["rows"]
+    return table(CALLS, [row for row in named(rows) if row["name"] != "import"])
+
+
+# -- costs and the accuracy of measuring -----------------------------------------------
+
+
+def check_cost() -> str:
+    found = result("check_cost")
+    columns: Columns = {
+        "program": "`{name}`",
+        "machine": lambda row: device(found).removeprefix("CPU, "),
+        "torch": lambda row: str(found["versions"]["torch"]),
+        "bare run": "{runs_s[bare]:.1f} s",
+        **{f"`{e}`": f"{{ratios[{e}]:.1f}}x" for e in ("quick", "normal", "full")},
+    }
+    return table(columns, named(found["rows"]))
+
+
+def loop() -> str:
+    found = result("timing")
+    columns: Columns = {
+        "machine": lambda row: device(found).removeprefix("CPU, "),
+        "bare step": lambda row: numbers.milliseconds(row["step_ms"]),
+        "pairs": "{pairs}",
+        **{
+            title: f"{{ratio[{key}][value]:.4f}} ({{ratio[{key}][low]:.4f}} to"
+            f" {{ratio[{key}][high]:.4f}})"
+            for title, key in (
+                ("loop as a whole", "whole"),
+                ("as reported", "reported"),
+            )
+        },
+        "limit": "{limit:g}",
+    }
+    return table(columns, [found["rows"]["loop"]])
+
+
+def known_costs() -> str:
+    found = result("timing")
+    columns: Columns = {
+        "machine": lambda row: device(found).removeprefix("CPU, "),
+        "work": "{name}",
+        "truth": "{truth:.2f}x",
+        "measured": lambda row: numbers.times(
+            *(row[key] for key in ("vs_eager", "vs_eager_low", "vs_eager_high"))
+        ),
+        "verdict": "{verdict}",
+    }
+    return table(columns, [row for row in named(found["rows"]) if "truth" in row])
+
+
+def replays() -> str:
+    """Recorded timings, replayed: how often a verdict is right."""
+    recorded, rows = read(lambda step_ms: step_ms < SLICE_MS), []
+    for truth, factor in (("equal", 1.0), ("1.10x slower", 1.1)):
+        said = [replay(recorded, n, slower=factor).verdict for n in range(REPLAYS)]
+        counts = [said.count(word) for word in ("faster", "slower", "not significant")]
+        rows.append((truth, str(REPLAYS), *map(str, counts)))
+    return plain("truth | replays | faster | slower | not significant", rows)
+
+
+STALE: Columns = {
+    "step": "{name}",
+    **{key: f"{{{key}}}" for key in ("calls", "replays", "recordings")},
+    "answers compared": "{compared}",
+    "kept and compared later": "{kept}",
+    "stale": "{stale}",
+    "largest error": "{largest_error:.1e}",
+}
+
+
+# -- first seconds and warm starts -----------------------------------------------------
+
+
+def first_calls() -> str:
+    """One row for each step: ours beside eager and reduce-overhead."""
+    found = result("first_seconds")
+    columns: Columns = {
+        "step": "`{name}`",
+        "first answer: eager, reduce-overhead, ours": lambda row: ", ".join(
+            _seconds(row.get(each, {}).get("first_s")) for each in _STRATEGIES
+        ),
+        "steps in 30 s: reduce-overhead, ours": lambda row: ", ".join(
+            str(row.get(each, {}).get("steps", NOTHING)) for each in _STRATEGIES[1:]
+        ),
+        "longest pause": lambda row: _seconds(row["progressive"]["longest_pause_s"]),
+        "p99 / median while compiling": lambda row: _ratio(row["progressive"]),
+        "reserved: reduce-overhead, ours": lambda row: ", ".join(
+            _reserved(row.get(each)) for each in _STRATEGIES[1:]
+        ),
+        "stages": lambda row: "; ".join(map(_stage, row["progressive"]["stages"])),
+    }
+    rows = named(first_seconds.by_step(found["rows"]))
+    return render("conditions", found=found, table=table(columns, rows))
+
+
+_STRATEGIES = first_seconds.STRATEGIES
+
+
+def _seconds(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.3g} s"
+
+
+def _ratio(row: Row) -> str:
+    value = first_seconds.ratio(row.get("p99_ms"), row.get("median_ms"))
+    return NOTHING if value is None else f"{value:.2f}"
+
+
+def _reserved(row: Row | None) -> str:
+    return f"{row['reserved_bytes'] >> 20} MiB" if row else NOTHING
+
+
+def _stage(stage: Row) -> str:
+    begin = "" if stage["at_s"] is None else f" from {stage['at_s']:.1f} s"
+    return f"{stage['strategy']} {stage['state']}{begin}"
+
+
+def _start(start: str) -> Callable[[Row], str]:
+    def show(row: Row) -> str:
+        times = [each["seconds"] for each in row["starts"] if each["start"] == start]
+        return f"{statistics.median(times):.1f} s"
+
+    return show
+
+
+def _packed(row: Row) -> str:
+    starts = [each for each in row["starts"] if each["start"] == "pack"]
+    return f"{min(each['graphs'] for each in starts)} of {starts[0]['of']}"
+
+
+def warm_starts() -> str:
+    found = [result(f"warm_start-{where}") for where in ("cuda", "cpu")]
+    rows = [
+        row | {"where": f"{device(each)}, torch {each['versions']['torch']}"}
+        for each in found
+        for row in named(each["rows"])
+    ]
+    columns: Columns = {
+        "target": "{name}",
+        "device": "{where}",
+        "cold": _start("cold"),
+        "from the pack": _start("pack"),
+        "share": "{ratio:.2f}",
+        "imports": _start("imports"),
+        "share without imports": "{ratio_without_imports:.2f}",
+        "graphs hit": _packed,
+    }
+    return table(columns, rows)
+
+
+# -- graph coverage --------------------------------------------------------------------
+
+
+def coverage() -> str:
+    """What was run, and how much of it is recorded."""
+    found = result("graph_coverage")
+    rows = [row for row in named(found["rows"]) if "error" not in row]
+    kinds = {
+        "inference": [row for row in rows if not row["name"].endswith(TRAINING)],
+        "training": [row for row in rows if row["name"].endswith(TRAINING)],
+        "all": rows,
+    }
+    return render(
+        "coverage",
+        found=found,
+        models=len({row["name"].removesuffix(TRAINING) for row in rows}),
+        steps=len(rows),
+        failed=[row for row in named(found["rows"]) if "error" in row],
+        table=plain(
+            "steps | number | recorded | host sync in eager | recorded of the others"
+            " | outputs of replays",
+            [_coverage(name, kind) for name, kind in kinds.items()],
+        ),
+    )
+
+
+def _coverage(name: str, rows: list[Row]) -> tuple[str, ...]:
+    count, free = recorded_of(rows)
+    verdicts = Counter(row["outputs"] or NOTHING for row in rows if row["recorded"])
+    outputs = ", ".join(f"{n} {verdict}" for verdict, n in verdicts.most_common())
+    numbers_of = (len(rows), sum(row["recorded"] for row in rows), len(rows) - free)
+    of_free = f"{count} of {free} ({count / free:.0%})" if free else NOTHING
+    return (name, *map(str, numbers_of), of_free, outputs or NOTHING)
+
+
+def _measured() -> list[Row]:
+    rows = named(result("graph_coverage")["rows"])
+    return [row for row in rows if "error" not in row]
+
+
+def reasons() -> str:
+    """Every reason why a step is not recorded, with the steps."""
+    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in _measured():
+        if not row["recorded"]:
+            stop = row["stop"] or {"reason": NOTHING}
+            waits = "yes" if row["host_sync"] else "no"
+            groups[flat(stop["reason"]), waits].append(row["name"])
+    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    return plain(
+        "reason | host sync in eager | number | steps",
+        [(*key, str(len(names)), codes(names)) for key, names in ordered],
+    )
+
+
+STEPS: Columns = {
+    "step": "`{name}`",
+    "recorded": lambda row: "yes" if row["recorded"] else "no",
+    "outputs": lambda row: (row["recorded"] and row["outputs"]) or NOTHING,
+    "host sync in eager": lambda row: _file(row["host_sync"]),
+    "first reason at": lambda row: _file((row["stop"] or {}).get("place")),
+}
+
+
+def _file(place: str | None) -> str:
+    return f"`{Path(place).name}`" if place else NOTHING
+
+
+def steps() -> str:
+    return table(STEPS, sorted(_measured(), key=lambda r: r["name"].startswith(PREFIX)))
+
+
+# -- fixes -----------------------------------------------------------------------------
+
+
+def fixes_summary() -> str:
+    found = result("fixes")
+    rows = named(found["rows"])
+    ran = [row for row in rows if "breaks" in row["safe"]]
+    return render(
+        "fixes",
+        found=found,
+        count=len(ran),
+        training=sum(row["name"].endswith("_training") for row in ran),
+        failed=[row for row in rows if row not in ran],
+        table=plain(
+            "edits | targets | breaks | removed | targets with a break | recompiles"
+            " | outputs with fixes | seconds a target (median)",
+            [_tier(ran, tier) for tier in TIERS],
+        ),
+    )
+
+
+def _tier(every: list[Row], tier: str) -> tuple[str, ...]:
+    rows = [row for row in every if "breaks" in row[tier]]
+    gone, found = removed(rows, tier)
+    broken = sum(row[tier]["breaks"]["before"] > 0 for row in rows)
+    left = sum(row[tier]["breaks"]["after"] > 0 for row in rows)
+    recompiles = [row[tier]["recompiles"] for row in rows]
+    before = sum(each["before"] + each["uncovered"] for each in recompiles)
+    after = sum(each["after"] for each in recompiles)
+    verdicts = Counter(row[tier]["outputs"] for row in rows)
+    outputs = ", ".join(f"{verdicts[v]} {v}" for v in VERDICTS if verdicts[v])
+    return (
+        "safe" if tier == "safe" else "safe and unsafe",
+        *(str(len(rows)), str(found), share(gone, found)),
+        *(f"{broken} -> {left}", f"{before} -> {after}", outputs or NOTHING),
+        f"{statistics.median(row[tier]['seconds'] for row in rows):.0f}",
+    )
+
+
+def _fixed() -> list[Row]:
+    return [row for row in named(result("fixes")["rows"]) if "breaks" in row["safe"]]
+
+
+def _last(row: Row) -> Row:
+    """The run that was allowed the most."""
+    found: Row = row["unsafe"] if "breaks" in row["unsafe"] else row["safe"]
+    return found
+
+
+def _change(tier: str, what: str) -> Callable[[Row], str]:
+    def show(row: Row) -> str:
+        counts = row[tier].get(what)
+        if counts is None:
+            return NOTHING
+        hidden = f" (+{counts['uncovered']})" if counts["uncovered"] else ""
+        return f"{counts['before']}{hidden} -> {counts['after']}"
+
+    return show
+
+
+def _took(row: Row) -> str:
+    unsafe = row["unsafe"]
+    both = "breaks" in unsafe and unsafe["command"] != row["safe"]["command"]
+    tiers = list(TIERS) if both else ["safe"]
+    return " + ".join(f"{row[tier]['seconds']:.0f}" for tier in tiers)
+
+
+MODELS: Columns = {
+    "target": "`{name}`",
+    **{
+        f"{what}, {tier}": _change(tier, what)
+        for what in ("breaks", "recompiles")
+        for tier in TIERS
+    },
+    "fixes": lambda row: str(len(_last(row)["accepted"])),
+    "rejected": lambda row: str(len(_last(row)["rejected"])),
+    "seconds": _took,
+}
+
+
+def fixes_models() -> str:
+    """A row for each target with a finding; the others in one sentence."""
+    rows = _fixed()
+    clean = [
+        row
+        for row in rows
+        if not sum(row["safe"][what]["before"] for what in ("breaks", "recompiles"))
+    ]
+    shown = table(MODELS, [row for row in rows if row not in clean])
+    names = codes(row["name"] for row in clean)
+    return f"{shown}\n\nNothing to fix in: {names}." if clean else shown
+
+
+def left() -> str:
+    """Every finding that is left with all tiers, with the reason."""
+    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for row in _fixed():
+        for each in _last(row)["left"]:
+            file = each["file"]
+            where = f"{Path(file).name}:{each['line']}" if file else NOTHING
+            texts = (flat(text, 120) for text in (f"`{each['source']}`", each["why"]))
+            targets = groups[each["code"], where, *texts]
+            if row["name"] not in targets:
+                targets.append(row["name"])
+    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    cells = [(*key, codes(names)) for key, names in ordered]
+    return plain("code | place | line | reason | targets", cells)
+
+
+# -- precision -------------------------------------------------------------------------
+
+
+def precision() -> str:
+    """How many findings were judged, and how many are right."""
+    reading, ran = result("precision")["rows"], result("packages")["rows"]
+    packages = {row["package"] for row in ran.values()}
+    judged = {
+        "static, transformers": reading["transformers"]["sample"],
+        f"static, {len(reading['others']['packages'])} other packages": reading[
+            "others"
+        ]["sample"],
+        f"dynamic, {len(ran)} programs with {len(packages)} packages, all findings"
+        " above `low`": [each for row in ran.values() for each in row["findings"]],
+    }
+    rows = []
+    for what, findings in judged.items():
+        verdicts = Counter(each["verdict"] for each in findings)
+        numbers_of = (len(findings), verdicts["right"], verdicts["wrong"])
+        rows.append((what, *map(str, numbers_of)))
+    return plain("what was judged | findings | right | wrong", rows)
+
+
+def users() -> str:
+    """Programs that compile packages of others: what was found, and what was wrong."""
+    found = result("packages")
+    findings = [
+        each | {"program": name}
+        for name, row in found["rows"].items()
+        for each in row["findings"]
+    ]
+    by_code: dict[str, list[Row]] = defaultdict(list)
+    for each in sorted(findings, key=lambda each: each["code"]):
+        by_code[each["code"]].append(each)
+    counts = [
+        (
+            code,
+            str(len(mine)),
+            str(sum(each["verdict"] == "right" for each in mine)),
+            str(sum(bool(each["fits"]) for each in mine)),
+        )
+        for code, mine in by_code.items()
+    ]
+    wrong = [each for each in findings if each["verdict"] == "wrong"]
+    columns: Columns = {
+        "wrong": "{code}",
+        "program": "{program}",
+        "place": "`{place}`",
+        "why": "{why}",
+    }
+    return render(
+        "packages",
+        found=found,
+        logged=sum(each["logged"] for each in findings),
+        count=len(findings),
+        counts=plain("code | findings | right | fix fits", counts),
+        wrong=table(columns, wrong),
+    )
+
+
+def _codes(row: Row) -> str:
+    """For each rule, how much was found, sampled and right."""
+    rows = []
+    for code, count in row["codes"].items():
+        mine = [each for each in row["sample"] if each["code"] == code]
+        right = sum(each["verdict"] == "right" for each in mine)
+        shown = str(right) if mine else NOTHING
+        rows.append((code, str(count), str(len(mine)), shown))
+    return plain("code | found | in the sample | right", rows)
+
+
+def reading(which: str) -> str:
+    row = result("precision")["rows"][which]
+    wrong = [each for each in row["sample"] if each["verdict"] == "wrong"]
+    return render("reading", which=which, row=row, wrong=wrong, table=_codes(row))
+
+
+# -- zoo -------------------------------------------------------------------------------
+
+PLACES, LONGEST = 4, 180
+# Where a package's files are, by version.
+SOURCES = {
+    "transformers": "huggingface/transformers/blob/v{version}/src/",
+    "timm": "huggingface/pytorch-image-models/blob/v{version}/",
+    "torchvision": "pytorch/vision/blob/v{version}/",
+    "torch_geometric": "pyg-team/pytorch_geometric/blob/{version}/",
+    "diffusers": "huggingface/diffusers/blob/v{version}/src/",
+    "torch": "pytorch/pytorch/blob/v{version}/",
+}
+
+
+def checked(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if "check" in row and not row["check"]["error"]]
+
+
+def zoo_totals() -> str:
+    found = result("zoo")
+    rows = named(found["rows"])
+    libraries = dict.fromkeys(row["library"] for row in rows)
+    lines = [
+        (
+            f"{library} {(found['versions'][library] or NOTHING).split('+')[0]}",
+            *zoo_counts([row for row in rows if row["library"] == library]),
+        )
+        for library in libraries
+    ]
+    ran = checked(rows)
+    seconds = [row["check"]["seconds"] for row in ran]
+    kept_out = any(
+        each["status"] == "intentional"
+        for row in ran
+        for each in zoo.findings(row, *zoo.BREAKS)
+    )
+    return render(
+        "zoo",
+        found=found,
+        count=len(ran),
+        seconds=f"{statistics.median(seconds):.0f}",
+        kept_out=kept_out,
+        table=plain(
+            "library | models | checked | one graph | with breaks | breaks"
+            " | keep recompiling | `fix` removes | one graph with fixes, at least",
+            [*lines, ("**all**", *zoo_counts(rows))],
+        ),
+    )
+
+
+def zoo_counts(rows: list[Row]) -> tuple[str, ...]:
+    ran = checked(rows)
+    whole = [row for row in ran if zoo.is_whole(row)]
+    others = [row for row in ran if not zoo.is_whole(row)]
+    cured = [row for row in others if zoo.is_fixed(row) and not zoo.breaks_left(row)]
+    return (
+        *(str(len(rows)), str(len(ran)), share(len(whole), len(ran))),
+        str(len(others)),
+        str(sum(len(zoo.findings(row, *zoo.BREAKS)) for row in ran)),
+        str(sum(bool(zoo.again(row)) for row in ran)),
+        removed_of(ran),
+        share(len(whole) + len(cured), len(ran)),
+    )
+
+
+def removed_of(rows: list[Row]) -> str:
+    """What `fix` removed of the breaks of the models on which it ran to its end."""
+    broken = [row for row in rows if zoo.findings(row, *zoo.BREAKS)]
+    fixed = [row for row in broken if zoo.is_fixed(row)]
+    if not fixed:
+        return "not run" if broken else NOTHING
+    found = sum(map(zoo.breaks_found, fixed))
+    gone = found - sum(map(zoo.breaks_left, fixed))
+    models = f"{len(fixed)} model{'s' if len(fixed) > 1 else ''}"
+    missed = len(broken) - len(fixed)
+    return f"{gone} of {found} in {models}{f', not run on {missed}' if missed else ''}"
+
+
+def place(finding: Row, versions: dict[str, str]) -> str:
+    """A place as a link to the line in the version that was checked."""
+    file, line = finding["file"], finding["line"]
+    if not file:
+        return NOTHING
+    if (library := file.partition(".")[0]) in SOURCES and "/" not in file:
+        # Written to a temporary file, whose name is another one in each process.
+        return f"code that {library} generates"
+    package = file.partition("/")[0]
+    name = f"{Path(file).name}:{line}"
+    version = versions.get(package.replace("_", "-"))
+    if package not in SOURCES or version is None:
+        return name
+    folder = SOURCES[package].format(version=version.partition("+")[0])
+    return f"[{name}](https://github.com/{folder}{file}#L{line})"
+
+
+def zoo_models() -> str:
+    found = result("zoo")
+    rows = named(found["rows"])
+    titles = "command | one graph | breaks | recompiles over sizes | `fix` removes"
+    return "\n\n".join(
+        f"### {library}\n\n"
+        + plain(
+            f"{titles} | seconds",
+            [_zoo_model(row, found) for row in rows if row["library"] == library],
+        )
+        for library in dict.fromkeys(row["library"] for row in rows)
+    )
+
+
+def _zoo_model(row: Row, found: Row) -> tuple[str, ...]:
+    first = f"`{row['check']['command']}`"
+    each = [row[what]["seconds"] for what in ("check", "fix") if row[what]]
+    seconds = " + ".join(f"{one:.0f}" for one in each)
+    if error := row["check"]["error"]:
+        why = flat(f"not checked: {error}", LONGEST)
+        return first, why, NOTHING, NOTHING, NOTHING, seconds
+    whole = "yes" if zoo.is_whole(row) else "no"
+    breaks = ", ".join(_breaks(row, found)) or "none"
+    return first, whole, breaks, recompiles(row), zoo_removed(row), seconds
+
+
+def _breaks(row: Row, found: Row) -> Iterator[str]:
+    """A function that the library keeps out of graphs is no defect."""
+    every = zoo.findings(row, *zoo.BREAKS)
+    for each in every[:PLACES]:
+        purpose = " (on purpose)" if each["status"] == "intentional" else ""
+        yield f"{each['code']} at {place(each, found['versions'])}{purpose}"
+    if len(every) > PLACES:
+        yield f"{len(every) - PLACES} more"
+
+
+def recompiles(row: Row) -> str:
+    count = row["check"]["counts"]["recompiles"]
+    if not count:
+        return "none"
+    kinds = sorted({finding["code"] for finding in zoo.again(row)})
+    return f"{count} ({', '.join(kinds)})" if kinds else f"{count}, then it settles"
+
+
+def zoo_removed(row: Row) -> str:
+    """Breaks and recompiles before and after the proved fixes."""
+    fix = row["fix"]
+    if fix is None:
+        return "not run" if zoo.is_to_fix(row) else NOTHING
+    if fix["error"]:
+        return f"not run: {flat(fix['error'])[:80]}"
+    again = fix["recompiles"]
+    counts = {
+        "breaks": (zoo.breaks_found(row), zoo.breaks_left(row)),
+        "recompiles": (again["before"] + again["uncovered"], again["after"]),
+    }
+    changes = [
+        f"{before - after} of {before} {what}"
+        for what, (before, after) in counts.items()
+        if before
+    ]
+    return ", ".join(changes) or "nothing"
+
+
+PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/architecture.md": {"check-cost": check_cost},
+    "docs/load.md": {"warm-starts": warm_starts},
+    "docs/reference/first-seconds.md": {"first-seconds": first_calls},
+    "docs/reference/fixes.md": {
+        "fixes-summary": fixes_summary,
+        "fixes-models": fixes_models,
+        "fixes-left": left,
+    },
+    "docs/reference/graph-coverage.md": {
+        "graph-coverage-summary": coverage,
+        "graph-coverage-reasons": reasons,
+        "graph-coverage-steps": steps,
+    },
+    "docs/reference/precision.md": {
+        "precision overview": precision,
+        "compile users": users,
+        "precision summary": lambda: reading("transformers"),
+        "other packages": lambda: reading("others"),
+    },
+    "docs/reference/reliability.md": {
+        "faults": lambda: faults("cpu"),
+        "GPU faults": lambda: faults("cuda"),
+        "soak": lambda: soak("cpu"),
+        "GPU soak": lambda: soak("cuda"),
+        "files": files,
+        "state": lambda: table(STATE, named(result("fuzz_state")["rows"])),
+        "state limits": state_limits,
+        "calls": calls,
+    },
+    "docs/reference/results.md": {
+        "stale answers": lambda: table(STALE, named(result("replays-cuda")["rows"])),
+        "harness": loop,
+        "replays": replays,
+        "known costs": known_costs,
+    },
+    "docs/reference/zoo.md": {
+        "zoo-totals": zoo_totals,
+        "zoo-models": zoo_models,
+    },
+}

@@ -1,0 +1,310 @@
+"""The parts of pages about versions of torch: compatibility, and its limitations."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from tables import NOTHING, RESULTS, ROOT, Row, plain, render
+
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.limitations import (
+    FAILED,
+    GONE,
+    HOLDS,
+    MENDED,
+    STUCK,
+    Program,
+    programs,
+    version,
+)
+from torchproof.torch_private.contract import Feature, contract
+
+# -- compatibility ---------------------------------------------------------------------
+
+
+@functools.cache
+def results(folder: str) -> dict[str, Row]:
+    """The results by versions of torch and Python, in their order."""
+    paths = sorted((RESULTS / folder).glob("*.json"), key=lambda p: _numbers(p.stem))
+    return {path.stem: json.loads(path.read_text()) for path in paths}
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def _with_failures(
+    titles: str, cells: Sequence[Sequence[str]], failures: list[str]
+) -> str:
+    return render("failures", table=plain(titles, cells), failures=failures)
+
+
+def _commit(row: Row) -> str:
+    return f"{row['commit']}{' with changes' if row.get('modified') else ''}"
+
+
+def _counts(row: Row) -> list[str]:
+    return [str(row["counts"].get(n, 0)) for n in ("passed", "failed", "skipped")]
+
+
+def versions() -> str:
+    """The tests that ran on each version."""
+    found = results("compat").values()
+    cells = [
+        [
+            *(row["torch"], row["python"], row.get("machine", NOTHING)),
+            *_counts(row),
+            str(sum(map(len, row["missing"].values()))),
+            _commit(row),
+        ]
+        for row in found
+    ]
+    failures = [
+        f"torch {row['torch']}, Python {row['python']}: `{name}`"
+        for row in found
+        for name in row["failed"]
+    ]
+    titles = "torch | Python | machine | passed | failed | skipped | names missing"
+    return _with_failures(f"{titles} | commit", cells, failures)
+
+
+def suites() -> str:
+    """Whole suites that ran on other machines, with what failed there."""
+    found = results("test-runs").values()
+    cells = [
+        [
+            f"`{row['command']}`",
+            *(row[name] for name in ("torch", "python", "device")),
+            *_counts(row),
+            row["commit"],
+        ]
+        for row in found
+    ]
+    failures = [f"{row['device']}: `{name}`" for row in found for name in row["failed"]]
+    titles = "tests | torch | Python | device | passed | failed | skipped | commit"
+    return _with_failures(titles, cells, failures)
+
+
+def installs() -> str:
+    """How the wheel and the source distribution work in empty environments."""
+    cells: list[Sequence[str]] = []
+    failures: list[str] = []
+    for row in results("installs").values():
+        for each in row["distributions"]:
+            commands, installed = each["commands"], each["installed"]
+            differences = each["differences"]
+            cells.append(
+                [
+                    f"`{each['file']}`",
+                    *(installed["python"], installed["torch"], row["machine"]),
+                    f"{len(differences)} differences" if differences else "complete",
+                    *(str(len(commands)), str(sum(c["passed"] for c in commands))),
+                    _commit(row),
+                ]
+            )
+            failures += [
+                f"`{each['file']}`, Python {installed['python']}: `{c['words']}`"
+                for c in commands
+                if not c["passed"]
+            ]
+    titles = "installed | Python | torch | machine | contents | commands | passed"
+    return _with_failures(f"{titles} | commit", cells, failures)
+
+
+def features() -> str:
+    """Every feature that needs private torch, and what happens without it."""
+    return plain(
+        "feature | names | without them | lacking on torch | tests",
+        [
+            (
+                *(each.name, str(sum(map(len, each.hooks.values()))), each.without),
+                *(_lacking(each), f"`{each.tests}`"),
+            )
+            for each in contract()
+        ],
+    )
+
+
+def _lacking(feature: Feature) -> str:
+    """The probed versions that lack a name of a feature."""
+    names = {name for listed in feature.hooks.values() for name in listed}
+    probed = {
+        name.partition("-")[0]: feature.name in row["missing"]
+        for name, row in results("compat/probes").items()
+        if names <= set(row["probed"])
+    }
+    if not probed:
+        return "not probed"
+    return ", ".join(name for name, lacks in probed.items() if lacks) or "none"
+
+
+# -- limitations -----------------------------------------------------------------------
+
+GROUPS = {
+    "nothing": "Nothing is compiled, without a warning",
+    "lazy": "Compiling happens later than it seems",
+    "breaks": "Graph breaks",
+    "recompiles": "Repeated recompilation",
+    "shapes": "Sizes",
+    "stale": "Changes that compiled code ignores",
+    "wrong": "Other results than eager",
+    "fails": "Errors that eager does not raise",
+    "modules": "Modules and checkpoints",
+    "speed": "Speed",
+    "graphs": "CUDA graphs",
+    "diagnosis": "Wrong answers of torch's own tools",
+}
+SHOWN = {HOLDS: "yes", GONE: "no", STUCK: "yes, no workaround", FAILED: NOTHING}
+# Of a program that asserts that all is well.
+SHOWN_MENDED = {HOLDS: "fine", GONE: "wrong", FAILED: NOTHING}
+
+
+@functools.cache
+def _limitations() -> list[Row]:
+    """The oldest torch first."""
+    paths = RESULTS.glob("limitations-*.json")
+    found: list[Row] = [json.loads(path.read_text()) for path in paths]
+    return sorted(
+        found, key=lambda row: (_numbers(row["versions"]["torch"]), row["device"])
+    )
+
+
+@functools.cache
+def _every() -> list[Program]:
+    return programs()
+
+
+def outcomes(program: Program) -> dict[str, str]:
+    """By version of torch; a version it was not run under is left out."""
+    device = "cuda" if program.needs == "cuda" else "cpu"
+    return {
+        version(found["versions"]["torch"]): found["rows"][program.name]["outcome"]
+        for found in _limitations()
+        if found["device"] == device and program.name in found["rows"]
+    }
+
+
+def conditions() -> str:
+    """Where all of it was run."""
+    return plain(
+        "torch | Python | on | programs",
+        [
+            (
+                found["versions"]["torch"],
+                found["python"],
+                found["machine"].get("gpu") or f"CPU, {found['machine']['arch']}",
+                str(len(found["rows"])),
+            )
+            for found in _limitations()
+        ],
+    )
+
+
+def overview() -> str:
+    """One row a program, and whether it goes wrong under each torch."""
+    listed = [one for group in GROUPS for one in _of(group)]
+    return _overview(listed, "problem", SHOWN, with_codes=True)
+
+
+def mended_overview() -> str:
+    return _overview(_of(MENDED), "fixed in torch", SHOWN_MENDED, with_codes=False)
+
+
+def _overview(
+    listed: list[Program], what: str, words: dict[str, str], *, with_codes: bool
+) -> str:
+    columns = dict.fromkeys(version(f["versions"]["torch"]) for f in _limitations())
+    more = ["torchproof reports"] if with_codes else []
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for program in listed:
+            found = outcomes(program)
+            cells = [words[found[c]] if c in found else NOTHING for c in columns]
+            title = f"[{program.title}](#{anchor(program.title)})"
+            yield title, *cells, *[_code(program)] * with_codes
+
+    return plain([what, *columns, *more], rows())
+
+
+def _of(group: str) -> list[Program]:
+    return [program for program in _every() if program.group == group]
+
+
+def _code(program: Program) -> str:
+    if program.code is None:
+        return NOTHING
+    return f"[{program.code}](rules.md#{program.code.lower()})"
+
+
+def anchor(title: str) -> str:
+    """As GitHub makes it of a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def entries() -> str:
+    """Every group with its programs."""
+    return "\n".join(
+        f"## {title}\n\n" + "\n".join(map(_entry, _of(group)))
+        for group, title in GROUPS.items()
+    ).rstrip()
+
+
+def mended() -> str:
+    return "\n".join(map(_entry, _of(MENDED))).rstrip()
+
+
+def _entry(program: Program) -> str:
+    path = Path(program.path).relative_to(ROOT).as_posix()
+    text = render("limitation", program=program, facts=_facts(program), path=path)
+    return f"{text}\n"
+
+
+def _facts(program: Program) -> str:
+    """Versions, the rule, the reference: one line, of what is known."""
+    found = outcomes(program)
+    is_mended = program.group == MENDED
+    wrong, fine = ((GONE,), (HOLDS,)) if is_mended else ((HOLDS, STUCK), (GONE,))
+    words = ("Wrong", "Works") if is_mended else ("Occurs", "Does not occur")
+    facts = [
+        f"{word} under torch {', '.join(listed)}."
+        for word, kinds in zip(words, (wrong, fine), strict=True)
+        if (listed := [v for v, outcome in found.items() if outcome in kinds])
+    ]
+    stuck = [v for v, outcome in found.items() if outcome == STUCK]
+    if stuck:
+        facts.append(f"The workaround fails under {', '.join(stuck)}.")
+    if program.needs:
+        facts.append({"cuda": "Needs a GPU.", "inductor": "Inductor."}[program.needs])
+    if program.code is not None:
+        facts.append(f"`torchproof check` reports {_code(program)}.")
+    if program.reference is not None:
+        facts.append(f"[{_short(program.reference)}]({program.reference}).")
+    return " ".join(facts) or "Not run yet."
+
+
+def _short(reference: str) -> str:
+    thread = re.search(r"github\.com/pytorch/pytorch/\w+/(\d+)", reference)
+    return f"pytorch#{thread[1]}" if thread else "PyTorch's page"
+
+
+PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/reference/compat.md": {
+        "versions": versions,
+        "suites": suites,
+        "installs": installs,
+        "features": features,
+    },
+    "docs/reference/limitations.md": {
+        "limitations conditions": conditions,
+        "limitations overview": overview,
+        "limitations": entries,
+        "mended overview": mended_overview,
+        "mended": mended,
+    },
+}
