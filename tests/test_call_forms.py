@@ -23,14 +23,14 @@ X = torch.zeros(4, 8)
         ((object(),), {}, "object"),
     ],
 )
-def test_sizes_types_and_integers_are_part_of_it(
+def test_form_has_sizes_types_and_integers(
     args: tuple[Any, ...], kwargs: dict[str, Any], form: str
 ) -> None:
     assert form_of(args, kwargs) == form
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_any_argument_has_one_and_it_stays_short() -> None:
+def test_form_is_short_for_any_argument() -> None:
     nested = torch.nested.nested_tensor([X, X[:2]])
     assert form_of((nested, X.to_sparse()), {})
     many = [form_of([X] * 60 + [last], {}) for last in (X, X[0])]

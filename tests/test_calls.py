@@ -40,7 +40,7 @@ def test_tensors_are_compared_wherever_an_output_holds_them(
     assert compare(answers(lambda x: wrap(x + 2)), eager).verdict == "wrong"
 
 
-def test_an_output_that_cannot_be_compared_is_not_called_right() -> None:
+def test_output_that_cannot_be_compared_is_not_called_right() -> None:
     def later(x: torch.Tensor) -> Iterator[torch.Tensor]:
         yield x
 
@@ -49,7 +49,7 @@ def test_an_output_that_cannot_be_compared_is_not_called_right() -> None:
     assert "generator" in found.why
 
 
-def test_a_function_without_an_output_is_judged_by_what_it_changes() -> None:
+def test_function_without_an_output_is_judged_by_what_it_changes() -> None:
     def double(x: torch.Tensor) -> None:
         x.mul_(2)
 
@@ -60,7 +60,7 @@ def test_a_function_without_an_output_is_judged_by_what_it_changes() -> None:
     assert compare(answers(triple), answers(double)).verdict == "wrong"
 
 
-def test_an_input_that_is_converted_has_a_gradient_of_its_own() -> None:
+def test_input_that_is_converted_has_a_gradient_of_its_own() -> None:
     given = torch.ones(3, dtype=torch.float64, requires_grad=True)
     loaded = Loaded(len, [(given,)], None, Frame("file.py", 1, "make"))
     [(moved,)] = calls._converted(loaded, dtype=torch.float32).calls
@@ -130,7 +130,7 @@ def test_named_tuples_and_dataclasses_among_the_inputs_are_converted() -> None:
     assert moved.bias.is_meta and moved.request.batch.values.is_meta
 
 
-def test_a_target_with_such_inputs_runs_in_another_dtype(tmp_path: Path) -> None:
+def test_target_with_such_inputs_runs_in_another_dtype(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(FACTORY)
     job = Job(parse(f"{tmp_path}/net.py:make"), dtype="bfloat16")
     loaded = calls.fresh(job)

@@ -43,7 +43,7 @@ NOT_FACTORIES = {
 
 
 @pytest.mark.parametrize("what", FACTORIES)
-def test_a_factory_is_found(what: str, tmp_path: Path) -> None:
+def test_factory_is_found(what: str, tmp_path: Path) -> None:
     (file := tmp_path / "model.py").write_text(FACTORIES[what])
     assert targets.factories_in(str(file)) == ["make"]
 
@@ -101,7 +101,7 @@ NONE = "import torch\ntorch.ones(2)\n"
     ("text", "code", "named"),
     [(TWO, "NC806", True), (UNUSED, "NC801", True), (NONE, "NC806", False)],
 )
-def test_a_file_that_only_defines_factories_names_them(
+def test_file_that_only_defines_factories_names_them(
     text: str, code: str, named: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "m.py").write_text(text)
@@ -113,7 +113,7 @@ def test_a_file_that_only_defines_factories_names_them(
         assert (name in found["fix"]) == named
 
 
-def test_a_repro_pack_names_the_factory_of_what_was_not_compiled(
+def test_repro_pack_names_the_factory_of_what_was_not_compiled(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "m.py").write_text(TWO)

@@ -75,7 +75,7 @@ WAYS = """\
 """
 
 
-def test_every_way_of_compiling_is_seen_as_written(tmp_path: Path) -> None:
+def test_every_way_of_compiling_is_observed(tmp_path: Path) -> None:
     run, done = check(
         tmp_path, WAYS, arguments=("--rate", "3"), run=commands.torchproof
     )
@@ -120,7 +120,7 @@ def test_compile_error_is_a_finding_and_the_script_goes_on(tmp_path: Path) -> No
     assert "although eager runs it" in error["message"]
 
 
-def test_an_error_of_the_program_itself_is_not_blamed_on_the_compiler(
+def test_error_of_the_program_itself_is_not_blamed_on_the_compiler(
     tmp_path: Path,
 ) -> None:
     source = """\
@@ -205,7 +205,7 @@ net.encode(torch.ones(2))
 
 
 @pytest.mark.parametrize("code", NO_OPS)
-def test_compiled_code_that_does_not_run_is_told(code: str, tmp_path: Path) -> None:
+def test_unused_compiled_code_is_a_finding(code: str, tmp_path: Path) -> None:
     message, body, line = NO_OPS[code]
     run, _ = check(tmp_path, "import torch\n" + body)
     [found] = [f for f in run["findings"] if f["kind"] == "no_op"]
@@ -213,7 +213,7 @@ def test_compiled_code_that_does_not_run_is_told(code: str, tmp_path: Path) -> N
     assert message in found["message"]
 
 
-def test_an_error_outside_of_any_compilation_ends_the_script_as_without_check(
+def test_error_outside_of_any_compilation_ends_the_script_as_without_check(
     tmp_path: Path,
 ) -> None:
     source = """\
@@ -258,7 +258,7 @@ def test_switched_off_by_environment(
     assert found["code"] == "NC804" and "TORCH_COMPILE_DISABLE=1" in found["message"]
 
 
-def test_a_module_that_is_only_looked_for_is_still_noticed_when_imported(
+def test_module_that_is_only_looked_for_is_still_noticed_when_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As transformers does with torch: is it there, and only later, import it."""
@@ -273,7 +273,7 @@ def test_a_module_that_is_only_looked_for_is_still_noticed_when_imported(
     del sys.modules["looked_for"]
 
 
-def test_the_child_leaves_it_to_the_script_to_import_torch() -> None:
+def test_child_leaves_it_to_the_script_to_import_torch() -> None:
     """What is imported before a script's own `import torch` is not observed."""
     code = "import sys, torchproof.observe.child; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -80,7 +80,7 @@ def project(tmp_path: Path) -> Path:
         pytest.param("inner/script.py", marks=pytest.mark.slow),
     ],
 )
-def test_a_file_of_the_working_directory_replaces_no_standard_module(
+def test_file_of_the_working_directory_replaces_no_standard_module(
     project: Path, target: str
 ) -> None:
     code, run, stderr = check(target, project)
@@ -88,7 +88,7 @@ def test_a_file_of_the_working_directory_replaces_no_standard_module(
 
 
 @pytest.mark.slow
-def test_a_module_is_found_from_the_working_directory(project: Path) -> None:
+def test_module_is_found_from_the_working_directory(project: Path) -> None:
     inner = project / "inner"
     source = FACTORY.replace("import neighbour", "from inner import neighbour")
     (inner / "factory.py").write_text(source)
@@ -97,7 +97,7 @@ def test_a_module_is_found_from_the_working_directory(project: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_neighbour_of_a_factory_replaces_no_standard_module(project: Path) -> None:
+def test_neighbour_of_a_factory_replaces_no_standard_module(project: Path) -> None:
     inner = project / "inner"
     shadow(inner)
     code, run, stderr = check("factory.py:make", inner)
@@ -122,7 +122,7 @@ def test_no_child_searches_the_working_directory(
     assert "Warning" not in printed
 
 
-def test_a_module_of_the_working_directory_is_named(project: Path) -> None:
+def test_module_of_the_working_directory_is_named(project: Path) -> None:
     (project / "outer.py").touch()
     (project / "inner" / "factory.py").write_text("import outer\n")
     code, _, stderr = check("inner/factory.py:make", project)
@@ -132,7 +132,7 @@ def test_a_module_of_the_working_directory_is_named(project: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_program_keeps_its_own_modules_with_standard_names(tmp_path: Path) -> None:
+def test_program_keeps_its_own_modules_with_standard_names(tmp_path: Path) -> None:
     (tmp_path / "profile.py").write_text("OWN = 1\n")
     (tmp_path / "script.py").write_text("from profile import OWN\nimport torch\n")
     code, _, stderr = check("script.py", tmp_path)

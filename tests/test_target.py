@@ -72,11 +72,11 @@ def test_any_callable_is_a_factory(factory: str, calls: int, line: int) -> None:
     assert Path(loaded.place.file).name == "some_factory.py"
 
 
-def test_a_module_is_found_by_name() -> None:
+def test_module_is_found_by_name() -> None:
     assert len(load(parse("some_factory:make")).calls) == 2
 
 
-def test_a_file_that_can_run_only_once_is_kept(folder: Path) -> None:
+def test_file_that_can_run_only_once_is_reused(folder: Path) -> None:
     once = folder / "runs_once.py"
     once.write_text(
         "import builtins\n"
@@ -93,7 +93,7 @@ def test_a_file_that_can_run_only_once_is_kept(folder: Path) -> None:
     del builtins.ran_once  # type: ignore[attr-defined]
 
 
-def test_a_file_is_run_anew_for_every_target(folder: Path) -> None:
+def test_file_is_run_anew_for_every_target(folder: Path) -> None:
     target = parse(f"{folder / 'some_factory.py'}:build")
     first, second = load(target), load(target)
     assert first.before_call is not None

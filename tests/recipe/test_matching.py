@@ -107,7 +107,7 @@ def structure(recipe: Recipe, model: Any) -> str:
 # -- the model -------------------------------------------------------------------------
 
 
-def test_a_model_is_known_again(net: Any, tmp_path: Path) -> None:
+def test_model_is_known_again(net: Any, tmp_path: Path) -> None:
     before = fingerprint(net)
     assert before["class"] == "Net"
     assert before["parameters"] == sum(p.numel() for p in net.parameters())
@@ -125,7 +125,7 @@ def test_a_model_is_known_again(net: Any, tmp_path: Path) -> None:
     assert fingerprint(net.forward) == {**before, "class": "Net.forward"}
 
 
-def test_a_model_in_a_wrapper_of_ddp_is_the_model(net: Any) -> None:
+def test_model_in_a_wrapper_of_ddp_is_the_model(net: Any) -> None:
     class DistributedDataParallel(nn.Module):
         def __init__(self, inner: nn.Module) -> None:
             super().__init__()
@@ -161,7 +161,7 @@ def test_code_that_changes(net: Any, tmp_path: Path) -> None:
     assert (gone.what, gone.recipe, gone.here) == (what, then, None) and gone.decisive
 
 
-def test_a_file_that_is_loaded_as_a_target_keeps_its_name(
+def test_file_that_is_loaded_as_a_target_keeps_its_name(
     net: Any, tmp_path: Path
 ) -> None:
     loaded = module(tmp_path, name="net_of_a_test", called="target_net_of_a_test")
@@ -169,7 +169,7 @@ def test_a_file_that_is_loaded_as_a_target_keeps_its_name(
     assert fingerprint(loaded.step)["code"] == fingerprint(net)["code"]
 
 
-def test_code_that_cannot_be_read_is_told_and_not_decisive(
+def test_unreadable_code_is_a_difference_but_not_decisive(
     net: Any, tmp_path: Path
 ) -> None:
     recipe = recipe_of(net)
@@ -181,7 +181,7 @@ def test_code_that_cannot_be_read_is_told_and_not_decisive(
     assert "net_of_a_test" in str(found[0])
 
 
-def test_a_forward_from_another_file_counts(tmp_path: Path, net: Any) -> None:
+def test_forward_from_another_file_counts(tmp_path: Path, net: Any) -> None:
     above = "from net_of_a_test import Net\nclass Mine(Net):\n    pass\n"
     mine = module(tmp_path, above, "above").Mine()
     assert list(fingerprint(mine)["code"]) == ["above", "net_of_a_test"]
@@ -197,12 +197,12 @@ def test_functions(net: Any) -> None:
     assert told(recipe_of(step), net.forward)[0][:2] == ("model", "step")
 
 
-def test_the_hash_of_code_is_what_recipes_have() -> None:
+def test_hash_of_code_is_what_recipes_have() -> None:
     source = "def f(x, /, *, y=1):\n    return f'{x!r:>{y}}', {**x}, u'a'\n"
     assert code_hash(source) == "90d3a53483752716388545af71b93817"
 
 
-def test_nothing_of_it_needs_torch() -> None:
+def test_fingerprint_does_not_import_torch() -> None:
     program = (
         "import sys;"
         "from torchproof.strategies.recipe.fingerprint import fingerprint as f;"
@@ -239,14 +239,14 @@ def test_environments(net: Any, change: Any, expected: list[Decisive]) -> None:
     assert len(more) == len(change) - len(expected)
 
 
-def test_on_a_cpu_no_gpu_counts(net: Any) -> None:
+def test_gpu_does_not_count_on_a_cpu(net: Any) -> None:
     kept = environment_of({**GPU, "device": "cpu"})
     assert not kept.keys() & {"gpu", "cuda", "triton"}
     assert environment_here(net)["device"] == "cpu"
     assert not told(recipe_of(net, environment=kept), net, {**kept, "cores": 1})
 
 
-def test_what_a_recipe_does_not_say_is_told(net: Any) -> None:
+def test_missing_environment_and_model_are_differences(net: Any) -> None:
     found = differences(Recipe(parse("full")), net)
     assert [each.decisive for each in found] == [False, False]
     assert {each.what for each in found} == {"environment", "model"}
@@ -271,14 +271,14 @@ def test_parts_that_are_not_there(net: Any) -> None:
         assert found is None if why is None else why in str(found)
 
 
-def test_a_model_that_is_still_to_be_moved(net: Any) -> None:
+def test_model_that_is_still_to_be_moved(net: Any) -> None:
     moved = {**environment_here(net), "device": "cuda"}
     assert recipe_source(recipe_of(net, environment=moved)).adopted(net).movable
     other = {**moved, "torch": "1.9.0"}
     assert not recipe_source(recipe_of(net, environment=other)).adopted(net).movable
 
 
-def test_a_model_that_cannot_be_looked_at_is_no_error(net: Any) -> None:
+def test_model_that_cannot_be_looked_at_is_no_error(net: Any) -> None:
     recipe = recipe_of(net)
 
     class Odd(type(net)):  # type: ignore[misc]

@@ -76,20 +76,20 @@ def recipes(draw: st.DrawFn) -> Recipe:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(recipes())
-def test_what_is_written_is_read_back(recipe: Recipe) -> None:
+def test_recipe_round_trip(recipe: Recipe) -> None:
     assert loads(recipe.dumps()) == recipe
     assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe
 
 
 @settings(max_examples=50, deadline=None)
 @given(TABLES)
-def test_the_standard_library_reads_every_table(table: dict[str, Any]) -> None:
+def test_standard_library_reads_every_table(table: dict[str, Any]) -> None:
     assert tomllib.loads(toml.dumps(table)) == table
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(recipes(), st.data())
-def test_a_truncated_file_is_damaged_or_a_recipe(recipe: Recipe, data: Any) -> None:
+def test_truncated_file_is_damaged_or_a_recipe(recipe: Recipe, data: Any) -> None:
     text = recipe.dumps()
     cut = text[: data.draw(st.integers(0, len(text)))]
     try:
@@ -118,7 +118,7 @@ def whole() -> Recipe:
     )
 
 
-def test_a_file_is_written_for_people() -> None:
+def test_file_is_written_for_people() -> None:
     text = whole().dumps()
     assert 'model = torchproof.compile(model, recipe="torchproof.toml")' in text
     assert "\nfor block in model.blocks:\n    block.compile()\n" in text
@@ -128,23 +128,23 @@ def test_a_file_is_written_for_people() -> None:
     assert loads(text) == whole()
 
 
-def test_a_whole_training_step_is_applied_by_graph() -> None:
+def test_whole_training_step_is_applied_by_graph() -> None:
     text = dataclasses.replace(whole(), strategy=parse("full+graph"), train=True)
     assert 'torchproof.graph(model, recipe="torchproof.toml")' in text.dumps()
 
 
-def test_what_is_unknown_is_absent() -> None:
+def test_unknown_values_are_absent() -> None:
     recipe = Recipe(parse("full"), gain={"value": 2.0, "low": None})
     assert "\nlow" not in recipe.dumps()
     assert loads(recipe.dumps()).gain == {"value": 2.0}
 
 
-def test_what_utf8_cannot_hold_is_escaped() -> None:
+def test_invalid_unicode_is_escaped() -> None:
     recipe = Recipe(parse("full"), target="caf\udce9.py:make")
     assert loads(recipe.dumps()).target == "caf\\udce9.py:make"
 
 
-def test_by_hand_a_name_is_enough() -> None:
+def test_minimal_recipe_is_a_schema_and_a_name() -> None:
     recipe = loads('schema = 1\nstrategy = "full:max-autotune"\n')
     assert recipe.strategy == parse("full:max-autotune")
 
@@ -200,7 +200,7 @@ REGION = '[[regions]]\nplace = "MODEL.blocks"\n'
         ("x = " + "[" * 100_000, "nested"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(text: str, told: str) -> None:
+def test_invalid_recipe_is_an_error_of_one_line(text: str, told: str) -> None:
     with pytest.raises(InvalidRecipe) as caught:
         loads(text, "there.toml")
     assert all(token in str(caught.value) for token in told.split())
@@ -211,7 +211,7 @@ def test_what_is_wrong_is_told_in_one_line(text: str, told: str) -> None:
 # -- on disk ---------------------------------------------------------------------------
 
 
-def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
+def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     path = whole().write(tmp_path / "torchproof.toml")
     before = path.read_text()
     with pytest.raises(UserError, match=f"{path} exists"):
@@ -222,7 +222,7 @@ def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["torchproof.toml"]
 
 
-def test_a_write_that_fails_leaves_nothing(
+def test_write_that_fails_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = whole().write(tmp_path / "torchproof.toml")
@@ -237,7 +237,7 @@ def test_a_write_that_fails_leaves_nothing(
     assert os.listdir(tmp_path) == ["torchproof.toml"]
 
 
-def test_a_file_that_is_not_there_is_no_damage(tmp_path: Path) -> None:
+def test_missing_file_is_not_an_invalid_recipe(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(UserError) as caught:
             load(path)

@@ -134,7 +134,7 @@ def test_graphs_and_answers(name: str, counter: CompileCounter) -> None:
 @pytest.mark.parametrize(
     "name", ["full:dynamic", "full:marks", "core:encode:marks", "regional"]
 )
-def test_the_lines_do_on_a_fresh_model_what_was_applied(
+def test_pasted_lines_equal_the_applied_strategy(
     name: str, counter: CompileCounter
 ) -> None:
     source = counted(name).apply(make(), calls_of(*ROWS)).source.replace("model", "net")
@@ -146,7 +146,7 @@ def test_the_lines_do_on_a_fresh_model_what_was_applied(
 
 
 @pytest.mark.parametrize("name", ["regional", "regional:marks", "core:encode:marks"])
-def test_the_module_stays_what_it_is(name: str, counter: CompileCounter) -> None:
+def test_module_stays_itself(name: str, counter: CompileCounter) -> None:
     net = make()
     done = applied(name, net)
     assert done.fn is net
@@ -159,7 +159,7 @@ def test_eager_is_the_target_itself(counter: CompileCounter) -> None:
     assert done.fn is net and done.note is None and not counter.frame_count
 
 
-def test_a_plain_function_is_compiled_whole_and_marked(counter: CompileCounter) -> None:
+def test_plain_function_is_compiled_whole_and_marked(counter: CompileCounter) -> None:
     def double(x: Tensor, scale: Tensor | None = None) -> Tensor:
         return x * 2 if scale is None else x * scale
 
@@ -193,7 +193,7 @@ def test_marks_where_nothing_varies_are_left_out(counter: CompileCounter) -> Non
     assert done.note is not None and "size" in done.note
 
 
-def test_a_plan_that_was_saved_gives_the_same_lines(counter: CompileCounter) -> None:
+def test_plan_that_was_saved_gives_the_same_lines(counter: CompileCounter) -> None:
     done = applied("regional:marks", make())
     saved = Plan.from_json(json.loads(json.dumps(done.plan.to_json())))
     again = counted("regional:marks").apply(make(), calls_of(*ROWS), saved)
@@ -201,7 +201,7 @@ def test_a_plan_that_was_saved_gives_the_same_lines(counter: CompileCounter) -> 
     assert done.plan.sites[0].varying
 
 
-def test_a_plan_of_one_target_is_applied_to_another(counter: CompileCounter) -> None:
+def test_plan_of_one_target_is_applied_to_another(counter: CompileCounter) -> None:
     class Drifting(Net):
         steps = 0
 
@@ -209,13 +209,13 @@ def test_a_plan_of_one_target_is_applied_to_another(counter: CompileCounter) -> 
             self.steps += 1
             return super().forward(x)
 
-    spare, net = Drifting(), Drifting()
+    other, net = Drifting(), Drifting()
     seen: list[int] = []
     strategy = counted("regional:marks")
-    plan = strategy.plan(spare, calls_of(*ROWS), before=seen.append)
+    plan = strategy.plan(other, calls_of(*ROWS), before=seen.append)
     done = strategy.apply(net, calls_of(*ROWS), plan)
     assert done.fn is net and done.plan == plan
-    assert (spare.steps, net.steps, seen) == (3, 0, [0, 1, 2])
+    assert (other.steps, net.steps, seen) == (3, 0, [0, 1, 2])
 
 
 # -- core ------------------------------------------------------------------------------
@@ -230,12 +230,12 @@ def test_a_plan_of_one_target_is_applied_to_another(counter: CompileCounter) -> 
         ("core:nowhere.forward", r"\bNet\b.*\bnowhere\b"),
     ],
 )
-def test_a_missing_method_is_refused_with_those_there_are(name: str, said: str) -> None:
+def test_missing_method_is_refused_with_existing_ones(name: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         parse(name).apply(make(), calls_of(*ROWS))
 
 
-def test_a_function_has_no_method_to_compile() -> None:
+def test_function_has_no_method_to_compile() -> None:
     with pytest.raises(UserError, match=r"\bmethod"):
         parse("core").apply(lambda x: x, calls_of(*ROWS))
 
@@ -265,7 +265,7 @@ def test_training_and_evaluating_are_one_artifact_each(counter: CompileCounter) 
     assert artifacts(done) == {"Block": 1}
 
 
-def test_a_number_in_each_block_prevents_sharing(counter: CompileCounter) -> None:
+def test_number_in_each_block_prevents_sharing(counter: CompileCounter) -> None:
     done = applied("regional", make(CountedBlock))
     assert artifacts(done) == {"CountedBlock": 3}
     (said,) = sharing(done)
@@ -302,7 +302,7 @@ def test_blocks_that_did_not_run_compiled_say_so(counter: CompileCounter) -> Non
 # -- backends --------------------------------------------------------------------------
 
 
-def test_a_backend_that_is_not_there() -> None:
+def test_backend_that_is_not_there() -> None:
     assert_backend("aot_eager")
     with pytest.raises(UserError, match=r"'induktor'.*\binductor\?"):
         assert_backend("induktor")

@@ -79,7 +79,7 @@ def graph(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         ),
     ],
 )
-def test_the_lines_to_paste(name: str, lines: str) -> None:
+def test_lines_to_paste(name: str, lines: str) -> None:
     found = parse(name)
     assert found.graph and not found.as_is
     assert found.source("net") == f"import torchproof\n\n{lines}"
@@ -87,7 +87,7 @@ def test_the_lines_to_paste(name: str, lines: str) -> None:
     assert found.source("net", train=True) == f"import torchproof\n\n{trained}"
 
 
-def test_a_method_is_compiled_before_the_step_is_recorded() -> None:
+def test_method_is_compiled_before_the_step_is_recorded() -> None:
     assert parse("core+graph:encode").source("net") == (
         "import torch\nimport torchproof\n\n"
         "net.encode = torch.compile(net.encode)\n"
@@ -113,7 +113,7 @@ def test_a_method_is_compiled_before_the_step_is_recorded() -> None:
         ("full+graph:static", {"dynamic": False}, 'strategy="full:static"'),
     ],
 )
-def test_what_a_name_does_not_tell_is_an_argument(
+def test_arguments_beside_the_name_are_passed(
     graph: Recorder, name: str, more: dict[str, Any], told: str
 ) -> None:
     strategy = with_arguments(parse(name), **more)
@@ -125,14 +125,14 @@ def test_what_a_name_does_not_tell_is_an_argument(
     assert again.arguments == strategy.arguments
 
 
-def test_a_guard_filter_needs_torch() -> None:
+def test_guard_filter_needs_torch() -> None:
     keeps = {"guard_filter_fn": "torch.compiler.keep_tensor_guards_unsafe"}
     told = with_arguments(parse("full+graph"), options=keeps)
     lines = told.source("net").splitlines()
     assert lines[:2] == ["import torch", "import torchproof"]
 
 
-def test_what_another_backend_compiles_is_compiled_before(graph: Recorder) -> None:
+def test_other_backends_compile_before_recording(graph: Recorder) -> None:
     told = with_arguments(parse("full+graph:fullgraph"), backend="aot_eager")
     assert told.source("net") == (
         "import torch\nimport torchproof\n\n"
@@ -155,18 +155,18 @@ def test_what_another_backend_compiles_is_compiled_before(graph: Recorder) -> No
         ("eager+graph:fullgraph", r"'eager\+graph:fullgraph': eager\b"),
     ],
 )
-def test_what_cannot_be_recorded_is_refused(name: str, said: str) -> None:
+def test_unrecordable_strategy_is_refused(name: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         parse(name)
 
 
-def test_graphs_that_are_asked_for_later_are_refused_too() -> None:
+def test_graphs_in_later_arguments_are_refused() -> None:
     for more in ({"mode": "max-autotune"}, {"options": {"triton.cudagraphs": True}}):
         with pytest.raises(UserError, match=r"full\+graph:max-autotune-no-cudagraphs"):
             with_arguments(parse("full+graph"), **more)
 
 
-def test_usual_arms_are_no_graphs_within_graphs() -> None:
+def test_default_strategies_do_not_nest_graphs() -> None:
     plain = [spec.label for spec in strategy_specs(BenchOptions(), {})]
     assert {"full+graph", "regional+graph"} < set(plain)
     nested = [
@@ -176,7 +176,7 @@ def test_usual_arms_are_no_graphs_within_graphs() -> None:
     assert nested == [label for label in plain if "+graph" not in label]
 
 
-def test_the_runtime_names_what_records_graphs() -> None:
+def test_runtime_names_what_records_graphs() -> None:
     with pytest.raises(UserError, match=r"torchproof\.graph\(model, example, strat"):
         torchproof.compile(nn.Linear(2, 2), strategy="full+graph")
 
@@ -185,18 +185,18 @@ def test_the_runtime_names_what_records_graphs() -> None:
 
 
 @pytest.mark.parametrize("name", ["eager+graph", "full+graph", "nested+graph"])
-def test_without_cuda_there_is_nothing_to_record(name: str) -> None:
+def test_graph_strategy_needs_cuda(name: str) -> None:
     with pytest.raises(NotApplicable, match="CUDA device"):
         parse(name).apply(nn.Linear(4, 4), [EXAMPLE])
 
 
-def test_the_first_call_is_the_example(graph: Recorder) -> None:
+def test_first_call_is_the_example(graph: Recorder) -> None:
     done = parse("regional+graph").apply(nn.Linear(4, 4), [EXAMPLE, (torch.ones(3),)])
     assert graph.told == {"example": EXAMPLE, "strategy": "regional"}
     assert not done.whole_step and done.falls_back == ()
 
 
-def test_what_fails_while_it_is_recorded_is_not_called_bad_usage(
+def test_failure_while_recording_is_no_usage_error(
     monkeypatch: pytest.MonkeyPatch, graph: Recorder
 ) -> None:
     def fails(*args: Any, **told: Any) -> None:
@@ -207,11 +207,11 @@ def test_what_fails_while_it_is_recorded_is_not_called_bad_usage(
         parse("full+graph").apply(nn.Linear(4, 4), [EXAMPLE])
 
 
-# -- in an arm -------------------------------------------------------------------------
+# -- in a worker -----------------------------------------------------------------------
 
 
 def prepared(monkeypatch: pytest.MonkeyPatch, name: str, folder: Any) -> Any:
-    """An arm that trains a linear layer, its facts, and the answers of two passes."""
+    """A worker that trains a linear layer, its facts, and the answers of two passes."""
 
     def fresh(job: Job) -> Loaded:
         torch.manual_seed(0)
@@ -219,16 +219,16 @@ def prepared(monkeypatch: pytest.MonkeyPatch, name: str, folder: Any) -> Any:
 
     monkeypatch.setattr(calls, "fresh", fresh)
     target = Target("file.py:make", "factory", "file.py")
-    arm = StrategyWorker(StrategyJob(parse(name), Job(target, train=True)))
+    worker = StrategyWorker(StrategyJob(parse(name), Job(target, train=True)))
     paths = [str(folder / f"{name}-{number}.pt") for number in range(2)]
-    facts = arm.prepare(paths[0])
-    arm._pass()
-    arm.save_outputs(paths[1])
+    facts = worker.prepare(paths[0])
+    worker._pass()
+    worker.save_outputs(paths[1])
     saved = [torch.load(path, weights_only=False) for path in paths]
     return facts, [outputs for _, outputs in saved]
 
 
-def test_a_step_that_runs_its_backward_gets_no_second_one(
+def test_step_that_runs_its_backward_gets_no_second_one(
     monkeypatch: pytest.MonkeyPatch, graph: Recorder, tmp_path: Any
 ) -> None:
     _, plain = prepared(monkeypatch, "eager", tmp_path)
@@ -241,7 +241,7 @@ def test_a_step_that_runs_its_backward_gets_no_second_one(
             assert not isinstance(value, Tensor) or torch.equal(mine[label], value)
 
 
-def test_a_graph_that_was_not_replayed_is_told_and_not_ranked(
+def test_fallback_from_a_graph_has_no_rank(
     monkeypatch: pytest.MonkeyPatch, graph: Recorder, tmp_path: Any
 ) -> None:
     graph.falls_back.append("Tensor.item() at step.py:7")

@@ -36,14 +36,14 @@ MEANINGS: dict[str, tuple[str, dict[str, Any], str | None, str]] = {
 
 
 @pytest.mark.parametrize("name", MEANINGS)
-def test_a_name_says_what_is_done(name: str) -> None:
+def test_meaning_of_a_name(name: str) -> None:
     found = parse(name)
     told = (found.form, found.arguments, found.method, found.dynamic)
     assert (found.name, told) == (name, MEANINGS[name])
     assert Strategy.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
-def test_a_strategy_with_options_survives_json() -> None:
+def test_strategy_with_options_survives_json() -> None:
     options = {"coordinate_descent_tuning": True, "max_fusion_size": 32}
     told = with_arguments(parse("regional"), options=options, dynamic=False)
     plain = told.to_json()
@@ -64,7 +64,7 @@ VARYING = {(0,): (0, 1), ("states", 1): (2,)}
         Plan((Site("MODEL.blocks", "Block", ("blocks.0", "blocks.1"), VARYING),)),
     ],
 )
-def test_a_plan_survives_json(plan: Plan) -> None:
+def test_plan_survives_json(plan: Plan) -> None:
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
@@ -79,12 +79,12 @@ def test_a_plan_survives_json(plan: Plan) -> None:
         ("full:max-autotune:reduce-overhead", r"\bdefault, reduce-overhead\b"),
     ],
 )
-def test_a_wrong_name_is_refused_with_the_way_out(name: str, said: str) -> None:
+def test_wrong_name_is_refused_with_a_suggestion(name: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         parse(name)
 
 
-def test_the_usual_strategies_have_cuda_graphs_on_cuda_only() -> None:
+def test_usual_strategies_have_cuda_graphs_on_cuda_only() -> None:
     assert defaults("cpu") == ("eager", "full", "regional")
     assert defaults("cuda") == (
         *("eager", "full", "full:reduce-overhead", "regional"),
@@ -92,7 +92,7 @@ def test_the_usual_strategies_have_cuda_graphs_on_cuda_only() -> None:
     )
 
 
-def test_a_mode_that_meets_options_becomes_options() -> None:
+def test_mode_that_meets_options_becomes_options() -> None:
     tuned = parse("full:max-autotune-no-cudagraphs")
     told = with_arguments(tuned, options={"coordinate_descent_tuning": False})
     assert told.arguments == {
@@ -147,13 +147,13 @@ def test_arguments_that_contradict_are_refused(
         ),
     ],
 )
-def test_the_lines_to_paste(name: str, more: dict[str, Any], lines: str) -> None:
+def test_lines_to_paste(name: str, more: dict[str, Any], lines: str) -> None:
     strategy = with_arguments(parse(name), **more) if more else parse(name)
     assert strategy.source("net") == lines
 
 
 @pytest.mark.parametrize(("name", "subject"), [("eager", "net"), ("regional", None)])
-def test_without_lines_to_paste_there_is_a_comment(
+def test_strategy_without_lines_prints_a_comment(
     name: str, subject: str | None
 ) -> None:
     source = parse(name).source("net")

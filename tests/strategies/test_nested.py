@@ -71,7 +71,7 @@ def test_every_block_runs_with_its_own_weights() -> None:
 
 
 @pytest.mark.parametrize("name", ["nested", "nested:marks"])
-def test_the_code_of_a_block_is_made_once(name: str) -> None:
+def test_code_of_a_block_is_made_once(name: str) -> None:
     with torch.no_grad():
         done = applied(name, make(count=9))
     assert artifacts(done) == {"Block": 1} and sharing(done) == []
@@ -79,20 +79,20 @@ def test_the_code_of_a_block_is_made_once(name: str) -> None:
     assert len(graphs) == {"nested": 2, "nested:marks": 1}[name]
 
 
-def test_a_number_in_each_block_prevents_that() -> None:
+def test_number_in_each_block_prevents_that() -> None:
     done = applied("nested", make(CountedBlock).requires_grad_(False), calls_of(3))
     assert artifacts(done) == {"CountedBlock": 3}
     assert "3 x CountedBlock" in sharing(done)[0]
 
 
-def test_two_kinds_of_blocks_are_told_apart() -> None:
+def test_two_kinds_of_blocks_are_two_artifacts() -> None:
     net = nn.Sequential(make(), make(CountedBlock, count=2))
     with torch.no_grad():
         done = applied("nested", net, calls_of(3))
     assert artifacts(done) == {"Block": 1, "CountedBlock": 2}
 
 
-def test_the_lines_and_the_note() -> None:
+def test_lines_and_the_note() -> None:
     net = make()
     with torch.no_grad():
         done = applied("nested", make(), calls_of(3))
@@ -112,7 +112,7 @@ def test_blocks_of_a_kind_that_others_have_leave_those_alone() -> None:
     assert nn.Sequential.forward is forward and "forward" not in vars(net)
 
 
-def test_a_copy_has_blocks_of_its_own() -> None:
+def test_copy_has_blocks_of_its_own() -> None:
     net = make().requires_grad_(False)
     applied("nested", net, calls_of(3))
     other = copy.deepcopy(net)
@@ -121,7 +121,7 @@ def test_a_copy_has_blocks_of_its_own() -> None:
     assert not other(*calls_of(3)[0]).any() and net(*calls_of(3)[0]).any()
 
 
-def test_a_method_of_a_module() -> None:
+def test_method_of_a_module() -> None:
     done = applied("nested", make().requires_grad_(False).forward, calls_of(3))
     assert "for block in model.__self__.blocks:" in done.source
     assert artifacts(done) == {"Block": 1}
@@ -130,13 +130,13 @@ def test_a_method_of_a_module() -> None:
 # -- where it cannot be ----------------------------------------------------------------
 
 
-def test_without_repeated_blocks_there_is_nothing_to_nest() -> None:
+def test_nested_needs_repeated_blocks() -> None:
     for target in (nn.Sequential(nn.Linear(8, 8)), torch.tanh):
         with pytest.raises(NotApplicable, match=r"\bblocks\b"):
             parse("nested").plan(target, calls_of(3))
 
 
-def test_a_forward_that_was_replaced_is_not_thrown_away() -> None:
+def test_forward_that_was_replaced_is_not_thrown_away() -> None:
     net = make()
     net.blocks[1].forward = lambda x: x  # type: ignore[method-assign]
     with pytest.raises(NotApplicable, match=r"blocks\.1\b.*\bforward\b"):
@@ -149,7 +149,7 @@ class Printing(Block):
         return super().forward(x)
 
 
-def test_what_torch_cannot_nest_fails_with_its_words() -> None:
+def test_graph_break_in_a_nested_block_raises() -> None:
     with pytest.raises(Exception, match="graph break"):
         applied("nested", make(Printing))
 

@@ -103,7 +103,7 @@ def test_checkpointed_blocks(reentrant: bool) -> None:
     assert paths(net, (X.clone().requires_grad_(),)) == [numbered("blocks", 0, 1, 2)]
 
 
-def test_the_outermost_level_wins() -> None:
+def test_outermost_level_wins() -> None:
     stages = nn.Sequential(*(nn.Sequential(*many(Block, 2)) for _ in range(3)))
     assert paths(Net(lambda net, x: net.stages(x), stages=stages)) == [
         numbered("stages", 0, 1, 2)
@@ -119,7 +119,7 @@ def test_one_block_called_again_and_again() -> None:
     assert paths(Net(flow, shared=Block())) == [("shared",)]
 
 
-def test_a_loop_over_a_whole_model_leaves_its_blocks_the_regions() -> None:
+def test_loop_over_a_whole_model_leaves_its_blocks_the_regions() -> None:
     def generate(net: Any, x: Tensor) -> Tensor:
         for _ in range(3):
             x = net.inner(x)
@@ -129,7 +129,7 @@ def test_a_loop_over_a_whole_model_leaves_its_blocks_the_regions() -> None:
     assert paths(net) == [numbered("inner.blocks", 0, 1)]
 
 
-def test_a_hand_written_layer_is_a_block() -> None:
+def test_hand_written_layer_is_a_block() -> None:
     class Layer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -142,7 +142,7 @@ def test_a_hand_written_layer_is_a_block() -> None:
     assert paths(net) == [numbered("blocks", 0, 1)]
 
 
-def test_a_block_that_writes_into_its_input() -> None:
+def test_block_that_writes_into_its_input() -> None:
     class Writer(Block):
         def forward(self, x: Tensor) -> None:  # type: ignore[override]
             x[:, :4] = self.inner(x)[:, :4]
@@ -170,7 +170,7 @@ def test_blocks_that_hand_on_a_record() -> None:
     assert paths(net) == [("a", "b")]
 
 
-def test_what_is_in_between_may_be_anybodys_function() -> None:
+def test_any_function_may_run_between_blocks() -> None:
     class Double(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -265,7 +265,7 @@ def test_equal_towers_side_by_side_have_their_blocks_compiled() -> None:
     ]
 
 
-def test_a_plain_function_has_no_blocks() -> None:
+def test_plain_function_has_no_blocks() -> None:
     with pytest.raises(NotApplicable, match=r"\bmodule\b"):
         parse("regional").plan(lambda x: x, [(X,)])
 
@@ -369,7 +369,7 @@ PYTHON = {
 
 
 @pytest.mark.parametrize("name", PYTHON)
-def test_the_blocks_as_one_writes_them(name: str) -> None:
+def test_blocks_as_one_writes_them(name: str) -> None:
     net, place = PYTHON[name]
     (region,) = plan(net).regions
     assert region.place == place

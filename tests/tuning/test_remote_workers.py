@@ -107,7 +107,7 @@ def test_gpus_are_used_if_there_are_any() -> None:
     assert node_shares.wants_gpus("cuda", nodes[1:])
 
 
-def test_nodes_of_one_address_are_told_apart() -> None:
+def test_nodes_of_one_address_have_different_names() -> None:
     nodes = [node("abcdef", "10.0.0.1", CPU=1), node("123456", "10.0.0.1", CPU=1)]
     names = [place.where for place in node_shares.places(nodes, on_gpus=False)]
     assert names == ["node 10.0.0.1 (abcd)", "node 10.0.0.1 (1234)"]

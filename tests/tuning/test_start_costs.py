@@ -19,20 +19,20 @@ def make():
 
 
 @pytest.mark.parametrize("strategy", ["regional", "nested"])
-def test_the_compiler_is_imported_before_blocks_are_looked_for(
+def test_compiler_is_imported_before_blocks_are_looked_for(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looking imports a part of it: seconds that full would pay for, and others not."""
     (tmp_path / "model.py").write_text(FACTORY)
     plan = Plan(parse_target(f"{tmp_path}/model.py:make"), ())
-    arm = StrategyWorker(plan.job(StrategySpec(parse(strategy)), {}))
+    worker = StrategyWorker(plan.job(StrategySpec(parse(strategy)), {}))
     opened: list[bool] = []
 
     def planned(*given: Any) -> None:
-        opened.append(arm.compile_stats._open)
+        opened.append(worker.compile_stats._open)
 
     monkeypatch.setattr(Strategy, "plan", planned)
-    assert arm.strategy.observes and not arm.compile_stats._open
-    arm._plan()
+    assert worker.strategy.observes and not worker.compile_stats._open
+    worker._plan()
     assert opened == [True]
-    assert arm.compile_stats.open() == arm.compile_stats.open() > 0
+    assert worker.compile_stats.open() == worker.compile_stats.open() > 0

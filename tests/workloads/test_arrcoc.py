@@ -72,7 +72,7 @@ def test_salience_is_the_convolution_of_the_original() -> None:
     assert_close(cured(features), original(features))
 
 
-def test_a_patch_like_the_query_gets_most_of_its_attention() -> None:
+def test_patch_like_the_query_gets_most_of_its_attention() -> None:
     scorer = arrcoc_scorers.QueryContentScorer(64)
     scorer.query.weight.data = scorer.content.weight.data = torch.eye(64)
     content = torch.randn(2, 16, 64)
@@ -155,7 +155,7 @@ def test_gradients_of_the_answer_are_those_of_the_original_after_the_choice() ->
             assert_close(cured[name], original[name])
 
 
-def test_training_learns_to_keep_a_patch_that_was_not_kept() -> None:
+def test_training_learns_to_select_other_patches() -> None:
     """Only the judges learn, from an answer that is in one patch of each image."""
     torch.manual_seed(0)
     model = arrcoc.ARRCOC(SIZE)

@@ -81,6 +81,26 @@ ORIGINALS: list[Any] = [
         marks=slow,
     ),
     pytest.param(
+        "arrcoc-original",
+        False,
+        {
+            "GB101": ["count = int("],
+            "GB102": ["if high == low:"],
+            "RC202": [
+                "count = int(",
+                "def forward(",
+                "def forward(self, features: Tensor, relevance: Tensor)",
+                "def forward(self, images: Tensor, queries: Tensor)",
+                "def normalised(scores: Tensor)",
+                "def relevance(self, features: Tensor, queries: Tensor)",
+                "salience = normalised(self.salience(features))",
+                "selected = self.allocator(features,",
+                "selected = self.allocator(features,",
+            ],
+        },
+        marks=slow,
+    ),
+    pytest.param(
         "megacontext-original",
         False,
         {

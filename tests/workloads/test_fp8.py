@@ -54,13 +54,13 @@ def test_each_row_uses_the_whole_range_of_fp8() -> None:
     assert ((wide - rows).norm(dim=-1) < 0.04 * rows.norm(dim=-1)).all()
 
 
-def test_a_row_of_zeros_stays_zero() -> None:
+def test_row_of_zeros_stays_zero() -> None:
     numbers, _ = fp8_linear.quantised(torch.zeros(2, 16))
     assert (numbers.float() == 0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_the_product_is_that_of_the_dequantised_numbers(dtype: torch.dtype) -> None:
+def test_product_is_that_of_the_dequantised_numbers(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     rows, row_scales = fp8_linear.quantised(torch.randn(7, 32))
     weight, weight_scales = fp8_linear.quantised(torch.randn(48, 32))
@@ -73,7 +73,7 @@ def test_the_product_is_that_of_the_dequantised_numbers(dtype: torch.dtype) -> N
     assert relative_error(product.double(), exact) < 4 * torch.finfo(dtype).eps + 1e-6
 
 
-def test_the_compiler_assumes_the_right_form_of_the_product() -> None:
+def test_compiler_assumes_the_right_form_of_the_product() -> None:
     rows, row_scales = fp8_linear.quantised(torch.randn(4, 16))
     torch.library.opcheck(
         fp8_linear.fp8_product,
@@ -83,7 +83,7 @@ def test_the_compiler_assumes_the_right_form_of_the_product() -> None:
     )
 
 
-def test_the_operations_of_a_product_are_counted_as_fp8() -> None:
+def test_operations_of_a_product_are_counted_as_fp8() -> None:
     layer = Fp8Linear(nn.Linear(32, 48)).requires_grad_(False)
     counted = operation_count.count(lambda: layer(torch.randn(2, 5, 32)), 1)
     assert counted.by_type == {"float8": 2 * 10 * 32 * 48}
@@ -203,7 +203,7 @@ def test_one_graph_for_all_calls() -> None:
     assert len(graphs) == 1
 
 
-def test_a_server_keeps_keys_and_values_in_the_type_of_activations() -> None:
+def test_server_keeps_keys_and_values_in_the_type_of_activations() -> None:
     model, _ = gpt.make(fp8=True)
     text_model: Any = gpt.served(model)
     text_model.allocate(2, 8)

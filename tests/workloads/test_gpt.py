@@ -86,7 +86,7 @@ def test_token_attends_to_its_window(attention: str, window: int | None) -> None
     assert differs.tolist() == seen
 
 
-def test_original_and_cured_agree() -> None:
+def test_original_and_fixed_agree() -> None:
     torch.manual_seed(0)
     cured = gpt.GPT(SMALLER, dtype=torch.float64)
     original = gpt_original.GPT(SMALLER, dtype=torch.float64)

@@ -157,14 +157,14 @@ def in_graphs(values: dict[str, Tensor], watch: Watch) -> set[str]:
     return {name for name, tensor in values.items() if address(tensor) in memory}
 
 
-def test_what_training_hands_out_is_its_own(watch: Watch) -> None:
+def test_outputs_of_training_are_outside_graph_memory(watch: Watch) -> None:
     model, calls = megacontext.make(train=True)
     output = model(*calls[0])
     assert in_graphs(output._asdict(), watch) == set()
     assert {k for k, v in vars(model).items() if isinstance(v, Tensor)} == set()
 
 
-def test_what_a_session_holds_and_hands_out_is_its_own(watch: Watch) -> None:
+def test_tensors_of_a_session_are_outside_graph_memory(watch: Watch) -> None:
     session, calls = megacontext.make()
     logits = [session(*call) for call in calls[:3]]
     assert set(held(session)) == {"scores", "drift"}
@@ -182,7 +182,7 @@ def test_scores_held_without_a_copy_are_found(watch: Watch) -> None:
 # -- steps that begin in the wrong place -----------------------------------------------
 
 
-def test_a_micro_step_before_the_backward_of_the_last_is_refused(watch: Watch) -> None:
+def test_micro_step_before_the_backward_of_the_last_is_refused(watch: Watch) -> None:
     model, calls = megacontext.make(train=True)
     first = model(*calls[0])
     with pytest.raises(StepError, match=r"MicroStep\.gist\b.*\bbackward\(\)"):
@@ -196,7 +196,7 @@ def test_a_micro_step_before_the_backward_of_the_last_is_refused(watch: Watch) -
 # -- gates -----------------------------------------------------------------------------
 
 
-def test_a_closed_gate_leaves_everything_as_it_was(watch: Watch) -> None:
+def test_closed_gate_leaves_everything_as_it_was(watch: Watch) -> None:
     model, calls = megacontext.make(train=True, compile_training=False)
     session, steps = megacontext.make(compile_inference=False)
     for one in (model, session):
@@ -254,7 +254,7 @@ def test_filling_up_changes_neither_answers_nor_gradients(number: int) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
 
 
-def test_a_session_with_and_without_graphs_agrees(watch: Watch) -> None:
+def test_session_with_and_without_graphs_agrees(watch: Watch) -> None:
     compiled, calls = megacontext.make()
     plain, _ = megacontext.make(compile_inference=False)
     for call in calls[:4]:

@@ -62,7 +62,7 @@ def both_forms(batch: list[Sample]) -> tuple[dict[str, Tensor], dict[str, object
 
 
 @pytest.mark.parametrize("images", [0, pytest.param(1, marks=pytest.mark.slow), 2])
-def test_original_and_cured_agree(images: int) -> None:
+def test_original_and_fixed_agree(images: int) -> None:
     torch.manual_seed(images)
     cured, original = twins()
     tensors, lists = both_forms(samples(3, 150, images))
@@ -80,7 +80,7 @@ def test_original_and_cured_agree(images: int) -> None:
             torch.testing.assert_close(parameter.grad, other, rtol=1e-4, atol=1e-6)
 
 
-def test_they_agree_beyond_the_trained_positions() -> None:
+def test_original_and_fixed_agree_beyond_trained_positions() -> None:
     torch.manual_seed(0)
     short = replace(SIZE, decoder=replace(SIZE.decoder, positions=64))
     cured, original = twins(short)
@@ -93,7 +93,7 @@ def test_they_agree_beyond_the_trained_positions() -> None:
         assert not torch.allclose(squeezed, cured(**tensors).logits)
 
 
-def test_a_sample_does_not_depend_on_its_batch() -> None:
+def test_sample_does_not_depend_on_its_batch() -> None:
     torch.manual_seed(0)
     model, _ = nanovlm.make()
     batch = samples(4, 130)
@@ -103,7 +103,7 @@ def test_a_sample_does_not_depend_on_its_batch() -> None:
         torch.testing.assert_close(together[row, : len(alone)], alone)
 
 
-def test_the_kth_placeholder_gets_the_kth_image_token() -> None:
+def test_kth_placeholder_gets_the_kth_image_token() -> None:
     torch.manual_seed(0)
     model, _ = nanovlm.make()
     batch = samples(2, 150, images=2)
@@ -125,7 +125,7 @@ def test_placeholders_without_their_image_are_refused(change: int) -> None:
         collate(LAYOUT, batch)
 
 
-def test_a_given_shape_is_kept_and_a_short_one_refused() -> None:
+def test_shape_applies_to_every_call_and_has_a_minimum() -> None:
     _, calls = nanovlm.make(batch=2, sequence=100)
     assert {tuple(call["tokens"].shape) for call in calls} == {(2, 100)}
     _, calls = nanovlm_original.make(batch=1, sequence=100)

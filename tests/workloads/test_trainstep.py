@@ -1,4 +1,4 @@
-"""The training step: what is planted is found, and the cured form trains the same."""
+"""The training step: the fixed form trains as the original does."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def expected() -> Trained:
 @pytest.mark.parametrize(
     "backend", [None, pytest.param("aot_eager", marks=pytest.mark.slow)]
 )
-def test_the_cured_step_trains_as_the_original_does(
+def test_cured_step_trains_as_the_original_does(
     expected: Trained, backend: str | None
 ) -> None:
     losses, parameters, _ = train(trainstep, backend)
@@ -57,7 +57,7 @@ def test_the_cured_step_trains_as_the_original_does(
     assert losses[-1] < 0.9 * losses[0]
 
 
-def test_the_metrics_are_those_that_the_original_logs(expected: Trained) -> None:
+def test_metrics_are_those_that_the_original_logs(expected: Trained) -> None:
     losses, _, step = train(trainstep, None)
     kept = step.metrics()
     recent = expected[2].losses[-trainstep.WINDOW :]
@@ -69,7 +69,7 @@ def test_the_metrics_are_those_that_the_original_logs(expected: Trained) -> None
     assert float(total) == pytest.approx(trainstep.MAX_NORM, rel=1e-4)
 
 
-def test_the_schedule_on_the_device_is_the_one_in_python() -> None:
+def test_schedule_on_the_device_is_the_one_in_python() -> None:
     steps = range(2 * trainstep.DECAY_STEPS)
     ours = [float(trainstep.learning_rate(torch.tensor(step))) for step in steps]
     theirs = [trainstep_original.share_of_peak(step) for step in steps]
@@ -77,7 +77,7 @@ def test_the_schedule_on_the_device_is_the_one_in_python() -> None:
     assert max(ours) > 5 * min(ours)
 
 
-def test_a_sample_does_not_depend_on_its_batch() -> None:
+def test_sample_does_not_depend_on_its_batch() -> None:
     step, epoch = trainstep.make()
     inputs = epoch[0][0]
     together = step.model(inputs)
@@ -88,7 +88,7 @@ def test_a_sample_does_not_depend_on_its_batch() -> None:
 # -- both ------------------------------------------------------------------------------
 
 
-def test_every_target_is_the_token_that_follows() -> None:
+def test_target_is_the_next_token() -> None:
     _, epoch = trainstep.make()
     for inputs, targets in epoch:
         assert torch.equal(inputs[:, 1:], targets[:, :-1])

@@ -84,10 +84,10 @@ def fresh(job: Job) -> Loaded:
 
     seed()
     if job.target.kind == "workload":
-        how = {"size": job.size, "device": job.device, "train": job.train}
+        arguments = {"size": job.size, "device": job.device, "train": job.train}
         if _is_shared(job):
-            how["deferred"] = True
-        loaded = load(job.target, {**how, **job.shape})
+            arguments["deferred"] = True
+        loaded = load(job.target, {**arguments, **job.shape})
     else:
         loaded = _loaded(job)
         if job.device:
@@ -154,18 +154,18 @@ def _assert_room(job: Job, size: str, device: str) -> None:
         )
 
 
-def _converted(loaded: Loaded, **how: Any) -> Loaded:
+def _converted(loaded: Loaded, **conversion: Any) -> Loaded:
     """Moves the target to a device, or converts its floating-point tensors."""
     import torch
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, torch.nn.Module):
-            deferred = "device" in how and deferred_weights.are_deferred(leaf)
-            return leaf if deferred else leaf.to(**how)
+            deferred = "device" in conversion and deferred_weights.are_deferred(leaf)
+            return leaf if deferred else leaf.to(**conversion)
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        unchanged = "dtype" in how and not leaf.is_floating_point()
-        moved = leaf if unchanged else leaf.to(**how)
+        unchanged = "dtype" in conversion and not leaf.is_floating_point()
+        moved = leaf if unchanged else leaf.to(**conversion)
         # Make it a leaf. Otherwise each backward would copy its gradient back.
         again = moved is not leaf and leaf.requires_grad
         return moved.detach().requires_grad_() if again else moved

@@ -192,7 +192,7 @@ def _written(live: Live, folder: Path) -> Live:
     values: dict[str, Any] = {}
     try:
         roots, _ = _scan({"fn": live.fn, "calls": live.calls})
-        main = main_definitions.needed(roots, lambda n, v: _kept(n, v, values))
+        main = main_definitions.needed(roots, lambda n, v: _collect(n, v, values))
         main.rename(names, texts)
         used = {file: texts[file] for file in main.sources if file in texts}
         manifest = _manifest(main, used, place)
@@ -255,7 +255,7 @@ def _scan(value: Any) -> tuple[list[str], bool]:
     return main_definitions.names_in(pickled.getvalue()), scan.has_tensors
 
 
-def _kept(name: str, value: Any, values: dict[str, Any]) -> list[str] | None:
+def _collect(name: str, value: Any, values: dict[str, Any]) -> list[str] | None:
     """Takes a global value with tensors, which is saved together with the objects.
 
     An object that both refer to is then one object in the child as well. Others have to
