@@ -206,13 +206,3 @@ class Session:
         self._shell.kill()
         self._shell.wait()
         os.close(self._end)
-
-
-@pytest.mark.parametrize("name", completion.SHELLS)
-def test_the_script_parses(name: str, tmp_path: Path) -> None:
-    script = tmp_path / "script"
-    script.write_text(completion.SCRIPTS[name])
-    done = subprocess.run(
-        [shell(name), "-n", script], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")

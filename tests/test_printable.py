@@ -128,9 +128,3 @@ def test_any_text_becomes_one_that_can_be_printed(text: str) -> None:
         assert not ACTS.search(made)
     assert "\n" not in printable.line(text) + printable.unbroken(text)
     assert "\n" not in str(UserError(text)) and not ACTS.search(str(UserError(text)))
-
-
-@settings(deadline=None)  # machines may be busy
-@given(st.text(alphabet="abc \u00e4\u4e2d`|\\"))
-def test_what_can_be_seen_stays(text: str) -> None:
-    assert printable.seen(text) == text and printable.unbroken(text) == text

@@ -13,7 +13,6 @@ from check_runs import ITEM, READ
 
 from torchproof.checking import checker, rules
 from torchproof.cli import flags, verbs
-from torchproof.measure import bench_plan
 from torchproof.records.run import Finding, Part, Run
 from torchproof.report import commands
 
@@ -155,17 +154,6 @@ CHECKED = [rule for rule in rules.RULES if rule.parts != ("load",)]
 def test_a_verification_runs_the_parts_that_show_the_finding(rule: Any) -> None:
     own = set(rule.parts)
     assert own <= needed(rule.code) <= own | {"baseline", "static", "breaks"}
-
-
-def test_the_settings_to_vary_are_inductors() -> None:
-    import torch._inductor.config as known
-
-    asked = bench_plan.read_ablation(commands.ABLATED)
-    assert asked and all(hasattr(known, name) for name in dict(asked))
-
-
-def test_parts_are_those_of_check() -> None:
-    assert commands.PARTS == checker.PARTS
 
 
 def test_what_was_only_read_is_read_again() -> None:

