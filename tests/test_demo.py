@@ -42,11 +42,11 @@ def commands(script: str) -> list[argparse.Namespace]:
 
 def test_demo_runs_a_workload_and_its_original(script: str) -> None:
     names = [command.verb.__name__ for command in commands(script)]
-    assert names == ["check", "show", "check", "bench", "show", "tune", "show"]
+    assert names == ["check", "show", "check", "tune", "show"]
     targets = [c.target for c in commands(script) if c.verb.__name__ != "show"]
-    original, fixed, *measured = (t.removeprefix("workload:") for t in targets)
-    assert {original, fixed, *measured} <= set(WORKLOADS)
-    assert original == f"{fixed}-original" and len(set(measured)) == 1
+    original, fixed, tuned = (t.removeprefix("workload:") for t in targets)
+    assert {original, fixed, tuned} <= set(WORKLOADS)
+    assert original == f"{fixed}-original"
 
 
 def test_demo_prints_the_files_that_it_wrote(script: str) -> None:
