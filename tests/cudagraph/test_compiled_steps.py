@@ -1,4 +1,4 @@
-"""Steps compiled before they are recorded, and what torch.compile is told of them."""
+"""Steps compiled before they are recorded, and the arguments of torch.compile."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ def afresh() -> Iterator[None]:
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The arguments of each torch.compile, which makes no code of its own here."""
-    told: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     plain = torch.compile
 
     def note(fn: Any, **arguments: Any) -> Any:
-        told.append(arguments)
+        calls.append(arguments)
         return plain(fn, backend="aot_eager", dynamic=arguments.get("dynamic"))
 
     monkeypatch.setattr(torch, "compile", note)
-    return told
+    return calls
 
 
 def recorded(model: nn.Module, form: str, **settings: Any) -> Graphed:
     """With a backend whose operations a strip can note."""
     strategy = with_arguments(parse(form), backend="aot_eager")
-    told = {"train": False, "pool": None, "buffers": False, "padder": None} | settings
-    return build_graph.build_graphed(model, strategy=strategy, **told)
+    options = {"train": False, "pool": None, "buffers": False, "padder": None}
+    return build_graph.build_graphed(model, strategy=strategy, **options | settings)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -23,7 +23,7 @@ META = torch.device("meta")
 OUTSIDE = torch.tensor(2.0)
 LIST = torch.tensor([2.0, 3.0])
 COUNT = torch.tensor(2)
-UNKNOWN = torch.tensor(2.0)  # not among the tensors that the recorder was told of
+UNKNOWN = torch.tensor(2.0)  # not among the tensors that the recorder knows
 WITH_GRADIENT = torch.tensor(2.0, requires_grad=True)
 WITH_GRADIENT.grad = torch.tensor(3.0)
 ARRAY = numpy.array(2.0)

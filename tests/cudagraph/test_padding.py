@@ -219,13 +219,13 @@ def test_arguments_are_found_by_name_position_and_key() -> None:
     ids, mask = torch.ones(3, 5, dtype=torch.long), torch.ones(3, dtype=torch.bool)
     pad = {"batch.ids": ("batch", "length"), 1: ("batch",), "batch.more.0": ("batch",)}
     padding = Padding.parse(pad, None, step)
-    batch = {"ids": ids, "more": (mask, "kept"), "other": ids}
+    batch = {"ids": ids, "more": (mask, "text"), "other": ids}
     for args, kwargs in (((batch, mask), {}), ((batch,), {"mask": mask})):
         assert padding.sizes((args, kwargs)) == {"batch": 3, "length": 5}
         given, named = padding.padded((args, {**kwargs, "scale": 2.0}), BUCKET)
         assert given[0]["ids"].shape == (4, 8)
         assert given[0]["more"][0].shape == (4,)
-        assert given[0]["more"][1] == "kept"
+        assert given[0]["more"][1] == "text"
         assert given[0]["other"] is ids
         grown = given[1] if len(given) > 1 else named["mask"]
         assert grown.tolist() == [True, True, True, False]
@@ -291,7 +291,7 @@ def test_outputs_are_cut_by_name(output: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("unpad", "output", "told"),
+    ("unpad", "output", "message"),
     [
         (
             {"logits": ("batch",)},
@@ -304,10 +304,10 @@ def test_outputs_are_cut_by_name(output: Any) -> None:
     ],
 )
 def test_an_output_that_was_not_described_stops_padding(
-    unpad: Any, output: Any, told: str
+    unpad: Any, output: Any, message: str
 ) -> None:
     padding = Padding.parse({"x": ("batch", "length")}, unpad, lambda x: x)
-    with pytest.raises(Stopped, match=told):
+    with pytest.raises(Stopped, match=message):
         padding.cut(output, {"batch": 3, "length": 5}, BUCKET)
 
 
@@ -323,7 +323,7 @@ def test_outputs_are_cut_to_the_shapes_of_eager() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pad", "unpad", "told"),
+    ("pad", "unpad", "message"),
     [
         ({"z": 0}, None, r"pad\['z'\]: .*\bx, y\b"),
         ({5: 0}, None, r"pad\['5'\]: .*\bx, y\b"),
@@ -332,6 +332,6 @@ def test_outputs_are_cut_to_the_shapes_of_eager() -> None:
         ({"x": 0}, {"": 1}, "unpad.*'dimension 1'"),
     ],
 )
-def test_what_makes_no_sense_is_refused(pad: Any, unpad: Any, told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_what_makes_no_sense_is_refused(pad: Any, unpad: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         Padding.parse(pad, unpad, lambda x, y: x)

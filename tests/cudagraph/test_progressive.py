@@ -104,16 +104,16 @@ def test_calls_are_answered_while_the_compiler_works(compiler: Compiler) -> None
 def test_eager_answers_before_anything_is_watched_or_started(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    features: list[str] = []
     seen: list[tuple[bool, bool]] = []
 
     def missing(feature: str) -> tuple[str, ...]:
-        asked.append(feature)
+        features.append(feature)
         return ()
 
     class Step(Stack):
         def forward(self, x: Tensor) -> Tensor:
-            seen.append((bool(asked), compiler.is_started))
+            seen.append((bool(features), compiler.is_started))
             return super().forward(x)
 
     monkeypatch.setattr(contract, "missing", missing)
@@ -124,7 +124,7 @@ def test_eager_answers_before_anything_is_watched_or_started(
     assert compiler.is_started  # after the answer
     assert (status.strategy, status.plain_calls, status.stops) == ("eager", 1, ())
     graphed(torch.ones(4, 8))
-    assert asked and graphed._snapshots
+    assert features and graphed._snapshots
 
 
 def test_regional_comes_first_and_full_replaces_it(compiler: Compiler) -> None:

@@ -20,12 +20,12 @@ CONTROLS = Path(__file__).parent.parent / "workloads" / "megacontext_controls.py
 
 def audited(factory: str, *, train: bool) -> tuple[list[Finding], dict[str, Any]]:
     options = Options(train=train, device="cuda")
-    told = audit.audit(parse(f"{CONTROLS}:{factory}"), options, lambda text: None)
-    assert told.status.status != "failed", told.status.why
-    found = rules.check(Observation(told.events, told.environment))
+    run = audit.audit(parse(f"{CONTROLS}:{factory}"), options, lambda text: None)
+    assert run.status.status != "failed", run.status.why
+    found = rules.check(Observation(run.events, run.environment))
     for finding in found:
         print(finding.code, finding.severity, finding.line, finding.message)
-    return [f for f in found if f.severity != "low"], told.counts
+    return [f for f in found if f.severity != "low"], run.counts
 
 
 def test_training_is_clean_and_replayed() -> None:

@@ -62,21 +62,21 @@ def trained() -> dict[str, Any]:
     model, calls = megacontext.make(device="cuda", train=True)
     plain, _ = megacontext.make(device="cuda", train=True, compile_training=False)
     model, plain = model.float(), plain.float()  # so that rounding explains little
-    told: dict[str, Any] = {"apart": [], "nodes": []}
+    results: dict[str, Any] = {"apart": [], "nodes": []}
     for number in range(PASSES):
         for index, call in enumerate([calls[0], calls[4], calls[9], calls[-1]]):
             stance = "fail_on_recompile" if number or index else "default"
             with torch.compiler.set_stance(stance):
                 found = answers(model, call)
             with torch.compiler.set_stance("force_eager"):
-                told["apart"] += map(apart, found, answers(plain, call))
-        told["nodes"].append(nodes())
-    told |= {"skips": skips(), "stats": step.stats().training}
+                results["apart"] += map(apart, found, answers(plain, call))
+        results["nodes"].append(nodes())
+    results |= {"skips": skips(), "stats": step.stats().training}
     for _ in range(3):  # gradients that add up over two micro-steps
         found = answers(model, calls[0], calls[9])
     theirs = answers(plain, calls[0], calls[9])
-    told["apart when added up"] = list(map(apart, found, theirs))
-    return told
+    results["apart when added up"] = list(map(apart, found, theirs))
+    return results
 
 
 def answers(model: nn.Module, *calls: Any) -> list[Tensor]:

@@ -42,9 +42,9 @@ DEFECTS = {
 
 def check(workload: str, *flags: str, folder: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "torchproof", "check", f"workload:{workload}"]
-    told = ["--effort", "quick", "--format", "json", "--fail-on", "never", "-q"]
+    common = ["--effort", "quick", "--format", "json", "--fail-on", "never", "-q"]
     done = subprocess.run(
-        [*command, *told, *flags],
+        [*command, *common, *flags],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -111,15 +111,15 @@ def test_it_trains_compiled(
 def test_compiled_equals_eager(workload: str, train: bool) -> None:
     if workload == "gpt-flex" and train and torch.__version__ < (2, 13):
         pytest.xfail("torch 2.11 guards on the batch in FlexAttention's backward")
-    told = {"device": "cuda", "train": train}
-    eager = results(workload, compiled=False, **told)
-    compiled = results(workload, compiled=True, **told)
+    options = {"device": "cuda", "train": train}
+    eager = results(workload, compiled=False, **options)
+    compiled = results(workload, compiled=True, **options)
     apart = distance(compiled, eager)
     print(f"{workload} train={train}: {apart:.4f}")
     if apart < (0.1 if train else 0.05):  # bf16, rounded in other places
         return
     # Rounding may decide which patches are selected: neither is then the right one.
-    exact = results(workload, compiled=False, dtype=torch.float64, **told)
+    exact = results(workload, compiled=False, dtype=torch.float64, **options)
     errors = distance(compiled, exact), distance(eager, exact)
     print(f"from float64: compiled {errors[0]:.4f}, eager {errors[1]:.4f}")
     assert errors[0] < 1.2 * errors[1]

@@ -104,26 +104,26 @@ class Outcome:
 
 
 def _graph_facts(graphed: Any) -> dict[str, Any]:
-    told = graphed.status()
+    status = graphed.status()
     return {
-        "calls": told.calls,
-        "replays": told.replays,
-        "recordings": told.recordings,
-        "plain": told.plain_calls,
-        "stops": [(stop.kind, stop.reason) for stop in told.stops],
+        "calls": status.calls,
+        "replays": status.replays,
+        "recordings": status.recordings,
+        "plain": status.plain_calls,
+        "stops": [(stop.kind, stop.reason) for stop in status.stops],
     }
 
 
 def _compile_facts(compiled: Any) -> dict[str, Any]:
     try:
-        told = torchproof.status(compiled)
+        status = torchproof.status(compiled)
     except UserError:  # its forward was replaced
         return {}
     return {
-        "calls": told.calls,
-        "compiled": told.compiled_calls,
-        "compilations": len(told.compilations),
-        "fallbacks": [(each.kind, each.why) for each in told.fallbacks],
+        "calls": status.calls,
+        "compiled": status.compiled_calls,
+        "compilations": len(status.compilations),
+        "fallbacks": [(each.kind, each.why) for each in status.fallbacks],
     }
 
 
@@ -185,7 +185,7 @@ def perform(
     *,
     exact: bool = False,
 ) -> Performance:
-    done, kept = Performance(), []
+    done, copies = Performance(), []
     with _loaded(program, folder) as module:
         wrapped = wrap(module.subject)
         for number, event in enumerate(program.history):
@@ -198,12 +198,12 @@ def perform(
             if subject is not None:
                 subject.settle(wrapped)
             if isinstance(answer, Tensor):
-                kept.append((number, answer, answer.detach().clone()))
+                copies.append((number, answer, answer.detach().clone()))
             done.answers.append(answer)
             strides = answer.stride() if exact and isinstance(answer, Tensor) else ()
             done.states.append((number, x, strides, *_states(program, module)))
         # An answer is the caller's: no later call may change it.
-        for number, answer, copied in kept:
+        for number, answer, copied in copies:
             if not torch.equal(answer.detach().nan_to_num(), copied.nan_to_num()):
                 done.answers[number] = "was overwritten by a later call"
         if subject is not None:
@@ -251,12 +251,12 @@ def _difference(
         zip(expected.answers, given.answers, strict=True)
     ):
         if not _same(one, other):
-            told = f"gave {_shown(other)}, eager {_shown(one)}"
-            return Difference(subject.name, number, told)
+            text = f"gave {_shown(other)}, eager {_shown(one)}"
+            return Difference(subject.name, number, text)
     for before, after in zip(expected.states, given.states, strict=True):
         if not _same(before, after):
-            told = f"left {_shown(after[1:])}, eager {_shown(before[1:])}"
-            return Difference(subject.name, before[0], told)
+            text = f"left {_shown(after[1:])}, eager {_shown(before[1:])}"
+            return Difference(subject.name, before[0], text)
     return None
 
 

@@ -109,7 +109,7 @@ with installed(), tempfile.TemporaryDirectory() as folder:
 """
 
 
-def script(program: Program, code: str, told: str) -> str:
+def script(program: Program, code: str, difference: str) -> str:
     """A program that prints what eager gives and what is given instead."""
     files = "".join(
         f"    {name!r}: '''\\\n{text}''',\n" for name, text in program.files().items()
@@ -120,7 +120,7 @@ def script(program: Program, code: str, told: str) -> str:
         else f"    ({event.rows}, {_keywords(event)}),\n"
         for event in program.history
     )
-    head = textwrap.fill(f"Seed {program.seed}: {told}", 88)
+    head = textwrap.fill(f"Seed {program.seed}: {difference}", 88)
     driver = _DRIVER.replace("CODE", code)
     return (
         f'"""{head}"""\n\nSEED = {program.seed}\nFILES = {{\n{files}}}\n'

@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
-from twin_machine import (
-    Call,
-    TwinMachine,
-    flip_training,
-    load_other,
-    move_weight,
-    set_scale,
-)
+from twin_machine import Call, TwinMachine
 
 
 def run(
@@ -82,26 +75,26 @@ def add_a_hook(machine: TwinMachine, pair: Any) -> None:
 
 def load_weights(machine: TwinMachine, pair: Any) -> None:
     machine.call(pair, Call())
-    machine.change(pair, load_other, quietly=False)
+    machine.change(pair, "load_other", quietly=False)
 
 
 def change_what_is_read(machine: TwinMachine, pair: Any) -> None:
     machine.graph(pair, trains=False, example=True, pads=False)
     machine.call_graphed(pair, Call())
-    machine.change(pair, set_scale, quietly=False)
+    machine.change(pair, "set_scale", quietly=False)
 
 
 def pad(machine: TwinMachine, pair: Any) -> None:
-    machine.change(pair, flip_training, quietly=True)
+    machine.change(pair, "flip_training", quietly=True)
     machine.graph(pair, trains=False, example=False, pads=True)
     for rows in (3, 2, 3):
         machine.call_graphed(pair, Call(rows))
-    machine.change(pair, move_weight, quietly=False)
+    machine.change(pair, "move_weight", quietly=False)
 
 
 def change_a_copy(machine: TwinMachine, pair: Any) -> None:
     machine.call(pair, Call())
-    machine.change(machine.make_copy(pair, "deepcopy"), load_other, quietly=False)
+    machine.change(machine.make_copy(pair, "deepcopy"), "load_other", quietly=False)
 
 
 @pytest.mark.parametrize(

@@ -102,11 +102,7 @@ def _subtracting(self: Block, x: Tensor) -> Tensor:
 FORWARDS = (Block.forward, _subtracting)
 
 
-# -- changes --------------------------------------------------------------------------
-
-
-def _like(tensor: Tensor, values: Tensor) -> Tensor:
-    return values.to(tensor.dtype).view(tensor.shape)
+# -- changes ---------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -116,7 +112,8 @@ def change_weight(net: Model) -> None:
 
 def replace_weight(net: Model) -> None:
     old = net.a.weight
-    net.a.weight = nn.Parameter(_like(old, torch.linspace(-1, 1, 32)))
+    values = torch.linspace(-1, 1, 32).to(old.dtype)
+    net.a.weight = nn.Parameter(values.view(old.shape))
 
 
 def move_weight(net: Model) -> None:
@@ -131,55 +128,20 @@ def set_scale(net: Model) -> None:
     net.config.scale = 3.0 - net.config.scale
 
 
-def set_activation(net: Model) -> None:
-    net.config.act = "tanh" if net.config.act == "relu" else "relu"
-
-
-def flip_mode(net: Model) -> None:
-    net.modes["skip"] = not net.modes["skip"]
-
-
 def change_list(net: Model) -> None:
-    if len(net.layers) < 3:
-        net.layers.append("c")
-    else:
-        net.layers.pop()
+    net.layers.append("c") if len(net.layers) < 3 else net.layers.pop()
 
 
 def replace_table(net: Model) -> None:
     net.table = net.table + 1
 
 
-def drop_gradients(net: Model) -> None:
-    net.zero_grad()
-
-
-def zero_gradients(net: Model) -> None:
-    net.zero_grad(set_to_none=False)
-
-
 def set_gradient(net: Model) -> None:
     net.b.bias.grad = torch.ones_like(net.b.bias)
 
 
-def freeze(net: Model) -> None:
-    net.a.weight.requires_grad_(not net.a.weight.requires_grad)
-
-
-def load(net: Model) -> None:
-    net.load_state_dict(copy.deepcopy(net.state_dict()))
-
-
 def load_other(net: Model) -> None:
     net.load_state_dict({k: v * 0.5 for k, v in net.state_dict().items()})
-
-
-def assign_other(net: Model) -> None:
-    net.load_state_dict({k: v * 2 for k, v in net.state_dict().items()}, assign=True)
-
-
-def part_to_eval(net: Model) -> None:
-    net.norm.eval()
 
 
 def replace_part(net: Model) -> None:
@@ -193,34 +155,35 @@ def replace_block(net: Model) -> None:
     net.blocks[1] = block
 
 
-def descend(net: Model) -> None:
-    torch.optim.SGD(net.parameters(), lr=0.01).step()
-
-
-def write_buffer(net: Model) -> None:
-    net.calls.zero_()
-
-
-def to_float32(net: Model) -> None:
-    net.float()
-
-
-def to_float64(net: Model) -> None:
-    net.to(torch.float64)
-
-
-def to_bfloat16(net: Model) -> None:
-    net.to("cpu", torch.bfloat16)
-
-
-Change = Callable[[Model], None]
-CHANGES: tuple[Change, ...] = (
-    *(change_weight, replace_weight, move_weight, flip_training, set_scale),
-    *(set_activation, flip_mode, change_list, replace_table, drop_gradients),
-    *(zero_gradients, set_gradient, freeze, load),
-    *(load_other, assign_other, part_to_eval, replace_part, replace_block, descend),
-    *(write_buffer, to_float32, to_float64, to_bfloat16),
-)
+Change = Callable[[Model], Any]
+# Hypothesis prints the name of a change.
+CHANGES: dict[str, Change] = {
+    **{
+        each.__name__: each
+        for each in (
+            *(change_weight, replace_weight, move_weight, flip_training, set_scale),
+            *(change_list, replace_table, set_gradient, load_other, replace_part),
+            replace_block,
+        )
+    },
+    "set_activation": lambda net: setattr(
+        net.config, "act", "tanh" if net.config.act == "relu" else "relu"
+    ),
+    "flip_mode": lambda net: net.modes.update(skip=not net.modes["skip"]),
+    "drop_gradients": lambda net: net.zero_grad(),
+    "zero_gradients": lambda net: net.zero_grad(set_to_none=False),
+    "freeze": lambda net: net.a.weight.requires_grad_(not net.a.weight.requires_grad),
+    "load": lambda net: net.load_state_dict(copy.deepcopy(net.state_dict())),
+    "assign_other": lambda net: net.load_state_dict(
+        {k: v * 2 for k, v in net.state_dict().items()}, assign=True
+    ),
+    "part_to_eval": lambda net: net.norm.eval(),
+    "descend": lambda net: torch.optim.SGD(net.parameters(), lr=0.01).step(),
+    "write_buffer": lambda net: net.calls.zero_(),
+    "to_float32": lambda net: net.float(),
+    "to_float64": lambda net: net.to(torch.float64),
+    "to_bfloat16": lambda net: net.to("cpu", torch.bfloat16),
+}
 
 
 def _doubled(module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
@@ -460,11 +423,11 @@ class TwinMachine(RuleBasedStateMachine):
         torchproof.step.reset()
 
     def _count(self, pair: Pair) -> None:
-        told = torchproof.status(pair.model)
-        self.counts["calls"] += told.calls
-        self.counts["compiled"] += told.compiled_calls
-        self.counts["compilations"] += len(told.compilations)
-        for each in told.fallbacks:
+        status = torchproof.status(pair.model)
+        self.counts["calls"] += status.calls
+        self.counts["compiled"] += status.compiled_calls
+        self.counts["compilations"] += len(status.compilations)
+        for each in status.fallbacks:
             self.counts[f"fallback: {each.kind}"] += 1
         if pair.graphed is not None:
             self.counts["graph calls"] += pair.graphed.status().calls
@@ -558,9 +521,9 @@ class TwinMachine(RuleBasedStateMachine):
 
     # -- changes -----------------------------------------------------------------------
 
-    @rule(pair=pairs, change=st.sampled_from(CHANGES), quietly=st.booleans())
-    def change(self, pair: Pair, change: Change, quietly: bool) -> None:
-        pair.both(change)
+    @rule(pair=pairs, name=st.sampled_from([*CHANGES]), quietly=st.booleans())
+    def change(self, pair: Pair, name: str, quietly: bool) -> None:
+        pair.both(CHANGES[name])
         self._after(pair, quietly)
 
     @rule(
