@@ -49,7 +49,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     ),
     "bart": ("BartForConditionalGeneration", "BartConfig", BART, TEXTS),
 }
-QUICK = ("vit",)
+SLOW = ("gpt2", "mistral", "qwen2", "bert", "t5")
 
 
 def made(name: str, device: str = "cpu", **settings: Any) -> tuple[nn.Module, Any]:
@@ -63,7 +63,7 @@ def made(name: str, device: str = "cpu", **settings: Any) -> tuple[nn.Module, An
 
 @pytest.mark.parametrize(
     "name",
-    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODELS],
+    ["vit", *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)],
 )
 @pytest.mark.parametrize("train", [False, True])
 def test_a_model_of_transformers(name: str, train: bool) -> None:

@@ -263,7 +263,8 @@ Make = Callable[[nn.Module], torch.optim.Optimizer]
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=True)
+    on_cpu = next(model.parameters()).device.type == "cpu"  # a GPU needs no flag
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=on_cpu)
 
 
 def fused_adamw(model: nn.Module) -> torch.optim.Optimizer:
