@@ -63,6 +63,15 @@ def test_a_graph_of_a_function_that_was_skipped_is_progress(tmp_path: Path) -> N
     assert rise == "graphs rise from 1 to 2"
 
 
+def test_an_edit_that_leaves_its_finding_is_rejected(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("def step(x):\n    y = copy(x)\n    return other(y)\n")
+    break_ = found(file, "splits")
+    same = proof(file, break_)
+    assert reason_to_reject(same, same, [[break_]]) == "GB109 is still there"
+    assert reason_to_reject(same, proof(file), [[break_]]) is None
+
+
 UNSTEADY = """
 import os
 

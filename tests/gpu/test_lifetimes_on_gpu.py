@@ -31,7 +31,7 @@ def test_real_trees_give_the_same_diagnosis(program: Program) -> None:
     assert_expected(program, audited(program, may_fail=state))
 
 
-RAISING = ("bad", "bad_chained", "bad_closure", "bad_deque", "bad_recurrent")
+RAISING = ("bad", "bad_closure", "bad_recurrent")
 SERIOUS = {"compile_error", "numerics", "stale_state", "cudagraph_lifetime"}
 
 

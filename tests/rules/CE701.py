@@ -16,20 +16,6 @@ def bad():
     return Patches(), [(torch.randn(3, 8),)]
 
 
-# A matrix product is tried in one layout and, on failure, in the other.
-def project(x, weight):
-    x = x.relu()
-    try:
-        y = torch.mm(x, weight)  # <- CE701<2.14
-    except RuntimeError:
-        y = torch.mm(x, weight.mT)
-    return y * 2
-
-
-def bad_2():
-    return project, [(torch.randn(3, 4), torch.randn(5, 4))]
-
-
 # Indexing past the end, caught as IndexError in eager.
 def last_or_first(x, position):
     x = x + 1

@@ -1,4 +1,3 @@
-import collections
 import dataclasses
 import os
 import torch
@@ -60,31 +59,6 @@ def bad_attribute():
     return driver, [(inputs(),)]
 
 
-# The backend that only makes CUDA graphs, and an output of the call before.
-def bad_backend():
-    f = torch.compile(lambda x: x.sin() + 1, backend="cudagraphs")
-
-    def driver(xs):
-        with torch.no_grad():
-            before = f(xs[0])  # <- CG301
-            after = f(xs[1])
-            return (after - before).sum()
-
-    return driver, [([torch.full((8,), i + 1.0, device=DEVICE) for i in range(2)],)]
-
-
-# One compiled function is given the output of another.
-def bad_chained():
-    f, g = compiled(), torch.compile(lambda x: x.cos(), mode="reduce-overhead")
-
-    def driver(x):
-        with torch.no_grad():
-            y = f(x)  # <- CG301
-            return g(y).sum()
-
-    return driver, [(x,) for x in inputs()]
-
-
 # The best output so far is kept in a variable of an outer function.
 def tracker():
     best = None
@@ -132,18 +106,6 @@ def bad_dataclass():
     return driver, [(x,) for x in inputs()]
 
 
-# A moving average over the last outputs.
-def bad_deque():
-    f, recent = compiled(), collections.deque(maxlen=3)
-
-    def driver(x):
-        with torch.no_grad():
-            recent.append(f(x))  # <- CG301
-            return sum(recent).mean()
-
-    return driver, [(x,) for x in inputs()]
-
-
 # A generator hands out outputs, and its caller collects them.
 def outputs(f, xs):
     for x in xs:
@@ -157,23 +119,6 @@ def bad_generator():
         with torch.no_grad():
             first, *others = outputs(f, xs)  # <- CG301
             return first + others[0]
-
-    return driver, [(inputs(),)]
-
-
-# Losses are kept as tensors and turned into numbers too late.
-def bad_item_late():
-    net = torch.nn.Linear(8, 1, device=DEVICE)
-    step = torch.compile(lambda x: net(x).pow(2).mean(), mode="reduce-overhead")
-
-    def driver(xs):
-        losses = []
-        for x in xs:
-            net.zero_grad(set_to_none=True)
-            loss = step(x)
-            loss.backward()
-            losses.append(loss)  # <- CG301
-        return sum(loss.item() for loss in losses)
 
     return driver, [(inputs(),)]
 
@@ -303,19 +248,6 @@ def good_attribute():
     return driver, [(inputs(),)]
 
 
-# Chained calls in training share a step, since a backward is to come.
-def good_chained():
-    a, b = torch.nn.Linear(8, 8, device=DEVICE), torch.nn.Linear(8, 8, device=DEVICE)
-    f, g = (torch.compile(m, mode="reduce-overhead") for m in (a, b))
-
-    def driver(x):
-        g(f(x)).sum().backward()
-        a.zero_grad(set_to_none=True)
-        b.zero_grad(set_to_none=True)
-
-    return driver, [(x,) for x in inputs()]
-
-
 # A record keeps a copy.
 def good_dataclass():
     f, entries = compiled(), []
@@ -326,32 +258,6 @@ def good_dataclass():
             return entries[0].scores.sum()
 
     return driver, [(x,) for x in inputs()]
-
-
-# A moving average over copies on the host.
-def good_deque():
-    f, recent = compiled(), collections.deque(maxlen=3)
-
-    def driver(x):
-        with torch.no_grad():
-            recent.append(f(x).cpu())
-            return sum(recent).mean()
-
-    return driver, [(x,) for x in inputs()]
-
-
-# Outputs of a generator are used one at a time.
-def good_generator():
-    f = compiled()
-
-    def driver(xs):
-        total = torch.zeros((), device=DEVICE)
-        with torch.no_grad():
-            for out in outputs(f, xs):
-                total += out.sum()
-        return total
-
-    return driver, [(inputs(),)]
 
 
 # What is kept lies on the host, in each of the ways to get it there.

@@ -41,21 +41,6 @@ def bad_accumulated():
     return driver, [(xs,)]
 
 
-# Gradients are filled with zeros instead of being dropped.
-def bad_zeroed():
-    net, step, xs = training()
-    optimizer = torch.optim.SGD(net.parameters(), 0.01)
-
-    def driver(xs):
-        for x in xs:
-            loss = step(x)
-            optimizer.zero_grad(set_to_none=False)
-            loss.backward()  # <- CG302
-            optimizer.step()
-
-    return driver, [(xs,)]
-
-
 # Gradients are dropped before each step.
 def good():
     net, step, xs = training()

@@ -27,23 +27,6 @@ def bad():
     return driver, [(xs,)]
 
 
-# One of two losses has its backward only after the next forward.
-def bad_delayed():
-    net, step, xs = training()
-
-    def driver(xs):
-        first, second = step(xs[0]), step(xs[1])
-        second.backward()
-        net.zero_grad(set_to_none=True)
-        third = step(xs[2])  # <- CG303
-        first.backward()
-        net.zero_grad(set_to_none=True)
-        third.backward()
-        net.zero_grad(set_to_none=True)
-
-    return driver, [(xs,)]
-
-
 # A step is marked before its forward.
 def good():
     net, step, xs = training()
@@ -54,18 +37,5 @@ def good():
             torch.compiler.cudagraph_mark_step_begin()
             loss = step(x)
             loss.backward()
-
-    return driver, [(xs,)]
-
-
-# Two losses have their backwards before the next forward.
-def good_delayed():
-    net, step, xs = training()
-
-    def driver(xs):
-        for a, b in zip(xs[::2], xs[1::2], strict=True):
-            first, second = step(a), step(b)
-            (first + second).backward()
-            net.zero_grad(set_to_none=True)
 
     return driver, [(xs,)]

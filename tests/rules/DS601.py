@@ -51,20 +51,6 @@ def bad_3():
     return chunked, [(x,)]
 
 
-# A Python loop over a marked dimension unrolls it and so fixes its size.
-def scan(sequence):
-    state = torch.zeros(3)
-    for step in range(sequence.shape[0]):  # <- DS601
-        state = state * 0.9 + sequence[step]
-    return state
-
-
-def bad_4():
-    sequence = torch.randn(5, 3)
-    torch._dynamo.mark_dynamic(sequence, 0)
-    return scan, [(sequence,)]
-
-
 # The position table is cut to the length at hand.
 class Positions2(nn.Module):
     def __init__(self):

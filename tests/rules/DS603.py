@@ -33,17 +33,6 @@ def bad_2():
     return Positions(), [(tokens,)] * 2
 
 
-# dynamic=True and a branch on equality.
-def windowed(x):
-    if x.shape[0] == 4:  # <- DS603
-        return x.view(2, 2, 3).sum(1)
-    return x * 2
-
-
-def bad_3():
-    return windowed, [(torch.randn(4, 3),)] * 2
-
-
 # dynamic=True and code that treats sizes as numbers only.
 def scan2(sequence):
     steps = torch.arange(sequence.shape[0], dtype=sequence.dtype)

@@ -21,18 +21,6 @@ def bad():
     return SpikeGuard(), [(torch.randn(2, 4), torch.randn(2, 4)) for _ in range(4)]
 
 
-# while on a tensor.
-def normalise(x):
-    x = x + 0.5
-    while x.norm() > 2.0:  # <- GB102
-        x = x * 0.5
-    return x.tanh()
-
-
-def bad_2():
-    return normalise, [(torch.full((4,), 3.0),)] * 2
-
-
 # assert of a negated tensor is a branch (a plain `assert tensor` would be traced).
 class CheckedNorm(nn.Module):
     def __init__(self):
@@ -111,24 +99,6 @@ def pool(x):
 
 def bad_7():  # <- NC805
     return pool, [(torch.ones(3, 4),)] * 3
-
-
-# A branch on the number of selected tokens.
-class Pool(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, tokens, keep):
-        kept = self.fc(tokens)[keep]
-        if kept.shape[0] > 2:  # <- GB102
-            return kept.mean(0)
-        return kept.sum(0)
-
-
-def bad_8():
-    torch._dynamo.config.capture_dynamic_output_shape_ops = True
-    return Pool(), [(torch.randn(4, 4), torch.tensor([True, True, False, True]))] * 2
 
 
 # A batch dimension marked unbacked, and a branch on it.

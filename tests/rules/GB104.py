@@ -87,21 +87,6 @@ def bad_5():
     return net, [(torch.randn(3, 4),)] * 3
 
 
-# A print inside try/finally.
-def guarded(x, log):
-    x = x.sin()
-    try:
-        print("step")  # <- GB104
-        x = x * 2
-    finally:
-        log["calls"] = 1
-    return x.cos()
-
-
-def bad_6():  # <- NC805
-    return guarded, [(torch.randn(4), {"calls": 0})] * 3
-
-
 # A print in the layer, the layer called in the model's loop.
 class Layer(nn.Module):
     def __init__(self):

@@ -1,11 +1,9 @@
-import bisect
 import collections
 import contextvars
 import enum
 import functools
 import hashlib
 import itertools
-import json
 import math
 import numpy as np
 import operator
@@ -44,22 +42,6 @@ def bad_2():
     return salted, [(torch.randn(4), "pepper")] * 2
 
 
-# json.dumps is traced into and breaks deep in the standard library.
-class Tagged(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, x):
-        x = self.fc(x)
-        tag = json.dumps({"rows": x.shape[0], "kind": "hidden"})  # <- GB105
-        return x * 2, tag
-
-
-def bad_3():
-    return Tagged(), [(torch.randn(2, 4),)] * 2
-
-
 # A numpy function that torch does not know runs as plain Python.
 def tone_curve(image, curve):
     image = image.clamp(0, 1)
@@ -69,22 +51,6 @@ def tone_curve(image, curve):
 
 def bad_4():
     return tone_curve, [(torch.rand(4, 4), [0.0, 0.7, 1.0])] * 2
-
-
-# bisect and heapq are C functions.
-EDGES = [1, 2, 4, 8]
-
-
-def relative_bias(table, length):
-    rows = []
-    for distance in range(length):
-        bucket = bisect.bisect_right(EDGES, distance)  # <- GB105
-        rows.append(table[bucket])
-    return torch.stack(rows).softmax(-1)
-
-
-def bad_5():  # <- NC805
-    return relative_bias, [(torch.randn(5, 4), 6)] * 3
 
 
 # A context variable is read in the forward (request-scoped settings).

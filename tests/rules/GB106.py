@@ -46,29 +46,6 @@ def bad_2():
     return Quantiser(), [(torch.randn(2, 4),)] * 2
 
 
-# A forward hook that its author has disabled.
-@torch.compiler.disable
-def collect(module, inputs, output):
-    module.last = output.detach()
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(4, 8)
-        self.b = nn.Linear(8, 2)
-        self.a.register_forward_hook(collect)
-
-    def forward(self, x):
-        x = x * 2
-        h = self.a(x)  # <- GB106
-        return self.b(h)
-
-
-def bad_3():
-    return Net(), [(torch.randn(3, 4),)] * 3
-
-
 # A disabled helper is called inside a user's context manager.
 @contextlib.contextmanager
 def section(name):

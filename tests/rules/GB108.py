@@ -20,23 +20,6 @@ def bad():  # <- NC805
     return Tagger(), [(torch.randint(0, 20, (2, 5)),) for _ in range(3)]
 
 
-# nn.GRU as a single step of a decoder.
-class Decoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gru = nn.GRU(4, 4, num_layers=2)
-        self.out = nn.Linear(4, 4)
-
-    def forward(self, token, state):
-        token = token.tanh()
-        y, state = self.gru(token, state)  # <- GB108
-        return self.out(y), state
-
-
-def bad_2():  # <- NC805
-    return Decoder(), [(torch.randn(1, 2, 4), torch.zeros(2, 2, 4)) for _ in range(3)]
-
-
 # LSTMCell in a loop over time is plain tensor code.
 class Tagger2(nn.Module):
     def __init__(self):

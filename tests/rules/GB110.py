@@ -32,22 +32,6 @@ def bad_2():
     return Potential(), [(torch.randn(5, 3, requires_grad=True),)] * 3
 
 
-# A gradient penalty.
-class Critic(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
-
-    def forward(self, samples):
-        score = self.net(samples).sum()
-        slope = torch.autograd.grad(score, samples, create_graph=True)[0]  # <- GB110
-        return score + (slope.norm(dim=-1) - 1).pow(2).mean()
-
-
-def bad_3():
-    return Critic(), [(torch.randn(4, 3, requires_grad=True),)]
-
-
 # torch.func.grad gives the forces and is traced.
 class Potential2(nn.Module):
     def __init__(self):

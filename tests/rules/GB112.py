@@ -1,5 +1,4 @@
 import torch
-import traceback
 from torch import nn
 
 OPTIONS = {"bad_5": {"as_written": True}}
@@ -63,24 +62,6 @@ def tolerant(x):
 
 def bad_3():  # <- NC805
     return tolerant, [(torch.randn(4),)] * 3
-
-
-# format_exc() in an error path that runs every time.
-LIMITS = {}
-
-
-def lenient(x, name):
-    x = x * 2
-    try:
-        limit = LIMITS[name]
-    except KeyError:
-        detail = traceback.format_exc()  # <- GB112
-        limit = 1.0
-    return x.clamp(max=limit)
-
-
-def bad_4():  # <- NC805
-    return lenient, [(torch.randn(4), "missing")] * 3
 
 
 # The compiled function reports bad input by raising.

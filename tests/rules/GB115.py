@@ -3,7 +3,6 @@ import random
 import time
 import torch
 import torch.nn.functional as F
-import uuid
 from torch import nn
 
 
@@ -58,19 +57,6 @@ class Noisy(nn.Module):
 
 def bad_4():
     return Noisy(), [(torch.randn(2, 4),)] * 3
-
-
-# uuid and environment.
-def traced_request(x):
-    x = x.relu()
-    request = uuid.uuid4()  # <- GB115
-    x = x * 2
-    os.environ["LAST_REQUEST"] = "seen"  # <- GB115
-    return x + 1, request
-
-
-def bad_5():
-    return traced_request, [(torch.randn(4),)]
 
 
 # Seeding inside the compiled function, for a reproducible dropout.

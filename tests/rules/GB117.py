@@ -31,22 +31,6 @@ def bad_2():
     return keyed, [(torch.ones(4),)] * 2
 
 
-# str() of a tensor for a status line.
-class Status(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 1)
-
-    def forward(self, x):
-        loss = self.fc(x).mean()
-        line = "loss " + str(loss)  # <- GB117
-        return loss * 2, len(line) > 3
-
-
-def bad_3():
-    return Status(), [(torch.randn(2, 4),)] * 2
-
-
 # deque.rotate on a ring buffer of states.
 def ring(x):
     states = collections.deque([x, x * 2, x * 3], maxlen=3)
@@ -77,17 +61,6 @@ class FeedForward(nn.Module):
 
 def bad_5():
     return FeedForward(), [(torch.randn(2, 4),)] * 2
-
-
-# bytes() and memoryview are builtins without a tracing rule.
-def header(x, fields):
-    x = x * 2
-    raw = bytes(fields)  # <- GB117<2.14
-    return x + raw[0]
-
-
-def bad_6():
-    return header, [(torch.randn(4), [3, 4])] * 2
 
 
 # Sets and dicts of tensors, id, hash, deque without rotate, slots, metaclass.

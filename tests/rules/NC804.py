@@ -27,17 +27,6 @@ def bad_2():
     return evaluate, [(torch.randn(2, 4),)] * 3
 
 
-# Dynamo is switched off by configuration.
-def bad_3():
-    torch._dynamo.config.disable = True
-    model = torch.compile(nn.Linear(4, 4), backend="eager")  # <- NC804
-
-    def step(x):
-        return model(x).sum()
-
-    return step, [(torch.randn(2, 4),)] * 3
-
-
 # The default stance, set explicitly.
 def good():
     torch.compiler.set_stance("default")

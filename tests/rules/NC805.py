@@ -19,19 +19,6 @@ def bad():
     return torch.compile(Model(), backend="eager"), [(torch.randn(2, 4),)] * 3  # <- NC805
 
 
-# The compiled function only forwards to a disabled one.
-@torch.compiler.disable
-def kernel(x):
-    return x.sin() * 2
-
-
-def bad_4():
-    def entry(x):
-        return kernel(x)  # <- GB106
-
-    return torch.compile(entry, backend="eager"), [(torch.randn(4),)] * 3  # <- NC805
-
-
 # module.compile() on a module whose class is torch's own.
 def bad_5():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))

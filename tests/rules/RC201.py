@@ -33,23 +33,6 @@ def bad_2():
     return scores, [(torch.randn(n, 3, 8), torch.randn(n, 3, 8)) for n in (4, 6, 9, 5, 7)]
 
 
-# A dimension marked static by hand.
-class Projector(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(6, 6)
-
-    def forward(self, x):  # <- RC201
-        return self.fc(x).relu()
-
-
-def bad_3():
-    inputs = [torch.randn(n, 6) for n in (3, 4, 5, 6)]
-    for x in inputs:
-        torch._dynamo.mark_static(x, 0)
-    return Projector(), [(x,) for x in inputs]
-
-
 # One recompile, but a Python loop over the sequence gives each length its own graph.
 def scan(sequence):  # <- RC201
     state = torch.zeros(3)

@@ -32,23 +32,6 @@ def bad_2():
     return pooled, [(torch.randn(n, 4),) for n in (5, 6, 0)]
 
 
-# The first call has size 1, so 1 is baked in.
-class Decoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, tokens):  # <- RC202
-        return self.fc(tokens).relu()
-
-
-def bad_3():
-    inputs = [torch.randn(2, n, 4) for n in (1, 5, 6)]
-    for tokens in inputs:
-        torch._dynamo.maybe_mark_dynamic(tokens, 1)
-    return Decoder(), [(tokens,) for tokens in inputs]
-
-
 # mark_unbacked.
 def good():
     inputs = [torch.randn(n, 8) for n in (6, 1, 7, 1)]

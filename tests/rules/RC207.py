@@ -12,15 +12,6 @@ def bad():
     return Classifier(), [(torch.randn(4, 8),), (torch.randn(8),), (torch.randn(4, 8),)]
 
 
-# Images with and without a batch dimension, and a video with one dimension more.
-def brightness(image):  # <- RC207
-    return image.clamp(0, 1).mean((-1, -2))
-
-
-def bad_2():
-    return brightness, [(torch.rand(3, 8, 8),), (torch.rand(2, 3, 8, 8),), (torch.rand(2, 4, 3, 8, 8),)]
-
-
 # The sample gets its batch dimension before the call.
 class Classifier2(nn.Module):
     def __init__(self):

@@ -18,16 +18,6 @@ def bad():
     return Attention(), [(x, x), (x, context), (context, context)]
 
 
-# A list of states holds the same tensor several times at first.
-def mix(states):
-    return states[0] * 2 + states[1]  # <- RC209
-
-
-def bad_2():
-    zero = torch.zeros(4)
-    return mix, [([zero, zero],), ([torch.ones(4), torch.zeros(4)],), ([torch.ones(4), torch.ones(4)],)]
-
-
 # The two arguments are always two tensors.
 def good():
     x, context = torch.randn(4, 8), torch.randn(4, 8)

@@ -27,26 +27,6 @@ def bad_2():
     return Loss(), [(a, b, name) for name in ("mean", "sum", "none")]
 
 
-# A bool argument that flips.
-def attend(scores, causal):
-    if causal:  # <- RC210
-        scores = scores.tril()
-    return scores.softmax(-1)
-
-
-def bad_3():
-    return attend, [(torch.randn(4, 4), flag) for flag in (True, False, True, False)]
-
-
-# A dtype as an argument.
-def convert(x, dtype):
-    return x.to(dtype) * 2  # <- RC210
-
-
-def bad_4():
-    return convert, [(torch.randn(4), dtype) for dtype in (torch.float32, torch.float64, torch.bfloat16)]
-
-
 # A closure made anew for every call, each with another bound string.
 def scorer(kind):
     def score(x):

@@ -31,15 +31,6 @@ def bad_2():
     return scaled, [(torch.randn(4), torch.tensor(3.0)), (torch.randn(4), 2.0), (torch.randn(4), torch.tensor(4.0))]
 
 
-# A list of weights on one call, a tuple on the next.
-def blend(x, weights):
-    return sum(w * x for w in weights)  # <- RC211
-
-
-def bad_3():
-    return blend, [(torch.randn(4), [0.5, 0.25]), (torch.randn(4), (0.5, 0.25)), (torch.randn(4), [0.5, 0.25])]
-
-
 # The mask is always a tensor.
 def good():
     x = torch.randn(2, 4, 8)

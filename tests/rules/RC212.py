@@ -32,16 +32,6 @@ def bad_2():
     return MultiTask(), [({name: torch.randn(2, 4) for name in names},) for names in ("ab", "ac", "bc")]
 
 
-# A tuple of feature maps with a varying number of levels.
-def pyramid(features):
-    return torch.stack([level.mean() for level in features]).sum()  # <- RC212
-
-
-def bad_3():
-    levels = [torch.randn(4) for _ in range(5)]
-    return pyramid, [(tuple(levels[:n]),) for n in (2, 3, 4)]
-
-
 # A hook fills a dictionary that was empty at the first call.
 class Net(nn.Module):
     def __init__(self):

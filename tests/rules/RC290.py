@@ -21,42 +21,6 @@ def bad():
     return Smoothed(), [(torch.randn(2, 4),)] * 12
 
 
-# A new sequence length at every call and dynamic=False.
-def encode(tokens):  # <- RC201, RC290
-    return tokens.softmax(-1).mean(0)
-
-
-def bad_2():
-    return encode, [(torch.randn(length, 4),) for length in range(2, 13)]
-
-
-# A Python list of past states grows with every token.
-class Decoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, token, past):
-        state = self.fc(token)
-        for older in past:  # <- RC212, RC290
-            state = state + older
-        return state
-
-
-def bad_3():
-    states = [torch.randn(4) for _ in range(12)]
-    return Decoder(), [(torch.randn(4), states[:n]) for n in range(12)]
-
-
-# A different prompt name, as a string, at every call.
-def tagged(x, name):
-    return x * (2 if name.endswith("0") else 1)  # <- RC210, RC290
-
-
-def bad_4():
-    return tagged, [(torch.randn(4), f"sample-{index}") for index in range(12)]
-
-
 # Twelve blocks compiled one by one, each with its own layer_idx.
 class Block(nn.Module):
     def __init__(self, layer_idx):

@@ -7,7 +7,6 @@ _RECIPES = "https://docs.pytorch.org/tutorials/recipes/"
 _GUIDE = f"{_DOCS}user_guide/torch_compiler/"
 _MODEL = f"{_GUIDE}compile/programming_model."
 
-AMP = f"{_DOCS}amp.html"
 BREAKS = f"{_MODEL}common_graph_breaks.html"
 CAPTURES = f"{_DOCS}notes/cuda.html"
 COMPILE_TIME = f"{_MODEL}reducing_compile_time.html"
