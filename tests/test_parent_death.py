@@ -23,7 +23,7 @@ open("asleep.part", "w").write(f"{os.getpid()} {'TORCHPROOF_PARENT' in os.enviro
 os.rename("asleep.part", "asleep")
 ctypes.PyDLL(None).sleep(99)
 """
-# An arm begun by a thread that ends, as a search over several devices begins them.
+# A worker started by a thread that ends, as a search over several devices does.
 BEGINS = """
 import os, threading, time
 from torchproof.measure import worker_process
@@ -31,11 +31,11 @@ from torchproof.measure.specs import EAGER, StrategyJob
 
 def begin():
     job = StrategyJob(EAGER)
-    arms.append(worker_process.WorkerProcess(job, {}, quiet=True, module="hangs"))
+    workers.append(worker_process.WorkerProcess(job, {}, quiet=True, module="hangs"))
     while not os.path.exists("asleep"):
         time.sleep(0.05)
 
-arms = []
+workers = []
 thread = threading.Thread(target=begin)
 thread.start()
 thread.join()
@@ -55,8 +55,8 @@ def asleep(folder: Path, parent: subprocess.Popen[bytes]) -> psutil.Process:
     while not (folder / "asleep").exists():
         assert parent.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
-    number, is_told = (folder / "asleep").read_text().split()
-    assert is_told == "False", "the program sees what only its start needs"
+    number, has_variable = (folder / "asleep").read_text().split()
+    assert has_variable == "False", "the program sees what only its start needs"
     return psutil.Process(int(number))
 
 
@@ -81,13 +81,10 @@ def ends(process: psutil.Process, within_s: float = 10.0) -> bool:
     "command",
     [
         pytest.param([*PROGRAM, "check", "hangs.py", "--skip", "static"], id="check"),
-        pytest.param(
-            [*PROGRAM, "bench", "hangs.py"], id="bench", marks=pytest.mark.slow
-        ),
-        pytest.param([sys.executable, "-c", BEGINS], id="arm"),
+        pytest.param([sys.executable, "-c", BEGINS], id="worker"),
     ],
 )
-def test_a_hung_child_ends_when_its_parent_is_killed(
+def test_hung_child_ends_with_its_killed_parent(
     command: list[str], folder: Path
 ) -> None:
     path = os.pathsep.join([os.environ["PYTHONPATH"], str(folder)])
@@ -114,25 +111,25 @@ def gone() -> Iterator[int]:
 
 
 def held(parent: int) -> int:
-    """How a process ends that is told to hold on to this one."""
+    """The exit code of a process that is bound to this parent."""
     line = [
         sys.executable,
         "-c",
         "from torchproof.process import parent_death; parent_death.hold()",
     ]
-    told = os.environ | {"TORCHPROOF_PARENT": str(parent)}
-    return subprocess.run(line, env=told, check=False).returncode
+    variables = os.environ | {"TORCHPROOF_PARENT": str(parent)}
+    return subprocess.run(line, env=variables, check=False).returncode
 
 
-def test_a_child_whose_parent_ended_first_does_not_begin(gone: int) -> None:
+def test_child_whose_parent_has_ended_does_not_start(gone: int) -> None:
     assert held(gone) == 1
 
 
-def test_a_child_begun_in_another_way_goes_on() -> None:
+def test_child_of_another_parent_goes_on() -> None:
     assert held(os.getppid()) == 0
 
 
-def test_what_fails_to_begin_fails_where_it_was_asked_for() -> None:
+def test_error_of_a_start_is_raised_by_the_caller() -> None:
     with pytest.raises(FileNotFoundError, match="no-such-program"):
         parent_death.begun(lambda: subprocess.Popen(["no-such-program"]))
     assert parent_death.begun(lambda: 3) == 3

@@ -66,7 +66,7 @@ def said(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
 # -- an observation --------------------------------------------------------------------
 
 
-def test_an_observation_says_what_the_run_says() -> None:
+def test_observation_has_the_figures_of_the_run() -> None:
     added = log.add(LOG, check())
     text = LOG.read_text()
     today = f"{datetime.now():%Y-%m-%d}"
@@ -91,7 +91,7 @@ def test_an_observation_says_what_the_run_says() -> None:
     assert "cudagraph" not in text and "Median" not in text and "eager" not in text
 
 
-def test_what_is_resolved_and_what_was_before_stand_beside_it() -> None:
+def test_observation_shows_the_baseline_and_resolved_findings() -> None:
     baseline = Baseline(
         id="20260101-0000-model",
         counts={"graph_breaks": 4, "recompiles": 0},
@@ -116,15 +116,15 @@ def test_what_is_resolved_and_what_was_before_stand_beside_it() -> None:
         assert re.search(f"^{line}$", text, re.MULTILINE), line
 
 
-def test_a_bench_is_told_with_interval_verdict_and_decision() -> None:
+def test_bench_entry_has_interval_verdict_and_decision() -> None:
     rows = [bench_runs.row("eager", 1.0), bench_runs.row("full", 0.5)]
     wrong = bench_runs.row("regional", 0.2, **bench_runs.WRONG)
     run = bench_runs.bench([*rows, wrong])
     log.add(LOG, run)
     text = LOG.read_text()
-    told = observation.sentence(run)
-    assert f"**General description:** {told}" in text
-    assert re.search(r"`model\.py:make`.*\bcpu\b.*\bfull\b.*\b2\.00x\b", told)
+    sentence = observation.sentence(run)
+    assert f"**General description:** {sentence}" in text
+    assert re.search(r"`model\.py:make`.*\bcpu\b.*\bfull\b.*\b2\.00x\b", sentence)
     assert "| full | 0.500 ms | 0.495-0.505 | 2.00x (1.96-2.04) | 12.0 s |" in text
     assert re.search(r"^- regional .*\bwrong\b.*\bcall 0\b", text, re.MULTILINE)
     (entry,) = log.entries(text)
@@ -147,7 +147,9 @@ def test_a_bench_is_told_with_interval_verdict_and_decision() -> None:
         (bench_runs.bench([bench_runs.row("eager", 1.0)]), ("cpu", "only eager")),
     ],
 )
-def test_one_sentence_tells_people_outside(run: Run, tokens: tuple[str, ...]) -> None:
+def test_observation_begins_with_one_sentence(
+    run: Run, tokens: tuple[str, ...]
+) -> None:
     log.add(LOG, run)
     mark = "**General description:** "
     lines = LOG.read_text().splitlines()
@@ -274,21 +276,21 @@ def test_a_run_of_another_machine_counts_once_it_is_in_the_log(
     log.add(LOG, check(id="broken"), came_from="broken.json")
     log.add(LOG, check(id="lost"), came_from="nowhere.json")
     assert said("retrospective", capsys=capsys)[0] == 0
-    told = "\n".join(log.entries(LOG.read_text())[-1].lines)
-    assert "| graph_breaks = 1 | 1 | met | `gpu` |" in told
-    assert "; 1 run " in told
+    text = "\n".join(log.entries(LOG.read_text())[-1].lines)
+    assert "| graph_breaks = 1 | 1 | met | `gpu` |" in text
+    assert "; 1 run " in text
 
 
-def test_an_interval_on_both_sides_of_the_bound_settles_nothing() -> None:
+def test_interval_across_the_bound_decides_nothing() -> None:
     log.plan(LOG, "a", expect="speed>=1.1,median_ms<0.5")
     row = bench_runs.row("full", 0.9, noise=0.3)
     log.retrospective(LOG, [later(check(), measurements=(row,))])
-    told = "\n".join(log.entries(LOG.read_text())[-1].lines)
-    assert "| speed >= 1.1 | 1.11x (0.78-1.44), full | not settled |" in told
-    assert "| median_ms < 0.5 | 0.900 ms (0.77-1.03), full | missed |" in told
+    text = "\n".join(log.entries(LOG.read_text())[-1].lines)
+    assert "| speed >= 1.1 | 1.11x (0.78-1.44), full | not settled |" in text
+    assert "| median_ms < 0.5 | 0.900 ms (0.77-1.03), full | missed |" in text
 
 
-def test_what_was_not_looked_at_is_not_met() -> None:
+def test_expectation_that_was_not_measured_is_not_met() -> None:
     unseen = later(check(findings=(), counts={"graph_breaks": None}))
     unseen = replace(unseen, parts={"breaks": Part("skipped", "")})
     log.plan(LOG, "a", expect="findings=0,graph_breaks=0,speed>1,peak_bytes<9")
