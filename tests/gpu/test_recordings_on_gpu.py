@@ -59,6 +59,17 @@ def compiled(fn: Any, **more: Any) -> Any:
     return torch.compile(fn, mode="reduce-overhead", **more)
 
 
+def repeated(step: Any, *args: Any, times: int) -> Seen:
+    """What is seen of so many calls without gradients."""
+
+    def program() -> None:
+        with torch.no_grad():
+            for _ in range(times):
+                step(*args)
+
+    return Seen(program)
+
+
 def source(finding: Finding) -> str:
     return (finding.source or "").strip()
 
@@ -68,12 +79,7 @@ def test_a_clean_model_is_recorded_once_and_replayed() -> None:
     step = compiled(model)
     x = torch.randn(8, 64, device="cuda")
 
-    def program() -> None:
-        with torch.no_grad():
-            for _ in range(6):
-                step(x)
-
-    seen = Seen(program)
+    seen = repeated(step, x, times=6)
     assert seen.codes == []
     assert seen.counts["cudagraph_skips"] == 0
     assert seen.counts["cudagraph_recordings"] == 1
@@ -118,12 +124,7 @@ def test_a_changed_input_is_not_captured() -> None:
     step = compiled(accumulate)
     x, cache = torch.ones(8, device="cuda"), torch.zeros(8, device="cuda")
 
-    def program() -> None:
-        with torch.no_grad():
-            for _ in range(6):
-                step(x, cache)
-
-    seen = Seen(program)
+    seen = repeated(step, x, cache, times=6)
     assert (seen.only.code, seen.only.severity) == ("CG311", "high")
     assert source(seen.only) == "cache.add_(x)"
     assert seen.counts["cudagraph_skips"] == 1
@@ -144,12 +145,7 @@ def test_a_buffer_may_be_changed() -> None:
     step = compiled(Cache().cuda())
     x = torch.ones(8, device="cuda")
 
-    def program() -> None:
-        with torch.no_grad():
-            for _ in range(5):
-                step(x)
-
-    seen = Seen(program)
+    seen = repeated(step, x, times=5)
     assert seen.codes == []
     assert (seen.counts["cudagraph_replays"] or 0) >= 2
 
@@ -163,12 +159,7 @@ def with_cpu_tensor(scale: torch.Tensor) -> Seen:
     step = compiled(scaled)
     x = torch.randn(32, 32, device="cuda")
 
-    def program() -> None:
-        with torch.no_grad():
-            for _ in range(4):
-                step(x, scale)
-
-    return Seen(program)
+    return repeated(step, x, scale, times=4)
 
 
 def test_a_cpu_tensor_cuts_the_graph() -> None:
@@ -198,12 +189,7 @@ def test_control_flow_keeps_the_graph_out() -> None:
     step = compiled(branch)
     x = torch.randn(32, device="cuda")
 
-    def program() -> None:
-        with torch.no_grad():
-            for _ in range(3):
-                step(x)
-
-    skip = Seen(program).only
+    skip = repeated(step, x, times=3).only
     assert (skip.code, skip.severity) == ("CG314", "high")
     assert "torch.cond" in skip.message
     assert source(skip).startswith("return torch.cond(")
