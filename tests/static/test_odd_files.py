@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -79,15 +78,6 @@ def test_what_is_nested_too_deeply_is_named_and_the_rest_is_read(
         assert "deep.py" in problem
         assert "nested" in problem.replace(str(tmp_path), "")
         assert [s.finding.function for s in read.suspicions] == ["Other.forward"]
-
-
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.py")
-    (tmp_path / "m.py").write_text(READ)
-    read = suspicions.read([tmp_path])
-    assert len(read.suspicions) == 1
-    (problem,) = read.problems
-    assert str(tmp_path / "pipe.py") in problem and "regular file" in problem
 
 
 def test_every_file_that_is_not_understood_is_named(
