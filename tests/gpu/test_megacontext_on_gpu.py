@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
+from torchproof.checking import rules
+from torchproof.observe import audit
+from torchproof.records.run import Finding, Observation
 from torchproof.runtime.steps import StepError, step
 from torchproof.runtime.steps.step_counts import Counts
+from torchproof.targets.options import Options
+from torchproof.targets.target import parse
 from torchproof.targets.workloads import megacontext, megacontext_graphs
 from torchproof.torch_private import step_marks as trees
 
@@ -270,3 +276,40 @@ def test_what_is_saved_is_not_recorded_over() -> None:
                 (loss + begun.run(second, y).square().sum()).backward()
             gradients.append([p.grad.clone() for p in first.parameters()])
         assert max(map(apart, *gradients)) < 1e-3
+
+
+# -- check ----------------------------------------------------------------------------
+
+CONTROLS = Path(__file__).parent.parent / "workloads" / "megacontext_controls.py"
+
+
+def audited(factory: str, *, train: bool) -> tuple[list[Finding], dict[str, Any]]:
+    options = Options(train=train, device="cuda")
+    run = audit.audit(parse(f"{CONTROLS}:{factory}"), options, lambda text: None)
+    assert run.status.status != "failed", run.status.why
+    found = rules.check(Observation(run.events, run.environment))
+    for finding in found:
+        print(finding.code, finding.severity, finding.line, finding.message)
+    return [f for f in found if f.severity != "low"], run.counts
+
+
+def test_check_finds_nothing_in_training() -> None:
+    found, counts = audited("make_trained", train=True)
+    print(counts)
+    assert found == []
+    assert counts["cudagraph_skips"] == 0
+    assert counts["cudagraph_recordings"] > 0
+
+
+@pytest.mark.parametrize(
+    ("factory", "train", "kind"),
+    [
+        ("make_skipped", True, "cudagraph_skip"),
+        ("make_marked", True, "cudagraph_lifetime"),
+        ("make_held", False, "cudagraph_lifetime"),
+    ],
+)
+def test_check_finds_a_broken_rule(factory: str, train: bool, kind: str) -> None:
+    found, counts = audited(factory, train=train)
+    assert kind in {f.kind for f in found if f.severity == "high"}
+    assert (counts["cudagraph_skips"] > 0) is (kind == "cudagraph_skip")
