@@ -4,24 +4,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from forked_children import forked
+from report_runs import RECEIPT
 
 from torchproof.fixing import FixOptions, fix
 from torchproof.fixing.edits import located, overlay_of, replacements, unified
 from torchproof.fixing.source_text import digest, read_source
-from torchproof.records import Finding, Fix, Fixing, Mark, Receipt, Run, Setting
+from torchproof.records import Finding, Fix, Fixing, Mark, Run, Setting
 from torchproof.targets import Options
 
-RECEIPT = Receipt(
-    breaks=(2, 1),
-    recompiles=(3, 0),
-    graphs=(5, 2),
-    outputs="same",
-    max_rel_error=0.0,
-    compared=12,
-    unseen_inputs=4,
-    exceptions=1,
-    backend="aot_eager",
-)
 COUNTS = {"calls": 2, "graphs": 2, "graph_breaks": 1, "recompiles": 0}
 
 

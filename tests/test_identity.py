@@ -50,6 +50,7 @@ def test_identity_has_no_lines_counts_or_texts(
     [
         ("a/model.py", "b/model.py", False),
         ("/home/a/model.py", "/root/model.py", True),
+        ("In [2]", "In [7]", True),  # a cell that ran again
         ("/v/lib/python3.11/site-packages/p/m.py", "/w/site-packages/p/m.py", True),
         ("/w/site-packages/p/m.py", "/w/site-packages/q/m.py", False),
         (

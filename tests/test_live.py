@@ -296,16 +296,6 @@ def test_keywords_are_the_fields_of_the_options() -> None:
         torchproof.fix("workload:gpt", fix_options=api.FixOptions(), effort="hasty")
 
 
-def test_history_of_a_cell_that_ran_again(cell: dict[str, Any]) -> None:
-    """Another number is the same cell: its finding is not resolved."""
-    from torchproof.records.identity import identity
-
-    words = ("GB101", "Net.forward", "cause")
-    code, function, cause = words
-    first, again = (identity(code, f"In [{n}]", function, cause) for n in (2, 7))
-    assert first == again != identity(code, "model.py", function, cause)
-
-
 def test_history_is_that_of_the_session(
     cell: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

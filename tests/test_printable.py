@@ -56,44 +56,31 @@ def restored(document: Any, like: Any) -> Any:
     return document
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        *("\x1b[31m", "\u202e", "\ud800"),
-        *(
-            pytest.param(odd, marks=pytest.mark.slow)
-            for odd in ("\x1b]0;t\x07", "\x9b2J", "\x7f", "\r", "\u2028")
-        ),
-    ],
-)
-def test_a_run_full_of_control_characters(
-    odd: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_characters_of_a_saved_run_do_not_act(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number, document in enumerate(run_documents()):
         path = tmp_path / f"{number}.json"
-        changed = restored(spoilt(document, odd + FORGED), document)
+        changed = restored(spoilt(document, "".join(ODD) + FORGED), document)
         path.write_text(json.dumps(changed))
-        shown = ("md", "github", "gitlab", "sarif", "agent")
-        for more in (["-v"], *(["--format", f] for f in shown)):
+        formats = ("md", "github", "gitlab", "sarif", "agent")
+        for more in (["-v"], *(["--format", f] for f in formats)):
             assert main(["show", str(path), *more]) == 0
             out, err = capsys.readouterr()
             assert not ACTS.search(out) and not err
-            lines = [text.lstrip() for text in out.splitlines()]
-            assert not [text for text in lines if text.startswith("::error::forged")]
+            assert not re.search("(?m)^ *::error::forged", out)
         assert main(["compare", str(path), str(path)]) in (0, 1, 2)
         out, err = capsys.readouterr()
         assert not ACTS.search(out + err) and not re.search("(?m)^ *::error", out)
 
 
-@pytest.mark.parametrize("odd", [each for each in ODD if each != "\ud800"])
-def test_names_in_errors_lists_and_logs(
-    odd: str,
+def test_names_in_errors_lists_and_logs_do_not_act(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    name = f"a{odd}b"
+    name = f"a{''.join(ODD[:-1])}b"  # no file has half a character in its name
     folder = Path(".torchproof/runs") / name
     folder.mkdir(parents=True)
     (folder / "run.json").write_text("{}")
@@ -122,7 +109,7 @@ def test_names_in_errors_lists_and_logs(
 
 @settings(deadline=None)  # machines may be busy
 @given(st.text())
-def test_any_text_becomes_one_that_can_be_printed(text: str) -> None:
+def test_any_text_becomes_printable(text: str) -> None:
     for made in (printable.seen(text), printable.line(text), printable.unbroken(text)):
         made.encode()
         assert not ACTS.search(made)

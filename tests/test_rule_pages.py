@@ -60,13 +60,3 @@ def test_the_fix_names_the_torch_that_traces_this(
     else:
         assert not fixes
     assert "\n\n## Versions\n" in rules.by_code(code).documentation()
-
-
-def test_other_forms_of_a_rule_name_no_torch(observe: Any) -> None:
-    path = Path(__file__).parent / "rules" / "GB117.py"
-    found = rules.check(observe(f"{path}:bad"))
-    assert not any("torch 2.1" in finding.fix for finding in found)
-
-
-def test_a_rule_without_versions_has_no_section_about_them() -> None:
-    assert "## Versions" not in rules.by_code("GB101").documentation()
