@@ -1,4 +1,4 @@
-"""Children that torchproof starts, forked where torch is loaded.
+"""A stand-in for the children that torchproof starts: forked where torch is loaded.
 
 `import torch` is paid for once in a test run, not once in each child. They are those a
 user gets otherwise, except that nothing that is read while torch is imported

@@ -1,9 +1,9 @@
-"""Runs `torchproof` in processes that are forked where torch is loaded.
+"""A stand-in for real processes: `torchproof` forked from one where torch is loaded.
 
-They are those a user gets, with their folder, streams, exit codes and children, but for
-the seconds that each of them would take to import torch. So nothing that is read while
-torch is imported (TORCH_LOGS, TORCH_TRACE) can be given to them, and a script finds
-torch imported.
+It saves the seconds that `import torch` takes in each process. Folder, streams, exit
+codes and children are as users have them. What is read while torch is imported
+(TORCH_LOGS, TORCH_TRACE) has no effect, and a script finds torch imported. Each verb
+has a test with real processes besides (commands.py).
 """
 
 from __future__ import annotations

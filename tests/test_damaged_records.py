@@ -78,7 +78,7 @@ def replaced(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_value_that_does_not_fit_has_a_plain_answer(
+def test_wrong_value_has_a_plain_answer(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document, path, value, command, expected = CASES[name]
@@ -99,7 +99,7 @@ def test_a_value_that_does_not_fit_has_a_plain_answer(
 @pytest.mark.parametrize(
     "line", ["x = 0x" + "f" * 5000, "x = 1979-05-27T07:32:00Z", 'target = ""']
 )
-def test_a_recipe_that_is_read_can_be_written(line: str) -> None:
+def test_recipe_that_is_read_can_be_written(line: str) -> None:
     text = f'schema = 1\nstrategy = "full"\n{line}\n'
     try:
         read = recipe.loads(text)

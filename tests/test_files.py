@@ -75,7 +75,7 @@ def odd(
     signal.alarm(0)
 
 
-def test_no_odd_path_is_opened(odd: str) -> None:
+def test_odd_path_is_not_opened(odd: str) -> None:
     with pytest.raises(OSError) as raised:
         files.read_bytes(odd, 100)
     assert raised.value.strerror
@@ -88,7 +88,7 @@ def test_regular_files_and_links_to_them_are_read(tmp_path: Path) -> None:
     assert files.read_bytes(tmp_path / "link", 3) == b"abc"
 
 
-def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+def test_huge_file_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(OSError, match="larger than"):
@@ -97,7 +97,7 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
         files.read_bytes("/proc/self/maps", 10)  # whose size is 0 to the system
 
 
-def test_a_recipe_at_an_odd_path_is_a_user_error(odd: str) -> None:
+def test_recipe_at_an_odd_path_is_a_user_error(odd: str) -> None:
     import torch
 
     for given in (odd, Path(odd)):
@@ -107,7 +107,7 @@ def test_a_recipe_at_an_odd_path_is_a_user_error(odd: str) -> None:
             package.graph(torch.nn.Linear(1, 1), recipe=given)
 
 
-def test_a_pack_at_an_odd_path_is_refused(odd: str) -> None:
+def test_pack_at_an_odd_path_is_refused(odd: str) -> None:
     with pytest.raises(UserError):
         open_pack(odd)
 
@@ -128,7 +128,7 @@ VERBS = (
 
 
 @pytest.mark.parametrize("command", VERBS)
-def test_a_command_refuses_an_odd_path_in_one_line(
+def test_command_refuses_an_odd_path_in_one_line(
     odd: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if os.path.isdir(odd) and command.startswith(("check {} ", "check trace")):
@@ -145,7 +145,7 @@ def assert_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert len(printed.err.splitlines()) == 1, printed.err
 
 
-def test_a_name_that_no_file_can_have_fails_before_the_work(
+def test_impossible_name_fails_before_the_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in (
@@ -156,13 +156,13 @@ def test_a_name_that_no_file_can_have_fails_before_the_work(
         assert_refused([*command.split(), str(tmp_path / LONG)], capsys)
 
 
-def test_a_socket_and_a_fifo_in_a_pack_are_refused(tmp_path: Path) -> None:
+def test_fifo_in_a_pack_is_refused(tmp_path: Path) -> None:
     fifo(tmp_path / "manifest.json")
     with pytest.raises(Refused):
         open_pack(tmp_path)
 
 
-def test_a_small_file_takes_little_memory_however_large_the_limit(
+def test_small_file_takes_little_memory(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "small"

@@ -130,7 +130,7 @@ def assert_same(before: dict[str, Any], after: dict[str, Any]) -> None:
             assert value == after[name], name
 
 
-def test_a_model_of_a_cell(cell: dict[str, Any]) -> None:
+def test_model_of_a_cell_is_checked(cell: dict[str, Any]) -> None:
     model = cell["Net"]().train()
     before = state(model)
     run = quick(model, [(torch.ones(4, 8),)], train=True)
@@ -146,14 +146,14 @@ def test_a_model_of_a_cell(cell: dict[str, Any]) -> None:
     assert "torchproof.fix(model, calls" in text
 
 
-def test_a_clean_model_of_a_cell(cell: dict[str, Any]) -> None:
+def test_clean_model_of_a_cell_has_no_finding(cell: dict[str, Any]) -> None:
     run = quick(cell["Clean"](), torch.ones(4, 8))
     assert run.counts["graphs"] == 1 and not run.findings and run.error is None
     assert run.parts["static"].status == run.parts["breaks"].status == "passed"
     assert not run.parts["breaks"].why  # it ran in a child
 
 
-def test_an_object_that_no_child_can_get_is_checked_here(cell: dict[str, Any]) -> None:
+def test_unpicklable_object_is_checked_in_process(cell: dict[str, Any]) -> None:
     model = cell["Net"]().train()
     call = (torch.ones(4, 8),)
     model(*call).sum().backward()
@@ -206,7 +206,7 @@ def test_verbs_that_need_a_child_say_so(cell: dict[str, Any], verb: Any) -> None
         verb(cell["double"], [(torch.ones(2),)])
 
 
-def test_what_cannot_be_sent_is_named(cell: dict[str, Any]) -> None:
+def test_attribute_that_cannot_be_sent_is_named(cell: dict[str, Any]) -> None:
     model = cell["Clean"]()
     model.fc.log = cell["log"]
     with pytest.raises(UserError, match=r"Clean\.fc\.log cannot be sent") as caught:
@@ -243,7 +243,7 @@ def test_misuse_is_one_line(target: Any, calls: Any, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_live_object_is_not_packed() -> None:
+def test_live_object_is_not_packed() -> None:
     pack: Any = torchproof.pack
     with pytest.raises(UserError, match="factory"):
         pack(torch.nn.Linear(2, 2), purpose="repro")

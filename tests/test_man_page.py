@@ -41,14 +41,14 @@ def said(checker: str, page: Path) -> str:
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
-def test_a_checker_has_nothing_to_say(checker: str, tmp_path: Path) -> None:
+def test_checker_finds_nothing(checker: str, tmp_path: Path) -> None:
     assert said(checker, PAGE) == ""
     broken = tmp_path / "torchproof.1"
     broken.write_text(PAGE.read_text() + ".XYZ unknown macro\n")
     assert said(checker, broken) != ""
 
 
-def test_every_verb_and_flag_is_there() -> None:
+def test_every_verb_and_flag_is_documented() -> None:
     text = man_page.page()
     for verb, flags in FLAGS.items():
         section = text.partition(f'.SS "torchproof {verb}')[2].partition("\n.SS ")[0]
@@ -64,7 +64,7 @@ def test_text_cannot_become_a_macro() -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_installs_it(tmp_path: Path) -> None:
+def test_wheel_installs_the_man_page(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w"]
     subprocess.run([*build, tmp_path, ROOT], check=True)
     [wheel] = tmp_path.glob("*.whl")

@@ -60,7 +60,7 @@ def with_hostile(test: Callable[[str], None]) -> Callable[[], None]:
 
 
 @with_hostile
-def test_a_paragraph_is_its_text_and_nothing_else(text: str) -> None:
+def test_paragraph_is_its_text_and_nothing_else(text: str) -> None:
     page = Reader(READER.render(markup.prose(text)))
     assert page.tags <= {"p", "code"}
     assert words(page.text) == words(markup.line(text))
@@ -98,9 +98,9 @@ def test_a_fence_ends_where_it_should(text: str) -> None:
         ("- 3 ms", "\\- 3 ms"),
     ],
 )
-def test_what_is_harmless_stays_readable(text: str, written: str) -> None:
+def test_harmless_text_stays_readable(text: str, written: str) -> None:
     assert markup.prose(text) == written
 
 
-def test_what_is_unseen_is_shown() -> None:
+def test_invisible_characters_are_shown() -> None:
     assert markup.inline("a\u202eb\ud800c\x00") == "a\\u202eb\\ud800c\\x00"

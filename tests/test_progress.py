@@ -97,12 +97,12 @@ def told(earlier: Run | None, *begun: tuple[str, float]) -> list[PartState]:
     return states
 
 
-def test_the_first_check_of_a_target_has_no_estimate() -> None:
+def test_first_check_of_a_target_has_no_estimate() -> None:
     states = told(None, ("breaks", 0.0), ("baseline", 20.0))
     assert states == [PartState("breaks", 1, 4), PartState("baseline", 2, 4)]
 
 
-def test_the_rest_is_estimated_from_the_earlier_check() -> None:
+def test_time_left_is_estimated_from_the_earlier_check() -> None:
     begun = ("breaks", 0.0), ("baseline", 20.0), ("static", 140.0)
     states = told(EARLIER, *begun)
     assert states[0].left_s is None  # nothing of this run to scale by
@@ -112,7 +112,7 @@ def test_the_rest_is_estimated_from_the_earlier_check() -> None:
 
 
 @pytest.mark.parametrize("part", ["baseline", "breaks", "static"])
-def test_a_part_of_unknown_length_leaves_no_estimate(part: str) -> None:
+def test_part_of_unknown_length_leaves_no_estimate(part: str) -> None:
     parts = {**EARLIER.parts, part: Part("failed")}
     earlier = dataclasses.replace(EARLIER, parts=parts)
     assert told(earlier, ("breaks", 0.0), ("baseline", 20.0))[1].left_s is None

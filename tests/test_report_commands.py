@@ -67,7 +67,7 @@ def test_every_command_is_understood_and_about_the_target(run: Run) -> None:
             assert shlex.join(kept) in line
 
 
-def test_how_the_target_was_run_is_kept_and_what_was_shown_is_not() -> None:
+def test_flags_of_the_run_are_repeated_and_those_of_output_are_not() -> None:
     kept = {run.target: commands.how(run) for run in runs()}
     assert kept["workload:gpt"] == (["--train", "--size=tiny"], [])
     assert kept["my dir/model.py:make"] == ([], [])
@@ -75,7 +75,7 @@ def test_how_the_target_was_run_is_kept_and_what_was_shown_is_not() -> None:
     assert kept["model.py:make"] == (["--as-written", "--device", "cpu"], [])
 
 
-def test_every_flag_of_check_is_kept_or_left_out_on_purpose() -> None:
+def test_every_flag_of_check_is_classified() -> None:
     parser = argparse.ArgumentParser()
     flags.check_flags(parser)
     valued, switches = set[str](), set[str]()
@@ -88,7 +88,7 @@ def test_every_flag_of_check_is_kept_or_left_out_on_purpose() -> None:
     assert set(commands.HOW_SWITCHES) <= switches
 
 
-def test_what_starts_ranks_does_so_again() -> None:
+def test_flags_of_ranks_are_repeated() -> None:
     command = "torchproof check train.py:make --ranks 2 --launcher x --wrap ddp"
     run = check_runs.check(ITEM, command=command, target="train.py:make")
     assert commands.of(run, "check") == command
@@ -97,7 +97,7 @@ def test_what_starts_ranks_does_so_again() -> None:
     assert commands.of(run, "fix") == "torchproof fix train.py:make"
 
 
-def test_a_script_is_only_checked_on_the_same_ranks_again() -> None:
+def test_only_a_check_of_a_script_repeats_its_ranks() -> None:
     command = "torchproof check train.py --ranks 2 --trace t.json -- --lr 1"
     run = check_runs.check(ITEM, command=command, target="train.py")
     again = "torchproof check train.py --ranks 2 -- --lr 1"
@@ -134,7 +134,7 @@ def test_a_call_from_python_has_a_command_too() -> None:
         ("c:/x", "source"),
     ],
 )
-def test_what_a_target_is(target: str, kind: str) -> None:
+def test_kind_of_a_target(target: str, kind: str) -> None:
     assert commands.kind(target) == kind
 
 
@@ -156,7 +156,7 @@ def test_a_verification_runs_the_parts_that_show_the_finding(rule: Any) -> None:
     assert own <= needed(rule.code) <= own | {"baseline", "static", "breaks"}
 
 
-def test_what_was_only_read_is_read_again() -> None:
+def test_static_finding_is_verified_statically() -> None:
     finding: Finding = READ
     options = parsed(commands.verification(finding, check_runs.check()))
     assert (options.effort, options.train) == ("static", False)

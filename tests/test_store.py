@@ -43,7 +43,7 @@ RUN = Run(
 )
 
 
-def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_saved_run_is_loaded_unchanged(tmp_path: Path) -> None:
     saved = store.save(RUN, tmp_path)
     assert saved == RUN
     assert store.load(RUN.id, tmp_path) == RUN
@@ -60,7 +60,7 @@ def test_fields_of_a_newer_torchproof_are_kept(tmp_path: Path) -> None:
     assert store.load(RUN.id, tmp_path).to_json() == plain
 
 
-def test_a_run_is_found_by_id_prefix_folder_and_file(tmp_path: Path) -> None:
+def test_run_is_found_by_id_prefix_folder_and_file(tmp_path: Path) -> None:
     older = store.save(replace(RUN, id="20260101-0000-first"), tmp_path)
     latest = store.save(RUN, tmp_path)
     again = store.save(RUN, tmp_path)
@@ -94,7 +94,7 @@ def test_a_run_is_found_by_id_prefix_folder_and_file(tmp_path: Path) -> None:
         ('{"schema": 1, "parts": {"breaks": 3}}', r"run\.json: .*\bid: "),
     ],
 )
-def test_what_is_no_run_is_refused_in_one_line(
+def test_damaged_run_is_refused_in_one_line(
     tmp_path: Path, text: str, said: str
 ) -> None:
     file = tmp_path / "run.json"
@@ -104,7 +104,7 @@ def test_what_is_no_run_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_place_that_cannot_be_written_is_named_before_the_work(
+def test_unwritable_folder_is_named_before_the_work(
     tmp_path: Path,
 ) -> None:
     blocked = tmp_path / ".torchproof"
@@ -120,7 +120,7 @@ def _save_many(root: str, barrier: object, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_processes_that_save_at_the_same_moment_never_collide(tmp_path: Path) -> None:
+def test_saves_at_the_same_moment_do_not_collide(tmp_path: Path) -> None:
     processes, saves = 8, 10
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(processes)
@@ -152,7 +152,7 @@ while True:
 """
 
 
-def test_a_process_killed_while_it_saves_leaves_no_broken_run(tmp_path: Path) -> None:
+def test_killed_process_leaves_no_broken_run(tmp_path: Path) -> None:
     original = store.save(RUN, tmp_path / "original")
     file, runs = tmp_path / "original" / original.id / "run.json", tmp_path / "runs"
     for attempt in range(6):

@@ -95,7 +95,7 @@ def assert_nested(members: list[tuple[float, float]]) -> None:
         ends.append(end)
 
 
-def test_the_trace_has_the_format_and_nests(checked: dict[str, Any]) -> None:
+def test_trace_has_the_format_and_nests(checked: dict[str, Any]) -> None:
     assert_valid(checked)
     names = [each["args"].get("name") for each in checked["traceEvents"]]
     assert "main thread, slot 2" not in names  # nothing overlapped
@@ -170,7 +170,7 @@ time.sleep(600)
 """
 
 
-def test_a_killed_process_leaves_what_it_did(
+def test_killed_process_leaves_its_events(
     tmp_path: Path, recorder: recording.Recorder
 ) -> None:
     with subprocess.Popen(
@@ -193,7 +193,7 @@ def test_a_killed_process_leaves_what_it_did(
     assert process.spans[-1].begin_ns < before_ns < process.last_ns < ended_ns
 
 
-def test_an_end_ends_what_is_within(
+def test_end_of_a_span_ends_those_within(
     tmp_path: Path, recorder: recording.Recorder
 ) -> None:
     outer = recorder.begin("outer", "phase")
@@ -231,7 +231,7 @@ def test_kernels_of_a_profile_are_on_the_same_clock(
         assert begin <= each.begin_ns <= each.end_ns <= end
 
 
-def test_a_timed_loop_shows_its_first_calls_and_counts_all(
+def test_timed_loop_shows_its_first_calls_and_counts_all(
     tmp_path: Path, recorder: recording.Recorder
 ) -> None:
     calls = recording.CallTimes()
@@ -244,7 +244,7 @@ def test_a_timed_loop_shows_its_first_calls_and_counts_all(
     assert len(process.spans) == kept
 
 
-def test_a_recording_of_a_cuda_graph_is_a_span(
+def test_recording_of_a_cuda_graph_is_a_span(
     tmp_path: Path, recorder: recording.Recorder
 ) -> None:
     from torchproof.torch_private import recording_times
@@ -302,7 +302,7 @@ def test_bench_writes_strategies_calls_and_inductors_phases(tmp_path: Path) -> N
     ("file", "name"),
     [("/site-packages/transformers/utils/generic.py", "Fraction"), ("/train.py", None)],
 )
-def test_a_wrapper_of_a_library_has_the_name_of_what_it_calls(
+def test_wrapper_of_a_library_has_the_name_of_its_callee(
     file: str, name: str | None
 ) -> None:
     frame = SimpleNamespace(
