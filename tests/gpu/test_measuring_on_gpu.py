@@ -21,7 +21,7 @@ from torchproof.measure import operation_count
 from torchproof.measure.device_peaks import peaks_of
 from torchproof.measure.numerics import reference
 from torchproof.measure.numerics.reference import Reference
-from torchproof.measure.replies import FirstPass
+from torchproof.measure.replies import Facts
 from torchproof.measure.specs import StrategyJob
 from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame
@@ -202,7 +202,7 @@ class Looking(Net):
 
 def trained(
     monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, net: type[Net] = Net
-) -> tuple[StrategyWorker, FirstPass, list[dict[str, Any]]]:
+) -> tuple[StrategyWorker, Facts, list[dict[str, Any]]]:
     """A training worker after its first pass and some more, and outputs of two."""
     made = worker(monkeypatch, net, [(4, 64), (9, 64)], name=name, train=True)
     paths = [str(folder / f"{number}.pt") for number in range(2)]
