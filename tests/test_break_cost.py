@@ -124,16 +124,16 @@ def test_breaks_with_no_graph_between_them_are_said_to_be_together() -> None:
     assert 400 < gap["us"] < 1200
 
 
-def breaks_if_told(x: torch.Tensor, told: bool) -> torch.Tensor:
+def breaks_if_flag(x: torch.Tensor, flag: bool) -> torch.Tensor:
     x = x + 1
-    if told:
+    if flag:
         spin(800)
     return x * 2
 
 
 def test_a_break_in_one_of_two_calls_costs_half_of_it_per_call() -> None:
-    found = dissect(breaks_if_told, (torch.randn(4), True), (torch.randn(4), False))
-    assert 400 < costs(found)[line_of(breaks_if_told, "spin(800)")] < 800
+    found = dissect(breaks_if_flag, (torch.randn(4), True), (torch.randn(4), False))
+    assert 400 < costs(found)[line_of(breaks_if_flag, "spin(800)")] < 800
 
 
 def skipped(x: torch.Tensor) -> torch.Tensor:

@@ -249,11 +249,11 @@ def test_settings_and_missing_rows_are_said() -> None:
 
 def test_a_row_that_is_wrong_or_fails_in_b_is_a_regression() -> None:
     wrong = compare(A, pair_of_runs(0.1, **WRONG))
-    [told] = wrong.regressions
-    assert missing(told, "full", "wrong", WRONG["numerics"]["why"]) == []
+    [line] = wrong.regressions
+    assert missing(line, "full", "wrong", WRONG["numerics"]["why"]) == []
     failed = bench([A.measurements[0], Measurement("full", error="boom")])
-    [told] = compare(A, failed).regressions
-    assert missing(told, "full", "failed", "boom") == []
+    [line] = compare(A, failed).regressions
+    assert missing(line, "full", "failed", "boom") == []
     assert not compare(failed, A).regressions
     skipped = Measurement("full", verdict="skipped", notes=("no blocks",))
     found = compare(A, bench([A.measurements[0], skipped]))
@@ -310,9 +310,9 @@ def test_a_finding_stays_itself_when_lines_and_values_change() -> None:
 def test_a_break_that_appeared_is_a_regression_and_one_that_is_gone_is_not() -> None:
     twin = replace(BREAK, line=50)
     found = compare(check(BREAK), check(BREAK, twin))
-    [told] = found.regressions
+    [line] = found.regressions
     assert found.appeared == (twin,)
-    assert missing(told, "GB101", "/a/model.py:50") == []
+    assert missing(line, "GB101", "/a/model.py:50") == []
     better = compare(check(BREAK), check())
     assert (better.gone, better.verdict) == ((BREAK,), "better")
     hint = replace(BREAK, code="CF901", kind="config", severity="low")

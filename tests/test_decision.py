@@ -29,8 +29,8 @@ def kept(*rows: Measurement) -> str | None:
 def test_the_fastest_sound_strategy_is_kept() -> None:
     regional, full = row("regional", 0.8), row("full", 0.5)
     assert kept(regional, full) == "full"
-    told = decided(regional, full).text
-    assert "2.00x faster" in told and numbers(told) == [2.00, 1.96, 2.04, 24]
+    text = decided(regional, full).text
+    assert "2.00x faster" in text and numbers(text) == [2.00, 1.96, 2.04, 24]
     wrong = row("full", 0.5, **WRONG)
     assert kept(regional, wrong) == "regional"
     assert "1.25x faster" in decided(regional, wrong).text
@@ -65,9 +65,9 @@ def test_an_interval_that_leaves_both_open_is_not_enough() -> None:
     alone = decision(bench([row("full", 0.5)]))
     for found in (decided(wide), decided(bare), decided(), alone):
         assert (found.word, found.strategy) == ("not enough evidence", None)
-    told = decided(wide).text
-    assert numbers(told) == [1.05, 0.95, 1.16]
-    assert missing(told, "full", *wide.advice) == []
+    text = decided(wide).text
+    assert numbers(text) == [1.05, 0.95, 1.16]
+    assert missing(text, "full", *wide.advice) == []
     assert "full" in decided(bare).text
     assert "eager" in decided().text and "eager" in alone.text
     assert decided().text != alone.text
@@ -86,8 +86,8 @@ def test_under_several_conditions_all_must_agree() -> None:
     assert "batch 4: full (batch 4) " in agreed.text and "2.00x faster" in agreed.text
     mixed = decision(bench([*at(4, 0.5), *at(8, 1.5)]))
     assert (mixed.word, mixed.strategy) == ("not enough evidence", None)
-    told = dict(part.split(": ", 2)[:2] for part in mixed.text.split("; ")[-1:])
-    assert told == {"batch 8": "stay eager"}
+    text = dict(part.split(": ", 2)[:2] for part in mixed.text.split("; ")[-1:])
+    assert text == {"batch 8": "stay eager"}
 
 
 # -- the command -----------------------------------------------------------------------

@@ -179,15 +179,15 @@ def test_the_reference_is_the_program_in_float64(
 ) -> None:
     if program is complex_numbers and kind is torch.bfloat16:
         pytest.skip("no complex numbers of two bfloat16")
-    told = refer(program, kind)
-    assert told.exact is not None, told.why
+    result = refer(program, kind)
+    assert result.exact is not None, result.why
     torch.manual_seed(0)
     expected = run(program(torch.float64))
-    assert told.exact.keys() == expected.keys() == told.eager.keys()
+    assert result.exact.keys() == expected.keys() == result.eager.keys()
     for label, value in expected.items():
-        assert_close(told.exact[label], value, rtol=1e-12, atol=1e-12)
-    assert not torch.equal(told.eager["output"].double(), expected["output"])
-    assert not told.draws
+        assert_close(result.exact[label], value, rtol=1e-12, atol=1e-12)
+    assert not torch.equal(result.eager["output"].double(), expected["output"])
+    assert not result.draws
 
 
 # -- random numbers --------------------------------------------------------------------
@@ -224,10 +224,10 @@ def attended(x: torch.Tensor) -> torch.Tensor:
 def test_float64_draws_the_same_random_numbers(
     fn: Callable[[torch.Tensor], torch.Tensor], kind: torch.dtype
 ) -> None:
-    told = refer(lambda kind: Made(fn=fn, calls=[drawn(4, 4).to(kind)]), kind)
-    assert told.draws
-    assert told.exact is not None, told.why
-    exact, eager = told.exact["output"], told.eager["output"]
+    result = refer(lambda kind: Made(fn=fn, calls=[drawn(4, 4).to(kind)]), kind)
+    assert result.draws
+    assert result.exact is not None, result.why
+    exact, eager = result.exact["output"], result.eager["output"]
     assert exact.dtype == torch.float64
     few = 8 * torch.finfo(kind).eps
     assert_close(exact, eager.double(), rtol=few, atol=few)
@@ -238,17 +238,19 @@ def test_attention_and_dropout_that_drop_nothing_draw_nothing() -> None:
         y = F.scaled_dot_product_attention(x[None], x[None], x[None])
         return F.dropout(y, 0.5, training=False)
 
-    told = refer(lambda kind: Made(fn=fn, calls=[drawn(4, 4).to(kind)]), torch.float32)
-    assert told.exact is not None and not told.draws
+    result = refer(
+        lambda kind: Made(fn=fn, calls=[drawn(4, 4).to(kind)]), torch.float32
+    )
+    assert result.exact is not None and not result.draws
 
 
 def test_other_random_numbers_in_float64_are_no_reference() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x + (torch.rand(4) if x.dtype == torch.float32 else torch.randn(4))
 
-    told = refer(lambda kind: Made(fn=fn, calls=[drawn(4).to(kind)]), torch.float32)
-    assert told.exact is None
-    assert "float64" in told.why and "random" in told.why
+    result = refer(lambda kind: Made(fn=fn, calls=[drawn(4).to(kind)]), torch.float32)
+    assert result.exact is None
+    assert "float64" in result.why and "random" in result.why
 
 
 # -- what cannot be exact --------------------------------------------------------------
@@ -270,11 +272,11 @@ def test_where_float64_cannot_run_it_says_why() -> None:
 
     for fn, why in ((bits, "bits"), (op, "short numbers only")):
         made = Made(fn=fn, calls=[torch.ones(4)])
-        told = reference(lambda made=made: made, run)
-        assert told.exact is None and why in told.why
+        result = reference(lambda made=made: made, run)
+        assert result.exact is None and why in result.why
         assert made.calls[0].dtype == torch.float32
-        assert told.compare(told.eager).verdict == "same"
-        assert told.compare({"output": told.eager["output"] + 1}).verdict == "wrong"
+        assert result.compare(result.eager).verdict == "same"
+        assert result.compare({"output": result.eager["output"] + 1}).verdict == "wrong"
 
 
 def test_everything_is_put_back() -> None:
@@ -288,8 +290,8 @@ def test_everything_is_put_back() -> None:
         next(model.parameters()).grad = torch.ones(4, 4)
         return Made(fn=model.eval(), calls=[x])
 
-    told = reference(made, run)
-    assert told.exact is not None and len(told.perturbed()) == 4
+    result = reference(made, run)
+    assert result.exact is not None and len(result.perturbed()) == 4
     for name, now in model.state_dict(keep_vars=True).items():
         assert now is before[name][0] and torch.equal(now, before[name][1])
     assert torch.equal(x, values)
@@ -301,8 +303,8 @@ def test_nudged_runs_are_a_rounding_away_and_keep_whole_numbers() -> None:
         return x.masked_fill(mask == 0, float("-inf")) * mask
 
     x, mask = torch.randn(100), torch.ones(100)
-    told = reference(lambda: Made(fn=fn, calls=[x, mask]), run)
-    runs = [answers["output"] for answers in told.perturbed()]
+    result = reference(lambda: Made(fn=fn, calls=[x, mask]), run)
+    runs = [answers["output"] for answers in result.perturbed()]
     for near in runs:
         assert not torch.equal(near, x)
         assert_close(near, x, rtol=3e-7, atol=0.0)
@@ -314,17 +316,17 @@ def test_nudged_runs_keep_fp8_weights() -> None:
         return weight.to(x.dtype) * x
 
     weight, x = torch.randn(100).to(torch.float8_e4m3fn), torch.randn(100)
-    told = reference(lambda: Made(fn=fn, calls=[weight, x]), run)
-    assert told.exact is not None and told.exact["output"].dtype == torch.float64
-    for answers in told.perturbed():
-        assert not torch.equal(answers["output"], told.eager["output"])
-        assert_close(answers["output"], told.eager["output"], rtol=3e-7, atol=1e-7)
+    result = reference(lambda: Made(fn=fn, calls=[weight, x]), run)
+    assert result.exact is not None and result.exact["output"].dtype == torch.float64
+    for answers in result.perturbed():
+        assert not torch.equal(answers["output"], result.eager["output"])
+        assert_close(answers["output"], result.eager["output"], rtol=3e-7, atol=1e-7)
 
 
 def test_a_target_whose_float64_takes_another_way_is_judged_by_eager() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x.exp() if x.dtype == torch.float32 else x.exp()[:2]
 
-    told = refer(lambda kind: Made(fn=fn, calls=[drawn(4).to(kind)]), torch.float32)
-    assert told.exact is not None
-    assert told.compare(told.eager).reference == "eager"
+    result = refer(lambda kind: Made(fn=fn, calls=[drawn(4).to(kind)]), torch.float32)
+    assert result.exact is not None
+    assert result.compare(result.eager).reference == "eager"

@@ -115,8 +115,8 @@ GPU = {"busy_share": 0.95, "matmul_share": 0.7, "kernels_per_call": 40.0}
     ],
 )
 def test_bounds_on_a_gpu(changed: dict[str, Any], bound: str | None, why: str) -> None:
-    kind, told = bottleneck("cuda", GPU | changed)
-    assert kind == bound and told is not None and re.search(why, told)
+    kind, reason = bottleneck("cuda", GPU | changed)
+    assert kind == bound and reason is not None and re.search(why, reason)
 
 
 # -- what a call does ------------------------------------------------------------------

@@ -49,9 +49,9 @@ def test_one_wrong_element_in_a_million_is_caught() -> None:
     eager, given = rounded(exact, 1), rounded(exact, 2)
     assert one(given, eager, exact).verdict == "rounding"
     given[271_828] += 0.001
-    told = one(given, eager, exact)
-    assert told.verdict == "wrong"
-    assert "1 of 1000000 elements" in told.why and "element 271828" in told.why
+    result = one(given, eager, exact)
+    assert result.verdict == "wrong"
+    assert "1 of 1000000 elements" in result.why and "element 271828" in result.why
 
 
 def test_a_small_wrong_element_is_not_excused_by_large_ones() -> None:
@@ -89,17 +89,17 @@ def test_nan_and_infinity_never_pass(value: float, kind: torch.dtype) -> None:
     eager = randn(8).to(kind)
     given = eager.clone()
     given[3] = value
-    told = one(given, eager, eager.to(F64) if kind.is_floating_point else None)
-    assert told.verdict == "wrong"
-    assert ("NaN" if math.isnan(value) else "infinity") in told.why
+    result = one(given, eager, eager.to(F64) if kind.is_floating_point else None)
+    assert result.verdict == "wrong"
+    assert ("NaN" if math.isnan(value) else "infinity") in result.why
 
 
 def test_nan_of_eager_cannot_be_judged_and_hides_nothing() -> None:
     exact = randn(8)
     eager = exact.to(F32)
     eager[2] = math.nan
-    told = one(eager.clone(), eager, exact)
-    assert told.verdict is None and re.search(r"\beager\b.*\bNaN\b", told.why)
+    result = one(eager.clone(), eager, exact)
+    assert result.verdict is None and re.search(r"\beager\b.*\bNaN\b", result.why)
     given = eager.clone()
     given[5] += 1
     assert one(given, eager, exact).verdict == "wrong"
@@ -121,8 +121,8 @@ def test_an_infinity_of_the_other_sign_is_wrong() -> None:
     ],
 )
 def test_another_form_is_wrong(given: Any, why: str) -> None:
-    told = one(given, torch.ones(3), torch.ones(3, dtype=F64))
-    assert told.verdict == "wrong" and re.search(why, told.why)
+    result = one(given, torch.ones(3), torch.ones(3, dtype=F64))
+    assert result.verdict == "wrong" and re.search(why, result.why)
 
 
 def test_an_answer_too_many_or_too_few_is_wrong() -> None:
@@ -145,9 +145,9 @@ def test_integers_differ_where_eager_is_sure() -> None:
     eager = torch.arange(100)
     given = eager.clone()
     given[7] = 0
-    told = one(given, eager, eager)
-    assert told.verdict == "wrong"
-    assert re.search(r"\b7\b.*\b0\b.*\beager\b.*\b7\b", told.why)
+    result = one(given, eager, eager)
+    assert result.verdict == "wrong"
+    assert re.search(r"\b7\b.*\b0\b.*\beager\b.*\b7\b", result.why)
     assert one(given, eager).verdict == "wrong"
 
 
@@ -166,17 +166,17 @@ def test_fewer_roundings_than_eager_are_excused() -> None:
     eager = ((x.to(BF16) * 3.1 + 1.7).sin() * x.to(BF16)) - x.to(BF16).cos()
     exact = (x.to(BF16).to(F64) * 3.1 + 1.7).sin() * x.to(BF16) - x.to(BF16).cos()
     assert one(exact.to(BF16), eager, exact).verdict == "rounding"
-    told = one(exact.to(BF16), eager, exact)
-    assert told.max_rel_error is not None and told.eager_error is not None
-    assert told.max_rel_error < told.eager_error
+    result = one(exact.to(BF16), eager, exact)
+    assert result.max_rel_error is not None and result.eager_error is not None
+    assert result.max_rel_error < result.eager_error
 
 
 @pytest.mark.parametrize("size", [1, 3, 30, 3000])
 def test_a_gradient_that_cancels_is_nothing_but_rounding(size: int) -> None:
     exact = randn(size) * 1e-18
     runs = [(randn(size, seed=s) * 1e-8).to(F32) for s in range(1, 7)]
-    told = one(runs[0], runs[1], exact, *runs[2:])
-    assert told.verdict == "rounding"
+    result = one(runs[0], runs[1], exact, *runs[2:])
+    assert result.verdict == "rounding"
 
 
 def test_an_eager_that_happens_to_be_exact_is_no_measure() -> None:
@@ -212,8 +212,8 @@ def test_without_float64_the_nudged_runs_tell_the_error() -> None:
     exact = randn(1000)
     eager, *near = (rounded(exact, s, 200) for s in range(6))
     assert one(near[0], eager).verdict == "wrong"
-    told = one(near[0], eager, None, *near[1:])
-    assert (told.verdict, told.reference) == ("rounding", "eager")
+    result = one(near[0], eager, None, *near[1:])
+    assert (result.verdict, result.reference) == ("rounding", "eager")
     near[0][0] += 1
     assert one(near[0], eager, None, *near[1:]).verdict == "wrong"
 
@@ -258,10 +258,10 @@ def test_what_is_shown_is_the_largest_error_that_means_something() -> None:
     exact = {"loss": randn(10), "gradient of bias": randn(10) * 1e-20}
     eager = {"loss": rounded(exact["loss"], 1), "gradient of bias": noise(1)}
     given = {"loss": rounded(exact["loss"], 2), "gradient of bias": noise(2)}
-    told = compare(given, eager, exact)
-    assert (told.verdict, told.where) == ("rounding", "loss")
-    assert told.max_rel_error is not None and told.max_rel_error < 1e-5
-    assert told.to_json()["reference"] == "float64"
+    result = compare(given, eager, exact)
+    assert (result.verdict, result.where) == ("rounding", "loss")
+    assert result.max_rel_error is not None and result.max_rel_error < 1e-5
+    assert result.to_json()["reference"] == "float64"
 
 
 def noise(seed: int) -> torch.Tensor:
@@ -278,8 +278,8 @@ def test_noise_rarely_passes_for_a_lie() -> None:
             (exact + randn(*exact.shape, seed=seed * 10 + k) * spread).to(F32)
             for k in range(6)
         ]
-        told = one(runs[0], runs[1], exact, *runs[2:])
-        assert told.verdict in ("same", "rounding"), (seed, told)
+        result = one(runs[0], runs[1], exact, *runs[2:])
+        assert result.verdict in ("same", "rounding"), (seed, result)
 
 
 @pytest.mark.slow

@@ -138,10 +138,10 @@ def test_eager_measured_last_on_a_throttled_machine(
 def test_drift_is_told() -> None:
     steady = noise(rounds=20)
     assert summarise(steady).stable
-    (told,) = summarise(throttled(steady, 1, 1.3)).advice
-    assert "rose" in told
-    (told,) = summarise(throttled(steady, 1.3, 1)).advice
-    assert "fell" in told
+    (advice,) = summarise(throttled(steady, 1, 1.3)).advice
+    assert "rose" in advice
+    (advice,) = summarise(throttled(steady, 1.3, 1)).advice
+    assert "fell" in advice
 
 
 # -- one strategy ----------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_replies_in_one_packet_are_read_one_by_one(
     worker.tell("switches")
     child.says(*(ANSWER % number for number in range(3)))
     begin = time.monotonic()
-    assert worker.ask(Facts, "settle", 5.0).pass_ms == 2
+    assert worker.ask(Facts, "warm_up", 5.0).pass_ms == 2
     assert time.monotonic() - begin < 1
 
 
@@ -73,7 +73,7 @@ def test_half_a_reply_of_an_ended_process_is_an_error(
     child.hangs_up()
     child.lives = False
     with pytest.raises(WorkerError, match="exit code 3"):
-        worker.ask(Facts, "settle", 5.0)
+        worker.ask(Facts, "warm_up", 5.0)
 
 
 def test_process_that_closed_its_channel_is_not_waited_for(
@@ -82,7 +82,7 @@ def test_process_that_closed_its_channel_is_not_waited_for(
     worker, child = pair
     child.hangs_up()
     with pytest.raises(WorkerError, match="answer"):
-        worker.ask(Facts, "settle", None)
+        worker.ask(Facts, "warm_up", None)
 
 
 def test_late_process_is_ended(
@@ -90,9 +90,9 @@ def test_late_process_is_ended(
 ) -> None:
     worker, _ = pair
     with pytest.raises(WorkerError, match=r"\b0 s\b"):
-        worker.ask(Facts, "settle", 0.01)
+        worker.ask(Facts, "warm_up", 0.01)
     with pytest.raises(WorkerError, match="closed"):
-        worker.ask(Facts, "settle", 0.01)
+        worker.ask(Facts, "warm_up", 0.01)
 
 
 def test_closed_session_starts_no_process() -> None:

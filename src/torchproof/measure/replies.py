@@ -107,9 +107,9 @@ FROZEN = "on, without objects from before the timing"
 
 
 # What each command of the worker finds out.
-_SETTLED = ("steady", "pass_ms")
+_WARM_UP = ("steady", "pass_ms")
 _COMPILED = ("compile_s", "counts", "cache", "rank_counts", "fell_back")
-_EXAMINED = (*_COMPILED, "memory", "profile", "dropped", "sharing", "break_costs")
+_AFTER_TIMING = (*_COMPILED, "memory", "profile", "dropped", "sharing", "break_costs")
 
 
 @dataclass(frozen=True)
@@ -164,11 +164,11 @@ class Facts(Record):
             return None
         return self.compile_s["total"] - self.first_compile_s["total"]
 
-    def settled(self, reply: Facts) -> Facts:
-        return replace(self, **{name: getattr(reply, name) for name in _SETTLED})
+    def after_warm_up(self, reply: Facts) -> Facts:
+        return replace(self, **{name: getattr(reply, name) for name in _WARM_UP})
 
-    def examined(self, reply: Facts) -> Facts:
-        return replace(self, **{name: getattr(reply, name) for name in _EXAMINED})
+    def after_timing(self, reply: Facts) -> Facts:
+        return replace(self, **{name: getattr(reply, name) for name in _AFTER_TIMING})
 
     def without_rounds(self) -> Facts:
         return replace(

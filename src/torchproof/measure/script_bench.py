@@ -134,7 +134,7 @@ def _compiled(state: StrategyState, stream: Followed) -> Facts:
     if state.spec.is_eager:
         return Facts()
     again = sum(e["count"] for e in stream.of("compiled_while_timed"))
-    steady = stream.last("settled").get("steady", True)
+    steady = stream.last("warm").get("steady", True)
     costs = {k: v for k, v in stream.last("compiled").items() if v is not None}
     facts = Facts.from_json({"counts": {"graphs": 0}} | costs)
     numerics = {"verdict": None, "why": NOT_COMPARED}
@@ -153,7 +153,7 @@ def _notes(
         yield "the script sets the compiler's stance itself: no eager steps were timed"
     elif not rounds and steps:
         yield f"not enough steps: {steps['seen']} run, about {steps['needed']} needed"
-    calls = stream.last("settled").get("calls") or 1
+    calls = stream.last("warm").get("calls") or 1
     if calls > 1:
         yield f"a step is {calls} calls, one optimizer step"
     if rounds:

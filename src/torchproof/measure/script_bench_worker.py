@@ -30,7 +30,7 @@ from torchproof.torch_private import describe
 
 STRATEGIES = ("eager", "as-written")
 _FEWEST_SAMPLES = 20  # of each strategy, if the script runs that long
-_SETTLE_S = 20.0
+_WARM_UP_S = 20.0
 _REPORT_S = 0.25
 _LEAST_WARMUP, _WARMUP_MS = 6, 150.0  # required by `stats.steady`
 _LEAST_LENGTH = 3  # steps of a round
@@ -106,10 +106,10 @@ class ScriptSampler:
         now = time.perf_counter()
         if self.step_start is None:
             self.stream.write("begun", environment=describe(self.job.run))
-            self.settling = now
+            self.warm_up_began = now
         else:
             self._step_ended((now - self.step_start) * 1e3)
-        if self._settled(now):
+        if self._is_warm(now):
             return
         self._report()
         self.step_start = time.perf_counter()
@@ -123,22 +123,22 @@ class ScriptSampler:
             self.times.append(ms)
         else:
             self.times, self.compiled = [], compiled
-            self.settling = time.perf_counter()
+            self.warm_up_began = time.perf_counter()
 
-    def _settled(self, now: float) -> bool:
+    def _is_warm(self, now: float) -> bool:
         """Ends the warm-up if the times are steady; returns whether rounds begin."""
         from torchproof.records import stats
 
         steady = stats.steady(self.times)
         if not steady and (
-            now - self.settling < _SETTLE_S or len(self.times) < _LEAST_TIMED
+            now - self.warm_up_began < _WARM_UP_S or len(self.times) < _LEAST_TIMED
         ):
             return False
         self.steps.fix()
         self._write_compiled()
         step_ms = self._step_ms()
         self.stream.write(
-            "settled", steady=steady, steps=self.seen, calls=self.steps.calls
+            "warm", steady=steady, steps=self.seen, calls=self.steps.calls
         )
         self.rounds = Rounds(self, length_of(step_ms), step_ms)
         return True

@@ -110,10 +110,10 @@ class Session:
         return remaining if limit is None else min(limit, remaining)
 
     @property
-    def settle_limit(self) -> dict[str, float]:
+    def warm_up_limit(self) -> dict[str, float]:
         """The limit on warm-up: at most a third of the time that is left."""
         limit = self.limit_s
-        return {} if limit is None else {"within_s": min(stats.SETTLE_S, limit / 3)}
+        return {} if limit is None else {"within_s": min(stats.WARM_UP_S, limit / 3)}
 
     def close(self) -> None:
         self._processes.close()
@@ -382,10 +382,10 @@ class Session:
             first = state.ask(Facts, "reshape", self.limit_s, **arguments)
         numerics = self._compare_outputs(state, number, path) if path else None
         self.progress(f"{label}: warming up")
-        settled = state.ask(Facts, "settle", self.limit_s, **self.settle_limit)
+        warm = state.ask(Facts, "warm_up", self.limit_s, **self.warm_up_limit)
         self.largest = {k: max(v, first.bytes[k]) for k, v in self.largest.items()}
         if repeat == 0:
-            state.facts.append(replace(first, numerics=numerics).settled(settled))
+            state.facts.append(replace(first, numerics=numerics).after_warm_up(warm))
         elif number == 0 and repeat == 1:
             state.warm = first
         begin_repeat(state, number)
@@ -451,7 +451,7 @@ class Session:
                     reply = state.ask(
                         Facts, "examine", self.limit_s, trace=self._trace(state)
                     )
-                    state.facts[number] = state.facts[number].examined(reply)
+                    state.facts[number] = state.facts[number].after_timing(reply)
 
     def _compare_again(self, state: StrategyState, number: int) -> None:
         """Compares again: replayed graphs or skipped guards may make outputs wrong."""

@@ -331,7 +331,7 @@ class StrategyWorker:
             bytes=profiling.memory_in_use(self.device),
         )
 
-    def settle(self, within_s: float = stats.SETTLE_S) -> Facts:
+    def warm_up(self, within_s: float = stats.WARM_UP_S) -> Facts:
         """Runs passes until the times are steady and nothing compiles any more."""
         if self.job.guards == guard_filters.STANCE:
             import torch

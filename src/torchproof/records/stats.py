@@ -44,7 +44,7 @@ SAME_LAYOUT_VARIATION = 0.02
 RANDOM_LAYOUT_VARIATION = 0.05
 PRECISION = 0.015  # of a repeat's ratio; the variation between processes is larger
 
-SETTLE_S = 20.0  # sampling starts then even if the times are not steady
+WARM_UP_S = 20.0  # sampling starts then even if the times are not steady
 
 FEWEST_ROUNDS = 4  # fewer give no interval
 LONGER = "raise --seconds"  # how to get more samples
