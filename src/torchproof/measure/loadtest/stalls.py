@@ -53,6 +53,7 @@ _SHOWN_BY: Mapping[str, tuple[StallKind, ...]] = {
     "compile events under load": ("compile", "inductor", "triton", "cache_miss"),
     "recordings under load": ("cudagraph",),
 }
+_UNNAMED = "the compiled callable"  # its code is torch's own
 _WAIT = "wait"  # for `torchproof.compile`, which compiles in another thread
 
 
@@ -229,17 +230,20 @@ class StallRecorder:
         """`torchproof.compile` answers for a frame; this thread waits meanwhile."""
         from torchproof.torch_private import frames
 
-        is_torch = whose(code.co_filename) == "torch"
-        name = "the compiled callable" if is_torch else plain_name(code.co_qualname)
-        span = self._recorder.add(_WAIT, name, time.perf_counter())
-        if not is_torch:
-            span.place = CodePlace(code.co_filename, code.co_firstlineno, name)
+        begin, is_compiled = time.perf_counter(), False
         try:
             answer = convert()
-            span.details["compiled"] = frames.is_compiled_code(answer)
+            is_compiled = frames.is_compiled_code(answer)
             return answer
         finally:
-            span.end = time.perf_counter()
+            end = time.perf_counter()
+            if end - begin >= _SHORTEST_S:  # most frames are skipped at once
+                is_torch = whose(code.co_filename) == "torch"
+                name = _UNNAMED if is_torch else plain_name(code.co_qualname)
+                place = CodePlace(code.co_filename, code.co_firstlineno, name)
+                more = {"end": end, "place": None if is_torch else place}
+                details = {"compiled": is_compiled}
+                self._recorder.add(_WAIT, name, begin, details=details, **more)
 
     def _held(self, hold: Hold) -> None:
         """Another thread held the GIL; which one is known if only one ran."""
@@ -363,7 +367,7 @@ def _join_waits(spans: Sequence[Span]) -> None:
     """Makes compilations or fallbacks of the waits for `torchproof.compile`.
 
     A compilation in another thread during a wait is what the thread waited for. A line
-    of the log after a wait says why it ended without one.
+    of the log after its begin says why it ended without one.
     """
     for wait in [span for span in spans if span.category == _WAIT]:
         compiled = [
@@ -375,11 +379,10 @@ def _join_waits(spans: Sequence[Span]) -> None:
             wait.category = "compile"
             details = compiled[0].details if compiled else {}
             wait.details = {"function": wait.name} | details
-        else:
+        elif compiled:
             wait.category, wait.name = "fallback", f"{wait.name} runs eager"
-    for wait, line in itertools.pairwise(
-        [span for span in spans if span.category == "fallback"]
-    ):
+    fallbacks = [span for span in spans if span.category == "fallback"]
+    for wait, line in itertools.pairwise(sorted(fallbacks, key=lambda s: s.begin)):
         same = (wait.thread, wait.request) == (line.thread, line.request)
         if same and "why" in line.details and "why" not in wait.details:
             wait.details, wait.name = line.details, line.name
@@ -428,8 +431,10 @@ def _stall(
         kind = span.category  # type: ignore[assignment]
     if span.category == "phase" and details.get("torch_name") in _PHASES:
         kind, name = _PHASES[details["torch_name"]]
-    lasting = kind not in ("cache_miss", "fallback")
-    if kind is None or (lasting and end - span.begin < _SHORTEST_S):
+    if kind is None:
+        return None
+    lasts = kind not in ("cache_miss", "fallback")
+    if lasts and end - span.begin < _SHORTEST_S:
         return None
     place = span.place or _place_of(details)
     if kind == "compile":
@@ -461,7 +466,7 @@ def _place_of(details: Mapping[str, Any]) -> CodePlace | None:
 
 
 def _compilation(details: Mapping[str, Any], guard: guard_failures.Guard | None) -> str:
-    function = details.get("function", "the compiled callable")
+    function = details.get("function", _UNNAMED)
     if details.get("backward"):
         return f"compilation of the backward graph of {function}"
     if guard is None:
