@@ -325,7 +325,7 @@ def expected(kind: Any) -> str:
     return " or ".join(dict.fromkeys(map(_words, _options(kind))))
 
 
-def json_types(kind: type[Record]) -> dict[str, str]:
+def json_types(kind: Any) -> dict[str, str]:
     """The type of each field of a record, in words."""
     types = {name: expected(each) for name, (each, _) in _fields(kind).items()}
     return types | dict.fromkeys(kind.derived, "derived from the others")
