@@ -273,6 +273,14 @@ def test_candidate_is_skipped_if_its_base_failed() -> None:
 def test_candidate_waits_for_its_base() -> None:
     _, _, fake = Setting(lanes=4).run("full+graph", "full", "regional")
     assert fake.tried.index("full") < fake.tried.index("full+graph")
+    setting = Setting(
+        {"full": Fate(5.0, graph_breaks=1), "core:encode": Fate(outcome="failed")},
+        device="cuda",
+        lanes=8,
+        probe={"blocks": {}, "varying": [], "core": ["encode"]},
+    )
+    _, search, fake = setting.run()
+    assert "core:encode" in fake.tried and "core+graph:encode" in skipped(search)
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,10 @@ class Candidate:
         return self.spec.strategy
 
     @property
-    def follows(self) -> str | None:
-        """The candidate whose trial has to end before this one's starts."""
-        return "full" if self.fallback else self.base
+    def follows(self) -> set[str]:
+        """The candidates whose trials have to end before this one's starts."""
+        names = {self.base} if self.base else set()
+        return names | {"full"} if self.fallback else names
 
     @property
     def options(self) -> dict[str, Any]:

@@ -148,7 +148,7 @@ class Search:
         """The next candidate that can start now; skips those that are not worth it."""
         for candidate in list(self._waiting):
             others = {*self._running, *(each.name for each in self._waiting)}
-            if candidate.follows in others:
+            if candidate.follows & others:
                 continue  # the result of that trial may rule this one out
             self._waiting.remove(candidate)
             if trial := self._tried_earlier(candidate.name):
