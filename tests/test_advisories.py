@@ -18,8 +18,6 @@ from torchproof.checking.rules.advisories import ADVISORIES, Advisory
 from torchproof.observe.backwards import Backwards
 from torchproof.records.operations import Operation
 from torchproof.records.run import Event, Finding, Frame, Observation
-from torchproof.report import render
-from torchproof.targets import Options
 from torchproof.torch_private import GraphOperations
 
 ON_CPU = [each for each in ADVISORIES if each.device == "cpu"]
@@ -264,18 +262,3 @@ def test_a_wrong_answer_names_the_advisory_as_its_likely_cause() -> None:
     assert answer.cause_of == (advisory.identity,) and answer.certainty == "likely"
     assert "AD103" in (answer.because or "")
     assert advisory.consequences == (answer.identity,)
-
-
-@pytest.mark.slow
-def test_every_format_shows_an_advisory(tmp_path: Path) -> None:
-    from torchproof import api
-
-    program = Path(__file__).parent / "rules" / "AD103.py"
-    how = Options(as_written=True)
-    run = api.check(f"{program}:bad", how, effort="quick", save_in=tmp_path)
-    [finding] = [f for f in run.findings if f.code == "AD103"]
-    assert finding.category == "Configuration"
-    for form in ("text", "json", "md", "html", "sarif", "github", "gitlab", "agent"):
-        text = render(run, form)
-        assert "AD103" in text and "nested_compile_region" in text, form
-    assert "Suspected from the source" not in render(run, "text")

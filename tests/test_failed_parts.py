@@ -65,7 +65,7 @@ def test_findings_come_before_a_failed_part() -> None:
     assert exit_code(run_of(told, baseline=failed), "never") == 0
 
 
-REASON = "planted-reason"
+REASON = "made-up-reason"
 
 
 def assert_told(text: str, format: str, reason: str = REASON) -> None:

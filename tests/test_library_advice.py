@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -12,10 +10,7 @@ from typing import Any
 import pytest
 
 from torchproof.checking import rules
-from torchproof.observe.capture import observe as read
 from torchproof.records.run import Finding
-from torchproof.targets.options import Options
-from torchproof.targets.target import parse
 
 LIBRARY = """\
 import functools
@@ -224,18 +219,6 @@ def test_two_breaks_behind_one_line_are_two_findings(found: Any) -> None:
     assert all("`self.inner(x + 1)`" in f.message for f in findings)
     assert len({f.cause for f in findings}) == len(findings) == 2
     assert [(f.count, f.steps) for f in findings] == [(3, 3), (3, 3)]
-
-
-@pytest.mark.slow
-def test_a_trace_of_such_a_program_shows_the_same(found: Any, tmp_path: Path) -> None:
-    for model in ("Wrapping", "Pair"):
-        live = {(f.code, f.line, f.cause) for f in found(NET.format(model))}
-        trace = tmp_path / model
-        environment = {**os.environ, "TORCH_TRACE": str(trace)}
-        script = [sys.executable, str(tmp_path / "script.py")]
-        subprocess.run(script, env=environment, check=True)
-        traced = rules.check(read(parse(f"trace:{trace}"), Options(), print))
-        assert {(f.code, f.line, f.cause) for f in traced} == live
 
 
 SIZES = """\

@@ -1,4 +1,4 @@
-"""Each way a benchmark can lie, planted in a target, and caught by a real session."""
+"""Each way a benchmark can lie, written into a target, and caught by a real session."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def session(factory: str, specs: Sequence[StrategySpec], **more: Any) -> Measure
 
 
 def compiled(found: MeasureResult) -> Measurement:
-    """The row of the only arm beside eager."""
+    """The row of the only strategy beside eager."""
     _, row = found.rows
     return row
 
@@ -253,7 +253,7 @@ def test_a_quick_backend_with_one_wrong_element_is_not_ranked(
     ("name", "why"),
     [("raises", "ValueError: no such kernel"), ("killed", "SIGKILL")],
 )
-def test_an_arm_that_fails_leaves_the_others(
+def test_a_strategy_that_fails_leaves_the_others(
     quick: dict[str, Measurement], name: str, why: str
 ) -> None:
     row = quick[name]
@@ -262,8 +262,8 @@ def test_an_arm_that_fails_leaves_the_others(
 
 
 def test_wrong_gradients_are_caught_where_gradients_are_used() -> None:
-    arms = backends("aot_eager", "wrong_gradients")
-    trained = by_backend(session("linear", arms, train=True))
+    strategies = backends("aot_eager", "wrong_gradients")
+    trained = by_backend(session("linear", strategies, train=True))
     assert trained["aot_eager"].verdict not in {"wrong", "failed"}
     assert trained["wrong_gradients"].verdict == "wrong"
     assert "gradient" in str(trained["wrong_gradients"].numerics)
@@ -275,7 +275,7 @@ def test_wrong_gradients_are_caught_where_gradients_are_used() -> None:
 
 
 @pytest.mark.slow
-def test_a_machine_that_slows_down_makes_no_arm_slower(
+def test_a_machine_that_slows_down_makes_no_strategy_slower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = tmp_path / "begun"
@@ -284,7 +284,7 @@ def test_a_machine_that_slows_down_makes_no_arm_slower(
     monkeypatch.setattr(stats, "PRECISION", 0.0)  # all rounds are taken
     eager, row = session("throttled", backends("eager"), rounds=20).rows
     assert row.verdict == "not significant", row.error
-    # Had one arm been taken after the other, the same samples would say otherwise.
+    # Had one side been timed after the other, the same samples would say otherwise.
     half = len(eager.rounds_ms) // 2
     late = stats.compare(row.rounds_ms[:half], eager.rounds_ms[-half:])
     assert late.verdict == "slower", eager.rounds_ms

@@ -159,26 +159,6 @@ def test_findings_that_are_not_selected_stay(tmp_path: Path) -> None:
     assert run.fixes == () and run.fixing is not None and run.fixing.remaining
 
 
-@pytest.mark.slow  # test_fix_cli has one of them
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("def make():\n    return 1\n", "must return"),
-        ("def make(:\n", "SyntaxError"),
-        (
-            "import torch\ndef bad(x):\n    raise ValueError('no')\n"
-            "def make():\n    return bad, [(torch.ones(2),)]\n",
-            "fails in eager",
-        ),
-    ],
-)
-def test_a_target_that_cannot_run_is_one_line(
-    tmp_path: Path, text: str, message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        fixed(tmp_path, text)
-
-
 @pytest.mark.parametrize(
     ("text", "advice"),
     [
@@ -234,38 +214,3 @@ def test_a_proof_that_takes_too_long_decides_nothing() -> None:
     assert reason_to_reject(before, late, []) == late.undecided
     assert late.undecided == "the proof reached the limit of --timeout"
     assert before.undecided is None
-
-
-REMEMBERS = """
-import torch
-
-
-class Step(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(8, 1)
-        self.history = []
-
-    def forward(self, x, y):
-        loss = (self.linear(x) - y).square().mean()
-        if loss > 10:
-            loss = loss / 10
-        self.history.append(loss.item())
-        return loss
-
-
-def make():
-    return Step(), [(torch.ones(4, 8), torch.ones(4, 1))] * 3
-"""
-
-
-@pytest.mark.slow  # several proofs
-def test_an_edit_that_makes_another_superfluous_has_its_cures(tmp_path: Path) -> None:
-    run = fixed(tmp_path, REMEMBERS)
-    (dropped,) = (each for each in run.fixes if each.why.startswith("the other edits"))
-    assert "capture_scalar_outputs" in dropped.title
-    *_, before, last = (each.receipt for each in verified(run))
-    assert before is not None and last is not None and run.fixing is not None
-    assert last.breaks == (before.breaks[1], 0) == (1, 0)
-    assert {"GB101", "RC212"} <= set(verified(run)[-1].codes)
-    assert run.fixing.counts["graph_breaks"] == 0

@@ -74,7 +74,7 @@ def _shows(finding: Finding, suspicion: Suspicion) -> bool:
     """Whether a finding in the same file confirms the suspicion."""
     suspected, codes = suspicion.finding, suspicion.shown_by
     if _is_break_at(finding, suspected):
-        return True  # one line, one finding: which of its causes came first is luck
+        return True  # one line, one finding: which of its causes comes first varies
     if not codes or not finding.code.startswith(codes):
         return False
     if finding.line in _lines(suspicion):

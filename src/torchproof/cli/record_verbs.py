@@ -56,7 +56,7 @@ def _show_pack(options: argparse.Namespace) -> int:
 
 def _show_caches(options: argparse.Namespace) -> int:
     """Lists the compile caches, after deleting what `--clear` names."""
-    from torchproof.report import cache_folders, cache_listing
+    from torchproof.report import cache_folders
 
     if not options.caches:
         raise UserError("--clear needs --caches")
@@ -66,9 +66,7 @@ def _show_caches(options: argparse.Namespace) -> int:
         raise UserError("--caches cannot be combined with a run or --list")
     folders = cache_folders.listing()
     cleared = cache_folders.cleared(folders, options.clear) if options.clear else None
-    width = output.width(options)
-    text = cache_listing.render(folders, cleared, options.format, width=width)
-    output.write(text, options)
+    output.write(cache_folders.render(folders, cleared, options.format), options)
     return 0
 
 

@@ -23,7 +23,7 @@ _WRITES = {
 def checks() -> Iterator[MachineCheck]:
     for folder in cache_folders.listing():
         if folder.name in _WRITES:
-            size = numbers.size(folder.amount.bytes) if folder.amount else "empty"
+            size = numbers.size(folder.bytes) if folder.bytes else "empty"
             by = folder.chosen_by or "TORCHINDUCTOR_CACHE_DIR or TRITON_CACHE_DIR"
             yield _folder(
                 folder.name,

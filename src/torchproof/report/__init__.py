@@ -10,7 +10,6 @@ from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchproof.report import cache_folders as cache_folders
-    from torchproof.report import cache_listing as cache_listing
     from torchproof.report import load_trace as load_trace
     from torchproof.report import log as log
     from torchproof.report import machine as machine

@@ -1,4 +1,4 @@
-"""Finds the folders that cache compiled code, measures them, and clears them.
+"""Lists the folders that cache compiled code, with their sizes, and clears them.
 
 The paths follow the rules of torch 2.11 to 2.15. Torch itself is not imported, so that
 this is fast and works with a broken installation.
@@ -6,38 +6,28 @@ this is fast and works with a broken installation.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
+import json
 import os
 import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchproof.records import UserError
+from torchproof.records import UserError, line, seen
+from torchproof.report import numbers
 
-# The folders of Inductor's cache and their content. Generated code is in folders named
-# after the first characters of its hash, next to its autotuning results.
-_PARTS = {
-    "fxgraph": "graphs (fxgraph)",
-    "aotautograd": "graphs of AOTAutograd",
-    "triton": "Triton kernels",
-    "dynamo": "recorded dynamic shapes (PGO)",
-    "cache": "autotuning results",
-    "precompiled_headers": "C++ headers",
-    "locks": "locks",
-}
-_CODE = "generated code and libraries"
-_CHOICES = "autotuning results"
-_OTHER = "other files, never cleared"
 # The entries that each cache writes. A variable may name a folder with other files.
 _KNOWN = {
     "inductor": r"[a-z0-9]{2}|c[a-z2-7]{51}|tmp\w{8}(\.py)?|gcc|quack|torch_cutlass"
     r"|unhashed_kernel_inputs|autoheuristic|aoti_eager|bisect|halide-runtime-.*"
-    r"|memoizer_cache\..*|" + "|".join(_PARTS),
+    r"|memoizer_cache\..*|fxgraph|aotautograd|triton|dynamo|cache|locks"
+    r"|precompiled_headers",
     "triton": r"[A-Za-z0-9_-]{40,}",
     "cuda": r"[0-9a-f]|index",
     "extensions": r"py\d+_\w+",
@@ -45,28 +35,15 @@ _KNOWN = {
 
 
 @dataclass(frozen=True)
-class Amount:
-    """Number and size of files; `used` is the latest access to one of them."""
-
-    files: int = 0
-    bytes: int = 0
-    used: float | None = None  # seconds since 1970
-
-    def and_(self, status: os.stat_result) -> Amount:
-        used = max(status.st_atime, status.st_mtime, self.used or 0)
-        return Amount(self.files + 1, self.bytes + status.st_size, used)
-
-
-@dataclass(frozen=True)
 class CacheFolder:
-    """A folder that caches compiled code, with the size of each part."""
+    """A folder that caches compiled code."""
 
     name: str
     path: Path
     about: str
     chosen_by: str = ""  # the environment variable that sets the path, if one does
-    amount: Amount | None = None  # None: the folder does not exist
-    parts: Mapping[str, Amount] = field(default_factory=dict, hash=False)
+    files: int = 0
+    bytes: int | None = None  # None: the folder does not exist
     kept: str = ""  # why it is not cleared
 
     @property
@@ -79,22 +56,18 @@ class CacheFolder:
             "path": str(self.path),
             "about": self.about,
             "chosen_by": self.chosen_by or None,
-            **_told(self.amount or Amount()),
-            "exists": self.amount is not None,
-            "parts": {name: _told(part) for name, part in self.parts.items()},
+            "files": self.files,
+            "bytes": self.bytes or 0,
+            "exists": self.bytes is not None,
             "clear": None if self.kept else self.command,
             "kept": self.kept or None,
         }
 
 
-def _told(amount: Amount) -> dict[str, Any]:
-    return {"files": amount.files, "bytes": amount.bytes, "used": amount.used}
-
-
 def listing(environ: Mapping[str, str] | None = None) -> list[CacheFolder]:
-    """Every folder that may cache compiled code on this machine, with its sizes."""
+    """Every folder that may cache compiled code on this machine, with its size."""
     places = _places(os.environ if environ is None else environ)
-    return [_looked_through(place) for place in places]
+    return [_measured(place) for place in places]
 
 
 def cleared(folders: Iterable[CacheFolder], name: str) -> list[CacheFolder]:
@@ -110,7 +83,7 @@ def cleared(folders: Iterable[CacheFolder], name: str) -> list[CacheFolder]:
     emptied = []
     for folder in chosen:
         # Checks the path again: it may have become a link since the listing.
-        if folder.amount is not None and not _why_kept(folder.path):
+        if folder.bytes is not None and not _why_kept(folder.path):
             _empty(folder)
             emptied.append(folder)
     return emptied
@@ -191,50 +164,20 @@ def _default_inductor(environ: Mapping[str, str]) -> Path:
     return Path(temporary, f"torchinductor_{cleaned}").absolute()
 
 
-# -- contents --------------------------------------------------------------------------
+# -- sizes and text --------------------------------------------------------------------
 
 
-def _looked_through(place: CacheFolder) -> CacheFolder:
+def _measured(place: CacheFolder) -> CacheFolder:
+    """The folder with its size; files that disappear meanwhile are not counted."""
     if not place.path.is_dir():
         return place
-    parts: dict[str, Amount] = {}
-    for part, status in _walk(place):
-        parts[part] = parts.get(part, Amount()).and_(status)
-    used = [part.used for part in parts.values() if part.used is not None]
-    amount = Amount(
-        sum(part.files for part in parts.values()),
-        sum(part.bytes for part in parts.values()),
-        max(used, default=None),
-    )
-    parts.pop("", None)
-    return CacheFolder(
-        place.name,
-        place.path,
-        place.about,
-        place.chosen_by,
-        amount=amount,
-        parts=dict(sorted(parts.items(), key=lambda item: -item[1].bytes)),
-        kept=_why_kept(place.path),
-    )
-
-
-def _walk(place: CacheFolder) -> Iterator[tuple[str, os.stat_result]]:
-    """Each file with its part; files that disappear meanwhile are not counted."""
-    inductor = place.name.startswith("inductor")
+    sizes = []
     for folder, _, files in os.walk(place.path):
-        first = Path(folder).relative_to(place.path).parts[:1]
         for name in files:
-            try:
-                status = os.lstat(os.path.join(folder, name))
-            except OSError:
-                continue
-            top = first[0] if first else name
-            part = _PARTS.get(top, _CODE) if inductor else ""
-            if not _is_known(place.name, top):
-                part = _OTHER
-            elif part == _CODE and name.endswith(".best_config"):
-                part = _CHOICES
-            yield part, status
+            with contextlib.suppress(OSError):
+                sizes.append(os.lstat(os.path.join(folder, name)).st_size)
+    kept = _why_kept(place.path)
+    return replace(place, files=len(sizes), bytes=sum(sizes), kept=kept)
 
 
 def _why_kept(path: Path) -> str:
@@ -256,3 +199,30 @@ def _why_kept(path: Path) -> str:
     if resolved == Path(tempfile.gettempdir()).resolve():
         return "it is the system's directory for temporary files"
     return ""
+
+
+def render(
+    folders: Sequence[CacheFolder], cleared: Sequence[CacheFolder] | None, format: str
+) -> str:
+    """The folders, and those that were cleared; `cleared` is None without --clear."""
+    if format == "json":
+        names = None if cleared is None else [folder.name for folder in cleared]
+        rows = [folder.to_json() for folder in folders]
+        return json.dumps({"caches": rows, "cleared": names}, indent=1) + "\n"
+    lines = [text for folder in folders for text in _lines(folder)]
+    for folder in cleared or ():
+        size = numbers.size(folder.bytes or 0)
+        lines.append(f"Cleared {folder.name}: {size} in {line(folder.path)}.")
+    if cleared == []:
+        lines.append("Nothing to clear.")
+    return "".join(f"{seen(text)}\n" for text in lines)
+
+
+def _lines(folder: CacheFolder) -> Iterator[str]:
+    size = "not present" if folder.bytes is None else numbers.size(folder.bytes)
+    yield f"{folder.name:18}{size:>14}   {line(folder.path)}"
+    by = f" ({folder.chosen_by})" if folder.chosen_by else ""
+    yield f"    {line(folder.about)}{by}"
+    if folder.bytes is not None:
+        action = f"not cleared: {folder.kept}" if folder.kept else folder.command
+        yield f"    {numbers.amount(folder.files, 'file')}; {line(action)}"
