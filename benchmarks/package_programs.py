@@ -6,7 +6,6 @@ a program of its own. The packages are imported inside, so that a program whose 
 is not installed can be skipped.
 """
 
-# ruff: noqa: F841
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -79,52 +78,6 @@ def diffusers_compiled_scheduler() -> None:
     print(sample.mean().item())
 
 
-@factory("timm")
-def timm_swin_sizes() -> Made:
-    import timm
-
-    model = timm.create_model(
-        "swin_tiny_patch4_window7_224",
-        img_size=56,
-        depths=(1, 1),
-        embed_dim=16,
-        num_heads=(2, 2),
-        num_classes=5,
-        strict_img_size=False,
-    ).eval()
-    return model, [(torch.randn(2, 3, n, n),) for n in (56, 56, 112, 84)]
-
-
-@script("accelerate")
-def accelerate_regional_script() -> None:
-    import torch
-    from accelerate.utils import compile_regions
-    from torch import nn
-
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(16, 16)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + self.linear(x).relu()
-
-    class Stack(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(Block() for _ in range(4))
-            self.head = nn.Linear(16, 2)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for block in self.blocks:
-                x = block(x)
-            return self.head(x)
-
-    model = compile_regions(Stack())
-    for n in (4, 4, 5):
-        print(model(torch.randn(n, 16)).shape)
-
-
 @factory("kornia")
 def kornia_augmentation() -> Made:
     import kornia.augmentation as K
@@ -172,25 +125,6 @@ def ema_script() -> None:
         optimizer.zero_grad()
         update()
     print(ema(torch.randn(4, 8)).shape)
-
-
-@factory("rotary_embedding_torch")
-def rotary_lengths() -> Made:
-    from rotary_embedding_torch import RotaryEmbedding
-
-    class Attention(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rotary = RotaryEmbedding(dim=16)
-            self.qkv = nn.Linear(32, 96)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            parts = self.qkv(x).unflatten(-1, (3, 2, 16)).transpose(1, 3)
-            q, k, v = parts.unbind(2)
-            q, k = (self.rotary.rotate_queries_or_keys(t) for t in (q, k))
-            return nn.functional.scaled_dot_product_attention(q, k, v)
-
-    return Attention(), [(torch.randn(2, n, 32),) for n in (8, 8, 12, 16)]
 
 
 @factory("e3nn")
@@ -275,22 +209,6 @@ def pyg_gat_pooling() -> Made:
 
 
 @script("pytorch_optimizer")
-def pytorch_optimizer_script() -> None:
-    import torch
-    from pytorch_optimizer import AdaBelief
-    from torch import nn
-
-    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
-    optimizer = AdaBelief(model.parameters(), lr=1e-3)
-    step = torch.compile(optimizer.step)
-    for _ in range(5):
-        model(torch.randn(4, 8)).mean().backward()
-        step()
-        optimizer.zero_grad()
-    print(model[0].weight.mean().item())
-
-
-@script("pytorch_optimizer")
 def pytorch_optimizer_muon_script() -> None:
     import torch
     from pytorch_optimizer import load_optimizer
@@ -309,22 +227,6 @@ def pytorch_optimizer_muon_script() -> None:
 
     for _ in range(4):
         print(train_step(torch.randn(4, 8)).item())
-
-
-@script("schedulefree")
-def schedulefree_compiled_step() -> None:
-    import schedulefree
-    import torch
-    from torch import nn
-
-    model = nn.Linear(8, 4)
-    optimizer = schedulefree.AdamWScheduleFree(model.parameters(), lr=1e-3)
-    optimizer.train()
-    step = torch.compile(lambda: optimizer.step())
-    for _ in range(6):
-        model(torch.randn(4, 8)).square().mean().backward()
-        step()
-        optimizer.zero_grad()
 
 
 @script("litgpt")
@@ -374,59 +276,12 @@ def peft_switch_adapters_script() -> None:
         print(compiled(torch.randn(3, 8)).shape)
 
 
-@factory("chronos")
-def chronos_bolt() -> Made:
-    from chronos.chronos_bolt import ChronosBoltModelForForecasting
-    from transformers import T5Config
-
-    config = T5Config(
-        d_model=32,
-        d_ff=64,
-        d_kv=16,
-        num_layers=1,
-        num_heads=2,
-        vocab_size=2,
-        decoder_start_token_id=0,
-    )
-    config.chronos_config = {
-        "context_length": 64,
-        "prediction_length": 16,
-        "input_patch_size": 8,
-        "input_patch_stride": 8,
-        "quantiles": [0.1, 0.5, 0.9],
-        "use_reg_token": True,
-    }
-    model = ChronosBoltModelForForecasting(config).eval()
-    return model, [(torch.randn(2, n),) for n in (32, 32, 40, 64)]
-
-
 @factory("neuralop", "--train")
 def neuralop_fno() -> Made:
     from neuralop.models import FNO
 
     model = FNO(n_modes=(4, 4), in_channels=1, out_channels=1, hidden_channels=8)
     return model, [(torch.randn(2, 1, n, n),) for n in (16, 16, 24)]
-
-
-@factory("monai", "--train")
-def monai_unet_dice() -> Made:
-    from monai.losses import DiceCELoss
-    from monai.networks.nets import UNet
-
-    class Segmenter(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = UNet(2, 1, 2, channels=(4, 8, 16), strides=(2, 2))
-            self.loss = DiceCELoss(to_onehot_y=True, softmax=True)
-
-        def forward(self, image: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-            return self.loss(self.net(image), label)
-
-    calls = [
-        (torch.randn(2, 1, 16, 16), torch.randint(0, 2, (2, 1, 16, 16)))
-        for _ in range(3)
-    ]
-    return Segmenter(), calls
 
 
 @factory("monai")
@@ -440,27 +295,6 @@ def monai_sliding_window() -> Made:
         return sliding_window_inference(image, (16, 16), 2, net, overlap=0.25)
 
     return infer, [(torch.randn(1, 1, n, n),) for n in (32, 32, 40)]
-
-
-@factory("monai")
-def monai_swin_unetr() -> Made:
-    from monai.networks.nets import SwinUNETR
-
-    model = SwinUNETR(
-        in_channels=1,
-        out_channels=2,
-        feature_size=12,
-        spatial_dims=2,
-        depths=(1, 1, 1, 1),
-    ).eval()
-    return model, [(torch.randn(1, 1, 64, 64),) for _ in range(3)]
-
-
-@factory("speechbrain")
-def speechbrain_features() -> Made:
-    from speechbrain.lobes.features import Fbank
-
-    return Fbank(n_mels=20), [(torch.randn(2, n),) for n in (8000, 8000, 12000)]
 
 
 @factory("torchdiffeq", "--train")
@@ -523,35 +357,12 @@ def vit_pytorch_navit() -> Made:
     return model, [(group,) for group in groups]
 
 
-@factory("local_attention")
-def local_attention_lengths() -> Made:
-    from local_attention.transformer import LocalTransformer
-
-    model = LocalTransformer(
-        num_tokens=50,
-        dim=32,
-        depth=1,
-        max_seq_len=64,
-        causal=True,
-        local_attn_window_size=8,
-    ).eval()
-    return model, [(torch.randint(0, 50, (1, n)),) for n in (16, 16, 24, 32)]
-
-
 @factory("st_moe_pytorch", "--train")
 def st_moe_train() -> Made:
     from st_moe_pytorch import MoE
 
     model = MoE(dim=16, num_experts=4, gating_top_n=2)
     return model, [(torch.randn(2, n, 16),) for n in (12, 12, 16)]
-
-
-@factory("soft_moe_pytorch", "--train")
-def soft_moe_train() -> Made:
-    from soft_moe_pytorch import SoftMoE
-
-    model = SoftMoE(dim=16, seq_len=12, num_experts=3)
-    return model, [(torch.randn(2, 12, 16),) for _ in range(3)]
 
 
 @factory("zuko", "--train")
@@ -625,20 +436,4 @@ def optimi_script() -> None:
         model(torch.randn(4, 8)).square().mean().backward()
         step()
         scheduler.step()
-        optimizer.zero_grad()
-
-
-@script("lion_pytorch")
-def lion_script() -> None:
-    import torch
-    from lion_pytorch import Lion
-    from torch import nn
-
-    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-    optimizer = Lion(model.parameters(), lr=1e-4, weight_decay=1e-2)
-    compiled_step = torch.compile(optimizer.step)  # never used below
-    compiled = torch.compile(model)
-    for _ in range(4):
-        compiled(torch.randn(4, 8)).square().mean().backward()
-        optimizer.step()
         optimizer.zero_grad()

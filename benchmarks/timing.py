@@ -9,8 +9,6 @@ the process had to yield its core are left out. `equal` and `tenth` are real run
 code 1 when a step takes more than 1.01 times as long, or a verdict is wrong.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 import time

@@ -369,38 +369,6 @@ def _packed(side: int) -> dict[str, Any]:
     }
 
 
-def _shaped(side: int) -> dict[str, Any]:
-    """Latents that Qwen-Image takes as a sequence, with the shape of the image."""
-    half = side // 2
-    return {
-        "hidden_states": torch.randn(1, half * half, 16),
-        "encoder_hidden_states": torch.randn(1, 7, TEXT),
-        "encoder_hidden_states_mask": torch.ones(1, 7, dtype=torch.long),
-        "timestep": torch.tensor([1.0]),
-        "img_shapes": [(1, half, half)],
-    }
-
-
-def _prior(batch: int) -> dict[str, Any]:
-    return {
-        "hidden_states": torch.randn(batch, 8),
-        "timestep": 2,
-        "proj_embedding": torch.randn(batch, 8),
-        "encoder_hidden_states": torch.randn(batch, 7, 8),
-    }
-
-
-def _ltx(side: int) -> Call:
-    known = {"num_frames": 2, "height": side // 2, "width": side // 2}
-    return {
-        "hidden_states": torch.randn(1, 2 * (side // 2) ** 2, 4),
-        "encoder_hidden_states": torch.randn(1, 7, TEXT),
-        "timestep": torch.rand(1) * 1000,
-        "encoder_attention_mask": torch.ones(1, 7).bool(),
-        **known,
-    }
-
-
 Denoiser = tuple[str, dict[str, Any], Callable[[], list[Call]]]
 DIFFUSERS: dict[str, Denoiser] = {
     "unet2d": (
@@ -417,18 +385,6 @@ DIFFUSERS: dict[str, Denoiser] = {
         lambda: _sampled(3),
     ),
     "unet2d_condition": ("UNet2DConditionModel", CROSS_2D, lambda: _conditioned(4)),
-    "unet3d_condition": (
-        "UNet3DConditionModel",
-        CROSS
-        | {
-            "down_block_types": ("CrossAttnDownBlock3D", "DownBlock3D"),
-            "up_block_types": ("UpBlock3D", "CrossAttnUpBlock3D"),
-        },
-        lambda: [
-            (torch.randn(1, 4, 4, s, s), _timesteps(1), torch.randn(1, 7, TEXT))
-            for s in (16, 24, 32)
-        ],
-    ),
     "controlnet": (
         "ControlNetModel",
         {name: CROSS_2D[name] for name in CROSS_2D if name not in CONTROL_LACKS}
@@ -436,21 +392,6 @@ DIFFUSERS: dict[str, Denoiser] = {
         _controlled,
     ),
     "autoencoder_kl": ("AutoencoderKL", ENCODER, lambda: _sides(32, 48, 64)),
-    "vq": (
-        "VQModel",
-        ENCODER | {"num_vq_embeddings": 16},
-        lambda: _sides(32, 48, 64),
-    ),
-    "autoencoder_tiny": (
-        "AutoencoderTiny",
-        {
-            "encoder_block_out_channels": (16, 16),
-            "decoder_block_out_channels": (16, 16),
-            "num_encoder_blocks": (1, 2),
-            "num_decoder_blocks": (2, 1),
-        },
-        lambda: _sides(32, 48, 64),
-    ),
     "dit": (
         "DiTTransformer2DModel",
         TRANSFORMER | {"sample_size": 8, "norm_num_groups": 8},
@@ -462,17 +403,6 @@ DIFFUSERS: dict[str, Denoiser] = {
             }
             for batch in (2, 3, 4)
         ],
-    ),
-    "pixart": (
-        "PixArtTransformer2DModel",
-        TRANSFORMER
-        | {"sample_size": 8, "cross_attention_dim": 32, "caption_channels": TEXT}
-        | {"use_additional_conditions": False, "norm_num_groups": 8},
-        _sides_of(
-            lambda side: _latents(
-                4, side, added_cond_kwargs={"aspect_ratio": None, "resolution": None}
-            )
-        ),
     ),
     "sd3": (
         "SD3Transformer2DModel",
@@ -491,60 +421,12 @@ DIFFUSERS: dict[str, Denoiser] = {
         | {"in_channels": 4, "num_single_layers": 2, "axes_dims_rope": (4, 4, 8)},
         _sides_of(_packed),
     ),
-    "aura_flow": (
-        "AuraFlowTransformer2DModel",
-        {"num_mmdit_layers": 1, "num_single_dit_layers": 1, "attention_head_dim": 16}
-        | {"num_attention_heads": 2, "joint_attention_dim": TEXT, "sample_size": 16}
-        | {"caption_projection_dim": 32, "pos_embed_max_size": 256},
-        _sides_of(lambda side: _latents(4, side)),
-    ),
-    "sana": (
-        "SanaTransformer2DModel",
-        TRANSFORMER
-        | {"in_channels": 4, "out_channels": 4, "num_cross_attention_heads": 2}
-        | {"cross_attention_head_dim": 16, "cross_attention_dim": 32}
-        | {"caption_channels": TEXT, "sample_size": 8},
-        _sides_of(lambda side: _latents(4, side)),
-    ),
-    "qwen_image": (
-        "QwenImageTransformer2DModel",
-        TRANSFORMER
-        | {"in_channels": 16, "out_channels": 4, "joint_attention_dim": TEXT}
-        | {"axes_dims_rope": (4, 4, 8)},
-        _sides_of(_shaped),
-    ),
-    "cogvideox": (
-        "CogVideoXTransformer3DModel",
-        TRANSFORMER
-        | {"in_channels": 4, "out_channels": 4, "time_embed_dim": 8}
-        | {"text_embed_dim": TEXT, "sample_width": 8, "sample_height": 8}
-        | {"sample_frames": 8, "max_text_seq_length": 8},
-        _sides_of(
-            lambda side: {
-                "hidden_states": torch.randn(1, 3, 4, side, side),
-                "encoder_hidden_states": torch.randn(1, 8, TEXT),
-                "timestep": _timesteps(1),
-            }
-        ),
-    ),
-    "ltx_video": (
-        "LTXVideoTransformer3DModel",
-        TRANSFORMER
-        | {"in_channels": 4, "out_channels": 4, "cross_attention_dim": 32}
-        | {"caption_channels": TEXT, "qk_norm": "rms_norm_across_heads"},
-        _sides_of(_ltx),
-    ),
     "wan": (
         "WanTransformer3DModel",
         TRANSFORMER
         | {"in_channels": 4, "out_channels": 4, "text_dim": TEXT, "freq_dim": 32}
         | {"ffn_dim": 32, "rope_max_seq_len": 32},
         _sides_of(lambda side: _frames(4, side)),
-    ),
-    "prior": (
-        "PriorTransformer",
-        TRANSFORMER | {"embedding_dim": 8, "num_embeddings": 7},
-        lambda: [_prior(batch) for batch in (2, 3, 4)],
     ),
 }
 

@@ -171,6 +171,7 @@ def test_a_changed_checkout_is_another_commit(
     assert survey.commit_of(tmp_path) == clean and not clean[1]
     code.write_text("two")
     changed = survey.commit_of(tmp_path)
+    code.write_text("one")
     (tmp_path / "new.py").write_text("three")
     added = survey.commit_of(tmp_path)
     assert len({clean, changed, added}) == 3 and changed[1] and added[1]
