@@ -124,7 +124,7 @@ SURVEY = Survey(
     rows,
     measure,
     failures,
-    quick=("gpt2_training", "opt"),
+    quick=("tapas",),  # seven breaks, which safe edits remove
     limit_s=3600,
     packages=("transformers",),
 )
