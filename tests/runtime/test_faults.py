@@ -341,14 +341,9 @@ def test_what_a_signal_handler_raises_reaches_the_caller() -> None:
 # -- the matrix that benchmarks/reliability.py runs ------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fault", "situation"), [("child killed by SIGKILL", "training")]
-)
-def test_a_cell_of_the_matrix_passes(
-    fault: str, situation: str, tmp_path: Path
-) -> None:
-    outcome = cells.run(fault, situation, tmp_path, grace_s=GRACE_S)
-    assert outcome.skipped or outcome.ok, "\n".join(outcome.wrong)
+def test_a_cell_of_the_matrix_passes(tmp_path: Path) -> None:
+    outcome = cells.run("AOTAutograd raises", "inference", tmp_path, grace_s=GRACE_S)
+    assert outcome.ok, "\n".join(outcome.wrong)
 
 
 def test_a_fault_that_was_not_reached_is_no_pass(
