@@ -166,7 +166,7 @@ def _git(*words: str) -> str:
 def machine(gpu: bool) -> dict[str, Any]:
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     facts: dict[str, Any] = {
-        "architecture": platform.machine(),
+        "arch": platform.machine(),
         "system": platform.system(),
         "cores": os.cpu_count(),
         "memory_gib": round(pages * size / 2**30),

@@ -731,7 +731,47 @@ def zoo_removed(row: Row) -> str:
     return ", ".join(changes) or "nothing"
 
 
+# -- `make prove` ----------------------------------------------------------------------
+
+PROOF_STEP: Columns = {
+    "step": "{name}",
+    "claim": "{claim}",
+    "result": lambda row: "passed" if row["passed"] else "**failed**",
+    "seconds": "{seconds}",
+}
+PROOF_FOLDER: Columns = {
+    "folder": "`{name}`",
+    "passed": "{passed}",
+    "failed": "{failed}",
+    "skipped": "{skipped}",
+    "seconds": "{seconds}",
+}
+
+
+def proofs() -> list[Row]:
+    """What `make prove` and `make prove-gpu` recorded."""
+    return [each for each in map(result, ("prove", "prove-gpu")) if "commit" in each]
+
+
+def proved() -> str:
+    plain = [{**each, "steps": list(each["steps"].values())} for each in proofs()]
+    return render("proved", results=plain)
+
+
+def proof_steps() -> str:
+    found = proofs()
+    steps = [row for each in found for row in named(each["steps"])]
+    folders = [row for each in found for row in named(each["folders"])]
+    return render(
+        "proof_steps",
+        summary=proved(),
+        steps=table(PROOF_STEP, steps),
+        folders=table(PROOF_FOLDER, folders),
+    )
+
+
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"proved": proved},
     "docs/architecture.md": {"check-cost": check_cost},
     "docs/load.md": {"warm-starts": warm_starts},
     "docs/reference/first-seconds.md": {"first-seconds": first_calls},
@@ -752,6 +792,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "other packages": lambda: reading("others"),
     },
     "docs/reference/reliability.md": {
+        "proved": proof_steps,
         "faults": lambda: faults("cpu"),
         "GPU faults": lambda: faults("cuda"),
         "soak": lambda: soak("cpu"),
