@@ -16,6 +16,7 @@ from torchproof.tuning.executors import ExecutorLost, Task
 from torchproof.tuning.trial_worker import Finalists, Progress
 
 _DRIVER = "torchproof.tuning.cluster.driver"
+_START_S = 120.0  # to import Ray, on a slow disk or a busy machine
 _CONNECT_S = 20.0
 _CLOSE_S = 10.0
 
@@ -37,6 +38,7 @@ class Cluster:
         job = remote_job(task.plan, search, shares_caches=task.shares_caches)
         with open(task.folder / "ray.log", "wb") as log:
             self._driver = spawn("-m", _DRIVER, output=log)
+        self._ask("ready", timeout_s=_START_S)
         progress(f"connecting to Ray at {address}")
         self._ask("connect", address, job, timeout_s=_CONNECT_S)
 

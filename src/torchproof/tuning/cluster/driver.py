@@ -97,6 +97,9 @@ class Driver:
         self._starts: Counter[Place] = Counter()
         self._left_out: dict[str, str] = {}  # nodes, and why
 
+    def ready(self) -> None:
+        """Answer that this process has imported Ray."""
+
     def connect(self, address: str, job: RemoteJob) -> None:
         connect(address)
         self._job = job
