@@ -8,8 +8,8 @@ import pytest
 import torch
 from workloads.parity import distance, results
 
-# Training compares outputs as well as gradients. FlexAttention trains without a window
-# mask of its own on a CPU, and bf16 autocast rounds differently in fused kernels.
+# Training compares outputs and gradients. FlexAttention has no backward on a CPU. With
+# bf16 autocast, trainstep rounds differently in fused kernels.
 CASES = [
     ("nanovlm", True, 1e-4),
     ("gpt", True, 1e-4),
