@@ -9,9 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -296,17 +294,3 @@ def test_bench_writes_strategies_calls_and_inductors_phases(tmp_path: Path) -> N
     assert samples and all(
         each["args"]["calls"] >= each["args"]["calls_shown"] for each in samples
     )
-
-
-@pytest.mark.parametrize(
-    ("file", "name"),
-    [("/site-packages/transformers/utils/generic.py", "Fraction"), ("/train.py", None)],
-)
-def test_wrapper_of_a_library_has_the_name_of_its_callee(
-    file: str, name: str | None
-) -> None:
-    frame = SimpleNamespace(
-        f_code=SimpleNamespace(co_filename=file, co_name="wrapper"),
-        f_locals={"self": Fraction(1)},
-    )
-    assert recording._callable_of(frame) == name
