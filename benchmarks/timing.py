@@ -29,7 +29,7 @@ KEPT = ("vs_eager", "vs_eager_low", "vs_eager_high", "verdict", "samples", "note
 AMOUNT = 44_000
 
 
-def work(amount: int) -> None:
+def spin(amount: int) -> None:
     """Takes time in proportion to the amount, in every process the same.
 
     Loops that make integers do not: whether Python's allocator finds a free block at
@@ -51,7 +51,7 @@ def _best_ms(amount: int) -> float:
     times = []
     for _ in range(9):
         start = time.perf_counter()
-        work(amount)
+        spin(amount)
         times.append(time.perf_counter() - start)
     return min(times) * 1e3
 
@@ -74,7 +74,7 @@ def _target(compiled_amount: int) -> tuple[Any, list[tuple[Any, ...]]]:
 
     @torch.library.custom_op("torchproof_spin::work", mutates_args=())
     def worked(x: torch.Tensor, amount: int) -> torch.Tensor:
-        work(amount)
+        spin(amount)
         return x.clone()
 
     @worked.register_fake
@@ -157,8 +157,8 @@ def _worker(amount: int) -> Any:
     from torchproof.targets.target import Loaded
 
     worker = StrategyWorker(StrategyJob(EAGER))
-    place = Frame(__file__, 1, "work")
-    worker.loaded = Loaded(work, [(amount,)], before_call=None, place=place)
+    place = Frame(__file__, 1, "spin")
+    worker.loaded = Loaded(spin, [(amount,)], before_call=None, place=place)
     worker.fn, worker.train, worker.device = worker.loaded.fn, False, "cpu"
     worker.clock = profiling.Clock(worker.device)
     return worker
@@ -176,7 +176,7 @@ def _bare(amount: int, count: int) -> float:
     """Milliseconds a step of a loop that does nothing else."""
     begin = time.perf_counter_ns()
     for _ in range(count):
-        work(amount)
+        spin(amount)
     return (time.perf_counter_ns() - begin) / 1e6 / count
 
 
