@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import IO, Any
 
 from torchproof import process
@@ -82,7 +81,3 @@ def _last(output: IO[bytes]) -> str:
     output.seek(max(0, output.tell() - 4000))
     lines = output.read().decode(errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def runs_folder() -> Path:
-    return Path.cwd()
