@@ -16,13 +16,14 @@ PRIVATE = re.compile(r"torch\.([\w.]+\.)?_(?!_)[\w.]*")
 def private_torch(path: Path) -> Iterator[int]:
     """The lines whose code, not its text, names something private of torch."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             names = [ast.unparse(node)]
+        else:
+            continue
         if any(map(PRIVATE.fullmatch, names)):
             yield node.lineno
 
