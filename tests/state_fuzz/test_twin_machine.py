@@ -98,7 +98,11 @@ def change_a_copy(machine: TwinMachine, pair: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "sequence", [add_a_hook, load_weights, change_what_is_read, pad, change_a_copy]
+    "sequence",
+    [
+        *(add_a_hook, load_weights, change_a_copy),
+        *(pytest.param(e, marks=pytest.mark.slow) for e in (change_what_is_read, pad)),
+    ],
 )
 def test_a_short_sequence(sequence: Sequence) -> None:
     machine = TwinMachine()
