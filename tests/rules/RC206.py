@@ -1,7 +1,7 @@
 import torch
 
 
-# The same function is used on two devices (here the meta device.
+# The same function is used on two devices.
 def attend(q, k):  # <- RC206
     return torch.softmax(q @ k.t(), -1)
 
