@@ -98,7 +98,7 @@ prove: $(INSTALLED)
 	$(BIN)/python scripts/prove.py
 	$(BIN)/python scripts/docs/generate.py
 
-# The same for what needs a GPU, with eight tests at a time; those that measure the whole
+# The same for what needs a GPU, with twelve tests at a time; those that measure the whole
 # GPU run after the others.
 prove-gpu: $(INSTALLED)
 	$(BIN)/python scripts/prove.py --gpu

@@ -116,7 +116,7 @@ STEPS = (
 )
 
 GPU_STEPS = (
-    tests("gpu-tests", "the tests on a GPU pass", "gpu and not alone", 8),
+    tests("gpu-tests", "the tests on a GPU pass", "gpu and not alone", 12),
     tests("gpu-alone", "those that need the whole GPU pass", "gpu and alone", 1),
 )
 
