@@ -199,9 +199,15 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     items[:] = [item for item in items if item.nodeid not in done]
 
 
+def pytest_configure(config: Any) -> None:
+    """Tests are noted by the process that starts the others, not by each of them."""
+    global _is_worker
+    _is_worker = hasattr(config, "workerinput")
+
+
 def pytest_runtest_logreport(report: Any) -> None:
-    """Notes a test once it has ended; only the process that starts the others."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    """Notes a test once it has ended."""
+    if _is_worker:
         return
     phases = _phases.setdefault(report.nodeid, {})
     phases[report.when] = report
@@ -215,6 +221,7 @@ def pytest_runtest_logreport(report: Any) -> None:
         file.write(json.dumps(row) + "\n")
 
 
+_is_worker = False
 _phases: dict[str, dict[str, Any]] = {}
 
 

@@ -23,8 +23,7 @@ def device(request: pytest.FixtureRequest) -> str:
 def recordings(request: pytest.FixtureRequest) -> Iterator[None]:
     """Recordings on the CPU in place of CUDA graphs, unless the test has a GPU."""
     torch.manual_seed(0)
-    takes_device = "device" in request.fixturenames
-    if takes_device and request.getfixturevalue("device") == "cuda":
+    if request.node.get_closest_marker("gpu"):
         torch._dynamo.reset()  # another test may have used up the recompile limit
         yield
         return

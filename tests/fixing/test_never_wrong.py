@@ -50,7 +50,7 @@ _FAST = settings(
 
 
 def check_programs(examples: int, unseen: range = UNSEEN) -> None:
-    """Edits have to be drafted, some accepted and some rejected, and none wrong."""
+    """Edits have to be drafted, some of them accepted, and none wrong."""
     counted.clear()
 
     @settings(_FAST, max_examples=examples)
@@ -59,7 +59,7 @@ def check_programs(examples: int, unseen: range = UNSEEN) -> None:
         assert_never_wrong(program, unseen)
 
     check()
-    assert counted["drafts"] > counted["accepted"] > 0
+    assert counted["accepted"] > 0
 
 
 def test_what_is_accepted_is_equivalent() -> None:
@@ -69,3 +69,4 @@ def test_what_is_accepted_is_equivalent() -> None:
 @pytest.mark.slow
 def test_what_is_accepted_is_equivalent_in_many_programs() -> None:
     check_programs(60)
+    assert counted["drafts"] > counted["accepted"], "no edit was rejected"

@@ -94,6 +94,7 @@ def test_a_thousand_replays_with_dependent_launches_are_bitwise_equal(
         worker.close()
 
 
+@pytest.mark.alone  # beside other tests, the budget does not last until these switches
 def test_winner_whose_kernels_may_race_was_replayed(target: str) -> None:
     """The target breaks the graph, so nested graph breaks are tried as well."""
     tune_options = TuneOptions(effort="full", budget_s=150)

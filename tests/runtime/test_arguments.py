@@ -132,7 +132,7 @@ def test_bad_environment_variables_are_refused(
         *({"example": torch.ones(2)}, {"outputs": "x"}, {"recipe": 3}, {"nope": 1}),
         *({"strategy": "full", "dynamic": "x"}, {"strategy": "full", "mode": "x"}),
         {"strategy": "full", "options": {"no_such_option": 1}},
-        {"pad": {"input": ("b",)}, "unpad": 3},
+        {"pad": {"input": ("b",)}, "buckets": [4], "unpad": 3},
     ],
 )
 def test_graph_refuses_bad_arguments(given: dict[str, Any]) -> None:

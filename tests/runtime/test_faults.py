@@ -163,6 +163,8 @@ def assert_same_call(model: Net, twin: Net, rows: int, train: bool) -> None:
     torch.testing.assert_close(found, everything(twin, x, train))
 
 
+# The thread that traces is interrupted wherever it is, which may be in a finalizer.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("fault", "situation"), CELLS)
 def test_a_fault_costs_nothing_but_speed(fault: str, situation: str) -> None:
     row, is_armed = FAULTS[fault], [False]
