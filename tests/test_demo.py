@@ -42,20 +42,19 @@ def commands(script: str) -> list[argparse.Namespace]:
 
 def test_demo_runs_a_workload_and_its_original(script: str) -> None:
     names = [command.verb.__name__ for command in commands(script)]
-    assert names == ["check", "show", "check", "tune", "show"]
+    assert names == ["check", "show", "check", "bench", "show"]
     targets = [c.target for c in commands(script) if c.verb.__name__ != "show"]
-    original, fixed, tuned = (t.removeprefix("workload:") for t in targets)
-    assert {original, fixed, tuned} <= set(WORKLOADS)
+    original, fixed, measured = (t.removeprefix("workload:") for t in targets)
+    assert {original, fixed, measured} <= set(WORKLOADS)
     assert original == f"{fixed}-original"
 
 
 def test_demo_prints_the_files_that_it_wrote(script: str) -> None:
     parsed = commands(script)
     pages = {c.output for c in parsed if c.verb.__name__ == "show"}
-    [recipe] = [c.recipe for c in parsed if c.verb.__name__ == "tune"]
     printed = "\n".join(line for line in script.splitlines() if "echo" in line)
-    paths = set(re.findall(rf"{re.escape(str(ROOT))}/(\S+\.(?:html|toml))", printed))
-    assert paths == {str(path) for path in (*pages, recipe)}
+    paths = set(re.findall(rf"{re.escape(str(ROOT))}/(\S+\.html)", printed))
+    assert paths == {str(path) for path in pages}
 
 
 def test_last_lines_say_what_to_type_next(
