@@ -36,6 +36,7 @@ from torchproof.runtime.method_replacement import (
 from torchproof.runtime.monitor import Monitor, TimedRun
 from torchproof.runtime.status_report import (
     NOTHING_COMPILED,
+    EagerReason,
     Fallback,
     State,
     Status,
@@ -215,7 +216,7 @@ class CompiledForward(MethodReplacement):
             if first and self.adopt():
                 records = self._records_blocks(strategy)
                 if records:
-                    self._run_eager_only()  # for other threads, meanwhile
+                    self._run_eager_only("recorded")  # for other threads, meanwhile
                 else:
                     self.apply_strategy(strategy)
         if not first:
@@ -512,9 +513,11 @@ class CompiledForward(MethodReplacement):
             if self.strategy != "eager":
                 self.run = around(self.run)
 
-    def _run_eager_only(self) -> None:
-        fell_back = self.options.strategy != "eager"
-        self.telemetry.all_eager(True, "fallback" if fell_back else "strategy")
+    def _run_eager_only(self, why: EagerReason | None = None) -> None:
+        """Lets all calls run eager, by default because the model fell back."""
+        if why is None:
+            why = "strategy" if self.options.strategy == "eager" else "fallback"
+        self.telemetry.all_eager(True, why)
         run = self.eager
         if self.monitor is not None:
             run = self.monitor.timing(run, "eager")
