@@ -6,7 +6,8 @@ of each folder of tests and of each measurement. README and the page on reliabil
 quote it.
 
 Each test and each measurement is noted as it ends. A run that was cut off continues
-there, as long as the source is the same; what had failed runs again.
+there, as long as the source is the same; what had failed runs again. After a change of
+a test module only its tests and the planted defects run again.
 
     python scripts/prove.py [--gpu] [--only STEP...] [--list]
 """
@@ -14,6 +15,7 @@ there, as long as the source is the same; what had failed runs again.
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import os
@@ -49,13 +51,14 @@ class Step:
     claim: str
     arguments: tuple[str, ...]
     limit_s: int = _STEP_LIMIT_S
+    runs_tests: bool = False  # what it shows depends on the test modules
 
 
 def tests(name: str, claim: str, marks: str, at_a_time: int) -> Step:
     # worksteal: the long tests of one folder do not keep one process busy at the end.
     several = ("-n", str(at_a_time), "--dist", "worksteal") if at_a_time > 1 else ()
     arguments = ("-m", "pytest", "-q", "-rs", "-p", "prove", *several, "-m", marks)
-    return Step(name, claim, arguments, limit_s=60 * 60)
+    return Step(name, claim, arguments, limit_s=60 * 60, runs_tests=True)
 
 
 STEPS = (
@@ -65,6 +68,7 @@ STEPS = (
         "the tests find each of the planted defects",
         ("scripts/mutants.py", "--out", "benchmarks/results/mutants.json"),
         limit_s=1800,
+        runs_tests=True,
     ),
     Step(
         "check-cost",
@@ -124,7 +128,7 @@ GPU_STEPS = (
 # -- Which source, which machine
 
 
-def source_digest(root: Path = ROOT) -> str:
+def source_digest(root: Path = ROOT, *, test_modules: bool = True) -> str:
     """The same for the same files, on a machine whose git does not know the commit."""
     digest = hashlib.sha256()
     files = [root / name for name in _SETTINGS]
@@ -135,11 +139,26 @@ def source_digest(root: Path = ROOT) -> str:
             if path.is_file()
             and not path.is_symlink()
             and not _NO_SOURCE & set(path.relative_to(root).parts)
+            and (test_modules or not _is_test_module(path))
         ]
     for path in sorted(files):
         digest.update(path.relative_to(root).as_posix().encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]
+
+
+def _is_test_module(path: Path) -> bool:
+    """A file whose content no other file depends on, since nothing imports it."""
+    return path.name.startswith("test_") and path.suffix == ".py"
+
+
+@functools.cache
+def _module_digest(test: str) -> str | None:
+    """The content of the module of a test, if it exists."""
+    module = ROOT / test.partition("::")[0]
+    if not module.is_file():
+        return None
+    return hashlib.sha256(module.read_bytes()).hexdigest()[:16]
 
 
 def commit() -> str:
@@ -216,7 +235,12 @@ def pytest_runtest_logreport(report: Any) -> None:
     outcomes = {each.outcome for each in _phases.pop(report.nodeid).values()}
     outcome = next(o for o in ("failed", "skipped", "passed") if o in outcomes)
     seconds = sum(each.duration for each in phases.values())
-    row = {"test": report.nodeid, "outcome": outcome, "seconds": round(seconds, 3)}
+    row = {
+        "test": report.nodeid,
+        "module": _module_digest(report.nodeid),
+        "outcome": outcome,
+        "seconds": round(seconds, 3),
+    }
     with Path(os.environ[_ROWS]).open("a") as file:
         file.write(json.dumps(row) + "\n")
 
@@ -226,7 +250,10 @@ _phases: dict[str, dict[str, Any]] = {}
 
 
 def read_rows() -> list[dict[str, Any]]:
-    """The last row of each test; the row that a kill cut in two is left out."""
+    """The last row of each test, unless its module has changed since.
+
+    The row that a kill cut in two is left out.
+    """
     rows: dict[str, dict[str, Any]] = {}
     path = Path(os.environ[_ROWS])
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -235,7 +262,7 @@ def read_rows() -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             continue
         rows[row["test"]] = row
-    return list(rows.values())
+    return [r for r in rows.values() if r["module"] == _module_digest(r["test"])]
 
 
 def folder_of(test: str) -> str:
@@ -291,15 +318,18 @@ def run(step: Step) -> dict[str, Any]:
 def prove(steps: tuple[Step, ...], names: list[str], gpu: bool) -> dict[str, Any]:
     """Runs what has not passed for this source, and sums up all of it."""
     digest = source_digest()
-    place = STATE / f"{'gpu-' if gpu else ''}{commit()}-{digest}"
+    place = STATE / f"{'gpu-' if gpu else ''}{source_digest(test_modules=False)}"
     place.mkdir(parents=True, exist_ok=True)
     os.environ[_ROWS] = str(place / "tests.jsonl")
     ended = place / "steps.json"
     results = json.loads(ended.read_text()) if ended.exists() else {}
     for step in steps:
         before = results.get(step.name, {})
-        if step.name in names and not before.get("passed"):
-            result = run(step)
+        stands = before.get("passed") and (
+            not step.runs_tests or before["source_digest"] == digest
+        )
+        if step.name in names and not stands:
+            result = {**run(step), "source_digest": digest}
             result["seconds"] += before.get("seconds", 0)
             results[step.name] = result
             ended.write_text(json.dumps(results, indent=1))

@@ -116,6 +116,17 @@ def test_other_source_starts_anew(project: Path) -> None:
     assert result(project)["commit"] == f"{first['commit']}-dirty"
 
 
+def test_changed_test_module_runs_alone_again(project: Path) -> None:
+    other = project / "tests" / "part" / "test_other.py"
+    other.write_text(PROGRAM.replace('note("', 'note("other '))
+    assert finish(project) == 0
+    other.write_text(other.read_text().replace('note("other quick', 'note("new quick'))
+    lines = len(ran(project))
+    assert finish(project) == 0
+    assert ran(project)[lines:] == ["new", "quick", "other", "fails", "other", "hangs"]
+    assert result(project)["passed"] == 6 and prove.is_green(result(project))
+
+
 @pytest.mark.parametrize(
     "change",
     [
