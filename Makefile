@@ -110,7 +110,6 @@ compat: $(INSTALLED)
 # The wheel and the source distribution, each used in an empty environment.
 dist: $(INSTALLED)
 	$(BIN)/python scripts/distributions.py $(if $(TORCH_INDEX),--index $(TORCH_INDEX))
-	$(BIN)/python scripts/docs/generate.py
 
 clean:
 	rm -rf .venv .compat .torchproof .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site

@@ -30,38 +30,34 @@ TARGET = 0.95  # of the models whose eager step has no host sync
 CALLS = 4
 TRAINING = "_training"
 PREFIX = "timm."
-TRANSFORMERS = (
-    *("t5", "bart", "bert", "gpt2", "llama", "vit", "whisper", "mixtral", "clip"),
-    *("roberta", "albert", "deberta-v2", "longformer", "big_bird", "xlm", "funnel"),
-    *("canine", "esm", "nystromformer", "convbert", "modernbert", "tapas", "gpt_neox"),
-    *("falcon", "bloom", "mpt", "opt", "xlnet", "ctrl", "deepseek_v3", "qwen3_moe"),
-    *("gpt_oss", "mamba", "mamba2", "jamba", "rwkv", "recurrent_gemma", "mbart"),
-    *("pegasus", "m2m_100", "led", "longt5", "switch_transformers", "speech_to_text"),
-    *("wav2vec2", "hubert", "wavlm", "encodec", "swin", "beit", "convnext"),
-    *("segformer", "dinov2", "detr", "sam", "layoutlmv3", "siglip", "blip", "vilt"),
-    *("llava", "qwen2_vl", "idefics3", "paligemma", "gemma3", "perceiver"),
-    *("time_series_transformer", "informer", "patchtst"),
-)
+TRANSFORMERS = """
+t5 bart bert gpt2 llama vit whisper mixtral clip roberta albert deberta-v2 longformer
+big_bird xlm funnel canine esm nystromformer convbert modernbert tapas gpt_neox falcon
+bloom mpt opt xlnet ctrl deepseek_v3 qwen3_moe gpt_oss mamba mamba2 jamba rwkv
+recurrent_gemma mbart pegasus m2m_100 led longt5 switch_transformers speech_to_text
+wav2vec2 hubert wavlm encodec swin beit convnext segformer dinov2 detr sam layoutlmv3
+siglip blip vilt llava qwen2_vl idefics3 paligemma gemma3 perceiver
+time_series_transformer informer patchtst
+"""
 # Their labels have another shape than the usual; the loss is the mean of the outputs.
 WITHOUT_LABELS = ("layoutlmv3", "perceiver")
-TIMM = (
-    *("resnet18", "resnet50", "resnext50_32x4d", "efficientnet_b0", "densenet121"),
-    *("mobilenetv3_small_100", "convnext_atto", "regnety_002", "repvgg_a0"),
-    *("vit_tiny_patch16_224", "deit_tiny_patch16_224", "swin_tiny_patch4_window7_224"),
-    *("beit_base_patch16_224", "cait_xxs24_224", "coat_tiny", "crossvit_tiny_240"),
-    *("eva02_tiny_patch14_224", "ghostnet_100", "levit_128s", "mixer_s32_224"),
-    *("mobilevit_xxs", "pit_ti_224", "poolformer_s12", "pvt_v2_b0", "twins_svt_small"),
-    *("xcit_nano_12_p16_224", "edgenext_xx_small", "fastvit_t8", "maxvit_tiny_tf_224"),
-    *("res2net50_26w_4s", "focalnet_tiny_srf", "tinynet_e", "mambaout_femto"),
-)
+TIMM = """
+resnet18 resnet50 resnext50_32x4d efficientnet_b0 densenet121 mobilenetv3_small_100
+convnext_atto regnety_002 repvgg_a0 vit_tiny_patch16_224 deit_tiny_patch16_224
+swin_tiny_patch4_window7_224 beit_base_patch16_224 cait_xxs24_224 coat_tiny
+crossvit_tiny_240 eva02_tiny_patch14_224 ghostnet_100 levit_128s mixer_s32_224
+mobilevit_xxs pit_ti_224 poolformer_s12 pvt_v2_b0 twins_svt_small xcit_nano_12_p16_224
+edgenext_xx_small fastvit_t8 maxvit_tiny_tf_224 res2net50_26w_4s focalnet_tiny_srf
+tinynet_e mambaout_femto
+"""
 
 Call = dict[str, Any]
 
 
 def names() -> list[str]:
     """All targets, so mixed that a part of a sweep has some of every kind."""
-    timm = [PREFIX + name for name in TIMM]
-    pairs = itertools.zip_longest(TRANSFORMERS, timm)
+    timm = [PREFIX + name for name in TIMM.split()]
+    pairs = itertools.zip_longest(TRANSFORMERS.split(), timm)
     models = [name for pair in pairs for name in pair if name is not None]
     return [name + mode for name in models for mode in ("", TRAINING)]
 
@@ -84,7 +80,7 @@ def made(name: str) -> tuple[Any, list[Call]]:
     else:
         from benchmarks import transformers_models
 
-        model, calls = transformers_models.make(plain, training)
+        model, calls = transformers_models.make(plain, training, one_size=True)
         if plain in WITHOUT_LABELS:
             calls = [{n: v for n, v in call.items() if n != "labels"} for call in calls]
         if training and "decoder_input_ids" in calls[0] and "labels" in calls[0]:

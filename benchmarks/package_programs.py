@@ -32,25 +32,19 @@ class Target:
 TARGETS: dict[str, Target] = {}
 
 
-def factory(package: str, *options: str) -> Callable[[Callable[[], Made]], Any]:
-    def add(body: Callable[[], Made]) -> Callable[[], Made]:
+def program(package: str, *options: str) -> Callable[[Callable[[], Any]], Any]:
+    """Adds a row: a script if its name ends so, else a factory."""
+
+    def add(body: Callable[[], Any]) -> Callable[[], Any]:
         name = body.__name__
-        TARGETS[name] = Target(name, package, body, options=options)
+        is_script = name.endswith("_script")
+        TARGETS[name] = Target(name, package, body, is_script, options)
         return body
 
     return add
 
 
-def script(package: str) -> Callable[[Callable[[], None]], Any]:
-    def add(body: Callable[[], None]) -> Callable[[], None]:
-        name = body.__name__
-        TARGETS[name] = Target(name, package, body, is_script=True)
-        return body
-
-    return add
-
-
-@factory("diffusers")
+@program("diffusers")
 def diffusers_vae_decode() -> Made:
     from diffusers import AutoencoderKL
 
@@ -63,22 +57,7 @@ def diffusers_vae_decode() -> Made:
     return vae.decode, [(torch.randn(n, 4, 8, 8),) for n in (1, 2, 3)]
 
 
-@script("diffusers")
-def diffusers_compiled_scheduler() -> None:
-    import torch
-    from diffusers import EulerDiscreteScheduler
-
-    scheduler = EulerDiscreteScheduler(num_train_timesteps=100)
-    scheduler.set_timesteps(5)
-    step = torch.compile(scheduler.step)
-    sample = torch.randn(1, 3, 8, 8)
-    for t in scheduler.timesteps:
-        scaled = scheduler.scale_model_input(sample, t)
-        sample = step(scaled * 0.1, t, sample).prev_sample
-    print(sample.mean().item())
-
-
-@factory("kornia")
+@program("kornia")
 def kornia_augmentation() -> Made:
     import kornia.augmentation as K
 
@@ -90,7 +69,7 @@ def kornia_augmentation() -> Made:
     return transform, [(torch.rand(2, 3, 16, 16),) for _ in range(4)]
 
 
-@factory("vector_quantize_pytorch", "--train")
+@program("vector_quantize_pytorch", "--train")
 def vq_train() -> Made:
     from vector_quantize_pytorch import VectorQuantize
 
@@ -100,7 +79,7 @@ def vq_train() -> Made:
     return vq, [(torch.randn(2, 24, 16),) for _ in range(4)]
 
 
-@factory("vector_quantize_pytorch")
+@program("vector_quantize_pytorch")
 def vq_residual() -> Made:
     from vector_quantize_pytorch import ResidualVQ
 
@@ -108,7 +87,7 @@ def vq_residual() -> Made:
     return vq.train(), [(torch.randn(2, 24, 16),) for _ in range(4)]
 
 
-@script("ema_pytorch")
+@program("ema_pytorch")
 def ema_script() -> None:
     import torch
     from ema_pytorch import EMA
@@ -127,7 +106,7 @@ def ema_script() -> None:
     print(ema(torch.randn(4, 8)).shape)
 
 
-@factory("e3nn")
+@program("e3nn")
 def e3nn_tensor_product() -> Made:
     from e3nn import o3
 
@@ -146,7 +125,7 @@ def e3nn_tensor_product() -> Made:
     ]
 
 
-@factory("gpytorch")
+@program("gpytorch")
 def gpytorch_exact_loss() -> Made:
     import gpytorch
 
@@ -173,7 +152,7 @@ def gpytorch_exact_loss() -> Made:
     return loss, [(x,) for _ in range(3)]
 
 
-@factory("torch_geometric", "--train")
+@program("torch_geometric", "--train")
 def pyg_gcn() -> Made:
     from torch_geometric.nn import GCN
 
@@ -183,32 +162,7 @@ def pyg_gcn() -> Made:
     return model, calls
 
 
-@factory("torch_geometric")
-def pyg_gat_pooling() -> Made:
-    from torch_geometric.nn import GATConv, global_mean_pool
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = GATConv(8, 4, heads=2)
-            self.head = nn.Linear(8, 2)
-
-        def forward(self, x, edge_index, batch):
-            x = self.conv(x, edge_index).relu()
-            return self.head(global_mean_pool(x, batch))
-
-    calls = [
-        (
-            torch.randn(n, 8),
-            torch.randint(0, n, (2, 3 * n)),
-            torch.arange(n).div(4, rounding_mode="floor"),
-        )
-        for n in (8, 8, 12, 16)
-    ]
-    return Net().eval(), calls
-
-
-@script("pytorch_optimizer")
+@program("pytorch_optimizer")
 def pytorch_optimizer_muon_script() -> None:
     import torch
     from pytorch_optimizer import load_optimizer
@@ -229,7 +183,7 @@ def pytorch_optimizer_muon_script() -> None:
         print(train_step(torch.randn(4, 8)).item())
 
 
-@script("litgpt")
+@program("litgpt")
 def litgpt_generate_script() -> None:
     import torch
     from litgpt import GPT, Config
@@ -251,7 +205,7 @@ def litgpt_generate_script() -> None:
         print(base.generate(model, prompt, max_returned_tokens=12, temperature=0.8))
 
 
-@script("peft")
+@program("peft")
 def peft_switch_adapters_script() -> None:
     import torch
     from peft import LoraConfig, get_peft_model
@@ -276,7 +230,7 @@ def peft_switch_adapters_script() -> None:
         print(compiled(torch.randn(3, 8)).shape)
 
 
-@factory("neuralop", "--train")
+@program("neuralop", "--train")
 def neuralop_fno() -> Made:
     from neuralop.models import FNO
 
@@ -284,7 +238,7 @@ def neuralop_fno() -> Made:
     return model, [(torch.randn(2, 1, n, n),) for n in (16, 16, 24)]
 
 
-@factory("monai")
+@program("monai")
 def monai_sliding_window() -> Made:
     from monai.inferers import sliding_window_inference
     from monai.networks.nets import UNet
@@ -297,22 +251,7 @@ def monai_sliding_window() -> Made:
     return infer, [(torch.randn(1, 1, n, n),) for n in (32, 32, 40)]
 
 
-@factory("torchdiffeq", "--train")
-def torchdiffeq_odeint() -> Made:
-    from torchdiffeq import odeint
-
-    class Flow(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))
-
-        def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-            return odeint(lambda _, y: self.net(y), x, t, method="dopri5")
-
-    return Flow(), [(torch.randn(4, 2), torch.linspace(0, 1, 3)) for _ in range(3)]
-
-
-@factory("torchdiffeq")
+@program("torchdiffeq")
 def torchdiffeq_fixed_steps() -> Made:
     from torchdiffeq import odeint
 
@@ -324,25 +263,7 @@ def torchdiffeq_fixed_steps() -> Made:
     return solve, [(torch.randn(4, 2), torch.linspace(0, 1, 4)) for _ in range(3)]
 
 
-@factory("vit_pytorch", "--train")
-def vit_pytorch_cait() -> Made:
-    from vit_pytorch.cait import CaiT
-
-    model = CaiT(
-        image_size=32,
-        patch_size=8,
-        num_classes=5,
-        dim=32,
-        depth=3,
-        cls_depth=1,
-        heads=2,
-        mlp_dim=64,
-        layer_dropout=0.3,
-    )
-    return model, [(torch.randn(n, 3, 32, 32),) for n in (4, 4, 3, 4)]
-
-
-@factory("vit_pytorch")
+@program("vit_pytorch")
 def vit_pytorch_navit() -> Made:
     from vit_pytorch.na_vit import NaViT
 
@@ -357,7 +278,7 @@ def vit_pytorch_navit() -> Made:
     return model, [(group,) for group in groups]
 
 
-@factory("st_moe_pytorch", "--train")
+@program("st_moe_pytorch", "--train")
 def st_moe_train() -> Made:
     from st_moe_pytorch import MoE
 
@@ -365,7 +286,7 @@ def st_moe_train() -> Made:
     return model, [(torch.randn(2, n, 16),) for n in (12, 12, 16)]
 
 
-@factory("zuko", "--train")
+@program("zuko", "--train")
 def zuko_flow() -> Made:
     import zuko
 
@@ -380,7 +301,7 @@ def zuko_flow() -> Made:
     return Density(), [(torch.randn(n, 3), torch.randn(n, 2)) for n in (8, 8, 12)]
 
 
-@factory("pytorch_metric_learning", "--train")
+@program("pytorch_metric_learning", "--train")
 def metric_learning_triplet() -> Made:
     from pytorch_metric_learning import losses, miners
 
@@ -399,7 +320,7 @@ def metric_learning_triplet() -> Made:
     return Embedder(), calls
 
 
-@factory("lightly", "--train")
+@program("lightly", "--train")
 def lightly_ntxent() -> Made:
     from lightly.loss import NTXentLoss
     from lightly.models.modules import SimCLRProjectionHead
@@ -418,7 +339,7 @@ def lightly_ntxent() -> Made:
     return SimCLR(), [(torch.randn(6, 8), torch.randn(6, 8)) for _ in range(3)]
 
 
-@script("optimi")
+@program("optimi")
 def optimi_script() -> None:
     import optimi
     import torch

@@ -1,15 +1,15 @@
 """Thousands of calls with random sizes, faults and changes, from several threads.
 
-    python -m benchmarks.soak [ROW ...] [--quick] [--device cuda] [--minutes N]
+    python -m benchmarks.soak [ROW ...] [--quick] [--device cuda] [--calls N]
 
 Four threads call three models whose compilers sometimes raise, sometimes never return.
 Between calls the models are switched between train and eval, get other weights, are
 retried, and are compiled anew by other recipes, of which two do not fit. Another row
-uses Inductor, whose child is killed at random, and on a GPU a third one has steps that
-`torchproof.graph` records, between the same changes. Every answer and every gradient is
-compared with those of a twin in eager that goes through the same changes. Exit code 1
-when one is wrong, or when the second half of the calls needs more memory, threads,
-processes or files than the first.
+uses Inductor, whose child is killed at random; benchmarks/replays.py does the same to
+steps that `torchproof.graph` records. Every answer and every gradient is compared with
+those of a twin in eager that goes through the same changes. Exit code 1 when one is
+wrong, or when the second half of the calls needs more memory, threads, processes or
+files than the first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ import torch._dynamo
 import torch._inductor.compile_fx  # so that no deadline is spent on loading it
 from torch import nn
 
-import torchproof
 from benchmarks.survey import Options, Row, Survey
 from torchproof.runtime import compile_job
 from torchproof.runtime import production as runtime
@@ -55,10 +54,6 @@ KEPT_BYTES, SLACK_BYTES = 32 << 10, 16 << 20
 # Another thread at work at once needs a workspace of cuBLAS, which torch then keeps.
 DEVICE_SLACK_BYTES = 33 << 20
 CHECKPOINTS = 20
-# Where minutes are given: the share of each row, and the calls of its checkpoints.
-SHARES = {"faulty compilers": 0.5, "Inductor": 0.25, "graph": 0.25}
-CHECKPOINT_CALLS = {"faulty compilers": 400, "Inductor": 60, "graph": 120}
-ROWS = (3, 8, 17)  # of the steps that are recorded: each size is a recording
 
 
 @dataclass(frozen=True)
@@ -70,26 +65,6 @@ class Holding:
     processes: int
     files: int
     device_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Length:
-    """How long it takes: calls in checkpoints, or checkpoints of calls until a time."""
-
-    calls: int
-    checkpoints: int
-    seconds: float | None = None
-
-    def shares(self) -> Iterator[int]:
-        """The calls of each checkpoint; there are two at least."""
-        if self.seconds is None:
-            yield from [self.calls // self.checkpoints] * self.checkpoints
-            return
-        until = time.monotonic() + self.seconds
-        for number in itertools.count():
-            if number >= 2 and time.monotonic() >= until:
-                return
-            yield self.calls
 
 
 @dataclass(frozen=True)
@@ -192,9 +167,6 @@ class Pair:
         with torch.no_grad():
             return self.model(x), self.twin(x)
 
-    def rows(self, chance: random.Random) -> int:
-        return chance.randint(1, 24)
-
     def change(self, chance: random.Random, recipes: Sequence[Path]) -> None:
         change = chance.choice((*CHANGES, "compiled anew", "retried"))
         with self._condition:
@@ -218,42 +190,6 @@ class Pair:
     def count_compiled(self) -> None:
         """Counts the calls that ran compiled code, before its forward is replaced."""
         self._counts.compiled_calls += runtime.status(self.model).compiled_calls
-
-
-class RecordedPair(Pair):
-    """A model that `torchproof.graph` records, and its twin."""
-
-    def _compile(self, **arguments: Any) -> None:
-        self._graphed = torchproof.graph(self.model)
-
-    def answers(
-        self, x: torch.Tensor, *, gradient: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        with torch.no_grad():
-            return self._graphed(x), self.twin(x)
-
-    def rows(self, chance: random.Random) -> int:
-        return chance.choice(ROWS)
-
-    def change(self, chance: random.Random, recipes: Sequence[Path]) -> None:
-        change = chance.choice((*CHANGES, "recorded anew"))
-        with self._condition:
-            self._condition.wait_for(lambda: not self._calling)
-            if change == "recorded anew":
-                self.count_compiled()
-                self._compile()
-            else:
-                for each in (self.model, self.twin):
-                    CHANGES[change](each)
-        self._counts.changes[change] += 1
-
-    def count_compiled(self) -> None:
-        """Counts replays and recordings, as calls and compilations of compiled code."""
-        status = self._graphed.status()
-        self._counts.compiled_calls += status.replays
-        self._counts.compilations += status.recordings
-        for stop in status.stops:
-            self._counts.fallbacks[stop.kind] += 1
 
 
 def _update(model: Model) -> None:
@@ -297,7 +233,8 @@ class Caller:
     def call(self) -> None:
         pair = self._chance.choice(self.pairs)
         value = self._chance.random()
-        x = torch.full((pair.rows(self._chance), 8), value, device=pair.device)
+        shape = (self._chance.randint(1, 24), 8)
+        x = torch.full(shape, value, device=pair.device)
         if self._chance.random() < CHANGED:
             pair.change(self._chance, self._recipes)
         with pair.calling():
@@ -342,23 +279,21 @@ def _is_planted(why: str) -> bool:
 
 def write_recipes(folder: Path) -> list[Path]:
     """Those that fit compile with the faulty backend."""
+    flaky = '[compile]\nbackend = "flaky"\n'
     texts = {
-        "full.toml": 'schema = 1\nstrategy = "full"\n[compile]\nbackend = "flaky"\n',
-        "dynamic.toml": 'schema = 1\nstrategy = "full"\n[compile]\nbackend = "flaky"\n'
-        "dynamic = true\n",
-        "core.toml": 'schema = 1\nstrategy = "core:layers"\n[compile]\n'
-        'backend = "flaky"\n',
-        "eager.toml": 'schema = 1\nstrategy = "eager"\n',
-        "planted-other-torch.toml": 'schema = 1\nstrategy = "full"\n[environment]\n'
-        'torch = "2.0.1"\n',
-        "planted-damage.toml": 'schema = 1\nstrategy = "fu',
+        "full.toml": f'strategy = "full"\n{flaky}',
+        "dynamic.toml": f'strategy = "full"\n{flaky}dynamic = true\n',
+        "core.toml": f'strategy = "core:layers"\n{flaky}',
+        "eager.toml": 'strategy = "eager"\n',
+        "planted-torch.toml": 'strategy = "full"\n[environment]\ntorch = "2.0.1"\n',
+        "planted-damage.toml": 'strategy = "fu',
     }
     for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(f"schema = 1\n{text}", encoding="utf-8")
     return [folder / name for name in texts]
 
 
-def soak(length: Length, seed: int, device: str) -> Soak:
+def soak(calls: int, seed: int, device: str) -> Soak:
     """Faulty compilers, without Inductor."""
     counts = Counts()
     backend = FlakyBackend(random.Random(seed), counts.faults)
@@ -368,14 +303,14 @@ def soak(length: Length, seed: int, device: str) -> Soak:
         recipes = write_recipes(Path(folder))
 
         def callers() -> list[Caller]:
-            told = {"backend": backend, "deadline": DEADLINE_S}
-            pairs = [Pair(counts, device, **told) for _ in range(MODELS)]
+            arguments = {"backend": backend, "deadline": DEADLINE_S}
+            pairs = [Pair(counts, device, **arguments) for _ in range(MODELS)]
             return [Caller(pairs, next(seeds), recipes) for _ in range(THREADS)]
 
-        return _soaked(callers, counts, length)
+        return _soaked(callers, counts, calls)
 
 
-def soak_inductor(length: Length, seed: int, device: str) -> Soak:
+def soak_inductor(calls: int, seed: int, device: str) -> Soak:
     """Inductor, whose child is killed at work, and at other times."""
     counts, seeds = Counts(), itertools.count(seed)
 
@@ -384,18 +319,7 @@ def soak_inductor(length: Length, seed: int, device: str) -> Soak:
         return [Caller(pairs, next(seeds)) for _ in range(2)]
 
     with _killing_children(random.Random(seed), counts.faults):
-        return _soaked(callers, counts, length)
-
-
-def soak_graph(length: Length, seed: int, device: str) -> Soak:
-    """Steps that are recorded as CUDA graphs."""
-    counts, seeds = Counts(), itertools.count(seed)
-
-    def callers() -> list[Caller]:
-        pairs = [RecordedPair(counts, device) for _ in range(2)]
-        return [Caller(pairs, next(seeds)) for _ in range(2)]
-
-    return _soaked(callers, counts, length)
+        return _soaked(callers, counts, calls)
 
 
 @contextlib.contextmanager
@@ -421,14 +345,14 @@ def _killing_children(chance: random.Random, faults: Counter[str]) -> Iterator[N
 
 
 def _soaked(
-    make_callers: Callable[[], list[Caller]], counts: Counts, length: Length
+    make_callers: Callable[[], list[Caller]], counts: Counts, calls: int
 ) -> Soak:
     """Models live for one checkpoint; what they leave behind would add up."""
     begin, held, made = time.monotonic(), [], 0
-    for calls in length.shares():
+    for _ in range(CHECKPOINTS):
         callers = make_callers()
         device = callers[0].pairs[0].device
-        share = calls // len(callers)
+        share = calls // CHECKPOINTS // len(callers)
         _call_all(callers, share)
         made += share * len(callers)
         counts.wrong += [wrong for caller in callers for wrong in caller.wrong]
@@ -492,17 +416,12 @@ def _most(held: list[Holding]) -> Holding:
     return Holding(*most)
 
 
-SOAKS: dict[str, Callable[[Length, int, str], Soak]] = {
+SOAKS: dict[str, Callable[[int, int, str], Soak]] = {
     "faulty compilers": soak,
     "Inductor": soak_inductor,
-    "graph": soak_graph,
 }
-CALLS = {"faulty compilers": 100_000, "Inductor": 2_000, "graph": 10_000}
-QUICK = {"faulty compilers": 1_500, "Inductor": 60, "graph": 500}
-
-
-def rows(options: Options) -> list[str]:
-    return [name for name in SOAKS if name != "graph" or options.device == "cuda"]
+CALLS = {"faulty compilers": 100_000, "Inductor": 2_000}
+QUICK = {"faulty compilers": 1_500, "Inductor": 60}
 
 
 def measure(name: str, options: Options) -> Row:
@@ -512,11 +431,7 @@ def measure(name: str, options: Options) -> Row:
         # Each compilation goes to the child, not to what an earlier one left.
         os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
     calls = options.calls or (QUICK if options.quick else CALLS)[name]
-    length = Length(calls, CHECKPOINTS)
-    if options.minutes is not None:
-        seconds = options.minutes * 60 * SHARES[name]
-        length = Length(CHECKPOINT_CALLS[name], CHECKPOINTS, seconds)
-    done = SOAKS[name](length, options.seed, options.device)
+    done = SOAKS[name](calls, options.seed, options.device)
     return dataclasses.asdict(done) | {"grown": done.growth}
 
 
@@ -527,15 +442,13 @@ def failures(found: dict[str, Row]) -> Iterator[str]:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--calls", type=int, help="of each row")
-    add("--minutes", type=float, help="for all rows, instead of a number of calls")
-    add("--seed", type=int, default=0)
+    parser.add_argument("--calls", type=int, help="of each row")
+    parser.add_argument("--seed", type=int, default=0)
 
 
 SURVEY = Survey(
     "soak",
-    rows,
+    lambda options: list(SOAKS),
     measure,
     failures,
     limit_s=4 * 3600,

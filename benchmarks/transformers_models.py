@@ -1,18 +1,14 @@
 """Factories for tiny models of transformers with random weights: nothing is downloaded.
 
-    torchproof check benchmarks/transformers_models.py:bart
-    torchproof check benchmarks/transformers_models.py:bart_training --train
+    torchproof check benchmarks/zoo.py:transformers_bart --effort quick
 
-A target is a model type, with `-` and `.` written as `_`. Its plain name is the model
-in eval mode; `NAME_training`, for types that draw random numbers or compute a loss with
-control flow, is the model in training mode with labels. The configuration is the type's
-default with every known size made small, and the inputs are made from the signature of
-`forward`; `OVERRIDES` lists what a type needs beyond that.
+The configuration is the type's default with every known size made small, and the inputs
+are made from the signature of `forward`; `OVERRIDES` lists what a type needs beyond
+that.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -32,72 +28,71 @@ WIDTH, HEADS, LAYERS, VOCABULARY, IMAGE, PATCH = 32, 4, 2, 100, 32, 8
 _NAMES: tuple[tuple[int, str], ...] = (
     (
         WIDTH,
-        "hidden_size d_model n_embd emb_dim embed_dim dim embedding_size embed_size"
-        " encoder_hidden_size decoder_hidden_size out_hidden_size"
-        " word_embed_proj_dim projection_dim output_hidden_size codebook_dim mlp_dim"
-        " projector_hidden_size classifier_proj_size fpn_hidden_size"
-        " attention_hidden_size lru_width fpn_feature_size mask_feature_size"
-        " text_hidden_size d_embed vision_hidden_size text_embed_dim"
-        " vision_embed_dim hidden_dim_size codevector_dim proj_codevector_dim"
-        " cross_attention_hidden_size encoder_hidden_dim output_dim"
-        " query_pre_attn_scalar final_dim d_latents fusion_hidden_size"
-        " bottleneck_features embedding_dim audio_hidden_size decoder_hidden_dim"
-        " text_dim qformer_hidden_size vision_output_dim conv_channels",
+        """
+        hidden_size d_model n_embd emb_dim embed_dim dim embedding_size
+        encoder_hidden_size decoder_hidden_size out_hidden_size word_embed_proj_dim
+        projection_dim output_hidden_size codebook_dim mlp_dim classifier_proj_size
+        attention_hidden_size lru_width mask_feature_size codevector_dim
+        proj_codevector_dim cross_attention_hidden_size query_pre_attn_scalar d_latents
+        vision_output_dim conv_channels
+        """,
     ),
     (
         2 * WIDTH,
-        "intermediate_size ffn_dim d_ff n_inner encoder_ffn_dim decoder_ffn_dim"
-        " d_inner dim_feedforward ffn_hidden_size encoder_intermediate_size"
-        " moe_intermediate_size shared_expert_intermediate_size"
-        " decoder_intermediate_size shared_intermediate_size linear_units"
-        " feed_forward_size dim_ff encoder_feedforward_dim decoder_feedforward_dim"
-        " block_ff_dim speaker_embedding_dim moe_shared_expert_intermediate_size",
+        """
+        intermediate_size ffn_dim d_ff n_inner encoder_ffn_dim decoder_ffn_dim d_inner
+        dim_feedforward ffn_hidden_size moe_intermediate_size decoder_intermediate_size
+        feed_forward_size encoder_feedforward_dim speaker_embedding_dim
+        """,
     ),
     (
         LAYERS,
-        "num_hidden_layers n_layer n_layers num_layers encoder_layers"
-        " decoder_layers depth num_encoder_layers num_decoder_layers layers"
-        " decoder_num_hidden_layers encoder_num_hidden_layers num_global_layers"
-        " num_residual_layers speech_decoder_postnet_layers"
-        " num_hidden_layers_encoder text_encoder_layers num_self_attends_per_block"
-        " num_blocks max_window_layers predictor_num_layers enc_layers dec_layers"
-        " num_block_layers",
+        """
+        num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers
+        depth num_encoder_layers num_decoder_layers decoder_num_hidden_layers
+        num_global_layers num_residual_layers speech_decoder_postnet_layers
+        num_self_attends_per_block num_blocks max_window_layers
+        """,
     ),
     (
         HEADS,
-        "num_attention_heads n_head n_heads num_heads encoder_attention_heads"
-        " decoder_attention_heads attention_heads decoder_num_attention_heads"
-        " encoder_num_attention_heads num_cross_attention_heads"
-        " num_self_attention_heads num_experts num_local_experts n_routed_experts"
-        " moe_num_experts num_codebooks n_codebooks num_quantizers",
+        """
+        num_attention_heads n_head n_heads num_heads encoder_attention_heads
+        decoder_attention_heads attention_heads decoder_num_attention_heads
+        num_cross_attention_heads num_self_attention_heads num_experts num_local_experts
+        n_routed_experts num_codebooks n_codebooks num_quantizers
+        """,
     ),
     (
         2,
-        "num_key_value_heads num_experts_per_tok moe_top_k moe_topk num_kv_heads"
-        " n_group topk_group encoder_num_key_value_heads decoder_num_key_value_heads"
-        " n_groups num_conv_pos_embedding_groups",
+        """
+        num_key_value_heads num_experts_per_tok num_kv_heads n_group topk_group n_groups
+        num_conv_pos_embedding_groups
+        """,
     ),
     (
         WIDTH // HEADS,
-        "head_dim d_kv kv_channels attention_head_dim dim_head qk_rope_head_dim"
-        " qk_nope_head_dim v_head_dim d_head state_size mamba_d_state kv_lora_rank"
-        " index_head_dim qk_head_dim num_mel_bins ssm_state_size num_queries"
-        " num_query_tokens num_latents mamba_d_head chunk_size mamba_chunk_size"
-        " mm_tokens_per_image query_length resampler_n_latents",
+        """
+        head_dim d_kv qk_rope_head_dim qk_nope_head_dim v_head_dim d_head state_size
+        mamba_d_state kv_lora_rank qk_head_dim num_mel_bins num_queries num_query_tokens
+        num_latents mamba_d_head chunk_size mamba_chunk_size mm_tokens_per_image
+        """,
     ),
     (
         16,
-        "q_lora_rank num_conv_pos_embeddings num_filters sliding_window codebook_size",
+        """
+        q_lora_rank num_conv_pos_embeddings num_filters sliding_window codebook_size
+        """,
     ),
-    (VOCABULARY, "vocab_size decoder_vocab_size text_vocab_size"),
+    (VOCABULARY, "vocab_size decoder_vocab_size"),
     (
         128,
-        "max_position_embeddings n_positions max_source_positions block_size"
-        " max_seq_len max_target_positions encoder_max_position_embeddings"
-        " max_sequence_length decoder_max_position_embeddings"
-        " max_2d_position_embeddings n_ctx context_length",
+        """
+        max_position_embeddings n_positions max_source_positions block_size max_seq_len
+        max_target_positions max_2d_position_embeddings context_length
+        """,
     ),
-    (IMAGE, "image_size pretrain_image_size"),
+    (IMAGE, "image_size"),
     (PATCH, "patch_size"),
 )
 SIZES = {name: size for size, names in _NAMES for name in names.split()}
@@ -106,8 +101,6 @@ STAGES: dict[str, Callable[[int], list[int]]] = {
     "depths": lambda count: [1] * count,
     "conv_dim": lambda count: [WIDTH] * count,
     "hidden_sizes": lambda count: [8 << stage for stage in range(count)],
-    "embed_dims": lambda count: [8 << stage for stage in range(count)],
-    "stage_num_blocks": lambda count: [1] * count,
     "num_heads": lambda count: [1 << stage for stage in range(count)],
     "num_attention_heads": lambda count: [1 << stage for stage in range(count)],
 }
@@ -169,7 +162,11 @@ class Sizes:
     audio: int = 8000
 
 
-CALLS = (Sizes(), Sizes(), Sizes(batch=3, length=16, audio=9600))
+CALLS = (
+    Sizes(),
+    Sizes(batch=3, length=16, audio=9600),
+    Sizes(batch=4, length=20, audio=11200),
+)
 
 
 @dataclass(frozen=True)
@@ -333,19 +330,21 @@ def labels(model: Any, call: Call) -> Call:
     return {} if ids is None else {"labels": ids.clone()}
 
 
-def make(model_type: str, training: bool) -> tuple[Any, list[Call]]:
-    override = OVERRIDES.get(model_type, Override())
+def make(
+    model_type: str, training: bool, *, one_size: bool = False
+) -> tuple[Any, list[Call]]:
+    """A model and three calls of different sizes, or of one size."""
+    sizes = OVERRIDES.get(model_type, Override()).calls
     model = built(model_type).eval()
-    calls = [inputs(model_type, model, sizes) for sizes in override.calls]
+    calls = [inputs(model_type, model, sizes[0] if one_size else s) for s in sizes]
     if training:
-        model.train()
         calls = [call | labels(model, call) for call in calls]
-    return model, calls
+    return model.train(training), calls
 
 
 # Block-sparse attention is used from a length of several blocks on.
 SPARSE = {"block_size": 4, "num_random_blocks": 1}
-LONG_CALLS = tuple(Sizes(length=length) for length in (64, 64, 80))
+LONG_CALLS = tuple(Sizes(length=length) for length in (64, 80, 96))
 RESNET = {"model_type": "resnet", "out_features": ["stage2", "stage3", "stage4"]}
 DETECTION = Override(
     {"use_timm_backbone": False, "backbone_config": RESNET, "auxiliary_loss": False}
@@ -438,45 +437,29 @@ def aspect_ratios(config: Any, sizes: Sizes) -> Call:
     }
 
 
-def questions(config: Any, sizes: Sizes) -> Call:
-    return {"qformer_input_ids": text(config, sizes)}
-
-
 PINPOINTS = {"image_grid_pinpoints": [[IMAGE, 2 * IMAGE], [2 * IMAGE, 2 * IMAGE]]}
 OVERRIDES: dict[str, Override] = {
-    "autoformer": Override(SERIES_CONFIG, "AutoformerForPrediction", series),
     "beit": Override(head="BeitForImageClassification"),
     "big_bird": Override(SPARSE, calls=LONG_CALLS),
     "bigbird_pegasus": Override(SPARSE, calls=LONG_CALLS),
     "blip-2": Override({"image_token_index": 90}),
     "clip": Override(head="CLIPModel"),
-    "conditional_detr": DETECTION,
     "convnext": Override({"patch_size": 4}),
     "dac": Override(inputs=waveform),
     "deformable_detr": DETECTION,
     "detr": DETECTION,
     "encodec": Override(inputs=waveform),
     "esm": Override({"vocab_size": VOCABULARY, "mask_token_id": 6, "pad_token_id": 0}),
-    "idefics": Override(
-        inputs=lambda config, sizes: {
-            **several_images(config, sizes),
-            "image_attention_mask": torch.ones(sizes.batch, sizes.length, 1).long(),
-        }
-    ),
-    "idefics2": Override(inputs=several_images),
     "idefics3": Override(inputs=several_images),
     "informer": Override(SERIES_CONFIG, "InformerForPrediction", series),
-    "instructblip": Override({"image_token_index": 90}, inputs=questions),
     "jamba": Override({"attn_layer_period": 2, "attn_layer_offset": 1}),
     "layoutlmv3": Override(
         {"coordinate_size": 6, "shape_size": 4, "input_size": IMAGE},
         "LayoutLMv3ForTokenClassification",
     ),
-    "llava_next": Override(PINPOINTS, inputs=tiles),
     "llava_onevision": Override(PINPOINTS, inputs=tiles),
     "mamba2": Override({"head_dim": 16}),
     "mask2former": Override({"backbone_config": SWIN}, "Mask2FormerModel"),
-    "maskformer": Override({"backbone_config": SWIN}, "MaskFormerModel"),
     "mimi": Override(
         {"upsample_groups": WIDTH, "vector_quantization_hidden_dimension": WIDTH},
         inputs=waveform,
@@ -497,12 +480,6 @@ OVERRIDES: dict[str, Override] = {
         },
         without=("input_values",),
     ),
-    "oneformer": Override(
-        {"backbone_config": SWIN, "task_seq_len": 12},
-        "OneFormerModel",
-        lambda config, sizes: {"task_inputs": torch.randint(5, 80, (sizes.batch, 12))},
-    ),
-    "patchtsmixer": Override(head="PatchTSMixerForPrediction", inputs=channels),
     "patchtst": Override(head="PatchTSTForPrediction", inputs=channels),
     "perceiver": Override(head="PerceiverForMaskedLM"),
     "qwen2_5_vl": Override({"text_config": {"rope_parameters": ROPE}}, inputs=patches),
@@ -533,71 +510,5 @@ OVERRIDES: dict[str, Override] = {
     ),
     "vits": Override({"upsample_initial_channel": 32, "flow_size": 32}),
     "wav2vec2-bert": Override({"vocab_size": 32}, inputs=frames(48, 160)),
-    "wav2vec2-conformer": Override({"vocab_size": 32}),
     "whisper": Override(inputs=mel),
 }
-
-
-def _named(model_type: str) -> str:
-    return model_type.replace("-", "_").replace(".", "_")
-
-
-# Types by family, and after them those that are also trained: they drop layers, draw
-# masks, balance experts or match labels in training mode only.
-TYPES = (
-    *("bert", "roberta", "albert", "deberta", "deberta-v2", "longformer", "big_bird"),
-    *("xlm", "flaubert", "funnel", "canine", "splinter", "esm", "data2vec-text"),
-    *("mra", "yoso", "nystromformer", "ibert", "convbert", "modernbert", "tapas"),
-    *(
-        "gpt2",
-        "gpt_neox",
-        "llama",
-        "falcon",
-        "bloom",
-        "mpt",
-        "opt",
-        "xlnet",
-        "reformer",
-    ),
-    *("xglm", "ctrl", "cpmant", "gpt_oss", "deepseek_v3", "imagegpt"),
-    *("mixtral", "qwen2_moe", "qwen3_moe", "phimoe", "granitemoe", "olmoe"),
-    *("mamba", "mamba2", "jamba", "rwkv", "falcon_h1", "recurrent_gemma"),
-    *("bart", "mbart", "pegasus", "marian", "m2m_100", "plbart", "blenderbot", "led"),
-    *("bigbird_pegasus", "t5", "longt5", "udop", "fsmt", "prophetnet"),
-    *("switch_transformers", "nllb-moe", "seamless_m4t"),
-    *("whisper", "speech_to_text", "speecht5", "wav2vec2", "wav2vec2-conformer"),
-    *("wav2vec2-bert", "hubert", "unispeech", "unispeech-sat", "sew", "sew-d", "wavlm"),
-    *("data2vec-audio", "encodec", "dac", "mimi", "vits", "musicgen"),
-    *(
-        "fastspeech2_conformer",
-        "perceiver",
-        "vit",
-        "vit_mae",
-        "swin",
-        "beit",
-        "convnext",
-    ),
-    *("segformer", "dinov2", "sam", "detr", "deformable_detr", "conditional_detr"),
-    *("maskformer", "mask2former", "oneformer", "layoutlm", "layoutlmv3", "markuplm"),
-    *("clip", "siglip", "owlvit", "blip", "blip-2", "instructblip", "git", "vilt"),
-    *("llava", "llava_next", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"),
-    *("idefics", "idefics2", "idefics3", "smolvlm", "pixtral", "mllama", "paligemma"),
-    *("gemma3", "internvl", "got_ocr2", "time_series_transformer", "autoformer"),
-    *("informer", "patchtst", "patchtsmixer"),
-)
-TRAINED = (
-    *("bart", "mbart", "pegasus", "m2m_100", "opt", "xglm", "fsmt", "led", "gpt2"),
-    *("bigbird_pegasus", "longformer", "switch_transformers", "nllb-moe", "mixtral"),
-    *("whisper", "speech_to_text", "speecht5", "wav2vec2", "wav2vec2-conformer"),
-    *("wav2vec2-bert", "hubert", "unispeech", "sew", "sew-d", "wavlm"),
-    *("vit_mae", "detr", "conditional_detr", "deformable_detr"),
-    *("time_series_transformer", "informer", "autoformer", "patchtst", "bert", "llava"),
-)
-FACTORIES = {
-    **{_named(name): functools.partial(make, name, False) for name in TYPES},
-    **{
-        _named(name) + "_training": functools.partial(make, name, True)
-        for name in TRAINED
-    },
-}
-globals().update(FACTORIES)

@@ -84,19 +84,7 @@ def transformers_model(model_type: str, training: bool) -> Target:
     declare_missing_operators()
     from benchmarks import transformers_models as models
 
-    override = models.OVERRIDES.get(model_type, models.Override())
-    if override.calls is models.LONG_CALLS:  # block-sparse attention needs a length
-        sizes = [models.Sizes(length=length) for length in (64, 80, 96)]
-    else:
-        sizes = [
-            models.Sizes(),
-            models.Sizes(batch=3, length=16, audio=9600),
-            models.Sizes(batch=4, length=20, audio=11200),
-        ]
-    model = models.built(model_type).eval()
-    calls = [models.inputs(model_type, model, size) for size in sizes]
-    if training:
-        calls = [call | models.labels(model, call) for call in calls]
+    model, calls = models.make(model_type, training)
     return _in_mode(model, training), list(calls)
 
 
@@ -278,167 +266,6 @@ def geometric_model(name: str) -> Target:
     return _in_mode(make(torch_geometric.nn)), calls()
 
 
-# -- diffusers: denoisers and autoencoders ---------------------------------------------
-
-TEXT = 16  # the width of text embeddings
-CROSS = {
-    "sample_size": 16,
-    "block_out_channels": (16, 32),
-    "layers_per_block": 1,
-    "norm_num_groups": 8,
-    "cross_attention_dim": TEXT,
-    "attention_head_dim": 4,
-}
-CROSS_2D = CROSS | {
-    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
-    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
-}
-TRANSFORMER = {"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 16}
-JOINT = {"joint_attention_dim": TEXT, "pooled_projection_dim": TEXT}
-# A ControlNet has no way up.
-CONTROL_LACKS = ("sample_size", "up_block_types")
-ENCODER = {
-    "block_out_channels": (16, 32),
-    "layers_per_block": 1,
-    "norm_num_groups": 8,
-    "down_block_types": ("DownEncoderBlock2D",) * 2,
-    "up_block_types": ("UpDecoderBlock2D",) * 2,
-    "latent_channels": 4,
-}
-
-
-def _timesteps(batch: int) -> torch.Tensor:
-    return torch.full((batch,), 10)
-
-
-def _latents(channels: int, side: int, **more: Any) -> dict[str, Any]:
-    """Latents of two images, with text: the inputs of most denoisers."""
-    return {
-        "hidden_states": torch.randn(2, channels, side, side),
-        "encoder_hidden_states": torch.randn(2, 7, TEXT),
-        "timestep": _timesteps(2),
-        **more,
-    }
-
-
-def _sampled(channels: int) -> list[Call]:
-    """The inputs of a UNet."""
-    return [(torch.randn(2, channels, s, s), _timesteps(2)) for s in (16, 32, 48)]
-
-
-def _conditioned(channels: int) -> list[Call]:
-    text = torch.randn(2, 7, TEXT)
-    return [(*call, text) for call in _sampled(channels)]
-
-
-def _controlled() -> list[Call]:
-    """With the image that a ControlNet follows, twice as large as the latents."""
-    return [
-        (
-            torch.randn(2, 4, side, side),
-            _timesteps(2),
-            torch.randn(2, 7, TEXT),
-            torch.randn(2, 3, 2 * side, 2 * side),
-        )
-        for side in (16, 32, 48)
-    ]
-
-
-def _sides_of(make: Callable[[int], Call]) -> Callable[[], list[Call]]:
-    return lambda: [make(side) for side in (8, 12, 16)]
-
-
-def _frames(channels: int, side: int, **more: Any) -> dict[str, Any]:
-    """Latents of a video of five frames."""
-    video = torch.randn(1, channels, 5, side, side)
-    text = torch.randn(1, 7, TEXT)
-    known = {"hidden_states": video, "encoder_hidden_states": text}
-    return {**known, "timestep": _timesteps(1), **more}
-
-
-def _packed(side: int) -> dict[str, Any]:
-    """Latents that Flux takes as a sequence, each with its position."""
-    tokens = (side // 2) ** 2
-    return {
-        "hidden_states": torch.randn(2, tokens, 4),
-        "encoder_hidden_states": torch.randn(2, 7, TEXT),
-        "pooled_projections": torch.randn(2, TEXT),
-        "timestep": torch.tensor([1.0, 1.0]),
-        "img_ids": torch.randn(tokens, 3),
-        "txt_ids": torch.randn(7, 3),
-    }
-
-
-Denoiser = tuple[str, dict[str, Any], Callable[[], list[Call]]]
-DIFFUSERS: dict[str, Denoiser] = {
-    "unet2d": (
-        "UNet2DModel",
-        {
-            "sample_size": 16,
-            "block_out_channels": (16, 32),
-            "layers_per_block": 1,
-            "norm_num_groups": 8,
-            "attention_head_dim": 4,
-            "down_block_types": ("DownBlock2D", "AttnDownBlock2D"),
-            "up_block_types": ("AttnUpBlock2D", "UpBlock2D"),
-        },
-        lambda: _sampled(3),
-    ),
-    "unet2d_condition": ("UNet2DConditionModel", CROSS_2D, lambda: _conditioned(4)),
-    "controlnet": (
-        "ControlNetModel",
-        {name: CROSS_2D[name] for name in CROSS_2D if name not in CONTROL_LACKS}
-        | {"conditioning_embedding_out_channels": (16, 32)},
-        _controlled,
-    ),
-    "autoencoder_kl": ("AutoencoderKL", ENCODER, lambda: _sides(32, 48, 64)),
-    "dit": (
-        "DiTTransformer2DModel",
-        TRANSFORMER | {"sample_size": 8, "norm_num_groups": 8},
-        lambda: [
-            {
-                "hidden_states": torch.randn(batch, 4, 8, 8),
-                "timestep": _timesteps(batch),
-                "class_labels": torch.zeros(batch, dtype=torch.long),
-            }
-            for batch in (2, 3, 4)
-        ],
-    ),
-    "sd3": (
-        "SD3Transformer2DModel",
-        TRANSFORMER
-        | JOINT
-        | {"sample_size": 8, "in_channels": 4, "out_channels": 4}
-        | {"caption_projection_dim": 32, "pos_embed_max_size": 16},
-        _sides_of(
-            lambda side: _latents(4, side, pooled_projections=torch.randn(2, TEXT))
-        ),
-    ),
-    "flux": (
-        "FluxTransformer2DModel",
-        TRANSFORMER
-        | JOINT
-        | {"in_channels": 4, "num_single_layers": 2, "axes_dims_rope": (4, 4, 8)},
-        _sides_of(_packed),
-    ),
-    "wan": (
-        "WanTransformer3DModel",
-        TRANSFORMER
-        | {"in_channels": 4, "out_channels": 4, "text_dim": TEXT, "freq_dim": 32}
-        | {"ffn_dim": 32, "rope_max_seq_len": 32},
-        _sides_of(lambda side: _frames(4, side)),
-    ),
-}
-
-
-def diffusers_model(name: str) -> Target:
-    declare_missing_operators()
-    import diffusers
-
-    kind, config, calls = DIFFUSERS[name]
-    return _in_mode(getattr(diffusers, kind)(**config)), calls()
-
-
 # -- all of them -----------------------------------------------------------------------
 
 
@@ -474,7 +301,6 @@ LIBRARIES: dict[str, dict[str, Factory]] = {
         " ".join((TORCHVISION, SEGMENTATION, DETECTION, VIDEO)),
     ),
     "torch-geometric": _made("geometric", geometric_model, " ".join(GEOMETRIC)),
-    "diffusers": _made("diffusers", diffusers_model, " ".join(DIFFUSERS)),
 }
 FACTORIES = {
     name: make for factories in LIBRARIES.values() for name, make in factories.items()

@@ -2,8 +2,7 @@
 
 Both are built into dist/ and must contain what the repository does. Each is then
 installed into an empty environment in another folder, where users' commands have to end
-with the exit codes of the contract. Results go to benchmarks/results/installs/, one
-file a Python, and into docs/reference/compat.md.
+with the exit codes of the contract. It prints what is wrong, and exits with 1 then.
 
     python scripts/distributions.py [--python PATH] [--index URL]
 """
@@ -11,24 +10,20 @@ file a Python, and into docs/reference/compat.md.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 import zipfile
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
-RESULTS = ROOT / "benchmarks/results/installs"
 TOOLS = ("build", "twine", "check-wheel-contents", "mypy")
 TYPED = ROOT / "tests/user_types/user_program.py"
 # In the wheel besides the package, all in the folder of its metadata.
@@ -217,8 +212,8 @@ def install(folder: Path, distribution: Path, options: argparse.Namespace) -> Pa
     return folder
 
 
-def used(environment: Path, version: str) -> list[dict[str, Any]]:
-    """Runs a user's commands in a folder of their own, and judges each."""
+def used(environment: Path, version: str) -> Iterator[str]:
+    """Runs a user's commands in a folder of their own; what is wrong with each."""
     folder = environment / "work"
     folder.mkdir()
     for name, text in FILES.items():
@@ -226,9 +221,7 @@ def used(environment: Path, version: str) -> list[dict[str, Any]]:
     own = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
     variables = {key: value for key, value in os.environ.items() if key not in own}
     variables["TORCHINDUCTOR_CACHE_DIR"] = str(environment / "inductor")
-    results = []
     for command in commands(version):
-        started = time.monotonic()
         done = subprocess.run(
             command.argv(environment),
             cwd=folder,
@@ -237,47 +230,26 @@ def used(environment: Path, version: str) -> list[dict[str, Any]]:
             text=True,
             check=False,
         )
-        results.append(judged(command, done, folder))
-        results[-1]["seconds"] = round(time.monotonic() - started, 1)
-    return results
+        if problem := problem_of(command, done, folder):
+            yield problem
 
 
-def judged(
+def problem_of(
     command: Command, done: subprocess.CompletedProcess[str], folder: Path
-) -> dict[str, Any]:
-    """Whether a command ended and answered as it should; else what it said."""
+) -> str:
+    """What a command said if it did not end and answer as it should, or nothing."""
     written = folder / command.writes if command.writes else None
     if written is None:
         answer = done.stdout
     else:
         answer = written.read_text() if written.exists() else ""
-    traceback = "Traceback (most recent call last)" in done.stderr
-    passed = (
-        done.returncode == command.exit_code
-        and command.shows in answer
-        and not traceback
-    )
-    return {
-        **asdict(command),
-        "exited": done.returncode,
-        "passed": passed,
-        "said": "" if passed else (done.stdout + done.stderr)[-2000:],
-    }
-
-
-def versions(environment: Path) -> dict[str, str]:
-    """Python, and everything that pip installed."""
-    python = environment / "bin/python"
-    program = "import platform; print(platform.python_version())"
-    asked = {"python": ["-c", program], "pip": ["-m", "pip", "list", "--format=json"]}
-    said = {
-        name: subprocess.run(
-            [python, *words], capture_output=True, text=True, check=True
-        ).stdout
-        for name, words in asked.items()
-    }
-    packages = {each["name"]: each["version"] for each in json.loads(said["pip"])}
-    return {"python": said["python"].strip(), **dict(sorted(packages.items()))}
+    is_traceback = "Traceback (most recent call last)" in done.stderr
+    is_expected = done.returncode == command.exit_code and command.shows in answer
+    if is_expected and not is_traceback:
+        return ""
+    codes = f"{done.returncode} instead of {command.exit_code}"
+    said = (done.stdout + done.stderr)[-2000:]
+    return f"`{command.words}` exited with {codes}: {said}"
 
 
 def _git(*words: str) -> str:
@@ -287,72 +259,28 @@ def _git(*words: str) -> str:
     return done.stdout.strip()
 
 
-def examined(
-    distribution: Path,
-    differences: list[str],
-    folder: Path,
-    options: argparse.Namespace,
-) -> dict[str, Any]:
-    """One distribution: its contents, what it installs, and how it works there."""
-    print(f"{distribution.name}: installing", file=sys.stderr)
-    environment = install(folder, distribution, options)
-    print(f"{distribution.name}: running it", file=sys.stderr)
-    results = used(environment, distribution.name.split("-")[1].removesuffix(".tar.gz"))
-    return {
-        "file": distribution.name,
-        "bytes": distribution.stat().st_size,
-        "differences": differences,
-        "installed": versions(environment),
-        "commands": results,
-    }
-
-
-def problems(result: dict[str, Any]) -> list[str]:
-    """Everything that is wrong, one line each."""
-    found = [f"{name}: {said}" for name, said in result["tools"].items() if said]
-    for each in result["distributions"]:
-        found += [f"{each['file']} {line}" for line in each["differences"]]
-        found += [
-            f"{each['file']}: `{command['words']}` exited with {command['exited']}"
-            f" instead of {command['exit_code']}: {command['said']}"
-            for command in each["commands"]
-            if not command["passed"]
-        ]
-    return found
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", default=sys.executable, help="of the environments")
     parser.add_argument("--index", help="index of torch builds (default: pip's own)")
     options = parser.parse_args()
+    found: list[str] = []
     with tempfile.TemporaryDirectory(prefix="torchproof-dist-") as temporary:
         folder = Path(temporary)
         wheel, source, tools = build(folder / "tools")
         names = tracked()
-        result: dict[str, Any] = {
-            "machine": platform.machine(),
-            "commit": _git("rev-parse", "--short", "HEAD"),
-            "modified": bool(_git("status", "--porcelain", "--", "src")),
-            "tools": tools,
-            "distributions": [
-                examined(
-                    wheel, wheel_differences(wheel, names), folder / "wheel", options
-                ),
-                examined(
-                    source,
-                    source_differences(source, names),
-                    folder / "source",
-                    options,
-                ),
-            ],
+        contents = {
+            wheel: wheel_differences(wheel, names),
+            source: source_differences(source, names),
         }
-        tools["mypy --strict"] = typed(folder / "tools", folder / "wheel")
-    minor = result["distributions"][0]["installed"]["python"].rpartition(".")[0]
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{result['machine']}-python{minor}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    found = problems(result)
+        for file, differences in contents.items():
+            print(f"{file.name}: installing and running it", file=sys.stderr)
+            environment = install(folder / file.suffix, file, options)
+            version = file.name.split("-")[1].removesuffix(".tar.gz")
+            problems = [*differences, *used(environment, version)]
+            found += [f"{file.name}: {problem}" for problem in problems]
+        tools["mypy --strict"] = typed(folder / "tools", folder / wheel.suffix)
+        found += [f"{name}: {said}" for name, said in tools.items() if said]
     print("\n".join(found) or f"{wheel.name} and {source.name}: passed")
     return int(bool(found))
 

@@ -61,6 +61,12 @@ def tests(name: str, claim: str, marks: str, at_a_time: int) -> Step:
     return Step(name, claim, arguments, limit_s=60 * 60, runs_tests=True)
 
 
+def survey(name: str, claim: str) -> Step:
+    module = f"benchmarks.{name.replace('-', '_')}"
+    return Step(name, claim, ("-m", module, "--quick"))
+
+
+# What is timed comes last, when nothing else runs.
 STEPS = (
     tests("tests", "every test that needs no GPU passes", "not gpu", 3),
     Step(
@@ -70,52 +76,31 @@ STEPS = (
         limit_s=1800,
         runs_tests=True,
     ),
-    Step(
-        "check-cost",
-        "check costs at most 1.3, 4 and 6 times a bare run: quick, normal, full",
-        ("-m", "benchmarks.check_cost", "--quick"),
+    survey("reliability", "torchproof.compile survives every kind of fault"),
+    survey("soak", "torchproof.compile survives hundreds of faults in one process"),
+    survey(
+        "fuzz-files", "damaged files of every format are read or refused in one line"
     ),
-    Step(
-        "timing",
-        "timing adds at most 1 percent to a step of 1 ms, and bench measures work of a"
-        " known cost correctly",
-        ("-m", "benchmarks.timing", "--quick"),
-    ),
-    Step(
-        "reliability",
-        "torchproof.compile survives every kind of fault",
-        ("-m", "benchmarks.reliability", "--quick"),
-    ),
-    Step(
-        "soak",
-        "torchproof.compile survives thousands of faults in one process",
-        ("-m", "benchmarks.soak", "--quick"),
-    ),
-    Step(
-        "fuzz-files",
-        "damaged files of every format are read or refused in one line",
-        ("-m", "benchmarks.fuzz_files", "--quick"),
-    ),
-    Step(
+    survey(
         "fuzz-state",
         "programs that read state in every way of Python answer as eager does after"
         " random changes, replayed and compiled",
-        ("-m", "benchmarks.fuzz_state", "--quick"),
     ),
-    Step(
-        "call-overhead",
-        "torchproof.compile adds at most 2 us to a call",
-        ("-m", "benchmarks.call_overhead", "--quick"),
+    survey(
+        "zoo", "fix removes the breaks of a transformers model and changes no output"
     ),
-    Step(
-        "fixes",
-        "fix removes breaks of transformers models and changes no output",
-        ("-m", "benchmarks.fixes", "--quick"),
+    survey(
+        "check-cost",
+        "check costs at most 1.3, 4 and 6 times a bare run: quick, normal, full",
     ),
-    Step(
-        "warm-start",
-        "a deploy pack starts in a quarter of the time of a cold start",
-        ("-m", "benchmarks.warm_start", "--quick"),
+    survey(
+        "timing",
+        "timing adds at most 1 percent to a step of 1 ms, and bench measures work of a"
+        " known cost correctly",
+    ),
+    survey("call-overhead", "torchproof.compile adds at most 2 us to a call"),
+    survey(
+        "warm-start", "a deploy pack starts in a quarter of the time of a cold start"
     ),
 )
 

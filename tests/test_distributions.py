@@ -76,14 +76,12 @@ def test_a_command_is_judged(
 ) -> None:
     command = distributions.Command("torchproof check a.py", 1, "GB101")
     done = subprocess.CompletedProcess([], exited, stdout, stderr)
-    result = distributions.judged(command, done, tmp_path)
-    assert result["passed"] is passed
-    assert bool(result["said"]) is not passed
+    assert bool(distributions.problem_of(command, done, tmp_path)) is not passed
 
 
 def test_a_file_that_is_not_written_is_a_failure(tmp_path: Path) -> None:
     command = distributions.Command("torchproof show", 0, "<html", writes="run.html")
     done = subprocess.CompletedProcess([], 0, "<html", "")
-    assert not distributions.judged(command, done, tmp_path)["passed"]
+    assert distributions.problem_of(command, done, tmp_path)
     (tmp_path / "run.html").write_text("<html>")
-    assert distributions.judged(command, done, tmp_path)["passed"]
+    assert not distributions.problem_of(command, done, tmp_path)

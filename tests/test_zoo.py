@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -77,6 +78,34 @@ def test_breaks_of_fix_are_counted_as_those_of_the_check() -> None:
             assert 0 <= zoo.breaks_left(each) <= zoo.breaks_found(each)
 
 
+def open_finding(
+    identity: str, kind: str = "graph_break", status: str = "open"
+) -> zoo.Row:
+    return {"identity": identity, "kind": kind, "status": status}
+
+
+def test_what_an_edit_uncovers_counts_as_found_and_intended_breaks_do_not() -> None:
+    first = {"codes": ["GB101"], "findings": ["a"]}
+    second = {"codes": ["GB102"], "findings": ["b"]}
+    recompile = {"codes": ["RC201"], "findings": ["r"]}
+    before = [open_finding("a"), open_finding("r", "recompile")]
+    uncovered = zoo.changes(before, [open_finding("b")], [first], "GB")
+    assert uncovered == {"before": 1, "uncovered": 1, "after": 1}
+    fixed = zoo.changes(before, [], [first, second, recompile], "GB")
+    assert fixed == {"before": 1, "uncovered": 1, "after": 0}
+    intended = [open_finding("a", status="intentional")]
+    none = {"before": 0, "uncovered": 0, "after": 0}
+    assert zoo.changes(intended, intended, [], "GB") == none
+
+
+def test_too_few_removed_breaks_and_other_outputs_are_failures() -> None:
+    found = [finding("graph_break", "high")] * 3
+    good = row(*found, fix=fixed("graph_break") | {"outputs": "same"})
+    bad = row(*found, fix=fixed(*["graph_break"] * 2) | {"outputs": "wrong"})
+    assert not list(zoo.failures({"good": good}))
+    assert len(list(zoo.failures({"bad": bad}))) == 2
+
+
 def test_a_library_that_fix_did_not_run_on_is_told_from_one_without_breaks() -> None:
     broken = finding("graph_break", "high")
     whole, left, cured = row(), row(broken), row(broken, fix=fixed())
@@ -112,3 +141,33 @@ def test_a_row_of_the_survey_and_its_command(tmp_path: Path) -> None:
         check=False,
     )
     assert json.loads(again.stdout)["counts"] == found["counts"]
+
+
+_RUN_TRANSFORMERS = """
+import torch
+from benchmarks import zoo_models
+torch.manual_seed(0)
+failed = []
+for name, make in zoo_models.LIBRARIES["transformers"].items():
+    try:
+        model, calls = make()
+        for call in calls:
+            model(**call)
+    except Exception as error:
+        failed.append(f"{name}: {type(error).__name__}: {error}")
+assert not failed, "\\n".join(failed)
+"""
+
+
+@pytest.mark.slow
+def test_every_transformers_model_runs_in_eager() -> None:
+    pytest.importorskip("transformers")
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN_TRANSFORMERS],
+        cwd=ROOT,
+        env={**os.environ, "TRANSFORMERS_VERBOSITY": "error"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -30,7 +30,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from test_stats import REPLAYS, SLICE_MS, read, replay
 
 from benchmarks import first_seconds, zoo
-from benchmarks.fixes import TIERS, VERDICTS, removed
 from benchmarks.graph_coverage import PREFIX, TRAINING, recorded_of
 from torchproof.report import numbers
 
@@ -386,115 +385,6 @@ def steps() -> str:
     return table(STEPS, sorted(_measured(), key=lambda r: r["name"].startswith(PREFIX)))
 
 
-# -- fixes -----------------------------------------------------------------------------
-
-
-def fixes_summary() -> str:
-    found = result("fixes")
-    rows = named(found["rows"])
-    ran = [row for row in rows if "breaks" in row["safe"]]
-    return render(
-        "fixes",
-        found=found,
-        count=len(ran),
-        training=sum(row["name"].endswith("_training") for row in ran),
-        failed=[row for row in rows if row not in ran],
-        table=plain(
-            "edits | targets | breaks | removed | targets with a break | recompiles"
-            " | outputs with fixes | seconds a target (median)",
-            [_tier(ran, tier) for tier in TIERS],
-        ),
-    )
-
-
-def _tier(every: list[Row], tier: str) -> tuple[str, ...]:
-    rows = [row for row in every if "breaks" in row[tier]]
-    gone, found = removed(rows, tier)
-    broken = sum(row[tier]["breaks"]["before"] > 0 for row in rows)
-    left = sum(row[tier]["breaks"]["after"] > 0 for row in rows)
-    recompiles = [row[tier]["recompiles"] for row in rows]
-    before = sum(each["before"] + each["uncovered"] for each in recompiles)
-    after = sum(each["after"] for each in recompiles)
-    verdicts = Counter(row[tier]["outputs"] for row in rows)
-    outputs = ", ".join(f"{verdicts[v]} {v}" for v in VERDICTS if verdicts[v])
-    return (
-        "safe" if tier == "safe" else "safe and unsafe",
-        *(str(len(rows)), str(found), share(gone, found)),
-        *(f"{broken} -> {left}", f"{before} -> {after}", outputs or NOTHING),
-        f"{statistics.median(row[tier]['seconds'] for row in rows):.0f}",
-    )
-
-
-def _fixed() -> list[Row]:
-    return [row for row in named(result("fixes")["rows"]) if "breaks" in row["safe"]]
-
-
-def _last(row: Row) -> Row:
-    """The run that was allowed the most."""
-    found: Row = row["unsafe"] if "breaks" in row["unsafe"] else row["safe"]
-    return found
-
-
-def _change(tier: str, what: str) -> Callable[[Row], str]:
-    def show(row: Row) -> str:
-        counts = row[tier].get(what)
-        if counts is None:
-            return NOTHING
-        hidden = f" (+{counts['uncovered']})" if counts["uncovered"] else ""
-        return f"{counts['before']}{hidden} -> {counts['after']}"
-
-    return show
-
-
-def _took(row: Row) -> str:
-    unsafe = row["unsafe"]
-    both = "breaks" in unsafe and unsafe["command"] != row["safe"]["command"]
-    tiers = list(TIERS) if both else ["safe"]
-    return " + ".join(f"{row[tier]['seconds']:.0f}" for tier in tiers)
-
-
-MODELS: Columns = {
-    "target": "`{name}`",
-    **{
-        f"{what}, {tier}": _change(tier, what)
-        for what in ("breaks", "recompiles")
-        for tier in TIERS
-    },
-    "fixes": lambda row: str(len(_last(row)["accepted"])),
-    "rejected": lambda row: str(len(_last(row)["rejected"])),
-    "seconds": _took,
-}
-
-
-def fixes_models() -> str:
-    """A row for each target with a finding; the others in one sentence."""
-    rows = _fixed()
-    clean = [
-        row
-        for row in rows
-        if not sum(row["safe"][what]["before"] for what in ("breaks", "recompiles"))
-    ]
-    shown = table(MODELS, [row for row in rows if row not in clean])
-    names = codes(row["name"] for row in clean)
-    return f"{shown}\n\nNothing to fix in: {names}." if clean else shown
-
-
-def left() -> str:
-    """Every finding that is left with all tiers, with the reason."""
-    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for row in _fixed():
-        for each in _last(row)["left"]:
-            file = each["file"]
-            where = f"{Path(file).name}:{each['line']}" if file else NOTHING
-            texts = (flat(text, 120) for text in (f"`{each['source']}`", each["why"]))
-            targets = groups[each["code"], where, *texts]
-            if row["name"] not in targets:
-                targets.append(row["name"])
-    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
-    cells = [(*key, codes(names)) for key, names in ordered]
-    return plain("code | place | line | reason | targets", cells)
-
-
 # -- precision -------------------------------------------------------------------------
 
 
@@ -581,7 +471,6 @@ SOURCES = {
     "timm": "huggingface/pytorch-image-models/blob/v{version}/",
     "torchvision": "pytorch/vision/blob/v{version}/",
     "torch_geometric": "pyg-team/pytorch_geometric/blob/{version}/",
-    "diffusers": "huggingface/diffusers/blob/v{version}/src/",
     "torch": "pytorch/pytorch/blob/v{version}/",
 }
 
@@ -775,11 +664,6 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/architecture.md": {"check-cost": check_cost},
     "docs/load.md": {"warm-starts": warm_starts},
     "docs/reference/first-seconds.md": {"first-seconds": first_calls},
-    "docs/reference/fixes.md": {
-        "fixes-summary": fixes_summary,
-        "fixes-models": fixes_models,
-        "fixes-left": left,
-    },
     "docs/reference/graph-coverage.md": {
         "graph-coverage-summary": coverage,
         "graph-coverage-reasons": reasons,

@@ -74,49 +74,6 @@ def versions() -> str:
     return _with_failures(f"{titles} | commit", cells, failures)
 
 
-def suites() -> str:
-    """Whole suites that ran on other machines, with what failed there."""
-    found = results("test-runs").values()
-    cells = [
-        [
-            f"`{row['command']}`",
-            *(row[name] for name in ("torch", "python", "device")),
-            *_counts(row),
-            row["commit"],
-        ]
-        for row in found
-    ]
-    failures = [f"{row['device']}: `{name}`" for row in found for name in row["failed"]]
-    titles = "tests | torch | Python | device | passed | failed | skipped | commit"
-    return _with_failures(titles, cells, failures)
-
-
-def installs() -> str:
-    """How the wheel and the source distribution work in empty environments."""
-    cells: list[Sequence[str]] = []
-    failures: list[str] = []
-    for row in results("installs").values():
-        for each in row["distributions"]:
-            commands, installed = each["commands"], each["installed"]
-            differences = each["differences"]
-            cells.append(
-                [
-                    f"`{each['file']}`",
-                    *(installed["python"], installed["torch"], row["machine"]),
-                    f"{len(differences)} differences" if differences else "complete",
-                    *(str(len(commands)), str(sum(c["passed"] for c in commands))),
-                    _commit(row),
-                ]
-            )
-            failures += [
-                f"`{each['file']}`, Python {installed['python']}: `{c['words']}`"
-                for c in commands
-                if not c["passed"]
-            ]
-    titles = "installed | Python | torch | machine | contents | commands | passed"
-    return _with_failures(f"{titles} | commit", cells, failures)
-
-
 def features() -> str:
     """Every feature that needs private torch, and what happens without it."""
     return plain(
@@ -296,8 +253,6 @@ def _short(reference: str) -> str:
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/reference/compat.md": {
         "versions": versions,
-        "suites": suites,
-        "installs": installs,
         "features": features,
     },
     "docs/reference/limitations.md": {
