@@ -177,10 +177,10 @@ def check(
     `target` is the name of a target, or a module or function with its `calls`: a list
     of tuples or dicts, one example, or a DataLoader.
     """
-    how: dict[str, Any] = {**keywords}
-    with _resolved(target, calls, options, how) as (resolved, options):
-        run = functools.partial(checking.check, resolved, options, **how)
-        return _ended(run, resolved, how, verb="check")
+    arguments: dict[str, Any] = {**keywords}
+    with _resolved(target, calls, options, arguments) as (resolved, options):
+        run = functools.partial(checking.check, resolved, options, **arguments)
+        return _ended(run, resolved, arguments, verb="check")
 
 
 def fix(
@@ -193,12 +193,12 @@ def fix(
 
     Takes the same targets as `check`.
     """
-    how: dict[str, Any] = {**keywords}
-    with _resolved(target, calls, options, how) as (resolved, options):
+    arguments: dict[str, Any] = {**keywords}
+    with _resolved(target, calls, options, arguments) as (resolved, options):
         _assert_sent(resolved, "fix")
-        how["fix_options"] = _options_in(how, "fix_options", fixing.FixOptions)
-        run = functools.partial(fixing.fix, resolved, options, **how)
-        return _ended(run, resolved, how, verb="fix")
+        _set_options(arguments, "fix_options", fixing.FixOptions)
+        run = functools.partial(fixing.fix, resolved, options, **arguments)
+        return _ended(run, resolved, arguments, verb="fix")
 
 
 def tune(
@@ -211,12 +211,12 @@ def tune(
 
     Takes the same targets as `check`.
     """
-    how: dict[str, Any] = {**keywords}
-    with _resolved(target, calls, options, how) as (resolved, options):
+    arguments: dict[str, Any] = {**keywords}
+    with _resolved(target, calls, options, arguments) as (resolved, options):
         _assert_sent(resolved, "tune")
-        how["tune_options"] = _options_in(how, "tune_options", tuning.TuneOptions)
-        run = functools.partial(tuning.tune, resolved, options, **how)
-        return _ended(run, resolved, how, verb="tune")
+        _set_options(arguments, "tune_options", tuning.TuneOptions)
+        run = functools.partial(tuning.tune, resolved, options, **arguments)
+        return _ended(run, resolved, arguments, verb="tune")
 
 
 def bench(
@@ -230,12 +230,12 @@ def bench(
     Takes the same targets as `check`. `effort`, `seconds` and `repeats` limit the time,
     `profile` adds profiles.
     """
-    how: dict[str, Any] = {**keywords}
-    with _resolved(target, calls, options, how) as (resolved, options):
+    arguments: dict[str, Any] = {**keywords}
+    with _resolved(target, calls, options, arguments) as (resolved, options):
         _assert_sent(resolved, "bench")
-        how["bench_options"] = _options_in(how, "bench_options", measure.BenchOptions)
-        run = functools.partial(_bench, resolved, options, **how)
-        return _ended(run, resolved, how, verb="bench")
+        _set_options(arguments, "bench_options", measure.BenchOptions)
+        run = functools.partial(_bench, resolved, options, **arguments)
+        return _ended(run, resolved, arguments, verb="bench")
 
 
 def loadtest(
@@ -248,11 +248,11 @@ def loadtest(
 
     Takes the same targets as `check`.
     """
-    how: dict[str, Any] = {**keywords}
-    with _resolved(target, calls, options, how) as (resolved, options):
+    arguments: dict[str, Any] = {**keywords}
+    with _resolved(target, calls, options, arguments) as (resolved, options):
         _assert_sent(resolved, "loadtest")
-        run = functools.partial(_loadtest, resolved, options, **how)
-        return _ended(run, resolved, how, verb="loadtest")
+        run = functools.partial(_loadtest, resolved, options, **arguments)
+        return _ended(run, resolved, arguments, verb="loadtest")
 
 
 def interrupted_run(error: KeyboardInterrupt) -> Run | None:
@@ -261,7 +261,7 @@ def interrupted_run(error: KeyboardInterrupt) -> Run | None:
 
 
 def _ended(
-    make: Callable[[], Run], target: Target, how: Mapping[str, Any], *, verb: str
+    make: Callable[[], Run], target: Target, arguments: Mapping[str, Any], *, verb: str
 ) -> Run:
     """The run of a verb. Ctrl-C is raised again, once what exists is saved."""
     started = datetime.datetime.now()
@@ -275,11 +275,11 @@ def _ended(
             environment={"torch": None, "device": None},
             counts=dict.fromkeys(COUNTS),
             verb=verb,
-            command=how.get("command", ""),
+            command=arguments.get("command", ""),
             started=started.isoformat(timespec="seconds"),
             ending="interrupted",
         )
-        saved = store.save(nothing, how.get("save_in", store.RUNS))
+        saved = store.save(nothing, arguments.get("save_in", store.RUNS))
         raise _with_run(error, saved) from None
     if run.ending == "interrupted":
         raise _with_run(KeyboardInterrupt(), run)
@@ -295,15 +295,17 @@ def _with_run(error: KeyboardInterrupt, run: Run) -> KeyboardInterrupt:
 
 @contextlib.contextmanager
 def _resolved(
-    target: Any, calls: Any, options: Options | None, how: dict[str, Any]
+    target: Any, calls: Any, options: Options | None, arguments: dict[str, Any]
 ) -> Iterator[tuple[Target, Options]]:
-    """The target with its options, which are taken out of `how`.
+    """The target with its options, which are taken out of `arguments`.
 
     The options may also come second, where the name of a target needs no calls.
     """
     if isinstance(calls, targets.Options):
         calls, options = None, calls
-    options = replace(options or targets.Options(), **_named(targets.Options, how))
+    options = replace(
+        options or targets.Options(), **_named(targets.Options, arguments)
+    )
     if isinstance(target, str | os.PathLike | targets.Target):
         if calls is not None:
             raise UserError(
@@ -339,16 +341,16 @@ SHOWN["html"] = _shown_in_cell
 SHOWN["text"] = lambda run: report.render(run, "text")
 
 
-def _named(kind: Any, how: dict[str, Any]) -> dict[str, Any]:
+def _named(kind: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """The fields of a record among the keywords, which are taken out."""
-    names = [each.name for each in fields(kind) if each.name in how]
-    return {name: how.pop(name) for name in names}
+    names = [each.name for each in fields(kind) if each.name in arguments]
+    return {name: arguments.pop(name) for name in names}
 
 
-def _options_in(how: dict[str, Any], name: str, kind: Any) -> Any:
-    """The options of a verb: those that are given, with the fields that are."""
-    given = how.pop(name, None) or kind()
-    return replace(given, **_named(kind, how))
+def _set_options(arguments: dict[str, Any], name: str, kind: Any) -> None:
+    """Sets the options of a verb: a record, with its fields among the keywords."""
+    options = arguments.pop(name, None) or kind()
+    arguments[name] = replace(options, **_named(kind, arguments))
 
 
 def _assert_sent(target: Target, verb: str) -> None:

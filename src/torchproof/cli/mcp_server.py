@@ -406,7 +406,7 @@ def _interrupt(child: Child) -> None:
 
 async def _followed(child: Child, context: Context[Any, Any]) -> _Answer:
     """The answer of the child; until then, its progress, or that it still works."""
-    begun = told = time.monotonic()
+    begun = last_pulse = time.monotonic()
     count, doing = 0, "starting"
     while True:
         try:
@@ -419,8 +419,8 @@ async def _followed(child: Child, context: Context[Any, Any]) -> _Answer:
             return _Answer(message["code"], message["text"], message["notes"])
         doing = message.get("progress", doing)
         now = time.monotonic()
-        if message or now - told >= _PULSE_S:
-            count, told = count + 1, now
+        if message or now - last_pulse >= _PULSE_S:
+            count, last_pulse = count + 1, now
             so_far = "" if message else f" ({now - begun:.0f} s so far)"
             await context.report_progress(count, None, f"{line(doing)}{so_far}")
 

@@ -79,7 +79,7 @@ def _run_factory(job: Job, observer: Observer) -> None:
             f"{job.target.text} does its own compiling: --compile has no effect on it"
         )
     if not compiles_itself:
-        observer.site, observer.asked = (loaded.place,), job.compile
+        observer.site, observer.arguments = (loaded.place,), job.compile
         try:
             fn = torch.compile(fn, **_compile_arguments(job.compile))
         except Exception as error:

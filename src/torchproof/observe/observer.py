@@ -86,7 +86,7 @@ class Observer:
         self.paused = False  # while torchproof runs the target for another purpose
         self.site: tuple[Frame, ...] | None = None  # where torchproof itself compiles
         # The arguments that torchproof was asked to compile with; None: those it uses.
-        self.asked: Mapping[str, Any] | None = None
+        self.arguments: Mapping[str, Any] | None = None
         self.hooks = contextlib.ExitStack()
         recorder = timeline.current()
         self._timeline = recorder
@@ -191,7 +191,9 @@ class Observer:
             self._local.wrapper = None
         self._spy_on_original(wrapper, model)
         by_torchproof = self.site is not None
-        asked = self.asked if by_torchproof and self.asked is not None else kwargs
+        arguments = (
+            self.arguments if by_torchproof and self.arguments is not None else kwargs
+        )
         self.stream.write(
             "wrapper",
             number=wrapper.number,
@@ -200,7 +202,7 @@ class Observer:
             site=plain(self.site or stack()),
             code=plain([frame_of(wrapper.code)]) if wrapper.code else [],
             around=plain(frame_of(code) for code in codes_around(model)),
-            arguments={k: str(v) for k, v in asked.items() if v is not None},
+            arguments={k: str(v) for k, v in arguments.items() if v is not None},
             off=compiled is model or self.private.is_dynamo_disabled(),
             by_torchproof=by_torchproof,
             in_place=getattr(model, "__name__", "") == "_call_impl",

@@ -43,9 +43,9 @@ class CpuShare:
             self._ran_s += now.ran_s - before.ran_s
             self._waited_s += now.waited_s - before.waited_s
         self._last = times
-        asked_s = self._ran_s + self._waited_s
-        if asked_s < _WINDOW_S:
+        demand_s = self._ran_s + self._waited_s
+        if demand_s < _WINDOW_S:
             return False
-        starved = self._ran_s < _LEAST_SHARE * asked_s
+        starved = self._ran_s < _LEAST_SHARE * demand_s
         self._ran_s = self._waited_s = 0.0
         return starved

@@ -34,14 +34,14 @@ class _Beginner:
     """
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]]
-        self._asked = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]]
+        self._requests = queue.SimpleQueue()
         name = "torchproof-beginner"
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     def _serve(self) -> None:
         while True:
-            begin, answer = self._asked.get()
+            begin, answer = self._requests.get()
             try:
                 answer.set_result(begin())
             except BaseException as error:  # raised in the thread that asked
@@ -49,7 +49,7 @@ class _Beginner:
 
     def ask(self, begin: Callable[[], T]) -> T:
         answer: Future[T] = Future()
-        self._asked.put((begin, answer))
+        self._requests.put((begin, answer))
         return answer.result()
 
 

@@ -60,10 +60,13 @@ def starts_with(frames: Sequence[Frame], callers: Iterable[Frame]) -> int:
     names = [original_name(frame.function) for frame in expected]
     at = 0
     for number, frame in enumerate(expected):
-        beside = (*names[max(number - 1, 0) : number], *names[number + 1 : number + 2])
+        around = (
+            *names[max(number - 1, 0) : number],
+            *names[number + 1 : number + 2],
+        )
         if at < len(frames) and _same(frames[at], frame):
             at += 1
-        elif frame.file and number + 1 < len(expected) and names[number] not in beside:
+        elif frame.file and number + 1 < len(expected) and names[number] not in around:
             return 0
     return at
 

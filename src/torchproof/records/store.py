@@ -46,26 +46,26 @@ def _hide_from_git(folder: Path) -> None:
             file.write("*\n")
 
 
-def save(run: Run, root: Path = RUNS, beside: Path | None = None) -> Run:
+def save(run: Run, root: Path = RUNS, folder: Path | None = None) -> Run:
     """Saves a run under its id, or the id with a number if the id exists.
 
-    `beside` is a folder from `scratch`: it becomes the folder of the run.
+    `folder` is a folder from `scratch`: it becomes the folder of the run.
     """
     if not _is_name(run.id):
         raise UserError(f"the run cannot be saved: {run.id!r:.80} is not an id")
-    if beside is None:
-        with scratch(root) as beside:
-            return save(run, root, beside)
+    if folder is None:
+        with scratch(root) as folder:
+            return save(run, root, folder)
     for number in range(1, 10_000):
         named = replace(run, id=run.id if number == 1 else f"{run.id}-{number}")
         if (root / named.id).exists():
             continue
         text = json.dumps(named.to_json(), indent=1)
-        (beside / "run.json").write_text(text + "\n", encoding="utf-8")
+        (folder / "run.json").write_text(text + "\n", encoding="utf-8")
         try:
             # Renaming never replaces a folder with a run: the process that loses a
             # race takes the next number.
-            os.rename(beside, root / named.id)
+            os.rename(folder, root / named.id)
             return named
         except OSError:
             if not (root / named.id).exists():

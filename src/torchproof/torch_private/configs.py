@@ -193,9 +193,9 @@ def _why_no_dependent_launch(device: str) -> str | None:
 
 
 def mark_size(
-    tensor: torch.Tensor, dimension: int, how: str, shape_id: str | None = None
+    tensor: torch.Tensor, dimension: int, function: str, shape_id: str | None = None
 ) -> None:
-    """Marks a size of a tensor: `how` is a function of torch._dynamo.decorators."""
-    mark = getattr(importlib.import_module("torch._dynamo.decorators"), how)
+    """Marks a size of a tensor: `function` is one of torch._dynamo.decorators."""
+    mark = getattr(importlib.import_module("torch._dynamo.decorators"), function)
     more = {} if shape_id is None else {"shape_id": shape_id}
     mark(tensor, dimension, **more)

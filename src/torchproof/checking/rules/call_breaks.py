@@ -164,13 +164,13 @@ class OutputCall(GraphBreak):
         alone = not line.is_readable or line.is_unused
         later = Piece(f"remove {what}{hook}, or do it after the compiled call", alone)
         skipped = Piece("put it under `if not torch.compiler.is_compiling():`", alone)
-        return assembled(later, skipped, *self._kept(group))
+        return assembled(later, skipped, *self._setting_pieces(group))
 
-    def _kept(self, group: EventGroup) -> Iterator[Piece]:
+    def _setting_pieces(self, group: EventGroup) -> Iterator[Piece]:
         """Settings that keep the output, or ignore the call."""
         if re.search(r"\bprint\b", f"{group.data['context']} {group.expression}"):
-            kept = setting(group, self.settings[0])
-            yield replace(kept, text=f"to keep the output, {kept.text}")
+            option = setting(group, self.settings[0])
+            yield replace(option, text=f"to keep the output, {option.text}")
             return
         call = re.match(r"[A-Za-z_][\w.]*(?=\()", group.expression)
         # What a local name refers to is not known where the setting is made.

@@ -243,7 +243,7 @@ class OutputRead(LifetimeRule):
             repeats = isinstance(node, ast.For | ast.While) or _is_method(node, file)
             if repeats and _begins_steps(node, file):
                 for statement in node.body:  # type: ignore[attr-defined]
-                    yield from self._kept(statement, node, file, reported)
+                    yield from self._stored_outputs(statement, node, file, reported)
             elif (
                 isinstance(node, ast.ListComp)
                 and _is_output(node.elt, file)
@@ -251,7 +251,7 @@ class OutputRead(LifetimeRule):
             ):
                 yield self._match(node, node.elt, source)
 
-    def _kept(
+    def _stored_outputs(
         self,
         statement: ast.stmt,
         loop: ast.AST,

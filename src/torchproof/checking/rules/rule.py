@@ -178,10 +178,10 @@ class EventGroup:
             return self.function
         entry = self.facts.compiled_callables.get(_code(function))
         if entry is None and whose(function.file) not in _READABLE:
-            return self._beside(function)
+            return self._nearest_readable(function)
         return qualified_name(definition(entry or function))
 
-    def _beside(self, function: Frame) -> str:
+    def _nearest_readable(self, function: Frame) -> str:
         """The nearest user or library function around generated code."""
         frames = self.first.frames
         inside = [i for i, f in enumerate(frames) if f.file == function.file]

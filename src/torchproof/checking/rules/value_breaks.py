@@ -445,7 +445,7 @@ def _statement(group: EventGroup) -> str:
 
 
 def _raises(group: EventGroup) -> bool:
-    """Whether the arm of the `if` at the place ends with a `raise`."""
+    """Whether the branch of the `if` at the place ends with a `raise`."""
     frame = group.frame
     if frame is None:
         return False

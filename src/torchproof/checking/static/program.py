@@ -298,17 +298,17 @@ def _assigned(value: ast.expr, source: Source, method: Function) -> Kind:
 
 
 @functools.lru_cache(maxsize=4096)
-def _candidates(module: str, beside: Path) -> tuple[Path, ...]:
+def _candidates(module: str, importer: Path) -> tuple[Path, ...]:
     """The files that a module name may refer to from a file, without importing."""
     dots = len(module) - len(module.lstrip("."))
     words = [word for word in module.lstrip(".").split(".") if word]
     if dots:
-        starts = [beside.parents[dots - 1]] if len(beside.parents) >= dots else []
+        starts = [importer.parents[dots - 1]] if len(importer.parents) >= dots else []
     else:
-        package = beside.parent
+        package = importer.parent
         while (package / "__init__.py").exists() and package != package.parent:
             package = package.parent
-        starts = [package, beside.parent]
+        starts = [package, importer.parent]
     paths = [start.joinpath(*words) for start in dict.fromkeys(starts)]
     files = [
         p for path in paths for p in (path.with_suffix(".py"), path / "__init__.py")

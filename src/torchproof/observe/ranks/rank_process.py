@@ -73,7 +73,7 @@ def _run_factory(job: Job, observer: RankObserver) -> None:
     parallel.join(job.device)
     loaded = calls.fresh(job)
     parallel.assert_placed(loaded.fn, loaded.calls)
-    observer.site, observer.asked = (loaded.place,), job.compile
+    observer.site, observer.arguments = (loaded.place,), job.compile
     fn = _compiled(loaded, job)
     observer.site = None
     train = calls.trains(loaded, job)
