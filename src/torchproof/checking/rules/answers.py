@@ -114,10 +114,9 @@ class GeneratedCode(WrongAnswer):
         report = "and report it to PyTorch with a minimal program"
         if str(group.data.get("gives", "")).startswith("torch.uint"):
             return (
-                f"convert through a signed type in {what}, e.g."
-                " .to(torch.int64).to(torch.uint8), or clamp first: an unsigned type"
-                " cannot represent a negative number; or isolate it in a function"
-                f" marked @torch.compiler.disable, {report}"
+                f"clamp before {what}, or convert through a signed type:"
+                " .to(torch.int64).to(torch.uint8). Or move it into a function marked"
+                f" @torch.compiler.disable, {report}"
             )
         if not group.data.get("operation"):
             return (

@@ -133,10 +133,9 @@ class UnrolledLoop(Speed):
         " to the graph, and the backend compiles them all"
     )
     fix_text = (
-        "keep the loop outside the compiled function and compile its body only; or"
-        " vectorise it over the dimension it iterates over; or, for a recurrence, write"
-        " it with scan or while_loop (higher-order operators of torch, which put one"
-        " copy of the body into the graph) or use torch.nn.RNN, GRU or LSTM"
+        "compile the body of the loop only, or vectorise the loop; a recurrence can use"
+        " torch's scan or while_loop, which put one copy of the body into the graph, or"
+        " torch.nn.RNN, GRU or LSTM"
     )
     source_severity = "low"
     nodes = (ast.For,)
@@ -326,8 +325,8 @@ class LateStart(Speed):
     def message(self, group: EventGroup) -> str:
         data = group.data
         return (
-            f"the first call of {named(group)} takes {duration(data['full_s'])} if"
-            f" the whole model is compiled, and {duration(data['regional_s'])} if only"
-            f" its {data['blocks']} {data['block_class']} blocks are:"
+            f"the first call of {named(group)} takes {duration(data['full_s'])}; with"
+            f" only its {data['blocks']} {data['block_class']} blocks compiled,"
+            f" {duration(data['regional_s'])}:"
             f" {data['full_s'] / data['regional_s']:.1f}x faster"
         )

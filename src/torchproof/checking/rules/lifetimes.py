@@ -224,10 +224,9 @@ class OutputRead(LifetimeRule):
         holder = _keeper(group)
         if group.data["operation"] == _GRAPH:
             return (
-                f"clone at the boundary: pass `.clone()` of the output{holder} to the"
-                " next call, or compile the chained calls as one function, so that no"
-                " tensor crosses a boundary. State of a fixed size can be a buffer that"
-                " you write with copy_()"
+                f"pass `.clone()` of the output{holder} to the next call, or compile"
+                " the chained calls as one function; state of a fixed size can be a"
+                " buffer that you write with copy_()"
             )
         return (
             f"clone at the boundary: keep `.clone()` of the output{holder}, not the"
@@ -392,10 +391,9 @@ class GradientKept(LifetimeRule):
         " next step writes there again while .grad still holds it"
     )
     fix_text = (
-        "use gradients within their step: call optimizer.step(), then"
-        " optimizer.zero_grad(set_to_none=True) before the next forward. To accumulate"
-        " over several steps, first give each .grad its own memory: p.grad ="
-        " torch.zeros_like(p), or clone it after the first backward"
+        "call optimizer.step(), then optimizer.zero_grad(set_to_none=True) before the"
+        " next forward. To accumulate over steps, give each .grad its own memory first:"
+        " p.grad = torch.zeros_like(p)"
     )
 
     def matches(self, group: EventGroup) -> bool:
@@ -431,10 +429,10 @@ class BackwardTooLate(LifetimeRule):
         " step that begins between the two gives it away"
     )
     fix_text = (
-        "run backward() before the next step begins: move cudagraph_mark_step_begin()"
-        " and other compiled calls after it. If that is not possible, run the forward"
-        " again right before its backward; a clone of the loss does not help, because"
-        " the saved tensors are overwritten"
+        "run backward() before the next step: move cudagraph_mark_step_begin() and"
+        " other compiled calls after it, or run the forward again right before its"
+        " backward. A clone of the loss does not help: the saved tensors are"
+        " overwritten"
     )
 
     def matches(self, group: EventGroup) -> bool:

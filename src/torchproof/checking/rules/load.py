@@ -192,7 +192,7 @@ class FirstCompileUnderLoad(SlowRequests):
 
     ## Why
     torch.compile compiles in the first call. If that call is a request, it and those
-    behind it wait. After every deployment users live through this again.
+    behind it wait, after every deployment.
 
     ## Bad
         model = torch.compile(model)

@@ -106,10 +106,9 @@ class SizeChange(SizeRecompile):
             )
         if _stays_static(guard, group):
             return (
-                f"the traced code makes size {guard.dim} of `{guard.source}` a constant"
-                " for each value, so that marks do not help: pad to a few bucket"
-                " sizes, or compute in it with tensors where the code uses the size"
-                " (TORCH_LOGS=dynamic names the lines)"
+                f"pad size {guard.dim} of `{guard.source}` to a few bucket sizes, or"
+                " use tensors where the code makes the size a constant"
+                " (TORCH_LOGS=dynamic names the lines); marks do not help"
             )
         return assembled(
             Piece(f"{marked} before the first call (one graph from the start)"),

@@ -160,10 +160,9 @@ class ContainerShape(Recompile):
                 " or pass its tensors as separate arguments"
             )
         return (
-            f"keep `{guard.source}` at a fixed length: preallocate a static tensor"
-            " buffer and write into it (index_copy_, or self.buffer[:, i] = ...),"
-            " stack the items into one tensor, or keep the list outside the compiled"
-            " function"
+            f"keep `{guard.source}` at a fixed length: write into a preallocated tensor"
+            " (index_copy_, or self.buffer[:, i] = ...), stack the items into one"
+            " tensor, or keep the list outside the compiled function"
         )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:

@@ -354,9 +354,8 @@ class Recompile(Rule):
         above = "before this line, or in a function that it calls"
         where = f"at {place_in_text(cut)}" if cut else above
         return (
-            f"remove the graph break {where}; its own finding says how. Because of the"
-            f" break, {group.compiled} is compiled in parts, and each part has guards"
-            " on the values that it gets from the part before"
+            f"remove the graph break {where}, as its finding says: it splits"
+            f" {group.compiled}, and each part guards the values of the part before"
         )
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:

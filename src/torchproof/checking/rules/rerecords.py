@@ -86,11 +86,9 @@ class ManySizes(Capture):
     code = "CG321"
     cause_text = "one CUDA graph is recorded per distinct input size, and kept"
     fix_text = (
-        "pad inputs to a few bucket sizes (torchproof.graph plans and pads them),"
-        " capture the sizes that matter with"
-        " torch._inductor.config.triton.cudagraph_capture_sizes, or exclude graphs with"
-        " dynamic sizes with"
-        " torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True"
+        "pad inputs to a few sizes (`pad` and `buckets` of torchproof.graph), capture"
+        " the sizes that matter (torch._inductor.config.triton.cudagraph_capture_sizes)"
+        " or none (torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True)"
     )
 
     @classmethod

@@ -285,10 +285,10 @@ class NoGain(Speed):
     def message(self, group: EventGroup) -> str:
         data = group.data
         return (
-            f"{named(group)} is no faster compiled"
-            f" ({duration(data['compiled_ms'] * 1e-3)} per call,"
-            f" {duration(data['eager_ms'] * 1e-3)} in eager), and its first call takes"
-            f" {duration(data['first_call_s'])}: compiling never pays off"
+            f"compiling {named(group)} never pays off: a call takes"
+            f" {duration(data['compiled_ms'] * 1e-3)} compiled and"
+            f" {duration(data['eager_ms'] * 1e-3)} in eager, the first call"
+            f" {duration(data['first_call_s'])}"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -345,12 +345,11 @@ class GuardCost(Speed):
     parts = ("guards",)
     reference = torch_pages.GUARDS
     fix_text = (
-        "do more work in one call: compile a larger region or batch calls. If modules"
-        " and globals never change after the first call, skip their guards:"
-        " torch.compile(..., options={{'guard_filter_fn':"
+        "compile a larger region, or batch calls. If modules and globals never change"
+        " after the first call, skip their guards: torch.compile(...,"
+        " options={{'guard_filter_fn':"
         " torch.compiler.skip_guard_on_all_nn_modules_unsafe}}); `torchproof bench"
-        " --guards` measures what this saves and lists the conditions that are no"
-        " longer checked"
+        " --guards` measures the gain and lists what is no longer checked"
     )
 
     @classmethod

@@ -269,9 +269,9 @@ class TensorBranch(GraphBreak):
         code = group.frame.code if group.frame else ""
         if statement == "assert":
             return (
-                "write the assert so that its condition is the tensor itself (`assert"
-                " torch.isfinite(y).all(), ...` is captured, `assert not ...` is not),"
-                " use torch._assert_async(condition), or check outside the compiled"
+                "assert the tensor itself: torch captures `assert"
+                " torch.isfinite(y).all(), ...`, and not `assert not ...`. Or use"
+                " torch._assert_async(condition), or check outside the compiled"
                 " function"
             )
         if re.search(rf"\b({'|'.join(_COMPARISONS)})\(", group.expression):

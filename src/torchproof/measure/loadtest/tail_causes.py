@@ -153,8 +153,7 @@ def _recompile_remedy(stalls: Sequence[Stall]) -> str:
 def _recording_remedy(stalls: Sequence[Stall]) -> str:
     if any(each.data.get("new_shapes") for each in stalls):
         return (
-            "pad the inputs to a few sizes (torchproof.graph plans and pads them), and"
-            f" {_WARM_UP}"
+            f"pad the inputs to a few sizes (`pad` of torchproof.graph), and {_WARM_UP}"
         )
     if stalls[0].data.get("again"):
         return (

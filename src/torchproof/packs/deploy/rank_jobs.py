@@ -208,8 +208,7 @@ def _assert_same(own: Keys, keys: Keys, rank: int) -> None:
     for number, (ours, theirs) in enumerate(zip(own, keys, strict=True)):
         if ours != theirs:
             raise Unverified(
-                f"rank {rank} compiles other code than rank 0 in call {number}, so one"
-                " pack does not fit all ranks: the code depends on the rank, for"
-                " example on torch.distributed.get_rank(), the size of a shard, or an"
-                " embedding that is divided by rows"
+                f"one pack does not fit all ranks: in call {number}, rank {rank}"
+                " compiles other code than rank 0. It depends on the rank, for example"
+                " on torch.distributed.get_rank() or the size of a shard"
             )
