@@ -139,34 +139,43 @@ def judge(place: Workplace, mutant: Mutant) -> tuple[Outcome, str]:
 
 
 def run(families: dict[str, list[Mutant]], jobs: int) -> list[Verdict]:
-    """Judges all mutants, the tests without a defect first."""
+    """Judges all mutants, after the tests of their family have passed without one."""
     places: queue.SimpleQueue[Workplace] = queue.SimpleQueue()
-    every = sorted(
-        {test for each in families.values() for m in each for test in m.tests}
-    )
-    with tempfile.TemporaryDirectory() as folder:
+
+    def clean(family: str) -> str:
+        """Why the tests of a family do not pass without a defect, or nothing."""
+        tests = dict.fromkeys(test for m in families[family] for test in m.tests)
+        place = places.get()
+        try:
+            passed, last = place.tests_pass(tuple(tests))
+        finally:
+            places.put(place)
+        return "" if passed else f"without the defect: {last}"
+
+    def one(family: str, mutant: Mutant) -> Verdict:
+        place, started = places.get(), time.monotonic()
+        try:
+            outcome, why = judge(place, mutant)
+        finally:
+            places.put(place)
+        seconds = round(time.monotonic() - started, 1)
+        line = f"mutants: {family}: {outcome}: {mutant.defect} ({seconds} s)"
+        print(line, file=sys.stderr, flush=True)
+        return Verdict(family, mutant.defect, outcome, why, seconds)
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         for number in range(jobs):
             places.put(Workplace(Path(folder) / str(number)))
-        clean = places.get()
-        passed, last = clean.tests_pass(tuple(every))
-        places.put(clean)
-        if not passed:
-            return [Verdict("all", "none planted", Outcome.BROKEN, last, 0.0)]
-
-        def one(family: str, mutant: Mutant) -> Verdict:
-            place, started = places.get(), time.monotonic()
-            try:
-                outcome, why = judge(place, mutant)
-            finally:
-                places.put(place)
-            seconds = round(time.monotonic() - started, 1)
-            line = f"mutants: {family}: {outcome}: {mutant.defect} ({seconds} s)"
-            print(line, file=sys.stderr, flush=True)
-            return Verdict(family, mutant.defect, outcome, why, seconds)
-
-        pairs = [(name, m) for name, each in families.items() for m in each]
-        with ThreadPoolExecutor(jobs) as pool:
-            return list(pool.map(lambda pair: one(*pair), pairs))
+        broken = dict(zip(families, pool.map(clean, families), strict=True))
+        pairs = [(n, m) for n, each in families.items() if not broken[n] for m in each]
+        return [
+            *(
+                Verdict(name, "none planted", Outcome.BROKEN, why, 0.0)
+                for name, why in broken.items()
+                if why
+            ),
+            *pool.map(lambda pair: one(*pair), pairs),
+        ]
 
 
 def main() -> int:
