@@ -148,16 +148,25 @@ def _current(document: str) -> str:
     return text
 
 
+_WHOLE: dict[str, Callable[[], str]] = {
+    "docs/reference/rules.md": rules_page,
+    "docs/reference/json.md": json_page.page,
+    "docs/man/torchproof.1": man_page.page,
+    "docs/llms.txt": llms_page.page,
+}
+
+
 def documents(captured: Captured | None = None) -> dict[Path, str]:
     """Each document with current parts; `captured` are those that need a run."""
-    texts = {ROOT / name: _current(name) for name in _documents()}
-    texts[ROOT / "docs/reference/rules.md"] = rules_page()
-    texts[ROOT / "docs/reference/json.md"] = json_page.page()
-    texts[ROOT / "docs/man/torchproof.1"] = man_page.page()
-    texts[ROOT / "docs/llms.txt"] = llms_page.page()
+    texts = {ROOT / name: written(name) for name in (*_documents(), *_WHOLE)}
     for (name, part), body in (captured or {}).items():
         texts[ROOT / name] = filled(texts[ROOT / name], part, body)
     return texts
+
+
+def written(name: str) -> str:
+    """One document, from code and the stored results."""
+    return _WHOLE[name]() if name in _WHOLE else _current(name)
 
 
 def lasting(text: str) -> str:
@@ -169,8 +178,7 @@ def chosen(names: list[str]) -> dict[Path, str]:
     """These documents, from stored results; without names all, with runs."""
     if not names:
         return documents(captured())
-    every = documents()
-    return {ROOT / name: every[ROOT / name] for name in names}
+    return {ROOT / name: written(name) for name in names}
 
 
 if __name__ == "__main__":
