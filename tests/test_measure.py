@@ -82,13 +82,6 @@ def test_an_interruption_keeps_the_rounds_that_all_strategies_have() -> None:
     assert not any(map(is_alive, Forked.begun))
 
 
-@pytest.mark.slow
-def test_an_interruption_in_the_second_repeat_keeps_the_first() -> None:
-    found = interrupted_at(r"\bwarm\b", repeats=2)
-    assert [len(row.rounds_ms) for row in found.rows] == [4, 4]
-    assert [row.repeats for row in found.rows] == [(4,), (4,)]
-
-
 def test_an_early_interruption_leaves_rows_without_times() -> None:
     found = interrupted_at("reference")
     assert [row.verdict for row in found.rows] == ["reference", "not measured"]
@@ -124,17 +117,18 @@ def test_ctrl_c_saves_the_run_and_leaves_no_process(tmp_path: Path) -> None:
     ) as process:
         while process.poll() is None and not (tmp_path / "sampled").exists():
             time.sleep(0.05)
-        time.sleep(3)  # some rounds
+        for line in process.stderr:
+            if "round 2 of" in line:
+                break
         family = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=30)
+        stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert family and not any(is_alive(member.pid) for member in family)
     document = json.loads(stdout)  # one, whatever the target prints
     assert document["ending"] == "interrupted"
     [row] = document["measurements"]
     assert row["median_ms"] >= 2.0
-    assert "said by the target" in stderr and "eager" in stderr
     saved = store.load(None, tmp_path / store.RUNS)
     assert saved.id == document["id"] and saved.measurements[0].rounds_ms
 
@@ -160,23 +154,6 @@ def test_strategies_run_one_by_one_where_memory_is_short(
     for row in found.rows:
         assert len(row.repeats) == 3 and row.median_ms is not None
         assert measure_rows._APART in row.notes
-
-
-@pytest.mark.slow
-def test_later_repeats_start_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """First calls of the first two repeats are timed, so those start one by one."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    alive: list[int] = []
-
-    def count(text: str) -> None:
-        if text.startswith("round 1 of"):
-            alive.append(sum(map(is_alive, Forked.begun)))
-
-    found = measured(BATCHED, backends("eager"), progress=count, repeats=4)
-    assert alive[::2] == [3, 3, 5, 3]
-    for row in found.rows:
-        assert len(row.repeats) == 4 and row.error is None
-        assert row.first_call_s is not None and row.warm_start is not None
 
 
 def test_steps_only_start_together_and_have_no_first_call(

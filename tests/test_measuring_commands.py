@@ -1,4 +1,4 @@
-"""`bench` and `compare` in the processes that users run; `loadtest` has its own."""
+"""`bench`, its trace and `compare` in the processes that users run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def make():
 def test_bench_measures_what_compare_compares(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     flags = ("--strategies", "full", "--compile", "backend=aot_eager", "--repeats", "1")
-    command = ("bench", "model.py:make", *flags, "--seconds", "0.2", "--format", "json")
-    done = torchproof(*command, cwd=tmp_path)
+    output = ("--seconds", "0.2", "--format", "json", "--trace", "trace.json")
+    done = torchproof("bench", "model.py:make", *flags, *output, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     run = Run.from_json(json.loads(done.stdout))
     eager, full = run.measurements
@@ -29,6 +29,13 @@ def test_bench_measures_what_compare_compares(tmp_path: Path) -> None:
     assert eager.median_ms and full.median_ms and full.vs_eager
     assert full.counts and full.counts["graphs"] == 1
     assert full.start and full.start["label"] == "cold"
+    trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {each["name"]: each for each in trace}
+    assert {"sample", "AOTAutograd", "first call", "call 1"} <= names.keys()
+    processes = {e["args"]["name"] for e in trace if e["name"] == "process_name"}
+    assert {"eager", "full"} <= processes
+    sampled = names["sample"]["args"]
+    assert sampled["calls"] >= sampled["calls_shown"] > 0
     again = torchproof("compare", run.id, run.id, "--format", "json", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["verdict"] == "not significant"

@@ -38,7 +38,7 @@ def test_what_was_judged_right_is_still_found() -> None:
     import transformers
 
     packages = Path(transformers.__file__).parent.parent
-    right = [row for row in JUDGED["sample"] if row["verdict"] == "right"][::4]
+    right = [row for row in JUDGED["sample"] if row["verdict"] == "right"][::8]
     found = suspicions.read([packages / row["file"] for row in right])
     places = {(s.finding.code, s.finding.line) for s in found.suspicions}
     missing = [row for row in right if key(row) not in places]

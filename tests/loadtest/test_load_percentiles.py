@@ -8,9 +8,10 @@ from collections import Counter
 
 import pytest
 
-from torchproof.measure.loadtest.dependence import cycle_starts, design_effect
 from torchproof.measure.loadtest.percentiles import (
     at_most,
+    cycle_starts,
+    design_effect,
     fewest_missed,
     judge,
     percentile,

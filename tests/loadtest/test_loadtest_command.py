@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,15 @@ import commands
 import pytest
 import torch
 from commands import PROGRAM, Done
-from forked_commands import python, torchproof
+from forked_commands import torchproof
 
 from torchproof.cli import main
+from torchproof.measure.loadtest import served_strategy
 from torchproof.records import LoadTest, Run, store
+from torchproof.strategies import NotApplicable, parse
+from torchproof.strategies.recipe import Recipe
+from torchproof.strategies.recipe.fingerprint import fingerprint
+from torchproof.strategies.recipe.matching import environment_here
 
 TARGETS = """
 import os, time
@@ -244,49 +250,28 @@ def test_a_graph_without_a_gpu_is_one_line(folder: Path) -> None:
     assert result.ending == "skipped"
 
 
-# As a search writes one, for the strategy `full` with a backend that compiles at once.
-WRITE_RECIPE = """
-import dataclasses, sys
-import served
-from torchproof.strategies.recipe import Recipe
-from torchproof.strategies.recipe.fingerprint import fingerprint
-from torchproof.strategies.recipe.matching import environment_here
-from torchproof.strategies.strategy import parse
-
-strategy = parse("full")
-strategy = dataclasses.replace(strategy, arguments={"backend": "aot_eager"})
-model, calls = served.make()
-plan = strategy.plan(model, calls)
-recipe = Recipe(
-    strategy,
-    plan=plan,
-    run="20261115-0102-net",
-    lines=strategy.source("model", plan),
-    environment=environment_here(model),
-    model=fingerprint(model),
-)
-recipe.write("served.toml")
-other = recipe.environment | {"torch": "1.0.0"}
-dataclasses.replace(recipe, environment=other).write("other.toml")
-"""
-
-
-@pytest.mark.slow
-def test_a_recipe_is_served_if_it_is_followed(folder: Path) -> None:
-    written = python(WRITE_RECIPE, cwd=folder)
-    assert written.returncode == 0, written.stderr
-    load = ("--rate", "50", "--requests", "40")
-    for name in ("recipe:served.toml", "recipe:served.toml:nowait"):
-        done = loadtest(folder, "make", *load, "--strategies", name)
-        assert done.returncode == 0, done.stderr
-        [result] = load_test_of(done).results
-        assert (result.strategy, result.answered) == (name, 40)
-        assert "served.toml" in result.source
-        assert any(stall.kind == "compile" for stall in result.stalls)
-    refused = loadtest(folder, "make", *load, "--strategies", "recipe:other.toml")
-    assert refused.returncode == 2
-    assert len(refused.stderr.strip().splitlines()) == 1
-    assert "1.0.0" in refused.stderr
+def test_a_recipe_is_served_if_it_is_followed(tmp_path: Path) -> None:
+    """Recipes as a search writes them: one for here, and one for another torch."""
+    model, calls = torch.nn.Linear(2, 2), [(torch.ones(1, 2),)]
+    strategy = replace(parse("full"), arguments={"backend": "eager"})
+    plan = strategy.plan(model, calls)
+    recipe = Recipe(
+        strategy,
+        plan=plan,
+        run="20261115-0102-net",
+        lines=strategy.source("model", plan),
+        environment=environment_here(model),
+        model=fingerprint(model),
+    )
+    recipe.write(tmp_path / "here.toml")
+    other = recipe.environment | {"torch": "1.0.0"}
+    replace(recipe, environment=other).write(tmp_path / "other.toml")
+    here = served_strategy.named(f"recipe:{tmp_path / 'here.toml'}")
+    fn = served_strategy.apply(here, model, calls)
+    assert torch.equal(fn(*calls[0]), model(*calls[0]))
+    refused = served_strategy.named(f"recipe:{tmp_path / 'other.toml'}")
+    with pytest.raises(NotApplicable, match=r"1\.0\.0"):
+        served_strategy.apply(refused, model, calls)
 
 
 @pytest.mark.slow

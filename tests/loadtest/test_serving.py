@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -206,22 +205,3 @@ def test_a_batch_is_answered_once(tmp_path: Path) -> None:
         "full", requests, table, objective=None, cold=True, window_s=0.02
     )
     assert result.kept_up is True
-
-
-@pytest.mark.slow
-def test_real_time_agrees_with_virtual_time(tmp_path: Path) -> None:
-    """At half the capacity, with real sleeps; the formulas are tested virtually."""
-    service_s = 0.01
-    table = draw(LoadOptions(rate=50, requests=600, seed=3), [1])
-    log = RequestLog(tmp_path / "log", len(table), create=True)
-    serve(lambda numbers: time.sleep(service_s), table, log)
-    real = answers_of(log.requests(table))
-    # A sleep takes longer than asked on a loaded machine: the same timetable in
-    # virtual time, with the times of service that were measured.
-    measured = iter(real.service)
-    virtual = VirtualServer(tmp_path, lambda call, count: next(measured) / 1e3)
-    expected = answers_of(virtual.serve(table))
-    late_ms = log.lateness_ms()
-    slack_ms = sum(late_ms) / len(late_ms) * 5 + 0.5
-    difference = sum(real.queueing) - sum(expected.queueing)
-    assert -1e-6 < difference / len(table) < slack_ms

@@ -128,7 +128,7 @@ def _with_thread(
 
 
 def test_a_collection_of_a_large_heap_is_attributed(tmp_path: Path) -> None:
-    heap = [[number] for number in range(600_000)]
+    heap = [[number] for number in range(300_000)]
 
     def answer(number: int) -> None:
         work()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from torchproof.measure.loadtest.tail import Tails, explain, slow_above
-from torchproof.measure.loadtest.tail_causes import key_of, text_of
+from torchproof.measure.loadtest.tail_causes import describe, key_of
 from torchproof.records import Requests, Stall, Tail
 
 SERVICE_S = 0.010
@@ -168,7 +168,8 @@ def test_garbage_collection_delays_requests_of_all_workers() -> None:
 )
 def test_places_are_short(file: str, where: str) -> None:
     collection = stall("gc", 0.0, 0.1, file=file, line=7)
-    assert text_of(key_of(collection), [collection]).endswith(where)
+    text, _ = describe(key_of(collection), [collection])
+    assert text.endswith(where)
 
 
 def test_a_thread_that_holds_the_gil_has_victims_and_no_culprit() -> None:

@@ -14,18 +14,18 @@ from forked_commands import torchproof
 from torch import Tensor
 
 from torchproof.measure.comparison.load_tests import assert_same_load
-from torchproof.measure.loadtest.options import LoadOptions
+from torchproof.measure.loadtest.options import LoadOptions, TextOptions, read_range
 from torchproof.measure.loadtest.served_strategy import named
 from torchproof.measure.loadtest.session import LoadPlan
 from torchproof.measure.loadtest.tail import explain, usual_times
-from torchproof.measure.loadtest.text_model import TextGenerator, sample
-from torchproof.measure.loadtest.text_options import TextOptions, read_range
-from torchproof.measure.loadtest.text_requests import (
+from torchproof.measure.loadtest.text import (
     shape_of,
     text_request,
+    with_capacity,
+    with_generation,
     with_lengths,
 )
-from torchproof.measure.loadtest.text_results import with_capacity, with_generation
+from torchproof.measure.loadtest.text_worker import TextGenerator, sample
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import (
     ColdPhase,
@@ -175,20 +175,12 @@ def test_tokens_are_those_of_the_model_without_a_cache(
 
 
 @pytest.mark.parametrize(
-    ("make", "name", "arguments"),
-    [
-        (small_gpt, "full:fullgraph", {"backend": "eager"}),
-        pytest.param(llama, "regional", {"backend": "eager"}, marks=pytest.mark.slow),
-        pytest.param(small_gpt, "core:decode", {}, marks=pytest.mark.slow),
-        pytest.param(small_gpt, "full:marks", {}, marks=pytest.mark.slow),
-    ],
+    "name", ["full:fullgraph", pytest.param("core:decode", marks=pytest.mark.slow)]
 )
-def test_compiled_tokens_are_those_of_the_model_without_a_cache(
-    make: Callable[[], Subject], name: str, arguments: dict[str, Any]
-) -> None:
-    subject = make()
+def test_compiled_tokens_are_those_of_the_model_without_a_cache(name: str) -> None:
+    subject = small_gpt()
     generator = generator_of(subject.model)
-    generator.compile(named(name, arguments))
+    generator.compile(named(name, {"backend": "eager"}))
     generator.warm_up()
     assert generated(generator, 7) == expected(subject, 7)
 

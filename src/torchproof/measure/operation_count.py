@@ -1,4 +1,4 @@
-"""Counts the floating-point operations of a target in eager, by the type they ran in.
+"""Counts what a target runs in eager, and floating-point operations by their type.
 
 Uses the formulas of `torch.utils.flop_counter`: a multiplication and an addition are
 two operations, and only products of matrices, convolutions and attention count.
@@ -61,6 +61,7 @@ class OperationCounter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        self.count = self.to_host = 0  # operations, and copies from a GPU to the host
         self.by_type: Counter[str] = Counter()
         self.devices: set[str] = set()
         self.not_counted: set[str] = set()
@@ -84,10 +85,18 @@ class OperationCounter(TorchDispatchMode):
             if output is not NotImplemented:
                 return output
         output = func(*args, **kwargs)
-        if formula is not None:
-            self._add(packet, formula(*args, **kwargs, out_val=output), args)
-        elif _is_heavy(func):
+        self.count += 1
+        self.to_host += _reaches_host(func, args, output)
+        if formula is None:
+            if _is_heavy(func):
+                self.not_counted.add(func.name())
+            return output
+        try:
+            operations = formula(*args, **kwargs, out_val=output)
+        except Exception:  # the formula fails, not the call
             self.not_counted.add(func.name())
+        else:
+            self._add(packet, operations, args)
         return output
 
     def _add(self, packet: Any, operations: int, args: Any) -> None:
@@ -96,6 +105,17 @@ class OperationCounter(TorchDispatchMode):
             return
         self.by_type[_type_of(tensor, str(packet))] += operations
         self.devices.add(str(tensor.device))
+
+
+def _reaches_host(func: Any, args: Any, result: Any) -> bool:
+    """Whether the host waits for a value from the GPU: `.item()`, `.cpu()`, a copy."""
+    if not any(isinstance(arg, torch.Tensor) and arg.is_cuda for arg in args):
+        return False
+    name = str(func)
+    copies = name.startswith(("aten._to_copy", "aten.copy_"))
+    if copies and result.device.type == "cpu":
+        return True
+    return name.startswith("aten._local_scalar_dense")
 
 
 def _grouped(a: Any, b: Any, /, *args: Any, **kwargs: Any) -> int:

@@ -19,8 +19,7 @@ Rules for the verdict:
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -164,12 +163,11 @@ def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
 
     A run of `fix` stands for its target with all verified fixes.
     """
+    limits = thresholds or Thresholds()
     if "loadtest" in (a.verb, b.verb):
-        return _compare_load_tests(a, b, thresholds or Thresholds())
+        return _compare_load_tests(a, b, limits)
     fixed = [name for name, run in (("A", a), ("B", b)) if run.verb == "fix"]
     a, b = _with_fixes(a), _with_fixes(b)
-    limits = thresholds or Thresholds()
-    unlike = tuple(_unlike(a, b))
     before, after = ({_key(r): r for r in run.measurements} for run in (a, b))
     shared = [key for key in before if key in after]
     pair = not shared and len(before) == len(after) == 1
@@ -181,45 +179,44 @@ def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
         rows = [_pair(old, new, limits)]
     else:
         rows = [_row(key, before, after, limits) for key in shared]
-    if unlike:
-        rows = [replace(row, metrics=_unjudged(row.metrics)) for row in rows]
-    return Comparison(
-        a={"id": a.id, "target": a.target},
-        b={"id": b.id, "target": b.target},
-        thresholds=limits,
-        unlike=unlike,
-        eager=None if pair or unlike else _eager(before, after, limits),
-        rows=tuple(rows),
+    found = _comparison(a, b, limits, rows)
+    return replace(
+        found,
+        eager=None if pair or found.unlike else _eager(before, after, limits),
         counts=tuple(metrics.counts(a.counts, b.counts)) if a.verb == b.verb else (),
         appeared=_new_findings(a, b) if checks else (),
         gone=_gone_findings(a, b) if checks else (),
         notes=(
-            *_notes(a, b, pair=pair),
+            *_notes(a, b),
+            *(() if pair else load_tests.only_in(*map(_row_names, (a, b)))),
             *(f"{name} is compared with all of its fixes" for name in fixed),
         ),
-        decision=_decision(a, b, limits, pair=pair),
+        decision=_decision(a, b, limits, pair=pair, unlike=bool(found.unlike)),
     )
 
 
 def _compare_load_tests(a: Run, b: Run, limits: Thresholds) -> Comparison:
-    if a.load_test is None or b.load_test is None:
+    old, new = a.load_test, b.load_test
+    if old is None or new is None:
         raise UserError(
             f"nothing to compare: A is a run of {a.verb}, B of {b.verb}; a load test is"
             " compared with another load test"
         )
+    found = _comparison(a, b, limits, load_tests.rows(old, new, limits))
+    return replace(
+        found,
+        eager=None if found.unlike else load_tests.control(old, new, limits),
+        notes=(*_notes(a, b), *load_tests.notes(old, new)),
+    )
+
+
+def _comparison(a: Run, b: Run, limits: Thresholds, rows: Sequence[Row]) -> Comparison:
+    """The rows of two runs; in unlike environments only their counts are judged."""
     unlike = tuple(_unlike(a, b))
-    rows = load_tests.rows(a.load_test, b.load_test, limits)
     if unlike:
         rows = [replace(row, metrics=_unjudged(row.metrics)) for row in rows]
-    return Comparison(
-        a={"id": a.id, "target": a.target},
-        b={"id": b.id, "target": b.target},
-        thresholds=limits,
-        unlike=unlike,
-        eager=None if unlike else load_tests.control(a.load_test, b.load_test, limits),
-        rows=tuple(rows),
-        notes=(*_notes(a, b, pair=True), *load_tests.notes(a.load_test, b.load_test)),
-    )
+    ends = ({"id": run.id, "target": run.target} for run in (a, b))
+    return Comparison(*ends, thresholds=limits, unlike=unlike, rows=tuple(rows))
 
 
 def _with_fixes(run: Run) -> Run:
@@ -242,8 +239,12 @@ def _key(row: Measurement) -> tuple[str, str]:
     return row.strategy, json.dumps(dict(row.variant), sort_keys=True)
 
 
+def _row_names(run: Run) -> list[str]:
+    return [name_of(row) for row in run.measurements]
+
+
 def _names(run: Run) -> str:
-    return ", ".join(map(name_of, run.measurements)) or "no measurements"
+    return ", ".join(_row_names(run)) or "no measurements"
 
 
 _Rows = Mapping[tuple[str, str], Measurement]
@@ -257,20 +258,21 @@ def _row(key: tuple[str, str], before: _Rows, after: _Rows, limits: Thresholds) 
     speed = metrics.speed(a, b, limits.speed)
     more = list(metrics.others(a, b, limits))
     control = _control(key, before, after)
-    if a.strategy == "eager":
-        if any(strategy != "eager" for strategy, _ in before.keys() & after.keys()):
-            every = (replace(metric, regression=False) for metric in (speed, *more))
-            return Row(name, tuple(every), control=True)
-        return Row(name, (speed, *more))
-    if control is None:
-        return Row(name, (speed, *more))
+    if a.strategy == "eager" or control is None:
+        row = Row(name, (speed, *more))
+        compiled = [name for name, _ in before.keys() & after.keys() if name != "eager"]
+        return row.as_control() if a.strategy == "eager" and compiled else row
     old, new = control
     eager = metrics.speed(old, new, limits.speed)
     gain = metrics.gain((old, a), (new, b), limits.speed)
     if eager.significant:
         speed = _agreed(speed, gain, eager)
     controls = {"tail": metrics.tail(old, new, limits.tail), "compile": eager}
-    more = [_beyond(metric, controls.get(metric.name), limits) for metric in more]
+    for number, metric in enumerate(more):
+        if (base := controls.get(metric.name)) is not None and base.ratio:
+            percent = getattr(limits, metric.name)
+            word = ratio_text(base.ratio)
+            more[number] = metrics.beyond(metric, base, percent, word)
     return Row(name, (speed, replace(gain, regression=False), *more))
 
 
@@ -295,46 +297,29 @@ def _agreed(speed: Metric, gain: Metric, eager: Metric) -> Metric:
             return speed
         why = f"its gain over eager changed less: {gain.verdict}"
         return replace(speed, regression=False, why=why)
-    why = f"{speed.verdict} in time, but eager is {eager.verdict}"
-    return replace(speed, verdict=NOT_SIGNIFICANT, regression=False, why=why)
-
-
-def _beyond(metric: Metric, eager: Metric | None, limits: Thresholds) -> Metric:
-    """Drops a change of tail or compile time that is no larger than eager's."""
-    if eager is None or not eager.ratio or not metric.significant:
-        return metric
-    least = math.log1p(getattr(limits, metric.name) / 100)
-    beyond = metric.log - eager.log
-    if (beyond if metric.log > 0 else -beyond) >= least:
-        return metric
-    why = f"{metric.verdict} in time, but eager is {ratio_text(eager.ratio)}"
-    return replace(metric, verdict=NOT_SIGNIFICANT, regression=False, why=why)
+    return speed.insignificant(f"{speed.verdict} in time, but eager is {eager.verdict}")
 
 
 def _broken(a: Measurement, b: Measurement) -> Row | None:
     """Returns the row if at least one of the runs does not rank it."""
     was, is_ = exclusion_reason(a), exclusion_reason(b)
-    unverified = a.is_unverified or b.is_unverified
+    if not was and not is_:
+        return None
+    row = Row(name_of(b), unverified=a.is_unverified or b.is_unverified)
     if is_ and was:
-        why = f"not ranked in either run; in B it {is_}"
-        return Row(name_of(b), note=why, unverified=unverified)
-    if is_ and b.verdict == "skipped":
-        return Row(name_of(b), note=f"in B it {is_}")
-    if is_:
-        return Row(name_of(b), broken=is_)
+        return replace(row, note=f"not ranked in either run; in B it {is_}")
     if was:
-        why = f"ranked in B; in A it {was}"
-        return Row(name_of(b), note=why, unverified=unverified)
-    return None
+        return replace(row, note=f"ranked in B; in A it {was}")
+    if b.verdict == "skipped":
+        return Row(name_of(b), note=f"in B it {is_}")
+    return Row(name_of(b), broken=is_ or "")
 
 
 def _pair(a: Measurement, b: Measurement, limits: Thresholds) -> Row:
     """Compares two strategies: higher costs are trade-offs, not regressions."""
     name = f"{name_of(a)} -> {name_of(b)}"
-    if exclusion_reason(a) or exclusion_reason(b):
-        text = "; ".join(
-            f"{name_of(r)} {exclusion_reason(r)}" for r in (a, b) if exclusion_reason(r)
-        )
+    excluded = [f"{name_of(r)} {why}" for r in (a, b) if (why := exclusion_reason(r))]
+    if text := "; ".join(excluded):
         return Row(name, broken=text if exclusion_reason(b) else "", note=text)
     speed = metrics.speed(a, b, limits.speed)
     tail, *more = metrics.others(a, b, limits)
@@ -377,7 +362,7 @@ def _eager(before: _Rows, after: _Rows, limits: Thresholds) -> Metric | None:
     return metrics.speed(*control, limits.speed) if control else None
 
 
-def _notes(a: Run, b: Run, *, pair: bool) -> Iterator[str]:
+def _notes(a: Run, b: Run) -> Iterator[str]:
     if a.target != b.target:
         yield f"different targets: {a.target} in A, {b.target} in B"
     for run, name in ((a, "A"), (b, "B")):
@@ -388,28 +373,19 @@ def _notes(a: Run, b: Run, *, pair: bool) -> Iterator[str]:
     if not same_calls(a, b):
         yield "A and B made other calls: what did not occur in B may not be resolved"
     yield from _settings(a, b)
-    if pair:
-        return
-    for one, other, where in ((a, b, "A"), (b, a, "B")):
-        keys = {_key(row) for row in other.measurements}
-        alone = [name_of(r) for r in one.measurements if _key(r) not in keys]
-        if alone:
-            yield f"only in {where}: {', '.join(alone)}"
 
 
-def _decision(a: Run, b: Run, limits: Thresholds, *, pair: bool) -> Decision | None:
+def _decision(
+    a: Run, b: Run, limits: Thresholds, *, pair: bool, unlike: bool
+) -> Decision | None:
     if not b.measurements:
         return None
     if pair:
         old, new = a.measurements[0], b.measurements[0]
         eager, row = (old, new) if old.strategy == "eager" else (new, old)
-        if eager.strategy == "eager" and not _unlike_any(a, b):
+        if eager.strategy == "eager" and not unlike:
             return decide_pair(eager, row, limits)
     return decision(b, limits)
-
-
-def _unlike_any(a: Run, b: Run) -> bool:
-    return next(_unlike(a, b), None) is not None
 
 
 # -- findings --------------------------------------------------------------------------

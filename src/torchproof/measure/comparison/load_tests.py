@@ -9,20 +9,14 @@ regression, and eager is the control.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from torchproof.measure.comparison import metrics
-from torchproof.measure.comparison.metrics import (
-    NOT_SIGNIFICANT,
-    Metric,
-    Row,
-    Thresholds,
-    ratio_text,
-)
-from torchproof.measure.loadtest.dependence import cycle_starts, design_effect
+from torchproof.measure.comparison.metrics import Metric, Row, Thresholds
 from torchproof.measure.loadtest.options import LoadOptions
+from torchproof.measure.loadtest.percentiles import cycle_starts, design_effect
 from torchproof.measure.loadtest.results import metric_ms
 from torchproof.records import (
     LatencyObjective,
@@ -37,6 +31,7 @@ MEDIAN, TAIL = "p50", "p99"
 _PERCENTS = {MEDIAN: 50.0, TAIL: 99.0}
 _DEVIATIONS = 2.33  # each bound is wrong in 1 of 100 tests
 _EAGER = "eager"
+_FEW = "too few independent requests for an interval"
 
 
 def assert_same_load(a: LoadTest, b: LoadTest) -> None:
@@ -83,18 +78,16 @@ def rows(a: LoadTest, b: LoadTest, limits: Thresholds) -> list[Row]:
         names = [", ".join(each) or "no strategy" for each in (before, after)]
         raise UserError(f"nothing to compare: A has {names[0]}, B has {names[1]}")
     objective = b.objective if a.objective == b.objective else None
+    workers = a.workers, b.workers
     compared = {
-        name: _Pair(before[name], after[name], objective, (a.workers, b.workers)).row(
-            limits
-        )
+        name: _row((before[name], after[name]), objective, workers, limits)
         for name in shared
     }
     if _EAGER not in compared or len(compared) == 1:
         return list(compared.values())
     eager = compared.pop(_EAGER)
     judged = [_beyond(row, eager, limits) for row in compared.values()]
-    plain = tuple(replace(metric, regression=False) for metric in eager.metrics)
-    return [replace(eager, metrics=plain, control=True), *judged]
+    return [eager.as_control(), *judged]
 
 
 def control(a: LoadTest, b: LoadTest, limits: Thresholds) -> Metric | None:
@@ -125,8 +118,12 @@ def notes(a: LoadTest, b: LoadTest) -> Iterator[str]:
         yield "the calls of the target differ, so B answered other requests"
     if a.objective != b.objective:
         yield "the objectives differ, so goodput is not compared"
-    before, after = _by_name(a), _by_name(b)
-    for one, other, where in ((before, after, "A"), (after, before, "B")):
+    yield from only_in(_by_name(a), _by_name(b))
+
+
+def only_in(a: Iterable[str], b: Iterable[str]) -> Iterator[str]:
+    """The names that one of two runs has alone."""
+    for one, other, where in ((a, b, "A"), (b, a, "B")):
         if alone := [name for name in one if name not in other]:
             yield f"only in {where}: {', '.join(alone)}"
 
@@ -138,79 +135,31 @@ def _by_name(test: LoadTest) -> dict[str, LoadResult]:
 # -- one strategy ----------------------------------------------------------------------
 
 
-class _Pair:
+def _row(
+    pair: tuple[LoadResult, LoadResult],
+    objective: LatencyObjective | None,
+    workers: tuple[int, int],
+    limits: Thresholds,
+) -> Row:
     """A strategy in A and in B."""
-
-    def __init__(
-        self,
-        a: LoadResult,
-        b: LoadResult,
-        objective: LatencyObjective | None,
-        workers: tuple[int, int],
-    ) -> None:
-        self._a, self._b = a, b
-        self._objective, self._workers = objective, workers
-
-    def row(self, limits: Thresholds) -> Row:
-        a, b = self._a, self._b
-        name = b.strategy
-        was, is_ = _failure(a), _failure(b)
-        if was and is_:
-            return Row(name, note=f"failed in both runs; in B it {is_}")
-        if was or is_:
-            note = f"works in B; in A it {was}" if was else ""
-            return Row(name, broken=is_, note=note)
-        compared = [
-            _percentile(a, b, MEDIAN, limits.speed),
-            _percentile(a, b, TAIL, limits.tail),
-            self._goodput(limits.speed),
-            _first_answer(a, b, limits.compile),
-            _failed_requests(a, b),
-        ]
-        grown = a.kept_up is True and b.kept_up is False
-        broken = "could not keep up with the requests" if grown else ""
-        return Row(name, tuple(compared), broken=broken)
-
-    def _goodput(self, percent: float) -> Metric:
-        """More is better, so the ratio is that of B to A."""
-        a, b = self._a.goodput_rate, self._b.goodput_rate
-        metric = Metric("goodput", a, b, "per_s")
-        if a is None or b is None or self._objective is None:
-            return replace(metric, why="no objective that both runs share")
-        old, new = (
-            self._within(result, workers)
-            for result, workers in zip((self._a, self._b), self._workers, strict=True)
-        )
-        if not (a and b and old[2] and new[2]):
-            lost = old[0] > new[1]
-            verdict = "none left" if lost else NOT_SIGNIFICANT
-            return replace(metric, verdict=verdict, regression=lost)
-        # The interval of the share, in the unit of the rate.
-        scale = (b / new[2]) / (a / old[2])
-        low, high = (
-            scale * new[n] / old[1 - n] if old[1 - n] else None for n in (0, 1)
-        )
-        return _judged(
-            replace(metric, ratio=b / a), low, high, percent, words=("more", "less")
-        )
-
-    def _within(self, result: LoadResult, workers: int) -> tuple[float, float, float]:
-        """The share of requests within the limit: lower and upper bound, and value."""
-        assert self._objective is not None
-        values = metric_ms(result.requests, self._objective.metric)
-        within = [value <= self._objective.limit_ms for value in values]
-        starts = cycle_starts(result.requests, workers)
-        worth = len(within) / design_effect(within, starts)
-        share = sum(within) / len(within)
-        return (*_score_interval(share, worth), share)
-
-
-def _score_interval(share: float, count: float) -> tuple[float, float]:
-    """Wilson's interval of a share of so many independent requests."""
-    z = _DEVIATIONS**2 / count
-    middle = share + z / 2
-    reach = _DEVIATIONS * math.sqrt((share * (1 - share) + z / 4) / count)
-    return max(0.0, (middle - reach) / (1 + z)), min(1.0, (middle + reach) / (1 + z))
+    a, b = pair
+    was, is_ = _failure(a), _failure(b)
+    if was and is_:
+        return Row(b.strategy, note=f"failed in both runs; in B it {is_}")
+    if was or is_:
+        note = f"works in B; in A it {was}" if was else ""
+        return Row(b.strategy, broken=is_, note=note)
+    first = Metric("first answer", a.first_answer_after_s, b.first_answer_after_s, "s")
+    compared = (
+        _percentile(a, b, MEDIAN, limits.speed),
+        _percentile(a, b, TAIL, limits.tail),
+        _goodput(pair, objective, workers, limits.speed),
+        metrics.single(first, limits.compile, least=metrics.LEAST_COMPILE_S),
+        metrics.count("failed", a.failed or 0, b.failed or 0),
+    )
+    grown = a.kept_up is True and b.kept_up is False
+    broken = "could not keep up with the requests" if grown else ""
+    return Row(b.strategy, compared, broken=broken)
 
 
 def _failure(result: LoadResult) -> str:
@@ -222,14 +171,60 @@ def _failure(result: LoadResult) -> str:
     return "" if result.answered else "answered no request"
 
 
+def _goodput(
+    pair: tuple[LoadResult, LoadResult],
+    objective: LatencyObjective | None,
+    workers: tuple[int, int],
+    percent: float,
+) -> Metric:
+    """More is better, so the ratio is that of B to A."""
+    a, b = (result.goodput_rate for result in pair)
+    metric = Metric("goodput", a, b, "per_s")
+    if a is None or b is None or objective is None:
+        return replace(metric, why="no objective that both runs share")
+    old, new = (
+        _within(result, objective, count)
+        for result, count in zip(pair, workers, strict=True)
+    )
+    if not (a and b and old[2] and new[2]):
+        lost = old[0] > new[1]
+        verdict = "none left" if lost else metrics.NOT_SIGNIFICANT
+        return replace(metric, verdict=verdict, regression=lost)
+    # The interval of the share, in the unit of the rate.
+    scale = (b / new[2]) / (a / old[2])
+    low, high = (scale * new[n] / old[1 - n] if old[1 - n] else None for n in (0, 1))
+    words = ("more", "less")
+    return metrics.judged(metric, b / a, (low, high), percent, words=words, few=_FEW)
+
+
+def _within(
+    result: LoadResult, objective: LatencyObjective, workers: int
+) -> tuple[float, float, float]:
+    """The share of requests within the limit: lower and upper bound, and value."""
+    values = metric_ms(result.requests, objective.metric)
+    within = [value <= objective.limit_ms for value in values]
+    worth = len(within) / design_effect(within, cycle_starts(result.requests, workers))
+    share = sum(within) / len(within)
+    return (*_score_interval(share, worth), share)
+
+
+def _score_interval(share: float, count: float) -> tuple[float, float]:
+    """Wilson's interval of a share of so many independent requests."""
+    z = _DEVIATIONS**2 / count
+    middle = share + z / 2
+    reach = _DEVIATIONS * math.sqrt((share * (1 - share) + z / 4) / count)
+    return max(0.0, (middle - reach) / (1 + z)), min(1.0, (middle + reach) / (1 + z))
+
+
 def _percentile(a: LoadResult, b: LoadResult, name: str, percent: float) -> Metric:
     before, after = _at(a, _PERCENTS[name]), _at(b, _PERCENTS[name])
     metric = Metric(name, before.value_ms, after.value_ms, "ms")
     if not before.value_ms or not after.value_ms:
         return replace(metric, why="not known in both: too few requests were answered")
-    metric = replace(metric, ratio=before.value_ms / after.value_ms)
+    ratio = before.value_ms / after.value_ms
     low = _divided(before.low_ms, after.high_ms)
-    return _judged(metric, low, _divided(before.high_ms, after.low_ms), percent)
+    high = _divided(before.high_ms, after.low_ms)
+    return metrics.judged(metric, ratio, (low, high), percent, few=_FEW)
 
 
 def _at(result: LoadResult, percent: float) -> Percentile:
@@ -241,71 +236,14 @@ def _divided(above: float | None, below: float | None) -> float | None:
     return above / below if above and below else None
 
 
-def _judged(
-    metric: Metric,
-    low: float | None,
-    high: float | None,
-    percent: float,
-    *,
-    words: tuple[str, str] = ("faster", "slower"),
-) -> Metric:
-    """The verdict for the bounds of a ratio; a bound that is not known is None."""
-    ratio = metric.ratio
-    assert ratio is not None
-    metric = replace(metric, low=low, high=high)
-    worse = high is not None and high < 1
-    if not worse and not (low is not None and low > 1):
-        few = low is None or high is None
-        why = "too few independent requests for an interval" if few else ""
-        return replace(metric, verdict=NOT_SIGNIFICANT, why=why)
-    small = metrics.is_small(metric, percent)
-    return replace(
-        metric,
-        verdict=ratio_text(ratio, *words),
-        regression=worse and not small,
-        why=f"within the threshold of {percent:g} percent" if small else "",
-    )
-
-
-def _first_answer(a: LoadResult, b: LoadResult, percent: float) -> Metric:
-    """A single measurement in each run: only the threshold decides."""
-    was, is_ = a.first_answer_after_s, b.first_answer_after_s
-    metric = Metric("first answer", was, is_, "s")
-    if not was or not is_:
-        return replace(metric, why="not measured in both")
-    if abs(was - is_) < metrics.LEAST_COMPILE_S:
-        why = f"less than {metrics.LEAST_COMPILE_S:g} s apart"
-        return replace(metric, ratio=was / is_, verdict=NOT_SIGNIFICANT, why=why)
-    return metrics.compare_single(metric, ("faster", "slower"), percent)
-
-
-def _failed_requests(a: LoadResult, b: LoadResult) -> Metric:
-    was, is_ = a.failed or 0, b.failed or 0
-    metric = Metric("failed", was, is_, metrics.COUNT)
-    if was == is_:
-        return replace(metric, verdict="same")
-    word = "more" if is_ > was else "fewer"
-    return replace(metric, verdict=f"{abs(is_ - was)} {word}", regression=is_ > was)
-
-
-# -- the control -----------------------------------------------------------------------
-
-
 def _beyond(row: Row, eager: Row, limits: Thresholds) -> Row:
     """Drops changes of latency that are no larger than eager's."""
-    controls = {metric.name: metric for metric in eager.metrics}
     least = {MEDIAN: limits.speed, TAIL: limits.tail}
-
-    def beyond_eager(metric: Metric) -> Metric:
-        base = controls.get(metric.name)
-        if metric.name not in least or base is None:
-            return metric
-        if not base.significant or not metric.significant:
-            return metric
-        beyond = metric.log - base.log if metric.log > 0 else base.log - metric.log
-        if beyond >= math.log1p(least[metric.name] / 100):
-            return metric
-        why = f"{metric.verdict} in time, but eager is {base.verdict}"
-        return replace(metric, verdict=NOT_SIGNIFICANT, regression=False, why=why)
-
-    return replace(row, metrics=tuple(map(beyond_eager, row.metrics)))
+    controls = {m.name: m for m in eager.metrics if m.name in least and m.significant}
+    judged = (
+        metrics.beyond(m, controls[m.name], least[m.name], controls[m.name].verdict)
+        if m.name in controls
+        else m
+        for m in row.metrics
+    )
+    return replace(row, metrics=tuple(judged))

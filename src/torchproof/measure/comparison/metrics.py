@@ -19,6 +19,7 @@ NOT_JUDGED = "not judged"
 LEAST_COMPILE_S = 1.0
 COUNT = "count"  # the unit of numbers of events
 COUNTS = {"graph_breaks": "breaks", "recompiles": "recompiles"}
+_SPEED_WORDS = ("faster", "slower")
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,9 @@ class Metric:
         counted = self.name != "vs eager" and not self.why
         return counted and self.significant and (self.ratio or 0) > 1
 
+    def insignificant(self, why: str) -> Metric:
+        return replace(self, verdict=NOT_SIGNIFICANT, regression=False, why=why)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -95,6 +99,101 @@ class Row:
     note: str = ""
     control: bool = False  # eager beside compiled rows; it gets no verdict
     unverified: bool = False  # the outputs of a run were not compared with eager's
+
+    def as_control(self) -> Row:
+        plain = tuple(replace(metric, regression=False) for metric in self.metrics)
+        return replace(self, metrics=plain, control=True)
+
+
+# -- verdicts --------------------------------------------------------------------------
+
+
+def judged(
+    metric: Metric,
+    ratio: float,
+    bounds: tuple[float | None, float | None],
+    percent: float,
+    *,
+    words: tuple[str, str] = _SPEED_WORDS,
+    few: str = "too few samples for an interval",
+) -> Metric:
+    """The verdict for the bounds of a ratio; `few` says why a bound is not known."""
+    low, high = bounds
+    metric = replace(metric, ratio=ratio, low=low, high=high)
+    worse = high is not None and high < 1
+    if not worse and not (low is not None and low > 1):
+        return metric.insignificant(few if low is None or high is None else "")
+    return _by_threshold(metric, percent, words, exact=True)
+
+
+def _by_threshold(
+    metric: Metric, percent: float, words: tuple[str, str], *, exact: bool
+) -> Metric:
+    """The verdict of a difference that is not chance; an `exact` one has its words.
+
+    Divides the larger by the smaller value, so that swapping A and B is neutral.
+    """
+    assert metric.a and metric.b and metric.ratio
+    small = max(metric.a, metric.b) / min(metric.a, metric.b) < 1 + percent / 100
+    is_chance = small and not exact
+    return replace(
+        metric,
+        verdict=NOT_SIGNIFICANT if is_chance else ratio_text(metric.ratio, *words),
+        regression=metric.ratio < 1 and not small,
+        why=f"within the threshold of {percent:g} percent" if small else "",
+    )
+
+
+def single(
+    metric: Metric,
+    percent: float,
+    words: tuple[str, str] = _SPEED_WORDS,
+    *,
+    least: float = 0.0,
+) -> Metric:
+    """Compares single measurements: no interval, so the threshold alone decides."""
+    if not (_is_positive(metric.a) and _is_positive(metric.b)):
+        return replace(metric, why="not measured in both")
+    assert metric.a and metric.b
+    metric = replace(metric, ratio=metric.a / metric.b)
+    if abs(metric.a - metric.b) < least:
+        return metric.insignificant(f"less than {least:g} {metric.unit} apart")
+    if metric.ratio == 1:
+        return replace(metric, verdict="same")
+    return _by_threshold(metric, percent, words, exact=False)
+
+
+def count(name: str, a: int | None, b: int | None) -> Metric:
+    """Compares numbers of events; any increase is a regression."""
+    metric = Metric(name, a, b, COUNT)
+    if a is None or b is None:
+        return replace(metric, why="not counted in both")
+    if a == b:
+        return replace(metric, verdict="same")
+    verdict = f"{abs(b - a)} {'more' if b > a else 'fewer'}"
+    return replace(metric, verdict=verdict, regression=b > a)
+
+
+def beyond(metric: Metric, eager: Metric | None, percent: float, word: str) -> Metric:
+    """Drops a change that is no larger than eager's; `word` says what eager is."""
+    if eager is None or not eager.ratio or not metric.significant:
+        return metric
+    difference = metric.log - eager.log
+    if (difference if metric.log > 0 else -difference) >= math.log1p(percent / 100):
+        return metric
+    return metric.insignificant(f"{metric.verdict} in time, but eager is {word}")
+
+
+def ratio_text(ratio: float, better: str = "faster", worse: str = "slower") -> str:
+    """A text such as `1.18x faster` or `1.05x slower`."""
+    return f"{ratio:.2f}x {better}" if ratio >= 1 else f"{1 / ratio:.2f}x {worse}"
+
+
+def _is_positive(value: float | None) -> bool:
+    return value is not None and 0 < value < math.inf
+
+
+# -- the metrics of a measurement ------------------------------------------------------
 
 
 def speed(a: Measurement, b: Measurement, percent: float) -> Metric:
@@ -113,10 +212,7 @@ def gain(
     metric = Metric("vs eager", a[1].vs_eager, b[1].vs_eager, "x")
     if why := _unusable(a[0], b[0]) or _unusable(a[1], b[1]):
         return _unknown(metric, why)
-    compared = _with_verdict(metric, ratios.of_gain(a, b), percent)
-    if compared.significant and compared.ratio:
-        compared = replace(compared, verdict=ratio_text(compared.ratio, "more", "less"))
-    return compared
+    return _with_verdict(metric, ratios.of_gain(a, b), percent, ("more", "less"))
 
 
 def tail(a: Measurement, b: Measurement, percent: float) -> Metric:
@@ -129,7 +225,8 @@ def tail(a: Measurement, b: Measurement, percent: float) -> Metric:
 def others(a: Measurement, b: Measurement, limits: Thresholds) -> Iterator[Metric]:
     """Yields tail, memory, compile time and counts."""
     yield tail(a, b, limits.tail)
-    yield _memory(a, b, limits.memory)
+    memory = Metric("memory", a.peak_bytes, b.peak_bytes, "bytes")
+    yield single(memory, limits.memory, ("less", "more"))
     if a.strategy != "eager" and b.strategy != "eager":
         yield _compile(a, b, limits.compile)
         if a.strategy == b.strategy:
@@ -139,75 +236,8 @@ def others(a: Measurement, b: Measurement, limits: Thresholds) -> Iterator[Metri
 def counts(
     a: Mapping[str, int | None], b: Mapping[str, int | None]
 ) -> Iterator[Metric]:
-    """Yields the counts of breaks and recompiles; any increase is a regression."""
     for key, name in COUNTS.items():
-        before, after = a.get(key), b.get(key)
-        metric = Metric(name, before, after, COUNT)
-        if before is None or after is None:
-            yield replace(metric, why="not counted in both")
-        elif before == after:
-            yield replace(metric, verdict="same")
-        else:
-            word = "more" if after > before else "fewer"
-            yield replace(
-                metric,
-                verdict=f"{abs(after - before)} {word}",
-                regression=after > before,
-            )
-
-
-def ratio_text(ratio: float, better: str = "faster", worse: str = "slower") -> str:
-    """Returns a text such as `1.18x faster` or `1.05x slower`."""
-    return f"{ratio:.2f}x {better}" if ratio >= 1 else f"{1 / ratio:.2f}x {worse}"
-
-
-def _unusable(a: Measurement, b: Measurement) -> str:
-    """Returns which of two rows has invalid times, and why; empty if neither."""
-    for name, row in (("A", a), ("B", b)):
-        if why := ratios.unusable(row):
-            return f"the times of {name} are invalid: {why}"
-    return ""
-
-
-def _unknown(metric: Metric, why: str) -> Metric:
-    """Returns the metric without a verdict, and without values that are invalid."""
-    values = [v if v and math.isfinite(v) else None for v in (metric.a, metric.b)]
-    return replace(metric, a=values[0], b=values[1], verdict=NOT_JUDGED, why=why)
-
-
-def _with_verdict(metric: Metric, ratio: Ratio | None, percent: float) -> Metric:
-    if ratio is None:
-        return replace(metric, why="not measured in both")
-    metric = replace(metric, ratio=ratio.value, low=ratio.low, high=ratio.high)
-    if ratio.low is None:
-        few = "too few samples for an interval"
-        return replace(metric, verdict=NOT_SIGNIFICANT, why=few)
-    if ratio.verdict == "not significant":
-        return replace(metric, verdict=NOT_SIGNIFICANT)
-    small = is_small(metric, percent)
-    return replace(
-        metric,
-        verdict=ratio_text(ratio.value),
-        regression=ratio.verdict == "slower" and not small,
-        why=f"within the threshold of {percent:g} percent" if small else "",
-    )
-
-
-def is_small(metric: Metric, percent: float) -> bool:
-    """Divides the larger by the smaller value, so that swapping A and B is neutral."""
-    assert metric.a and metric.b
-    return max(metric.a, metric.b) / min(metric.a, metric.b) < 1 + percent / 100
-
-
-def _memory(a: Measurement, b: Measurement, percent: float) -> Metric:
-    metric = Metric("memory", a.peak_bytes, b.peak_bytes, "bytes")
-    if not _positive(a.peak_bytes, b.peak_bytes):
-        return replace(metric, why="not measured in both")
-    return compare_single(metric, ("less", "more"), percent)
-
-
-def _positive(*values: float | None) -> bool:
-    return all(value and 0 < value < math.inf for value in values)
+        yield count(name, a.get(key), b.get(key))
 
 
 def _compile(a: Measurement, b: Measurement, percent: float) -> Metric:
@@ -217,30 +247,30 @@ def _compile(a: Measurement, b: Measurement, percent: float) -> Metric:
     if labels != ["cold", "cold"]:
         starts = " and ".join(label or "not known" for label in labels)
         return replace(metric, why=f"the starts are {starts}, and not both cold")
-    if not _positive(a.first_call_s, b.first_call_s):
+    return single(metric, percent, least=LEAST_COMPILE_S)
+
+
+def _unusable(a: Measurement, b: Measurement) -> str:
+    """Which of two rows has invalid times, and why; empty if neither."""
+    for name, row in (("A", a), ("B", b)):
+        if why := ratios.unusable(row):
+            return f"the times of {name} are invalid: {why}"
+    return ""
+
+
+def _unknown(metric: Metric, why: str) -> Metric:
+    """The metric without a verdict, and without values that are invalid."""
+    values = [v if _is_positive(v) else None for v in (metric.a, metric.b)]
+    return replace(metric, a=values[0], b=values[1], verdict=NOT_JUDGED, why=why)
+
+
+def _with_verdict(
+    metric: Metric,
+    ratio: Ratio | None,
+    percent: float,
+    words: tuple[str, str] = _SPEED_WORDS,
+) -> Metric:
+    if ratio is None:
         return replace(metric, why="not measured in both")
-    assert a.first_call_s and b.first_call_s
-    if abs(a.first_call_s - b.first_call_s) < LEAST_COMPILE_S:
-        return replace(
-            metric,
-            ratio=a.first_call_s / b.first_call_s,
-            verdict=NOT_SIGNIFICANT,
-            why=f"less than {LEAST_COMPILE_S:g} s apart",
-        )
-    return compare_single(metric, ("faster", "slower"), percent)
-
-
-def compare_single(metric: Metric, words: tuple[str, str], percent: float) -> Metric:
-    """Compares single measurements: no interval, so the threshold alone decides."""
-    assert metric.a and metric.b
-    ratio = metric.a / metric.b
-    small = is_small(metric, percent)
-    if ratio == 1:
-        return replace(metric, ratio=1.0, verdict="same")
-    return replace(
-        metric,
-        ratio=ratio,
-        verdict=NOT_SIGNIFICANT if small else ratio_text(ratio, *words),
-        regression=ratio < 1 and not small,
-        why=f"within the threshold of {percent:g} percent" if small else "",
-    )
+    bounds = ratio.low, ratio.high
+    return judged(metric, ratio.value, bounds, percent, words=words)

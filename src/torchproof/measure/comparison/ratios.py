@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,10 +20,11 @@ from torchproof.records import Measurement, Ratio, stats
 LEAST_MS, MOST_MS = 1e-12, 1e15  # range of a valid time
 
 _Numbers = np.ndarray[Any, np.dtype[np.float64]]
+_Interval = tuple[float | None, float | None]
 
 
 def side_by_side(base: Measurement, other: Measurement) -> Ratio | None:
-    """Returns the time of one row over that of another row of the same run."""
+    """The time of one row over that of another row of the same run."""
     rounds = list(zip(base.rounds_ms, other.rounds_ms, strict=False))
     if not rounds:
         return None
@@ -38,7 +38,7 @@ def side_by_side(base: Measurement, other: Measurement) -> Ratio | None:
 
 
 def unusable(row: Measurement) -> str:
-    """Returns why the times of a row are invalid; empty if they can be compared.
+    """Why the times of a row are invalid; empty if they can be compared.
 
     The schema check of a saved run does not reject zeros, and rows of this process are
     not checked at all.
@@ -67,57 +67,51 @@ def _is_time(value: float) -> bool:
     return LEAST_MS <= value <= MOST_MS  # NaN is neither
 
 
+# -- ratios of two runs ----------------------------------------------------------------
+
+
+class _Side(NamedTuple):
+    """One of two rows: how to draw its logarithm, and its content as a key."""
+
+    rounds: int
+    draw: Callable[[int], _Numbers]  # by seed
+    key: tuple[Any, ...]
+
+
 def of_speed(a: Measurement, b: Measurement) -> Ratio | None:
-    """Returns the time per call of A over that of B, of two runs."""
+    """The time per call of A over that of B, of two runs."""
     if a.median_ms is None or b.median_ms is None:
         return None
-    value = math.log(a.median_ms) - math.log(b.median_ms)
-    if min(len(a.rounds_ms), len(b.rounds_ms)) >= stats.FEWEST_ROUNDS:
-        logs = [np.log([median(each) for each in row.rounds_ms]) for row in (a, b)]
-        draw_a = partial(_drawn, logs[0], a, processes=1)
-        draw_b = partial(_drawn, logs[1], b, processes=1)
-        return _ratio(value, _apart(draw_a, draw_b, _key(a), _key(b)))
-    if not (a.low_ms and a.high_ms and b.low_ms and b.high_ms):
-        return stats.ratio_of(value)
-    low = math.log(a.low_ms) - math.log(b.high_ms)
-    return stats.ratio_of(value, low, math.log(a.high_ms) - math.log(b.low_ms))
+    sides = [
+        _side(np.log([median(each) for each in row.rounds_ms]), row) for row in (a, b)
+    ]
+    stated = _difference((a.low_ms, a.high_ms), (b.low_ms, b.high_ms))
+    return _ratio(a.median_ms, b.median_ms, sides, stated)
 
 
 def of_gain(
     a: tuple[Measurement, Measurement], b: tuple[Measurement, Measurement]
 ) -> Ratio | None:
-    """Returns B's gain over eager relative to A's; takes (eager, row) of each run.
+    """B's gain over eager relative to A's; takes (eager, row) of each run.
 
     Within a run, eager and the row are sampled side by side, so drift of the machine
     does not affect the gain of a round.
     """
-    before, after = a[1], b[1]
-    if not before.vs_eager or not after.vs_eager:
+    old, new = a[1], b[1]
+    if not old.vs_eager or not new.vs_eager:
         return None
-    value = math.log(after.vs_eager) - math.log(before.vs_eager)
-    old, new = _log_gains(*a), _log_gains(*b)
-    if min(len(old), len(new)) >= stats.FEWEST_ROUNDS:
-        draw_a = partial(_drawn, old, before, processes=2)
-        draw_b = partial(_drawn, new, after, processes=2)
-        return _ratio(value, -_apart(draw_a, draw_b, _key(*a[::-1]), _key(*b[::-1])))
-    if not (before.vs_eager_low and before.vs_eager_high):
-        return stats.ratio_of(value)
-    if not (after.vs_eager_low and after.vs_eager_high):
-        return stats.ratio_of(value)
-    low = math.log(after.vs_eager_low) - math.log(before.vs_eager_high)
-    high = math.log(after.vs_eager_high) - math.log(before.vs_eager_low)
-    return stats.ratio_of(value, low, high)
+    sides = [_side(_log_gains(*pair), pair[1], pair[0]) for pair in (b, a)]
+    stated = _difference(
+        (new.vs_eager_low, new.vs_eager_high), (old.vs_eager_low, old.vs_eager_high)
+    )
+    return _ratio(new.vs_eager, old.vs_eager, sides, stated)
 
 
 def of_tail(a: Measurement, b: Measurement) -> Ratio | None:
-    """Returns the 95th percentile of A over that of B."""
+    """The 95th percentile of A over that of B."""
     if a.p95_ms is None or b.p95_ms is None:
         return None
-    value = math.log(a.p95_ms) - math.log(b.p95_ms)
-    if min(len(_tail_rounds(a)), len(_tail_rounds(b))) < stats.FEWEST_ROUNDS:
-        return stats.ratio_of(value)
-    draw_a, draw_b = _tail_draws(a), _tail_draws(b)
-    return _ratio(value, _apart(draw_a, draw_b, _key(a), _key(b)))
+    return _ratio(a.p95_ms, b.p95_ms, [_tail_side(a), _tail_side(b)], (None, None))
 
 
 def tails_differ(a: Measurement, b: Measurement) -> str:
@@ -128,25 +122,31 @@ def tails_differ(a: Measurement, b: Measurement) -> str:
     return f"the tail of {name} leaves out interrupted samples: measure it again"
 
 
-def _tail_draws(row: Measurement) -> Callable[..., _Numbers]:
-    rounds = _tail_rounds(row)
-    return partial(stats.tail_draws, rounds, row.repeats, _variation(row))
+def _side(logs: _Numbers, *rows: Measurement) -> _Side:
+    """The mean over repeats, with other rounds and other processes.
+
+    With eager as a second row, two processes vary.
+    """
+    parts = stats.parts_of(logs, rows[0].repeats)
+    variation = math.sqrt(len(rows)) * _variation(rows[0])
+    return _Side(
+        len(logs), lambda seed: stats.draws(parts, variation, seed=seed), _key(*rows)
+    )
 
 
-def _tail_rounds(row: Measurement) -> Sequence[Sequence[float]]:
-    """All samples by round; those of an older run leave out interrupted ones."""
-    return row.tail_rounds_ms or row.rounds_ms
+def _tail_side(row: Measurement) -> _Side:
+    """Of all samples; those of an older run leave out interrupted ones."""
+    rounds: Sequence[Sequence[float]] = row.tail_rounds_ms or row.rounds_ms
+
+    def draw(seed: int) -> _Numbers:
+        return stats.tail_draws(rounds, row.repeats, _variation(row), seed=seed)
+
+    return _Side(len(rounds), draw, _key(row))
 
 
 def _log_gains(eager: Measurement, row: Measurement) -> _Numbers:
     pairs = zip(eager.rounds_ms, row.rounds_ms, strict=False)
     return np.array([math.log(median(e)) - math.log(median(r)) for e, r in pairs])
-
-
-def _drawn(logs: _Numbers, row: Measurement, *, processes: int, seed: int) -> _Numbers:
-    """Draws the mean over repeats, with other rounds and other processes."""
-    parts = stats.parts_of(logs, row.repeats)
-    return stats.draws(parts, math.sqrt(processes) * _variation(row), seed=seed)
 
 
 def _variation(row: Measurement) -> float:
@@ -156,26 +156,34 @@ def _variation(row: Measurement) -> float:
 
 
 def _key(*rows: Measurement) -> tuple[Any, ...]:
-    """Returns a key that orders two sides by their content."""
+    """Orders two sides by their content."""
     return tuple((r.median_ms, r.rounds_ms, r.repeats, _variation(r)) for r in rows)
 
 
-def _apart(
-    draw_a: Callable[..., _Numbers],
-    draw_b: Callable[..., _Numbers],
-    key_a: tuple[Any, ...],
-    key_b: tuple[Any, ...],
-) -> _Numbers:
-    """Returns draws of A minus draws of B, exactly negated if A and B are swapped.
+def _difference(a: _Interval, b: _Interval) -> _Interval:
+    """The logarithms of the outermost ratios of two intervals."""
+    if not (a[0] and a[1] and b[0] and b[1]):
+        return None, None
+    return math.log(a[0]) - math.log(b[1]), math.log(a[1]) - math.log(b[0])
+
+
+def _ratio(
+    above: float, below: float, sides: Sequence[_Side], stated: _Interval
+) -> Ratio:
+    """From the rounds; with too few of them, `stated` is the interval."""
+    value = math.log(above) - math.log(below)
+    if min(side.rounds for side in sides) < stats.FEWEST_ROUNDS:
+        return stats.ratio_of(value, *stated)
+    low, high = stats.interval(_apart(*sides))
+    return stats.ratio_of(value, min(low, value), max(high, value))
+
+
+def _apart(a: _Side, b: _Side) -> _Numbers:
+    """Draws of A minus draws of B, exactly negated if A and B are swapped.
 
     The content of a side decides its seed, not whether it is A or B.
     """
-    if key_a > key_b:
-        return -_apart(draw_b, draw_a, key_b, key_a)
-    drawn = draw_a(seed=0) - draw_b(seed=1)
-    return np.concatenate([drawn, -drawn]) if key_a == key_b else drawn
-
-
-def _ratio(value: float, drawn: _Numbers) -> Ratio:
-    low, high = stats.interval(drawn)
-    return stats.ratio_of(value, min(low, value), max(high, value))
+    if a.key > b.key:
+        return -_apart(b, a)
+    drawn = a.draw(0) - b.draw(1)
+    return np.concatenate([drawn, -drawn]) if a.key == b.key else drawn

@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchproof.measure.diagnosis import outside_state
-from torchproof.measure.diagnosis.outside_reads import OutsideReads, watch
-from torchproof.measure.diagnosis.outside_state import StaleCause
+from torchproof.measure.diagnosis.outside_state import (
+    OutsideReads,
+    StaleCause,
+    watch,
+)
 from torchproof.measure.diagnosis.reruns import TargetRunner, WrongCall, same
 from torchproof.measure.diagnosis.suspects import (
     LAYERS,

@@ -14,8 +14,10 @@ from torchproof.records.lazy import lazy_exports
 if TYPE_CHECKING:
     from torchproof.measure.loadtest.in_process import serve_here as serve_here
     from torchproof.measure.loadtest.options import LoadOptions as LoadOptions
+    from torchproof.measure.loadtest.options import TextOptions as TextOptions
     from torchproof.measure.loadtest.options import read_duration as read_duration
     from torchproof.measure.loadtest.options import read_objective as read_objective
+    from torchproof.measure.loadtest.options import read_range as read_range
     from torchproof.measure.loadtest.percentiles import judge as judge
     from torchproof.measure.loadtest.percentiles import (
         requests_needed as requests_needed,
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from torchproof.measure.loadtest.session import LoadPlan as LoadPlan
     from torchproof.measure.loadtest.session import LoadTestResult as LoadTestResult
     from torchproof.measure.loadtest.session import run_load_test as run_load_test
-    from torchproof.measure.loadtest.text_options import TextOptions as TextOptions
-    from torchproof.measure.loadtest.text_options import read_range as read_range
     from torchproof.measure.loadtest.timetable import Timetable as Timetable
     from torchproof.measure.loadtest.timetable import draw as draw
 else:

@@ -9,12 +9,11 @@ afterwards: it has moved on since the last beat, and has not waited for the GIL 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, KeysView, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import NamedTuple
@@ -55,130 +54,57 @@ class Hold:
     holders: Sequence[Holder]
 
 
-class _Scheduling(NamedTuple):
-    """What the kernel has counted for a thread since its start."""
+class _Thread(NamedTuple):
+    """A thread at a beat: where it is, and what the kernel has counted so far."""
 
-    running_s: float
-    waited_s: float  # for a CPU, while it was ready to run
-    turns: int  # how often it got a CPU
+    name: str
+    position: tuple[int, int]
+    running_s: float = 0.0
+    waited_s: float = 0.0  # for a CPU, while it was ready to run
+    turns: int = 0  # how often it got a CPU
 
-
-class _Threads:
-    """The position and the scheduling of each Python thread at the last beat."""
-
-    def __init__(self) -> None:
-        self._own = threading.get_ident()
-        self._files: dict[int, int] = {}  # open files, by the thread's ident
-        self._known: KeysView[int] | set[int] = set()
-        self._names: dict[int | None, str] = {}
-        self._positions: dict[int, tuple[int, int]] = {}
-        self._scheduling: dict[int, _Scheduling] = {}
-
-    def note(self) -> Iterator[tuple[int, float]]:
-        """Notes all threads; yields those that waited for a CPU, and how long."""
-        frames = frames_of_threads()
-        if frames.keys() != self._known:
-            self._open(frames)
-        self._positions = {ident: _position(each) for ident, each in frames.items()}
-        before = self._scheduling
-        self._scheduling = {ident: self._read(ident) for ident in self._files}
-        for ident, now in self._scheduling.items():
-            if ident in before and ident != self._own:
-                waited_s = now.waited_s - before[ident].waited_s
-                if waited_s >= _SHORTEST_CPU_WAIT_S:
-                    yield ident, waited_s
-
-    def is_waiting(self, late_s: float) -> bool:
-        """Whether this thread asked for the GIL at each switch interval."""
-        turns, idle = self._since(self._own, late_s)
-        return idle and turns >= 1 + late_s / sys.getswitchinterval() / 2
-
-    def holders(self, late_s: float) -> list[Holder]:
-        """The threads that ran Python code since the last beat and asked least often.
-
-        A thread that holds the GIL does not ask for it before it has released it. By
-        then it may have ended.
-        """
-        frames = frames_of_threads()
-        ran = {
-            ident: frame
-            for ident, frame in frames.items()
-            if ident != self._own
-            and self._positions.get(ident) != _position(frame)
-            and not _is_idle(frame)
-        }
-        turns = {ident: self._turns_while_idle(ident, late_s) for ident in ran}
-        least = min(turns.values(), default=0)
-        ended = self._positions.keys() - frames.keys()
-        return [
-            *(Holder(self._names.get(ident, "?"), ident, None) for ident in ended),
-            *(
-                Holder(self._names.get(ident, "?"), ident, frame)
-                for ident, frame in ran.items()
-                if turns[ident] < least + _MORE_OFTEN
-            ),
-        ]
-
-    def close(self) -> None:
-        for file in self._files.values():
-            os.close(file)
-        self._files.clear()
-
-    def _turns_while_idle(self, ident: int, late_s: float) -> int:
-        """How often a thread may have woken up to ask for the GIL."""
-        turns, idle = self._since(ident, late_s)
-        return turns if idle else 0
-
-    def _since(self, ident: int, late_s: float) -> tuple[int, bool]:
-        """How often a thread got a CPU since the last beat, and whether it was idle."""
-        before, now = self._scheduling.get(ident), self._read(ident)
-        if before is None:
-            return 0, False
-        idle = now.running_s - before.running_s < late_s / 2
-        return now.turns - before.turns, idle
-
-    def _open(self, frames: dict[int, FrameType]) -> None:
-        native = {each.ident: each.native_id for each in threading.enumerate()}
-        self._names = {each.ident: each.name for each in threading.enumerate()}
-        self._known = frames.keys()
-        for ident in self._files.keys() - frames.keys():
-            os.close(self._files.pop(ident))
-        for ident in frames.keys() - self._files.keys():
-            if native.get(ident) is not None:
-                with contextlib.suppress(OSError):  # it has just ended
-                    self._files[ident] = os.open(_path(native[ident]), os.O_RDONLY)
-
-    def _read(self, ident: int) -> _Scheduling:
-        try:
-            counts = os.pread(self._files[ident], 64, 0).split()
-            running, waited, turns = map(int, counts)
-        except (KeyError, OSError, ValueError):  # it has ended, or is not known yet
-            return _Scheduling(0.0, 0.0, 0)
-        return _Scheduling(running / 1e9, waited / 1e9, turns)
+    def turns_while_idle(self, before: _Thread, seconds: float) -> int:
+        """How often it may have woken up to ask for the GIL; 0 if it ran instead."""
+        idle = self.running_s - before.running_s < seconds / 2
+        return self.turns - before.turns if idle else 0
 
 
-def _path(native_id: int | None) -> str:
-    return f"/proc/self/task/{native_id}/schedstat"
+def _look(frames: Mapping[int, FrameType]) -> dict[int, _Thread]:
+    threads = {each.ident: each for each in threading.enumerate()}
+    seen = {}
+    for ident, frame in frames.items():
+        position = id(frame), frame.f_lasti
+        thread = threads.get(ident)
+        if thread is None:  # not started by Python
+            seen[ident] = _Thread("?", position)
+        else:
+            counts = _scheduling(thread.native_id) or (0, 0, 0)
+            times = counts[0] / 1e9, counts[1] / 1e9, counts[2]
+            seen[ident] = _Thread(thread.name, position, *times)
+    return seen
 
 
-def _position(frame: FrameType) -> tuple[int, int]:
-    return id(frame), frame.f_lasti
+def _scheduling(native_id: int | None) -> tuple[int, int, int] | None:
+    """Nanoseconds on a CPU and waiting for one, and turns; None if not counted."""
+    try:
+        with open(f"/proc/self/task/{native_id}/schedstat", "rb", 0) as file:
+            running, waited, turns = map(int, file.read().split())
+    except (OSError, ValueError):  # it has ended, or the kernel does not count
+        return None
+    return running, waited, turns
+
+
+def why_blind() -> str | None:
+    """Why holders of the GIL cannot be seen in this process, or None."""
+    if _scheduling(threading.get_native_id()) is not None:
+        return None
+    return "the kernel does not count how threads are scheduled"
 
 
 def _is_idle(frame: FrameType) -> bool:
     """Whether a thread waits for a lock, or serves and waits for a request."""
     file = frame.f_code.co_filename
     return file.endswith(_WAITING) or file == _SERVING
-
-
-def why_blind() -> str | None:
-    """Why holders of the GIL cannot be seen in this process, or None."""
-    try:
-        with open(_path(threading.get_native_id()), "rb") as file:
-            counted = len(file.read().split()) == 3
-    except OSError:
-        counted = False
-    return None if counted else "the kernel does not count how threads are scheduled"
 
 
 class Heartbeat:
@@ -197,8 +123,9 @@ class Heartbeat:
         self._held = held
         self._waited = waited
         self._poll = poll
-        self._sees_holders = why_blind() is None
-        self._running = True
+        self._is_blind = why_blind() is not None
+        self._stopping = threading.Event()
+        self._threads: dict[int, _Thread] = {}  # at the last beat
         self.failure: Exception | None = None
         self._thread = threading.Thread(
             target=self._run, name="torchproof-heartbeat", daemon=True
@@ -208,30 +135,65 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        self._running = False
+        self._stopping.set()
         self._thread.join()
 
     def _run(self) -> None:
+        beats = 0
         try:
-            self._beat()
+            while not self._stopping.is_set():
+                due = time.perf_counter() + PERIOD_S
+                time.sleep(PERIOD_S)
+                if not self._is_blind:
+                    self._beat(due, time.perf_counter())
+                beats += 1
+                if self._poll is not None and beats % _POLL_EVERY == 0:
+                    self._poll()
         except Exception as error:
             self.failure = error
 
-    def _beat(self) -> None:
-        threads = _Threads()
-        beats = 0
-        while self._running:
-            if self._sees_holders:
-                for ident, seconds in threads.note():
-                    self._waited(ident, seconds)
-            due = time.perf_counter() + PERIOD_S
-            time.sleep(PERIOD_S)
-            now = time.perf_counter()
-            late_s = now - due
-            is_late = self._sees_holders and late_s >= _SHORTEST_S
-            if is_late and threads.is_waiting(late_s):
-                self._held(Hold(due, now, threads.holders(late_s)))
-            beats += 1
-            if self._poll is not None and beats % _POLL_EVERY == 0:
-                self._poll()
-        threads.close()
+    def _beat(self, due: float, now: float) -> None:
+        """Compares all threads with the last beat; keeps no frame of them."""
+        frames = frames_of_threads()
+        before, self._threads = self._threads, _look(frames)
+        own, late_s = threading.get_ident(), now - due
+        for ident, thread in self._threads.items():
+            known = before.get(ident)
+            waited_s = thread.waited_s - known.waited_s if known else 0.0
+            if waited_s >= _SHORTEST_CPU_WAIT_S and ident != own:
+                self._waited(ident, waited_s)
+        if late_s >= _SHORTEST_S and own in before:
+            asked = self._threads[own].turns_while_idle(before[own], late_s)
+            if asked >= 1 + late_s / sys.getswitchinterval() / 2:
+                holders = self._holders(before, frames, late_s)
+                self._held(Hold(due, now, holders))
+
+    def _holders(
+        self,
+        before: Mapping[int, _Thread],
+        frames: Mapping[int, FrameType],
+        late_s: float,
+    ) -> list[Holder]:
+        """The threads that ran Python code since the last beat and asked least often.
+
+        A thread that holds the GIL does not ask for it before it has released it. By
+        then it may have ended.
+        """
+        turns = {}
+        for ident, thread in self._threads.items():
+            known = before.get(ident)
+            stays = known is not None and known.position == thread.position
+            if stays or _is_idle(frames[ident]) or ident == threading.get_ident():
+                continue
+            turns[ident] = thread.turns_while_idle(known, late_s) if known else 0
+        least = min(turns.values(), default=0) + _MORE_OFTEN
+        ended = [
+            Holder(thread.name, ident, None)
+            for ident, thread in before.items()
+            if ident not in self._threads
+        ]
+        return ended + [
+            Holder(self._threads[ident].name, ident, frames[ident])
+            for ident, count in turns.items()
+            if count < least
+        ]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchproof.measure.loadtest.options import TextOptions
 from torchproof.measure.loadtest.served_strategy import ServedStrategy
 from torchproof.measure.loadtest.serving import Batching
-from torchproof.measure.loadtest.text_options import TextOptions
 from torchproof.measure.loadtest.timetable import CallKind
 from torchproof.records import Record, Stall
 from torchproof.targets import Job

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from torchproof.measure.loadtest.percentiles import requests_needed
-from torchproof.measure.loadtest.text_options import TextOptions
-from torchproof.records import LatencyMetric, LatencyObjective, UserError
+from torchproof.records import (
+    LatencyMetric,
+    LatencyObjective,
+    Record,
+    TextLoad,
+    UserError,
+)
 
 POISSON, CONSTANT, GAMMA = "poisson", "constant", "gamma"
 DEFAULT_DURATION_S = 30.0
@@ -21,7 +27,46 @@ MOST_WORKERS = 256
 _LONGEST_S = 365 * 24 * 3600.0
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s|m|h)?\s*")
+LONGEST_TOKENS = 1_000_000
+_RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?")
 _OBJECTIVE = re.compile(r"(?:(\w+):)?p(\d+(?:\.\d+)?)\s*=\s*(\S.*)")
+
+
+@dataclass(frozen=True)
+class TextOptions(Record):
+    """How text is requested and served.
+
+    A `temperature` of 0 takes the most likely token. A request that arrives while
+    `queue_limit` others wait is rejected. `price` is per hour, in any currency.
+    """
+
+    prompt_tokens: tuple[int, ...] = (16, 128)  # from, to
+    output_tokens: tuple[int, ...] = (16, 64)
+    temperature: float = 0.0
+    queue_limit: int | None = None
+    price: float | None = None
+
+    @property
+    def load(self) -> TextLoad:
+        """What is asked of the model, for the record."""
+        return TextLoad(
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=self.output_tokens,
+            temperature=self.temperature,
+            queue_limit=self.queue_limit,
+        )
+
+    def __post_init__(self) -> None:
+        _check_range(self.prompt_tokens, "--prompt-tokens")
+        _check_range(self.output_tokens, "--output-tokens")
+        if not 0 <= self.temperature < math.inf:
+            raise UserError(f"--temperature {self.temperature:g}: expected 0 or more")
+        if self.queue_limit is not None and self.queue_limit < 0:
+            raise UserError(f"--queue-limit {self.queue_limit}: expected 0 or more")
+        if self.price is not None and not 0 < self.price < math.inf:
+            raise UserError(
+                f"--price {self.price:g}: expected a price per hour above 0"
+            )
 
 
 @dataclass(frozen=True)
@@ -180,3 +225,22 @@ def read_duration(text: str, flag: str) -> float:
     if seconds > _LONGEST_S:
         raise UserError(f"{flag} {text!r}: expected a time such as 50ms, 30s or 5m")
     return seconds
+
+
+def read_range(text: str, flag: str) -> tuple[int, int]:
+    """Parses `16-128`, or `64` for one length."""
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise UserError(f"{flag} {text!r}: expected a range of lengths such as 16-128")
+    limits = int(match[1]), int(match[2] or match[1])
+    _check_range(limits, flag)
+    return limits
+
+
+def _check_range(limits: Sequence[int], flag: str) -> None:
+    low, high = limits
+    if not 0 < low <= high <= LONGEST_TOKENS:
+        raise UserError(
+            f"{flag} {low}-{high}: expected two numbers of tokens from 1 to"
+            f" {LONGEST_TOKENS}, the smaller first"
+        )

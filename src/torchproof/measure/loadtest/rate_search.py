@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from torchproof.measure.loadtest.dependence import cycle_starts
 from torchproof.measure.loadtest.options import MOST_REQUESTS
 from torchproof.measure.loadtest.percentiles import (
+    cycle_starts,
     judge,
     percentile,
     requests_needed,

@@ -10,8 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from torchproof.measure.loadtest.dependence import cycle_starts
-from torchproof.measure.loadtest.percentiles import Judgement, judge, percentiles
+from torchproof.measure.loadtest.percentiles import (
+    Judgement,
+    cycle_starts,
+    judge,
+    percentiles,
+)
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import (
     ColdPhase,

@@ -26,8 +26,11 @@ from torchproof.measure.loadtest.results import first_unknown, result_of
 from torchproof.measure.loadtest.served_strategy import AS_WRITTEN, ServedStrategy
 from torchproof.measure.loadtest.serving import Batching
 from torchproof.measure.loadtest.tail import explained
-from torchproof.measure.loadtest.text_requests import with_lengths
-from torchproof.measure.loadtest.text_results import with_capacity, with_generation
+from torchproof.measure.loadtest.text import (
+    with_capacity,
+    with_generation,
+    with_lengths,
+)
 from torchproof.measure.loadtest.timetable import (
     Timetable,
     Trace,

@@ -3,31 +3,25 @@
 A request is slow if its latency is above the median by more than three times the spread
 below the median, a quarter of the median, and half a millisecond. Its excess is what it
 took longer than the median. The median is that of latencies without the stalls, because
-one long stall may delay most requests.
+one long stall may delay most requests. A request for text is compared with what its
+length usually takes.
 
 The interval of each service is joined with those of the stalls, and each moment counts
 once. What a service takes longer than usual delays the requests behind it on the same
 worker, as far as they waited: so the backlog after a stall belongs to the stall. What
 is left of the excess at usual service times is load. The rest is unexplained.
-
-A request for text is compared with what its length usually takes.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from torchproof.measure.loadtest.tail_causes import (
-    CauseKey,
-    key_of,
-    remedy_of,
-    text_of,
-)
+from torchproof.measure.loadtest.tail_causes import CauseKey, describe, key_of
 from torchproof.records import LoadResult, Requests, Stall, Tail, TailCause
 
 _SPREADS = 3.0
@@ -74,16 +68,15 @@ def explain(
 
     None: the cold phase did not end. `missing` are kinds of stalls that nothing saw.
     """
-    served = [n for n, begin in enumerate(requests.begin_s) if begin is not None]
-    served = [number for number in served if requests.end_s[number] is not None]
+    pairs = zip(requests.begin_s, requests.end_s, strict=True)
+    served = [n for n, times in enumerate(pairs) if None not in times]
     boundary = len(requests.arrival_s) if first_warm is None else first_warm
     phases = [n for n in served if n < boundary], [n for n in served if n >= boundary]
     # An error may come much faster than an answer, so it says nothing about the median.
     answered = {*served} - {*requests.failed}
     if not answered:
         return Tails(None, None)
-    analysis = _Analysis(requests, stalls)
-    analysis.set_median(answered.intersection(phases[1]) or answered)
+    analysis = _Analysis(requests, stalls, answered.intersection(phases[1]) or answered)
     return Tails(
         *(analysis.tail(phase, missing or {}) if phase else None for phase in phases)
     )
@@ -96,56 +89,11 @@ def slow_above(latencies: Sequence[float]) -> float:
     """
     median = statistics.median(latencies)
     deviation = statistics.median(median - each for each in latencies if each <= median)
-    margin = max(
-        _SPREADS * _SPREAD_OF_MAD * deviation, _SHARE_OF_MEDIAN * median, _LEAST_S
-    )
-    return median + margin
+    spread = _SPREADS * _SPREAD_OF_MAD * deviation
+    return median + max(spread, _SHARE_OF_MEDIAN * median, _LEAST_S)
 
 
-# -- stalls ----------------------------------------------------------------------------
-
-
-@dataclass
-class OutermostStall:
-    """A stall that no other contains, with what happened inside it."""
-
-    index: int
-    stall: Stall
-    inner: list[Stall] = field(default_factory=list)
-
-
-def outermost(stalls: Sequence[Stall]) -> list[OutermostStall]:
-    """Stalls that no other stall of the same thread contains, in order of begin.
-
-    A thread holds the GIL while it compiles or collects: that is no other stall.
-    """
-    found: list[OutermostStall] = []
-    last: dict[str | None, OutermostStall] = {}
-    order = sorted(
-        range(len(stalls)), key=lambda i: (stalls[i].begin_s, -stalls[i].end_s)
-    )
-    for index in order:
-        stall = stalls[index]
-        around = last.get(stall.thread)
-        if stall.kind == "gil":
-            if stall.thread is not None and not _has_another(stall, found):
-                found.append(OutermostStall(index, stall))
-        elif around is not None and stall.end_s <= around.stall.end_s:
-            around.inner.append(stall)
-        else:
-            last[stall.thread] = OutermostStall(index, stall)
-            found.append(last[stall.thread])
-    return found
-
-
-def _has_another(held: Stall, before: Sequence[OutermostStall]) -> bool:
-    """Whether the thread that held the GIL has another stall at that time."""
-    return any(
-        held.thread == each.stall.thread
-        and each.stall.begin_s < held.end_s
-        and each.stall.end_s > held.begin_s
-        for each in before
-    )
+# -- services, joined with stalls ------------------------------------------------------
 
 
 class _Effect(IntEnum):
@@ -154,36 +102,29 @@ class _Effect(IntEnum):
     OWN = 0
     COLLECTS = 1
     HOLDS_GIL = 2
-    BESIDE = 3  # it slows others down, so it explains no more than the excess
+    SLOWS = 3  # in another thread: it explains no more than the excess
     POLLED = 4  # when it happened is only roughly known
 
 
 def _effect(stall: Stall, members: Sequence[int]) -> _Effect | None:
     """None if the stall does not delay the service of these requests."""
-    own = stall.request is not None and stall.request in members
     if stall.kind == "allocator":
         return _Effect.POLLED
-    if own:
+    if stall.request is not None and stall.request in members:
         return None if stall.kind == "gil" else _Effect.OWN
     if stall.kind == "cpu":  # the wait of another request
         return None
     effects = {"gc": _Effect.COLLECTS, "gil": _Effect.HOLDS_GIL}
-    return effects.get(stall.kind, _Effect.BESIDE)
-
-
-# -- services --------------------------------------------------------------------------
+    return effects.get(stall.kind, _Effect.SLOWS)
 
 
 class _Overlap(NamedTuple):
     """The seconds of a service that a stall covers, and no stall before it."""
 
-    found: OutermostStall
+    number: int  # of the stall
+    stall: Stall
     effect: _Effect
     seconds: float
-
-    @property
-    def cause(self) -> CauseKey:
-        return key_of(self.found.stall)
 
 
 @dataclass
@@ -199,9 +140,7 @@ class _Service:
     begin: float
     end: float
     kind: Hashable  # services of one kind usually take the same time
-    failed: bool
     ready: float = 0.0
-    usual: float = 0.0
     overlaps: list[_Overlap] = field(default_factory=list)
     delays: Delays = field(default_factory=dict)
 
@@ -210,78 +149,24 @@ class _Service:
         return self.end - self.ready
 
     @property
-    def stopped(self) -> float:
-        """The seconds in which it did nothing."""
-        return sum(o.seconds for o in self.overlaps if o.effect < _Effect.BESIDE)
+    def moved(self) -> float:
+        """The seconds in which nothing stopped it."""
+        stops = (o.seconds for o in self.overlaps if o.effect < _Effect.SLOWS)
+        return max(0.0, self.taken - sum(stops))
 
-    @property
-    def is_beside(self) -> bool:
-        return any(o.effect >= _Effect.BESIDE for o in self.overlaps)
-
-
-def _services(requests: Requests) -> list[_Service]:
-    """In the order in which they began."""
-    failed = {*requests.failed}
-    batches: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for number, (begin, end) in enumerate(
-        zip(requests.begin_s, requests.end_s, strict=True)
-    ):
-        if begin is not None and end is not None:
-            alone = number if (_at(requests.batch, number) or 1) == 1 else None
-            key = (begin, end, _at(requests.worker, number), alone)
-            batches[key].append(number)
-    services = [
-        _Service(
-            members=tuple(members),
-            worker=worker,
-            arrival=max(requests.arrival_s[number] for number in members),
-            begin=begin,
-            end=end,
-            kind=tuple(sorted(requests.call[number] for number in members)),
-            failed=members[0] in failed,
-        )
-        for (begin, end, worker, _), members in batches.items()
-    ]
-    services.sort(key=lambda service: (service.begin, service.arrival))
-    ends: dict[int | None, float] = {}
-    for service in services:
-        free = ends.get(service.worker, service.arrival)
-        service.ready = min(max(service.arrival, free), service.begin)
-        ends[service.worker] = service.end
-    return services
-
-
-def _at(values: Sequence[int | None], number: int) -> int | None:
-    return values[number] if number < len(values) else None
-
-
-def _join(services: Sequence[_Service], stalls: Sequence[OutermostStall]) -> None:
-    """Gives each service the stalls during it; both are in order of time."""
-    waiting = iter(stalls)
-    following = next(waiting, None)
-    active: list[OutermostStall] = []
-    for service in sorted(services, key=lambda service: service.ready):
-        active = [each for each in active if each.stall.end_s > service.ready]
-        while following is not None and following.stall.begin_s < service.end:
-            if following.stall.end_s > service.ready:
-                active.append(following)
-            following = next(waiting, None)
-        service.overlaps = list(_overlaps(service, active))
-
-
-def _overlaps(
-    service: _Service, during: Iterable[OutermostStall]
-) -> Iterator[_Overlap]:
-    effects = [(_effect(each.stall, service.members), each) for each in during]
-    known = [(effect, each) for effect, each in effects if effect is not None]
-    covered: list[tuple[float, float]] = []
-    for effect, each in sorted(known, key=lambda pair: pair[0]):
-        first = service.begin if effect is _Effect.OWN else service.ready
-        begin, end = max(each.stall.begin_s, first), min(each.stall.end_s, service.end)
-        pieces = _uncovered(begin, end, covered)
-        if seconds := sum(high - low for low, high in pieces):
-            covered += pieces
-            yield _Overlap(each, effect, seconds)
+    def join(self, during: Sequence[tuple[int, Stall]]) -> None:
+        """Takes from each stall the moments that no other one covers."""
+        effects = [(_effect(stall, self.members), n, stall) for n, stall in during]
+        covered: list[tuple[float, float]] = []
+        for effect, number, stall in sorted(
+            (each for each in effects if each[0] is not None), key=lambda each: each[0]
+        ):
+            first = self.begin if effect is _Effect.OWN else self.ready
+            begin, end = max(stall.begin_s, first), min(stall.end_s, self.end)
+            pieces = _uncovered(begin, end, covered)
+            if seconds := sum(high - low for low, high in pieces):
+                covered += pieces
+                self.overlaps.append(_Overlap(number, stall, effect, seconds))
 
 
 def _uncovered(
@@ -299,39 +184,87 @@ def _uncovered(
     return parts
 
 
-def _set_usual(services: Sequence[_Service], by_length: Mapping[int, float]) -> None:
-    """The median of what services of one kind take when nothing stops them.
+def _services(requests: Requests) -> list[_Service]:
+    """In the order in which they began."""
+    count = len(requests.arrival_s)
+    workers, sizes = requests.worker or (None,) * count, requests.batch or (1,) * count
+    batches: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    rows = zip(requests.begin_s, requests.end_s, workers, sizes, strict=True)
+    for number, (begin, end, worker, size) in enumerate(rows):
+        if begin is not None and end is not None:
+            alone = number if (size or 1) == 1 else None
+            batches[begin, end, worker, alone].append(number)
+    services = [
+        _Service(
+            tuple(members),
+            worker,
+            arrival=max(requests.arrival_s[number] for number in members),
+            begin=begin,
+            end=end,
+            kind=tuple(sorted(requests.call[number] for number in members)),
+        )
+        for (begin, end, worker, _), members in batches.items()
+    ]
+    services.sort(key=lambda service: (service.begin, service.arrival))
+    ends: dict[int | None, float] = {}
+    for service in services:
+        free = ends.get(service.worker, service.arrival)
+        service.ready = min(max(service.arrival, free), service.begin)
+        ends[service.worker] = service.end
+    return services
 
-    Services that failed, or ran beside a compilation in another thread, count only if
-    there are few others. Of text, `by_length` has it.
+
+def _outermost(stalls: Sequence[Stall]) -> Iterator[tuple[int, Stall]]:
+    """Stalls that no other stall of their thread contains, in order of begin.
+
+    A thread that holds the GIL while it compiles or collects is one stall, and one that
+    nobody knows is none.
     """
-    alone: dict[Hashable, list[float]] = defaultdict(list)
-    every: dict[Hashable, list[float]] = defaultdict(list)
-    for service in services:
-        seconds = max(0.0, service.taken - service.stopped)
-        every[service.kind].append(seconds)
-        if not service.is_beside and not service.failed:
-            alone[service.kind].append(seconds)
-    usual = {
-        kind: statistics.median(alone[kind] if len(alone[kind]) >= _FEW else times)
-        for kind, times in every.items()
-    }
-    for service in services:
-        service.usual = by_length.get(service.members[0], usual[service.kind])
+    last: dict[str | None, Stall] = {}
+    other = [each for each in stalls if each.kind != "gil"]
+    for number in sorted(
+        range(len(stalls)), key=lambda n: (stalls[n].begin_s, -stalls[n].end_s)
+    ):
+        stall = stalls[number]
+        if stall.kind == "gil":
+            same = (each for each in other if each.thread == stall.thread)
+            if stall.thread is not None and not any(_overlap(stall, s) for s in same):
+                yield number, stall
+        elif stall.thread not in last or stall.end_s > last[stall.thread].end_s:
+            last[stall.thread] = stall
+            yield number, stall
 
 
-def _set_delays(services: Sequence[_Service]) -> None:
-    """Follows the delay of each service to those behind it on the same worker."""
+def _overlap(one: Stall, other: Stall) -> bool:
+    return one.begin_s < other.end_s and other.begin_s < one.end_s
+
+
+def _join(services: Sequence[_Service], stalls: Sequence[Stall]) -> None:
+    """Gives each service the stalls during it; both are in order of time."""
+    waiting = list(_outermost(stalls))[::-1]
+    active: list[tuple[int, Stall]] = []
+    for service in sorted(services, key=lambda service: service.ready):
+        while waiting and waiting[-1][1].begin_s < service.end:
+            active.append(waiting.pop())
+        active = [each for each in active if each[1].end_s > service.ready]
+        service.join(active)
+
+
+def _set_delays(services: Sequence[_Service], usual: Mapping[int, float]) -> None:
+    """Follows the delay of each service to those behind it on the same worker.
+
+    `usual` has what a service takes by its first member.
+    """
     last: dict[int | None, _Service] = {}
     for service in services:
         delays: Delays = defaultdict(float)
         before, waited = last.get(service.worker), service.ready - service.arrival
         if before is not None and waited > 0:
             delays |= _capped(before.delays, waited)
-        excess = max(0.0, service.taken - service.usual)
+        excess = max(0.0, service.taken - usual[service.members[0]])
         for overlap in service.overlaps:
             seconds = min(overlap.seconds, excess)
-            delays[overlap.cause] += seconds
+            delays[key_of(overlap.stall)] += seconds
             excess -= seconds
         delays[None] += excess
         service.delays = delays
@@ -346,6 +279,31 @@ def _capped(parts: Delays, most: float) -> Delays:
     return {key: each for key, each in scaled.items() if each > _LEAST_PART_S}
 
 
+# -- what is usual ---------------------------------------------------------------------
+
+
+def _usual_services(
+    services: Sequence[_Service], failed: frozenset[int]
+) -> dict[int, float]:
+    """The median of what services of one kind take when nothing stops them.
+
+    Services that failed, or ran beside a compilation in another thread, count only if
+    there are few others.
+    """
+    alone: dict[Hashable, list[float]] = defaultdict(list)
+    every: dict[Hashable, list[float]] = defaultdict(list)
+    for service in services:
+        every[service.kind].append(service.moved)
+        slowed = any(o.effect >= _Effect.SLOWS for o in service.overlaps)
+        if not slowed and failed.isdisjoint(service.members):
+            alone[service.kind].append(service.moved)
+    usual = {
+        kind: statistics.median(alone[kind] if len(alone[kind]) >= _FEW else times)
+        for kind, times in every.items()
+    }
+    return {service.members[0]: usual[service.kind] for service in services}
+
+
 def usual_times(requests: Requests) -> dict[int, float]:
     """By request for text, what its prompt and its number of tokens usually take.
 
@@ -353,51 +311,44 @@ def usual_times(requests: Requests) -> dict[int, float]:
     per further token. Empty without text.
     """
     prefill_s: dict[int, list[float]] = defaultdict(list)
-    per_token_s = []
-    firsts = zip(requests.begin_s, requests.first_token_s, strict=False)
-    for number, (begin, first) in enumerate(firsts):
+    per_token_s = [0.0]
+    further: dict[int, int] = {}  # tokens after the first, by request
+    for number, first in enumerate(requests.first_token_s):
+        begin, end = requests.begin_s[number], requests.end_s[number]
         if begin is None or first is None:
             continue
         prefill_s[requests.call[number]].append(first - begin)
-        end, tokens = requests.end_s[number], requests.output_tokens[number]
-        if end is not None and tokens is not None and tokens > 1:
-            per_token_s.append((end - first) / (tokens - 1))
-    step_s = statistics.median(per_token_s) if per_token_s else 0.0
+        further[number] = max(0, (requests.output_tokens[number] or 1) - 1)
+        if end is not None and further[number]:
+            per_token_s.append((end - first) / further[number])
+    step_s = statistics.median(per_token_s[1:] or per_token_s)
     usual_s = {call: statistics.median(each) for call, each in prefill_s.items()}
-    return {
-        number: usual_s[requests.call[number]]
-        + step_s * max(0, (requests.output_tokens[number] or 1) - 1)
-        for number, first in enumerate(requests.first_token_s)
-        if first is not None and requests.begin_s[number] is not None
-    }
+    return {n: usual_s[requests.call[n]] + step_s * more for n, more in further.items()}
 
 
 # -- the analysis ----------------------------------------------------------------------
 
 
 class _Analysis:
-    """What each cause added to the latency of each request."""
+    """What each cause added to the latency of each request.
 
-    def __init__(self, requests: Requests, stalls: Sequence[Stall]) -> None:
-        self._requests = requests
+    The median, and from where on a request is slow, are those of the `usual` requests.
+    """
+
+    def __init__(
+        self, requests: Requests, stalls: Sequence[Stall], usual: set[int]
+    ) -> None:
+        self._requests, self._stalls = requests, stalls
         # Latencies are compared in relation to what the length of a text usually takes.
         self._scale = usual_times(requests)
         self._services = _services(requests)
-        _join(self._services, outermost(stalls))
-        _set_usual(self._services, self._scale)
-        _set_delays(self._services)
-        self._delays = {
-            number: service.delays
-            for service in self._services
-            for number in service.members
-        }
-        self._median = self._limit = 0.0
-
-    def set_median(self, numbers: Iterable[int]) -> None:
-        """Takes the median of these requests, and from where on one is slow."""
+        _join(self._services, stalls)
+        times = _usual_services(self._services, frozenset(requests.failed))
+        _set_delays(self._services, times | self._scale)
+        self._delays = {n: each.delays for each in self._services for n in each.members}
         latencies = [
             (self._latency(n) - sum(self._causes(n).values())) / self._scale_of(n)
-            for n in numbers
+            for n in usual
         ]
         self._median = statistics.median(latencies)
         self._limit = slow_above(latencies)
@@ -460,40 +411,44 @@ class _Analysis:
             if part >= _VICTIM_SHARE * self._excess(number)
         }
         hit = [
-            (service, overlap.found)
+            (service.members, overlap.number)
             for service in self._services
             for overlap in service.overlaps
-            if overlap.cause == cause
+            if key_of(overlap.stall) == cause
         ]
-        in_slow = [each for each in hit if not delayed.isdisjoint(each[0].members)]
-        during = {found.index: found for _, found in in_slow or hit}
-        found = [during[index] for index in sorted(during)]
+        in_slow = [each for each in hit if not delayed.isdisjoint(each[0])]
+        numbers = sorted({number for _, number in in_slow or hit})
         culprits = {
             member
-            for service, each in in_slow
-            if each.stall.request in service.members
-            for member in service.members
+            for members, number in in_slow
+            if self._stalls[number].request in members
+            for member in members
         }
-        stalls = [each.stall for each in found]
+        stalls = [self._stalls[number] for number in numbers]
+        text, remedy = describe(cause, stalls)
         total_s = sum(seconds.values())
         return TailCause(
-            code=cause.code,
+            code=cause.cause.code,
             kind=stalls[0].kind,
-            text=text_of(cause, stalls),
-            remedy=remedy_of(cause, stalls),
-            stalls=tuple(each.index for each in found),
+            text=text,
+            remedy=remedy,
+            stalls=tuple(numbers),
             culprits=tuple(sorted(culprits)),
             victims=tuple(sorted(delayed - culprits)),
             excess_ms=total_s * 1e3,
             share=total_s / excess_s,
-            other=_inner(found),
+            other=self._inner(stalls),
         )
 
+    def _inner(self, outer: Sequence[Stall]) -> dict[str, Any]:
+        """The milliseconds of stalls within others, by kind; they count only once."""
+        parts: dict[str, float] = defaultdict(float)
+        for stall in self._stalls:
+            if stall.kind != "gil" and any(_contains(each, stall) for each in outer):
+                parts[stall.kind] += (stall.end_s - stall.begin_s) * 1e3
+        return {"parts_ms": dict(parts)} if parts else {}
 
-def _inner(stalls: Iterable[OutermostStall]) -> dict[str, Any]:
-    """The milliseconds that stalls contain of other kinds, which count only once."""
-    parts: dict[str, float] = defaultdict(float)
-    for each in stalls:
-        for stall in each.inner:
-            parts[stall.kind] += (stall.end_s - stall.begin_s) * 1e3
-    return {"parts_ms": dict(parts)} if parts else {}
+
+def _contains(outer: Stall, stall: Stall) -> bool:
+    within = outer.begin_s <= stall.begin_s and stall.end_s <= outer.end_s
+    return within and outer.thread == stall.thread and outer is not stall

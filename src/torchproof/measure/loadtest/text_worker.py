@@ -1,26 +1,207 @@
-"""The process of one strategy that serves a text model.
+"""The process of one strategy that serves a text model, one request at a time.
 
 It has the commands of `worker.LoadWorker`. The calls of a text model are the sizes to
-which prompts are padded.
+which prompts are padded. `TextGenerator` calls `prefill` and `decode` of the model, as
+a strategy compiled them, and samples tokens from their logits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from torchproof.measure import profiling
+from torchproof.measure.loadtest import served_strategy
 from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget, ServingReply
+from torchproof.measure.loadtest.options import TextOptions
 from torchproof.measure.loadtest.request_log import RequestLog
+from torchproof.measure.loadtest.served_strategy import (
+    COMPILE,
+    NOWAIT,
+    PACK,
+    ServedStrategy,
+)
 from torchproof.measure.loadtest.serving import serve
 from torchproof.measure.loadtest.stalls import StallRecorder
-from torchproof.measure.loadtest.text_model import TextGenerator
-from torchproof.measure.loadtest.text_options import TextOptions
-from torchproof.measure.loadtest.text_requests import shape_of, text_request
+from torchproof.measure.loadtest.text import (
+    TextRequest,
+    TextShape,
+    shape_of,
+    text_request,
+)
 from torchproof.measure.loadtest.timetable import Timetable
-from torchproof.targets import calls, end_tokens, text_model
+from torchproof.strategies import NotApplicable, Strategy
+from torchproof.targets import TextModel, calls, end_tokens, text_model
 from torchproof.torch_private import describe
+
+Call = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The two functions of a text model under a strategy."""
+
+    prefill: Callable[..., Tensor]
+    decode: Callable[..., Tensor]
+    source: str = ""  # the lines that compiled them
+
+
+class TextGenerator:
+    """A text model with a cache for one request.
+
+    Tokens and positions stay on the device. Only the sampled token comes back after
+    each step, because that is when a server can send it.
+    """
+
+    def __init__(
+        self, model: TextModel, shape: TextShape, *, temperature: float = 0.0
+    ) -> None:
+        self.model, self.shape = model, shape
+        self._temperature = temperature
+        self._device = device_of(model)
+        model.allocate(1, shape.length)
+        self.compiled = Compiled(model.prefill, model.decode)
+
+    def compile(self, served: ServedStrategy) -> None:
+        """Compiles prefill and decode separately; nothing runs compiled yet."""
+        self.compiled = compiled(
+            served, self.model, self._prefill_calls(), self._decode_calls()
+        )
+
+    def warm_up(self) -> None:
+        """Calls prefill with every size of a prompt, and decode, a few times."""
+        with torch.no_grad():
+            for _ in range(3):
+                for call in self._prefill_calls():
+                    self.compiled.prefill(*call).argmax(-1).tolist()
+                for call in self._decode_calls():
+                    self.compiled.decode(*call).argmax(-1).tolist()
+
+    @torch.no_grad()
+    def generate(
+        self,
+        request: TextRequest,
+        *,
+        end_tokens: frozenset[int] = frozenset(),
+        first_token: Callable[[], None] = lambda: None,
+    ) -> list[int]:
+        """The tokens of an answer; `first_token` is called when there is one."""
+        chances = request.chances() if self._temperature else None
+        count = len(request.prompt)
+        size = self.shape.prompt_sizes[self.shape.size_of(count)]
+        padded = torch.zeros((1, size), dtype=torch.int64)
+        padded[0, :count] = torch.from_numpy(request.prompt)
+        position = self._zeros(1) + count
+        logits = self.compiled.prefill(
+            padded.to(self._device), position, self._zeros(1)
+        )
+        tokens: list[int] = []
+        while True:
+            chance = 0.0 if chances is None else float(chances[len(tokens)])
+            token = self._sample(logits, chance)
+            tokens.append(int(token.item()))
+            if len(tokens) == 1:
+                first_token()
+            if len(tokens) >= request.output_tokens or tokens[-1] in end_tokens:
+                return tokens
+            logits = self.compiled.decode(token[:, None], position)
+            position = position + 1
+
+    def _sample(self, logits: Tensor, chance: float) -> Tensor:
+        if not self._temperature:
+            return logits.argmax(-1)
+        at = torch.tensor([chance], dtype=torch.float32, device=logits.device)
+        return sample(logits, at, self._temperature)
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int64, device=self._device)
+
+    def _prefill_calls(self) -> list[Call]:
+        return [
+            (self._zeros(1, size), self._zeros(1) + size, self._zeros(1))
+            for size in self.shape.prompt_sizes
+        ]
+
+    def _decode_calls(self) -> list[Call]:
+        return [(self._zeros(1, 1), self._zeros(1))]
+
+
+def sample(logits: Tensor, chance: Tensor, temperature: float) -> Tensor:
+    """The token at which the cumulated probabilities exceed `chance`, for each row."""
+    probabilities = torch.softmax(logits.float() / temperature, -1)
+    cumulated = probabilities.cumsum(-1)
+    # Rounding may leave the sum below 1.
+    limit = (chance * cumulated[:, -1])[:, None]
+    token = torch.searchsorted(cumulated, limit, right=True)[:, 0]
+    return token.clamp(max=logits.shape[-1] - 1)
+
+
+def device_of(model: TextModel) -> torch.device:
+    """Where the tensors of a text model are: at its weights, or as it says."""
+    if isinstance(model, nn.Module):
+        for parameter in model.parameters():
+            return parameter.device
+    return torch.device(getattr(model, "device", "cpu"))
+
+
+def compiled(
+    served: ServedStrategy,
+    model: TextModel,
+    prefill_calls: list[Call],
+    decode_calls: list[Call],
+) -> Compiled:
+    """Applies a strategy to prefill and to decode.
+
+    With a CUDA graph, only decode is recorded. Its shapes never change, and it launches
+    as many kernels as prefill for far less work.
+    """
+    if served.as_written:
+        return Compiled(model.prefill, model.decode)
+    if served.strategy is not None and served.strategy.form == "core":
+        return _compiled_method(served.strategy, model)
+    if served.in_graph is not None and served.in_graph.form == "core":
+        raise NotApplicable("of text models, eager+graph or full+graph record decode")
+    if served.name.startswith(f"{PACK}:"):
+        raise NotApplicable("a pack does not contain prefill and decode")
+    before = _for_prefill(served)
+    prefill, prefill_source = _compiled_function(before, model.prefill, prefill_calls)
+    decode, source = _compiled_function(served, model.decode, decode_calls)
+    if before.name != served.name:
+        source = f"# decode\n{source}\n\n# prefill\n{prefill_source}"
+    return Compiled(prefill, decode, source)
+
+
+def _for_prefill(served: ServedStrategy) -> ServedStrategy:
+    """The strategy without the CUDA graph, which waits for the compiler or does not."""
+    if not served.on_cuda:
+        return served
+    if served.in_graph is None or served.name.endswith(f":{NOWAIT}"):
+        return served_strategy.named(f"{COMPILE}:{NOWAIT}")
+    return ServedStrategy(served.in_graph.name, served.in_graph)
+
+
+def _compiled_function(
+    served: ServedStrategy, fn: Callable[..., Tensor], calls: list[Call]
+) -> tuple[Callable[..., Tensor], str]:
+    if served.strategy is None:
+        return served_strategy.apply(served, fn, calls), served.lines
+    with torch.no_grad():
+        applied = served.strategy.apply(fn, calls)
+    return applied.fn, applied.source
+
+
+def _compiled_method(strategy: Strategy, model: TextModel) -> Compiled:
+    """`core:decode` compiles decode alone, and `core:prefill` prefill."""
+    applied = strategy.apply(model, [])  # type: ignore[arg-type]
+    return Compiled(model.prefill, model.decode, applied.source)
+
+
+# -- the worker ------------------------------------------------------------------------
 
 
 class TextWorker:

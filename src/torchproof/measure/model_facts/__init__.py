@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchproof.measure.model_facts import structure, time_breakdown
-from torchproof.measure.model_facts.subjects import Subject
+from torchproof.measure.model_facts.structure import Subject
 
 __all__ = ["Subject", "bottleneck", "probe"]
 

@@ -7,12 +7,12 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from torchproof.measure.model_facts.subjects import Subject, root_of
 from torchproof.strategies import (
     NotApplicable,
     Sizes,
@@ -20,11 +20,38 @@ from torchproof.strategies import (
     parse,
     regions,
 )
-from torchproof.targets import calls
+from torchproof.targets import Loaded, calls
 from torchproof.torch_private import trees
 
 CORE_SHARE = 0.2  # of the parameters; a smaller part is not worth compiling alone
 _CORES = 4
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A warm target; `run` runs all its calls and returns the milliseconds."""
+
+    loaded: Loaded
+    device: str
+    run: Callable[[], float]
+    rebuild: Callable[[], Loaded]
+    # Whether a rank wants another pass, as all ranks decide it together.
+    goes_on: Callable[[bool], bool] = bool
+
+    @property
+    def count(self) -> int:
+        return len(self.loaded.calls)
+
+    @property
+    def root(self) -> nn.Module | None:
+        """The module that is called, directly or through a method."""
+        return root_of(self.loaded.fn)
+
+
+def root_of(fn: Any) -> nn.Module | None:
+    """Returns the module that a callable is, or is a method of."""
+    owner = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
+    return owner if isinstance(owner, nn.Module) else None
 
 
 def parameters(subject: Subject) -> Iterator[dict[str, Any]]:

@@ -14,11 +14,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import flop_registry
 
 from torchproof.measure import profiling
-from torchproof.measure.model_facts.subjects import Subject
-from torchproof.torch_private import TorchDispatchMode
+from torchproof.measure.model_facts.structure import Subject
+from torchproof.measure.operation_count import OperationCounter
 
 _MOST_PASSES = 20
 _PROFILED_PASSES = 6  # reading profiler events takes longer than running
@@ -38,60 +37,12 @@ _PRODUCT_KERNEL = re.compile(
 )
 
 
-class Operations(TorchDispatchMode):
-    """Counts operations, and copies from a GPU to the host.
-
-    Floating-point operations cover products, convolutions and attention only: torch has
-    formulas for no others.
-    """
-
-    supports_higher_order_operators = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = self.to_host = 0
-        self.flops: float | None = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if torch.is_inference_mode_enabled() and hasattr(func, "decompose"):
-            with self:  # else a composite operation would count as one
-                decomposed = func.decompose(*args, **kwargs)
-            if decomposed is not NotImplemented:
-                return decomposed
-        result = func(*args, **kwargs)
-        self.count += 1
-        self.to_host += _reaches_host(func, args, result)
-        formula = flop_registry.get(getattr(func, "overloadpacket", None))
-        if formula is not None and self.flops is not None:
-            try:
-                self.flops += formula(*args, **kwargs, out_val=result)
-            except Exception:  # the formula fails, not the call
-                self.flops = None
-        return result
-
-
-def _reaches_host(func: Any, args: Any, result: Any) -> bool:
-    """Whether the host waits for a value from the GPU: `.item()`, `.cpu()`, a copy."""
-    sources = [arg for arg in args if isinstance(arg, torch.Tensor)]
-    if not any(source.is_cuda for source in sources):
-        return False
-    name = str(func)
-    if name.startswith("aten._local_scalar_dense"):
-        return True
-    copies = name.startswith(("aten._to_copy", "aten.copy_"))
-    return copies and bool(result.device.type == "cpu")
-
-
 def counted(subject: Subject) -> Iterator[dict[str, Any]]:
     # Operations that compile themselves, such as FlexAttention, fail under a mode.
-    with torch.compiler.set_stance("force_eager"), Operations() as operations:
+    with torch.compiler.set_stance("force_eager"), OperationCounter() as operations:
         subject.run()
     yield {"ops_per_call": operations.count / subject.count}
-    if operations.flops is not None:
-        yield {"flops_per_call": operations.flops / subject.count}
+    yield {"flops_per_call": sum(operations.by_type.values()) / subject.count}
     if subject.device == "cuda":
         yield {"host_syncs": operations.to_host / subject.count}
 
@@ -226,7 +177,7 @@ def trivial(subject: Subject) -> Iterator[dict[str, Any]]:
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         inputs = torch.rand(1, 8), torch.rand(8, 8), torch.rand(8)
         small = functools.partial(_small, *inputs)
-        with Operations() as operations:
+        with OperationCounter() as operations:
             small()
         spent = OperatorTime.of(
             lambda: [_marked(small)() for _ in range(_TRIVIAL_ROUNDS)]
