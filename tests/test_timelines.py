@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from bench_runs import bench, row
 from commands import torchproof
+from trace_events import assert_valid
 
 from torchproof.observe import timeline as recording
 from torchproof.records import timeline
@@ -60,41 +61,8 @@ def of(document: dict[str, Any], category: str) -> list[dict[str, Any]]:
     return [each for each in document["traceEvents"] if each.get("cat") == category]
 
 
-def assert_valid(document: dict[str, Any]) -> None:
-    """The fields that the format needs; slices of a track never overlap."""
-    tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    named = {
-        (each["pid"], each["tid"])
-        for each in document["traceEvents"]
-        if each["name"] == "thread_name"
-    }
-    for event in document["traceEvents"]:
-        assert event["ph"] in {"X", "i", "M"}
-        assert isinstance(event["name"], str) and event["name"]
-        assert isinstance(event["pid"], int) and isinstance(event["tid"], int)
-        if event["ph"] == "M":
-            continue
-        assert event["ts"] >= 0 and isinstance(event["args"], dict)
-        assert (event["pid"], event["tid"]) in named
-        if event["ph"] == "X":
-            place = event["pid"], event["tid"]
-            times = event["ts"], event["ts"] + event["dur"]
-            tracks.setdefault(place, []).append(times)
-    for members in tracks.values():
-        assert_nested(members)
-
-
-def assert_nested(members: list[tuple[float, float]]) -> None:
-    ends: list[float] = []
-    for begin, end in sorted(members, key=lambda each: (each[0], -each[1])):
-        while ends and ends[-1] <= begin + 0.0005:  # sums of microseconds are rounded
-            ends.pop()
-        assert not ends or end <= ends[-1] + 0.0005
-        ends.append(end)
-
-
 def test_trace_has_the_format_and_nests(checked: dict[str, Any]) -> None:
-    assert_valid(checked)
+    assert_valid(checked["traceEvents"])
     names = [each["args"].get("name") for each in checked["traceEvents"]]
     assert "main thread, slot 2" not in names  # nothing overlapped
 
@@ -182,7 +150,7 @@ def test_killed_process_leaves_its_events(
     recording.process_ended(child.pid)
     ended_ns = time.monotonic_ns()
     document = rendered(tmp_path)
-    assert_valid(document)
+    assert_valid(document["traceEvents"])
     killed = [each for each in slices(document) if each["pid"] == child.pid]
     assert [each["name"] for each in killed] == ["compile f", "C++ compiler"]
     assert all(each["args"]["unfinished"] for each in killed)
@@ -200,7 +168,7 @@ def test_end_of_a_span_ends_those_within(
     recorder.end(outer)  # a second time changes nothing
     [process] = read(tmp_path)
     assert all(span.end_ns is not None for span in process.spans)
-    assert_valid(rendered(tmp_path))
+    assert_valid(rendered(tmp_path)["traceEvents"])
 
 
 def test_kernels_of_a_profile_are_on_the_same_clock(

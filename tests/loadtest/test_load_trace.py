@@ -4,59 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from itertools import groupby
-from typing import Any
 
 import load_runs
 import pytest
+from trace_events import Event, assert_valid
 
 from torchproof.records import LoadResult, Requests, Run, Stall
 from torchproof.report import load_trace
-
-Event = dict[str, Any]
-# The keys that the Trace Event Format asks of each phase.
-NEEDED = {
-    "M": {"name", "pid", "args"},
-    "X": {"name", "cat", "ts", "dur", "pid", "tid"},
-    "b": {"name", "cat", "id", "ts", "pid", "tid"},
-    "e": {"name", "cat", "id", "ts", "pid", "tid"},
-    "C": {"name", "ts", "pid", "args"},
-    "i": {"name", "ts", "pid", "tid", "s"},
-}
 
 
 def events(run: Run) -> list[Event]:
     made = json.loads(load_trace.render(run))["traceEvents"]
     assert isinstance(made, list)
     return made
-
-
-def assert_valid(made: list[Event]) -> None:
-    for event in made:
-        assert NEEDED[event["ph"]] <= set(event), event
-        assert event.get("ts", 0) >= 0 and event.get("dur", 0) >= 0
-    assert_nested([event for event in made if event["ph"] == "X"])
-    waits = [event for event in made if event["ph"] in "be"]
-    for _, pair in groupby(waits, key=lambda event: event["id"]):
-        begin, end = pair
-        assert (begin["ph"], end["ph"]) == ("b", "e")
-        assert begin["ts"] < end["ts"]
-
-
-def assert_nested(slices: list[Event]) -> None:
-    """On one track, slices lie beside or inside each other."""
-
-    def track(event: Event) -> tuple[int, int]:
-        return event["pid"], event["tid"]
-
-    for _, members in groupby(sorted(slices, key=track), key=track):
-        ends: list[float] = []
-        for event in sorted(members, key=lambda e: (e["ts"], -e["dur"])):
-            begin, end = event["ts"], round(event["ts"] + event["dur"], 3)
-            while ends and ends[-1] <= begin:
-                ends.pop()
-            assert not ends or end <= ends[-1], event
-            ends.append(end)
 
 
 def names(made: list[Event], kind: str) -> dict[tuple[int, int], str]:

@@ -209,17 +209,11 @@ def test_the_highest_rate_is_searched_from_the_rate(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--rate", "0"), "--rate"),
         (("--rate", "10", "--slo", "fast"), "--slo"),
-        (("--rate", "10", "--arrivals", "gamma:x"), "gamma:x"),
         (("--arrivals", "invalid.txt"), "invalid.txt:3"),
         (("--rate", "10", "--strategies", "ful"), "full"),
-        (("--rate", "10", "--strategies", "pack:nowhere"), "nowhere"),
-        (("--rate", "10", "--duration", "soon"), "--duration"),
         (("--rate", "10", "--train"), "--train"),
         (("--rate", "10", "--size", "tiny"), "--size"),
-        (("--rate", "10", "--find-rate"), "--slo"),
-        (("--rate", "9", "--output-tokens", "4", "--workers", "2"), "--workers"),
         (("--rate", "9", "--price", "2"), "--price"),
     ],
 )

@@ -7,9 +7,9 @@ and the assertions are about which requests they hit.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,15 +23,16 @@ from served_requests import PLANTED, LoadRun, work
 
 import torchproof
 from torchproof.measure.loadtest import heartbeat
-from torchproof.measure.loadtest.heartbeat import why_blind
+from torchproof.measure.loadtest.heartbeat import (
+    Heartbeat,
+    Hold,
+    Holder,
+    why_blind,
+)
 from torchproof.measure.loadtest.stalls import StallRecorder
 from torchproof.torch_private import contract, recording_times
 
 STALL_S = 0.6  # far above what a busy machine delays a request
-
-needs_scheduling = pytest.mark.skipif(
-    why_blind() is not None, reason="the kernel does not count turns of threads"
-)
 
 
 @pytest.fixture
@@ -86,45 +87,63 @@ def test_a_first_compilation_is_told_apart(
     assert cause.culprits == (PLANTED,) and PLANTED + 1 in cause.victims
 
 
-@needs_scheduling
-def test_a_thread_that_holds_the_gil_is_named(tmp_path: Path) -> None:
-    python = ctypes.PyDLL(None)  # its functions keep the GIL
-
-    def hold() -> None:
-        begin.wait()
-        python.usleep(int(STALL_S * 1e6))
-        time.sleep(0.05)
-
-    for attempt in range(3):  # on a busy machine, other delays may be longer
-        (folder := tmp_path / str(attempt)).mkdir()
-        run = _with_thread(folder, hold, begin := threading.Event())
-        if "LT105" in run.causes:
-            break
-    cause = run.causes["LT105"]
-    assert cause.culprits == ()
-    assert PLANTED + 1 in cause.victims and min(cause.victims) >= PLANTED
-    held = max(run.of_kind("gil"), key=lambda each: each.end_s - each.begin_s)
-    assert held.thread == "beside" and held.file is not None
-    assert held.file.endswith("test_stalls.py")
+OWN, HOLDER, WAITER = threading.get_ident(), 11, 12
 
 
-def _with_thread(
-    folder: Path, act: Callable[[], None], begin: threading.Event
-) -> LoadRun:
-    """Serves requests, with a thread beside that acts at the planted one."""
-    thread = threading.Thread(target=act, name="beside")
-    thread.start()
+def seen(**turns: int) -> dict[int, Any]:
+    """The threads at a beat; `turns` says which got a CPU, and how often."""
+    idents = {"own": OWN, "holder": HOLDER, "waiter": WAITER}
+    return {
+        idents[name]: SimpleNamespace(f_lasti=count, turns=count, name=name)
+        for name, count in turns.items()
+    }
 
-    def answer(number: int) -> None:
-        if number == PLANTED:
-            begin.set()
-        work()
 
-    try:
-        return LoadRun(folder, answer)
-    finally:
-        begin.set()
-        thread.join()
+@pytest.mark.parametrize(
+    ("turns", "holders"),
+    [
+        # Who waits for the GIL asks 120 times in 0.6 s; the holder does not.
+        ({"own": 120, "holder": 1, "waiter": 118}, [["holder"]]),
+        ({"own": 120, "holder": 1, "waiter": 2}, [["holder", "waiter"]]),
+        ({"own": 120, "waiter": 118}, [["holder", "waiter"]]),  # the holder has ended
+        ({"own": 120, "holder": 0, "waiter": 0}, [[]]),  # neither has moved
+        ({"own": 3, "holder": 1, "waiter": 1}, []),  # it waited for a CPU
+    ],
+)
+def test_a_thread_that_holds_the_gil_is_named(
+    turns: dict[str, int], holders: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats = [seen(own=0, holder=0, waiter=0), seen(**turns)]
+    frame = sys._getframe()
+
+    def look(frames: Any) -> dict[int, Any]:
+        threads = beats.pop(0)
+        return {
+            ident: heartbeat._Thread(each.name, (1, each.f_lasti), turns=each.turns)
+            for ident, each in threads.items()
+        }
+
+    frames = dict.fromkeys((OWN, HOLDER, WAITER), frame)
+    monkeypatch.setattr(heartbeat, "frames_of_threads", lambda: frames)
+    monkeypatch.setattr(heartbeat, "_look", look)
+    held: list[Hold] = []
+    beat = Heartbeat(held.append, lambda ident, seconds: None)
+    beat._beat(0.0, 0.005)
+    beat._beat(1.0, 1.6)
+    found = [sorted(each.name for each in hold.holders) for hold in held]
+    assert found == holders and all(hold.end - hold.begin > 0.5 for hold in held)
+
+
+def test_a_hold_of_the_gil_is_a_stall_of_its_only_holder() -> None:
+    holders = [Holder(name, 11, sys._getframe()) for name in ("metrics", "other")]
+    with StallRecorder() as recorder:
+        now = time.perf_counter()
+        recorder._held(Hold(now, now + 0.5, holders[:1]))
+        recorder._held(Hold(now + 1, now + 1.5, holders))
+    known, unknown = [each for each in recorder.stalls(0.0) if each.kind == "gil"]
+    assert (known.thread, known.request, unknown.thread) == ("metrics", None, None)
+    assert known.file is not None and known.file.endswith("test_stalls.py")
+    assert unknown.data["threads"] == ["metrics", "other"] and unknown.file is None
 
 
 def test_a_collection_of_a_large_heap_is_attributed(tmp_path: Path) -> None:

@@ -108,14 +108,6 @@ def initialise_device(device: str) -> None:
     torch.ones(8, 8) @ torch.ones(8, 8)
 
 
-def release_cached_memory() -> None:
-    """Returns cached device memory to the driver."""
-    import torch
-
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-
-
 def peak_memory(device: str, run: Callable[[], Any]) -> dict[str, int | None]:
     """Returns the peak memory of a pass in bytes, without earlier peaks."""
     peaks: dict[str, int | None] = dict.fromkeys(
