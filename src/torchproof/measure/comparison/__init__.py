@@ -215,8 +215,8 @@ def _comparison(a: Run, b: Run, limits: Thresholds, rows: Sequence[Row]) -> Comp
     unlike = tuple(_unlike(a, b))
     if unlike:
         rows = [replace(row, metrics=_unjudged(row.metrics)) for row in rows]
-    ends = ({"id": run.id, "target": run.target} for run in (a, b))
-    return Comparison(*ends, thresholds=limits, unlike=unlike, rows=tuple(rows))
+    before, after = ({"id": run.id, "target": run.target} for run in (a, b))
+    return Comparison(before, after, limits, unlike=unlike, rows=tuple(rows))
 
 
 def _with_fixes(run: Run) -> Run:

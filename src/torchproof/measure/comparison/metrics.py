@@ -155,8 +155,9 @@ def single(
     if not (_is_positive(metric.a) and _is_positive(metric.b)):
         return replace(metric, why="not measured in both")
     assert metric.a and metric.b
+    difference = abs(metric.a - metric.b)
     metric = replace(metric, ratio=metric.a / metric.b)
-    if abs(metric.a - metric.b) < least:
+    if difference < least:
         return metric.insignificant(f"less than {least:g} {metric.unit} apart")
     if metric.ratio == 1:
         return replace(metric, verdict="same")

@@ -156,11 +156,13 @@ class _Service:
 
     def join(self, during: Sequence[tuple[int, Stall]]) -> None:
         """Takes from each stall the moments that no other one covers."""
-        effects = [(_effect(stall, self.members), n, stall) for n, stall in during]
+        effects = [
+            (effect, number, stall)
+            for number, stall in during
+            if (effect := _effect(stall, self.members)) is not None
+        ]
         covered: list[tuple[float, float]] = []
-        for effect, number, stall in sorted(
-            (each for each in effects if each[0] is not None), key=lambda each: each[0]
-        ):
+        for effect, number, stall in sorted(effects, key=lambda each: each[0]):
             first = self.begin if effect is _Effect.OWN else self.ready
             begin, end = max(stall.begin_s, first), min(stall.end_s, self.end)
             pieces = _uncovered(begin, end, covered)
