@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from torchproof.measure.numerics import reference
+from torchproof.measure.numerics import reference, swap_tensors
 from torchproof.measure.numerics.reference import Reference
 
 Made = SimpleNamespace  # fn, calls: what holds a target
@@ -277,6 +277,19 @@ def test_where_float64_cannot_run_it_says_why() -> None:
         assert made.calls[0].dtype == torch.float32
         assert result.compare(result.eager).verdict == "same"
         assert result.compare({"output": result.eager["output"] + 1}).verdict == "wrong"
+
+
+def test_a_target_with_too_many_objects_has_no_float64_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that is partly in float32 would be no reference."""
+    monkeypatch.setattr(swap_tensors, "_MOST_OBJECTS", 5)
+    made = Made(fn=nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), calls=[drawn(4)])
+    made.calls[0] = made.calls[0].float()
+    result = reference(lambda: made, run)
+    assert result.exact is None and "TooManyObjects" in result.why
+    assert all(each.dtype == torch.float32 for each in made.fn.parameters())
+    assert result.compare(result.eager).verdict == "same"
 
 
 def test_everything_is_put_back() -> None:

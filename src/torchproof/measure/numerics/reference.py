@@ -161,5 +161,6 @@ def _perturbed(target: T, run: Callable[[T], Answers], seed: int) -> Answers:
         near = torch.where(parts == parts.round(), parts, near)
         return torch.view_as_complex(near) if values.is_complex() else near
 
-    with torch.compiler.set_stance("force_eager"), swapped_values(target, perturb):
+    swapped = swapped_values(target, perturb, partly=True)
+    with torch.compiler.set_stance("force_eager"), swapped:
         return run(target)

@@ -20,15 +20,28 @@ _MOST_OBJECTS = 200_000
 _LEAVES = (str, bytes, int, float, complex, type, types.ModuleType, torch.Generator)
 
 
+class TooManyObjects(Exception):
+    """Not all tensors of a target could be found."""
+
+    def __init__(self) -> None:
+        super().__init__(f"more than {_MOST_OBJECTS} objects belong to the target")
+
+
 @contextlib.contextmanager
 def swapped_values(
-    roots: Any, convert: Callable[[torch.Tensor], torch.Tensor]
+    roots: Any,
+    convert: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    partly: bool = False,
 ) -> Iterator[None]:
-    """`convert` gets each storage as a flat tensor and may return any dtype."""
+    """`convert` gets each storage as a flat tensor and may return any dtype.
+
+    With `partly`, it is enough if some of the values are swapped.
+    """
     memory: dict[tuple[int, torch.dtype], torch.Tensor] = {}
     before: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]] = []
     try:
-        for tensor in reachable(roots):
+        for tensor in reachable(roots, partly=partly):
             if not _can_change(tensor):
                 continue
             storage = tensor.untyped_storage()
@@ -107,8 +120,11 @@ def _can_change(tensor: torch.Tensor) -> bool:
     )
 
 
-def reachable(root: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors that are reachable from an object."""
+def reachable(root: Any, *, partly: bool = False) -> Iterator[torch.Tensor]:
+    """Yields the tensors that are reachable from an object.
+
+    Raises `TooManyObjects` in the end if there are more, unless some are enough.
+    """
     waiting: list[Any] = [root]
     visited: dict[int, Any] = {}
     while waiting and len(visited) < _MOST_OBJECTS:
@@ -120,6 +136,8 @@ def reachable(root: Any) -> Iterator[torch.Tensor]:
             yield value
         else:
             waiting.extend(_referents(value))
+    if waiting and not partly:
+        raise TooManyObjects
 
 
 def _referents(value: Any) -> Iterator[Any]:
