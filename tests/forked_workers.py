@@ -38,7 +38,7 @@ def measured(
     progress: Progress = lambda text: None,
     **more: Any,
 ) -> MeasureResult:
-    """A short session of forked arms, with rounds of 10 ms."""
+    """A short session of forked strategies, with rounds of 10 ms."""
     plan = Plan(parse_target(target), tuple(specs), quiet=True)
     plan = replace(plan, **({"seconds": 0.01 * rounds, "repeats": 1} | more))
     with forked(), pytest.MonkeyPatch.context() as patch:

@@ -14,7 +14,7 @@ from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import Stall, TailCause
 
 EVERY_S = 0.012
-PLANTED = 40  # the request in which a test plants its stall
+STALLED = 40  # the request in which a test stalls
 
 
 class LoadRun:

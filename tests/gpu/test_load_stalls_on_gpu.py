@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from served_requests import PLANTED, LoadRun, work
+from served_requests import STALLED, LoadRun, work
 
 import torchproof
 from torchproof.measure.loadtest.stalls import StallRecorder
@@ -50,18 +50,18 @@ def test_a_recording_for_a_new_size_is_attributed(
     def answer(number: int) -> None:
         work()
         # The first call of a size warms up, and the second one records.
-        recorded(48 if number in (PLANTED, PLANTED + 1) else 16)
+        recorded(48 if number in (STALLED, STALLED + 1) else 16)
 
     run = LoadRun(tmp_path, answer)
     recordings = run.of_kind("cudagraph")
-    assert {each.request for each in recordings} == {PLANTED, PLANTED + 1}
+    assert {each.request for each in recordings} == {STALLED, STALLED + 1}
     assert not run.of_kind("compile")
     [again] = [each for each in recordings if each.data["how"] == "recording"]
-    assert again.request == PLANTED + 1
+    assert again.request == STALLED + 1
     assert again.data["again"] and again.data["new_shapes"]
     assert "48x64" in again.data["shapes"]
     cause = run.causes["LT104"]
-    assert set(cause.culprits) <= {PLANTED, PLANTED + 1} and cause.culprits
+    assert set(cause.culprits) <= {STALLED, STALLED + 1} and cause.culprits
 
 
 def test_replays_are_no_stalls(tmp_path: Path, recorded: Callable[[int], None]) -> None:
@@ -82,13 +82,13 @@ def test_a_step_of_torchproof_graph_is_recorded_in_its_request(tmp_path: Path) -
 
     def answer(number: int) -> None:
         work()
-        step(sizes[24 if number == PLANTED else 8])
+        step(sizes[24 if number == STALLED else 8])
         torch.cuda.synchronize()
 
     run = LoadRun(tmp_path, answer)
     steps = [e for e in run.of_kind("cudagraph") if e.data["how"] == "step"]
-    assert {each.request for each in steps} == {PLANTED}
-    assert PLANTED in run.causes["LT104"].culprits
+    assert {each.request for each in steps} == {STALLED}
+    assert STALLED in run.causes["LT104"].culprits
 
 
 def test_retries_of_the_allocator_are_polled() -> None:

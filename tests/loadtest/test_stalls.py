@@ -1,4 +1,4 @@
-"""Planted stalls in a served process are recorded, and attributed by number.
+"""Stalls in a served process are recorded, and attributed by number.
 
 Nothing here depends on how fast the machine is: stalls are much longer than services,
 and the assertions are about which requests they hit.
@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from served_requests import PLANTED, LoadRun, work
+from served_requests import STALLED, LoadRun, work
 
 import torchproof
 from torchproof.measure.loadtest import heartbeat
@@ -59,14 +59,14 @@ def test_a_recompile_is_attributed_to_its_request(
 
     def answer(number: int) -> None:
         work()
-        compiled(9 if number == PLANTED else 8)
+        compiled(9 if number == STALLED else 8)
 
     run = LoadRun(tmp_path, answer)
     cause = run.causes["LT101"]
-    assert cause.culprits == (PLANTED,)
-    assert cause.victims[:5] == tuple(range(PLANTED + 1, PLANTED + 6))
+    assert cause.culprits == (STALLED,)
+    assert cause.victims[:5] == tuple(range(STALLED + 1, STALLED + 6))
     assert cause.share is not None and cause.share > 0.5
-    [stall] = [each for each in run.of_kind("compile") if each.request == PLANTED]
+    [stall] = [each for each in run.of_kind("compile") if each.request == STALLED]
     assert stall.function is not None and stall.function.endswith("scale")
     assert stall.file is not None and stall.line is not None
     guard = stall.data["guard"]
@@ -80,11 +80,11 @@ def test_a_first_compilation_is_told_apart(
 ) -> None:
     def answer(number: int) -> None:
         work()
-        if number >= PLANTED:
+        if number >= STALLED:
             compiled(8)
 
     cause = LoadRun(tmp_path, answer).causes["LT102"]
-    assert cause.culprits == (PLANTED,) and PLANTED + 1 in cause.victims
+    assert cause.culprits == (STALLED,) and STALLED + 1 in cause.victims
 
 
 OWN, HOLDER, WAITER = threading.get_ident(), 11, 12
@@ -151,14 +151,14 @@ def test_a_collection_of_a_large_heap_is_attributed(tmp_path: Path) -> None:
 
     def answer(number: int) -> None:
         work()
-        if number == PLANTED:
+        if number == STALLED:
             gc.collect()
 
     run = LoadRun(tmp_path, answer)
     cause = run.causes["LT103"]
-    assert PLANTED in cause.culprits and PLANTED + 1 in cause.victims
+    assert STALLED in cause.culprits and STALLED + 1 in cause.victims
     collected = max(run.of_kind("gc"), key=lambda each: each.end_s - each.begin_s)
-    assert collected.data["generation"] == 2 and collected.request == PLANTED
+    assert collected.data["generation"] == 2 and collected.request == STALLED
     assert collected.function is not None and "answer" in collected.function
     del heap
 
@@ -182,25 +182,25 @@ def test_a_compilation_that_a_request_waits_for_is_its_own(tmp_path: Path) -> No
 
     def answer(number: int) -> None:
         work()
-        if number >= PLANTED:
+        if number >= STALLED:
             model(x)
 
     run = LoadRun(tmp_path, answer)
-    waited = [each for each in run.of_kind("compile") if each.request == PLANTED]
+    waited = [each for each in run.of_kind("compile") if each.request == STALLED]
     assert waited and max(each.end_s - each.begin_s for each in waited) >= STALL_S
     cause = run.causes["LT102"]
-    assert cause.culprits == (PLANTED,) and PLANTED + 1 in cause.victims
+    assert cause.culprits == (STALLED,) and STALLED + 1 in cause.victims
 
 
 def test_a_warning_of_torchproof_is_a_fallback(tmp_path: Path) -> None:
     def answer(number: int) -> None:
         work()
-        if number == PLANTED:
+        if number == STALLED:
             logging.getLogger("torchproof").warning("Net: forward runs eager: why")
 
     run = LoadRun(tmp_path, answer, 60)
     [stall] = run.of_kind("fallback")
-    assert stall.request == PLANTED and "why" in stall.text
+    assert stall.request == STALLED and "why" in stall.text
 
 
 def test_phases_of_the_compiler_are_inside_the_compilation() -> None:
