@@ -284,11 +284,8 @@ def test_a_target_with_too_many_objects_has_no_float64_reference(
 ) -> None:
     """One that is partly in float32 would be no reference."""
     monkeypatch.setattr(swap_tensors, "_MOST_OBJECTS", 5)
-    made = Made(fn=nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), calls=[drawn(4)])
-    made.calls[0] = made.calls[0].float()
-    result = reference(lambda: made, run)
+    result = refer(layers, torch.float32)
     assert result.exact is None and "TooManyObjects" in result.why
-    assert all(each.dtype == torch.float32 for each in made.fn.parameters())
     assert result.compare(result.eager).verdict == "same"
 
 
