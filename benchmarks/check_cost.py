@@ -9,7 +9,6 @@ run is a whole process with empty caches, timed from start to exit, one at a tim
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
 import tempfile
@@ -34,17 +33,6 @@ for call in calls:
 """
 
 
-class Perceptron(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = nn.Linear(16, 32)
-        self.down = nn.Linear(32, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        answer: Tensor = self.down(torch.relu(self.up(x)))
-        return answer
-
-
 class Clipped(nn.Module):
     """A break in each call, and a recompile for the other batch."""
 
@@ -61,38 +49,9 @@ class Clipped(nn.Module):
         return x.sum(-1)
 
 
-class ConvNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        sizes = (3, 16, 32, 64)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(
-                nn.Conv2d(before, after, 3, stride=2, padding=1),
-                nn.BatchNorm2d(after),
-                nn.SiLU(),
-            )
-            for before, after in itertools.pairwise(sizes)
-        )
-        self.head = nn.Linear(sizes[-1], 10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        for block in self.blocks:
-            images = block(images)
-        answer: Tensor = self.head(images.mean((2, 3)))
-        return answer
-
-
-def perceptron(batch: int = 4) -> tuple[nn.Module, list[tuple[Tensor]]]:
-    return Perceptron().eval(), [(torch.randn(batch, 16),) for _ in range(3)]
-
-
 def clipped(batch: int = 4) -> tuple[nn.Module, list[tuple[Tensor, float]]]:
     sizes = (batch, batch, batch + 3, batch)
     return Clipped().eval(), [(torch.randn(size, 32), 0.5) for size in sizes]
-
-
-def convnet(batch: int = 4) -> tuple[nn.Module, list[tuple[Tensor]]]:
-    return ConvNet().eval(), [(torch.randn(batch, 3, 32, 32),) for _ in range(3)]
 
 
 def bert(batch: int = 2, sequence: int = 64) -> tuple[nn.Module, list[dict[str, Any]]]:
@@ -110,7 +69,7 @@ def bert(batch: int = 2, sequence: int = 64) -> tuple[nn.Module, list[dict[str, 
     return BertModel(config).eval(), calls
 
 
-PROGRAMS = ("perceptron", "clipped", "convnet", "bert")  # from small to large
+PROGRAMS = ("clipped", "bert")
 
 
 def seconds(program: str, effort: str | None) -> float:

@@ -45,6 +45,22 @@ from benchmarks.fuzz_mutations import (
 _SAVED = saved_runs()
 RUNS = [*run_documents(), *_SAVED.values()]
 
+FORMS = ((), ("--format", "json"), ("--format", "md"))
+
+
+def no_file(path: Path, chance: Chance) -> None:
+    """Something else than a file, or nothing."""
+    kind = chance.randrange(5)
+    if kind == 0:
+        path.mkdir()
+    elif kind == 1:
+        path.symlink_to(path)
+    elif kind == 2:
+        path.symlink_to("nowhere")
+    elif kind == 3:
+        os.mkfifo(path)
+
+
 # -- runs ------------------------------------------------------------------------------
 
 _PLAIN = ("id", "target", "strategy", "verb", "started", "command", "ending")
@@ -70,15 +86,14 @@ def run_json(case: Case) -> None:
         _assert_same_run(Path(file), out)
     if case.sometimes(0.2):
         sound = str(case.write("sound.json", written(document).encode()))
-        form = case.chance.choice((("--format", "json"), ("--format", "md"), ()))
+        form = case.chance.choice(FORMS)
         pair = case.chance.choice(((file, sound), (sound, file), (file, file)))
         case.command("compare", *pair, *form)
     if case.sometimes(0.05):
         case.command("log", "add", file, "--file", "log.md")
     if case.sometimes(0.02):
-        case.command(
-            *("check", "model.py", "--effort", "static", "-q", "--baseline", file)
-        )
+        static = ("check", "model.py", "--effort", "static", "-q")
+        case.command(*static, "--baseline", file)
 
 
 def _assert_same_run(file: Path, out: str) -> None:
@@ -94,7 +109,7 @@ def run_with_fixes(case: Case) -> None:
     case.damaged("run.json", json_file(_SAVED["fix"], case.chance))
     model = case.write("model.py", FIXED)
     where = ("--write",) if case.sometimes(0.7) else ("--patch", "patches")
-    form = case.chance.choice((("--format", "json"), ("--format", "md"), ()))
+    form = case.chance.choice(FORMS)
     case.command("fix", "run.json", *where, *form, writes=model)
     if model.read_bytes() not in (FIXED, EDITED):
         raise Wrong("fix: the file is neither as it was nor as it was proved")
@@ -110,18 +125,9 @@ def run_folder(case: Case) -> None:
     case.write(str(runs / "good" / "run.json"), written(RUNS[0]).encode())
     odd = case.folder / runs / "odd"
     odd.mkdir()
-    kind = case.chance.randrange(4)
-    if kind == 0:
-        (odd / "run.json").mkdir()
-    elif kind == 1:
-        (odd / "run.json").symlink_to(odd / "run.json")
-    elif kind == 2:
-        os.mkfifo(odd / "run.json")
+    no_file(odd / "run.json", case.chance)
     commands = [["show", "--list"], ["show", "2026"], ["show", "odd"], ["show"]]
-    commands += [
-        ["show", str(odd / "run.json")],
-        ["show", "--list", "--format", "json"],
-    ]
+    commands += [["show", f"{odd}/run.json"], ["show", "--list", "--format", "json"]]
     commands += [["compare", "good", "2026-0"], ["log", "retrospective"]]
     for command in case.chance.sample(commands, 2):
         case.command(*command)
@@ -156,7 +162,7 @@ def trace_folder(case: Case) -> None:
 
     case.damaged("trace/dedicated_log_torch_trace_1.log", other_than(_TRACE, made))
     case.write("model.py", b"import torch\ndef f(x):\n    return x.item()\n")
-    form = chance.choice(((), ("--format", "json"), ("--format", "md")))
+    form = chance.choice(FORMS)
     case.command("check", "trace:trace", "-q", "--effort", "quick", *form)
 
 
@@ -175,16 +181,7 @@ def source_files(case: Case) -> None:
     if content == SOURCE or chance.random() < 0.5:
         content = other_than(SOURCE, lambda: spoilt(content, chance))
     case.damaged("pkg/odd.py", content)
-    folder = case.folder / "pkg"
-    extra = chance.randrange(5)
-    if extra == 0:
-        os.mkfifo(folder / "pipe.py")
-    elif extra == 1:
-        (folder / "loop.py").symlink_to("loop.py")
-    elif extra == 2:
-        (folder / "gone.py").symlink_to("nowhere.py")
-    elif extra == 3:
-        (folder / "folder.py").mkdir()
+    no_file(case.folder / "pkg" / "none.py", chance)
     static = ["--effort", "static", "-q"]
     told = json.loads(case.command("check", "pkg", *static, "--format", "json"))
     if not any("sound.py" in str(each["file"]) for each in told["findings"]):
@@ -325,13 +322,13 @@ REPRO: dict[str, bytes] = {
 
 def listed(files: dict[str, bytes]) -> dict[str, Any]:
     return {
-        name: {
-            "sha256": hashlib.sha256(raw).hexdigest(),
-            "bytes": len(raw),
-            "about": "",
-        }
+        name: {"sha256": _digest(raw), "bytes": len(raw), "about": ""}
         for name, raw in files.items()
     }
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
 
 
 def sealed(plain: Any) -> bytes:
@@ -339,22 +336,15 @@ def sealed(plain: Any) -> bytes:
     body = written(plain, indent=1).encode("utf-8", "surrogatepass")
     if not body.endswith(b"\n}"):
         body = b"{\n}"
-    digest = hashlib.sha256(body).hexdigest().encode()
+    digest = _digest(body).encode()
     return body.removesuffix(b"\n}") + b',\n "sha256": "' + digest + b'"\n}\n'
 
 
 def _manifest(kind: str, **more: Any) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "kind": kind,
-        "name": "net",
-        "torchproof": "0",
-        "made": "",
-        "target": "a.py:make",
-        "command": "",
-        "environment": {"torch": "2.13.0"},
-        **more,
-    }
+    texts = {"name": "net", "torchproof": "0", "target": "a.py:make"}
+    texts |= {"made": "", "command": ""}
+    where = {"torch": "2.13.0"}
+    return {"schema": 1, "kind": kind, "environment": where, **texts, **more}
 
 
 @functools.cache
@@ -395,28 +385,23 @@ def _archived(files: dict[str, bytes], chance: Chance) -> bytes:
     return buffer.getvalue()
 
 
+_NAMES = (f"{OUTSIDE}.py", f"pack/../{OUTSIDE}.py", "/tmp/x", "pack", "pack/../x", "")
+_TYPES = (
+    *(tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE),
+    *(tarfile.GNUTYPE_SPARSE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME),
+    *(tarfile.CONTTYPE, b"Z"),
+)
+
+
 def _make_odd(entry: tarfile.TarInfo, chance: Chance) -> None:
-    kind = chance.randrange(6)
+    kind = chance.randrange(5)
     if kind == 0:
-        entry.name = chance.choice(
-            (
-                f"{OUTSIDE}.py",
-                f"pack/../{OUTSIDE}.py",
-                "/tmp/x",
-                "pack",
-                "pack/../x",
-                "",
-            )
-        )
+        entry.name = chance.choice(_NAMES)
     elif kind == 1:
-        links = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE)
-        entry.type, entry.linkname = chance.choice(links), f"{OUTSIDE}.py"
+        entry.type, entry.linkname = chance.choice(_TYPES), f"{OUTSIDE}.py"
     elif kind == 2:
         entry.size = chance.choice((0, 1, 2**20, 8**11 - 1, entry.size + 1))
     elif kind == 3:
-        types = (tarfile.GNUTYPE_SPARSE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME)
-        entry.type = chance.choice((*types, tarfile.CONTTYPE, b"Z"))
-    elif kind == 4:
         entry.mode, entry.uid = (
             chance.choice((0, 0o7777)),
             chance.choice((0, 2**21 - 1)),
@@ -430,8 +415,7 @@ def _damaged_files(case: Case) -> dict[str, bytes]:
     manifest, files, _ = _signed_repro()
     chance, files = case.chance, dict(files)
     if chance.random() < 0.5:
-        changed_manifest = changed(manifest, chance)
-        files["manifest.json"] = sealed(changed_manifest)
+        files["manifest.json"] = sealed(changed(manifest, chance))
     else:
         name = chance.choice([*files])
         files[name] = other_than(files[name], lambda: spoilt(files[name], chance))
@@ -520,6 +504,7 @@ def _deploy_parts() -> tuple[dict[str, Any], list[Any], dict[str, bytes]]:
         "keys": ["k"],
         "entry": {"why_not": "x"},
     }
+    hits = {"graphs": 1, "of": 1}
     details = {
         "artifact": "caches",
         "strategy": "eager",
@@ -529,12 +514,7 @@ def _deploy_parts() -> tuple[dict[str, Any], list[Any], dict[str, bytes]]:
         "code": {"a": {"file": "a.py", "sha256": "0", "code": None}},
         "place": schema.to_plain(compatibility.place_here("cpu")),
         "switches": {},
-        "verified": {
-            "seconds": 1.0,
-            "numerics": {"verdict": "same"},
-            "graphs": 1,
-            "of": 1,
-        },
+        "verified": {"seconds": 1.0, "numerics": {"verdict": "same"}} | hits,
         "symptom": {"ids": ["a"], "headline": "b"},
     }
     recipe = sound_recipe(nn.Linear(4, 4).eval(), "eager")

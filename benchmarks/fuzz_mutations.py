@@ -43,45 +43,33 @@ PAYLOADS: tuple[str, ...] = (
     "evil.py",
 )
 
+_CONTROL = (
+    *(
+        "\n",
+        "a\nb",
+        "\x1b[31mred\x1b[0m",
+        "\x1b]0;title\x07",
+        "\x00",
+        "\x7f",
+        "\x9b31m",
+    ),
+    *("\u202ereversed", "\u2028", "\u200b", "e\u0301" * 20, "\ud800"),
+)
+_MARKUP = (
+    *("::error::x", "%0A", "|", "`", "``` ", "<script>", "&amp;", "[a](b)", "../../x"),
+    *("/", "-", "--format", "{}", "{0}", "%s", "$(id)", "C:\\x", "NaN", "1e5"),
+    *("2026-01-01T00:00:00", "x" * 9999, "steps:", "steps:x", "\u6f22\u5b57" * 30),
+)
+_ELSEWHERE = (f"{OUTSIDE}.py", f"{OUTSIDE}.json", f"{OUTSIDE}.py:make", "/etc/passwd")
 HOSTILE: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2**31, 2**63, 2**64, -(2**63), 10**30, 10**400),
     *(0.0, -0.0, 0.5, -1.5, 1e-320, 1e-300, 1e300, 1e308, raw("1e999"), raw("-1e999")),
     *(raw("NaN"), raw("Infinity"), raw("-Infinity"), raw("9" * 5000)),
     *(raw("-" + "9" * 30), raw("0." + "1" * 5000)),
-    *("", " ", "abc", "\n", "a\nb", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "\x00"),
-    *(
-        "\x7f",
-        "\x9b31m",
-        "\u202ereversed",
-        "\u2028",
-        "\u200b",
-        "e\u0301" * 20,
-        "\ud800",
-    ),
-    *("::error::x", "%0A", "|", "`", "``` ", "<script>", "&amp;", "[a](b)", "../../x"),
-    *(
-        "/",
-        "-",
-        "--format",
-        "{}",
-        "{0}",
-        "%s",
-        "$(id)",
-        "2026-01-01T00:00:00",
-        "x" * 9999,
-    ),
-    *("steps:", "steps:x", "\u6f22\u5b57" * 30, "C:\\x", "NaN", "1e5"),
+    *("", " ", "abc", *_CONTROL, *_MARKUP, *PAYLOADS, *_ELSEWHERE),
     *([], {}, [[]], [None], [1, "a"], {"": 0}, {"a": {}}, {"\x1b[1m": "\x1b[1m"}),
-    *(deep(30), deep(90), deep(600, "{}"), deep(100_000)),
-    {"\ud800": 1},
+    *(deep(30), deep(90), deep(600, "{}"), deep(100_000), {"\ud800": 1}),
     *([["a", "b"]], [[1.0, 2.0]], [{}], {"id": [], "median_ms": "x"}),
-    *(
-        *PAYLOADS,
-        f"{OUTSIDE}.py",
-        f"{OUTSIDE}.json",
-        f"{OUTSIDE}.py:make",
-        "/etc/passwd",
-    ),
 )
 TEXTS: tuple[str, ...] = tuple(
     each for each in HOSTILE if type(each) is str and each not in _RAW
@@ -90,9 +78,8 @@ _NUMBERS = (*(v for v in HOSTILE if type(v) in (int, float)), 3, 1e-9, 1e29, 7.5
 _SAME_TYPE: dict[type, tuple[Any, ...]] = {str: TEXTS, bool: (True, False)}
 
 
+_BYTES = (b"\x00", b"\xff\xfe", b"\x1b[2J", b"\r", b"\xed\xa0\x80", b"[" * 4000)
 Path = tuple[Any, ...]
-
-
 _PLACES: dict[int, tuple[Any, list[Path]]] = {}  # by the document's identity
 
 
@@ -201,15 +188,7 @@ def spoilt(content: bytes, chance: Chance) -> bytes:
         elif action == 1:
             del found[at:]
         elif action == 2:
-            odd = (
-                b"\x00",
-                b"\xff\xfe",
-                b"\x1b[2J",
-                b"\r",
-                b"\xed\xa0\x80",
-                b"[" * 4000,
-            )
-            found[at:at] = chance.choice(odd)
+            found[at:at] = chance.choice(_BYTES)
         elif action == 3:
             end = at + chance.randrange(40)
             found[at:at] = found[at:end]

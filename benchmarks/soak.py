@@ -67,31 +67,16 @@ class Holding:
     device_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class Soak:
-    """What calls came to; `held` is the most of the first and of the second half."""
-
-    calls: int
-    compiled_calls: int
-    changes: dict[str, int]
-    wrong: tuple[str, ...]
-    compilations: int
-    faults: dict[str, int]
-    fallbacks: dict[str, int]
-    held: tuple[Holding, Holding]
-    seconds: float
-
-    @property
-    def growth(self) -> list[str]:
-        """What the second half needed more of."""
-        first, second = self.held
-        limit = first.memory_bytes + KEPT_BYTES * self.compilations + SLACK_BYTES
-        grown = [] if second.memory_bytes <= limit else ["memory_bytes"]
-        if first.device_bytes is not None and second.device_bytes is not None:
-            on_device = first.device_bytes + DEVICE_SLACK_BYTES
-            grown += [] if second.device_bytes <= on_device else ["device_bytes"]
-        counted = ("threads", "processes", "files")
-        return grown + [n for n in counted if getattr(second, n) > getattr(first, n)]
+def growth(held: tuple[Holding, Holding], compilations: int) -> list[str]:
+    """What the second half needed more of."""
+    first, second = held
+    limit = first.memory_bytes + KEPT_BYTES * compilations + SLACK_BYTES
+    grown = [] if second.memory_bytes <= limit else ["memory_bytes"]
+    if first.device_bytes is not None and second.device_bytes is not None:
+        on_device = first.device_bytes + DEVICE_SLACK_BYTES
+        grown += [] if second.device_bytes <= on_device else ["device_bytes"]
+    counted = ("threads", "processes", "files")
+    return grown + [n for n in counted if getattr(second, n) > getattr(first, n)]
 
 
 class Model(nn.Module):
@@ -293,7 +278,7 @@ def write_recipes(folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
-def soak(calls: int, seed: int, device: str) -> Soak:
+def soak(calls: int, seed: int, device: str) -> Row:
     """Faulty compilers, without Inductor."""
     counts = Counts()
     backend = FlakyBackend(random.Random(seed), counts.faults)
@@ -310,7 +295,7 @@ def soak(calls: int, seed: int, device: str) -> Soak:
         return _soaked(callers, counts, calls)
 
 
-def soak_inductor(calls: int, seed: int, device: str) -> Soak:
+def soak_inductor(calls: int, seed: int, device: str) -> Row:
     """Inductor, whose child is killed at work, and at other times."""
     counts, seeds = Counts(), itertools.count(seed)
 
@@ -346,7 +331,7 @@ def _killing_children(chance: random.Random, faults: Counter[str]) -> Iterator[N
 
 def _soaked(
     make_callers: Callable[[], list[Caller]], counts: Counts, calls: int
-) -> Soak:
+) -> Row:
     """Models live for one checkpoint; what they leave behind would add up."""
     begin, held, made = time.monotonic(), [], 0
     for _ in range(CHECKPOINTS):
@@ -361,22 +346,15 @@ def _soaked(
         del callers, pair
         held.append(_holding(device))
         print(f"{len(held)} {held[-1]}", file=sys.stderr, flush=True)
-    return _sum(counts, made, held, time.monotonic() - begin)
-
-
-def _sum(counts: Counts, made: int, held: list[Holding], seconds: float) -> Soak:
     half = len(held) // 2
-    return Soak(
-        calls=made,
-        compiled_calls=counts.compiled_calls,
-        changes=dict(counts.changes),
-        wrong=tuple(counts.wrong),
-        compilations=counts.compilations,
-        faults=dict(counts.faults),
-        fallbacks=dict(counts.fallbacks),
-        held=(_most(held[:half]), _most(held[half:])),
-        seconds=seconds,
-    )
+    halves = _most(held[:half]), _most(held[half:])
+    return {
+        "calls": made,
+        **vars(counts),
+        "held": [dataclasses.asdict(each) for each in halves],
+        "grown": growth(halves, counts.compilations),
+        "seconds": time.monotonic() - begin,
+    }
 
 
 def _call_all(callers: list[Caller], times: int) -> None:
@@ -416,7 +394,7 @@ def _most(held: list[Holding]) -> Holding:
     return Holding(*most)
 
 
-SOAKS: dict[str, Callable[[int, int, str], Soak]] = {
+SOAKS: dict[str, Callable[[int, int, str], Row]] = {
     "faulty compilers": soak,
     "Inductor": soak_inductor,
 }
@@ -431,8 +409,7 @@ def measure(name: str, options: Options) -> Row:
         # Each compilation goes to the child, not to what an earlier one left.
         os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
     calls = options.calls or (QUICK if options.quick else CALLS)[name]
-    done = SOAKS[name](calls, options.seed, options.device)
-    return dataclasses.asdict(done) | {"grown": done.growth}
+    return SOAKS[name](calls, options.seed, options.device)
 
 
 def failures(found: dict[str, Row]) -> Iterator[str]:
