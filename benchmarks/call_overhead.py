@@ -106,41 +106,38 @@ def regional(backend: str) -> Pair:
     return Pair(bare, model, compiled=len(bare))
 
 
-def pairs(backend: str) -> dict[str, Pair]:
-    """What is compiled, as each of the two gives it back."""
-    ours = functools.partial(torchproof.compile, backend=backend)
-    bare = functools.partial(torch.compile, backend=backend)
-    return {
-        f"function, {backend}": Pair(bare(add_one), ours(of_its_own(add_one))),
-        f"method, {backend}": Pair(bare(method()), ours(method())),
-        f"module, {backend}": Pair(bare(Net()), ours(Net())),
-        f"regional, two blocks, {backend}": regional(backend),
-    }
-
-
 OPTIONS: dict[str, dict[str, Any]] = {
     "wait=False": {"wait": False},
     "monitor": {"monitor": True},
     "on_event": {"on_event": lambda kind, record: None},
 }
 OPTIONS["all of them"] = {name: o[name] for o in OPTIONS.values() for name in o}
+FIRST_CALLS = "function, monitor, first 1,000 calls"
 
 
-def option_pairs(backend: str) -> dict[str, Pair]:
-    """A function and a module with each option, once they run compiled code."""
-    found: dict[str, Pair] = {}
-    for name, options in OPTIONS.items():
-        ours: Any = functools.partial(torchproof.compile, backend=backend, **options)
-        bare = functools.partial(torch.compile, backend=backend)
-        kind = type("Net", (Net,), {"forward": of_its_own(Net.forward)})
-        found |= {
-            f"function, {name}": Pair(
-                bare(of_its_own(add_one)), ours(of_its_own(add_one))
-            ),
-            f"module, {name}": Pair(bare(Net()), ours(kind())),
-        }
-    found["function, monitor, first 1,000 calls"] = each_call_timed(backend)
-    return found
+def made(kind: str) -> Any:
+    """A function, method or module with code of its own."""
+    if kind == "module":
+        return type("Net", (Net,), {"forward": of_its_own(Net.forward)})()
+    return method() if kind == "method" else of_its_own(add_one)
+
+
+def pair_of(name: str) -> Pair:
+    """What a row names, as torch.compile and as torchproof.compile give it back."""
+    kind, _, variant = name.partition(", ")
+    if kind == "regional":
+        return regional(name.rpartition(", ")[2])
+    if name == FIRST_CALLS:
+        return each_call_timed(BACKENDS[-1])
+    if variant == "strategy eager":  # against the same as it is
+        plain = made(kind)
+        return Pair(plain, torchproof.compile(copy.deepcopy(plain), strategy="eager"))
+    backend = variant if variant in BACKENDS else BACKENDS[-1]
+    ours: Any = functools.partial(torchproof.compile, backend=backend)
+    return Pair(
+        torch.compile(made(kind), backend=backend),
+        ours(made(kind), **OPTIONS.get(variant, {})),
+    )
 
 
 def each_call_timed(backend: str) -> Pair:
@@ -162,17 +159,6 @@ def wait_for_code(run: Run, x: Tensor) -> None:
     while torchproof.status(run).pending and time.monotonic() < end:
         time.sleep(0.05)
     run(x)
-
-
-def eager_pairs() -> dict[str, Pair]:
-    """What `strategy="eager"` runs, and the same as it is."""
-    ours = functools.partial(torchproof.compile, strategy="eager")
-    module, holder = Net(), Holder()
-    return {
-        "function, strategy eager": Pair(add_one, ours(add_one)),
-        "method, strategy eager": Pair(holder.add, ours(holder.add)),
-        "module, strategy eager": Pair(module, ours(copy.deepcopy(module))),
-    }
 
 
 def batch_us(run: Run, x: Tensor) -> float:
@@ -234,21 +220,13 @@ def of_processes(every: list[Row]) -> Row:
     }
 
 
-def every_pair() -> dict[str, Pair]:
-    found = eager_pairs()
-    for backend in BACKENDS:
-        found |= pairs(backend)
-    return found | option_pairs(BACKENDS[-1])
-
-
 def in_this_process(names: list[str], count: int) -> dict[str, Row]:
     """The batches of these calls."""
     found: dict[str, Row] = {}
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-        every = every_pair()
         for name in names:
-            pair = every[name]
+            pair = pair_of(name)
             batches = measure_pair(pair, count)
             found[name] = {"batches": batches, "compiled": pair.compiled}
             status = torchproof.status(pair.ours)
@@ -302,7 +280,7 @@ def rows(options: Options) -> list[str]:
     kinds = ("function", "method", "module", "regional, two blocks")
     names += [f"{kind}, {backend}" for backend in BACKENDS for kind in kinds]
     names += [f"{kind}, {name}" for name in OPTIONS for kind in ("function", "module")]
-    return [*names, "function, monitor, first 1,000 calls", "import"]
+    return [*names, FIRST_CALLS, "import"]
 
 
 def measure(name: str, options: Options) -> Row:

@@ -465,14 +465,6 @@ def reading(which: str) -> str:
 # -- zoo -------------------------------------------------------------------------------
 
 PLACES, LONGEST = 4, 180
-# Where a package's files are, by version.
-SOURCES = {
-    "transformers": "huggingface/transformers/blob/v{version}/src/",
-    "timm": "huggingface/pytorch-image-models/blob/v{version}/",
-    "torchvision": "pytorch/vision/blob/v{version}/",
-    "torch_geometric": "pyg-team/pytorch_geometric/blob/{version}/",
-    "torch": "pytorch/pytorch/blob/v{version}/",
-}
 
 
 def checked(rows: list[Row]) -> list[Row]:
@@ -539,21 +531,14 @@ def removed_of(rows: list[Row]) -> str:
     return f"{gone} of {found} in {models}{f', not run on {missed}' if missed else ''}"
 
 
-def place(finding: Row, versions: dict[str, str]) -> str:
-    """A place as a link to the line in the version that was checked."""
-    file, line = finding["file"], finding["line"]
+def place(finding: Row) -> str:
+    """File and line; generated code has another name in each process."""
+    file = finding["file"]
     if not file:
         return NOTHING
-    if (library := file.partition(".")[0]) in SOURCES and "/" not in file:
-        # Written to a temporary file, whose name is another one in each process.
-        return f"code that {library} generates"
-    package = file.partition("/")[0]
-    name = f"{Path(file).name}:{line}"
-    version = versions.get(package.replace("_", "-"))
-    if package not in SOURCES or version is None:
-        return name
-    folder = SOURCES[package].format(version=version.partition("+")[0])
-    return f"[{name}](https://github.com/{folder}{file}#L{line})"
+    if "/" not in file and file.count(".") > 1:
+        return f"code that {file.partition('.')[0]} generates"
+    return f"`{Path(file).name}:{finding['line']}`"
 
 
 def zoo_models() -> str:
@@ -564,13 +549,13 @@ def zoo_models() -> str:
         f"### {library}\n\n"
         + plain(
             f"{titles} | seconds",
-            [_zoo_model(row, found) for row in rows if row["library"] == library],
+            [_zoo_model(row) for row in rows if row["library"] == library],
         )
         for library in dict.fromkeys(row["library"] for row in rows)
     )
 
 
-def _zoo_model(row: Row, found: Row) -> tuple[str, ...]:
+def _zoo_model(row: Row) -> tuple[str, ...]:
     first = f"`{row['check']['command']}`"
     each = [row[what]["seconds"] for what in ("check", "fix") if row[what]]
     seconds = " + ".join(f"{one:.0f}" for one in each)
@@ -578,16 +563,16 @@ def _zoo_model(row: Row, found: Row) -> tuple[str, ...]:
         why = flat(f"not checked: {error}", LONGEST)
         return first, why, NOTHING, NOTHING, NOTHING, seconds
     whole = "yes" if zoo.is_whole(row) else "no"
-    breaks = ", ".join(_breaks(row, found)) or "none"
+    breaks = ", ".join(_breaks(row)) or "none"
     return first, whole, breaks, recompiles(row), zoo_removed(row), seconds
 
 
-def _breaks(row: Row, found: Row) -> Iterator[str]:
+def _breaks(row: Row) -> Iterator[str]:
     """A function that the library keeps out of graphs is no defect."""
     every = zoo.findings(row, *zoo.BREAKS)
     for each in every[:PLACES]:
         purpose = " (on purpose)" if each["status"] == "intentional" else ""
-        yield f"{each['code']} at {place(each, found['versions'])}{purpose}"
+        yield f"{each['code']} at {place(each)}{purpose}"
     if len(every) > PLACES:
         yield f"{len(every) - PLACES} more"
 

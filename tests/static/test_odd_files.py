@@ -63,8 +63,8 @@ def usual_depth() -> Iterator[None]:
 def test_what_is_nested_too_deeply_is_named_and_the_rest_is_read(
     tmp_path: Path, form: str
 ) -> None:
-    arms = "".join(f"        elif k == {i}: x = x + {i}\n" for i in range(900))
-    deep = form.format(arms if "if" in form else "x + " * 1500)
+    branches = "".join(f"        elif k == {i}: x = x + {i}\n" for i in range(900))
+    deep = form.format(branches if "if" in form else "x + " * 1500)
     other = READ.replace("class M", "class Other").replace("import torch\n", "")
     (tmp_path / "deep.py").write_text(MODULE.format(deep) + other)
     for read in (
