@@ -24,6 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
+from tables import fenced
+
 from torchproof.records import Run, store
 from torchproof.report import render
 
@@ -162,10 +164,6 @@ def conditions() -> str:
         f" Python {where['python']}. Your times will differ. `python"
         " scripts/docs/getting_started.py --write` repeats it in a checkout."
     )
-
-
-def fenced(text: str) -> str:
-    return f"```text\n{text}\n```"
 
 
 TABLES: dict[str, Callable[[], str]] = {

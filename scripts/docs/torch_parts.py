@@ -6,10 +6,10 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tables import NOTHING, RESULTS, ROOT, Row, plain, render
+from tables import NOTHING, RESULTS, ROOT, Columns, Row, plain, render, table
 
 sys.path.insert(0, str(ROOT))
 
@@ -39,39 +39,27 @@ def _numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
-def _with_failures(
-    titles: str, cells: Sequence[Sequence[str]], failures: list[str]
-) -> str:
-    return render("failures", table=plain(titles, cells), failures=failures)
-
-
-def _commit(row: Row) -> str:
-    return f"{row['commit']}{' with changes' if row.get('modified') else ''}"
-
-
-def _counts(row: Row) -> list[str]:
-    return [str(row["counts"].get(n, 0)) for n in ("passed", "failed", "skipped")]
+VERSIONS: Columns = {
+    "torch": "{torch}",
+    "Python": "{python}",
+    "machine": "{machine}",
+    "passed": "{counts[passed]}",
+    "failed": lambda row: str(len(row["failed"])),
+    "skipped": lambda row: str(row["counts"].get("skipped", 0)),
+    "names missing": lambda row: str(sum(map(len, row["missing"].values()))),
+    "commit": lambda row: row["commit"] + " with changes" * row.get("modified", False),
+}
 
 
 def versions() -> str:
     """The tests that ran on each version."""
-    found = results("compat").values()
-    cells = [
-        [
-            *(row["torch"], row["python"], row.get("machine", NOTHING)),
-            *_counts(row),
-            str(sum(map(len, row["missing"].values()))),
-            _commit(row),
-        ]
-        for row in found
-    ]
+    rows = results("compat").values()
     failures = [
         f"torch {row['torch']}, Python {row['python']}: `{name}`"
-        for row in found
+        for row in rows
         for name in row["failed"]
     ]
-    titles = "torch | Python | machine | passed | failed | skipped | names missing"
-    return _with_failures(f"{titles} | commit", cells, failures)
+    return render("failures", table=table(VERSIONS, rows), failures=failures)
 
 
 def features() -> str:
