@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from test_stats import REPLAYS, SLICE_MS, read, replay
 
-from benchmarks import first_seconds, zoo
+from benchmarks import zoo
 from benchmarks.graph_coverage import PREFIX, TRAINING, recorded_of
 from torchproof.report import numbers
 
@@ -234,50 +234,7 @@ STALE: Columns = {
 }
 
 
-# -- first seconds and warm starts -----------------------------------------------------
-
-
-def first_calls() -> str:
-    """One row for each step: ours beside eager and reduce-overhead."""
-    found = result("first_seconds")
-    columns: Columns = {
-        "step": "`{name}`",
-        "first answer: eager, reduce-overhead, ours": lambda row: ", ".join(
-            _seconds(row.get(each, {}).get("first_s")) for each in _STRATEGIES
-        ),
-        "steps in 30 s: reduce-overhead, ours": lambda row: ", ".join(
-            str(row.get(each, {}).get("steps", NOTHING)) for each in _STRATEGIES[1:]
-        ),
-        "longest pause": lambda row: _seconds(row["progressive"]["longest_pause_s"]),
-        "p99 / median while compiling": lambda row: _ratio(row["progressive"]),
-        "reserved: reduce-overhead, ours": lambda row: ", ".join(
-            _reserved(row.get(each)) for each in _STRATEGIES[1:]
-        ),
-        "stages": lambda row: "; ".join(map(_stage, row["progressive"]["stages"])),
-    }
-    rows = named(first_seconds.by_step(found["rows"]))
-    return render("conditions", found=found, table=table(columns, rows))
-
-
-_STRATEGIES = first_seconds.STRATEGIES
-
-
-def _seconds(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.3g} s"
-
-
-def _ratio(row: Row) -> str:
-    value = first_seconds.ratio(row.get("p99_ms"), row.get("median_ms"))
-    return NOTHING if value is None else f"{value:.2f}"
-
-
-def _reserved(row: Row | None) -> str:
-    return f"{row['reserved_bytes'] >> 20} MiB" if row else NOTHING
-
-
-def _stage(stage: Row) -> str:
-    begin = "" if stage["at_s"] is None else f" from {stage['at_s']:.1f} s"
-    return f"{stage['strategy']} {stage['state']}{begin}"
+# -- warm starts -----------------------------------------------------------------------
 
 
 def _start(start: str) -> Callable[[Row], str]:
@@ -648,7 +605,6 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"proved": proved},
     "docs/architecture.md": {"check-cost": check_cost},
     "docs/load.md": {"warm-starts": warm_starts},
-    "docs/reference/first-seconds.md": {"first-seconds": first_calls},
     "docs/reference/graph-coverage.md": {
         "graph-coverage-summary": coverage,
         "graph-coverage-reasons": reasons,
