@@ -12,6 +12,7 @@ from pathlib import Path
 import forked_commands
 import pytest
 
+from torchproof import __version__
 from torchproof.observe import capture
 from torchproof.records.run import Observation
 from torchproof.targets.job import Job
@@ -56,6 +57,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def renew(request: pytest.FixtureRequest) -> bool:
     """Whether snapshots are written instead of compared."""
     return bool(request.config.getoption("--renew"))
+
+
+@pytest.fixture
+def snapshot(renew: bool) -> Callable[[str, str], None]:
+    """`snapshot(name, text)` compares a text with the file tests/snapshots/name."""
+
+    def compare(name: str, text: str) -> None:
+        path = HERE / "snapshots" / name
+        text = text.replace(__version__, "VERSION")
+        if renew:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.exists(), "run the test with --renew"
+        assert text.splitlines() == path.read_text(encoding="utf-8").splitlines()
+
+    return compare
 
 
 @pytest.fixture(autouse=True)

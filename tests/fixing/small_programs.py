@@ -2,11 +2,12 @@
 
 A program is the text of a module with a class `Net`; one line, marked `# here`, breaks
 the graph. The parts are chosen so that many programs must be refused: side effects,
-aliases, undefined arms, other types.
+aliases, undefined names, other types.
 """
 
 from __future__ import annotations
 
+import functools
 import types
 from dataclasses import dataclass
 from typing import Any
@@ -106,7 +107,7 @@ def _indented(*lines: str, by: int = 8) -> str:
 
 @st.composite
 def branches(draw: st.DrawFn) -> Program:
-    """`if` with two arms, or with one."""
+    """`if` with two branches, or with one."""
     condition, one, other = draw(_condition), draw(_value), draw(_value)
     effect, result = draw(_effect), draw(st.sampled_from(("z", "z + y", "(z, y)")))
     has_else = draw(st.booleans())
@@ -239,7 +240,9 @@ PROGRAMS = st.one_of(
 # -- running them ----------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=8)
 def module(text: str) -> types.ModuleType:
+    """The same code object for the same text, so that torch compiles it once."""
     made = types.ModuleType("small_program")
     exec(compile(text, "small_program.py", "exec"), made.__dict__)
     return made
@@ -265,7 +268,6 @@ def shown(text: str, seeds: range, *, compiled: bool = False) -> Behaviour | str
     made = loaded(text, seeds)
     fn: Any = made.fn
     if compiled:
-        torch.compiler.reset()
         fn = torch.compile(made.fn, backend="aot_eager")
     try:
         shown = behaviour(made, fn, train=False)

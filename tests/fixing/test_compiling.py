@@ -8,7 +8,6 @@ import torch
 from sites import program, rewritten
 
 from torchproof.checking import rules
-from torchproof.fixing.rewrites import Refused
 from torchproof.fixing.rewrites.compiling import (
     assign,
     call_result,
@@ -131,13 +130,7 @@ def make():
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if number == 0 else pytest.param(name, marks=pytest.mark.slow)
-        for number, name in enumerate(CASES)
-    ],
-)
+@pytest.mark.parametrize("name", CASES)
 def test_the_compiled_object_runs(name: str, observe: Any, tmp_path: Path) -> None:
     """The finding is gone, and a graph runs."""
     code, rewrite, text, after = CASES[name]
@@ -152,31 +145,6 @@ def test_the_compiled_object_runs(name: str, observe: Any, tmp_path: Path) -> No
     assert code in {f.code for f in rules.check(before)}
     assert not [f for f in rules.check(observation) if f.kind == "no_op"]
     assert [event for event in observation.events if event.kind == "graph"]
-
-
-REFUSED = {
-    "no name": (assign, "torch.compile(Model())  # <-", "no name"),
-    "two of them": (
-        in_place,
-        "a = torch.compile(f)\n    b = torch.compile(g)\n    return f(1)  # <-",
-        "several calls",
-    ),
-    "another object": (
-        call_result,
-        "a = torch.compile(f)\n    return g(1)  # <-",
-        "not called here",
-    ),
-    "no optimizer": (learning_rate, "f.step()  # <-", "not exactly one optimizer"),
-    "no method": (method, "a = torch.compile(f)\n    return g(1)  # <-", "no method"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
-    rewrite, lines, why = REFUSED[name]
-    text = program(f"import torch\n\n\ndef make(f, g):\n    {lines}\n")
-    with pytest.raises(Refused, match=why):
-        rewritten(rewrite, text)
 
 
 def test_learning_rate() -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 
+import pytest
 import torch
 
-from torchproof.fixing.behaviour import Behaviour, Outcome
+from torchproof.fixing.behaviour import Behaviour, Outcome, collected_text, with_unseen
 from torchproof.fixing.equality import Reference, equality
+from torchproof.records import Frame
+from torchproof.targets import Loaded
 from torchproof.torch_private import comparison
 
 OUTPUT = torch.tensor([1.0, 2.0])
@@ -74,3 +79,36 @@ def test_calls_that_draw_other_numbers_when_compiled_are_unsafe() -> None:
         assert equality(reference, eager, shown, "eager").problems
     wrong = dataclasses.replace(compiled, answers={**other, "call 0: output": -OUTPUT})
     assert equality(reference, eager, wrong, "eager").problems
+
+
+def test_text_that_is_logged_once_is_collected_in_every_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @functools.lru_cache
+    def warning_once(logger: logging.Logger, text: str) -> None:
+        logger.warning(text)
+
+    monkeypatch.setattr(logging.Logger, "warning_once", warning_once, raising=False)
+    for _ in range(2):
+        with collected_text() as lines:
+            logging.getLogger("rewritten").warning_once("seen")
+            logging.getLogger("rewritten").warning_once("seen")
+        assert lines == ["rewritten WARNING: seen"]
+
+
+class Counter(torch.nn.Module):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return torch.tensor(self.calls)
+
+
+def test_variations_do_not_depend_on_earlier_calls() -> None:
+    def target() -> tuple[Loaded, Counter]:
+        net = Counter()
+        return Loaded(net, [(torch.ones(2, 4),)], None, Frame("m.py", 1, "make")), net
+
+    found = with_unseen(Behaviour({}, random=(), text=()), target, train=False)
+    outputs = [each.answers["call 0: output"].item() for each in found.unseen.values()]
+    assert len(outputs) > 5 and set(outputs) == {1}

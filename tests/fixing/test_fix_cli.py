@@ -118,7 +118,6 @@ def test_a_patch_of_a_library_is_proved_and_installed(tmp_path: Path) -> None:
     command = ("fix", "user.py:make", "--effort", "quick", "--patch", "patches")
     done = torchproof(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "proof" in done.stderr and "what is about to be written" in done.stderr
     assert library.read_text() == MODEL
     (tmp_path / "patched.py").write_text(
         "import torchproof\n\nprint(torchproof.apply_patches('patches'))\n"

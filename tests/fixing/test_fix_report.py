@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from torchproof.records import (
     Setting,
     store,
 )
-from torchproof.report import fix_words, formats, render
+from torchproof.report import fix_words, render
 
 BEFORE = "def step(x):\n    y = x.item()\n    return y\n"
 AFTER = "def step(x):\n    y = x  # <b>`::error::\n    return y\n"
@@ -49,12 +48,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     others = setting(SCALARS, marks=marks, title="set two things")
     left = {SIZE: "graphs rise from 1 to 2"}
     return run_of(fix, others, UNSAFE, remaining=left, findings=(ITEM, SIZE))
-
-
-def test_a_diff_is_coloured_on_a_terminal(run: Run) -> None:
-    text = render(run, "text", colour=True)
-    assert "\x1b[31m-    y = x.item()\x1b[0m" in text
-    assert "\x1b[32m+    y = x  # <b>" in text
 
 
 def test_control_characters_of_source_are_escaped(run: Run, tmp_path: Path) -> None:
@@ -125,15 +118,6 @@ def test_sarif_leaves_out_what_does_not_fit_the_file(run: Run) -> None:
     ):
         results = sarif_of(replace(run, fixes=(other,)))["results"]
         assert results and all("fixes" not in result for result in results)
-
-
-@pytest.mark.parametrize("format", formats.FORMATS)
-def test_without_source_there_is_none(run: Run, format: str) -> None:
-    assert "x.item()" not in render(run, format, source=False)
-
-
-def test_json_is_read_back(run: Run) -> None:
-    assert Run.from_json(json.loads(render(run, "json"))) == run
 
 
 def test_saved_runs_are_shown_listed_logged_and_compared(

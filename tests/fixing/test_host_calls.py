@@ -78,44 +78,6 @@ def test_what_has_no_known_shape_is_refused(reason: str) -> None:
         drafted(*REFUSED[reason])
 
 
-ON_HOST = """
-import numpy as np
-import torch
-
-def spans(shape, lengths):
-    mask = np.zeros(shape, dtype=bool)
-    for row, limit in enumerate(lengths.tolist()):
-        start = np.random.randint(0, max(limit - 2, 1))
-        mask[row, start : start + 2] = True
-    return mask
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(8, 8)
-
-    def forward(self, x, lengths):
-        y = self.linear(x)
-        mask = spans((x.shape[0], x.shape[1]), lengths)
-        mask = torch.tensor(mask, device=x.device)
-        return y * mask[..., None]
-
-def make():
-    lengths = [torch.tensor([3, 6]), torch.tensor([5, 4]), torch.tensor([6, 6])]
-    return Net(), [(torch.randn(2, 6, 8), each) for each in lengths]
-"""
-
-
-@pytest.mark.slow
-def test_a_call_that_draws_random_numbers_runs_on_the_host(tmp_path: Path) -> None:
-    run = fixed(tmp_path, ON_HOST)
-    (accepted,) = verified(run)
-    assert "on the host" in accepted.title and accepted.tier == "safe"
-    assert "torch.as_tensor(mask" in accepted.diff
-    assert accepted.receipt is not None
-    assert accepted.receipt.graphs[1] == 1 and accepted.receipt.breaks[1] == 0
-
-
 BLOCK = """
 import torch
 from torch import nn

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+import torch
 from fixing.small_programs import PROGRAMS, Program, drafts, proved, shown
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -16,6 +17,7 @@ counted: Counter[str] = Counter()
 
 
 def assert_never_wrong(program: Program, unseen: range) -> None:
+    torch.compiler.reset()
     for draft in drafts(program):
         counted["drafts"] += 1
         found = proved(program.text, draft.text, PROOF)
@@ -68,5 +70,5 @@ def test_what_is_accepted_is_equivalent() -> None:
 
 @pytest.mark.slow
 def test_what_is_accepted_is_equivalent_in_many_programs() -> None:
-    check_programs(60)
+    check_programs(25)
     assert counted["drafts"] > counted["accepted"], "no edit was rejected"

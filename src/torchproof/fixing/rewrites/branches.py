@@ -1,4 +1,4 @@
-"""Branches on tensors whose arms give values become `torch.where`."""
+"""`if` on a tensor whose branches give values becomes `torch.where`."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ _TEST = "_torchproof_condition_"  # stands for the condition until it gets its n
 
 
 def select(site: Site) -> Draft:
-    """Computes both arms and selects with `torch.where`."""
+    """Computes both branches and selects with `torch.where`."""
     form, title = _Where(site), "compute both values, select with torch.where"
     chosen = _conditional_expression(site)
     if chosen is not None:
         text = form.expression(chosen)
         new = cst.parse_expression(text)
         return Draft(title, site.replaced({chosen: new}, imports=["torch"]))
-    branch = site.statement
-    if not isinstance(branch, cst.If):
-        raise Refused("there is no `if` whose arms could be evaluated")
+    statement = site.statement
+    if not isinstance(statement, cst.If):
+        raise Refused("there is no `if` whose branches could be evaluated")
     rest: list[cst.BaseStatement] = []
-    if _returns(branch) and branch.orelse is None:
-        rest = _rest(site, branch)
-    made = form.statements(branch, rest)
+    if _returns(statement) and statement.orelse is None:
+        rest = _rest(site, statement)
+    made = form.statements(statement, rest)
     changes: dict[cst.CSTNode, cst.CSTNode | Sequence[cst.BaseStatement]] = {}
     if not isinstance(made[0], cst.If):  # else the rest runs if Python says so
         changes = dict.fromkeys(rest, ())
-    above = site.parent(branch)
-    if isinstance(above, cst.If) and above.orelse is branch:
+    above = site.parent(statement)
+    if isinstance(above, cst.If) and above.orelse is statement:
         block = cst.IndentedBlock(body=made)
-        changes[branch] = cst.Else(body=block, leading_lines=branch.leading_lines)
+        changes[statement] = cst.Else(body=block, leading_lines=statement.leading_lines)
     else:
-        changes[branch] = made
+        changes[statement] = made
     return Draft(title, site.replaced(changes, imports=["torch"]))
 
 
@@ -75,17 +75,17 @@ def _conditional_expression(site: Site) -> cst.IfExp | None:
     return inside[-1] if inside else None
 
 
-def _returns(branch: cst.If) -> bool:
-    last = names.body(branch)[-1]
+def _returns(statement: cst.If) -> bool:
+    last = names.body(statement)[-1]
     return isinstance(last, cst.SimpleStatementLine) and isinstance(
         last.body[-1], cst.Return
     )
 
 
-def _rest(site: Site, branch: cst.If) -> list[cst.BaseStatement]:
+def _rest(site: Site, statement: cst.If) -> list[cst.BaseStatement]:
     """The statements after an `if` that returns, up to the end of the function."""
-    rest = names.following(site, branch)
-    block = site.parent(branch)
+    rest = names.following(site, statement)
+    block = site.parent(statement)
     if block is not site.function.body or not rest:
         raise Refused("what runs after the early return is not in one block")
     last = rest[-1]
@@ -128,60 +128,62 @@ def _test(site: Site, test: cst.BaseExpression) -> _Test:
 
 
 @dataclass
-class _Arm:
-    """What one arm computes: statements that run first, then values for targets."""
+class _Branch:
+    """What one branch computes: statements that run first, then values for targets."""
 
     first: list[str] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
     comments: list[str] = field(default_factory=list)
     # The targets that are written in place: their old tensor gets the new values.
     in_place: set[str] = field(default_factory=set)
-    # Names of the arm that the other code uses too, and what they are called here.
+    # Names of the branch that the other code uses too, and what they are called here.
     names: dict[str, str] = field(default_factory=dict)
 
 
 class _Where:
-    """Writes a branch as `torch.where(condition, a, b)`."""
+    """Writes an `if` as `torch.where(condition, a, b)`."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
         self._taken: set[str] = set()
         self._test = _Test("")
         self._selected = ""  # the condition's text or name
-        self._arm_holds = True
+        self._branch_holds = True
 
     def expression(self, node: cst.IfExp) -> str:
         self._test = _test(self.site, node.test)
         if self._test.or_python:
             raise Refused("a Python condition and a tensor decide together")
         self._selected = self._test.tensor
-        arms = []
-        for value, self._arm_holds in ((node.body, True), (node.orelse, False)):
+        branches = []
+        for value, self._branch_holds in ((node.body, True), (node.orelse, False)):
             self.check_value(value)
-            arms.append(self.value(value, _Arm()))
-        text = self._where(*arms)
+            branches.append(self.value(value, _Branch()))
+        text = self._where(*branches)
         if self._test.python:
             guards = " and ".join(self._test.python)
-            text = f"({text} if {guards} else {arms[1]})"
+            text = f"({text} if {guards} else {branches[1]})"
         return text
 
     def statements(
-        self, branch: cst.If, rest: Sequence[cst.BaseStatement]
+        self, statement: cst.If, rest: Sequence[cst.BaseStatement]
     ) -> list[cst.BaseStatement]:
-        self._test = _test(self.site, branch.test)
-        blocks = _blocks(branch, rest)
+        self._test = _test(self.site, statement.test)
+        blocks = _blocks(statement, rest)
         self._selected = _TEST
-        arms = []
-        for block, self._arm_holds in zip(blocks, (True, False), strict=True):
-            arms.append(self.arm(block, branch, ends=bool(rest) and block == rest))
-        selecting = self._selecting(branch, *arms)
-        lines = [*arms[0].first, *arms[1].first, *selecting]
+        branches = []
+        for block, self._branch_holds in zip(blocks, (True, False), strict=True):
+            branches.append(
+                self.branch(block, statement, ends=bool(rest) and block == rest)
+            )
+        selecting = self._selecting(statement, *branches)
+        lines = [*branches[0].first, *branches[1].first, *selecting]
         test = self._test.tensor
         if "".join(lines).count(_TEST) > 1:
             name = self.fresh("condition")
             lines = [f"{name} = {test}", *(each.replace(_TEST, name) for each in lines)]
         lines = [each.replace(_TEST, test) for each in lines]
-        return self.guarded(lines, branch, self._test, arms)
+        return self.guarded(lines, statement, self._test, branches)
 
     def fresh(self, wanted: str) -> str:
         name = names.fresh(self.site, wanted)
@@ -194,16 +196,19 @@ class _Where:
     def guarded(
         self,
         lines: Sequence[str],
-        branch: cst.If,
+        statement: cst.If,
         test: _Test,
-        arms: Sequence[_Arm],
+        branches: Sequence[_Branch],
     ) -> list[cst.BaseStatement]:
         """The new statements, under the Python part of the condition."""
-        indent = self.site.range_of(branch).start.column
+        indent = self.site.range_of(statement).start.column
         inner = indent + 4 * bool(test.python)
         text = "".join(wrapped(line, inner) for line in lines)
-        yes, no = names.body(branch), names.body(branch.orelse) if branch.orelse else []
-        comments = [*arms[0].comments, *arms[1].comments]
+        yes, no = (
+            names.body(statement),
+            names.body(statement.orelse) if statement.orelse else [],
+        )
+        comments = [*branches[0].comments, *branches[1].comments]
         if test.python:
             text = f"if {' and '.join(test.python)}:\n{_indented(text)}"
             if no:
@@ -219,81 +224,81 @@ class _Where:
     def check_value(self, value: cst.BaseExpression) -> None:
         """Refuses what a tensor cannot hold."""
         if isinstance(value, cst.Name) and value.value in ("None", "True", "False"):
-            raise Refused(f"an arm gives {value.value}, which torch cannot select")
+            raise Refused(f"a branch gives {value.value}, which torch cannot select")
         kinds = (cst.BaseString, cst.List, cst.Dict, cst.Tuple, cst.BaseComp)
         if isinstance(value, kinds):
-            raise Refused(f"an arm gives `{brief(value)}`, which is not a tensor")
+            raise Refused(f"a branch gives `{brief(value)}`, which is not a tensor")
 
-    # -- arms ------------------------------------------------------------------------
+    # -- branches --------------------------------------------------------------------
 
-    def arm(
-        self, block: Sequence[cst.BaseStatement], branch: cst.If, *, ends: bool
-    ) -> _Arm:
-        """Reads an arm. `ends`: the function returns behind it."""
+    def branch(
+        self, block: Sequence[cst.BaseStatement], statement: cst.If, *, ends: bool
+    ) -> _Branch:
+        """Reads a branch. `ends`: the function returns behind it."""
         steps = [small for line in block for small in self._small(line)]
-        arm = _Arm(comments=[c for line in block for c in _comments(line)])
+        branch = _Branch(comments=[c for line in block for c in _comments(line)])
         for index, step in enumerate(steps):
             later = steps[index + 1 :]
             if isinstance(step, cst.Pass):
                 continue
             if isinstance(step, cst.Return):
-                self._return(step, arm)
+                self._return(step, branch)
             elif isinstance(step, cst.Assign):
-                self._assign(step, arm, branch, later=None if ends else later)
+                self._assign(step, branch, statement, later=None if ends else later)
             elif isinstance(step, cst.AugAssign):
-                self._augmented(step, arm, later)
+                self._augmented(step, branch, later)
             elif isinstance(step, cst.Expr):
-                self._call(step, arm, later)
+                self._call(step, branch, later)
             else:
-                raise Refused(f"an arm contains `{brief(step)}`")
-        return arm
+                raise Refused(f"a branch contains `{brief(step)}`")
+        return branch
 
     def _small(self, line: cst.BaseStatement) -> Sequence[cst.BaseSmallStatement]:
         if not isinstance(line, cst.SimpleStatementLine):
-            raise Refused(f"an arm contains a block: `{_header(line)}`")
+            raise Refused(f"a branch contains a block: `{_header(line)}`")
         return line.body
 
-    def text(self, node: cst.CSTNode, arm: _Arm) -> str:
-        renamed = names.renamed(node, arm.names) if arm.names else node
+    def text(self, node: cst.CSTNode, branch: _Branch) -> str:
+        renamed = names.renamed(node, branch.names) if branch.names else node
         return self.site.module.code_for_node(renamed).strip()
 
-    def _return(self, step: cst.Return, arm: _Arm) -> None:
+    def _return(self, step: cst.Return, branch: _Branch) -> None:
         value = step.value
         if value is None:
-            raise Refused("an arm returns without a value")
+            raise Refused("a branch returns without a value")
         if isinstance(value, cst.Tuple):
             for index, each in enumerate(value.elements):
-                self._add(f"{_RETURN} {index}", each.value, arm)
+                self._add(f"{_RETURN} {index}", each.value, branch)
         else:
-            self._add(_RETURN, value, arm)
+            self._add(_RETURN, value, branch)
 
-    def _add(self, target: str, value: cst.BaseExpression, arm: _Arm) -> None:
+    def _add(self, target: str, value: cst.BaseExpression, branch: _Branch) -> None:
         self.check_value(value)
-        arm.values[target] = self.value(value, arm)
+        branch.values[target] = self.value(value, branch)
 
     def _assign(
         self,
         step: cst.Assign,
-        arm: _Arm,
-        branch: cst.If,
+        branch: _Branch,
+        statement: cst.If,
         *,
         later: Sequence[cst.CSTNode] | None,
     ) -> None:
         if len(step.targets) != 1:
-            raise Refused(f"an arm assigns twice: `{brief(step)}`")
+            raise Refused(f"a branch assigns twice: `{brief(step)}`")
         target, value = step.targets[0].target, step.value
         if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
             if len(target.elements) != len(value.elements):
-                raise Refused(f"an arm unpacks: `{brief(step)}`")
-            texts = [self._old(each.value, arm) for each in value.elements]
+                raise Refused(f"a branch unpacks: `{brief(step)}`")
+            texts = [self._old(each.value, branch) for each in value.elements]
             pairs = zip(target.elements, value.elements, strict=True)
             for (to, _), text in zip(pairs, texts, strict=True):
-                self._store(to.value, text, arm, branch, later=later)
+                self._store(to.value, text, branch, statement, later=later)
             return
-        self._store(target, value, arm, branch, later=later)
+        self._store(target, value, branch, statement, later=later)
 
-    def _old(self, value: cst.BaseExpression, arm: _Arm) -> cst.BaseExpression:
-        if set(arm.values) & names.reads(value):
+    def _old(self, value: cst.BaseExpression, branch: _Branch) -> cst.BaseExpression:
+        if set(branch.values) & names.reads(value):
             raise Refused(f"the order of the assignments matters: `{brief(value)}`")
         return value
 
@@ -301,98 +306,100 @@ class _Where:
         self,
         target: cst.BaseExpression,
         value: cst.BaseExpression,
-        arm: _Arm,
-        branch: cst.If,
+        branch: _Branch,
+        statement: cst.If,
         *,
         later: Sequence[cst.CSTNode] | None,
     ) -> None:
         name = dotted(target)
         if isinstance(target, cst.Name):
-            self._name(target.value, value, arm, branch, later=later)
+            self._name(target.value, value, branch, statement, later=later)
         elif isinstance(target, cst.Attribute) and name is not None:
             if later is None:
                 raise Refused(f"`{name}` is stored only if the function goes on")
-            self._once(name, arm, later)
-            self._add(name, value, arm)
+            self._once(name, branch, later)
+            self._add(name, value, branch)
         elif isinstance(target, cst.Subscript):
             text = self.site.code(target)
             if later is None or hazard(target) or effect(target):
                 raise Refused(f"storing to `{brief(target)}` may raise")
-            self._once(text, arm, later)
-            self._add(text, value, arm)
+            self._once(text, branch, later)
+            self._add(text, value, branch)
         else:
-            raise Refused(f"an arm assigns to `{brief(target)}`")
+            raise Refused(f"a branch assigns to `{brief(target)}`")
 
-    def _once(self, text: str, arm: _Arm, later: Sequence[cst.CSTNode]) -> None:
-        """Refuses if the arm uses a place again that it has written to."""
+    def _once(self, text: str, branch: _Branch, later: Sequence[cst.CSTNode]) -> None:
+        """Refuses if the branch uses a place again that it has written to."""
         root = text.partition("[")[0]
         again = any(dotted(node) == root for each in later for node in nodes(each))
-        if text in arm.values or again:
-            raise Refused(f"an arm uses `{text}` after it has stored to it")
+        if text in branch.values or again:
+            raise Refused(f"a branch uses `{text}` after it has stored to it")
 
     def _name(
         self,
         name: str,
         value: cst.BaseExpression,
-        arm: _Arm,
-        branch: cst.If,
+        branch: _Branch,
+        statement: cst.If,
         *,
         later: Sequence[cst.CSTNode] | None,
     ) -> None:
         ends = later is None
-        kept = not ends and names.is_needed_after(self.site, branch, name)
+        kept = not ends and names.is_needed_after(self.site, statement, name)
         read_again = any(name in names.reads(each) for each in later or ())
         again = any(name in names.assigned(each) for each in later or ())
         changed = any(names.assigned(each) & names.reads(value) for each in later or ())
-        arm.values.pop(name, None)
+        branch.values.pop(name, None)
         if kept and not (read_again or again or changed):
-            self._add(name, value, arm)
+            self._add(name, value, branch)
             return
-        text = self.value(value, arm)
-        elsewhere = name in names.reads(branch) or name in names.reads(value)
-        shared = elsewhere if ends else kept or self._is_used_twice(name, branch)
+        text = self.value(value, branch)
+        elsewhere = name in names.reads(statement) or name in names.reads(value)
+        shared = elsewhere if ends else kept or self._is_used_twice(name, statement)
         new = self.fresh(f"new_{name}") if shared else name
-        arm.first.append(f"{new} = {text}")
+        branch.first.append(f"{new} = {text}")
         if new != name:
-            arm.names[name] = new
+            branch.names[name] = new
         if kept:
-            arm.values[name] = new
+            branch.values[name] = new
 
-    def _is_used_twice(self, name: str, branch: cst.If) -> bool:
-        """Whether the condition or both arms use a name."""
-        if name in names.reads(branch.test):
+    def _is_used_twice(self, name: str, statement: cst.If) -> bool:
+        """Whether the condition or both branches use a name."""
+        if name in names.reads(statement.test):
             return True
-        other = branch.orelse
+        other = statement.orelse
         if other is None:
             return False
-        return name in names.reads(other) and name in names.reads(branch.body)
+        return name in names.reads(other) and name in names.reads(statement.body)
 
     def _augmented(
-        self, step: cst.AugAssign, arm: _Arm, later: Sequence[cst.CSTNode]
+        self, step: cst.AugAssign, branch: _Branch, later: Sequence[cst.CSTNode]
     ) -> None:
         """`x += y` writes into the tensor `x`."""
-        target = self.text(step.target, arm)
-        if isinstance(step.target, cst.Name) and step.target.value in arm.names:
-            raise Refused(f"an arm changes `{step.target.value}` twice")
+        target = self.text(step.target, branch)
+        if isinstance(step.target, cst.Name) and step.target.value in branch.names:
+            raise Refused(f"a branch changes `{step.target.value}` twice")
         operator = self.site.code(step.operator).strip().removesuffix("=")
-        operand = parenthesised(self.text(step.value, arm))
+        operand = parenthesised(self.text(step.value, branch))
         value = cst.parse_expression(f"{target} {operator} {operand}")
-        self._in_place(target, value, arm, later)
+        self._in_place(target, value, branch, later)
 
     def _in_place(
         self,
         target: str,
         value: cst.BaseExpression,
-        arm: _Arm,
+        branch: _Branch,
         later: Sequence[cst.CSTNode],
     ) -> None:
-        self._once(target, arm, later)
+        self._once(target, branch, later)
         if "[" not in target:
-            arm.in_place.add(target)
+            branch.in_place.add(target)
             value = _reading_a_copy(value, target)
-        self._add(target, value, arm)
+        self._add(target, value, branch)
 
-    def _call(self, step: cst.Expr, arm: _Arm, later: Sequence[cst.CSTNode]) -> None:
+    def _call(
+        self, step: cst.Expr, branch: _Branch, later: Sequence[cst.CSTNode]
+    ) -> None:
         """`x.clamp_(...)` is a value for `x`; other calls are not values."""
         call = step.value
         if isinstance(call, cst.BaseString):
@@ -401,19 +408,19 @@ class _Where:
         name = method.attr.value if isinstance(method, cst.Attribute) else ""
         place = dotted(method.value) if isinstance(method, cst.Attribute) else None
         if not (name.endswith("_") and place) or name.endswith("__"):
-            raise Refused(f"an arm does more than compute: `{brief(step)}`")
+            raise Refused(f"a branch does more than compute: `{brief(step)}`")
         assert isinstance(call, cst.Call)
         assert isinstance(method, cst.Attribute)
         value = _out_of_place(call, method, self.site.code(method.value))
-        self._in_place(place, value, arm, later)
+        self._in_place(place, value, branch, later)
 
     # -- selecting ------------------------------------------------------------------
 
-    def value(self, node: cst.BaseExpression, arm: _Arm) -> str:
+    def value(self, node: cst.BaseExpression, branch: _Branch) -> str:
         for why in (effect(node), hazard(node)):
             if why is not None:
-                raise Refused(f"an arm must not run if it is not selected: {why}")
-        renamed = names.renamed(node, arm.names) if arm.names else node
+                raise Refused(f"a branch must not run if it is not selected: {why}")
+        renamed = names.renamed(node, branch.names) if branch.names else node
         assert isinstance(renamed, cst.BaseExpression)
         return self._protected(renamed)
 
@@ -427,8 +434,8 @@ class _Where:
             operands = unsafe_operands(each)
             if operands is None:
                 raise Refused(
-                    f"the gradient of `{brief(each)}` may be NaN where the arm is not"
-                    " selected"
+                    f"the gradient of `{brief(each)}` may be NaN where the branch is"
+                    " not selected"
                 )
             risks |= {each for each in operands if not scalars.is_plain(each)}
         updated = node.visit(_Wrapping(risks, self._safe)) if risks else node
@@ -438,7 +445,7 @@ class _Where:
     def _safe(self, operand: cst.CSTNode) -> cst.BaseExpression:
         bare = operand.with_changes(lpar=[], rpar=[])
         text = self.site.module.code_for_node(bare).strip()
-        order = (text, "1") if self._arm_holds else ("1", text)
+        order = (text, "1") if self._branch_holds else ("1", text)
         return cst.parse_expression(
             f"torch.where({self._selected}, {order[0]}, {order[1]})"
         )
@@ -458,31 +465,33 @@ class _Where:
         parsed = [cst.parse_expression(each) for each in (a, b)]
         plain = [each for each in parsed if scalars.is_plain(each)]
         if len(plain) == 1 and not all(scalars.is_scalar(each) for each in parsed):
-            raise Refused(f"one arm gives a number, `{brief(plain[0])}`, not a tensor")
+            raise Refused(
+                f"one branch gives a number, `{brief(plain[0])}`, not a tensor"
+            )
 
-    def _selecting(self, branch: cst.If, yes: _Arm, no: _Arm) -> list[str]:
+    def _selecting(self, statement: cst.If, yes: _Branch, no: _Branch) -> list[str]:
         """The statements that select, one for each target."""
         targets = list(dict.fromkeys((*yes.values, *no.values)))
         if not targets:
-            raise Refused("nothing that the arms compute is used")
+            raise Refused("nothing that the branches compute is used")
         returned = [each for each in targets if each.startswith(_RETURN)]
         if returned:
             if targets != returned or set(yes.values) != set(no.values):
-                raise Refused("only one of the arms returns")
+                raise Refused("only one of the branches returns")
             parts = [self._where(yes.values[t], no.values[t]) for t in targets]
             return [f"return {', '.join(parts)}"]
         pairs = [(target, self._selected_value(target, yes, no)) for target in targets]
         in_place = yes.in_place | no.in_place
         written = in_place | {t.partition("[")[0] for t in targets if "[" in t}
-        written |= names.changed_in_place(names.later(self.site, branch))
+        written |= names.changed_in_place(names.later(self.site, statement))
         for target in targets:
-            self._check_target(target, branch, yes, no)
+            self._check_target(target, statement, yes, no)
             self._assert_no_alias(target, written)
         depend = any(
             set(targets[:i]) & ast_reads(text) for i, (_, text) in enumerate(pairs)
         )
         if depend and in_place:
-            raise Refused("the arms change values that they also read")
+            raise Refused("the branches change values that they also read")
         if depend:
             left = ", ".join(targets)
             return [f"{left} = {', '.join(text for _, text in pairs)}"]
@@ -491,20 +500,22 @@ class _Where:
             for target, text in pairs
         ]
 
-    def _selected_value(self, target: str, yes: _Arm, no: _Arm) -> str:
+    def _selected_value(self, target: str, yes: _Branch, no: _Branch) -> str:
         return self._where(
             yes.values.get(target, target), no.values.get(target, target)
         )
 
-    def _check_target(self, target: str, branch: cst.If, yes: _Arm, no: _Arm) -> None:
+    def _check_target(
+        self, target: str, statement: cst.If, yes: _Branch, no: _Branch
+    ) -> None:
         both = target in yes.values and target in no.values
         if target in yes.in_place | no.in_place or "[" in target:
             return
         if both and "." in target:
             return
-        if not both and "." not in target and not self._has_value(target, branch):
+        if not both and "." not in target and not self._has_value(target, statement):
             raise Refused(f"`{target}` may have no value before the `if`")
-        if target in names.changed_in_place(names.later(self.site, branch)):
+        if target in names.changed_in_place(names.later(self.site, statement)):
             raise Refused(f"`{target}` is later changed in place: it may be an alias")
 
     def _assert_no_alias(self, target: str, written: set[str]) -> None:
@@ -515,10 +526,10 @@ class _Where:
                 why = f"`{other}`, which is changed in place, may be an alias"
                 raise Refused(f"{why} of `{place}`")
 
-    def _has_value(self, name: str, branch: cst.If) -> bool:
+    def _has_value(self, name: str, statement: cst.If) -> bool:
         if name in names.parameters(self.site.function):
             return True
-        line = self.site.range_of(branch).start.line
+        line = self.site.range_of(statement).start.line
         before = (
             each
             for each in nodes(self.site.function.body)
@@ -579,12 +590,12 @@ def _header(node: cst.CSTNode) -> str:
 
 
 def _blocks(
-    branch: cst.If, rest: Sequence[cst.BaseStatement]
+    statement: cst.If, rest: Sequence[cst.BaseStatement]
 ) -> tuple[list[cst.BaseStatement], list[cst.BaseStatement]]:
-    other = branch.orelse
+    other = statement.orelse
     if isinstance(other, cst.If):
         raise Refused("an `elif` follows")
-    return names.body(branch), list(rest) if other is None else names.body(other)
+    return names.body(statement), list(rest) if other is None else names.body(other)
 
 
 def _indented(text: str) -> str:

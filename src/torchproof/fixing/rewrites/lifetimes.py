@@ -30,7 +30,7 @@ def clone(site: Site) -> Draft:
         copies = ", ".join(f"{name}.clone()" for name in names)
         line = statements(f"{', '.join(names)} = {copies}\n")
         return Draft(title, site.replaced({site.statement: [site.statement, *line]}))
-    value = _kept(small)
+    value = _tensor(small)
     if isinstance(value, cst.ListComp | cst.GeneratorExp):
         value = value.elt
     _assert_not_written(site, small, value)
@@ -57,7 +57,7 @@ def _unpacked(assignment: cst.Assign) -> list[str]:
     return names
 
 
-def _kept(small: cst.BaseSmallStatement) -> cst.BaseExpression:
+def _tensor(small: cst.BaseSmallStatement) -> cst.BaseExpression:
     """The value that a statement keeps or passes on."""
     value: cst.BaseExpression | None = None
     if isinstance(small, cst.Assign | cst.AnnAssign | cst.Return):

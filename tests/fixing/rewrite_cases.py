@@ -1,0 +1,1007 @@
+"""The patterns of the rewrites: lines that a rewrite edits, and lines that it refuses.
+
+`== name` begins lines that are edited, `!! name` lines that are refused; one line may
+stand behind a `|`. The comment `# <-` marks the finding, `# <- expression` its columns
+as well.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchproof.fixing.rewrites import (
+    Rewrite,
+    branches,
+    casts,
+    compiling,
+    effects,
+    grad_state,
+    layer_drop,
+    lifetimes,
+    masks,
+    numbers,
+    optional_masks,
+    validation,
+)
+
+NAN, INF = float("nan"), float("inf")
+
+
+def step(parameters: str, end: str = "", head: str = "import torch\n") -> str:
+    """A module with a function, in which `{}` stands for the lines."""
+    return f"{head}\n\ndef step({parameters}):\n    {{}}\n{end}"
+
+
+@dataclass(frozen=True)
+class Family:
+    """Cases of one rewrite.
+
+    `calls` are the arguments of `step`, called one after the other in eager; compiled,
+    the first `in_one_graph` of them. Without `calls` only the text is tested.
+    """
+
+    rewrite: Rewrite
+    cases: str
+    frame: str
+    calls: tuple[tuple[Any, ...], ...] = ()
+    code: str = "GB102"
+    message: str = ""
+    in_one_graph: int = 99
+    gradients: tuple[int, ...] = ()  # arguments that require one
+
+    def programs(self, sign: str) -> dict[str, str]:
+        """The program of each case that begins with `==` or `!!`."""
+        text = re.sub(r"^((?:==|!!) .*?) \| ", r"\1\n", self.cases, flags=re.M)
+        found = re.split(r"^(==|!!) (.*)\n", text, flags=re.M)[1:]
+        rows = zip(found[::3], found[1::3], found[2::3], strict=True)
+        return {name: self._program(text) for each, name, text in rows if each == sign}
+
+    def _program(self, lines: str) -> str:
+        margin = re.search(r"^( *)\{\}", self.frame, re.M)
+        assert margin is not None
+        indented = textwrap.indent(lines.rstrip("\n"), margin[1])
+        return self.frame.replace(margin[0], indented)
+
+
+# -- branches --------------------------------------------------------------------------
+
+SELECTED = """\
+== no else
+# Large values are cut.
+if x.max() > n:  # <- x.max() > n
+    x = x.clamp(-1, 1)  # both sides
+return x + y
+== else
+if (x < 0).any():  # <-
+    z = x + 1
+else:
+    z = y - 1
+return z
+== several names
+if x.sum() > 0:  # <-
+    x, y = y + 1, x - 1
+return x - y
+== a name of the branch
+if x.dtype == torch.float and (torch.isinf(x).any() or torch.isnan(x).any()):  # <-
+    limit = torch.finfo(x.dtype).max - 1000
+    x = torch.clamp(x, min=-limit, max=limit)
+return x + y
+== a value used twice
+if x.sum() > 0:  # <-
+    z = x + 1
+    w = z * 2
+else:
+    z = x - 1
+    w = y
+return z + w
+== expression
+return x * 2 if not (x.sum().item() > 0.1) else y  # <- x.sum().item() > 0.1
+== early return
+low, high = x.min(), x.max()
+if high == low:  # <-
+    return torch.zeros_like(x)
+return (x - low) / (high - low)
+== early return of a tuple
+if x.sum() < 0:  # <-
+    return x, y
+z = x * y
+return z, z + 1
+== return in both branches
+if x.sum() < 0:  # <-
+    return x
+else:
+    return y
+== square root
+if x.min() > 0:  # <-
+    x = x.sqrt() + torch.log(x)
+return x + y
+== in place
+if x.sum() > 0:  # <-
+    y += 1
+return y
+== in place method
+if x.sum() > 0:  # <-
+    y.clamp_(0, 1)
+else:
+    y.zero_()
+return y * 1
+== part of a tensor
+y = y.clone()
+if x.sum() > 0:  # <-
+    y[0] = x[0] + 1
+return y
+== python or tensor
+if n is None or x.sum() > n:  # <- x.sum() > n
+    x = y
+return x * 1
+== python and tensor, with else
+if n > 1 and x.sum() > n:  # <- x.sum() > n
+    x = y
+else:
+    x = x + 1
+return x * 1
+== python and tensor, early return
+if n > 1 and x.sum() > n:  # <- x.sum() > n
+    return y * 1
+x = x + 1
+return x
+== elif
+if n is None:
+    x = y
+elif x.sum() > n:  # <-
+    x = x + 1
+return x * 1
+== one element
+if x[0] > 0:  # <- x[0] > 0
+    y = y + 1
+return y * 1
+== numbers
+scale = 0.1 if x.sum() > 0 else 2.0  # <- x.sum() > 0
+return x * scale
+"""
+IN_A_BRANCH = """\
+!! side effect | y = n.pop()
+!! print | print(x)
+!! random | y = torch.rand_like(x)
+!! None | y = None
+!! list | y = [x]
+!! integer division | y = x // y
+!! remainder | y = x % y
+!! index | y = x[n]
+!! gradient | y = x.acos()
+!! number or tensor | y = 0.0
+!! layer | y = n.layer(x)
+!! raise | raise ValueError
+!! unused | z = x + 1
+"""
+NOT_SELECTED = """\
+!! alias of another
+z = x[0]
+if x.sum() > 0:  # <-
+    y = x
+z.add_(1)
+!! while
+while x.sum() > 0:  # <-
+    x = x - 1
+!! loop
+if x.sum() > 0:  # <-
+    for each in y:
+        x = each
+!! no value before
+if x.sum() > 0:  # <-
+    z = x
+y = z
+!! alias
+if x.sum() > 0:  # <-
+    y = x
+y.add_(1)
+!! alias with +=
+if x.sum() > 0:  # <-
+    y = x
+y += 1
+!! stored, then used
+if x.sum() > 0:  # <-
+    n.y = x
+    y = n.y + 1
+"""
+ATTRIBUTE = """\
+== attribute
+if x.max() > self.largest:  # <-
+    self.largest = x.max()
+"""
+NET = """\
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("largest", torch.zeros(()))
+        self.table = torch.nn.Buffer(torch.arange(32.0).view(8, 4), persistent=False)
+
+    def forward(self, x, other=None):
+        {}
+        return x / 2 + self.largest + self.table[: x.shape[0]]
+
+
+NET = Net()
+
+
+def step(x):
+    return NET(x), NET.largest, NET.table
+"""
+THREE = (
+    (1.0, 2.0, 3.0),
+    (-1.0, -2.0, 0.5),
+    (4.0, 4.0, 4.0),
+    (0.0, 0.0, 0.0),
+    # Compiled gradients at infinities differ from eager ones, edited or not.
+    (1.0, NAN, 3.0),
+    (1.0, INF, -INF),
+)
+BRANCHES = tuple((torch.tensor(x), torch.tensor([0.5, -2.0, 2.0])) for x in THREE)
+
+# -- masks -----------------------------------------------------------------------------
+
+WRITTEN = """\
+== arithmetic
+mask = x > 0
+x[mask] = x[mask] * 2 + 1  # <- x[mask]
+return x
+== augmented
+# Only those that are positive.
+x[x > 0] += y[x > 0]  # <-
+return x
+== functions with infinite gradients
+mask = x > 0
+x[mask] = x[mask].sqrt() / y[mask]  # <- x[mask]
+return x
+== several statements
+mask = ~torch.isnan(x)
+some = x[mask]  # <- x[mask]
+some = torch.tanh(some)
+x[mask] = some
+return x
+== a copy
+y[x > y] = x[x > y]  # <-
+return y
+== rows
+mask = x.sum(-1) > 0
+x[mask] = x[mask].exp()  # <- x[mask]
+return x
+!! not elementwise | x[m] = x[m].softmax(-1)  # <-
+!! matrix | x[m] = x[m] @ y  # <-
+!! reduction | x[m] = x[m] - x[m].mean()  # <-
+!! another mask | x[m] = y[~m]  # <-
+!! another index | x[m] = x[m] * y[0]  # <-
+!! not masked | x[m] = x[m] * y  # <-
+!! remainder | x[m] = x[m] % y[m]  # <-
+!! side effect | x[m] = f(x[m])  # <-
+!! random | x[m] = torch.rand_like(x[m])  # <-
+!! used again
+v = x[m]  # <-
+x[m] = v * 2
+y = v.sum()
+!! changed in between
+v = x[m]  # <-
+x.add_(1)
+x[m] = v * 2
+!! not stored | y = x[m]  # <-
+!! singular | x[m] = x[m].acos()  # <-
+"""
+INTEGERS = """\
+== the elements that are not selected are not rounded to a float
+mask = x > y
+x[mask] = x[mask] / 2  # <- x[mask]
+return x
+"""
+DIRECT = """\
+== places
+x[torch.where(x.sum(-1) > 0)] = 5.0  # <-
+return x + y
+!! two arguments | x[torch.where(m, x, y)] = 1.0  # <-
+"""
+MASKS = tuple(
+    (torch.tensor(x), torch.tensor([[0.0, 2.0], [3.0, -1.0]]))
+    for x in (
+        [[1.0, -2.0], [3.0, 4.0]],
+        [[-1.0, -2.0], [-3.0, -4.0]],
+        [[1.0, 1.0], [1.0, 1.0]],
+        [[NAN, 1.0], [-1.0, 0.0]],
+        [[1.0, -INF], [INF, 0.0]],
+    )
+)
+OPTIONAL_MASKS = """\
+== branch
+if not mask.any():  # <-
+    mask = None
+== function
+if not torch.any(mask):  # <-
+    mask = None
+== python first
+if mask is not None and not mask.any():  # <-
+    mask = None
+== expression | mask = mask if mask.any() else None  # <-
+!! another name
+if not mask.any():  # <-
+    n = None
+!! another condition
+if mask.any():  # <-
+    mask = None
+!! one of two conditions
+if n or not mask.any():  # <-
+    mask = None
+!! another value
+if not mask.any():  # <-
+    mask = x > 1
+!! two statements
+if not mask.any():  # <-
+    mask = None
+    n = 1
+!! an else
+if not mask.any():  # <-
+    mask = None
+else:
+    x = x + 1
+!! along a dimension
+if not mask.any(0):  # <-
+    mask = None
+!! another mask | mask = mask if x.any() else None  # <-
+"""
+OPTIONAL_MASK = """\
+import torch
+
+
+def step(x, pad=0, n=None):
+    mask = x.eq(pad)
+    {}
+    y = x.float()
+    if mask is not None:
+        y = y.masked_fill(mask, -1)
+    return y * 2
+"""
+
+# -- conversions and numbers -----------------------------------------------------------
+
+CASTS = """\
+== keywords | self.table = self.table.to(device=x.device, dtype=x.dtype)  # <-
+== dtype
+# It may still be of another type.
+self.table = self.table.to(x.dtype)  # <-
+== constant | self.table = self.table.to(torch.float32)  # <-
+== method | self.table = self.table.float()  # <-
+== device | self.table = self.table.to(x.device)  # <-
+!! a copy | self.table = self.table.to(x.dtype, copy=True)  # <-
+!! more than a conversion | self.table = self.table.to(x.dtype) + 1  # <-
+!! another attribute | self.other = self.table.to(x.dtype)  # <-
+!! a local name | table = self.table.to(x.dtype)  # <-
+!! an unknown argument | self.table = self.table.to(other)  # <-
+!! an argument with an effect | self.table = self.table.to(dtype=other.pop())  # <-
+!! no conversion | self.table = self.table.contiguous()  # <-
+"""
+NUMBERS = """\
+== floor | k = torch.div(length - n, 2, rounding_mode="floor") + 1  # <-
+== trunc of sizes | k = 2 * torch.div(x.size(0), 2, rounding_mode='trunc')  # <-
+== trunc of numbers | k = -torch.div(n - length, 2, rounding_mode='trunc')  # <-
+== inside a call | k = max(1, torch.div(x.size(0), n, rounding_mode="floor"))  # <-
+== lcm | k = np.lcm(n, 3)  # <-
+== sum | k = int(np.sum(sizes[:n]))  # <-
+== prod | k = np.prod(sizes)  # <-
+== prod of a shape | k = np.prod(x.shape[:1])  # <-
+== ceil | k = int(np.ceil(length / n))  # <-
+== read back | k = torch.tensor(n).item()  # <-
+== largest | k = torch.tensor([n, length]).max().item()  # <-
+== product | k = int(torch.tensor([n, length]).prod())  # <-
+!! a tensor | k = torch.div(x.sum(), n, rounding_mode="trunc")  # <-
+!! true division | k = torch.div(length, n)  # <-
+!! rounded to a float32 | k = torch.tensor(0.1).item()  # <-
+!! product of a tensor | k = np.prod(x)  # <-
+!! sum of a tensor | k = np.sum(x * 2)  # <-
+!! read a tensor | k = torch.tensor(x).item()  # <-
+!! along an axis | k = np.sum(sizes, axis=0)  # <-
+!! type of numpy | k = np.prod(sizes).astype(int)  # <-
+!! unknown function | k = np.unknown(sizes)  # <-
+"""
+OF_ANOTHER_FUNCTION = """\
+== a number of another function
+def common(config):
+    return np.lcm(config.first, config.second)
+
+
+def step(x, config):
+    chunk = common(config)
+    padded = (
+        x.shape[0] % chunk != 0  # <-
+        and x.shape[0] > 2
+    )
+    return x if padded else x + 1
+"""
+NUMBER = step(
+    "x, n: int = 2, sizes=(2, 3)",
+    "    return x.repeat(int(k))\n",
+    "import numpy as np\nimport torch\n",
+).replace("    {}", "    length = x.shape[0]\n    {}")
+
+# -- output and checks -----------------------------------------------------------------
+
+IN_GRAPH = """\
+== print | print("mean", x.mean(), f"{x.max().item():.1f}")  # <-
+== logger
+if n > 1:
+    # The shape is known.
+    logger.warning("%s of %d", tuple(x.shape), n)  # <-
+== a condition on a tensor
+if x.mean() > 0.5:  # <-
+    print("large", torch.float32, x.dtype)
+else:
+    print("small")
+== a number for the output
+mean = x.mean().item()  # <-
+largest = x.max().item()
+print(f"{mean} {largest}")
+total = 3
+== a function that checks
+assert_small(x.max(), lambda: f"{n} < {x.max().item()}")  # <-
+== a check
+if (x > n).any():  # <-
+    raise ValueError(f"{x[x > n].tolist()} is more than {n}")
+"""
+NOT_IN_GRAPH = """\
+!! a name used later
+mean = x.mean().item()  # <-
+print(mean)
+x = x - mean
+!! an unknown function | print(n.update(x))  # <-
+!! a change in place
+if x.mean() > 0:  # <-
+    print("positive")
+    x.add_(1)
+!! an assignment to an attribute
+if x.mean() > 0:  # <-
+    n.seen = True
+    print("positive")
+!! a return
+if x.mean() > 0:  # <-
+    print("positive")
+    return x
+!! no output | mean = x.mean().item()  # <-
+"""
+OF_OBJECTS = """\
+== attributes become parameters | print(self.size, config.size, x.shape[0])  # <-
+!! a logger of an object | self.logger.info("%s", x)  # <-
+"""
+SKIPPED = """\
+== a check
+if (x > n).any():  # <-
+    raise ValueError(f"{x[x > n].tolist()} is more than {n}")
+"""
+LOGS = step(
+    "x, n=9",
+    "    return x + 1\n",
+    "import logging\n\nimport torch\n\nlogger = logging.getLogger(__name__)\n\n\n"
+    "def assert_small(x, message):\n    if x > 9:\n"
+    "        raise ValueError(message())\n",
+)
+VALIDATION = """\
+== any
+# All ids are in the table.
+if (x > 9).any():  # <-
+    raise ValueError("too large")
+== assert | assert x.max() < 9, f"{x.max()} of {n}"  # <-
+== assert without message | assert not (x > 9).any()  # <-
+== item with an exact number
+if x.max().item() > 9:  # <- x.max().item()
+    raise ValueError
+== item with another number
+if x.max().item() > n:  # <-
+    raise IndexError("at most %s" % 9)
+== format
+if x.max() > n:  # <-
+    raise IndexError("{} at most {}".format(x.max().item(), n))
+== float
+if float(x.max()) > 9.0:  # <-
+    raise ValueError(f'{x.max().item():.2f} {{}}')
+== python first
+if n is not None and (x > n).any():  # <-
+    raise ValueError("too large")
+== python last
+if (x > 9).any() and n == 9:  # <-
+    raise ValueError("too large")
+== python or tensor
+if x.dim() > 3 or (x > 9).any():  # <-
+    raise ValueError(f"{x.dim()} dimensions")
+== two tensors
+if x.isnan().any() or (x > 9).any():  # <-
+    raise ValueError("bad")
+== not all
+if not torch.all(x <= 9):  # <-
+    raise ValueError("bad")
+== chained | assert 0 <= x.max() <= 9, "range"  # <-
+== equal
+if not torch.equal(x, x.clamp(max=9)):  # <-
+    raise ValueError("bad")
+== allclose
+if not torch.allclose(x, x.clamp(max=9), atol=0.5):  # <-
+    raise ValueError("bad")
+== held in a name
+largest = x.max().item()  # <-
+if largest > n:
+    raise ValueError(f"{largest} is more than {n}")
+== else
+if (x > 9).any():  # <-
+    raise ValueError("bad")
+else:
+    x = x + 1
+== raises otherwise
+if (x <= 9).all():  # <-
+    x = x + 1
+else:
+    msg = "bad"
+    raise ValueError(msg)
+== a check of torch | torch._check_tensor_all(x <= 9, lambda: f"{x.max()} of {n}")  # <-
+== a check of torch with an exception
+torch._check_tensor_all_with(IndexError, x.le(9), lambda: "bad")  # <-
+== a check of torch without a message | torch._check_tensor_all(x <= 9)  # <-
+== elif
+if n is None:
+    x = x + 1
+elif (x > 9).any():  # <-
+    raise ValueError("bad")
+!! a branch with an assignment
+if (x > 9).any():  # <-
+    n = 3
+    x = x - 1
+    raise ValueError("bad")
+!! no exception
+if (x > 9).any():  # <-
+    x = x - 9
+!! an operand with an effect
+if (x > 9).any() and n.pop():  # <-
+    raise ValueError("bad")
+!! a message with an effect
+if (x > 9).any():  # <-
+    raise ValueError(n.pop())
+!! a message that may fail
+if (x > 9).any():  # <-
+    raise ValueError(f"{x[x > 9][0]}")
+!! an object instead of a message
+if (x > 9).any():  # <-
+    raise ValueError(3)
+!! a cause
+if (x > 9).any():  # <-
+    raise ValueError("bad") from None
+!! several arguments
+if (x > 9).any():  # <-
+    raise OSError(2, "bad")
+!! a name used later
+largest = x.max().item()  # <-
+if largest > n:
+    raise ValueError("bad")
+x = x * largest
+!! an exception made elsewhere
+if (x > 9).any():  # <-
+    raise
+!! a message of torch's check that is made elsewhere
+torch._check_tensor_all(x <= 9, n)  # <-
+!! a check of torch with keywords | torch._check_tensor_all(cond=x <= 9)  # <-
+!! Python values only
+if n is None:  # <-
+    raise ValueError("bad")
+!! arithmetic with the number
+if x.max().item() * 0.1 > n:  # <-
+    raise ValueError("bad")
+"""
+
+# -- gradients and contexts ------------------------------------------------------------
+
+SET = """\
+== requires_grad of a local tensor
+h = x * 2
+h.requires_grad = True  # <-
+y = (h * weight).sum()
+"""
+NOT_SET = """\
+!! a gradient that is read
+h = x * 2
+h.requires_grad = True  # <-
+y = h.grad
+!! an attribute
+self.h.requires_grad = True  # <-
+y = self.h
+!! a method
+y = x * 2
+y.requires_grad_()  # <-
+!! no assignment | y = x.requires_grad  # <-
+"""
+NEW_TENSOR = """\
+== a new tensor | y = (torch.zeros_like(x).requires_grad_() + weight).sum()  # <-
+!! an argument | y = x.requires_grad_()  # <-
+!! a tensor of a function | y = self.noise(x).requires_grad_()  # <-
+!! not always | y = torch.zeros_like(x).requires_grad_(x.requires_grad)  # <-
+!! none | y = torch.zeros_like(x)  # <-
+"""
+CONTEXTS = """\
+== an optional context
+with torch.backends.cudnn.flags(enabled=False):  # <-
+    y = (x * weight).sum()
+!! no_grad
+with torch.no_grad():  # <-
+    y = x * 2
+!! a file
+with open(x):  # <-
+    y = x * 2
+!! a name for it
+with torch.profiler.profile() as p:  # <-
+    y = x * 2
+!! a lock
+with lock:  # <-
+    y = x * 2
+"""
+WEIGHTED = step("x, weight", "    return y\n")
+WEIGHTS = ((torch.ones(2), torch.full((2,), 3.0)),)
+
+# -- random draws ----------------------------------------------------------------------
+
+RATE_FIRST = """\
+== continue
+for i in range(3):
+    draw = torch.rand([])
+    if draw < p:  # <-
+        continue
+    x = x * 2
+== a name for the condition
+draw = torch.rand([])
+skip = training and draw < p
+if not skip or not training:  # <-
+    x = x * 2
+== brackets
+draw = torch.rand([])
+if training and (p > draw):  # <-
+    x = x * 2
+== keeps the layer
+draw = torch.rand([])
+if not training or draw >= p:  # <-
+    x = x * 2
+== a draw of exactly 0
+draw = torch.rand([])
+if draw > p:  # <-
+    x = x * 2
+== no draw
+if torch.rand([]) < p:  # <-
+    x = x * 2
+!! no random number
+if x.sum() < p:  # <-
+    x = x * 2
+!! another distribution
+draw = torch.randn([])
+if draw < p:  # <-
+    x = x * 2
+!! another range
+draw = random.uniform(-1, 1)
+if draw < p:  # <-
+    x = x * 2
+!! assigned again
+d = torch.rand([])
+d = x[0]
+if d < p:  # <-
+    x = x * 2
+!! the rate is a tensor
+draw = torch.rand([])
+if draw < x.sum():  # <-
+    x = x * 2
+"""
+DROPPED = """\
+== a name for the condition
+draw = torch.rand([])
+s = training and draw < p
+if not s or n < 3:  # <-
+    x = layer(x)
+== continue
+for i in range(3):
+    # LayerDrop
+    if training:
+        draw = torch.rand([])
+        if draw < p:  # <-
+            continue
+    x = layer(x)
+== two values
+y = x + 1
+for i in range(3):
+    draw = torch.rand([])
+    skip = training and draw < p
+    if not skip:  # <-
+        # both
+        x, y = both(x, y)
+== a flag
+for i in range(3):
+    drop = False
+    if training:
+        draw = torch.rand([])
+        if draw < p:  # <-
+            drop = True
+    if not drop:
+        x = layer(x)
+!! a second value depends on the draw
+draw = torch.rand([])
+skip = training and draw < p
+if not skip:  # <-
+    x = layer(x)
+    n = 4
+!! the layer does not replace its input
+draw = torch.rand([])
+skip = training and draw < p
+if not skip:  # <-
+    y = layer(x)
+!! a counter
+for i in range(3):
+    draw = torch.rand([])
+    if draw < p:  # <-
+        continue
+    x = layer(x)
+    n = n + 1
+"""
+DRAWN = """\
+== where needed
+draw = np.random.uniform(0, 1)  # <-
+skip = training and (draw < p)
+if not skip:
+    x = x * 2
+!! used twice
+draw = np.random.rand()  # <-
+x = x * draw * (draw < p)
+"""
+RANDOM = "import random\n\nimport numpy as np\nimport torch\n"
+LAYERS = "\n\ndef layer(x):\n    return x * 2\n"
+LAYERS += "\n\ndef both(x, y):\n    return x * y, x + y\n"
+RATES = tuple((torch.ones(2), p) for p in (0.0, 0.5, 1.0))
+TRAINED = tuple((torch.ones(2), 0.5, t) for t in (True, False) for _ in range(5))
+
+# -- lifetimes in CUDA graphs ----------------------------------------------------------
+
+CLONE = """\
+== appended | outs.append(f(x))  # <-
+== attribute | self.scores = self.net(x)  # <-
+== carried | h = cell(x, h)  # <-
+== item | rows[i] = f(x)[0]  # <-
+== comprehension | outs = [f(x) for x in xs]  # <-
+== returned | return f(x)  # <-
+== yielded | yield f(x)  # <-
+== unpacked | a, b = f(x)  # <-
+== changed before it is kept
+y.mul_(2)
+self.last = y  # <-
+!! a copy | self.scores = f(x).clone()  # <-
+!! a sum | total += f(x)  # <-
+!! a rest | first, *rest = f(x)  # <-
+!! a pair | pair = (f(x), f(y))  # <-
+!! two statements | y = f(x); z = g(y)  # <-
+!! multiplied in place later
+self.last = y  # <-
+if outs:
+    y.mul_(2)
+!! an element is written later
+self.last = y.detach()  # <-
+if outs:
+    y[0] = 0
+!! += later
+outs.append(y[0])  # <-
+if outs:
+    y += 1
+!! the attribute is written later
+self.last = y  # <-
+if outs:
+    self.last.zero_()
+"""
+ACCUMULATED = """\
+== a step is a pass of the loop
+for i, x in enumerate(batches):
+    step(x).backward()  # <-
+    if i % 2:  # every second batch
+        optimizer.step()
+        optimizer.zero_grad()
+== the innermost loop and its comments
+for epoch in range(2):
+    while batches:  # all
+        # one batch
+        step(batches.pop()).backward()  # <-
+        # done
+!! a generator
+for x in batches:
+    step(x).backward()  # <-
+    yield x
+"""
+ONE_PASS = """\
+!! the message does not name one module
+for x in batches:
+    step(x).backward()  # <-
+"""
+MARK_FIRST = """\
+== a mark moves before the forward
+for x in xs:
+    # each batch is a step
+    loss = step(x)
+
+    # the next one
+    torch.compiler.cudagraph_mark_step_begin()  # <-
+    loss.backward()
+!! the next forward begins the step | third = step(x)  # <-
+!! the forward is elsewhere | torch.compiler.cudagraph_mark_step_begin()  # <-
+"""
+DRIVE = "def drive({}):\n    {{}}\n"
+STEPS = DRIVE.format("net, step, batches, optimizer")
+
+# -- where the compiled object goes ----------------------------------------------------
+
+MAKE = "import torch\n\n\ndef make(f, g):\n    {}\n"
+SEVERAL = """\
+!! two of them
+a = torch.compile(f)
+b = torch.compile(g)
+return f(1)  # <-
+"""
+ANOTHER = """\
+!! another object
+a = torch.compile(f)
+return g(1)  # <-
+"""
+
+
+def branch(rewrite: Rewrite, cases: str, end: str = "", **values: Any) -> Family:
+    return Family(rewrite, cases, step("x, y, n=2.0", end), **values)
+
+
+def drawn(rewrite: Rewrite, cases: str, head: str, p: float, **values: Any) -> Family:
+    frame = step(f"x, p={p}, training=True, n=3", "    return x\n", head)
+    return Family(rewrite, cases, frame, **values)
+
+
+XY = "    return x + y\n"
+BRANCH = step("x, y, n=2.0", XY).replace(
+    "    {}", f"    if x.sum() > 0:  # <-\n{' ' * 8}{{}}"
+)
+MASKED = step("x, y", XY).replace("    {}", "    m = y > 0\n    {}")
+GOOD, BAD = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 12.0])
+LOGGED = tuple((torch.full((3,), value),) for value in (1.0, 0.25, 12.0))
+FAMILIES = {
+    "branches": branch(
+        branches.select, SELECTED, calls=BRANCHES, in_one_graph=4, gradients=(0, 1)
+    ),
+    "branches refused": branch(branches.select, NOT_SELECTED, XY),
+    "effects in branches": Family(branches.select, IN_A_BRANCH, BRANCH),
+    "branches of attributes": Family(
+        branches.select,
+        ATTRIBUTE,
+        NET,
+        tuple((torch.full((3, 4), value),) for value in (1.0, 0.5, 3.0, 2.0)),
+    ),
+    "masks": Family(masks.write, WRITTEN, MASKED, MASKS, gradients=(0, 1)),
+    "masks of integers": Family(
+        masks.write,
+        INTEGERS,
+        MASKED,
+        ((torch.tensor([9, 2**40 + 1]), torch.tensor([1, 2**40 + 1])),),
+    ),
+    "masks as places": Family(masks.direct, DIRECT, MASKED, MASKS, gradients=(0, 1)),
+    "optional masks": Family(
+        optional_masks.keep,
+        OPTIONAL_MASKS,
+        OPTIONAL_MASK,
+        ((torch.arange(4),), (torch.arange(4) + 1,)),
+    ),
+    "casts": Family(
+        casts.where_needed,
+        CASTS,
+        NET,
+        tuple(
+            (torch.ones(3, 4, dtype=kind),)
+            for kind in (torch.float32, torch.float64, torch.float32)
+        ),
+        "GB199",
+    ),
+    "numbers": Family(
+        numbers.in_python,
+        NUMBERS,
+        NUMBER,
+        tuple((torch.arange(size),) for size in (4, 7, 9)),
+    ),
+    "numbers elsewhere": Family(
+        numbers.in_python, OF_ANOTHER_FUNCTION, "import numpy as np\n\n\n{}\n"
+    ),
+    "effects": Family(effects.in_graph, IN_GRAPH, LOGS, LOGGED),
+    "effects refused": Family(effects.in_graph, NOT_IN_GRAPH, LOGS),
+    "effects of objects": Family(
+        effects.in_graph,
+        OF_OBJECTS,
+        "class Model(torch.nn.Module):\n    def forward(self, x, config):\n"
+        "        {}\n        return x\n",
+    ),
+    "skipped": Family(effects.skip_while_compiling, SKIPPED, LOGS, LOGGED[:2]),
+    "skipped refused": Family(effects.skip_while_compiling, NOT_IN_GRAPH, LOGS),
+    "validation": Family(
+        validation.raise_if,
+        VALIDATION,
+        step("x, mask=None, n=9", "    return x + 1\n"),
+        ((GOOD,), (BAD,)),
+    ),
+    "requires_grad_": Family(
+        grad_state.call_requires_grad,
+        SET,
+        WEIGHTED,
+        WEIGHTS,
+        "GB116",
+        in_one_graph=0,
+        gradients=(1,),
+    ),
+    "requires_grad skipped": Family(
+        grad_state.skip_requires_grad,
+        SET + NOT_SET,
+        WEIGHTED,
+        WEIGHTS,
+        "GB116",
+        gradients=(1,),
+    ),
+    "requires_grad of a new tensor": Family(
+        grad_state.not_of_new_tensor,
+        NEW_TENSOR,
+        WEIGHTED,
+        WEIGHTS,
+        "GB116",
+        gradients=(1,),
+    ),
+    "contexts": Family(
+        grad_state.skip_context, CONTEXTS, WEIGHTED, WEIGHTS, "GB111", gradients=(1,)
+    ),
+    "rate first": drawn(
+        layer_drop.rate_first, RATE_FIRST, RANDOM, 0.0, calls=RATES, in_one_graph=1
+    ),
+    "layer drop": drawn(
+        layer_drop.select, DROPPED, f"import torch\n{LAYERS}", 0.5, calls=TRAINED
+    ),
+    "drawn where needed": drawn(
+        layer_drop.draw_where_needed,
+        DRAWN,
+        RANDOM,
+        0.0,
+        calls=(RATES[0], (torch.ones(2), 0.5, False)),
+    ),
+    "clone": Family(
+        lifetimes.clone, CLONE, DRIVE.format("self, f, x, xs, y, outs"), code="CG301"
+    ),
+    "accumulated gradients": Family(
+        lifetimes.gradient_step,
+        ACCUMULATED,
+        STEPS,
+        code="CG302",
+        message="`net.fc.weight.grad`, `net.head.bias.grad` are used",
+    ),
+    "gradients of no module": Family(
+        lifetimes.gradient_step, ONE_PASS, STEPS, message="2 gradients are used"
+    ),
+    "gradients of two modules": Family(
+        lifetimes.gradient_step,
+        ONE_PASS,
+        STEPS,
+        message="`a.weight.grad`, `b.weight.grad` are used",
+    ),
+    "steps of coroutines": Family(
+        lifetimes.gradient_step,
+        ONE_PASS,
+        f"async {STEPS}",
+        message="`net.weight.grad` is used",
+    ),
+    "mark first": Family(
+        lifetimes.mark_first, MARK_FIRST, DRIVE.format("step, x, xs, loss")
+    ),
+    "assign": Family(compiling.assign, "!! no name\ntorch.compile(f())  # <-\n", MAKE),
+    "in place": Family(compiling.in_place, SEVERAL, MAKE),
+    "call result": Family(compiling.call_result, ANOTHER, MAKE),
+    "method": Family(compiling.method, ANOTHER, MAKE),
+    "learning rate": Family(
+        compiling.learning_rate, "!! no optimizer\nf.step()  # <-\n", MAKE
+    ),
+}
