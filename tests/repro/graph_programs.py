@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from torchproof.packs.repro.candidate import Candidate
@@ -56,11 +55,6 @@ class Square(torch.autograd.Function):
 
 
 linear = torch.nn.Linear(8, 8)
-bias = torch.randn(16)
-
-
-def branches(x):
-    return torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: linear(a), (x,))
 
 
 def checkpointed(x):
@@ -69,11 +63,6 @@ def checkpointed(x):
 
 def own_function(x):
     return Square.apply(x) + 1
-
-
-def attention(x):
-    q = x.view(1, 1, 16, 8)
-    return flex_attention(q, q, q, score_mod=lambda s, b, h, i, j: s + bias[i])
 
 
 @torch.compiler.nested_compile_region

@@ -12,7 +12,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 WITHOUT_WEIGHTS = ("own_function", "indexed", "in_place", "spectrum")
 PROGRAMS = [*WITHOUT_WEIGHTS, "checkpointed", "regions"]
-PROGRAMS += [pytest.param(n, marks=pytest.mark.slow) for n in ("attention", "branches")]
 
 
 def tensors(value):

@@ -112,16 +112,6 @@ CASES = {
         PLAIN,
         function("return x + 1", calls="(torch.ones(2),), (torch.ones(2).int(),)"),
     ),
-    "too few recompiles": Case(
-        "recompiles",
-        {"kind": "dtype", "times": 2},
-        function(
-            "return x + 1",
-            calls="(torch.ones(2),), (torch.ones(2).int(),), (torch.ones(2).half(),)",
-        ),
-        PLAIN,
-        function("return x + 1", calls="(torch.ones(2),), (torch.ones(2).int(),)"),
-    ),
     "limit": Case(
         "recompiles",
         {"limit": True, "kind": "length"},
@@ -219,14 +209,6 @@ CASES = {
         RAISES,
         AS_WRITTEN,
     ),
-    "slow to compile": Case(
-        "compile_time",
-        {"seconds": 2.0},
-        backend("time.sleep(2)", "return graph.forward"),
-        EAGER,
-        RAISES,
-        AS_WRITTEN,
-    ),
     "skipped graph": Case(
         "skips",
         {"reason": "skipping cudagraphs due to mutated inputs (N instances)"},
@@ -255,9 +237,8 @@ CASES = {
 
 
 # They wait, or vary a case that is quicker.
-LONG = {"slower", "slow to compile", "limit", "too few recompiles", "wrong by less"}
-LONG |= {"skip", "size compiled in", "error of a backend", "skipped graph"}
-LONG |= {"compiled in vain, and called", "recorded again"}
+LONG = {"slower", "limit", "wrong by less", "skip", "size compiled in"}
+LONG |= {"error of a backend", "compiled in vain, and called", "recorded again"}
 NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in CASES]
 
 

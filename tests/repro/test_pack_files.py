@@ -3,9 +3,9 @@
 import ast
 import dataclasses
 import json
-import re
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -63,27 +63,14 @@ def readme(written: pack_files.VerifiedRepro = WRITTEN, **counts: int) -> str:
     return report.report(written, files, counts)
 
 
-def test_the_report_has_the_fields_of_the_form_in_their_order() -> None:
-    text = readme(secret=2)
-    marks = [
-        "# Graph break",
-        "### \U0001f41b Describe the bug",
-        "Expected: ",
-        "Observed: ",
-    ]
-    marks += ["```python", "### Error logs", "````\na\n", "### Versions"]
-    marks += ["PyTorch version: 2.13.0+cpu", "recompile_limit = 3", "python repro.py"]
-    marks += ["Exit 1: ", WRITTEN.command, "/gb/gb0059.html"]
-    marks += [f"`{SYMPTOM.search}`", "3.2 s", "from 40 to 5", "| repro.py | 0 | it |"]
-    marks += [
-        "| graphs/a.py | 3 | a / b |",
-        WRITTEN.candidate.about,
-        "secrets (2 times)",
-    ]
-    places = [text.find(mark) for mark in marks]
-    assert -1 not in places and places == sorted(places), dict(
-        zip(marks, places, strict=True)
-    )
+def test_report_has_the_fields_of_the_form(
+    snapshot: Callable[[str, str], None],
+) -> None:
+    """As torch's form for a bug has them; what did not happen is left out."""
+    snapshot("repro/report.md", readme(secret=2))
+    bare = dataclasses.replace(SYMPTOM, ids=(), search="")
+    same = dataclasses.replace(WRITTEN, first=WRITTEN.candidate, signature=bare)
+    snapshot("repro/bare_report.md", readme(same))
 
 
 def test_the_code_in_the_report_runs_as_it_stands() -> None:
@@ -114,16 +101,6 @@ def test_a_long_program_is_named_and_not_shown() -> None:
     assert "```python" in readme(dataclasses.replace(WRITTEN, candidate=short))
 
 
-def test_report_omits_what_did_not_happen() -> None:
-    same = dataclasses.replace(WRITTEN, first=WRITTEN.candidate)
-    assert "from 40 to" in readme() and "from 40 to" not in readme(same)
-    assert not re.search(r"from \d+ to \d+", readme(same))
-    bare = dataclasses.replace(SYMPTOM, ids=(), search="")
-    text = readme(dataclasses.replace(WRITTEN, signature=bare))
-    assert "/gb/gb" not in text and "?q=" not in text
-    assert "?q=" in readme() and "secrets" not in text
-
-
 def test_the_search_is_a_whole_address() -> None:
     assert report.query("a & b").endswith("?q=is%3Aissue+a+%26+b")
 
@@ -132,13 +109,6 @@ def test_unknown_facts_are_a_dash() -> None:
     text = versions.text({"torch": None, "gpu": ""}, "")
     assert "PyTorch version: torch -, Python -" in text
     assert "Variables" not in text and "None" not in text
-
-
-@pytest.mark.slow
-def test_torch_describes_the_machine(tmp_path) -> None:
-    with versions.CollectEnv(tmp_path) as collect_env:
-        text = collect_env.text()
-    assert text.startswith("PyTorch version: ") and "\nOS: " in text
 
 
 def test_facts_of_the_repetition_come_before_those_of_the_run() -> None:
