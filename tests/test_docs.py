@@ -40,6 +40,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"
 DOCUMENTS = [page for page in PAGES if page != WALKTHROUGH]
 # Verbs that never start torch, whatever their arguments.
 LIGHT = ("compare", "completion", "log", "rule", "show")
+# Verbs that take long: one factory and one script stand for all.
+MEASURING = ("bench", "fix", "loadtest", "tune")
 RUN = ("pytest", "python", "tar", "torchproof")  # other programs are not run
 # What makes measuring short; the last of two equal flags counts.
 SHORTER = {
@@ -106,18 +108,28 @@ def light_commands() -> dict[Path, list[str]]:
     return {path: lines for path, lines in found.items() if lines}
 
 
-def heavy_pages() -> dict[Path, list[str]]:
-    """Pages whose commands start torch, with all that they show.
+def mechanism(line: str) -> str:
+    """What a command runs: others like it are parsed, their verbs' tests run them."""
+    name, *arguments = words(line)
+    if name != "torchproof" or arguments[0] not in MEASURING:
+        target = next((word for word in arguments if ":" in word or ".py" in word), "")
+        return line if name != "torchproof" else f"{arguments[0]} {target}"
+    return f"{arguments[0]} {runs_a_script(line)}"
 
-    A heavy command runs on the first page that shows it.
-    """
-    pages, seen = dict[Path, list[str]](), {README_LINE}
+
+def runs_a_script(line: str) -> bool:
+    return re.search(r"\S+\.py\b(?!:)", line) is not None
+
+
+def heavy_pages() -> dict[Path, list[str]]:
+    """Pages with the commands that start torch, one of each mechanism."""
+    pages, seen = dict[Path, list[str]](), {mechanism(README_LINE)}
     for path in DOCUMENTS:
-        runs = [line for line in commands(path) if words(line)[0] in RUN]
-        heavy = [line for line in runs if not is_light(line) and line not in seen]
-        if heavy:
-            pages[path] = [line for line in runs if is_light(line) or line in heavy]
-        seen |= set(heavy)
+        for line in commands(path):
+            if words(line)[0] in RUN and not is_light(line):
+                if mechanism(line) not in seen:
+                    pages.setdefault(path, []).append(line)
+                seen.add(mechanism(line))
     return pages
 
 
@@ -196,6 +208,8 @@ def shortened(line: str) -> str:
     more = SHORTER.get(found[1], []) if found[0] == "torchproof" else []
     if not more:
         return line
+    if runs_a_script(line):  # it runs once
+        more = more[: more.index("--repeats")]
     at = found.index("--") if "--" in found else len(found)
     return shlex.join([*found[:at], *more, *found[at:]])
 
