@@ -12,13 +12,11 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# What a program may send besides letters: a sequence, or one sign that moves.
-_SIGNS = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|\x1b\][^\x07]*\x07|[\r\n]")
 
 
 @dataclass(frozen=True)
@@ -96,33 +94,10 @@ def _never(sent: str) -> None:
 
 
 def screen(sent: str) -> list[str]:
-    """The lines that stand there in the end."""
-    lines, row, column, at = [""], 0, 0, 0
-    for sign in [*_SIGNS.finditer(sent), None]:
-        text = sent[at : sign.start() if sign else len(sent)]
-        lines[row] = lines[row].ljust(column)
-        lines[row] = lines[row][:column] + text + lines[row][column + len(text) :]
-        column += len(text)
-        if sign is None:
-            break
-        at = sign.end()
-        row, column = _moved(lines, row, column, sign)
-    return [line.rstrip() for line in lines]
+    """The lines that stand there in the end: what came after a line was cleared."""
+    return [re.split(r"\r(?:\x1b\[K)?", line)[-1].rstrip() for line in _lines(sent)]
 
 
-def _moved(
-    lines: list[str], row: int, column: int, sign: re.Match[str]
-) -> tuple[int, int]:
-    number, kind = sign[1], sign[2]
-    if sign[0] == "\r":
-        return row, 0
-    if sign[0] == "\n":
-        if row + 1 == len(lines):
-            lines.append("")
-        return row + 1, column
-    if kind == "A":
-        return max(0, row - int(number or 1)), column
-    if kind == "K":
-        whole: Sequence[str] = ("2",)
-        lines[row] = "" if number in whole else lines[row][:column]
-    return row, column
+def _lines(sent: str) -> list[str]:
+    # A terminal sends a carriage return before each line feed, progress one at its end.
+    return [line.rstrip("\r") for line in sent.split("\n")]

@@ -74,31 +74,15 @@ store.write_text(json.dumps(comments))
 # -- what GitHub requires --------------------------------------------------------------
 
 
-def test_metadata_has_what_the_schema_requires() -> None:
+def test_metadata_is_what_github_reads() -> None:
     known = {"name", "author", "description", "branding", "inputs", "outputs", "runs"}
     assert {"name", "description", "runs"} <= set(ACTION) <= known
     assert ACTION["runs"]["using"] == "composite"
-    for name, given in ACTION["inputs"].items():
-        assert re.fullmatch(r"[a-z][a-z-]*", name)
+    for given in ACTION["inputs"].values():
         assert {"description"} < set(given) <= {"description", "required", "default"}
-        assert given.get("required") is True or isinstance(given["default"], str)
-    for given in ACTION["outputs"].values():
-        assert set(given) == {"description", "value"}
-
-
-def test_every_step_is_one_that_a_composite_action_can_have() -> None:
     for step in STEPS:
         assert len({"run", "uses"} & set(step)) == 1, step
-        if "run" in step:
-            assert step["shell"] == "bash"
-            assert set(step) <= {"name", "id", "if", "shell", "env", "run"}
-        else:
-            assert re.fullmatch(r"[\w-]+/[\w/-]+@v\d+", step["uses"])
-    names = [step["id"] for step in STEPS if "id" in step]
-    assert len(names) == len(set(names))
-
-
-def test_every_input_and_output_is_declared_and_used() -> None:
+        assert "uses" in step or step["shell"] == "bash"
     text = (ROOT / "action.yml").read_text()
     assert set(re.findall(r"\binputs\.([\w-]+)", text)) == set(ACTION["inputs"])
     for step, output in re.findall(r"steps\.(\w+)\.outputs\.(\w+)", text):
@@ -107,12 +91,10 @@ def test_every_input_and_output_is_declared_and_used() -> None:
 
 
 def test_shells_get_inputs_in_variables_that_they_read() -> None:
+    """Inputs in the text of a step would be executed."""
     for step in STEPS:
         assert "${{" not in step.get("run", ""), step["name"]
-    variables = [(step, name) for step in STEPS for name in step.get("env", {})]
-    assert variables
-    for step, name in variables:
-        if name != "GH_TOKEN":  # which `gh` reads
+        for name in set(step.get("env", ())) - {"GH_TOKEN"}:  # which `gh` reads
             assert re.search(rf"\$\{{?{name}\b", step["run"]), name
 
 
@@ -167,13 +149,13 @@ class Job:
             name: EXPRESSION.sub(lambda m: values.get(m[1], ""), text)
             for name, text in step.get("env", {}).items()
         }
-        script, told = self.temp / "step.sh", self.temp / "output"
+        script, outputs = self.temp / "step.sh", self.temp / "output"
         script.write_text(EXPRESSION.sub(lambda m: values.get(m[1], ""), step["run"]))
-        told.write_text("")
+        outputs.write_text("")
         done = subprocess.run(
             [*BASH, script],
             cwd=self.checkout,
-            env={**os.environ, **self._runner(told), **given},
+            env={**os.environ, **self._runner(outputs), **given},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -182,15 +164,15 @@ class Job:
         )
         self.codes[step["name"]] = done.returncode
         self.log += done.stdout
-        lines = told.read_text().splitlines()
+        lines = outputs.read_text().splitlines()
         self.outputs |= dict(line.split("=", 1) for line in lines)
 
-    def _runner(self, told: Path) -> dict[str, str]:
+    def _runner(self, outputs: Path) -> dict[str, str]:
         search = [str(self.temp / "bin"), str(Path(sys.executable).parent)]
         return {
             "GITHUB_ACTION_PATH": str(ROOT),
             "GITHUB_BASE_REF": self.base,
-            "GITHUB_OUTPUT": str(told),
+            "GITHUB_OUTPUT": str(outputs),
             "GITHUB_REPOSITORY": "someone/model",
             "GITHUB_STEP_SUMMARY": str(self.temp / "summary.md"),
             "PATH": os.pathsep.join([*search, os.environ["PATH"]]),
@@ -296,41 +278,22 @@ def test_inputs_that_cannot_be_checked_fail(
     assert not taken(job)
 
 
-def test_the_same_input_in_the_text_of_a_step_would_be_executed(start: Start) -> None:
-    step = {"name": "Unsafe", "shell": "bash", "run": "echo ${{ inputs.target }}"}
-    assert taken(start(CLEAN, CLEAN, target="$(touch taken)").run([step]))
-
-
-@pytest.mark.slow
-def test_severity_fails_whatever_the_target_branch_has(start: Start) -> None:
-    job = start(BROKEN, BROKEN, **{"fail-on": "medium"}).run()
-    assert (job.outputs["status"], job.outputs["worse"]) == ("1", "0")
-    assert job.codes["Decide"] == 1
-
-
 @pytest.mark.slow
 def test_comment_is_kept_current(start: Start) -> None:
-    job = start(CLEAN, BROKEN).run()
+    """Of a pull request that a later commit repairs; a token may not be able to."""
+    job = start(BROKEN, BROKEN, **{"fail-on": "medium"}).run()
+    assert (job.outputs["status"], job.outputs["worse"]) == ("1", "0")
+    assert job.codes["Decide"] == 1  # whatever the target branch has
     (before,) = job.comments()
     (job.checkout / "model.py").write_text(CLEAN)
+    (job.temp / "comments.refused").touch()
     job.codes.clear()
-    job.run()
-    (after,) = job.comments()
-    assert not job.failed, job.log
-    assert after["id"] == before["id"] and "GB102" not in after["body"]
-    (job.temp / "comments.refused").touch()  # the token may not write
-    assert not job.run().failed
+    assert not job.run().failed, job.log
     assert "::warning::torchproof could not comment" in job.log
-
-
-@pytest.mark.slow
-def test_push_is_checked_alone(start: Start) -> None:
-    job = start(CLEAN, BROKEN, **{"fail-on": "medium"})
-    job.base, job.event = "", "push"
-    job.run()
-    assert job.outputs["status"] == "1" and "worse" not in job.outputs
-    assert not job.comments() and "Comment on the pull request" not in job.codes
-    assert "GB102" in job.summary()
+    (job.temp / "comments.refused").unlink()
+    job.run([step for step in STEPS if step["name"].startswith("Comment")])
+    (after,) = job.comments()
+    assert after["id"] == before["id"] and "gone: model.py:7 GB102" in after["body"]
 
 
 @pytest.mark.slow
@@ -346,11 +309,14 @@ def test_target_that_the_base_lacks_has_no_comparison(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_model_that_runs_is_compared_by_what_it_compiles_to(start: Start) -> None:
-    job = start(CLEAN, BROKEN, target="model.py:make", effort="quick").run()
-    assert (job.outputs["status"], job.outputs["worse"]) == ("1", "1"), job.log
+def test_push_is_checked_alone(start: Start) -> None:
+    job = start(CLEAN, BROKEN, target="model.py:make", effort="quick")
+    job.base, job.event = "", "push"
+    job.run()
+    assert job.outputs["status"] == "1" and "worse" not in job.outputs, job.log
     assert re.search(r"^::error file=model\.py,line=7,", job.log, re.M)
-    assert "| breaks | 0 | 1 | 1 more | regression |" in job.comments()[0]["body"]
+    assert not job.comments() and "Comment on the pull request" not in job.codes
+    assert "GB102" in job.summary()
 
 
 def test_torchproof_is_installed_from_the_action_itself(start: Start) -> None:

@@ -6,7 +6,7 @@ Commands that need a child run in stand-ins for real processes (forked_commands.
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,10 +67,8 @@ FILES = {
     "broken.py": BROKEN,
     "hook.py": HOOK,
     "no_import.py": "import nowhere_at_all\n",
-    "exit3.py": "import sys; print('bye'); sys.exit(3)\n",
     "exit_text.py": "import sys; sys.exit('no data\\nin ./data')\n",
     "killed.py": "import os; os.kill(os.getpid(), 9)\n",
-    "raises.py": "raise RuntimeError('out of luck')\n",
     "notes.txt": "not Python\n",
     "folder/notes": "not Python\n",
     "there.json": "{}\n",
@@ -78,85 +76,61 @@ FILES = {
     "newer.json": json.dumps({"schema": 99}),
     "broken_run.json": '{"schema": 1, "id": "x"',
 }
-# name: arguments, a pattern of the facts that the line names, in their order. Those of
-# `check` get -q: a slow machine adds lines of progress.
-PARENT = {
-    "no target": ("check", r"TARGET.*--list"),
-    "missing file": ("check missing.py:make", r"missing\.py$"),
-    "missing script": ("check missing.py", r"'missing\.py'"),
-    "no Python script": ("check notes.txt", r"notes\.txt .*Python"),
-    "no Python file": ("check folder/notes:make", r"folder/notes .*Python"),
-    "no module": ("check not-a-module:make", r"not-a-module.*module"),
-    "folder": ("check folder", r"folder.*--effort static"),
-    "unknown workload": ("check workload:nope", r"'nope'.* arrcoc, arrcoc-o"),
-    "no trace": ("check trace:nowhere", r"'nowhere'.*TORCH_TRACE"),
-    "trace is a file": ("check trace:notes.txt", r"'notes\.txt'.*TORCH_TRACE"),
-    "empty trace": ("check trace:empty", r"trace.* empty\b"),
-    "odd trace": ("check trace:odd_trace", r"trace.* odd_trace\b"),
-    "factory arguments": ("check broken.py:none -- 1", r"broken\.py:none .* --$"),
-    "workload arguments": ("check workload:gpt -- 1", r"workload:gpt .* --$"),
-    "size of a factory": ("check broken.py:none --size tiny", r"--size\b"),
-    "unknown flag": ("check workload:gpt --frobnicate", r" --frobnicate\b"),
-    "short for a flag": ("check workload:gpt --form json", r" --form json\b"),
-    "unknown verb": ("bake cake", r"'bake'.*check"),
-    "no verb": ("", r"VERB"),
-    "unknown effort": ("check workload:gpt --effort huge", r"--effort.*'huge'"),
-    "unknown format": ("check workload:gpt --format xml", r"--format.*'xml'"),
-    "bad timeout": ("check workload:gpt --timeout -3", r" --timeout"),
-    "odd timeout": ("check workload:gpt --timeout soon", r" --timeout.*soon"),
-    "bad compile": ("check workload:gpt --compile dynamic", r"dynamic.*KEY=VALUE"),
-    "bad skip": ("check workload:gpt --skip brakes", r"'brakes'"),
-    "bad select": ("check workload:gpt --select XY1", r"'XY1'"),
-    "bad ignore": ("check workload:gpt --ignore GB9", r"'GB9'"),
-    "output exists": ("check workload:gpt -o there.json", r"there\.json"),
-    "output nowhere": ("check workload:gpt -o no/where", r"-o no/where"),
-    "unknown rule": ("rule GB999", r"'GB999'"),
-    "unknown run": ("show 2020", r"'2020'.*runs"),
-    "ambiguous run": ("show 2026", r"'2026'.*\b2 runs"),
-    "broken run": ("show broken_run.json", r"broken_run\.json.*JSON"),
-    "newer run": ("show newer.json", r"newer\.json.*\b99\b.*\b1\b"),
-    "text as a run": ("show notes.txt", r"notes\.txt.*JSON"),
-}
-CHILD = {
-    "missing factory": ("broken.py:nothing", r"'nothing'.*\bf, "),
-    "failing factory": (
-        "broken.py:raises",
-        r" raises .*ValueError: no weights in this folder \(at broken\.py:8\)$",
-    ),
-    "returns None": ("broken.py:none", r"\(fn, calls\).*NoneType"),
-    "no calls": ("broken.py:no_calls", r"no_calls .*\bcalls\b"),
-    "bare call": ("broken.py:bare_call", r"call 1 .*\bint\b.* tuple"),
-    "call that exits": ("broken.py:call_exits", r"call 0 .*sys\.exit\(0\)"),
-    "compile argument": (
-        "broken.py:fine --compile nonsense=1",
-        r"torch\.compile .*nonsense",
-    ),
-    "import error": ("no_import.py:make", r"ModuleNotFoundError.*'nowhere_at_all'"),
-    "fails in eager": (
-        "broken.py:fails_in_eager",
-        r"eager.* call 1: ValueError: x is too large: 2 \(at broken\.py:\d+\)$",
-    ),
-    "before_call fails": ("hook.py:make", r"before_call .*call 1: KeyError"),
-    "unknown size": ("workload:gpt --size huge", r"'huge'.* tiny, small"),
-}
-SCRIPTS = {
-    "process that ends": ("broken.py:process_ends", r"os\._exit"),
-    "script exits": ("exit3.py", r"code 3\b"),
-    "script exits with text": ("exit_text.py", r"code 1: no data in \./data$"),
-    "script is killed": ("killed.py", r"SIGKILL"),
-    "script raises": ("raises.py", r"code 1: RuntimeError: out of luck$"),
-}
-PARENT |= {
-    f"{key}={value}": (
-        f"check broken.py:fine --compile {key}={value}",
-        rf"{key}={value} .*true, yes, on, 1, false, no, off.*\b0\b{rest}$",
-    )
-    for key, value, rest in (
-        ("dynamic", "maybe", ", auto or none"),
-        ("fullgraph", "none", ""),
-        ("disable", "2", ""),
-    )
-}
+# Refused before a process is started; tests/snapshots has the line of each.
+PARENT = """
+check
+check missing.py:make
+check missing.py
+check notes.txt
+check folder/notes:make
+check not-a-module:make
+check folder
+check trace:nowhere
+check trace:notes.txt
+check trace:empty
+check trace:odd_trace
+check broken.py:none -- 1
+check workload:gpt -- 1
+check broken.py:none --size tiny
+check workload:gpt --frobnicate
+check workload:gpt --form json
+bake cake
+check workload:gpt --effort huge
+check workload:gpt --format xml
+check workload:gpt --timeout -3
+check workload:gpt --timeout soon
+check workload:gpt --compile dynamic
+check workload:gpt --skip brakes
+check workload:gpt --select XY1
+check workload:gpt --ignore GB9
+check workload:gpt -o there.json
+check workload:gpt -o no/where
+check broken.py:fine --compile dynamic=maybe
+check broken.py:fine --compile fullgraph=none
+check broken.py:fine --compile disable=2
+rule GB999
+show 2020
+show 2026
+show broken_run.json
+show newer.json
+show notes.txt
+"""
+# Refused by the process of the target. `check` gets -q: a slow machine adds lines.
+CHILD = """
+broken.py:nothing
+broken.py:raises
+broken.py:none
+broken.py:no_calls
+broken.py:bare_call
+broken.py:call_exits
+broken.py:fine --compile nonsense=1
+no_import.py:make
+broken.py:fails_in_eager
+hook.py:make
+workload:gpt --size huge
+"""
+# Its run is saved.
+SCRIPTS = ("broken.py:process_ends", "exit_text.py", "killed.py")
 
 
 @pytest.fixture
@@ -178,54 +152,60 @@ def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def assert_one_line(stderr: str, said: str) -> None:
-    assert re.search(said, stderr), stderr
-    assert stderr.startswith("torchproof")
-    assert stderr.count("\n") == 1, stderr
+def commands(table: str) -> list[str]:
+    return [line for line in table.splitlines() if line]
 
 
-def refused(arguments: str, said: str, folder: Path) -> str:
-    """What is on stdout beside the one line on stderr."""
-    done = torchproof(*arguments.split(), cwd=folder)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert_one_line(done.stderr, said)
-    return done.stdout
-
-
-@pytest.mark.parametrize("name", PARENT)
-def test_refused_in_one_line_with_exit_code_2(
-    name: str, inside: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments, said = PARENT[name]
-    try:
-        code: object = main(arguments.split())
-    except SystemExit as end:
-        code = end.code
-    stdout, stderr = capsys.readouterr()
+def assert_one_line(code: object, stdout: str, stderr: str) -> None:
     assert (code, stdout) == (2, ""), stderr
-    assert_one_line(stderr, said)
-    assert (inside / "there.json").read_text() == FILES["there.json"]
+    assert stderr.startswith("torchproof") and stderr.count("\n") == 1, stderr
 
 
-@pytest.mark.parametrize("name", CHILD)
-def test_refused_by_the_child_in_one_line(name: str, folder: Path) -> None:
-    rest, said = CHILD[name]
-    assert refused(f"check -q {rest}", said, folder) == ""
+@pytest.mark.usefixtures("inside")
+def test_refused_in_one_line_with_exit_code_2(
+    capsys: pytest.CaptureFixture[str], snapshot: Callable[[str, str], None]
+) -> None:
+    lines = []
+    for command in ["", *commands(PARENT)]:
+        try:
+            code: object = main(command.split())
+        except SystemExit as end:
+            code = end.code
+        stdout, stderr = capsys.readouterr()
+        assert_one_line(code, stdout, stderr)
+        lines.append(f"{command}\n    {stderr}")
+    snapshot("refused.txt", "".join(lines))
+    assert Path("there.json").read_text() == FILES["there.json"]
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_run_of_a_failed_script_is_saved(name: str, folder: Path) -> None:
-    script, said = SCRIPTS[name]
-    assert refused(f"check -q {script}", said, folder)
-    runs = [json.loads(p.read_text()) for p in folder.glob(".torchproof/runs/*/*.json")]
-    [saved] = filter(None, runs)  # those that the folder came with are empty
-    assert saved["target"] == script
-    assert re.search(said, saved["error"])
-    assert saved["parts"]["breaks"]["status"] == "failed"
-    if script == "exit3.py":
-        assert saved["exit_code"] == 3
-    if script == "killed.py":
-        assert saved["ending"] == "crashed"
+def test_refused_by_the_child_in_one_line(
+    folder: Path, snapshot: Callable[[str, str], None]
+) -> None:
+    lines = []
+    for command in commands(CHILD):
+        done = torchproof("check", "-q", *command.split(), cwd=folder)
+        assert_one_line(done.returncode, done.stdout, done.stderr)
+        lines.append(f"{command}\n    {done.stderr}")
+    snapshot("refused_by_the_child.txt", "".join(lines))
+
+
+def test_run_of_a_failed_script_is_saved(
+    folder: Path, snapshot: Callable[[str, str], None]
+) -> None:
+    lines = []
+    for script in SCRIPTS:
+        done = torchproof("check", "-q", script, cwd=folder)
+        assert done.returncode == 2 and done.stdout, done.stderr
+        assert_one_line(done.returncode, "", done.stderr)
+        (saved,) = (
+            run
+            for path in folder.glob(".torchproof/runs/*/*.json")
+            if (run := json.loads(path.read_text())).get("target") == script
+        )
+        facts = [saved["parts"]["breaks"]["status"], saved["ending"]]
+        facts += [saved["exit_code"], saved["error"]]
+        lines.append(f"{script} {facts}\n    {done.stderr}")
+    snapshot("failed_scripts.txt", "".join(lines))
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ LIGHT = ["--help", "--version", "check --help", "tune --help", "check --list", "
 LIGHT += ["rule GB101", "show", "show --list", "show --format json", "show --format md"]
 LIGHT += ["show --caches", "show --caches --format json"]
 LIGHT += ["compare 20260102 20260102-0304-a", "log", "log add 20260102"]
-LIGHT += ["completion bash", "doctor --help"]
+LIGHT += ["completion bash", "doctor --help", "mcp --help"]
 # What the parent process of each verb loads.
 PARENTS = ["api", "checking.checker", "cli.verbs", "doctor.examination", "fixing"]
 PARENTS += ["measure.session", "observe.capture", "packs.writing", "report.formats"]
@@ -114,19 +114,22 @@ def answer(line):
             code = main(line.split())
         except SystemExit as end:
             code = end.code
-    return code or 0, out.getvalue(), err.getvalue(), "torch" in sys.modules
+    return code or 0, out.getvalue(), err.getvalue(), heavy()
+
+def heavy():
+    return bool({"torch", "mcp", "pydantic"} & sys.modules.keys())
 
 answers = {line: answer(line) for line in json.loads(sys.argv[1])}
 for name in json.loads(sys.argv[2]):
     __import__(f"torchproof.{name}")
-    answers[name] = 0, name, "", "torch" in sys.modules
+    answers[name] = 0, name, "", heavy()
 print(json.dumps(answers))
 """
 
 
 @pytest.fixture(scope="module")
 def light(saved: Path) -> dict[str, tuple[int, str, str, bool]]:
-    """Exit code, both streams and whether torch was imported, of each light line."""
+    """Exit code, both streams and whether torch or the SDK of MCP was imported."""
     done = subprocess.run(
         [sys.executable, "-c", RUNS_LIGHT, json.dumps(LIGHT), json.dumps(PARENTS)],
         cwd=saved,
@@ -140,7 +143,7 @@ def light(saved: Path) -> dict[str, tuple[int, str, str, bool]]:
 
 
 @pytest.mark.parametrize("line", [*LIGHT, *PARENTS])
-def test_torch_is_not_imported(
+def test_torch_and_the_sdk_are_not_imported(
     line: str, light: dict[str, tuple[int, str, str, bool]]
 ) -> None:
     code, out, err, imports_torch = light[line]
@@ -253,15 +256,6 @@ def test_select_and_ignore_take_codes_and_prefixes(
         run = json.loads(inside(*line)[1])
         assert {finding["code"] for finding in run["findings"]} == left, selection
         assert run["counts"]["graph_breaks"] == 1, "what is not selected is counted"
-
-
-def test_skipped_parts_are_named(inside: Callable[..., Answer]) -> None:
-    line = ["check", "trace:trace", "--skip", "breaks, static", "--format", "json"]
-    run = json.loads(inside(*line)[1])
-    assert run["findings"] == [] and set(run["counts"].values()) == {None}
-    assert {run["parts"][name]["status"] for name in ("static", "breaks")} == {
-        "skipped"
-    }
 
 
 def test_output_is_never_overwritten(inside: Callable[..., Answer]) -> None:

@@ -3,91 +3,60 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from bench_runs import WRONG, bench, row
-from facts import missing, numbers
 
 from torchproof.cli import main
-from torchproof.measure.comparison.decisions import Decision, decision
+from torchproof.measure.comparison.decisions import decision
 from torchproof.records import store
 from torchproof.records.run import Measurement
 
-
-def decided(*rows: Measurement) -> Decision:
-    return decision(bench([row("eager", 1.0), *rows]))
-
-
-def kept(*rows: Measurement) -> str | None:
-    """The compiled strategy that is kept."""
-    found = decided(*rows)
-    return found.strategy if found.word == "keep compiled" else None
+EAGER, REGIONAL, FULL = row("eager", 1.0), row("regional", 0.8), row("full", 0.5)
+TAIL = replace(
+    row("full", 0.8),
+    rounds_ms=tuple((*times[:-1], 3.0) for times in row("full", 0.8).rounds_ms),
+    p95_ms=3.0,
+)
 
 
-def test_the_fastest_sound_strategy_is_kept() -> None:
-    regional, full = row("regional", 0.8), row("full", 0.5)
-    assert kept(regional, full) == "full"
-    text = decided(regional, full).text
-    assert "2.00x faster" in text and numbers(text) == [2.00, 1.96, 2.04, 24]
-    wrong = row("full", 0.5, **WRONG)
-    assert kept(regional, wrong) == "regional"
-    assert "1.25x faster" in decided(regional, wrong).text
-    unverified = row("full", 0.5, verdict="not verified")
-    assert kept(regional, unverified) == "regional"
-    unsafe = row("full", 0.5, variant={"guards": "skip_guard_eval_unsafe"})
-    assert kept(regional, unsafe) == "regional"
+def at(batch: int, full_ms: float) -> list[Measurement]:
+    variant = {"batch": batch}
+    return [row("eager", 1.0, variant=variant), row("full", full_ms, variant=variant)]
 
 
-def test_eager_stays_where_nothing_gains_enough() -> None:
-    little, slow = decided(row("full", 0.97)), decided(row("full", 1.5))
-    wrong = decided(row("full", 0.5, **WRONG))
-    assert {found.word for found in (little, slow, wrong)} == {"stay eager"}
-    assert missing(little.text, "full", "1.03x faster", "5 percent") == []
-    assert numbers(little.text) == [1.03, 1.01, 1.05, 5]
-    assert missing(slow.text, "full", "1.50x slower") == []
-    assert numbers(slow.text) == [1.50, 1.47, 1.53]
-    assert missing(wrong.text, "full", "wrong", WRONG["numerics"]["why"]) == []
+UNSAFE = {"guards": "skip_guard_eval_unsafe"}
+RUNS = {
+    "the fastest": [EAGER, REGIONAL, FULL],
+    "the fastest is wrong": [EAGER, REGIONAL, row("full", 0.5, **WRONG)],
+    "the fastest is not verified": [
+        EAGER,
+        REGIONAL,
+        row("full", 0.5, verdict="not verified"),
+    ],
+    "the fastest is unsafe": [EAGER, REGIONAL, row("full", 0.5, variant=UNSAFE)],
+    "a small gain": [EAGER, row("full", 0.97)],
+    "slower": [EAGER, row("full", 1.5)],
+    "all wrong": [EAGER, row("full", 0.5, **WRONG)],
+    "the slowest calls are slower": [EAGER, TAIL],
+    "a wide interval": [EAGER, row("full", 0.95, noise=0.1, advice=("close others",))],
+    "no interval": [EAGER, replace(FULL, vs_eager_low=None, vs_eager_high=None)],
+    "nothing compiled": [EAGER],
+    "no eager": [FULL],
+    "faster at both sizes": [*at(4, 0.5), *at(8, 0.6)],
+    "faster at one of two sizes": [*at(4, 0.5), *at(8, 1.5)],
+}
 
 
-def test_eager_stays_where_the_slowest_calls_are_slower() -> None:
-    full = row("full", 0.8)
-    tail = tuple((*times[:-1], 3.0) for times in full.rounds_ms)
-    found = decided(replace(full, rounds_ms=tail, p95_ms=3.0))
-    assert found.word == "stay eager"
-    assert missing(found.text, "full", "1.25x faster", "3 ms", "1.02 ms") == []
-
-
-def test_an_interval_that_leaves_both_open_is_not_enough() -> None:
-    wide = row("full", 0.95, noise=0.1, advice=("close other programs",))
-    bare = row("full", 0.5, vs_eager_low=None, vs_eager_high=None)
-    alone = decision(bench([row("full", 0.5)]))
-    for found in (decided(wide), decided(bare), decided(), alone):
-        assert (found.word, found.strategy) == ("not enough evidence", None)
-    text = decided(wide).text
-    assert numbers(text) == [1.05, 0.95, 1.16]
-    assert missing(text, "full", *wide.advice) == []
-    assert "full" in decided(bare).text
-    assert "eager" in decided().text and "eager" in alone.text
-    assert decided().text != alone.text
-
-
-def test_under_several_conditions_all_must_agree() -> None:
-    def at(batch: int, full_ms: float) -> list[Measurement]:
-        variant = {"batch": batch}
-        return [
-            row("eager", 1.0, variant=variant),
-            row("full", full_ms, variant=variant),
-        ]
-
-    agreed = decision(bench([*at(4, 0.5), *at(8, 0.6)]))
-    assert (agreed.word, agreed.strategy) == ("keep compiled", "full")
-    assert "batch 4: full (batch 4) " in agreed.text and "2.00x faster" in agreed.text
-    mixed = decision(bench([*at(4, 0.5), *at(8, 1.5)]))
-    assert (mixed.word, mixed.strategy) == ("not enough evidence", None)
-    text = dict(part.split(": ", 2)[:2] for part in mixed.text.split("; ")[-1:])
-    assert text == {"batch 8": "stay eager"}
+def test_decisions_are_as_they_were(snapshot: Callable[[str, str], None]) -> None:
+    lines = []
+    for name, rows in RUNS.items():
+        found = decision(bench(rows))
+        lines.append(f"{name}: {found.word}, {found.strategy}\n    {found.text}\n")
+    snapshot("decisions.txt", "".join(lines))
 
 
 # -- the command -----------------------------------------------------------------------

@@ -8,7 +8,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,11 @@ from torchproof.report import machine
 
 GROUPS = ["versions", "torch", "C++ compiler", "GPU", "caches", "permissions"]
 GROUPS += ["environment", "packages"]
-Inject = Callable[[pytest.MonkeyPatch, Path], Iterable[MachineCheck]]
+Checks = Iterable[MachineCheck]
+Patch = pytest.MonkeyPatch
 
 
-def by_name(checks: Iterable[MachineCheck]) -> dict[str, MachineCheck]:
+def by_name(checks: Checks) -> dict[str, MachineCheck]:
     return {check.name: check for check in checks}
 
 
@@ -45,266 +45,201 @@ def reported(done: Done) -> dict[str, dict[str, Any]]:
     return {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 
 
-# -- faults of the machine -------------------------------------------------------------
+# -- faults of the machine: each function makes one, and gives the checks --------------
 
 
-def compiler(path: str) -> Inject:
-    def inject(patch: pytest.MonkeyPatch, folder: Path) -> Iterable[MachineCheck]:
-        patch.setenv("CXX", path)
-        return cpp_compiler.checks()
-
-    return inject
+def compiler(patch: Patch, folder: Path, path: str) -> Checks:
+    patch.setenv("CXX", path)
+    return cpp_compiler.checks()
 
 
-def wrapped_compiler(script: str) -> Inject:
+def wrapped_compiler(patch: Patch, folder: Path, script: str) -> Checks:
     """g++ without what the script takes from it."""
-
-    def inject(patch: pytest.MonkeyPatch, folder: Path) -> Iterable[MachineCheck]:
-        wrapper = folder / "c++"
-        wrapper.write_text(f'#!/bin/bash\n{script}\nexec {shutil.which("g++")} "$@"\n')
-        wrapper.chmod(0o755)
-        patch.setenv("CXX", str(wrapper))
-        return cpp_compiler.checks()
-
-    return inject
+    wrapper = folder / "c++"
+    wrapper.write_text(f'#!/bin/bash\n{script}\nexec {shutil.which("g++")} "$@"\n')
+    wrapper.chmod(0o755)
+    return compiler(patch, folder, str(wrapper))
 
 
-def cache(prepare: Callable[[Path], object], free: int = 2**40) -> Inject:
-    def inject(patch: pytest.MonkeyPatch, folder: Path) -> Iterable[MachineCheck]:
-        path = folder / "cache"
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(path))
-        patch.chdir(folder)
-        prepare(path)
-        usage = shutil._ntuple_diskusage(2**41, 2**41 - free, free)
-        patch.setattr(shutil, "disk_usage", lambda path: usage)
-        return cache_checks.checks()
-
-    return inject
+def cache(
+    patch: Patch, folder: Path, prepare: Callable[[Path], object], free: int = 2**40
+) -> Checks:
+    path = folder / "cache"
+    patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(path))
+    patch.chdir(folder)
+    prepare(path)
+    usage = shutil._ntuple_diskusage(2**41, 2**41 - free, free)
+    patch.setattr(shutil, "disk_usage", lambda path: usage)
+    return cache_checks.checks()
 
 
 def folder_of_mode(mode: int) -> Callable[[Path], object]:
-    def prepare(path: Path) -> None:
-        path.mkdir()
-        path.chmod(mode)
-
-    return prepare
+    return lambda path: (path.mkdir(), path.chmod(mode))
 
 
-def limit(kind: int, soft: int) -> Inject:
-    def inject(patch: pytest.MonkeyPatch, folder: Path) -> Iterable[MachineCheck]:
-        hard = resource.getrlimit(kind)[1]
-        patch.setattr(system_checks, "_CGROUP", folder)
-        patch.setattr(resource, "getrlimit", lambda each: (soft, hard))
-        return system_checks.checks(os.getpid())
-
-    return inject
+def limit(patch: Patch, folder: Path, kind: int, soft: int) -> Checks:
+    hard = resource.getrlimit(kind)[1]
+    patch.setattr(system_checks, "_CGROUP", folder)
+    patch.setattr(resource, "getrlimit", lambda each: (soft, hard))
+    return system_checks.checks(os.getpid())
 
 
-def container(**limits: int) -> Inject:
-    def inject(patch: pytest.MonkeyPatch, folder: Path) -> Iterable[MachineCheck]:
-        patch.setattr(system_checks, "_CGROUP", folder)
-        for name, number in limits.items():
-            (folder / name.replace("_", ".")).write_text(f"{number}\n")
-        return system_checks.checks(os.getpid())
-
-    return inject
+def container(patch: Patch, folder: Path, **limits: int) -> Checks:
+    patch.setattr(system_checks, "_CGROUP", folder)
+    for name, number in limits.items():
+        (folder / name.replace("_", ".")).write_text(f"{number}\n")
+    return system_checks.checks(os.getpid())
 
 
-def variable(name: str, value: str) -> Inject:
-    def inject(patch: pytest.MonkeyPatch, folder: Path) -> Iterable[MachineCheck]:
-        patch.setenv(name, value)
-        return system_checks._variables()
-
-    return inject
+def variable(patch: Patch, folder: Path, name: str, value: str) -> Checks:
+    patch.setenv(name, value)
+    return system_checks._variables()
 
 
-def package(*requirement: str, error: str = "") -> Inject:
-    return lambda patch, folder: [
-        package_checks.check(Requirement(*requirement), error)
-    ]
+def package(patch: Patch, folder: Path, *requirement: str, error: str = "") -> Checks:
+    return [package_checks.check(Requirement(*requirement), error)]
 
 
 TORCH = {"version": "2.13.0", "seconds": 1.0, "cuda_build": "13.0", "rocm_build": None}
 GPU: dict[str, Any] = {"name": "H200", "capability": [9, 0], "error": ""}
 GPU |= {"total_bytes": 2**37, "free_bytes": 2**36}
+NO_KERNELS = {"error": "no kernel image", "free_bytes": None}
 
 
-def gpus(*devices: dict[str, Any], cc: str = "gcc", **facts: Any) -> Inject:
-    def inject(patch: pytest.MonkeyPatch, folder: Path) -> Iterable[MachineCheck]:
-        patch.setenv("CC", cc)
-        cuda = {"devices": devices, "warnings": [], "triton": {"version": "3"}, **facts}
-        return torch_checks.gpu_checks({"torch": TORCH, "cuda": cuda})
-
-    return inject
+def gpu(patch: Patch, folder: Path, cc: str = "gcc", **facts: Any) -> Checks:
+    patch.setenv("CC", cc)
+    triton = facts.pop("triton", {"version": "3"})
+    cuda = {"devices": [{**GPU, **facts}], "warnings": [], "triton": triton}
+    return torch_checks.gpu_checks({"torch": TORCH, "cuda": cuda})
 
 
-def no_gpu(driver: str, build: str | None) -> Inject:
-    def inject(patch: pytest.MonkeyPatch, folder: Path) -> Iterable[MachineCheck]:
-        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        patch.setattr(torch_checks, "_driver", lambda: driver)
-        torch = {**TORCH, "cuda_build": build}
-        cuda = {"devices": [], "warnings": [], "triton": {}}
-        return torch_checks.gpu_checks({"torch": torch, "cuda": cuda})
-
-    return inject
+def no_gpu(patch: Patch, folder: Path, driver: str, build: str | None) -> Checks:
+    patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    patch.setattr(torch_checks, "_driver", lambda: driver)
+    cuda = {"devices": [], "warnings": [], "triton": {}}
+    torch = {**TORCH, "cuda_build": build}
+    return torch_checks.gpu_checks({"torch": torch, "cuda": cuda})
 
 
-def stages(**facts: Any) -> Inject:
+def stages(patch: Patch, folder: Path, **facts: Any) -> Checks:
     """What the process with torch has sent."""
     hooks = {"features": 1, "names": 1, "lacking": []}
     facts = {"torch": TORCH, "hooks": hooks, **facts}
-
-    def inject(patch: pytest.MonkeyPatch, folder: Path) -> Iterable[MachineCheck]:
-        yield from torch_checks.checks(facts)
-        yield from torch_checks.gpu_checks(facts)
-
-    return inject
+    yield from torch_checks.checks(facts)
+    yield from torch_checks.gpu_checks(facts)
 
 
+def shared_memory(patch: Patch, folder: Path, name: str) -> Checks:
+    return [system_checks._shared_memory(folder / name)]
+
+
+def child(patch: Patch, folder: Path, pid: int) -> Checks:
+    return [system_checks._child(pid)]
+
+
+NO_INCLUDES = 'for a; do shift; [[ $a == -I* ]] || set -- "$@" "$a"; done'
+NO_OPENMP = 'case "$*" in *-fopenmp*) echo "error: no -fopenmp" >&2; exit 1;; esac'
+EMPTY_LIBRARY = 'case "$*" in *plain.cpp*) touch "${@: -1}"; exit 0;; esac'
 KILLED = {"stage": "cuda", "how": "was killed by SIGKILL", "said": "CUDA error"}
 WORKS = {"graphs": 1, "right": True}
 RAISES = {"error": "RuntimeError: Python 3.15 is not supported"}
-# The fault, the check that tells it, its status, whether doctor then exits with 1.
-FAULTS: dict[str, tuple[Inject, str, str, bool]] = {
-    "compiler fails": (compiler("/bin/false"), "compiler", "missing", True),
-    "no such compiler": (compiler("no-such-compiler"), "compiler", "missing", True),
+
+
+def in_the_way(path: Path) -> None:
+    (path.parent / ".torchproof").touch()
+
+
+def fault(make: Callable[..., Checks], *values: Any, **named: Any) -> Any:
+    return lambda patch, folder: make(patch, folder, *values, **named)
+
+
+NOFILE, NPROC = resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC
+# The fault, the check that finds it, and its status; doctor then exits with 1, unless
+# the status is ok or the check is optional.
+FAULTS: dict[str, tuple[Any, str, str]] = {
+    "compiler fails": (fault(compiler, "/bin/false"), "compiler", "missing"),
+    "no such compiler": (fault(compiler, "no-such"), "compiler", "missing"),
     # torch takes CXX as the name of one program
-    "compiler with flags": (compiler("g++ -O2"), "compiler", "missing", True),
-    "no Python headers": (
-        wrapped_compiler('for a; do shift; [[ $a == -I* ]] || set -- "$@" "$a"; done'),
-        "Python headers",
-        "missing",
-        True,
-    ),
-    "no OpenMP": (
-        wrapped_compiler(
-            'case "$*" in *-fopenmp*) echo "error: no -fopenmp" >&2; exit 1;; esac'
-        ),
-        "OpenMP",
-        "missing",
-        True,
-    ),
-    "library does not load": (
-        wrapped_compiler('case "$*" in *plain.cpp*) touch "${@: -1}"; exit 0;; esac'),
-        "shared library",
-        "missing",
-        True,
-    ),
-    "cache is a file": (cache(Path.touch), "inductor", "missing", True),
-    "others write the cache": (
-        cache(folder_of_mode(0o777)),
-        "inductor",
-        "degraded",
-        True,
-    ),
-    "sticky cache": (cache(folder_of_mode(0o1777)), "inductor", "ok", False),
-    "no cache yet": (cache(lambda path: None), "inductor", "ok", False),
-    "full disk": (cache(Path.mkdir, free=2**20), "inductor", "degraded", True),
-    "runs cannot be saved": (
-        cache(lambda path: (path.parent / ".torchproof").touch()),
-        "runs",
-        "missing",
-        True,
-    ),
-    "few files": (limit(resource.RLIMIT_NOFILE, 200), "open files", "degraded", True),
-    "enough files": (limit(resource.RLIMIT_NOFILE, 1024), "open files", "ok", False),
-    "few processes": (limit(resource.RLIMIT_NPROC, 200), "processes", "degraded", True),
+    "compiler with flags": (fault(compiler, "g++ -O2"), "compiler", "missing"),
+    "no headers": (fault(wrapped_compiler, NO_INCLUDES), "Python headers", "missing"),
+    "no OpenMP": (fault(wrapped_compiler, NO_OPENMP), "OpenMP", "missing"),
+    "not loaded": (fault(wrapped_compiler, EMPTY_LIBRARY), "shared library", "missing"),
+    "cache is a file": (fault(cache, Path.touch), "inductor", "missing"),
+    "others write": (fault(cache, folder_of_mode(0o777)), "inductor", "degraded"),
+    "sticky cache": (fault(cache, folder_of_mode(0o1777)), "inductor", "ok"),
+    "no cache yet": (fault(cache, lambda path: None), "inductor", "ok"),
+    "full disk": (fault(cache, Path.mkdir, free=2**20), "inductor", "degraded"),
+    "runs cannot be saved": (fault(cache, in_the_way), "runs", "missing"),
+    "few files": (fault(limit, NOFILE, 200), "open files", "degraded"),
+    "enough files": (fault(limit, NOFILE, 1024), "open files", "ok"),
+    "few processes": (fault(limit, NPROC, 200), "processes", "degraded"),
     "few processes in a container": (
-        container(pids_max=300, pids_current=290),
+        fault(container, pids_max=300, pids_current=290),
         "processes",
         "degraded",
-        True,
     ),
     "little memory in a container": (
-        container(memory_max=2**31, memory_current=2**30),
+        fault(container, memory_max=2**31, memory_current=2**30),
         "memory",
         "degraded",
-        True,
     ),
-    "no shared memory": (
-        lambda patch, folder: [system_checks._shared_memory(folder / "none")],
-        "",
-        "missing",
-        False,
-    ),
-    "shared memory": (
-        lambda patch, folder: [system_checks._shared_memory(folder)],
-        "",
-        "ok",
-        False,
-    ),
-    "unreadable child": (
-        lambda patch, folder: [system_checks._child(2**22 + 1)],
-        "child processes",
-        "degraded",
-        True,
-    ),
+    "no shared memory": (fault(shared_memory, "none"), "", "missing, optional"),
+    "shared memory": (fault(shared_memory, "."), "", "ok"),
+    "unreadable child": (fault(child, 2**22 + 1), "child processes", "degraded"),
     "switched off": (
-        variable("TORCHPROOF_DISABLE", "1"),
+        fault(variable, "TORCHPROOF_DISABLE", "1"),
         "TORCHPROOF_DISABLE",
         "degraded",
-        True,
     ),
-    "harmless variable": (variable("TORCH_LOGS", "+dynamo"), "variables", "ok", False),
-    "foreign variable": (variable("PASSWORD", "hunter2"), "variables", "ok", False),
-    "old package": (package("psutil", "999.0", ""), "psutil", "degraded", True),
-    "new package": (package("psutil", "1.0", ""), "psutil", "ok", False),
-    "no package": (package("no-such", "", ""), "no-such", "missing", True),
-    "no extra": (package("no-such", "", "extra"), "no-such", "missing", False),
+    "harmless variable": (fault(variable, "TORCH_LOGS", "+dynamo"), "variables", "ok"),
+    "foreign variable": (fault(variable, "PASSWORD", "hunter2"), "variables", "ok"),
+    "old package": (fault(package, "psutil", "999.0", ""), "psutil", "degraded"),
+    "new package": (fault(package, "psutil", "1.0", ""), "psutil", "ok"),
+    "no package": (fault(package, "no-such", "", ""), "no-such", "missing"),
+    "no extra": (fault(package, "none", "", "extra"), "none", "missing, optional"),
     "broken package": (
-        package("psutil", "1.0", "", error="ImportError: no native module"),
+        fault(package, "psutil", "1.0", "", error="ImportError: no native module"),
         "psutil",
         "missing",
-        True,
     ),
-    "GPU": (gpus(GPU), "cuda:0", "ok", False),
-    "full GPU": (gpus({**GPU, "free_bytes": 2**20}), "cuda:0", "degraded", True),
-    "old GPU": (gpus({**GPU, "capability": [6, 1]}), "cuda:0", "degraded", True),
-    "GPU without kernels": (
-        gpus({**GPU, "error": "no kernel image", "free_bytes": None}),
-        "cuda:0",
-        "missing",
-        True,
-    ),
-    "no triton": (gpus(GPU, triton={"error": "no"}), "triton", "missing", True),
-    "no C compiler": (gpus(GPU, cc="no-such-cc"), "C compiler", "missing", True),
-    "no GPU": (no_gpu("", None), "CUDA", "missing", False),
-    "no GPU, CUDA build": (no_gpu("", "13.0"), "CUDA", "missing", False),
-    "CPU build beside a GPU": (no_gpu("570.1", None), "CUDA", "degraded", True),
-    "unusable GPU": (no_gpu("570.1", "13.0"), "CUDA", "missing", True),
-    "GPU kills the process": (
-        stages(dynamo=WORKS, ended=KILLED),
-        "CUDA",
-        "missing",
-        True,
-    ),
-    "Dynamo works": (stages(dynamo=WORKS), "torch.compile", "ok", False),
+    "GPU": (fault(gpu), "cuda:0", "ok"),
+    "full GPU": (fault(gpu, free_bytes=2**20), "cuda:0", "degraded"),
+    "old GPU": (fault(gpu, capability=[6, 1]), "cuda:0", "degraded"),
+    "GPU without kernels": (fault(gpu, **NO_KERNELS), "cuda:0", "missing"),
+    "no triton": (fault(gpu, triton={"error": "no"}), "triton", "missing"),
+    "no C compiler": (fault(gpu, cc="no-such-cc"), "C compiler", "missing"),
+    "no GPU": (fault(no_gpu, "", None), "CUDA", "missing, optional"),
+    "no GPU, CUDA build": (fault(no_gpu, "", "13.0"), "CUDA", "missing, optional"),
+    "CPU build beside a GPU": (fault(no_gpu, "570.1", None), "CUDA", "degraded"),
+    "unusable GPU": (fault(no_gpu, "570.1", "13.0"), "CUDA", "missing"),
+    "GPU kills": (fault(stages, dynamo=WORKS, ended=KILLED), "CUDA", "missing"),
+    "Dynamo works": (fault(stages, dynamo=WORKS), "torch.compile", "ok"),
     "Dynamo is off": (
-        stages(dynamo={"graphs": 0, "right": True}),
+        fault(stages, dynamo={"graphs": 0, "right": True}),
         "torch.compile",
         "degraded",
-        True,
     ),
     "Dynamo is wrong": (
-        stages(dynamo={"graphs": 1, "right": False}),
+        fault(stages, dynamo={"graphs": 1, "right": False}),
         "torch.compile",
         "missing",
-        True,
     ),
-    "Dynamo raises": (stages(dynamo=RAISES), "torch.compile", "missing", True),
+    "Dynamo raises": (fault(stages, dynamo=RAISES), "torch.compile", "missing"),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_fault_is_told_by_its_check(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_found_by_its_check(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inject, name, status, exits_1 = FAULTS[fault]
+    make, wanted, expected = FAULTS[name]
     with monkeypatch.context() as patch:
-        checks = list(inject(patch, tmp_path))
-    check = by_name(checks)[name] if name else checks[0]
+        checks = list(make(patch, tmp_path))
+    check = by_name(checks)[wanted] if wanted else checks[0]
+    status, _, optional = expected.partition(", ")
     assert check.status == status, check
-    assert machine.document([check])["healthy"] is not exits_1
+    is_fine = status == "ok" or bool(optional)
+    assert machine.document([check])["healthy"] is is_fine
     assert status == "ok" or (check.means and (check.action or check.optional))
     assert "hunter2" not in str(checks)
 
@@ -429,30 +364,6 @@ def test_interrupt_ends_all_processes(tmp_path: Path) -> None:
     assert children and not any(child.is_running() for child in children)
 
 
-@pytest.mark.slow
-def test_several_faults_at_once(tmp_path: Path) -> None:
-    """A broken package, compilation switched off, few files, as a user meets them."""
-    (tmp_path / "found").mkdir()
-    (tmp_path / "found" / "libcst.py").write_text('raise ImportError("is broken")')
-    path = os.pathsep.join([str(tmp_path / "found"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        ["sh", "-c", f"ulimit -n 64; {sys.executable} -m torchproof doctor -q"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path, "TORCH_COMPILE_DISABLE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1 and not done.stderr
-    (summary,) = (
-        text
-        for text in " ".join(done.stdout.split()).split(". ")
-        if text.startswith("To look at first: ")
-    )
-    for name in ("torch.compile", "open files", "TORCH_COMPILE_DISABLE", "libcst"):
-        assert name in summary
-
-
 # -- what is printed -------------------------------------------------------------------
 
 
@@ -470,12 +381,10 @@ def test_bug_report_names_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "annabel" not in markdown and "<home>/models/cache: full" in markdown
 
 
-def test_text_explains_what_is_wrong() -> None:
+def test_text_explains_what_is_wrong(snapshot: Callable[[str, str], None]) -> None:
     good = MachineCheck("a", "one", "ok", "1.0", "works")
     extra = MachineCheck("a", "two", "missing", "", "nothing", "install", optional=True)
     bad = MachineCheck("b", "three", "degraded", "x" * 200, "slow", "change it")
     healthy = machine.render([good, extra], "text", verbose=False)
-    assert "works here" in healthy and "means: nothing (optional)" in healthy
-    assert "means: works" not in healthy
-    text = machine.render([good, extra, bad], "text", verbose=True)
-    assert "To look at first: three" in text and "means: works" in text
+    everything = machine.render([good, extra, bad], "text", verbose=True)
+    snapshot("doctor.txt", f"{healthy}\n{'-' * 80}\n{everything}")

@@ -8,7 +8,6 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -234,7 +233,7 @@ async def hanging(client: Client, folder: Path, scope: Any) -> list[int]:
     return pids
 
 
-def test_a_cancelled_check_ends_with_all_of_its_processes(tmp_path: Path) -> None:
+def test_cancelled_check_ends_with_all_of_its_processes(tmp_path: Path) -> None:
     (tmp_path / "hangs.py").write_text(HANGS)
 
     async def script(client: Client) -> None:
@@ -248,38 +247,27 @@ def test_a_cancelled_check_ends_with_all_of_its_processes(tmp_path: Path) -> Non
     talk(tmp_path, script)
 
 
-@pytest.mark.slow
-def test_a_server_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
-    (tmp_path / "hangs.py").write_text(HANGS)
+def kill_the_server(tasks: Any) -> None:
+    for child in psutil.Process().children():
+        if "mcp" in child.cmdline():
+            child.send_signal(signal.SIGKILL)
 
-    def kill(tasks: Any) -> None:
-        for child in psutil.Process().children():
-            if "mcp" in child.cmdline():
-                child.send_signal(signal.SIGKILL)
 
-    async def script(client: Client) -> None:
-        with contextlib.suppress(Exception):
-            await hanging(client, tmp_path, kill)
-
-    with contextlib.suppress(Exception):
-        talk(tmp_path, script)
-    assert gone([int(word) for word in (tmp_path / "pids").read_text().split()])
+def leave(tasks: Any) -> None:
+    raise ConnectionAbortedError
 
 
 @pytest.mark.slow
-def test_a_client_that_goes_away_ends_what_it_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [kill_the_server, leave])
+def test_end_of_server_or_client_leaves_no_process(
+    end: Callable[[Any], None], tmp_path: Path
+) -> None:
     (tmp_path / "hangs.py").write_text(HANGS)
 
-    class GoneAway(Exception):
-        pass
-
-    def leave(tasks: Any) -> None:
-        raise GoneAway
-
     async def script(client: Client) -> None:
-        await hanging(client, tmp_path, leave)
+        await hanging(client, tmp_path, end)
 
-    with pytest.raises(BaseExceptionGroup):
+    with contextlib.suppress(Exception, BaseExceptionGroup):
         talk(tmp_path, script)
     assert gone([int(word) for word in (tmp_path / "pids").read_text().split()])
 
@@ -288,10 +276,10 @@ def test_a_client_that_goes_away_ends_what_it_asked_for(tmp_path: Path) -> None:
 def test_find_fix_and_verify_with_proofs(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text(BREAKS.replace("@torch.compile\n", ""))
-    told: list[tuple[float, str]] = []
+    reports: list[tuple[float, str]] = []
 
     async def progress(count: float, total: float | None, text: str | None) -> None:
-        told.append((count, text or ""))
+        reports.append((count, text or ""))
 
     async def script(client: Client) -> None:
         quick = {"target": "model.py:make", "effort": "quick"}
@@ -306,13 +294,10 @@ def test_find_fix_and_verify_with_proofs(tmp_path: Path) -> None:
         assert written["exit_code"] == 0 and "torch.where" in file.read_text()
         _, done = await call(client, "check", **verification(text))
         assert done["exit_code"] == 0
-        _, last = await call(client, "check", **quick)
-        text, better = await call(client, "compare", a=first["run"], b=last["run"])
-        assert better["exit_code"] == 0 and "Better in B" in text
 
     talk(tmp_path, script)
-    counts = [count for count, _ in told]
-    assert counts == sorted(set(counts)) and any("proof" in text for _, text in told)
+    counts = [count for count, _ in reports]
+    assert counts == sorted(set(counts)) and any("proof" in text for _, text in reports)
 
 
 def test_every_argument_of_a_tool_is_described() -> None:
@@ -355,20 +340,3 @@ def test_without_the_extra_it_says_how_to_install_it(
     assert capsys.readouterr().err == (
         "torchproof: error: mcp needs the MCP SDK: pip install 'torchproof[mcp]'\n"
     )
-
-
-def test_help_imports_neither_torch_nor_the_sdk() -> None:
-    program = (
-        "import sys\nfrom torchproof.cli import main\n"
-        "for words in (['--help'], ['mcp', '--help']):\n"
-        "    try: main(words)\n"
-        "    except SystemExit: pass\n"
-        "assert not {'torch', 'mcp', 'anyio', 'pydantic'} & sys.modules.keys()"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "mcp" in done.stdout

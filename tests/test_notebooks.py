@@ -113,34 +113,31 @@ def test_an_interrupted_run_is_shown_and_stops_the_notebook(
 
 @pytest.mark.slow
 def test_magics_in_a_notebook(tmp_path: Path) -> None:
-    """With those that the page shows."""
-    page = Path(__file__).resolve().parent.parent / "docs" / "notebooks.md"
-    shown = re.findall(r"^```text\n(%.*?)^```$", page.read_text(), re.M | re.S)
-    assert len(shown) == 2
+    """The line of the magic counts, as the notebook numbers lines."""
     cells = [
         BEGIN,
-        NET,
-        # The line of the magic counts, as the notebook numbers lines.
-        f"%%torchproof check --effort quick\n{NET}\n\nNet(), torch.ones(4)",
         f"%%torchproof fix --effort quick\nn = 4\n%time\n{NET}\n"
         "model, calls = Net(), torch.ones(n)",
         "%torchproof check lambda x: model(x), calls --effort quick",
-        "repr(_5)",
-        "model, calls = Clean(), torch.ones(4)",
-        *shown,
+        "repr(_3)",
     ]
-    found = outputs(cells, tmp_path)
-    assert "In [3], line 4" in result(found[2])["text/plain"]
-    fixed = result(found[3])
-    assert "In [4], line 6" in fixed["text/plain"]
-    new = fixed["text/html"].partition("New text of <b>In [4]</b>")[2]
+    fixed, checked, named = map(result, outputs(cells, tmp_path)[1:])
+    assert "In [2], line 6" in fixed["text/plain"]
+    new = fixed["text/html"].partition("New text of <b>In [2]</b>")[2]
     assert "%%torchproof fix --effort quick\n" in new and "\n%time\n" in new
     assert "torch.where" in new.partition("</details>")[0]
-    assert "In [2]" not in result(found[4])["text/plain"]
-    assert "In [4], line 6" in result(found[4])["text/plain"]
-    assert "check of live:lambda" in result(found[5])["text/plain"]
-    assert "Decision" in result(found[7])["text/plain"]
-    assert "fix verified" in result(found[8])["text/plain"]
+    assert "In [2], line 6" in checked["text/plain"]
+    assert "check of live:lambda" in named["text/plain"]
+
+
+def test_magics_of_the_page_are_understood() -> None:
+    """Their verbs and flags; the tests above run such cells."""
+    page = Path(__file__).resolve().parent.parent / "docs" / "notebooks.md"
+    shown = re.findall(r"^%%?torchproof (\w+)[^-\n]*(.*)$", page.read_text(), re.M)
+    assert [verb for verb, _ in shown] == ["check", "bench", "fix"]
+    keywords = "--effort quick --strategies full --seconds 2"
+    assert " ".join(flags for _, flags in shown).strip() == keywords
+    assert set(ipython_magics._flags(keywords)) == {"effort", "strategies", "seconds"}
 
 
 def test_flags_of_a_magic() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +47,6 @@ def test_functions_have_their_names(
     )
 
 
-def test_functions_of_torch_are_the_model() -> None:
-    file = "/lib/python3.11/site-packages/torch/_dynamo/external_utils.py"
-    assert said(file, 67, "inner") == "began to compile Net in call 1 of 3 after 12 s"
-
-
 def said(file: str, line: int, name: str) -> str:
     lines: list[str] = []
     report = _ProgressReporter(lines.append)
@@ -85,7 +79,7 @@ EARLIER = Run(
 )
 
 
-def told(earlier: Run | None, *begun: tuple[str, float]) -> list[PartState]:
+def states_of(earlier: Run | None, *begun: tuple[str, float]) -> list[PartState]:
     """What is shown as parts begin at these times."""
     states: list[PartState] = []
     times = iter([second for _, second in begun])
@@ -98,24 +92,17 @@ def told(earlier: Run | None, *begun: tuple[str, float]) -> list[PartState]:
 
 
 def test_first_check_of_a_target_has_no_estimate() -> None:
-    states = told(None, ("breaks", 0.0), ("baseline", 20.0))
+    states = states_of(None, ("breaks", 0.0), ("baseline", 20.0))
     assert states == [PartState("breaks", 1, 4), PartState("baseline", 2, 4)]
 
 
 def test_time_left_is_estimated_from_the_earlier_check() -> None:
     begun = ("breaks", 0.0), ("baseline", 20.0), ("static", 140.0)
-    states = told(EARLIER, *begun)
+    states = states_of(EARLIER, *begun)
     assert states[0].left_s is None  # nothing of this run to scale by
     assert states[1].left_s == 2 * (60 + 0 + 1)  # twice as slow as before
     assert states[2].left_s == 2 * 1
     assert [state.number for state in states] == [1, 2, 4]
-
-
-@pytest.mark.parametrize("part", ["baseline", "breaks", "static"])
-def test_part_of_unknown_length_leaves_no_estimate(part: str) -> None:
-    parts = {**EARLIER.parts, part: Part("failed")}
-    earlier = dataclasses.replace(EARLIER, parts=parts)
-    assert told(earlier, ("breaks", 0.0), ("baseline", 20.0))[1].left_s is None
 
 
 def test_sizes_are_counted_and_the_rest_estimated_from_those_done(

@@ -206,6 +206,8 @@ def test_only_open_findings_count_by_severity() -> None:
     ):
         broken = Budget.of([((), limits)]).broken_by(run)
         assert (broken or "").startswith(said or "") and bool(broken) == bool(said)
+    nothing = Run("", "t", "full", {}, {"graphs": 0, "graph_breaks": 0})
+    assert Budget.of([((), {"high": 0})]).broken_by(nothing)
 
 
 @pytest.mark.slow

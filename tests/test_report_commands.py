@@ -13,7 +13,7 @@ from check_runs import ITEM, READ
 
 from torchproof.checking import checker, rules
 from torchproof.cli import flags, verbs
-from torchproof.records.run import Finding, Part, Run
+from torchproof.records.run import Finding, Run
 from torchproof.report import commands
 
 TARGETS = {
@@ -62,17 +62,9 @@ def test_every_command_is_understood_and_about_the_target(run: Run) -> None:
         options = parsed(line)
         assert options.target in {run.target, "trace:trace"}, line
         if options.target == run.target and "static" not in line:
-            kept, script = commands.how(run)
+            kept, script = commands.flags_of(run)
             assert options.script == script
             assert shlex.join(kept) in line
-
-
-def test_flags_of_the_run_are_repeated_and_those_of_output_are_not() -> None:
-    kept = {run.target: commands.how(run) for run in runs()}
-    assert kept["workload:gpt"] == (["--train", "--size=tiny"], [])
-    assert kept["my dir/model.py:make"] == ([], [])
-    assert kept["train.py"] == (["--timeout", "9"], ["--lr", "1", "a b"])
-    assert kept["model.py:make"] == (["--as-written", "--device", "cpu"], [])
 
 
 def test_every_flag_of_check_is_classified() -> None:
@@ -83,9 +75,9 @@ def test_every_flag_of_check_is_classified() -> None:
         kind = switches if action.nargs == 0 else valued
         kind |= set(action.option_strings)
     ranks = {*commands.RANKS, *commands.LAUNCHER}
-    known = {*commands.HOW, *ranks, *commands.OTHERS, *commands.SHOWN}
+    known = {*commands.RUN_FLAGS, *ranks, *commands.OTHERS, *commands.SHOWN}
     assert valued == known
-    assert set(commands.HOW_SWITCHES) <= switches
+    assert set(commands.RUN_SWITCHES) <= switches
 
 
 def test_flags_of_ranks_are_repeated() -> None:
@@ -103,39 +95,23 @@ def test_only_a_check_of_a_script_repeats_its_ranks() -> None:
     again = "torchproof check train.py --ranks 2 -- --lr 1"
     assert commands.of(run, "check") == again
     assert commands.of(run, "bench") == "torchproof bench train.py -- --lr 1"
-    asked = {"ranks": 2, "wrap": "ddp", "arguments": ["--lr", "1"]}
-    run = check_runs.check(ITEM, command="", target="train.py", options=asked)
+    options = {"ranks": 2, "wrap": "ddp", "arguments": ["--lr", "1"]}
+    run = check_runs.check(ITEM, command="", target="train.py", options=options)
     assert commands.of(run, "check") == again.replace(" -- ", " --wrap ddp -- ")
 
 
 def test_a_call_from_python_has_a_command_too() -> None:
-    asked = {"train": True, "as_written": False, "size": "small", "device": None}
-    asked["compile"] = {"dynamic": True, "mode": "max-autotune"}
-    run = check_runs.check(ITEM, command="", target="workload:gpt", options=asked)
+    options = {"train": True, "as_written": False, "size": "small", "device": None}
+    options["compile"] = {"dynamic": True, "mode": "max-autotune"}
+    run = check_runs.check(ITEM, command="", target="workload:gpt", options=options)
     assert commands.of(run, "bench") == (
         "torchproof bench workload:gpt --compile dynamic=True,mode=max-autotune"
         " --train --size small"
     )
     assert (
         flags.compile_arguments(parsed(commands.of(run, "bench")).compile)
-        == (asked["compile"])
+        == (options["compile"])
     )
-
-
-@pytest.mark.parametrize(
-    ("target", "kind"),
-    [
-        ("workload:gpt", "workload"),
-        ("a/b.py:make", "factory"),
-        ("a.b:make", "factory"),
-        ("train.py", "script"),
-        ("trace:a/b", "trace"),
-        ("src/models", "source"),
-        ("c:/x", "source"),
-    ],
-)
-def test_kind_of_a_target(target: str, kind: str) -> None:
-    assert commands.kind(target) == kind
 
 
 def needed(code: str) -> set[str]:
@@ -160,13 +136,3 @@ def test_static_finding_is_verified_statically() -> None:
     finding: Finding = READ
     options = parsed(commands.verification(finding, check_runs.check()))
     assert (options.effort, options.train) == ("static", False)
-
-
-@pytest.mark.parametrize("effort", ["static", "quick", "normal"])
-def test_effort_is_what_the_parts_say(effort: str) -> None:
-    done = {"breaks": Part("passed"), "guards": Part("skipped", f"--effort {effort}")}
-    assert commands.effort(check_runs.check(parts=done)) == "full"
-    left = {**done, "lifetimes": Part("skipped", f"not part of --effort {effort}")}
-    assert commands.effort(check_runs.check(parts=left)) == effort
-    known = check_runs.check(parts=done, options={"effort": effort})
-    assert commands.effort(known) == effort

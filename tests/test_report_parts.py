@@ -9,17 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import report_runs
 import tune_runs
 from bench_runs import bench, row
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from report_runs import RUNS
 
-from torchproof.records import SHOWN, Finding, Mismatch, Run, cells
-from torchproof.report import formats, numbers, render, render_cell, search_words
+from torchproof.records import Mismatch, Run
+from torchproof.report import formats, render, render_cell, search_words
 from torchproof.report.html import axes, charts, rich, scatter
-from torchproof.report.html.finding_list import code_lines
 from torchproof.report.html.scatter import Mark, Plot
 from torchproof.report.search_words import search_of
 from torchproof.strategies import strategy
@@ -28,16 +26,6 @@ from torchproof.strategies.recipe import Recipe
 importlib.import_module("torchproof.api")  # it sets how a run is shown
 
 # -- charts ----------------------------------------------------------------------------
-
-
-def test_bars_of_a_chart_are_as_long_as_their_times() -> None:
-    run = bench([row("eager", 2.0), row("full", 1.0, eager_ms=2.0)])
-    chart = charts.strategies(run)
-    eager, full = chart.bars
-    assert full.length == pytest.approx(eager.length / 2, rel=0.01)
-    assert chart.reference == eager.length
-    assert full.whisker[0] < full.length < full.whisker[1]
-    assert max(*eager.ticks, *full.ticks, eager.whisker[1]) == pytest.approx(100)
 
 
 def test_one_slow_round_does_not_flatten_the_chart() -> None:
@@ -66,14 +54,6 @@ def trial(name: str, first_s: float | None, step_ms: float | None) -> dict[str, 
 
 def by_name(found: Plot) -> dict[str, Mark]:
     return {mark.name: mark for mark in found.marks}
-
-
-def test_wide_range_is_drawn_on_a_logarithmic_axis() -> None:
-    found = plotted(trial("a", 0.01, 1.0), trial("b", 1.0, 1.5), trial("c", 100, 2.0))
-    assert (found.x.log, found.y.log) == (True, False)
-    marks = by_name(found)
-    assert marks["b"].x == pytest.approx(50, abs=0.1)
-    assert marks["a"].y > marks["c"].y  # the longer step stands higher
 
 
 @settings(deadline=None, max_examples=40)
@@ -117,24 +97,6 @@ def test_code_and_addresses_in_a_sentence_are_marked() -> None:
         'raise <code class="flag">--seconds</code>, x--y'
     )
     assert "<a" not in rich("javascript:alert(1) data:text/html,x")
-
-
-@pytest.mark.parametrize(
-    ("changes", "marked"),
-    [
-        ({}, ["loss.item()"]),
-        ({"column": None, "end_column": None}, ["loss.item()"]),
-        ({"column": None, "message": "?"}, ["if loss.item() > limit:"]),
-        ({"line": None}, []),
-        ({"source": None, "context": ()}, []),
-        ({"context": (), "context_from": None}, ["loss.item()"]),
-    ],
-)
-def test_line_of_a_finding_is_marked(
-    changes: dict[str, Any], marked: list[str]
-) -> None:
-    finding: Finding = replace(report_runs.ITEM, **changes)
-    assert [line.marked for line in code_lines(finding) if line.here] == marked
 
 
 # -- recipes ---------------------------------------------------------------------------
@@ -190,20 +152,6 @@ def test_any_search_is_refused_or_shown(
         assert render(run, format).strip()
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (None, "-"),
-        (0.2, "0 s"),
-        (59.6, "1 min"),
-        (312.0, "5 min 12 s"),
-        (3780.0, "1 h 3 min"),
-    ],
-)
-def test_durations(seconds: float | None, shown: str) -> None:
-    assert numbers.duration(seconds) == shown
-
-
 # -- in a notebook ---------------------------------------------------------------------
 
 
@@ -223,17 +171,3 @@ def test_run_is_shown_in_a_cell_and_printed(name: str) -> None:
 def test_edited_cell_is_escaped() -> None:
     evil = "<img src=x onerror=alert(1)>"
     assert "<img" not in render_cell(RUNS["fix"], {evil: evil})
-
-
-def test_run_without_renderer_is_printed_in_short(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delitem(SHOWN, "text")
-    assert str(RUNS["check"]) == repr(RUNS["check"])
-
-
-def test_places_in_cells() -> None:
-    assert cells.place("In [3]", 7) == "In [3], line 7"
-    assert cells.place("/home/me/In [12]", 7) == "In [12], line 7"
-    assert cells.place("In [3]/model.py", 7) == "In [3]/model.py:7"
-    assert cells.place("model.py", None) == "model.py"

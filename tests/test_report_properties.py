@@ -21,7 +21,7 @@ import report_runs
 from check_runs import FULL, ITEM, NOWHERE, READ, SIZE, check
 from hypothesis import HealthCheck, Phase, given, settings
 from markdown_it import MarkdownIt
-from report_readers import Page, sarif_errors, sarif_run
+from report_readers import Page, sarif_run
 from report_runs import RUNS
 
 from torchproof.checking import rules
@@ -29,7 +29,7 @@ from torchproof.cli import verbs
 from torchproof.records import Baseline, CauseTree, Finding, Fix, Run, identity
 from torchproof.records.run import SEVERITIES
 from torchproof.report import bench as bench_text
-from torchproof.report import formats, numbers, render, run_words, sarif
+from torchproof.report import formats, render, run_words, sarif
 from torchproof.report.html import visible
 
 # GitLab's app/validators/json_schemas/codeclimate.json, and what its documents add.
@@ -263,12 +263,6 @@ def test_invisible_characters_are_written_out() -> None:
 # -- SARIF and annotations -------------------------------------------------------------
 
 
-def test_schema_of_sarif_refuses_a_wrong_level() -> None:
-    document = json.loads(render(FULL, "sarif"))
-    document["runs"][0]["results"][0]["level"] = "high"
-    assert sarif_errors(document)
-
-
 def test_every_rule_fits_what_github_requires() -> None:
     findings = [replace(ITEM, code=rule.code) for rule in rules.RULES]
     found = sarif_run(check(*findings))["tool"]["driver"]["rules"]
@@ -345,11 +339,6 @@ def test_repeated_command_overwrites_no_file(command: str, again: bool) -> None:
     assert found == ["torchproof check train.py --train -- -o out"] * again
 
 
-def test_agent_report_is_the_shortest() -> None:
-    length = len(render(FULL, "agent"))
-    assert all(length < len(render(FULL, f)) for f in ("md", "json", "html", "sarif"))
-
-
 # -- size ------------------------------------------------------------------------------
 
 
@@ -406,11 +395,3 @@ def test_bars_are_true_to_scale(ms: float, length: int) -> None:
     drawn = bench_text.bar(exact, end=1.0, length=length)
     eighths = sum(8 - (ord(block) - 0x2588) for block in drawn)
     assert abs(eighths - ms * length * 8) <= 0.5
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(0.0, "0"), (0.01234, "0.0123"), (1.0, "1.00"), (1234.5, "1234"), (None, "-")],
-)
-def test_numbers_have_three_digits(value: float | None, shown: str) -> None:
-    assert numbers.plain(value) == shown

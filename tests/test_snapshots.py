@@ -21,11 +21,11 @@ from command_line import FLAGS
 from report_runs import RUNS
 
 import torchproof
-from torchproof import __version__
 from torchproof.records import Run
 from torchproof.report import render, render_cell, render_comparison
 
 FOLDER = Path(__file__).parent / "snapshots"
+Snapshot = Callable[[str, str], None]
 LONG = 300  # characters of an attribute of HTML: the points of a chart
 
 
@@ -96,47 +96,37 @@ LEFT_OUT = {
 CASES = [(run, name) for run in RUNS for name in SHOWN if (run, name) not in LEFT_OUT]
 
 
-def compare_or_renew(path: Path, text: str, *, renew: bool) -> None:
-    text = text.replace(__version__, "VERSION")
-    if renew:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    assert path.exists(), "run `pytest tests/test_snapshots.py --renew`"
-    assert text.splitlines() == path.read_text(encoding="utf-8").splitlines()
-
-
 @pytest.mark.parametrize(("run", "name"), CASES)
-def test_report_is_as_it_was(run: str, name: str, renew: bool) -> None:
-    compare_or_renew(FOLDER / run / name, SHOWN[name](RUNS[run]), renew=renew)
+def test_report_is_as_it_was(run: str, name: str, snapshot: Snapshot) -> None:
+    snapshot(f"{run}/{name}", SHOWN[name](RUNS[run]))
 
 
 @pytest.mark.parametrize("format", ["text", "md", "agent", "json"])
-def test_comparison_is_as_it_was(format: str, renew: bool) -> None:
+def test_comparison_is_as_it_was(format: str, snapshot: Snapshot) -> None:
     compared = report_runs.comparison()
     text = render_comparison(compared, format)
     if format == "json":
         text = "\n".join(dict.fromkeys(fields(json.loads(text)))) + "\n"
-    compare_or_renew(FOLDER / "compare" / f"{format}.txt", text, renew=renew)
+    snapshot(f"compare/{format}.txt", text)
 
 
-def test_page_contains_its_comparison(renew: bool) -> None:
+def test_page_contains_its_comparison(snapshot: Snapshot) -> None:
     compared = report_runs.comparison()
     text = page(render(RUNS["bench"], "html", compared=compared))
-    compare_or_renew(FOLDER / "compare" / "page.html", text, renew=renew)
+    snapshot("compare/page.html", text)
 
 
-def test_command_line_is_as_it_was(renew: bool) -> None:
+def test_command_line_is_as_it_was(snapshot: Snapshot) -> None:
     lines = [f"{verb} {flag}".strip() for verb in FLAGS for flag in sorted(FLAGS[verb])]
-    compare_or_renew(FOLDER / "commands.txt", "\n".join(lines) + "\n", renew=renew)
+    snapshot("commands.txt", "\n".join(lines) + "\n")
 
 
-def test_public_names_are_as_they_were(renew: bool) -> None:
-    text = "\n".join(torchproof.__all__) + "\n"
-    compare_or_renew(FOLDER / "public_names.txt", text, renew=renew)
+def test_public_names_are_as_they_were(snapshot: Snapshot) -> None:
+    snapshot("public_names.txt", "\n".join(torchproof.__all__) + "\n")
 
 
 def test_no_snapshot_is_left_over(renew: bool) -> None:
-    found = {path for path in FOLDER.glob("*/*") if path.parent.name != "compare"}
+    found = {path for path in FOLDER.glob("*/*") if path.parent.name in RUNS}
     left_over = found - {FOLDER / run / name for run, name in CASES}
     for path in left_over if renew else ():
         path.unlink()

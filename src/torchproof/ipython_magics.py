@@ -129,10 +129,10 @@ def _run(shell: Any, verb: str, value: Any, flags: dict[str, Any]) -> Run:
     target, calls = (value, None) if isinstance(value, str) else _pair(value)
     try:
         with _progress(shell) as show:
-            how: dict[str, Any] = {} if verb == "tune" else {"progress": show}
+            reporting: dict[str, Any] = {} if verb == "tune" else {"progress": show}
             # What the compiler logs would hide the report.
             flags.setdefault("quiet", True)
-            return VERBS[verb](target, calls, **how, **flags)
+            return VERBS[verb](target, calls, **reporting, **flags)
     except TypeError as error:
         # Python's own message names the keyword, which is the flag.
         if "unexpected keyword argument" not in str(error):

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import re
@@ -106,19 +105,6 @@ class Browser:
         """What the reader's system asks for: light or dark."""
         wanted = [{"name": "prefers-color-scheme", "value": scheme}]
         self.cdp("Emulation.setEmulatedMedia", features=wanted)
-
-    def picture(
-        self, path: Path, *, whole: bool = True, part: dict[str, float] | None = None
-    ) -> None:
-        """Of the window, the whole page, or a part of it: x, y, width, height."""
-        options: dict[str, Any] = {"format": "png", "captureBeyondViewport": whole}
-        if part:
-            options["clip"] = {**part, "scale": 1}
-        elif whole:
-            room = self.cdp("Page.getLayoutMetrics")["cssContentSize"]
-            options["clip"] = {**room, "height": min(room["height"], 6000), "scale": 1}
-        shot = self.cdp("Page.captureScreenshot", **options)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
     def close(self) -> None:
         request = urllib.request.Request(self._address + self._session, method="DELETE")

@@ -59,7 +59,8 @@ CLASHES = """(() => {
   return found.map(([name]) => name);
 })()"""
 FORGED = "document.querySelectorAll('img, b b, svg svg svg, [onload], [onerror]')"
-PAGES = {**RUNS, "loadtest-stalls": load_runs.run()}
+KINDS = ("check", "check-hostile", "check-ranks", "bench-variants", "tune", "fix")
+PAGES = {name: RUNS[name] for name in KINDS} | {"loadtest": load_runs.run()}
 
 
 def opened(window: Browser, run: Run, folder: Path, anchor: str = "") -> None:
@@ -249,6 +250,6 @@ def test_marks_are_where_their_numbers_say(window: Browser, tmp_path: Path) -> N
     # The chosen one has the shortest step, so it is lowest; eager's first call is left.
     assert max(places, key=lambda name: places[name][1]) == "regional+graph"
     assert min(places, key=lambda name: places[name][0]) == "eager"
-    opened(window, PAGES["loadtest-stalls"], tmp_path)
+    opened(window, PAGES["loadtest"], tmp_path)
     mark, band = window.run(STALLED)
     assert abs(mark - band) < 3

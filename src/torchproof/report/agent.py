@@ -104,7 +104,7 @@ def _counts(run: Run) -> Iterator[str]:
 
 def _findings(findings: Iterable[Finding], tree: CauseTree, run: Run) -> Iterator[str]:
     """Each cause once; a text that an earlier one has is only referred to."""
-    told: dict[str, int] = {}
+    first_uses: dict[str, int] = {}
     for number, finding in enumerate(findings, 1):
         yield ""
         yield _heading(number, finding, tree, run)
@@ -113,7 +113,7 @@ def _findings(findings: Iterable[Finding], tree: CauseTree, run: Run) -> Iterato
         if code := "\n".join(_source(finding)):
             labelled.append(("source", f"\n{code}"))
         for label, text in labelled:
-            first = told.setdefault(text, number)
+            first = first_uses.setdefault(text, number)
             yield f"{label}:{text if first == number else f' as in {first}'}"
         yield from _evidence(finding)
         yield from _effects(finding, tree)

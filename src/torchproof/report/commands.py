@@ -13,8 +13,8 @@ from torchproof.checking import by_code, parts_of
 from torchproof.records import Finding, Run, UserError
 
 # Flags of `check` that set how the target runs, with and without a value.
-HOW = ("--compile", "--device", "--size", "--timeout")
-HOW_SWITCHES = ("--as-written", "--train")
+RUN_FLAGS = ("--compile", "--device", "--size", "--timeout")
+RUN_SWITCHES = ("--as-written", "--train")
 # Flags with a value that start several ranks: of `check`, `bench` and `tune`, and of
 # `check` alone.
 RANKS = ("--ranks", "--wrap")
@@ -71,13 +71,17 @@ def _words(run: Run) -> list[str]:
         return []
 
 
-def how(run: Run, verb: str = "") -> tuple[list[str], list[str]]:
+def flags_of(run: Run, verb: str = "") -> tuple[list[str], list[str]]:
     """The flags that set how the target ran, and the arguments of a script.
 
     For verbs that start ranks they include how many it ran on.
     """
     on_ranks = _on_ranks(run, verb)
-    kept = (*HOW, *(RANKS if on_ranks else ()), *(LAUNCHER if verb == "check" else ()))
+    kept = (
+        *RUN_FLAGS,
+        *(RANKS if on_ranks else ()),
+        *(LAUNCHER if verb == "check" else ()),
+    )
     words = _words(run)
     cut = words.index("--") if "--" in words else len(words)
     verb_words, script = words[:cut], words[cut + 1 :]
@@ -85,9 +89,9 @@ def how(run: Run, verb: str = "") -> tuple[list[str], list[str]]:
     position = 0
     while position < len(verb_words):
         name, equals, _ = verb_words[position].partition("=")
-        has_value = name in (*HOW, *RANKS, *LAUNCHER, *OTHERS, *SHOWN)
+        has_value = name in (*RUN_FLAGS, *RANKS, *LAUNCHER, *OTHERS, *SHOWN)
         wide = 2 if has_value and not equals else 1
-        if name in (*kept, *HOW_SWITCHES):
+        if name in (*kept, *RUN_SWITCHES):
             flags += verb_words[position : position + wide]
         position += wide
     # The command that writes the fixes of a saved run has no flags of its target.
@@ -138,7 +142,7 @@ def effort(run: Run) -> str:
 
 def of(run: Run, verb: str, *flags: str) -> str:
     """A verb on the run's target, with the flags and arguments of the run."""
-    run_flags, script = how(run, verb)
+    run_flags, script = flags_of(run, verb)
     if kind(run.target) == "live":
         return _python_call(verb, [*run_flags, *flags])
     tail = ["--", *script] if script else []
@@ -153,7 +157,7 @@ def _python_call(verb: str, flags: list[str]) -> str:
         name = flag.removeprefix("--").replace("-", "_")
         if name == "fail_on":  # sets the exit code
             next(words)
-        elif flag in (*HOW_SWITCHES, *_CALL_SWITCHES):
+        elif flag in (*RUN_SWITCHES, *_CALL_SWITCHES):
             arguments.append(f"{name}=True")
         elif flag in _CALL_LISTS:
             arguments.append(f"{name}={next(words).split(',')}")
@@ -202,7 +206,10 @@ def measuring(run: Run) -> str | None:
 
 def ablation(run: Run) -> str | None:
     """The command that measures Inductor settings; None if they cannot be set."""
-    if kind(run.target) not in {"workload", "factory"} or "--as-written" in how(run)[0]:
+    if (
+        kind(run.target) not in {"workload", "factory"}
+        or "--as-written" in flags_of(run)[0]
+    ):
         return None  # a live object would need a long call
     return of(run, "bench", "--ablate", ABLATED)
 
@@ -239,7 +246,7 @@ def diagnostics(run: Run) -> Iterator[tuple[str, str]]:
     everything = of(run, "check", "--effort", "full")
     yield "Run all checks: breaks, times, shapes, guards, lifetimes", everything
     yield "Measure eager and compiled", of(run, "bench")
-    if form != "script" and "--as-written" not in how(run)[0]:
+    if form != "script" and "--as-written" not in flags_of(run)[0]:
         yield "Compare the modes of torch.compile", of(run, "bench", "--modes")
         yield "Measure the guard overhead of a call", of(run, "bench", "--guards")
         yield (
@@ -256,6 +263,6 @@ def diagnostics(run: Run) -> Iterator[tuple[str, str]]:
 
 def recorded(run: Run) -> str:
     if kind(run.target) == "script":
-        script = shlex.join(["python", run.target, *how(run)[1]])
+        script = shlex.join(["python", run.target, *flags_of(run)[1]])
         return f"TORCH_TRACE=trace {script}"
     return f"TORCH_TRACE=trace {of(run, 'check', '--effort', 'quick')}"

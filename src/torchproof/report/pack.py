@@ -181,7 +181,7 @@ def _verified(value: Any) -> str:
     return f"{text} (in a clean process, {seconds})"
 
 
-def _given(value: Any) -> str:
+def _settings(value: Any) -> str:
     return ", ".join(f"{k} {v}" for k, v in value.items() if v not in (None, False, {}))
 
 
@@ -202,7 +202,7 @@ def _calls(value: Any) -> str:
 _IN_WORDS: dict[str, Callable[[Any], str]] = {
     "size": _size,
     "verified": _verified,
-    "settings": _given,
+    "settings": _settings,
     "place": _place,
     "calls": _calls,
     "code": lambda value: f"of {', '.join(sorted(value))}",

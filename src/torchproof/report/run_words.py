@@ -46,11 +46,11 @@ def incomplete(run: Run) -> str:
 
 def failed_parts(run: Run) -> list[str]:
     """Each part that failed, with the reason, unless `incomplete` tells it."""
-    told = {run.error, f"ended by {run.ending}"} if incomplete(run) else set()
+    shown = {run.error, f"ended by {run.ending}"} if incomplete(run) else set()
     return [
         f"part {name} failed: {part.why or 'no reason was recorded'}"
         for name, part in run.parts.items()
-        if part.status == "failed" and one_line(part.why) not in told
+        if part.status == "failed" and one_line(part.why) not in shown
     ]
 
 

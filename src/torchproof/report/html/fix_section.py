@@ -26,7 +26,7 @@ class ShownFix:
 def content(run: Run) -> dict[str, Any]:
     """The variables of fixes.html."""
     return {
-        "shown": list(_shown(run)),
+        "shown": list(_fixes(run)),
         "code": fix_words.code(run),
         "next": list(fix_words.next_steps(run)),
         "left": fix_words.left(run),
@@ -34,7 +34,7 @@ def content(run: Run) -> dict[str, Any]:
     }
 
 
-def _shown(run: Run) -> Iterator[ShownFix]:
+def _fixes(run: Run) -> Iterator[ShownFix]:
     before: Fix | None = None
     for fix in fix_words.helpful(run):
         yield ShownFix(

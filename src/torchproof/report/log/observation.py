@@ -132,10 +132,10 @@ def details(run: Run) -> Iterator[str]:
         yield from _load_test(run)
     open_ = [f for f in run.findings if f.status == "open"]
     open_.sort(key=lambda f: SEVERITIES.index(f.severity))
-    yield from _listed(open_, lambda f: f"{f.severity}, {_told(f)}", run)
+    yield from _listed(open_, lambda f: f"{f.severity}, {_facts(f)}", run)
     resolved = [f for f in run.findings if f.status == "resolved"]
     since = code(run.baseline.id or "-") if run.baseline else "the previous run"
-    yield from _listed(resolved, lambda f: f"resolved since {since}: {_told(f)}", run)
+    yield from _listed(resolved, lambda f: f"resolved since {since}: {_facts(f)}", run)
     intentional = sum(f.status == "intentional" for f in run.findings)
     if intentional:
         yield numbers.amount(intentional, "intentional finding")
@@ -154,7 +154,7 @@ def _fixes(run: Run) -> Iterator[str]:
         yield f"{fix.status}, {fix_words.heading(fix)} at {place}: {prose(fix.title)}"
     yield from (f"{n}: {old} -> {new}" for n, old, new in fix_words.changes(run))
     for each in fix_words.left(run)[:_MOST]:
-        yield f"left, {_told(each.finding)}; why: {prose(each.why)}"
+        yield f"left, {_facts(each.finding)}; why: {prose(each.why)}"
 
 
 def _load_test(run: Run) -> Iterator[str]:
@@ -178,7 +178,7 @@ def _listed(
         yield f"{findings[0].status}, {more}"
 
 
-def _told(finding: Finding) -> str:
+def _facts(finding: Finding) -> str:
     place = cells.place(finding.file, finding.line) if finding.file else "no location"
     cost = ""
     if finding.cost_us is not None:
