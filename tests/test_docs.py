@@ -274,7 +274,9 @@ def test_readme_shows_what_the_command_prints(tmp_path: Path) -> None:
 )
 def test_python_in_the_documents_runs(path: Path, tmp_path: Path) -> None:
     write_inputs(tmp_path)
-    done = forked_commands.python(PROGRAMS[path], cwd=tmp_path)
+    text = PROGRAMS[path].replace("requests=500", "requests=100")
+    text = text.replace("budget_s=120", "budget_s=30")
+    done = forked_commands.python(text, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

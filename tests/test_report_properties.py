@@ -30,7 +30,6 @@ from torchproof.records import Baseline, CauseTree, Finding, Fix, Run, identity
 from torchproof.records.run import SEVERITIES
 from torchproof.report import bench as bench_text
 from torchproof.report import formats, render, run_words, sarif
-from torchproof.report.html import visible
 
 # GitLab's app/validators/json_schemas/codeclimate.json, and what its documents add.
 GITLAB_ENTRY = {
@@ -253,13 +252,6 @@ def test_page_contains_its_run_as_data() -> None:
     assert json.loads(data)["id"] == run.id
 
 
-def test_invisible_characters_are_written_out() -> None:
-    shown = visible(report_runs.HIDDEN)
-    assert "\u27e8U+202E\u27e9" in shown and "\u27e8U+D800\u27e9" in shown
-    assert not set(shown) & set("\u202e\u2066\u200b\u2028\x00\x1b\ufeff\ud800")
-    assert visible("plain\n\ttext \u05d0\u4e2d") == "plain\n\ttext \u05d0\u4e2d"
-
-
 # -- SARIF and annotations -------------------------------------------------------------
 
 
@@ -323,20 +315,6 @@ def test_commands_for_agents_are_ones_that_the_program_takes() -> None:
         options = verbs._parser(words[0]).parse_args(words)
         if words[0] == "check" and "--select" in words:
             assert options.format == "agent" and options.fail_on == "low"
-
-
-@pytest.mark.parametrize(
-    ("command", "again"),
-    [
-        (f"torchproof check train.py {files} --train -- -o out", True)
-        for files in ("--trace t.json -o run.json", "--trace=t.json")
-    ]
-    + [("", False), ("torchproof check 'train.py", False)],
-)
-def test_repeated_command_overwrites_no_file(command: str, again: bool) -> None:
-    text = render(replace(check(ITEM), command=command), "agent")
-    found = re.findall(r"^check again: (.*)$", text, re.M)
-    assert found == ["torchproof check train.py --train -- -o out"] * again
 
 
 # -- size ------------------------------------------------------------------------------
