@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import math
 import re
 from collections.abc import Sequence
@@ -124,10 +125,10 @@ def _observed_rank_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
-    return min(value, LONGEST_S)
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return min(float(text), LONGEST_S)
+    raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
 
 
 def _check_scope_flags(parser: argparse.ArgumentParser) -> None:
