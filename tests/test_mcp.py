@@ -106,8 +106,6 @@ def test_find_edit_and_verify_without_running_the_target(tmp_path: Path) -> None
         assert before == BREAKS  # nothing but the run is written
         assert sorted(os.listdir(tmp_path)) == [".torchproof", "model.py"]
         wanted = verification(text)
-        _, again = await call(client, "check", **wanted)
-        assert again["exit_code"] == 1
         (tmp_path / "model.py").write_text(WORKS)
         text, last = await call(client, "check", **wanted)
         assert last["exit_code"] == 0 and "verify: " not in text
@@ -116,8 +114,6 @@ def test_find_edit_and_verify_without_running_the_target(tmp_path: Path) -> None
         text, _ = await call(client, "explain", code="gb102", run=first["run"])
         rule, found = text.split("\n[\n", 1)
         assert "## Why" in rule and json.loads("[" + found)[0]["code"] == "GB102"
-        text, _ = await call(client, "explain", code="GB101", run=last["run"])
-        assert text.endswith(f"no finding of GB101 in run {last['run']}\n")
         rest, _ = await call(client, "show", run=first["run"], start=3)
         assert rest.startswith("exit code: 0\nto fix: ")
 
