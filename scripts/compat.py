@@ -20,7 +20,8 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
+
+import prove
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".compat"
@@ -97,7 +98,8 @@ def probe(folder: Path) -> dict[str, Any]:
 
 
 def _variables() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
+    paths = (ROOT / name for name in ("src", "tests", "scripts"))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
 
 
 def _commit() -> dict[str, Any]:
@@ -109,59 +111,32 @@ def _commit() -> dict[str, Any]:
 
 def run(folder: Path, workers: int) -> dict[str, Any]:
     """Runs the tests in one environment."""
-    python = folder / "bin/python"
-    report = folder / "junit.xml"
-    report.unlink(missing_ok=True)
+    rows = folder / "tests.jsonl"
+    rows.unlink(missing_ok=True)
     print(f"{folder.name}: running the tests", file=sys.stderr)
     started = time.monotonic()
+    pytest = [folder / "bin/python", "-m", "pytest", "-q", "-p", "prove"]
+    pytest += ["-n", str(workers), "--dist", "worksteal"]
     subprocess.run(
-        [
-            *(python, "-m", "pytest", "-q", "-n", str(workers), "--dist", "worksteal"),
-            *(
-                "-m",
-                "not gpu and (not slow or variant)",
-                f"--junitxml={report}",
-                *TESTS,
-            ),
-        ],
+        [*pytest, "-m", "not gpu and (not slow or variant)", *TESTS],
         cwd=ROOT,
-        env=_variables(),
+        env=_variables() | {prove.ROWS: str(rows)},
         stdout=sys.stderr,
         check=False,
     )
     return {
-        **outcomes(report),
+        **outcomes(prove.read_rows(rows)),
         "minutes": round((time.monotonic() - started) / 60, 1),
         **_commit(),
         "tests": list(TESTS),
     }
 
 
-def outcomes(report: Path) -> dict[str, Any]:
-    """The counts of a JUnit report, and what did not pass."""
-    counts: Counter[str] = Counter()
-    failed: list[str] = []
-    skipped: dict[str, str] = {}
-    for case in ElementTree.parse(report).getroot().iter("testcase"):
-        tags = {child.tag for child in case}
-        outcome = (
-            "failed"
-            if tags & {"failure", "error"}
-            else "skipped"
-            if "skipped" in tags
-            else "passed"
-        )
-        counts[outcome] += 1
-        name = case.get("name", "")
-        if outcome == "failed":
-            failed.append(f"{case.get('classname')}::{name}")
-        for child in case.iter("skipped"):
-            skipped[f"{case.get('classname')}::{name}"] = child.get("message", "")
-    return {
-        "counts": dict(counts),
-        "failed": sorted(failed),
-        "skipped": dict(sorted(skipped.items())),
-    }
+def outcomes(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The counts of all tests, and those that failed."""
+    failed = [row["test"] for row in rows if row["outcome"] == "failed"]
+    counts = Counter(row["outcome"] for row in rows)
+    return {"counts": dict(counts), "failed": sorted(failed)}
 
 
 def _git(*words: str) -> str:

@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -39,7 +40,8 @@ _SETTINGS = ("pyproject.toml", "constraints.txt", "Makefile")
 _NO_SOURCE = {"__pycache__", "results", ".torchproof", ".hypothesis"}
 _VERSIONS = ("torch", "transformers", "ray", "numpy", "pytest")
 _STEP_LIMIT_S = 900
-_ROWS = "TORCHPROOF_PROVE_ROWS"  # the file that gets a row for each test
+ROWS = "TORCHPROOF_PROVE_ROWS"  # the file that gets a row for each test
+_BEFORE = ".before"  # the ending of its copy from before the step
 _NO_TESTS = 5  # pytest's exit code if nothing was left to run
 
 
@@ -196,8 +198,9 @@ def versions() -> dict[str, str | None]:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Leaves out what has passed already."""
-    done = {row["test"] for row in read_rows() if row["outcome"] != "failed"}
+    """Leaves out what had passed before: the same for a worker that starts later."""
+    before = read_rows(Path(os.environ[ROWS]).with_suffix(_BEFORE))
+    done = {row["test"] for row in before if row["outcome"] != "failed"}
     left_out = [item for item in items if item.nodeid in done]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item.nodeid not in done]
@@ -226,7 +229,7 @@ def pytest_runtest_logreport(report: Any) -> None:
         "outcome": outcome,
         "seconds": round(seconds, 3),
     }
-    with Path(os.environ[_ROWS]).open("a") as file:
+    with Path(os.environ[ROWS]).open("a") as file:
         file.write(json.dumps(row) + "\n")
 
 
@@ -234,13 +237,12 @@ _is_worker = False
 _phases: dict[str, dict[str, Any]] = {}
 
 
-def read_rows() -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
     """The last row of each test, unless its module has changed since.
 
     The row that a kill cut in two is left out.
     """
     rows: dict[str, dict[str, Any]] = {}
-    path = Path(os.environ[_ROWS])
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
             row = json.loads(line)
@@ -280,6 +282,9 @@ def run(step: Step) -> dict[str, Any]:
     if is_pytest:  # finds its plugin: this file
         paths = [str(ROOT / "scripts"), os.environ.get("PYTHONPATH")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        rows = Path(os.environ[ROWS])
+        rows.touch()
+        shutil.copy(rows, rows.with_suffix(_BEFORE))
     started = time.monotonic()
     try:
         code: int | None = subprocess.run(
@@ -305,7 +310,7 @@ def prove(steps: tuple[Step, ...], names: list[str], gpu: bool) -> dict[str, Any
     digest = source_digest()
     place = STATE / f"{'gpu-' if gpu else ''}{source_digest(test_modules=False)}"
     place.mkdir(parents=True, exist_ok=True)
-    os.environ[_ROWS] = str(place / "tests.jsonl")
+    os.environ[ROWS] = str(place / "tests.jsonl")
     ended = place / "steps.json"
     results = json.loads(ended.read_text()) if ended.exists() else {}
     for step in steps:
@@ -318,7 +323,7 @@ def prove(steps: tuple[Step, ...], names: list[str], gpu: bool) -> dict[str, Any
             result["seconds"] += before.get("seconds", 0)
             results[step.name] = result
             ended.write_text(json.dumps(results, indent=1))
-    rows = read_rows()
+    rows = read_rows(Path(os.environ[ROWS]))
     counts = Counter(row["outcome"] for row in rows)
     return {
         "commit": commit(),
