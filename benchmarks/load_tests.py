@@ -13,7 +13,6 @@ CPUs.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import re
 import sys
@@ -28,7 +27,7 @@ import torch
 from benchmarks.survey import Options, Survey
 from benchmarks.survey import Row as Result
 from torchproof import api
-from torchproof.records import LatencyMetric, LatencyObjective
+from torchproof.records import LatencyObjective
 
 LENGTHS = (16, 48, 96, 128, 192, 256, 384, 512)
 STRATEGIES = "eager,full,compile:nowait"
@@ -55,25 +54,19 @@ def bert() -> tuple[Any, list[Any]]:
 
 @dataclass(frozen=True)
 class Load:
-    """Requests per second, for how long, and the limit of p99.
-
-    `price` is an example, per hour of the machine.
-    """
+    """Requests per second, for how long, and the limit of p99."""
 
     rate: float
     seconds: float
     limit_ms: float
-    price: float | None = None
 
 
 @dataclass(frozen=True)
 class Row:
-    """A target with its load by device; `text` serves it as prefill and decode."""
+    """A target with its load by device."""
 
     target: str
     load: Mapping[str, Load]
-    text: api.TextOptions | None = None
-    metric: LatencyMetric = "latency"
 
 
 ROWS = {
@@ -84,12 +77,6 @@ ROWS = {
     "gpt": Row("workload:gpt", {"cpu": Load(40, 80, 100), "cuda": Load(30, 45, 100)}),
     "nanovlm": Row(
         "workload:nanovlm", {"cpu": Load(30, 85, 100), "cuda": Load(30, 50, 100)}
-    ),
-    "generation": Row(
-        "workload:gpt",
-        {"cpu": Load(30, 80, 200, price=0.4), "cuda": Load(30, 60, 200, price=3.0)},
-        api.TextOptions(prompt_tokens=(16, 128), output_tokens=(16, 32)),
-        "first_token",
     ),
 }
 
@@ -103,9 +90,8 @@ def measure(name: str, options: Options) -> Result:
     load_options = api.LoadOptions(
         rate=load.rate,
         duration_s=options.length or load.seconds,
-        objective=LatencyObjective(99.0, load.limit_ms, row.metric),
+        objective=LatencyObjective(99.0, load.limit_ms),
         strategies=tuple(options.strategies.split(",")),
-        text=row.text and dataclasses.replace(row.text, price=load.price),
     )
     with tempfile.TemporaryDirectory() as folder:
         run = api.loadtest(

@@ -237,15 +237,7 @@ _TITLES = {
     "bert": "BERT with requests of 16 to 512 tokens",
     "gpt": "The bundled GPT with six shapes",
     "nanovlm": "nanoVLM with varying numbers of images",
-    "generation": "The bundled GPT as a text model",
 }
-_LATENCY = ("p50", "p99")
-_TEXT = (
-    "first token: p50, p99",
-    "per token: p50, p99",
-    "tokens/s",
-    "cost of 1M tokens",
-)
 
 
 def load_section(device: str) -> str:
@@ -266,7 +258,7 @@ def _load(path: Path) -> str:
     assert test is not None and test.objective is not None
     titles = (
         *("strategy", "first answer", "cold phase: ends, requests over the limit"),
-        *(_TEXT if test.text else _LATENCY),
+        *("p50", "p99"),
         *("answers within the limit", "objective", "largest causes of slow requests"),
     )
     cells = [_load_cells(row, test) for row in test.results if row.answered]
@@ -295,7 +287,7 @@ def _load_cells(row: LoadResult, test: LoadTest) -> tuple[str, ...]:
         f"`{row.strategy}`",
         NOTHING if first is None else f"{first:.2f} s",
         ends,
-        *(_text_cells(row) if test.text else _percentiles(row.latency)),
+        *_percentiles(row.latency),
         within,
         objective,
         "; ".join(_causes(row)) or NOTHING,
@@ -309,19 +301,6 @@ def _percentiles(found: tuple[Percentile, ...]) -> tuple[str, str]:
         for percent in (50.0, 99.0)
     )
     return p50, p99
-
-
-def _text_cells(row: LoadResult) -> tuple[str, ...]:
-    text = row.generation
-    if text is None:
-        return (NOTHING,) * len(_TEXT)
-    return (
-        *(", ".join(_percentiles(each)) for each in (text.first_token, text.per_token)),
-        *(
-            NOTHING if value is None else f"{value:.3g}"
-            for value in (text.tokens_per_s, text.cost_per_million)
-        ),
-    )
 
 
 def _causes(row: LoadResult) -> Iterator[str]:
