@@ -109,9 +109,9 @@ def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:
         stream = tmp_path_factory.mktemp("stream") / "stream.jsonl"
         stream.touch()
         job = Job.of(parsed, Options(**options))  # type: ignore[arg-type]
-        told = json.dumps(job.to_json())
+        arguments = json.dumps(job.to_json())
         process = context.Process(
-            target=forked_commands.child, args=([told], str(stream))
+            target=forked_commands.child, args=([arguments], str(stream))
         )
         process.start()
         process.join(120)

@@ -44,13 +44,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_parts_are_done_or_say_why_not(run: Run) -> None:
-    told = {name: part.status for name, part in run.parts.items()}
-    assert told["breaks"] in {"passed", "found"}  # an intended break is not open
-    assert told["baseline"] in {"passed", "found"}
-    assert told["batch"] in {"passed", "found"} and told["latency"] == "passed"
-    assert told["sequence"] == "skipped"
+    statuses = {name: part.status for name, part in run.parts.items()}
+    assert statuses["breaks"] in {"passed", "found"}  # an intended break is not open
+    assert statuses["baseline"] in {"passed", "found"}
+    assert statuses["batch"] in {"passed", "found"} and statuses["latency"] == "passed"
+    assert statuses["sequence"] == "skipped"
     assert "'sequence'" in run.parts["sequence"].why
-    assert told["guards"] in {"passed", "found"}
+    assert statuses["guards"] in {"passed", "found"}
 
 
 def test_what_was_measured_is_in_the_run(run: Run) -> None:

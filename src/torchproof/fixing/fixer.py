@@ -541,7 +541,7 @@ def fix(
                     for file in search.current.overlay.texts
                 },
             ),
-            options=_saved(options, fix_options),
+            options=_options_json(options, fix_options),
             verb="fix",
             command=command,
             started=started.isoformat(timespec="seconds"),
@@ -567,7 +567,7 @@ def _with_outcome(run: Run, **changes: Any) -> Run:
     return replace(run, fixing=replace(run.fixing, **changes))
 
 
-def _saved(options: Options, fix_options: FixOptions) -> dict[str, Any]:
+def _options_json(options: Options, fix_options: FixOptions) -> dict[str, Any]:
     """The options of the run, as those of a check."""
     names = ("compile", "as_written", "train", "device", "size")
     return {

@@ -34,7 +34,7 @@ def where_needed(site: Site) -> Draft:
     Otherwise `to` returns the tensor itself, and the assignment changes nothing.
     """
     line, name, call = _conversion(site)
-    wanted = list(_wanted(site, call, Values(site)))
+    wanted = list(_conversions(site, call, Values(site)))
     if not wanted:
         raise Refused(f"`{brief(call)}` does not say a device or a dtype")
     test = " or ".join(f"{name}.{what} != {value}" for what, value in wanted)
@@ -64,7 +64,9 @@ def _conversion(site: Site) -> tuple[Statement, str, cst.Call]:
     raise Refused("no attribute is converted here")
 
 
-def _wanted(site: Site, call: cst.Call, values: Values) -> Iterator[tuple[str, str]]:
+def _conversions(
+    site: Site, call: cst.Call, values: Values
+) -> Iterator[tuple[str, str]]:
     """What `to` makes certain: `device` and `dtype`, with their values."""
     method = call.func.attr.value  # type: ignore[attr-defined]
     if method in _DTYPES and not call.args:
