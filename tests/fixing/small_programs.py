@@ -263,15 +263,22 @@ def loaded(text: str, seeds: range) -> Loaded:
     return Loaded(net, calls, None, Frame("small_program.py", 1, "make"))
 
 
-def shown(text: str, seeds: range, *, compiled: bool = False) -> Behaviour | str:
-    """What the program shows, or the type of the exception that it raises."""
+def shown(
+    text: str, seeds: range, *, compiled: bool = False, varied: bool = False
+) -> Behaviour | str:
+    """What the program shows, or the type of the exception that it raises.
+
+    With `varied`, also what variations of its calls show.
+    """
     made = loaded(text, seeds)
     fn: Any = made.fn
     if compiled:
         fn = torch.compile(made.fn, backend="aot_eager")
     try:
-        shown = behaviour(made, fn, train=False)
-        return with_unseen(shown, lambda: (made, fn), train=False)
+        found = behaviour(made, fn, train=False)
+        if not varied:
+            return found
+        return with_unseen(found, lambda: (made, fn), train=False)
     except Exception as error:
         return type(error).__name__
 
@@ -295,9 +302,9 @@ def drafts(program: Program) -> list[rewrites.Draft]:
 def proved(original: str, edited: str, seeds: range) -> Equality | None:
     """The proof that `fix` makes, in this process; None if a version does not run."""
     versions = [
-        shown(original, seeds),
-        shown(edited, seeds),
-        shown(edited, seeds, compiled=True),
+        shown(original, seeds, varied=True),
+        shown(edited, seeds, varied=True),
+        shown(edited, seeds, varied=True, compiled=True),
     ]
     eager, edited_eager, edited_compiled = versions
     if isinstance(eager, str) or isinstance(edited_eager, str):
