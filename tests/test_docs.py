@@ -122,8 +122,12 @@ def runs_a_script(line: str) -> bool:
 
 
 def heavy_pages() -> dict[Path, list[str]]:
-    """Pages with the commands that start torch, one of each mechanism."""
-    pages, seen = dict[Path, list[str]](), {mechanism(README_LINE)}
+    """Pages with the commands that start torch, one of each mechanism.
+
+    Those of the README's output and of the walkthrough run in tests of their own.
+    """
+    pages = dict[Path, list[str]]()
+    seen = set(map(mechanism, [README_LINE, *commands(WALKTHROUGH)]))
     for path in DOCUMENTS:
         for line in commands(path):
             if words(line)[0] in RUN and not is_light(line):
