@@ -259,20 +259,20 @@ class Case:
 
     def function(
         self,
-        told: str,
+        label: str,
         call: Callable[[], Any],
         documented: tuple[type[Exception], ...],
     ) -> Any:
         """A function of the package, with the errors that it may raise."""
         self.tally.calls += 1
-        self.called = told
+        self.called = label
         try:
             result = call()
         except documented as error:
             self.tally.refused += 1
             self.printed += str(error)
             if "\n" in str(error) or UNSEEN.search(str(error)):
-                raise Wrong(f"{told}: no plain line: {str(error)!r:.200}") from None
+                raise Wrong(f"{label}: no plain line: {str(error)!r:.200}") from None
             return None
         self.tally.accepted += 1
         return result
@@ -296,27 +296,27 @@ def ran(arguments: Sequence[str]) -> tuple[int, str, str]:
 
 
 def judge(
-    told: str, arguments: Sequence[str], code: int, *, out: str, err: str
+    label: str, arguments: Sequence[str], code: int, *, out: str, err: str
 ) -> None:
     if "Traceback (most recent call last)" in err:
         places = re.findall(r'File "[^"]*/([^/"]+)", line (\d+), in (\S+)', err)
         where = " at {}:{} {}".format(*places[-1]) if places else ""
-        raise Wrong(f"{told}: {err.strip().splitlines()[-1]}{where}")
+        raise Wrong(f"{label}: {err.strip().splitlines()[-1]}{where}")
     if code not in (0, 1, 2):
-        raise Wrong(f"{told}: exit code {code}")
+        raise Wrong(f"{label}: exit code {code}")
     if code == 2 and (err.count("\n") != 1 or not err.startswith("torchproof")):
-        raise Wrong(f"{told}: exit code 2 and not one line: {err!r:.300}")
+        raise Wrong(f"{label}: exit code 2 and not one line: {err!r:.300}")
     page = "html" in arguments
     for name, text in (("stdout", out), ("stderr", err)):
         found = UNSEEN.search(text.replace("\x1e", "") if page else text)
         if found:
             near = text[max(0, found.start() - 30) : found.end() + 30]
-            raise Wrong(f"{told}: control character on {name}: {near!r}")
+            raise Wrong(f"{label}: control character on {name}: {near!r}")
     if out and ("json" in arguments or "sarif" in arguments):
         try:
             json.loads(out, parse_constant=_refuse)
         except ValueError as error:
-            raise Wrong(f"{told}: no JSON: {error}") from None
+            raise Wrong(f"{label}: no JSON: {error}") from None
 
 
 def _refuse(constant: str) -> Any:

@@ -98,10 +98,10 @@ def run_json(case: Case) -> None:
 
 def _assert_same_run(file: Path, out: str) -> None:
     """What was read is what the file says."""
-    given, told = json.loads(file.read_bytes()), json.loads(out)
+    given, report = json.loads(file.read_bytes()), json.loads(out)
     for name in _PLAIN:
-        if isinstance(given.get(name), str) and told.get(name) != given[name]:
-            raise Wrong(f"show: {name} is {told.get(name)!r:.80}, not as in the file")
+        if isinstance(given.get(name), str) and report.get(name) != given[name]:
+            raise Wrong(f"show: {name} is {report.get(name)!r:.80}, not as in the file")
 
 
 def run_with_fixes(case: Case) -> None:
@@ -183,8 +183,8 @@ def source_files(case: Case) -> None:
     case.damaged("pkg/odd.py", content)
     no_file(case.folder / "pkg" / "none.py", chance)
     static = ["--effort", "static", "-q"]
-    told = json.loads(case.command("check", "pkg", *static, "--format", "json"))
-    if not any("sound.py" in str(each["file"]) for each in told["findings"]):
+    report = json.loads(case.command("check", "pkg", *static, "--format", "json"))
+    if not any("sound.py" in str(each["file"]) for each in report["findings"]):
         raise Wrong("check pkg: the sound file was not read")
     case.pick([["check", "pkg/odd.py", *static], ["check", "pkg/odd.py:make", *static]])
 
@@ -469,22 +469,22 @@ def _key(case: Case) -> Any:
         del os.environ["TORCHPROOF_PACK_KEY"]
 
 
-def _assert_inspection(told: dict[str, Any], files: dict[str, bytes]) -> None:
+def _assert_inspection(report: dict[str, Any], files: dict[str, bytes]) -> None:
     """A pack is called intact or signed only if it is, by hashes made here."""
     sound = _signed_repro()[1]
     # The file of the signature may differ in blanks.
     same = files["manifest.json"] == sound["manifest.json"]
-    if told["signature"] == "fits" and not same:
+    if report["signature"] == "fits" and not same:
         raise Wrong("show: the signature fits a pack that was changed")
-    entries = told["manifest"]["files"]
+    entries = report["manifest"]["files"]
     actual = listed({name: files.get(name, b"") for name in entries})
     intact = all(
         entries[name][fact] == actual[name][fact]
         for name in entries
         for fact in ("sha256", "bytes")
     )
-    if told["intact"] != intact:
-        raise Wrong(f"show: intact is {told['intact']}, and the hashes say {intact}")
+    if report["intact"] != intact:
+        raise Wrong(f"show: intact is {report['intact']}, and the hashes say {intact}")
 
 
 @functools.cache
@@ -570,10 +570,10 @@ def _load_pack(case: Case) -> None:
         (packs.Refused,),
     )
     if loaded is not None:
-        told = torchproof.status(loaded).pack
-        if told is None or not told["used"]:
-            raise Wrong(f"a pack that was loaded is not used: {told!r:.200}")
-        _assert_line("notes", "; ".join([*told["notes"], *told["misses"]]))
+        report = torchproof.status(loaded).pack
+        if report is None or not report["used"]:
+            raise Wrong(f"a pack that was loaded is not used: {report!r:.200}")
+        _assert_line("notes", "; ".join([*report["notes"], *report["misses"]]))
 
 
 # -- load tests ------------------------------------------------------------------------

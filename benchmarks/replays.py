@@ -141,20 +141,20 @@ class Drive:
         weight = self.model.scale
         x = torch.randn(batch, length, WIDTH, device=weight.device, dtype=weight.dtype)
         self.model.zero_grad(set_to_none=True)
-        given: Tensor = self.graphed(x).detach()
+        answer: Tensor = self.graphed(x).detach()
         self.calls += 1
         if self.draw.random() < COMPARED:
-            self._compare(x, given)
+            self._compare(x, answer)
         if self.draw.random() < KEPT:
-            self._waiting.append((self.calls, given, given.clone()))
+            self._waiting.append((self.calls, answer, answer.clone()))
         while self._waiting and self._waiting[0][0] < self.calls - LATER:
             self._look_again(*self._waiting.popleft())
 
-    def _compare(self, x: Tensor, given: Tensor) -> None:
+    def _compare(self, x: Tensor, answer: Tensor) -> None:
         self.compared += 1
         gradients = self._gradients()
         expected = self._eager(x)
-        self._judge("answer", given, expected)
+        self._judge("answer", answer, expected)
         for name, gradient in self._gradients().items() if self.train else ():
             self._judge(f"gradient of {name}", gradients.get(name), gradient)
 
@@ -170,23 +170,23 @@ class Drive:
         named = self.model.named_parameters()
         return {n: p.grad.clone() for n, p in named if p.grad is not None}
 
-    def _judge(self, what: str, given: Tensor | None, expected: Tensor) -> None:
-        if given is None or given.dtype != expected.dtype:
+    def _judge(self, what: str, answer: Tensor | None, expected: Tensor) -> None:
+        if answer is None or answer.dtype != expected.dtype:
             self.stale.append(
                 f"call {self.calls}: {what} is missing or of another type"
             )
             return
         size = expected.float().abs().max().clamp(min=1e-6)
-        error = float((given.float() - expected.float()).abs().max() / size)
+        error = float((answer.float() - expected.float()).abs().max() / size)
         if not error <= TOLERANCE[expected.dtype]:
             self.stale.append(f"call {self.calls}: {what} is off by {error:.2g}")
         else:
             self.largest_error = max(self.largest_error, error)
 
-    def _look_again(self, call: int, given: Tensor, copied: Tensor) -> None:
+    def _look_again(self, call: int, answer: Tensor, copied: Tensor) -> None:
         self.kept += 1
-        if not torch.equal(given, copied):
-            self.stale.append(f"call {call}: its answer changed after it was given")
+        if not torch.equal(answer, copied):
+            self.stale.append(f"call {call}: its answer changed later")
 
     def facts(self) -> Row:
         status = self.graphed.status()

@@ -99,11 +99,11 @@ def vit_inference() -> Target:
 # -- bundled workloads -----------------------------------------------------------------
 
 
-def _workload(name: str, size: str, **given: Any) -> Target:
+def _workload(name: str, size: str, **options: Any) -> Target:
     """The first call of a workload, as tensors that no mark for other sizes is on."""
     module = importlib.import_module(f"torchproof.targets.workloads.{name}")
     size = size if device() == "cuda" else "tiny"
-    model, [call, *_] = module.make(size, device=device(), **given)
+    model, [call, *_] = module.make(size, device=device(), **options)
     if isinstance(call, dict):
         return model, [{name: value.clone() for name, value in call.items()}]
     return model, [tuple(value.clone() for value in call)]

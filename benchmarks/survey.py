@@ -224,8 +224,8 @@ class _Run:
             return {"error": f"not finished after {self._options.limit:.0f} s"}
         lines = out.strip().splitlines()
         if code or not lines:
-            told = (err.strip().splitlines() or ["no output"])[-1]
-            return {"error": f"exit code {code}: {portable(told)[:300]}"}
+            last = (err.strip().splitlines() or ["no output"])[-1]
+            return {"error": f"exit code {code}: {portable(last)[:300]}"}
         row: Row = json.loads(lines[-1])
         return row
 
@@ -268,10 +268,10 @@ class _Run:
         return list(self._survey.rows(self._options))
 
     def _header(self) -> Row:
-        given, names = iter(self._arguments), []
-        for word in given:
+        words, names = iter(self._arguments), []
+        for word in words:
             if word in ("-o", "--output"):
-                next(given)
+                next(words)
             elif word != "--restart":
                 names.append(word)
         return {

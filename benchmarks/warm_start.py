@@ -114,25 +114,25 @@ def child(arguments: str) -> None:
     from torchproof.targets import Job, calls, parse
     from torchproof.torch_private import environment as here
 
-    given = json.loads(arguments)
-    target, train = parse(given["target"]), given["train"]
-    job = calls.resolved(Job(target, size=given["size"], train=train))
+    spec = json.loads(arguments)
+    target, train = parse(spec["target"]), spec["train"]
+    job = calls.resolved(Job(target, size=spec["size"], train=train))
     loaded = calls.fresh(job)
     found: dict[str, Any] = {"size": job.size, "environment": here.describe(job)}
     with torch.set_grad_enabled(train):
         begin = time.perf_counter()
-        if given["start"] == "imports":
+        if spec["start"] == "imports":
             torch.compile(torch.relu)
             importlib.import_module("torch._inductor.compile_fx")
         else:
-            cold = given["start"] == "cold"
+            cold = spec["start"] == "cold"
             fn = loaded.fn
-            model = torch.compile(fn) if cold else torchproof.load(given["pack"], fn)
+            model = torch.compile(fn) if cold else torchproof.load(spec["pack"], fn)
             calls.invoke(model, loaded.calls[0], train=train)
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
         found["seconds"] = time.perf_counter() - begin
-    if given["start"] == "pack":
+    if spec["start"] == "pack":
         report = torchproof.status(model).pack or {}
         found |= {key: report.get(key) for key in ("graphs", "of", "misses", "why_not")}
     print(json.dumps(found))

@@ -57,10 +57,10 @@ print(json.dumps({
 def name_of(version: str, python: str) -> str:
     """The environment and the result of a torch and a Python, by both versions."""
     program = "import sys; print('%d.%d' % sys.version_info[:2])"
-    asked = subprocess.run(
+    done = subprocess.run(
         [python, "-c", program], capture_output=True, text=True, check=True
     )
-    return f"{version}-python{asked.stdout.strip()}"
+    return f"{version}-python{done.stdout.strip()}"
 
 
 def environment(version: str, base: str, index: str | None) -> Path:

@@ -67,9 +67,9 @@ model.load_state_dict(plain.state_dict())
 model = torchproof.compile(model)
 for call in calls:
     torch.testing.assert_close(model(*call), plain(*call))
-told = torchproof.status(model)
-print(told)
-assert told.compiled_calls == len(calls), told
+status = torchproof.status(model)
+print(status)
+assert status.compiled_calls == len(calls), status
 """
 WHERE = """
 import pathlib, sys, torchproof

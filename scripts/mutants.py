@@ -181,7 +181,7 @@ def run(families: dict[str, list[Mutant]], jobs: int) -> list[Verdict]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", metavar="FILE", help="these families")
-    parser.add_argument("--jobs", type=int, default=2, help="at the same time")
+    parser.add_argument("--jobs", type=int, default=3, help="at the same time")
     parser.add_argument("--out", type=Path, help="write the verdicts as JSON")
     options = parser.parse_args()
     paths = {path.stem: path for path in sorted(TABLES.glob("*.toml"))}

@@ -84,8 +84,8 @@ def soak(where: str) -> str:
     }
     rows = found["rows"]
     lines = [(title, *map(show, rows.values())) for title, show in columns.items()]
-    kept = [line for line in lines if set(line[1:]) != {NOTHING}]
-    return render("soak", found=found, table=plain(["", *rows], kept))
+    known = [line for line in lines if set(line[1:]) != {NOTHING}]
+    return render("soak", found=found, table=plain(["", *rows], known))
 
 
 def _counts(what: str) -> Callable[[Row], str]:
