@@ -261,7 +261,7 @@ print((time.perf_counter() - begin) * 1e3)
 """
 
 
-def import_ms(processes: int = 7) -> Row:
+def import_ms(processes: int) -> Row:
     """What loading the runtime adds where torch is loaded."""
     command = [sys.executable, "-c", IMPORT]
     times = [
@@ -285,7 +285,7 @@ def rows(options: Options) -> list[str]:
 
 def measure(name: str, options: Options) -> Row:
     if name == "import":
-        return import_ms()
+        return import_ms(3 if options.quick else 7)
     processes = options.processes or (QUICK_PROCESSES if options.quick else PROCESSES)
     names = tuple(each for each in options.names if each != "import")
     every = in_processes(names, processes, QUICK_PAIRS if options.quick else PAIRS)

@@ -6,7 +6,7 @@
 in turns in one process: as a whole, and by the times that it reports. Pairs in which
 the process had to yield its core are left out. `equal` and `tenth` are real runs of
 `bench`: compiled code that takes as long as eager, and that is 1.10 times as fast. Exit
-code 1 when a step takes more than 1.01 times as long, or a verdict is wrong.
+code 1 when a step takes more than 1.01 times as long, or two verdicts are wrong.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ BATCH_S = 0.005  # of steps, timed as a whole; short, so that some are undisturb
 PATIENCE_S = 60.0
 FEWEST, PAIRS = 20, 200
 TRUTH = {"equal": 1.0, "tenth": 1.1}
-KEPT = ("vs_eager", "vs_eager_low", "vs_eager_high", "verdict", "samples", "notes")
+FIELDS = ("vs_eager", "vs_eager_low", "vs_eager_high", "verdict", "samples", "notes")
 # Of the targets, in eager: some 20 ms, of which calling the compiled function takes
 # less than a hundredth. A fixed amount: all processes must do the same.
 AMOUNT = 44_000
@@ -96,12 +96,18 @@ def measure(name: str, options: Options) -> Row:
     if name == "loop":
         return loop(PAIRS // 2 if options.quick else PAIRS)
     target = f"{ROOT / 'benchmarks' / 'timing.py'}:{name}"
-    run, error = torchproof("bench", target, "--strategies", "eager,full")
-    if run is None:
-        return {"error": error}
-    rows = {row["strategy"]: row for row in run["measurements"]}
-    row = {key: rows["full"][key] for key in KEPT} | {"truth": TRUTH[name]}
-    return row | {"right": is_right(row)}
+    # One interval in twenty misses the truth: two in a row are a defect.
+    runs = 0
+    while runs < 2:
+        runs += 1
+        run, error = torchproof("bench", target, "--strategies", "eager,full")
+        if run is None:
+            return {"error": error}
+        rows = {row["strategy"]: row for row in run["measurements"]}
+        row = {key: rows["full"][key] for key in FIELDS} | {"truth": TRUTH[name]}
+        if is_right(row):
+            break
+    return row | {"right": is_right(row), "runs": runs}
 
 
 def is_right(row: Row) -> bool:
