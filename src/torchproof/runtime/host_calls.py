@@ -88,11 +88,11 @@ def _host_call(
 ) -> list[Tensor]:
     function, found = _called(tensors, integers, floats, layout=layout, words=keywords)
     expected = _forms(sizes, forms)
-    given = [(each.dtype, list(each.shape), each.device) for each in found]
-    if given != expected:
+    returned = [(each.dtype, list(each.shape), each.device) for each in found]
+    if returned != expected:
         raise RuntimeError(
-            f"{function.__qualname__} returned {_shown(given)}, but the call says that"
-            f" it returns {_shown(expected)}"
+            f"{function.__qualname__} returned {_shown(returned)}, but the call says"
+            f" that it returns {_shown(expected)}"
         )
     return [each.contiguous() for each in found]  # as the template is
 
@@ -143,17 +143,17 @@ def _host_call_backward(
 ) -> list[Tensor]:
     """The gradients of the tensors whose positions are `needed`."""
     with torch_private.dispatch_modes.recorded_by_autograd():
-        given = [
+        inputs = [
             each.detach().requires_grad_(index in needed)
             for index, each in enumerate(tensors)
         ]
-        _, found = _called(given, integers, floats, layout=layout, words=keywords)
+        _, found = _called(inputs, integers, floats, layout=layout, words=keywords)
         pairs = [
             (result, gradient)
             for result, gradient in zip(_floats(found), gradients, strict=True)
             if result.requires_grad
         ]
-        wanted = [given[index] for index in needed]
+        wanted = [inputs[index] for index in needed]
         own: Sequence[Tensor] = [torch.zeros_like(each) for each in wanted]
         if pairs:
             results, vectors = zip(*pairs, strict=True)
@@ -186,8 +186,8 @@ def _keep_inputs(
     ctx: Any, inputs: Any, keyword_only_inputs: Mapping[str, Any], output: list[Tensor]
 ) -> None:
     ctx.save_for_backward(*inputs[0])
-    kept = ("integers", "floats", "layout", "keywords")
-    ctx.how = {name: keyword_only_inputs[name] for name in kept}
+    names = ("integers", "floats", "layout", "keywords")
+    ctx.call = {name: keyword_only_inputs[name] for name in names}
     ctx.differentiable = [each.is_floating_point() for each in output]
 
 
@@ -202,7 +202,7 @@ def _backward(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any]:
         ],
         tensors,
         needed=needed,
-        **ctx.how,
+        **ctx.call,
     )
     by_index = dict(zip(needed, found, strict=True))
     return ([by_index.get(index) for index in range(len(tensors))],)

@@ -203,8 +203,8 @@ _RESULTS = _Results("results")
 def _text(function: Callable[..., Any], arguments: Sequence[Any]) -> str:
     try:
         value = function(*arguments)
-        known = _containers(arguments) & _containers(value)
-        return _UNFIT if known or not is_data(value) else repr(value)
+        shared = _containers(arguments) & _containers(value)
+        return _UNFIT if shared or not is_data(value) else repr(value)
     except Exception:  # compiled code calls the function itself, and raises it
         return _UNFIT
 

@@ -21,7 +21,7 @@ from typing import Any
 from torchproof.runtime.status_report import Latency
 from torchproof.runtime.telemetry import Telemetry
 
-_KEPT = 1000  # times of each kind
+_MOST_TIMES = 1000  # times of each kind
 _FEWEST = 50  # times of each kind that a comparison needs
 _LATEST = 100  # compiled times that are compared with eager's
 _SLOWER = 1.05  # ratio to eager's median
@@ -57,8 +57,8 @@ class Monitor:
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._times_s: dict[str, deque[float]] = {
-            "eager": deque(maxlen=_KEPT),
-            "compiled": deque(maxlen=_KEPT),
+            "eager": deque(maxlen=_MOST_TIMES),
+            "compiled": deque(maxlen=_MOST_TIMES),
         }
         self.eager_ms: float | None = None  # from a speed trial, if there was one
         self._eager_median: tuple[float | None, float] = (None, 0.0)  # up to which time
@@ -96,7 +96,7 @@ class Monitor:
             what = "eager" if self._telemetry.was_eager else "compiled"
             self._times_s[what].append(seconds)
 
-    def _times_ms(self, what: str, latest: int = _KEPT) -> list[float]:
+    def _times_ms(self, what: str, latest: int = _MOST_TIMES) -> list[float]:
         times = list(self._times_s[what])
         return [seconds * 1e3 for seconds in times[-latest:]]
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 _serial_numbers = itertools.count()
-_KEPT: dict[str, Callable[[], Any]] = {}  # weak references by key
+_OBJECTS: dict[str, Callable[[], Any]] = {}  # weak references by key
 _SEQUENCES: dict[str, type] = {"tuple": tuple, "list": list, "Size": torch.Size}
 _NAMES: dict[str, Any] = {"None": None, "True": True, "False": False}
 
@@ -106,25 +106,25 @@ def unpacked(
 ) -> list[Any]:
     """The values in the order of the call."""
     entries = iter(layout.split("\0") if layout else ())
-    given = {
+    values = {
         "tensor": iter(tensors),
         "integer": iter(integers),
         "float": iter(floats),
     }
-    return [_unpack(entry, entries, given) for entry in entries]
+    return [_unpack(entry, entries, values) for entry in entries]
 
 
 def _unpack(
-    entry: str, entries: Iterator[str], given: Mapping[str, Iterator[Any]]
+    entry: str, entries: Iterator[str], values: Mapping[str, Iterator[Any]]
 ) -> Any:
     kind, _, rest = entry.partition(" ")
-    if kind in given:
-        return next(given[kind])
+    if kind in values:
+        return next(values[kind])
     if kind in _SEQUENCES:
-        inside = [_unpack(next(entries), entries, given) for _ in range(int(rest))]
+        inside = [_unpack(next(entries), entries, values) for _ in range(int(rest))]
         return _SEQUENCES[kind](inside)
     if kind == "dict":
-        parts = [_unpack(next(entries), entries, given) for _ in range(2 * int(rest))]
+        parts = [_unpack(next(entries), entries, values) for _ in range(2 * int(rest))]
         return dict(zip(parts[::2], parts[1::2], strict=True))
     if kind == "text":
         return rest
@@ -159,19 +159,19 @@ def _key(address: int) -> str:
     name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', '')}"
     if named(name) is value:
         return name
-    for key, kept in _KEPT.items():
-        if kept() is value:
+    for key, reference in _OBJECTS.items():
+        if reference() is value:
             return key
-    key = f"{type(value).__qualname__} {len(_KEPT)}"
+    key = f"{type(value).__qualname__} {len(_OBJECTS)}"
     try:
-        _KEPT[key] = weakref.ref(value)
+        _OBJECTS[key] = weakref.ref(value)
     except TypeError:  # of an object with slots
-        _KEPT[key] = lambda: value
+        _OBJECTS[key] = lambda: value
     return key
 
 
 def _object(key: str) -> Any:
-    value = _KEPT[key]() if key in _KEPT else named(key)
+    value = _OBJECTS[key]() if key in _OBJECTS else named(key)
     if value is None:
         raise RuntimeError(f"{key} is not in this process, or no longer")
     return value

@@ -360,11 +360,13 @@ def _head(definition: Definition) -> str:
     """What is evaluated when the function is defined: decorators and defaults."""
     node = definition.node
     return ast.dump(
-        ast.Tuple([*node.decorator_list, *node.args.defaults, *_given(node.args)])
+        ast.Tuple(
+            [*node.decorator_list, *node.args.defaults, *_keyword_defaults(node.args)]
+        )
     ) + ast.dump(_bare(node.args))
 
 
-def _given(arguments: ast.arguments) -> list[ast.expr]:
+def _keyword_defaults(arguments: ast.arguments) -> list[ast.expr]:
     return [each or ast.Constant(None) for each in arguments.kw_defaults]
 
 

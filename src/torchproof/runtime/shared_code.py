@@ -224,13 +224,13 @@ def free_unused() -> None:
 
 def _keep_last_used() -> None:
     """Frees what deleted models left, except a few for each function."""
-    kept = [(each, item) for each in list(_left.values()) for item in each.stored]
+    entries = [(each, item) for each in list(_left.values()) for item in each.stored]
     # By id: equal code objects may be different functions of Dynamo.
-    codes = {id(item.code): item.code for _, item in kept}
+    codes = {id(item.code): item.code for _, item in entries}
     ranks = {number: frames.ranks_by_last_use(code) for number, code in codes.items()}
-    kept.sort(key=lambda pair: ranks[id(pair[1].code)](pair[1].answer))
+    entries.sort(key=lambda pair: ranks[id(pair[1].code)](pair[1].answer))
     counts = Counter[tuple[Hashable, int]]()
-    for backend, item in kept:
+    for backend, item in entries:
         place = (backend.key, id(item.code))
         counts[place] += 1
         if counts[place] > _MOST_ANSWERS:

@@ -71,7 +71,9 @@ class CallCounts:
 # "strategy", "drift") and its record as JSON.
 Listener = Callable[[str, Mapping[str, Any]], None]
 
-_KEPT = 1000  # records of each kind: a service that runs for months must not grow
+_MOST_RECORDS = (
+    1000  # records of each kind: a service that runs for months must not grow
+)
 # The code of functions whose frames hold the number of a call, by address: code that
 # Dynamo generates cannot always be hashed.
 _counting: dict[int, CodeType] = {}
@@ -348,7 +350,7 @@ class Telemetry:
         # A list and no deque, because every call looks whether it is empty, and code
         # that nothing else in the call uses is slow to reach.
         self.undelivered.append(event)
-        del self.undelivered[:-_KEPT]
+        del self.undelivered[:-_MOST_RECORDS]
 
     def deliver(self) -> None:
         """Writes log lines and calls the listener, in order, one thread at a time.
@@ -373,7 +375,7 @@ class Telemetry:
     def _add(self, items: list[Any], item: Any) -> None:
         with self._lock:
             items.append(item)
-            del items[:-_KEPT]
+            del items[:-_MOST_RECORDS]
 
 
 def _shielded(act: Callable[[], None]) -> None:

@@ -186,7 +186,7 @@ def _is_constant_lookup(rest: list[dis.Instruction]) -> bool:
     return False
 
 
-class _KnownCode:
+class _CodeFacts:
     """What a profile function needs of code that ran, each time that it runs."""
 
     __slots__ = ("code", "computes_names", "is_noted", "owner")
@@ -218,7 +218,7 @@ class Execution:
         self._arguments: dict[int, _ObjectReference] = {}
         self._looked_up: dict[int, _ObjectReference] = {}
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
-        self._known: dict[int, _KnownCode] = {}  # by id, since hashing code is slow
+        self._codes: dict[int, _CodeFacts] = {}  # by id, since hashing code is slow
         self._forgotten: dict[tuple[int, str | None], Any] = {}
         self._muted = 0
 
@@ -248,10 +248,10 @@ class Execution:
         sys.setprofile(None)
 
     def _note(self, frame: types.FrameType, event: str, argument: Any) -> None:
-        known = self._known.get(id(frame.f_code))
-        if known is None:
-            known = self._meet(frame.f_code)
-        owner = known.owner
+        facts = self._codes.get(id(frame.f_code))
+        if facts is None:
+            facts = self._meet(frame.f_code)
+        owner = facts.owner
         if owner == "sink":
             self._muted += {"call": 1, "return": -1}.get(event, 0)
         elif self._muted:
@@ -264,20 +264,20 @@ class Execution:
         elif owner == "internal":
             return
         elif event == "call":
-            self._note_call(frame, known)
-        elif event == "return" and known.computes_names:
+            self._note_call(frame, facts)
+        elif event == "return" and facts.computes_names:
             self._note_lookups(frame, owner)
 
-    def _meet(self, code: types.CodeType, owner: str | None = None) -> _KnownCode:
-        known = self._known[id(code)] = _KnownCode(code, owner or owner_of(code))
-        return known
+    def _meet(self, code: types.CodeType, owner: str | None = None) -> _CodeFacts:
+        facts = self._codes[id(code)] = _CodeFacts(code, owner or owner_of(code))
+        return facts
 
-    def _note_call(self, frame: types.FrameType, known: _KnownCode) -> None:
+    def _note_call(self, frame: types.FrameType, facts: _CodeFacts) -> None:
         code = frame.f_code
-        if known.owner == "torch":
-            if not known.is_noted:
+        if facts.owner == "torch":
+            if not facts.is_noted:
                 self.codes.setdefault(code, frame.f_globals)
-                known.is_noted = True
+                facts.is_noted = True
             return
         if code in _ABSTRACT and _is_asked_by_torchproof(frame):
             return
@@ -286,7 +286,7 @@ class Execution:
         for value in values:
             if not isinstance_of(value, ATOMS) and _has_attributes(type(value)):
                 self._arguments.setdefault(id(value), _ObjectReference(value))
-        if known.computes_names or code.co_name.startswith("__getattr"):
+        if facts.computes_names or code.co_name.startswith("__getattr"):
             self.names.update(v for v in values if type(v) is str and v.isidentifier())
 
     def _note_call_of_c(self, frame: types.FrameType, owner: str, called: Any) -> None:

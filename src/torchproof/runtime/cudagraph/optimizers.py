@@ -32,8 +32,8 @@ class LearningRates:
 
     def add(self, optimizers: Sequence[Optimizer]) -> bool:
         """Makes these optimizers capturable; returns whether one of them is new."""
-        known = {id(each) for each in self.optimizers}
-        new = [each for each in optimizers if id(each) not in known]
+        present = {id(each) for each in self.optimizers}
+        new = [each for each in optimizers if id(each) not in present]
         for optimizer in new:
             changed = False
             for group in optimizer.param_groups:

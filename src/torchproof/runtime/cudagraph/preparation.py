@@ -57,8 +57,8 @@ class Plan:
         arguments = {"dynamic": False, **self.strategy.arguments}
         if self.backend is None:
             return arguments
-        kept = {name: arguments[name] for name in _TRACING if name in arguments}
-        return {**kept, "backend": self.backend}
+        tracing = {name: arguments[name] for name in _TRACING if name in arguments}
+        return {**tracing, "backend": self.backend}
 
 
 class Preparation:

@@ -284,9 +284,9 @@ class Gradients:
 
     def move(self, next_replay: Gradients) -> None:
         """Copies each `.grad` that the next replay does not set out of the memory."""
-        kept = {id(each.parameter) for each in next_replay._used}
+        replaced = {id(each.parameter) for each in next_replay._used}
         for each in self._used:
-            if each.is_attached and id(each.parameter) not in kept:
+            if each.is_attached and id(each.parameter) not in replaced:
                 assert each.after is not None
                 each.set(each.after.detach().clone())
 
