@@ -97,6 +97,11 @@ def mechanisms() -> dict[str, Mechanism]:
     return found
 
 
+def found_once() -> list[str]:
+    """The mechanisms that were stale once."""
+    return [*_table("found")]
+
+
 @functools.cache
 def holders() -> dict[str, Holder]:
     return {name: Holder(name, **each) for name, each in _table("holders").items()}

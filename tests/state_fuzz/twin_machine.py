@@ -454,7 +454,10 @@ class TwinMachine(RuleBasedStateMachine):
 
     @initialize(target=pairs, way=way)
     def begin(self, way: int) -> Pair:
-        return self.compile(way)
+        pair = self.compile(way)
+        for _ in range(2):  # of regions, the first call shows where they are
+            pair.call(Call())
+        return pair
 
     def compile(self, way: int) -> Pair:
         seed_all(0)
