@@ -4,7 +4,7 @@
 
 Each program is called and changed in turn, as it is and by `torchproof.graph` or
 `torchproof.compile`; answers, errors and state have to be the same. A program that
-differs is made smaller and printed as a script. Exit code 1 when one differs.
+differs is made smaller and printed. Exit code 1 when one differs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def measure(name: str, options: Options) -> Row:
         "counts": dict(report.counts),
         "reasons": dict(report.reasons),
         "failures": [
-            {"seed": each.seed, "mechanisms": each.mechanisms, "told": each.told}
+            {"seed": each.seed, "mechanisms": each.mechanisms, "told": each.difference}
             for each in report.failures
         ],
     }

@@ -64,22 +64,22 @@ class _FileStream:
                 file.write(json.dumps({"kind": kind, **values}, default=str) + "\n")
 
 
-def _forked(act: Callable[..., int], told: Sequence[str], cwd: Path) -> Done:
+def _forked(act: Callable[..., int], arguments: Sequence[str], cwd: Path) -> Done:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["warm_torch"])
     with tempfile.TemporaryDirectory() as scratch:
         outputs = Path(scratch, "stdout"), Path(scratch, "stderr")
         surroundings = str(cwd), dict(os.environ), tuple(map(str, outputs))
-        process = context.Process(target=_serve, args=(act, told, surroundings))
+        process = context.Process(target=_serve, args=(act, arguments, surroundings))
         process.start()
         try:
             process.join(PATIENCE_S)
-            assert process.exitcode is not None, f"it did not end: {' '.join(told)}"
+            assert process.exitcode is not None, f"it did not end: {' '.join(arguments)}"
         finally:
             if process.exitcode is None:
                 _kill(process.pid)
         stdout, stderr = (path.read_text() for path in outputs)
-    return Done(told, process.exitcode, stdout, stderr)
+    return Done(arguments, process.exitcode, stdout, stderr)
 
 
 def _kill(pid: int | None) -> None:
@@ -96,7 +96,7 @@ def _kill(pid: int | None) -> None:
 
 def _serve(
     act: Callable[..., int],
-    told: Sequence[str],
+    arguments: Sequence[str],
     surroundings: tuple[str, Mapping[str, str], Sequence[str]],
 ) -> None:
     cwd, env, outputs = surroundings
@@ -104,7 +104,7 @@ def _serve(
     for number, path in enumerate(outputs, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     _fork_children()
-    end(lambda: act(*told))
+    end(lambda: act(*arguments))
 
 
 def _command(*arguments: str) -> int:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.records import repository, store
+from torchproof.records import repository
 from torchproof.records.repository import repository_of
-from torchproof.records.run import Run
 from torchproof.targets import Job, parse
 from torchproof.torch_private import environment
 
@@ -68,13 +67,3 @@ def test_the_environment_of_a_target(file: Path) -> None:
     assert {"commit", "dirty"} <= set(facts)
     workload = environment.describe(Job(parse("workload:gpt")))
     assert workload["commit"] is None
-
-
-def test_the_facts_are_saved(tmp_path: Path) -> None:
-    gpu = {"name": "GPU", "memory_bytes": 2**34, "capability": "9.0"}
-    facts = {"gpus": [gpu], "cudnn": 91002, "driver": "570.1", "commit": "a"}
-    run = Run("1", "t", "full", environment={**facts, "dirty": True}, counts={})
-    saved = store.save(run, tmp_path)
-    loaded = store.load(saved.id, tmp_path).environment
-    assert [dict(each) for each in loaded["gpus"]] == [gpu]
-    assert (loaded["cudnn"], loaded["dirty"]) == (91002, True)

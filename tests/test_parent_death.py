@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -125,20 +124,7 @@ def test_child_whose_parent_has_ended_does_not_start(gone: int) -> None:
     assert held(gone) == 1
 
 
-def test_child_of_another_parent_goes_on() -> None:
-    assert held(os.getppid()) == 0
-
-
 def test_error_of_a_start_is_raised_by_the_caller() -> None:
     with pytest.raises(FileNotFoundError, match="no-such-program"):
         parent_death.begun(lambda: subprocess.Popen(["no-such-program"]))
     assert parent_death.begun(lambda: 3) == 3
-
-
-def test_a_forked_process_begins_with_a_thread_of_its_own() -> None:
-    parent_death.begun(lambda: None)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(10)
-        os._exit(parent_death.begun(lambda: 7))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,16 +14,14 @@ import pytest
 
 from torchproof import process
 from torchproof.process import (
-    Channel,
     Child,
     CpuShare,
     Ended,
-    Followed,
     ForkServer,
     Garbled,
     spawn,
 )
-from torchproof.process.cpu_share import CpuTime, cpu_time
+from torchproof.process.cpu_share import CpuTime
 
 ECHO = """
 import os, subprocess, sys, time
@@ -74,14 +71,6 @@ def test_a_timeout_leaves_the_channel_usable(child: Child) -> None:
     assert child.receive(60.0) == {"run": "time.sleep(0.5)"}
 
 
-def test_a_tick_ends_the_wait(child: Child) -> None:
-    def stop() -> None:
-        raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        child.ask({}, None, stop)
-
-
 CLOSES_FILES = """
 import os, socket, sys
 from torchproof.process import Stream
@@ -115,13 +104,6 @@ def test_the_end_of_a_child_is_recognised(child: Child, last: str, ending: str) 
     fork = "os.fork() or (time.sleep(99), os._exit(0))"
     with pytest.raises(Ended, match=ending):
         child.ask({"run": f"{fork}; {last}"}, 60.0)
-
-
-def test_an_end_that_was_not_observed_is_told_as_such() -> None:
-    assert "os.exec" in (Followed([], "finished", 0).failure(script=True) or "")
-    assert "os.exec" in (Followed([], "finished", 3).failure(script=True) or "")
-    raised = [{"kind": "script_end", "code": 3, "error": "ValueError"}]
-    assert "os.exec" not in (Followed(raised, "finished", 3).failure(script=True) or "")
 
 
 def test_what_a_child_sent_before_it_ended_is_received(child: Child) -> None:
@@ -204,28 +186,6 @@ def test_processes_starve_that_wait_nearly_all_of_the_time() -> None:
     assert not share.is_starved([1, 2])
 
 
-def test_the_cpu_time_of_a_process() -> None:
-    before = cpu_time(os.getpid())
-    assert before is not None
-    sum(range(300_000))
-    after = cpu_time(os.getpid())
-    assert after is not None and after.ran_s > before.ran_s
-    assert after.waited_s >= before.waited_s
-    assert cpu_time(2**22 + 1) is None
-
-
-def test_several_threads_send_whole_lines(child: Child) -> None:
-    def send(number: int) -> None:
-        for _ in range(50):
-            child.channel.send({"from": number, "text": "x" * 5000})
-
-    threads = [threading.Thread(target=send, args=(n,)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    received = [child.receive(60.0)["from"] for _ in range(150)]
-    assert sorted(received) == [0] * 50 + [1] * 50 + [2] * 50
-
-
 def test_environment_directory_and_output(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as output:
         code = "import os; print(os.getcwd(), os.environ['A'], 'HOME' in os.environ)"
@@ -287,18 +247,6 @@ def test_jobs_end_with_their_server(server: ForkServer, tmp_path: Path) -> None:
     assert future.result(10).code == -9
     assert not is_running(int(file.read_text()))
     assert server.submit({"run": "", "code": 0}, 1.0).result(10).code == -9
-
-
-def test_process_imports_only_the_standard_library() -> None:
-    code = "import sys, torchproof.process; sys.exit('psutil' in sys.modules)"
-    with spawn("-c", code) as child:
-        assert child.wait(60.0) == 0
-
-
-def test_a_channel_is_not_inherited_by_programs(child: Child) -> None:
-    run = "assert not os.get_inheritable(channel._socket.fileno())"
-    assert child.ask({"run": run}, 60.0)
-    assert isinstance(child.channel, Channel)
 
 
 def test_a_quiet_child_that_fails_leaves_its_last_words() -> None:

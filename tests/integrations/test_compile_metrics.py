@@ -69,16 +69,3 @@ def test_the_page_shows_the_lines_of_the_modules() -> None:
         lines = text.split("\n\n", 1)[1].splitlines()
         assert len(lines) >= 2 and all(line in page for line in lines)
         assert f"from torchproof.integrations.{name} import CompileCallback" in page
-
-
-def test_the_page_shows_lines_of_the_examples() -> None:
-    examples = PAGE.parents[1] / "examples"
-    for heading, file in {
-        "accelerate": "accelerate_training.py",
-        "diffusers": "diffusers_pipeline.py",
-    }.items():
-        section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
-        shown = section.split("```text\n")[1].split("```")[0].splitlines()
-        code = (examples / file).read_text().replace("compile(", "torchproof.compile(")
-        code = code.replace("torchproof.torchproof.", "torchproof.")
-        assert len(shown) == 2 and all(line in code for line in shown)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -12,10 +11,8 @@ import torch
 from torch import nn
 
 import torchproof
-from torchproof import UserError
 from torchproof.integrations.health import health
 from torchproof.runtime.cudagraph import graph_status
-from torchproof.runtime.loading.packages import DeployedModel
 from torchproof.runtime.status_report import FALLBACK_KINDS, Fallback, State
 
 prometheus_client = pytest.importorskip(
@@ -96,17 +93,6 @@ def test_a_fallback_counts_by_its_kind(registry: Any) -> None:
     assert scraped(registry)["compiled_calls_total"] == 0
 
 
-def test_counts_go_on_where_records_end(registry: Any) -> None:
-    model = torchproof.compile(Doubler(), backend="eager")
-    register(registry, doubler=model)
-    telemetry = model.forward.telemetry
-    for number in range(1200):
-        telemetry.fell_back(Fallback("storm", f"function {number}", "often"))
-    telemetry.undelivered.clear()
-    assert len(torchproof.status(model).fallbacks) == 1000
-    assert scraped(registry)["fallbacks_totalstorm"] == 1200
-
-
 def test_counters_never_decrease(registry: Any) -> None:
     """Prometheus would take 2 after 3 for a restart, and add 2."""
     model = torchproof.compile(Doubler(), backend="eager")
@@ -152,14 +138,6 @@ def test_a_replaced_forward_leaves_routes_that_answer(registry: Any) -> None:
     assert 'torchproof_calls_total{model="doubler"} 1.0' in text
 
 
-def test_the_models_own_error_is_no_fallback(registry: Any) -> None:
-    model = torchproof.compile(nn.Linear(4, 4), backend="eager")
-    register(registry, linear=model)
-    with pytest.raises(RuntimeError):
-        model(torch.ones(2, 5))
-    assert sum(torchproof.status(model).totals.fallbacks.values()) == 0
-
-
 def test_a_graphed_step_has_hits_and_a_plain_model_none(
     registry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,80 +157,12 @@ def test_a_graphed_step_has_hits_and_a_plain_model_none(
     assert scraped(registry)["graph_hits_total"] == 7
 
 
-def test_two_models_share_families_and_names_are_taken_once(registry: Any) -> None:
-    first = torchproof.compile(Doubler(), backend="eager")
-    second = torchproof.compile(nn.Linear(4, 4), backend="eager")
-    register(registry, first=first, second=second)
-    second(ROW)
-    text = prometheus_client.generate_latest(registry).decode()
-    assert 'torchproof_calls_total{model="first"} 0.0' in text
-    assert 'torchproof_calls_total{model="second"} 1.0' in text
-    with pytest.raises(ValueError, match="Duplicated"):
-        register(registry, third=first)
-
-
-def test_a_model_that_was_not_compiled_is_refused_at_once(registry: Any) -> None:
-    with pytest.raises(Exception, match="not compiled"):
-        register(registry, plain=Doubler())
-
-
 def test_the_page_has_every_metric(registry: Any) -> None:
     from torchproof.integrations import prometheus
 
     rows = re.findall(r"^\| `torchproof_(\w+)` ", PAGE.read_text(), re.M)
     counters = [f"{name}_total" for name in prometheus._COUNTERS]
     assert rows == [*counters, *prometheus._GAUGES]
-
-
-def package() -> DeployedModel:
-    place = SimpleNamespace(torch="2.13.0")
-    details: Any = SimpleNamespace(
-        artifact="aoti", device="cpu", entrance="x: 2x4", place=place
-    )
-    return DeployedModel(details, list)
-
-
-def test_a_package_is_compiled_and_counts_nothing(registry: Any) -> None:
-    health_of_it = health(package())
-    assert health_of_it["state"] == "compiled" and health_of_it["strategy"] == "aoti"
-    assert "compiles nothing" in health_of_it["reason"]
-    for refused in (package(), torchproof.step):
-        with pytest.raises(UserError, match="was not compiled by"):
-            register(registry, refused=refused)
-    with pytest.raises(UserError, match="was not compiled by"):
-        health(torchproof.step)
-
-
-def test_health_of_a_graphed_step_says_if_recordings_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    graphed = torchproof.graph(Doubler().eval())
-    assert health(graphed)["state"] == "not called"
-    graphed(ROW)
-    stops = graphed.status().stops  # this process has no GPU for it
-    assert stops and health(graphed) == {
-        "state": "eager",
-        "strategy": f"{graphed.status().strategy} + graph",
-        "reason": str(stops[-1]),
-    }
-    monkeypatch.setattr(type(graphed._snapshot), "recordings", lambda self: [1])
-    states = [graphed.state]
-    monkeypatch.setattr(graphed, "_stops", lambda: ())
-    assert [*states, graphed.state] == ["partly compiled", "compiled"]
-
-
-def test_the_reason_of_eager_is_not_that_of_the_strategy() -> None:
-    torch.compiler.reset()
-    model = torchproof.compile(Doubler(), backend="eager")
-    with torch._dynamo.config.patch(disable=True):
-        model(ROW)
-        found = health(model)
-    assert found["state"] == "eager" and found["strategy"] == "full"
-    assert found["reason"].startswith("nothing is compiled: torch._dynamo.config")
-    identity = torchproof.compile(nn.Identity(), backend="eager")
-    identity(ROW)
-    assert health(identity)["state"] == "eager"
-    assert health(identity)["reason"] == "no graph was captured"
 
 
 def test_health_names_state_strategy_and_reason() -> None:

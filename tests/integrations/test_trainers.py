@@ -94,19 +94,6 @@ def test_transformers_logs_a_fallback_and_goes_on(tmp_path: Path) -> None:
     assert trainer.state.global_step == 4
 
 
-def test_training_goes_on_if_its_forward_is_replaced(tmp_path: Path) -> None:
-    model = Net()
-    plain = model.forward
-
-    def replacing(graph: Any, inputs: Any) -> Any:
-        model.forward = plain
-        return graph
-
-    trainer = trained(tmp_path, model, backend=replacing)
-    assert trainer.state.global_step == 4 and not figures(trainer.state.log_history)
-    trainer.train()  # which compiles it again
-
-
 def losses(rows: list[dict[str, Any]]) -> list[float]:
     return [float(row["loss"]) for row in rows if "loss" in row]
 
@@ -243,13 +230,3 @@ def test_lightning_with_inductor_learns_the_same(tmp_path: Path) -> None:
     assert any(each.in_child for each in status.compilations)
     logged = figures(rows)
     assert set(logged[-1]) == NAMES and logged[-1]["compiled_share"] == 1
-
-
-def test_trainers_train_with_torchproof_switched_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCHPROOF_DISABLE", "1")
-    trainer = trained(tmp_path / "a", Net())
-    assert trainer.state.global_step == 4 and not figures(trainer.state.log_history)
-    _, rows = fitted(tmp_path / "b", Scorer())
-    assert losses(rows) and not figures(rows)

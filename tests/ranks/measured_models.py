@@ -85,10 +85,3 @@ def fate(what: str) -> int:
 
 def planted() -> Made:
     return Planted(), data()
-
-
-def failing() -> Made:
-    """The factory itself fails on rank 1."""
-    if dist.get_rank() == 1:
-        raise ValueError("no data for rank 1")
-    return make()

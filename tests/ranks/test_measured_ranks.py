@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
-import bench_runs
 import psutil
 import pytest
-from bench_runs import ENVIRONMENT
 from forked_workers import backends, measured
 from measured_models import Net
 
 import torchproof
 from torchproof.cli import main
-from torchproof.measure import compare, rank_group
+from torchproof.measure import rank_group
 from torchproof.measure.joined_replies import joined
-from torchproof.measure.replies import Facts, OutputComparison, Reference
+from torchproof.measure.replies import Facts, OutputComparison
 from torchproof.measure.specs import EAGER, MeasureResult, StrategySpec
-from torchproof.records.run import Measurement, RankTime, Run
+from torchproof.records.run import Measurement
 from torchproof.strategies import parse, with_arguments
 
 MODELS = Path(__file__).with_name("measured_models.py")
@@ -154,13 +151,6 @@ def test_the_largest_memory_and_the_longest_first_call_count() -> None:
     assert joined(Facts, examined).memory == {"host_rss": 7, "cuda_allocated": None}
 
 
-def test_the_work_of_all_ranks_adds_up() -> None:
-    each = [Reference(work=(10.0, "tokens"), deterministic=True) for _ in range(2)]
-    found = joined(Reference, each)
-    assert found.work == (20.0, "tokens") and found.deterministic is True
-    assert joined(Reference, [each[0], Reference()]).work is None
-
-
 @pytest.mark.parametrize(
     ("failures", "blamed"),
     [
@@ -180,27 +170,6 @@ def test_the_rank_that_others_follow_is_blamed(
     for rank, text in failures.items():
         replies.note(rank, {"error": text, "usage": False})
     assert replies.failure(2)["error"] == blamed
-
-
-# -- reports ---------------------------------------------------------------------------
-
-
-def saved_run() -> Run:
-    ranks = (RankTime(0, 11.0, 0.25), RankTime(1, 12.0, 0.75))
-    rows = [
-        bench_runs.row("eager", 12.0, ranks=ranks),
-        bench_runs.row("full", 6.0, eager_ms=12.0),
-    ]
-    environment = {**ENVIRONMENT, "ranks": 2, "wrap": "ddp"}
-    return bench_runs.bench(rows, environment=environment)
-
-
-def test_runs_on_other_numbers_of_ranks_are_not_comparable() -> None:
-    alone = bench_runs.bench(saved_run().measurements)
-    found = compare(alone, saved_run())
-    assert found.unlike == ("ranks - in A, 2 in B", "wrap - in A, ddp in B")
-    assert found.verdict == "not judged"
-    assert compare(saved_run(), saved_run()).unlike == ()
 
 
 # -- the command line ------------------------------------------------------------------
@@ -254,25 +223,3 @@ def test_a_search_on_ranks_ends_with_a_recipe_that_is_followed(tmp_path: Path) -
     model = torchproof.compile(Net(), recipe=file)
     followed = torchproof.status(model).recipe
     assert followed and followed["followed"] and not followed["why_not"]
-
-
-@pytest.mark.slow
-def test_ctrl_c_leaves_no_rank_behind(tmp_path: Path) -> None:
-    mark = f"{MODELS}:planted"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "torchproof", "bench", mark, "--ranks", "2"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "warming up" in line:
-            break
-    ranks = psutil.Process(process.pid).children(recursive=True)
-    assert len(ranks) >= 4
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=100)
-    assert process.returncode == 130
-    _, alive = psutil.wait_procs(ranks, timeout=20)
-    assert not alive

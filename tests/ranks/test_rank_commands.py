@@ -48,13 +48,6 @@ def test_bad_input_is_one_line_and_exit_2(
     assert not out and len(err.splitlines()) == 1
 
 
-def test_a_value_with_dashes_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        verbs.main(["check", SEEDED, "--ranks", "2", "--launcher", "--standalone"])
-    [line] = capsys.readouterr().err.splitlines()
-    assert ended.value.code == 2 and "--flag=VALUE" in line
-
-
 def test_several_machines_are_left_to_torchs_launcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,18 +68,6 @@ def test_several_machines_are_left_to_torchs_launcher(
     assert "--nproc-per-node=8" in words and "--nnodes=2" in words
     own = words[words.index("torchproof") + 1 :]
     assert own == ["check", SEEDED, "-q", "--", "--ranks", "3"]
-
-
-def test_ranks_inside_a_launch_are_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
-    assert verbs.main(["check", SEEDED, "--ranks", "2"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
 import rank_runs
 from rank_runs import (
     all_reduce,
@@ -15,7 +14,7 @@ from rank_runs import (
     recompiled,
 )
 
-from torchproof.records import RankRun, Run
+from torchproof.records import RankRun
 from torchproof.report import formats, rank_sections, rank_trace
 from torchproof.report.html import rank_page
 
@@ -32,29 +31,6 @@ def eight() -> RankRun:
     every = [[compiled(), all_reduce(18, 17.2, 3.0)] for _ in range(7)]
     late = [compiled(), recompiled(17, seconds=2.9), all_reduce(18, 20.1)]
     return ranks(*every[:3], late, *every[3:])
-
-
-@pytest.mark.parametrize("format", formats.FORMATS)
-def test_every_format_names_the_rank(format: str) -> None:
-    text = formats.render(RUN, format)
-    assert "RK105" in text and "rank 1" in text
-
-
-def test_a_saved_run_is_shown_the_same() -> None:
-    read = Run.from_json(json.loads(json.dumps(RUN.to_json())))
-    assert formats.render(read, "text") == formats.render(RUN, "text")
-
-
-def test_the_table_marks_what_differs() -> None:
-    table = rank_sections.functions(compared(rank_runs.short_last_batch()))
-    assert table.header == ("function", "rank 0", "rank 1")
-    [row] = table.rows
-    assert [cell.startswith(rank_sections.MARK) for cell in row[1:]] == [False, True]
-
-
-def test_ranks_that_did_the_same_share_a_column() -> None:
-    table = rank_sections.functions(compared(eight()))
-    assert table.header == ("function", "ranks 0-2 and 4-7", "rank 3")
 
 
 def test_a_line_of_letters_shows_who_waited_and_who_compiled() -> None:

@@ -15,7 +15,6 @@ from rank_runs import (
     with_rank,
 )
 
-from torchproof.checking import causes
 from torchproof.checking.ranks import check_ranks
 from torchproof.checking.ranks.evidence import Evidence
 from torchproof.records import Event, Finding, Frame, Observation, RankEvent, RankRun
@@ -159,20 +158,6 @@ def test_a_lone_recompile_names_rank_step_line_and_wait() -> None:
     assert finding.severity == "medium"
 
 
-def test_a_mark_on_one_rank_is_the_cause_rather_than_the_batch() -> None:
-    run = ranks(
-        [compiled(dynamic=("x.size(0)",))], [compiled(), recompiled(17, seconds=1.0)]
-    )
-    [finding] = findings(run)
-    assert finding.code == "RK101" and "mark" in finding.fix
-
-
-@pytest.mark.parametrize("sizes", [(8, 1), (1, 8)])
-def test_a_batch_of_one_is_found_before_and_after(sizes: tuple[int, int]) -> None:
-    run = ranks([compiled()], [compiled(), recompiled(17, *sizes)])
-    assert [each.code for each in findings(run)] == ["RK105"]
-
-
 def test_the_same_cause_in_many_functions_and_steps_is_one_finding() -> None:
     names: dict[int, dict[str, Any]] = {
         step: {"function": f"Block{step}.forward"} for step in (3, 5)
@@ -196,12 +181,6 @@ def test_a_rank_that_ended_before_is_not_compared() -> None:
     assert findings(with_rank(run, 0, steps=17, outcome="failed")) == []
 
 
-def test_breaks_explain_the_functions_they_cut_off() -> None:
-    resumed = compiled(resumed_at=15, compile_id="1/0", graph="rest")
-    run = ranks([compiled(graph="half"), broken(), resumed], [compiled()])
-    assert [each.code for each in findings(run)] == ["RK103"]
-
-
 def test_a_function_that_one_rank_never_compiles() -> None:
     other = compiled(function="evaluate", line=40, compile_id="1/0")
     [finding] = findings(ranks([compiled(), other], [compiled()]))
@@ -223,30 +202,6 @@ def test_ranks_that_start_at_other_times_do_not_count() -> None:
         [all_reduce(1, 3.1, **first), compiled(start_s=3.2)],
     )
     assert findings(run) == []
-
-
-def test_a_failed_collective_names_what_the_missing_rank_compiled() -> None:
-    failed = next(f for f in findings(CASES["RK110"][0]) if f.code == "RK110")
-    assert (failed.ranks, failed.step, failed.line) == ((1,), 17, 30)
-    assert "Net.forward" in failed.message and failed.waited_s == pytest.approx(5.0)
-
-
-def test_a_failed_collective_follows_from_the_recompile() -> None:
-    found = check_ranks(CASES["RK110"][0], {}).found
-    codes = {each.finding.identity: each.finding.code for each in found}
-    links = causes.explain(found)
-    assert {codes[i]: [codes[c] for c in e.causes] for i, e in links.items()} == {
-        "RK110": ["RK105"]
-    }
-
-
-def test_a_failed_collective_while_others_had_a_cache() -> None:
-    run = ranks(
-        [compiled(cached=True), all_reduce(1, 0.7, 5.0)], [compiled(seconds=None)]
-    )
-    run = with_rank(run, 0, outcome="failed", exit_code=1, last_seen_s=5.7)
-    [finding] = findings(with_rank(run, 1, outcome="killed", last_seen_s=6.0))
-    assert finding.code == "RK110" and "cache" in finding.cause
 
 
 def test_groups_of_some_ranks_do_not_wait_for_others() -> None:

@@ -20,7 +20,6 @@ from torchproof.targets import (
     parse,
     tensor_parallel,
 )
-from torchproof.targets.workloads import gpt
 
 RANKS = 3
 
@@ -64,12 +63,6 @@ def test_a_plan_that_divides_nothing_is_refused(
     with pytest.raises(UserError) as raised:
         tensor_parallel.divide(model, Mesh(), plan)
     assert message in str(raised.value) and len(str(raised.value).splitlines()) == 1
-
-
-def test_ranks_get_whole_heads_of_the_workload() -> None:
-    model, _ = gpt.make("tiny", deferred=True)
-    with pytest.raises(UserError, match="3 ranks cannot divide the 4 attention heads"):
-        tensor_parallel.divide(model, Mesh())
 
 
 def test_the_share_of_a_rank_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:

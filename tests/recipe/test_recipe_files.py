@@ -6,7 +6,6 @@ import dataclasses
 import errno
 import json
 import os
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from torchproof.records.run import UserError
 from torchproof.strategies.plan import Plan, Site
-from torchproof.strategies.recipe import InvalidRecipe, Recipe, load, loads, toml
+from torchproof.strategies.recipe import InvalidRecipe, Recipe, load, loads
 from torchproof.strategies.strategy import parse, with_arguments
 
 # -- any recipe ------------------------------------------------------------------------
@@ -81,12 +80,6 @@ def test_recipe_round_trip(recipe: Recipe) -> None:
     assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe
 
 
-@settings(max_examples=50, deadline=None)
-@given(TABLES)
-def test_standard_library_reads_every_table(table: dict[str, Any]) -> None:
-    assert tomllib.loads(toml.dumps(table)) == table
-
-
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(recipes(), st.data())
 def test_truncated_file_is_damaged_or_a_recipe(recipe: Recipe, data: Any) -> None:
@@ -126,27 +119,6 @@ def test_file_is_written_for_people() -> None:
     assert "[compile.options]\nmax_autotune = true" in text
     assert '[[marks]]\nplace = "MODEL.blocks"\nargument = ["mask"]\nsizes = [1]' in text
     assert loads(text) == whole()
-
-
-def test_whole_training_step_is_applied_by_graph() -> None:
-    text = dataclasses.replace(whole(), strategy=parse("full+graph"), train=True)
-    assert 'torchproof.graph(model, recipe="torchproof.toml")' in text.dumps()
-
-
-def test_unknown_values_are_absent() -> None:
-    recipe = Recipe(parse("full"), gain={"value": 2.0, "low": None})
-    assert "\nlow" not in recipe.dumps()
-    assert loads(recipe.dumps()).gain == {"value": 2.0}
-
-
-def test_invalid_unicode_is_escaped() -> None:
-    recipe = Recipe(parse("full"), target="caf\udce9.py:make")
-    assert loads(recipe.dumps()).target == "caf\\udce9.py:make"
-
-
-def test_minimal_recipe_is_a_schema_and_a_name() -> None:
-    recipe = loads('schema = 1\nstrategy = "full:max-autotune"\n')
-    assert recipe.strategy == parse("full:max-autotune")
 
 
 TOP = 'schema = 1\nstrategy = "full"\n'

@@ -60,13 +60,13 @@ class Fault:
 
     name: str
     way: type[ways.Injection]
-    kind: str | None
+    situations: tuple[str, ...] = ALL
+    kind: str | None = None
     phase: str | None = None
     words: str = ""
     backend: str | None = "aot_eager"
     deadline_s: float = AGES_S
     calls: int = 1
-    situations: tuple[str, ...] = ALL
     device: str = "cpu"
     alone: bool = False
     loses_device: bool = False
@@ -81,150 +81,99 @@ class Fault:
         return self.deadline_s < AGES_S
 
 
+_TRAINING = ("training",)
 _LATE = {"kind": "deadline", "deadline_s": HANG_S, "words": "took too long"}
 _CHILD_LATE = {**_LATE, "backend": "inductor", "deadline_s": INDUCTOR_HANG_S}
+# It cannot be seen from outside that a lock is waited for: so, long enough.
+_LOCKED = {**_CHILD_LATE, "deadline_s": 40.0, "phase": "lock"}
+_GXX = {**_CHILD_LATE, "phase": "C++ compiler"}
 _ERROR = {"kind": "compile error", "backend": "inductor"}
+_PLANTED = {"kind": "compile error", "words": "planted in a fake kernel"}
+_FIRST_RUN = {**_ERROR, "kind": "first run", "words": "planted in a first run"}
+_OVERCOME = {"backend": "inductor"}
 
 FAULTS = {
     fault.name: fault
     for fault in (
         Fault("tracing loops in Python", ways.LoopsInPython, phase="tracing", **_LATE),
         Fault(
+            "tracing loops, the clock jumps",
+            ways.ClockJumps,
+            FEW,
+            phase="tracing",
+            **_LATE,
+        ),
+        Fault(
             "AOTAutograd loops in Python",
             ways.LoopsInAutograd,
             phase="AOTAutograd",
             **_LATE,
         ),
-        Fault("C++ compiler hangs", ways.Compiler, phase="C++ compiler", **_CHILD_LATE),
-        Fault(
-            "C++ compiler hangs, no child",
-            ways.KeptCompiler,
-            phase="C++ compiler",
-            **_CHILD_LATE,
-        ),
+        Fault("AOTAutograd raises", ways.RaisesInAutograd, **_PLANTED),
+        Fault("C++ compiler hangs", ways.Compiler, **_GXX),
+        Fault("C++ compiler hangs, no child", ways.KeptCompiler, **_GXX),
         Fault(
             "C++ compiler hangs in the backward",
             ways.BackwardCompiler,
-            phase="C++ compiler",
-            situations=("training",),
-            **_CHILD_LATE,
+            _TRAINING,
+            **_GXX,
         ),
         Fault(
             "child loops in Python",
-            ways.ChildLoops,
+            ways.CHILD_LOOPS,
             phase="code generation",
             **_CHILD_LATE,
         ),
         Fault(
             "worker pool waits for ever",
-            ways.ChildWaitsForPool,
+            ways.CHILD_WAITS_FOR_POOL,
             phase="worker pool",
             **_CHILD_LATE,
         ),
         Fault(
             "child stopped by SIGSTOP",
-            ways.ChildStopped,
+            ways.CHILD_STOPPED,
+            FEW,
             phase="stopped child",
-            situations=FEW,
             **_CHILD_LATE,
         ),
         Fault(
             "child stopped, continued later",
-            ways.ChildStoppedForAWhile,
-            None,
-            backend="inductor",
-            situations=FEW,
+            ways.CHILD_STOPPED_FOR_A_WHILE,
+            FEW,
+            **_OVERCOME,
         ),
-        Fault(
-            "tracing loops, the clock jumps",
-            ways.ClockJumps,
-            phase="tracing",
-            situations=FEW,
-            **_LATE,
-        ),
-        Fault("child killed by SIGKILL", ways.ChildKilled, words="SIGKILL", **_ERROR),
-        Fault("child dies by SIGSEGV", ways.ChildCrashes, words="SIGSEGV", **_ERROR),
+        Fault("child killed by SIGKILL", ways.CHILD_KILLED, words="SIGKILL", **_ERROR),
+        Fault("child dies by SIGSEGV", ways.CHILD_CRASHES, words="SIGSEGV", **_ERROR),
         Fault("child eats memory", ways.ChildEatsMemory, words="memory", **_ERROR),
-        Fault(
-            "AOTAutograd raises",
-            ways.RaisesInAutograd,
-            "compile error",
-            words="planted in a fake kernel",
-        ),
-        Fault("code generation raises", ways.ChildRaises, words="planted", **_ERROR),
+        Fault("code generation raises", ways.CHILD_RAISES, words="planted", **_ERROR),
         Fault(
             "code generation raises, no child",
             ways.KeptRaises,
             words="planted",
             **_ERROR,
         ),
-        Fault(
-            "first run fails",
-            ways.FirstRunFails,
-            "first run",
-            words="planted in a first run",
-            backend="inductor",
-        ),
+        Fault("first run fails", ways.FirstRunFails, **_FIRST_RUN),
         Fault(
             "first run of the backward fails",
             ways.BackwardFails,
-            "first run",
-            words="planted in a first run",
-            backend="inductor",
-            situations=("training",),
+            _TRAINING,
+            **_FIRST_RUN,
         ),
-        Fault(
-            "cache folder not writable",
-            harm.NoCacheFolder,
-            **_ERROR,
-        ),
+        Fault("cache folder not writable", harm.NoCacheFolder, **_ERROR),
         Fault("disk full", harm.FullDisk, **_ERROR),
-        Fault(
-            "shared memory full",
-            harm.FullSharedMemory,
-            None,
-            backend="inductor",
-            situations=FEW,
-        ),
+        Fault("shared memory full", harm.FullSharedMemory, FEW, **_OVERCOME),
         Fault(
             "no file can be opened",
             harm.NoFiles,
+            FEW,
             words="Too many open files",
-            situations=FEW,
             **_ERROR,
         ),
-        Fault(
-            "process limit reached",
-            harm.NoProcesses,
-            "compile error",
-            words="thread",
-            backend="inductor",
-            situations=FEW,
-        ),
-        Fault(
-            "signal handlers of the user",
-            harm.UserSignals,
-            None,
-            backend="inductor",
-            situations=FEW,
-        ),
-        Fault(
-            "cache entries broken",
-            harm.BrokenEntries,
-            None,
-            backend="inductor",
-        ),
-        Fault(
-            "cached libraries broken",
-            harm.BrokenLibraries,
-            **_ERROR,
-        ),
-        Fault(
-            "cache locks held",
-            harm.LocksHeld,
-            phase="lock",
-            # It cannot be seen from outside that a lock is waited for: so, long enough.
-            **{**_CHILD_LATE, "deadline_s": 40.0},
-        ),
+        Fault("process limit reached", harm.NoProcesses, FEW, words="thread", **_ERROR),
+        Fault("signal handlers of the user", harm.UserSignals, FEW, **_OVERCOME),
+        Fault("cache entries broken", harm.BrokenEntries, **_OVERCOME),
+        Fault("cached libraries broken", harm.BrokenLibraries, **_ERROR),
+        Fault("cache locks held", harm.LocksHeld, **_LOCKED),
     )
 }

@@ -26,7 +26,7 @@ GPU_SITUATIONS = {
 GRAPHS = tuple(GPU_SITUATIONS)
 COMPILED = ("inference", "training", "recompile", "wait=False", "reduce-overhead")
 COLUMNS = (*COMPILED, *GRAPHS[1:])
-_KEPT = {
+_ROWS_OF_CPU = {
     "tracing loops in Python": FEW,
     "child stopped by SIGSTOP": FEW,
     "child killed by SIGKILL": COMPILED,
@@ -44,122 +44,95 @@ def _on_gpu(name: str, situations: tuple[str, ...]) -> Fault:
     return replace(row, device="cuda", situations=situations, deadline_s=deadline_s)
 
 
-_LATE: dict[str, Any] = {
-    "kind": "deadline",
-    "deadline_s": GPU_HANG_S,
-    "words": "took too long",
-}
 _INDUCTOR: dict[str, Any] = {"backend": "inductor", "device": "cuda"}
+_LATE = {"kind": "deadline", "deadline_s": GPU_HANG_S, "words": "took too long"}
+_TRITON = {**_INDUCTOR, **_LATE, "phase": "Triton compiler"}
+_PTXAS = {**_INDUCTOR, "kind": "compile error", "words": "ptxas"}
+_OUT_OF_MEMORY = {**_INDUCTOR, "kind": "first run", "words": "out of memory"}
+# Of the kernels, none could be timed. The other cells wait for this one.
+_AUTOTUNING = {
+    **_INDUCTOR,
+    "kind": "compile error",
+    "words": "NoValidChoices",
+    "deadline_s": 60.0,
+}
+# The driver, an allocator or cuBLAS says it in its own words.
+_NO_MEMORY = {
+    **_INDUCTOR,
+    "kind": "compile error",
+    "words": "CUDA",
+    "may_be_overcome": True,
+}
+_LOST = {
+    "backend": None,
+    "device": "cuda",
+    "kind": "first run",
+    "words": "broken the CUDA context",
+}
+_LOST_IN_CHILD = {**_LOST, "kind": "probe", "words": "CUDA"}
+_CAPTURE = {**_INDUCTOR, "kind": "first run", "words": "captur", "calls": 4}
+_OVERCOME = {**_INDUCTOR, "calls": 4}
+_BOTH = ("inference", "training")
 
 GPU_FAULTS = {
     fault.name: fault
     for fault in (
-        *(_on_gpu(name, situations) for name, situations in _KEPT.items()),
-        Fault(
-            "ptxas hangs",
-            gpu.Ptxas,
-            phase="Triton compiler",
-            situations=COMPILED,
-            **_LATE,
-            **_INDUCTOR,
-        ),
-        Fault(
-            "ptxas hangs, no child",
-            gpu.PtxasHere,
-            phase="Triton compiler",
-            situations=FEW,
-            **_LATE,
-            **_INDUCTOR,
-        ),
-        Fault(
-            "ptxas dies by SIGSEGV",
-            gpu.PtxasCrashes,
-            "compile error",
-            words="ptxas",
-            situations=COMPILED,
-            **_INDUCTOR,
-        ),
-        Fault(
-            "ptxas prints an error",
-            gpu.PtxasFails,
-            "compile error",
-            words="ptxas",
-            situations=FEW,
-            **_INDUCTOR,
-        ),
+        *(_on_gpu(name, situations) for name, situations in _ROWS_OF_CPU.items()),
+        Fault("ptxas hangs", gpu.Ptxas, COMPILED, **_TRITON),
+        Fault("ptxas hangs, no child", gpu.PtxasHere, FEW, **_TRITON),
+        Fault("ptxas dies by SIGSEGV", gpu.PtxasCrashes, COMPILED, **_PTXAS),
+        Fault("ptxas prints an error", gpu.PtxasFails, FEW, **_PTXAS),
         Fault(
             "no device memory in the first run",
             gpu.FirstRunOutOfMemory,
-            "first run",
-            words="out of memory",
-            situations=("inference", "training", "reduce-overhead"),
+            (*_BOTH, "reduce-overhead"),
             alone=True,
-            **_INDUCTOR,
+            **_OUT_OF_MEMORY,
         ),
         Fault(
             "no device memory for autotuning",
             gpu.AutotuningOutOfMemory,
-            "compile error",
-            words="NoValidChoices",  # of the kernels, none could be timed
-            situations=("inference",),
+            _BOTH[:1],
             alone=True,
-            deadline_s=60.0,  # the other cells wait for this one
-            **_INDUCTOR,
+            **_AUTOTUNING,
         ),
         Fault(
             "another process takes the device memory",
             gpu.OtherProcess,
-            "compile error",
-            words="CUDA",  # the driver, an allocator or cuBLAS says it in its own words
-            may_be_overcome=True,
-            situations=("inference", "training", "graph"),
+            (*_BOTH, "graph"),
             alone=True,
-            **_INDUCTOR,
+            **_NO_MEMORY,
         ),
         Fault(
             "illegal access in the first run",
             gpu.LosesDevice,
-            "first run",
-            words="broken the CUDA context",
-            backend=None,
-            situations=("inference", "training"),
-            device="cuda",
+            _BOTH,
             loses_device=True,
+            **_LOST,
         ),
         Fault(
             "illegal access in the first run, example given",
             gpu.LosesDeviceOfChild,
-            "probe",
-            words="CUDA",
-            backend=None,
-            situations=("inference", "training"),
-            device="cuda",
+            _BOTH,
+            **_LOST_IN_CHILD,
         ),
         Fault(
             "an operator waits for the device during capture",
             gpu.Synchronizes,
-            "first run",
-            words="captur",
-            calls=4,
-            situations=GRAPHS,
-            **_INDUCTOR,
+            GRAPHS,
+            **_CAPTURE,
         ),
         Fault(
             "another thread waits for the captured stream",
             gpu.OtherThreadWaits,
-            "first run",
-            words="captur",
-            calls=4,
-            situations=GRAPHS,
-            **_INDUCTOR,
+            GRAPHS,
+            **_CAPTURE,
         ),
         Fault(
             "another thread uses the device during capture",
             gpu.OtherThreadWorks,
-            None,
-            calls=4,
-            situations=GRAPHS,
-            **_INDUCTOR,
+            GRAPHS,
+            **_OVERCOME,
         ),
     )
 }

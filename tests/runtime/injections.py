@@ -267,34 +267,34 @@ class InChild(Injection):
         self._deed.write_text(self.code.replace("MARK", str(self.mark)))
 
 
-class ChildKilled(InChild):
-    code = _MARKED + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+def in_child(code: str, *, marked: bool = True) -> type[InChild]:
+    """An injection of this code; `marked`: it is reached before the code runs."""
+    return type("InChild", (InChild,), {"code": (_MARKED if marked else "") + code})
 
 
-class ChildCrashes(InChild):
-    code = _MARKED + "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
-
-
-class ChildLoops(InChild):
-    code = _MARKED + "while True: pass"
-
-
-class ChildRaises(InChild):
-    code = _MARKED + "raise ValueError('planted in code generation')"
-
-
-class ChildStopped(InChild):
-    code = _MARKED + "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
-
-
-class ChildStoppedForAWhile(InChild):
-    code = _MARKED + (
-        "import os, signal, subprocess\n"
-        "command = f'sleep 2; kill -CONT {os.getpid()}'\n"
-        "helper = subprocess.Popen(['sh', '-c', command])\n"
-        "os.kill(os.getpid(), signal.SIGSTOP)\n"
-        "helper.wait()"
-    )
+_SIGNAL = "import os, signal; os.kill(os.getpid(), signal."
+CHILD_KILLED = in_child(f"{_SIGNAL}SIGKILL)")
+CHILD_CRASHES = in_child(f"{_SIGNAL}SIGSEGV)")
+CHILD_STOPPED = in_child(f"{_SIGNAL}SIGSTOP)")
+CHILD_LOOPS = in_child("while True: pass")
+CHILD_RAISES = in_child("raise ValueError('planted in code generation')")
+CHILD_STOPPED_FOR_A_WHILE = in_child(
+    "import os, signal, subprocess\n"
+    "command = f'sleep 2; kill -CONT {os.getpid()}'\n"
+    "helper = subprocess.Popen(['sh', '-c', command])\n"
+    "os.kill(os.getpid(), signal.SIGSTOP)\n"
+    "helper.wait()"
+)
+# The pool that runs compilers has taken the work and does not do it.
+CHILD_WAITS_FOR_POOL = in_child(
+    "import concurrent.futures\n"
+    "from torch._inductor.async_compile import AsyncCompile\n"
+    "def lose(cls, task):\n"
+    "    open('MARK', 'w').close()\n"
+    "    return concurrent.futures.Future()\n"
+    "AsyncCompile.submit = classmethod(lose)",
+    marked=False,
+)
 
 
 class ChildEatsMemory(InChild):
@@ -306,19 +306,6 @@ class ChildEatsMemory(InChild):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         os.environ["TORCHPROOF_CHILD_MEMORY_MB"] = "2000"
-
-
-class ChildWaitsForPool(InChild):
-    """The pool that runs compilers has taken the work and does not do it."""
-
-    code = (
-        "import concurrent.futures\n"
-        "from torch._inductor.async_compile import AsyncCompile\n"
-        "def lose(cls, task):\n"
-        "    open('MARK', 'w').close()\n"
-        "    return concurrent.futures.Future()\n"
-        "AsyncCompile.submit = classmethod(lose)"
-    )
 
 
 # -- this process ----------------------------------------------------------------------

@@ -121,14 +121,6 @@ def wait_until(holds: Callable[[], bool]) -> None:
     assert holds()
 
 
-def test_code_that_every_rank_compiled_is_used(ranks: Any) -> None:
-    first, second = ranks()
-    first.couple()
-    second.couple()
-    assert at_once(first.vote, second.vote) == [None, None]
-    assert first.agreement.decisions == second.agreement.decisions == []
-
-
 def test_the_others_follow_a_rank_that_fails(ranks: Any) -> None:
     first, second = ranks()
     first.couple()  # the second one failed before it had a graph
@@ -148,14 +140,6 @@ def test_a_lone_recompile_does_not_wait(ranks: Any) -> None:
     before = time.monotonic()
     assert first.vote(call=3, by_all=False) is None
     assert time.monotonic() - before < 10  # of the 20 s to the deadline
-
-
-def test_a_rank_that_is_dead_delays_no_longer_than_the_deadline(ranks: Any) -> None:
-    first, _ = ranks({"deadline_s": 0.1}, {})
-    first.couple()
-    objection = first.vote(until=time.monotonic() + 0.1)
-    assert objection.kind == "no answer" and objection.rank == 1
-    assert first.agreement.alone is None
 
 
 @pytest.fixture

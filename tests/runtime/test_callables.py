@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from twins import Block, compiled, sample
+from twins import compiled
 
 import torchproof
 
@@ -279,28 +279,6 @@ def test_keywords_have_any_name(options: dict[str, Any]) -> None:
         assert torch.equal(function(X, **amounts), summed(X, **amounts))
 
 
-def test_a_step_takes_keywords_of_any_name() -> None:
-    amounts = dict.fromkeys(NAMES, 2)
-    with torchproof.step() as step:
-        assert torch.equal(step.run(summed, X, **amounts), summed(X, **amounts))
-    assert torch.equal(torchproof.step()(summed)(X, **amounts), summed(X, **amounts))
-
-
-# -- models in models ------------------------------------------------------------------
-
-
-def test_a_compiled_part_is_traced_as_part_of_a_larger_model() -> None:
-    outer = nn.Sequential(Block(), nn.ReLU())
-    expected = outer(sample())
-    torchproof.compile(outer[0], backend="eager")
-    outer(sample())
-    torchproof.compile(outer, backend="eager")
-    for _ in range(3):
-        assert torch.equal(outer(sample()), expected)
-    status = torchproof.status(outer)
-    assert (len(status.compilations), status.recompiles) == (1, 0)
-
-
 # -- switches of torch -----------------------------------------------------------------
 
 
@@ -320,19 +298,3 @@ def test_a_switch_of_torch_that_is_off_is_noted(
         function(X)
     status = torchproof.status(function)
     assert status.compiled_calls == 0 and status.notes
-
-
-@pytest.mark.parametrize(
-    ("stance", "compiled_calls"), [("force_eager", 2), ("eager_on_recompile", 3)]
-)
-def test_calls_that_a_stance_makes_eager_do_not_count_as_compiled(
-    stance: str, compiled_calls: int
-) -> None:
-    model = compiled(Block())
-    model(sample(2))
-    with torch.compiler.set_stance(stance):
-        model(sample(2))
-        model(sample(3))
-    model(sample(2))
-    status = torchproof.status(model)
-    assert (status.calls, status.compiled_calls) == (4, compiled_calls), status

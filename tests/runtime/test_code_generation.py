@@ -292,38 +292,3 @@ def test_the_innermost_frame_that_says_so_names_the_phase() -> None:
     first, second = child_process.parse_stacks(dump)
     assert first == [("/a/subprocess.py", "wait")]
     assert second == [("/b/d e.py", "<module>"), ("/b/c.py", "inner")]
-
-
-EARLY_TEST = """
-import threading
-from torch._inductor import config, cpu_vec_isa
-from torchproof.torch_private import remote_codegen
-
-calls = []
-may_end = threading.Event()
-
-def check_build(self, code):
-    calls.append(config.cpp.cxx)
-    return may_end.wait(60)
-
-cpu_vec_isa.VecISA.check_build = check_build
-remote_codegen.prepare()
-assert len(calls) == 1, "the test did not begin"
-threading.Timer(0.5, may_end.set).start()
-
-def pick():
-    return cpu_vec_isa.valid_vec_isa_list() and bool(cpu_vec_isa.pick_vec_isa())
-
-assert pick() and may_end.is_set(), "it was not waited for"
-tested = len(calls)
-assert pick() and len(calls) == tested, "it was tested twice"
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="needs C++ kernels")
-def test_the_compiler_is_tested_once_before_the_first_graph(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("TORCHINDUCTOR_VEC_ISA_OK")
-    subprocess.run([sys.executable, "-c", EARLY_TEST], check=True)

@@ -17,7 +17,7 @@ import torch
 import torch._dynamo.testing
 from torch import Tensor
 
-from torchproof import host_call, host_value, in_graph, on_host, raise_if
+from torchproof import host_call, host_value, in_graph, raise_if
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
@@ -85,14 +85,6 @@ def test_errors_have_the_type_and_the_message_of_eager(step: Any, backend: str) 
     assert errors[0] == errors[1]
 
 
-@pytest.mark.slow
-def test_errors_are_raised_in_code_of_inductor() -> None:
-    run = compiled(own_exception, "inductor")
-    assert torch.equal(run(torch.tensor([1])), torch.tensor([2]))
-    with pytest.raises(Odd, match="12 is too large"):
-        run(torch.tensor([12]))
-
-
 def test_a_dynamic_size_stays_dynamic() -> None:
     def step(ids: Tensor) -> Tensor:
         raise_if(ids.max() > 9, ValueError, "{} of {}", ids.max(), ids.shape[0])
@@ -154,29 +146,6 @@ def test_a_function_in_the_graph_has_the_effects_of_eager(backend: str) -> None:
 def test_an_argument_that_no_graph_can_hold_is_refused() -> None:
     with pytest.raises(Exception, match="takes tensors, numbers and texts"):
         compiled(lambda x: write({1, 2}) or x + 1, "eager")(torch.ones(2))
-
-
-# -- on_host ---------------------------------------------------------------------------
-
-
-class Holder(torch.nn.Module):
-    def inner(self, x: Tensor) -> Tensor:
-        return x * 2 + 1
-
-    @on_host
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.inner(x)
-        return y * y.sum().item()
-
-
-def test_a_function_on_the_host_is_not_in_the_graph() -> None:
-    torch._dynamo.utils.counters.clear()  # which a reset keeps
-    counter, holder = torch._dynamo.testing.CompileCounter(), Holder()
-    run, x = torch.compile(holder, backend=counter), torch.arange(3.0)
-    for _ in range(2):
-        assert torch.equal(run(x), holder(x))
-    assert counter.frame_count == 1  # of `inner`
-    assert not torch._dynamo.utils.counters["graph_break"]
 
 
 # -- host_call -------------------------------------------------------------------------
@@ -387,20 +356,6 @@ def test_what_a_graph_cannot_hold_breaks_it_and_is_right(function: Any) -> None:
         mine, eager = run(x, config), function(x, expected)
         assert mine[1:] == eager[1:]
         assert config == expected
-
-
-def test_an_exception_is_raised_as_in_eager() -> None:
-    def divide(config: Config) -> int:
-        return 1 // 0 if config.layers else 0
-
-    run = compiled(
-        lambda x, config: (x + 1, host_value(divide, config)), "eager", fullgraph=False
-    )
-    config = Config()
-    with pytest.raises(ZeroDivisionError):
-        run(torch.ones(2), config)
-    config.layers = 0
-    assert run(torch.ones(2), config)[1] == 0
 
 
 def test_objects_that_live_for_one_call_are_not_compiled_for() -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import logging
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import recipe_nets
 import torch
 from recipe_nets import ROWS, Net, calls, followed, parts, recipe_for
 from torch import nn
@@ -24,9 +20,6 @@ from torch._dynamo.testing import CompileCounter
 import torchproof
 from torchproof.records.run import UserError
 from torchproof.strategies.plan import Plan
-from torchproof.strategies.recipe import Recipe
-from torchproof.strategies.recipe.fingerprint import fingerprint
-from torchproof.strategies.strategy import Strategy
 from torchproof.torch_private import subgraphs
 
 
@@ -73,38 +66,6 @@ def test_a_recipe_gives_what_its_lines_give(
     assert found.compiled_calls == (0 if name == "eager" else len(ROWS))
 
 
-@pytest.mark.slow
-def test_in_a_fresh_process(tmp_path: Path) -> None:
-    """The same strategy and outputs, of a class that is loaded by another name."""
-    plain = Net()
-    recipe_for(plain, "regional:marks").write(tmp_path / "torchproof.toml")
-    torch.save(plain.state_dict(), tmp_path / "weights.pt")
-    torch.save(calls(), tmp_path / "calls.pt")
-    (tmp_path / "served.py").write_text(Path(recipe_nets.__file__).read_text())
-    program = """
-import torch, torchproof
-from served import Net
-model = Net()
-model.load_state_dict(torch.load("weights.pt"))
-model = torchproof.compile(model, recipe="torchproof.toml")
-with torch.no_grad():
-    torch.save([model(*call) for call in torch.load("calls.pt")], "answers.pt")
-status = torchproof.status(model)
-print(status.strategy, status.calls, status.compiled_calls, status.recompiles)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "regional:marks 3 3 0\n"
-    given, answers = (torch.load(tmp_path / f"{n}.pt") for n in ("calls", "answers"))
-    for call, answer in zip(given, answers, strict=True):
-        torch.testing.assert_close(answer, plain(*call))
-
-
 def test_nested_blocks_share_their_code() -> None:
     """Also where the recipe does not name them, and a call is recorded to find them."""
     plain, found = Net(), list[Any]()
@@ -134,33 +95,6 @@ def test_regions_are_trained_only_if_that_was_measured(train: bool) -> None:
     for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
     assert not torchproof.status(model).fallbacks
-
-
-def test_status_tells_the_recipe(tmp_path: Path) -> None:
-    model = Net()
-    recipe = recipe_for(model, "full")
-    environment = {**recipe.environment, "cores": 99}
-    recipe = dataclasses.replace(
-        recipe, environment=environment, other={"shade": "blue"}
-    )
-    path = recipe.write(tmp_path / "mine.toml")
-    found = torchproof.status(followed(model, path))
-    assert "cores 99" in str(found)
-    plain = json.loads(json.dumps(found.to_json()))["recipe"]
-    assert (plain["run"], plain["followed"]) == (recipe.run, True)
-
-
-def test_functions_follow_recipes_too() -> None:
-    def double(x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    strategy = Strategy("full", "full", {"backend": "aot_eager"})
-    recipe = Recipe(strategy, model=fingerprint(double))
-    made = followed(double, recipe)
-    assert made(torch.ones(2)).sum() == 4
-    assert torchproof.status(made).compiled_calls == 1
-    decorated = torchproof.compile(recipe=recipe)(double)
-    assert torchproof.status(decorated).recipe["followed"]
 
 
 def test_copies_and_pickles_follow_it_again(tmp_path: Path) -> None:
@@ -197,21 +131,6 @@ def eager_because(model: Any, recipe: Any, caplog: Any) -> str:
     return fallback.why
 
 
-@pytest.mark.parametrize(
-    ("environment", "why"),
-    [
-        ({"torch": "1.9.0"}, r"torch 1\.9\.0\b"),
-        ({"device": "cuda", "torch": "1.9.0"}, r"device cuda\b.*\bcpu\b"),
-    ],
-)
-def test_another_place(environment: Any, why: str, caplog: Any) -> None:
-    recipe = recipe_for(Net(), "full")
-    recipe = dataclasses.replace(
-        recipe, environment={**recipe.environment, **environment}
-    )
-    assert re.search(why, eager_because(Net(), recipe, caplog))
-
-
 def test_another_model(caplog: Any) -> None:
     recipe = recipe_for(Net(), "regional")
     assert "20 more" in eager_because(Net(blocks=4), recipe, caplog)
@@ -223,19 +142,6 @@ def test_another_model(caplog: Any) -> None:
     lost = dataclasses.replace(recipe.plan.sites[0], paths=("layers.0",))
     lost = dataclasses.replace(recipe, plan=Plan((lost,)))
     assert "'layers.0'" in eager_because(Net(), lost, caplog)
-
-
-def test_a_model_may_be_moved_before_its_first_call(caplog: Any) -> None:
-    model = Net().to("meta")
-    recipe = recipe_for(Net(), "full")
-    with caplog.at_level(logging.WARNING, "torchproof"):
-        torchproof.compile(model, recipe=recipe)
-        assert re.search(r"device cpu\b.*\bmeta\b", str(torchproof.status(model)))
-        model.to_empty(device="cpu").load_state_dict(Net().state_dict())
-        model(*calls()[0])
-    assert torchproof.status(model).strategy == "full"
-    assert torchproof.status(model).recipe["followed"]  # type: ignore[index]
-    assert not caplog.records
 
 
 def test_what_is_wrong_in_the_program_raises(tmp_path: Path) -> None:
@@ -268,11 +174,6 @@ def test_verify_monitor_and_retry_work_as_always() -> None:
     model(*calls()[0])
     assert torchproof.status(model).strategy == "regional"
     assert torchproof.status(model).recipe["followed"]  # type: ignore[index]
-
-
-@torch._dynamo.register_backend(name="test_failing_backend")
-def failing(*_: Any) -> Any:
-    raise RuntimeError("no code")
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")

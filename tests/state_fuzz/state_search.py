@@ -26,7 +26,7 @@ class Failure:
     subject: str
     seed: int
     mechanisms: tuple[str, ...]
-    told: str
+    difference: str
     script: str
 
 
@@ -73,13 +73,13 @@ def search(name: str, seeds: Iterable[int]) -> Report:
 
 def _failure(program: Program, subject: Subject) -> Failure:
     def fails(each: Program) -> bool:
-        known = each.form in subject.forms
-        return known and _outcome(each, subject).difference is not None
+        is_possible = each.form in subject.forms
+        return is_possible and _outcome(each, subject).difference is not None
 
     small = shrink(program, fails)
-    told = str(_outcome(small, subject).difference)
-    text = script(small, subject.code, told)
-    return Failure(subject.name, program.seed, small.names, told, text)
+    difference = str(_outcome(small, subject).difference)
+    text = script(small, subject.code, difference)
+    return Failure(subject.name, program.seed, small.names, difference, text)
 
 
 def _outcome(program: Program, subject: Subject) -> Outcome:

@@ -1,4 +1,4 @@
-"""Makes a program that fails smaller, and prints it as a script of its own."""
+"""Makes a program that fails smaller, and prints it."""
 
 from __future__ import annotations
 
@@ -67,66 +67,14 @@ def _smaller(program: Program) -> Iterator[Program]:
             yield replace(program, history=plain)
 
 
-_DRIVER = """
-import contextlib, importlib, pathlib, random, sys, tempfile
-import numpy, torch, torchproof
-
-try:
-    import strip  # tests/cudagraph: recordings on the CPU
-except ImportError:
-    installed = contextlib.nullcontext
-else:
-    installed = strip.installed
-
-
-def run(name, wrap):
-    for file, text in FILES.items():
-        path = pathlib.Path(folder, name, file)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    torch.manual_seed(SEED)
-    program = importlib.import_module(name)
-    step = wrap(program.subject)
-    for number, event in enumerate(HISTORY):
-        for module in (torch, random, numpy.random):
-            (module.manual_seed if module is torch else module.seed)(number)
-        try:
-            if isinstance(event, str):
-                exec(event, vars(program))
-            else:
-                rows, keywords = event
-                x = torch.arange(-4.0, 4.0 * rows - 4.0).view(-1, 4)
-                print(name, number, step(x, **keywords).flatten()[:4].tolist())
-        except Exception as error:
-            print(name, number, type(error).__name__, error)
-    return step
-
-
-with installed(), tempfile.TemporaryDirectory() as folder:
-    sys.path.insert(0, folder)
-    run("eager", lambda step: step)
-    run("given", lambda step: CODE)
-"""
-
-
 def script(program: Program, code: str, difference: str) -> str:
-    """A program that prints what eager gives and what is given instead."""
-    files = "".join(
-        f"    {name!r}: '''\\\n{text}''',\n" for name, text in program.files().items()
-    )
-    events = "".join(
-        f"    {program.statement(event)!r},\n"
-        if isinstance(event, Change)
-        else f"    ({event.rows}, {_keywords(event)}),\n"
-        for event in program.history
-    )
+    """The files of a program, and what is done with it."""
     head = textwrap.fill(f"Seed {program.seed}: {difference}", 88)
-    driver = _DRIVER.replace("CODE", code)
-    return (
-        f'"""{head}"""\n\nSEED = {program.seed}\nFILES = {{\n{files}}}\n'
-        f"HISTORY = [\n{events}]\n{driver}"
-    )
-
-
-def _keywords(call: Call) -> str:
-    return "{}" if call.k is None else f"{{'k': {call.k}}}"
+    files = [f"# {name}\n{text}" for name, text in program.files().items()]
+    events = [
+        program.statement(event)
+        if isinstance(event, Change)
+        else f"step(x)  # {event.rows} rows, k={event.k}, {event.layout}"
+        for event in program.history
+    ]
+    return "\n".join([f'"""{head}"""', *files, f"step = {code}", *events, ""])

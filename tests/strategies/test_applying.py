@@ -21,8 +21,6 @@ from torchproof.strategies.plan import Plan
 from torchproof.strategies.strategy import Strategy, parse, with_arguments
 
 ROWS = (3, 5, 7)
-# Torch warns where it meets an input of a compiled block that is no leaf.
-GRAD = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 
 
 class Block(nn.Module):
@@ -145,46 +143,6 @@ def test_pasted_lines_equal_the_applied_strategy(
     assert counter.frame_count == GRAPHS[name]
 
 
-@pytest.mark.parametrize("name", ["regional", "regional:marks", "core:encode:marks"])
-def test_module_stays_itself(name: str, counter: CompileCounter) -> None:
-    net = make()
-    done = applied(name, net)
-    assert done.fn is net
-    assert list(net.state_dict()) == list(make().state_dict())
-
-
-def test_eager_is_the_target_itself(counter: CompileCounter) -> None:
-    net = make()
-    done = parse("eager").apply(net, calls_of(*ROWS))
-    assert done.fn is net and done.note is None and not counter.frame_count
-
-
-def test_plain_function_is_compiled_whole_and_marked(counter: CompileCounter) -> None:
-    def double(x: Tensor, scale: Tensor | None = None) -> Tensor:
-        return x * 2 if scale is None else x * scale
-
-    calls = [{"x": torch.randn(n, 3), "scale": torch.tensor(2.0)} for n in (4, 5, 6)]
-    done = applied("full:marks", double, calls)
-    assert counter.frame_count == 1
-    assert torch.equal(done.fn(calls_of(3)[0][0]), calls_of(3)[0][0] * 2)
-
-
-def test_tensors_inside_arguments_are_marked(counter: CompileCounter) -> None:
-    def mixed(pair: tuple[Tensor, Tensor], *, more: dict[str, Tensor]) -> Tensor:
-        return pair[0] + pair[1] + more["bias"]
-
-    calls = [
-        {
-            "pair": (torch.randn(n, 3), torch.randn(n, 1)),
-            "more": {"bias": torch.ones(3)},
-        }
-        for n in (4, 5, 6)
-    ]
-    done = applied("full:marks", mixed, calls)
-    assert "{('pair', 0): (0,), ('pair', 1): (0,)}" in done.source
-    assert counter.frame_count == 1
-
-
 def test_marks_where_nothing_varies_are_left_out(counter: CompileCounter) -> None:
     done = applied("full:marks", make(), calls_of(3))
     assert done.source == (
@@ -199,23 +157,6 @@ def test_plan_that_was_saved_gives_the_same_lines(counter: CompileCounter) -> No
     again = counted("regional:marks").apply(make(), calls_of(*ROWS), saved)
     assert (again.source, again.plan) == (done.source, done.plan)
     assert done.plan.sites[0].varying
-
-
-def test_plan_of_one_target_is_applied_to_another(counter: CompileCounter) -> None:
-    class Drifting(Net):
-        steps = 0
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.steps += 1
-            return super().forward(x)
-
-    other, net = Drifting(), Drifting()
-    seen: list[int] = []
-    strategy = counted("regional:marks")
-    plan = strategy.plan(other, calls_of(*ROWS), before=seen.append)
-    done = strategy.apply(net, calls_of(*ROWS), plan)
-    assert done.fn is net and done.plan == plan
-    assert (other.steps, net.steps, seen) == (3, 0, [0, 1, 2])
 
 
 # -- core ------------------------------------------------------------------------------
@@ -235,11 +176,6 @@ def test_missing_method_is_refused_with_existing_ones(name: str, said: str) -> N
         parse(name).apply(make(), calls_of(*ROWS))
 
 
-def test_function_has_no_method_to_compile() -> None:
-    with pytest.raises(UserError, match=r"\bmethod"):
-        parse("core").apply(lambda x: x, calls_of(*ROWS))
-
-
 # -- one artifact ----------------------------------------------------------------------
 
 
@@ -251,18 +187,6 @@ def test_equal_blocks_share_one_artifact(
     done = applied(name, make(kind, count=12))
     assert artifacts(done) == {kind.__name__: 1}
     assert sharing(done) == []
-
-
-def test_training_and_evaluating_are_one_artifact_each(counter: CompileCounter) -> None:
-    net = make()
-    done = counted("regional").apply(net, calls_of(*ROWS))
-    with done.recording_compilations():
-        for training in (True, False):
-            net.train(training)
-            net(*calls_of(3)[0])
-            with torch.no_grad():
-                net(*calls_of(3)[0])
-    assert artifacts(done) == {"Block": 1}
 
 
 def test_number_in_each_block_prevents_sharing(counter: CompileCounter) -> None:
@@ -280,23 +204,6 @@ def test_too_many_artifacts_leave_blocks_eager(
     assert artifacts(done) == {"CountedBlock": 8}
     (said,) = sharing(done)
     assert re.search(r"\b10 x CountedBlock\b.*\b8\b.*\blimit\b", said)
-
-
-@GRAD
-def test_input_without_gradient_parts_the_first_block(counter: CompileCounter) -> None:
-    net = nn.Sequential(Block(), Block(), Block())
-    done = applied("regional", net, calls_of(3))
-    assert artifacts(done) == {"Block": 2}
-    assert re.search(r"\brequires.grad\b.*\bx\b", sharing(done)[0])
-
-
-def test_blocks_that_did_not_run_compiled_say_so(counter: CompileCounter) -> None:
-    done = counted("regional").apply(make(), calls_of(*ROWS))
-    with done.recording_compilations(), torch.compiler.set_stance("force_eager"):
-        done.fn(*calls_of(3)[0])
-    assert artifacts(done) == {"Block": 0}
-    (said,) = sharing(done)
-    assert said.startswith("Block: ")
 
 
 # -- backends --------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import torchproof
 from torchproof.measure import rows
-from torchproof.measure.bench_plan import BenchOptions, strategy_specs
 from torchproof.measure.comparison.decisions import exclusion_reason
 from torchproof.measure.specs import Plan, StrategyJob, StrategySpec
 from torchproof.measure.strategy_state import StrategyState
@@ -87,14 +86,6 @@ def test_lines_to_paste(name: str, lines: str) -> None:
     assert found.source("net", train=True) == f"import torchproof\n\n{trained}"
 
 
-def test_method_is_compiled_before_the_step_is_recorded() -> None:
-    assert parse("core+graph:encode").source("net") == (
-        "import torch\nimport torchproof\n\n"
-        "net.encode = torch.compile(net.encode)\n"
-        "net = torchproof.graph(net, example)"
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "more", "told"),
     [
@@ -125,13 +116,6 @@ def test_arguments_beside_the_name_are_passed(
     assert again.arguments == strategy.arguments
 
 
-def test_guard_filter_needs_torch() -> None:
-    keeps = {"guard_filter_fn": "torch.compiler.keep_tensor_guards_unsafe"}
-    told = with_arguments(parse("full+graph"), options=keeps)
-    lines = told.source("net").splitlines()
-    assert lines[:2] == ["import torch", "import torchproof"]
-
-
 def test_other_backends_compile_before_recording(graph: Recorder) -> None:
     told = with_arguments(parse("full+graph:fullgraph"), backend="aot_eager")
     assert told.source("net") == (
@@ -160,27 +144,6 @@ def test_unrecordable_strategy_is_refused(name: str, said: str) -> None:
         parse(name)
 
 
-def test_graphs_in_later_arguments_are_refused() -> None:
-    for more in ({"mode": "max-autotune"}, {"options": {"triton.cudagraphs": True}}):
-        with pytest.raises(UserError, match=r"full\+graph:max-autotune-no-cudagraphs"):
-            with_arguments(parse("full+graph"), **more)
-
-
-def test_default_strategies_do_not_nest_graphs() -> None:
-    plain = [spec.label for spec in strategy_specs(BenchOptions(), {})]
-    assert {"full+graph", "regional+graph"} < set(plain)
-    nested = [
-        spec.label
-        for spec in strategy_specs(BenchOptions(), {"mode": "reduce-overhead"})
-    ]
-    assert nested == [label for label in plain if "+graph" not in label]
-
-
-def test_runtime_names_what_records_graphs() -> None:
-    with pytest.raises(UserError, match=r"torchproof\.graph\(model, example, strat"):
-        torchproof.compile(nn.Linear(2, 2), strategy="full+graph")
-
-
 # -- on a target -----------------------------------------------------------------------
 
 
@@ -194,17 +157,6 @@ def test_first_call_is_the_example(graph: Recorder) -> None:
     done = parse("regional+graph").apply(nn.Linear(4, 4), [EXAMPLE, (torch.ones(3),)])
     assert graph.told == {"example": EXAMPLE, "strategy": "regional"}
     assert not done.whole_step and done.falls_back == ()
-
-
-def test_failure_while_recording_is_no_usage_error(
-    monkeypatch: pytest.MonkeyPatch, graph: Recorder
-) -> None:
-    def fails(*args: Any, **told: Any) -> None:
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(torchproof, "graph", fails, raising=False)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        parse("full+graph").apply(nn.Linear(4, 4), [EXAMPLE])
 
 
 # -- in a worker -----------------------------------------------------------------------

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ from torchproof.strategies.plan import Plan, Site
 from torchproof.strategies.strategy import (
     MODE_OPTIONS,
     Strategy,
-    defaults,
     parse,
     with_arguments,
 )
@@ -84,14 +81,6 @@ def test_wrong_name_is_refused_with_a_suggestion(name: str, said: str) -> None:
         parse(name)
 
 
-def test_usual_strategies_have_cuda_graphs_on_cuda_only() -> None:
-    assert defaults("cpu") == ("eager", "full", "regional")
-    assert defaults("cuda") == (
-        *("eager", "full", "full:reduce-overhead", "regional"),
-        *("full+graph", "regional+graph"),
-    )
-
-
 def test_mode_that_meets_options_becomes_options() -> None:
     tuned = parse("full:max-autotune-no-cudagraphs")
     told = with_arguments(tuned, options={"coordinate_descent_tuning": False})
@@ -150,19 +139,3 @@ def test_arguments_that_contradict_are_refused(
 def test_lines_to_paste(name: str, more: dict[str, Any], lines: str) -> None:
     strategy = with_arguments(parse(name), **more) if more else parse(name)
     assert strategy.source("net") == lines
-
-
-@pytest.mark.parametrize(("name", "subject"), [("eager", "net"), ("regional", None)])
-def test_strategy_without_lines_prints_a_comment(
-    name: str, subject: str | None
-) -> None:
-    source = parse(name).source("net")
-    assert source.startswith(f"# {subject or name}") and "\n" not in source
-
-
-def test_reading_and_printing_needs_no_torch() -> None:
-    program = (
-        "import sys; from torchproof.strategies import parse;"
-        "parse('full:reduce-overhead').source(); sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

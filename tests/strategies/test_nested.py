@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,6 @@ from test_applying import Block, CountedBlock, Net
 from torch import Tensor, nn
 
 from torchproof.measure.shared_code import artifacts, sharing
-from torchproof.records.run import UserError
 from torchproof.strategies.applied import Applied
 from torchproof.strategies.strategy import NotApplicable, parse, with_arguments
 
@@ -85,13 +83,6 @@ def test_number_in_each_block_prevents_that() -> None:
     assert "3 x CountedBlock" in sharing(done)[0]
 
 
-def test_two_kinds_of_blocks_are_two_artifacts() -> None:
-    net = nn.Sequential(make(), make(CountedBlock, count=2))
-    with torch.no_grad():
-        done = applied("nested", net, calls_of(3))
-    assert artifacts(done) == {"Block": 1, "CountedBlock": 2}
-
-
 def test_lines_and_the_note() -> None:
     net = make()
     with torch.no_grad():
@@ -112,21 +103,6 @@ def test_blocks_of_a_kind_that_others_have_leave_those_alone() -> None:
     assert nn.Sequential.forward is forward and "forward" not in vars(net)
 
 
-def test_copy_has_blocks_of_its_own() -> None:
-    net = make().requires_grad_(False)
-    applied("nested", net, calls_of(3))
-    other = copy.deepcopy(net)
-    for weight in other.parameters():
-        weight.zero_()
-    assert not other(*calls_of(3)[0]).any() and net(*calls_of(3)[0]).any()
-
-
-def test_method_of_a_module() -> None:
-    done = applied("nested", make().requires_grad_(False).forward, calls_of(3))
-    assert "for block in model.__self__.blocks:" in done.source
-    assert artifacts(done) == {"Block": 1}
-
-
 # -- where it cannot be ----------------------------------------------------------------
 
 
@@ -141,21 +117,3 @@ def test_forward_that_was_replaced_is_not_thrown_away() -> None:
     net.blocks[1].forward = lambda x: x  # type: ignore[method-assign]
     with pytest.raises(NotApplicable, match=r"blocks\.1\b.*\bforward\b"):
         parse("nested").plan(net, calls_of(3))
-
-
-class Printing(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        torch._dynamo.graph_break()
-        return super().forward(x)
-
-
-def test_graph_break_in_a_nested_block_raises() -> None:
-    with pytest.raises(Exception, match="graph break"):
-        applied("nested", make(Printing))
-
-
-def test_words_after_it_are_those_of_full() -> None:
-    assert parse("nested:max-autotune").arguments == {"mode": "max-autotune"}
-    assert parse("nested+graph").graph
-    with pytest.raises(UserError, match=r"nested\+graph:max-autotune-no-cudagraphs"):
-        parse("nested+graph:reduce-overhead")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -29,11 +28,6 @@ class Block(nn.Module):
 
 class OtherBlock(Block):
     pass
-
-
-class PairBlock(Block):
-    def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:  # type: ignore[override]
-        return super().forward(x), {"weights": x.sum()}
 
 
 class Net(nn.Module):
@@ -87,11 +81,6 @@ def test_blocks_held_as_attributes_with_arithmetic_in_between() -> None:
     assert paths(net) == [("first", "second")]
 
 
-def test_blocks_that_return_several_things() -> None:
-    net = Net(lambda net, x: net.b(net.a(x)[0])[0], a=PairBlock(), b=PairBlock())
-    assert paths(net) == [("a", "b")]
-
-
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointed_blocks(reentrant: bool) -> None:
     def flow(net: Any, x: Tensor) -> Tensor:
@@ -129,57 +118,6 @@ def test_loop_over_a_whole_model_leaves_its_blocks_the_regions() -> None:
     assert paths(net) == [numbered("inner.blocks", 0, 1)]
 
 
-def test_hand_written_layer_is_a_block() -> None:
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(8, 8))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.tanh(x @ self.weight)
-
-    net = Net(one_after_the_other, blocks=many(Layer, 2))
-    assert paths(net) == [numbered("blocks", 0, 1)]
-
-
-def test_block_that_writes_into_its_input() -> None:
-    class Writer(Block):
-        def forward(self, x: Tensor) -> None:  # type: ignore[override]
-            x[:, :4] = self.inner(x)[:, :4]
-
-    def flow(net: Any, x: Tensor) -> Tensor:
-        x = x.clone()
-        for block in net.blocks:
-            block(x)
-        return x
-
-    with torch.no_grad():
-        assert paths(Net(flow, blocks=many(Writer, 2))) == [numbered("blocks", 0, 1)]
-
-
-def test_blocks_that_hand_on_a_record() -> None:
-    @dataclass
-    class State:
-        x: Tensor
-
-    class Stateful(Block):
-        def forward(self, state: State) -> State:  # type: ignore[override]
-            return State(super().forward(state.x))
-
-    net = Net(lambda net, x: net.b(net.a(State(x))).x, a=Stateful(), b=Stateful())
-    assert paths(net) == [("a", "b")]
-
-
-def test_any_function_may_run_between_blocks() -> None:
-    class Double(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * 2
-
-    net = Net(lambda net, x: net.b(Double.apply(net.a(x))), a=Block(), b=Block())
-    assert paths(net) == [("a", "b")]
-
-
 # -- what is none ----------------------------------------------------------------------
 
 
@@ -208,13 +146,6 @@ def test_classes_part_blocks_of_one_shape() -> None:
     ]
 
 
-def test_different_parts_part_blocks_of_one_class() -> None:
-    odd = Block()
-    odd.inner = nn.utils.parametrizations.weight_norm(odd.inner)
-    held = blocks(Block(), odd, Block())
-    assert paths(Net(one_after_the_other, blocks=held)) == [numbered("blocks", 0, 2)]
-
-
 def mixture(net: Any, x: Tensor) -> Tensor:
     out = torch.zeros_like(x)
     for row, expert in enumerate(net.experts):
@@ -239,20 +170,6 @@ def test_no_repeated_blocks(name: str) -> None:
         NotApplicable, match=rf"\bblocks\b.*{type(NO_BLOCKS[name]).__name__}"
     ):
         plan(NO_BLOCKS[name])
-
-
-def test_norms_between_other_parts_are_no_blocks() -> None:
-    class Norm(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(32))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x * self.weight * torch.rsqrt(x.square().mean(-1, keepdim=True))
-
-    parts = blocks(Norm(), Block(32), Norm(), OtherBlock(32))
-    with pytest.raises(NotApplicable):
-        plan(Net(one_after_the_other, blocks=parts), (torch.randn(3, 32),))
 
 
 def test_equal_towers_side_by_side_have_their_blocks_compiled() -> None:

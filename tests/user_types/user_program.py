@@ -1,4 +1,5 @@
-"""A user's program, for the type checker alone: see test_user_types.py.
+"""A user's program, for the type checker alone: mypy checks it with the source, and
+scripts/distributions.py against the wheel.
 
 A `type: ignore` that is not needed is an error: the checker has to object there.
 """
