@@ -74,7 +74,7 @@ def _forked(act: Callable[..., int], arguments: Sequence[str], cwd: Path) -> Don
         process.start()
         try:
             process.join(PATIENCE_S)
-            assert process.exitcode is not None, f"it did not end: {' '.join(arguments)}"
+            assert process.exitcode is not None, f"it did not end: {arguments}"
         finally:
             if process.exitcode is None:
                 _kill(process.pid)
