@@ -20,10 +20,8 @@ import torch._inductor.config
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.process import tree
-from torchproof.runtime import child_process, compile_job
+from torchproof.runtime import compile_job
 from torchproof.torch_private import remote_codegen
-from torchproof.torch_private.compile_phases import phase_of_frames
 
 AGES_S = 300.0  # long enough for any machine
 
@@ -246,49 +244,3 @@ def test_child_and_compiler_end_with_a_parent_that_is_killed(tmp_path: Path) -> 
         assert wait_for(sleeping)
         parent.send_signal(signal.SIGKILL)
     wait_for(lambda: not sleeping() and not child.is_running())
-
-
-def test_memory_is_that_of_all_descendants() -> None:
-    eat = "x = b'x' * (200 << 20); print('full', flush=True); input()"
-    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {eat!r}])"
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", parent], **pipes) as process:
-        assert process.stdout.readline() == b"full\n"
-        for limit in (1, 1 << 40):
-            held = child_process.memory_bytes(tree(process.pid), limit=limit)
-            assert 200 << 20 < held < 400 << 20
-        process.stdin.close()
-
-
-def test_the_innermost_frame_that_says_so_names_the_phase() -> None:
-    site = "/x/site-packages"
-    dynamo = (f"{site}/torch/_dynamo/symbolic_convert.py", "step")
-    aot = (f"{site}/torch/_functorch/aot_autograd.py", "create_aot_dispatcher_function")
-    inductor = (f"{site}/torch/_inductor/scheduler.py", "fuse_nodes")
-    heuristics = f"{site}/torch/_inductor/runtime/triton_heuristics.py"
-    own = ("/home/me/model.py", "forward")
-    innermost = {
-        (f"{site}/sympy/core/add.py", "flatten"): "symbolic shapes",
-        (f"{site}/filelock/_api.py", "acquire"): "lock",
-        (f"{site}/torch/_inductor/cpp_builder.py", "build"): "C++ compiler",
-        (f"{site}/triton/compiler/compiler.py", "compile"): "Triton compiler",
-        (heuristics, "benchmark_all_configs"): "autotuning",
-        (f"{site}/torch/_inductor/async_compile.py", "wait"): "worker pool",
-        (f"{site}/torch/distributed/distributed_c10d.py", "all_reduce"): "collective",
-        own: "code generation",
-    }
-    for frame, phase in innermost.items():
-        assert phase_of_frames([dynamo, aot, inductor, frame]) == phase
-    assert phase_of_frames([dynamo, own]) == "tracing"
-    assert phase_of_frames([dynamo, aot, own]) == "AOTAutograd"
-    assert phase_of_frames([own]) is None and phase_of_frames([]) is None
-    dump = (
-        "Thread 0x01 (most recent call first):\n"
-        '  File "/a/subprocess.py", line 3 in wait\n\n'
-        "Current thread 0x02 (most recent call first):\n"
-        '  File "/b/c.py", line 1 in inner\n'
-        '  File "/b/d e.py", line 2 in <module>\n'
-    )
-    first, second = child_process.parse_stacks(dump)
-    assert first == [("/a/subprocess.py", "wait")]
-    assert second == [("/b/d e.py", "<module>"), ("/b/c.py", "inner")]

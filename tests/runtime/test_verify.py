@@ -272,13 +272,7 @@ def quantized() -> torch.Tensor:
 
 COMPARED: dict[str, tuple[Callable[..., Any], Callable[[], Any]]] = {
     "coo": (lambda x: x @ WEIGHT, lambda: dense().to_sparse()),
-    "csr": (lambda x: x @ WEIGHT, lambda: dense().to_sparse_csr()),
-    "csc": (lambda x: x @ WEIGHT, lambda: dense().to_sparse_csc()),
-    "bsr": (lambda x: x.to_dense(), lambda: torch.eye(4).to_sparse_bsr((2, 2))),
-    "coo output": (lambda x: x * 2, lambda: dense().to_sparse()),
     "csr output": (lambda x: x * 2, lambda: dense().to_sparse_csr()),
-    "the input": (lambda x: x, lambda: dense().to_sparse_csr()),
-    "coo leaf": (lambda x: (x @ WEIGHT).sum(), lambda: dense().to_sparse()),
     "csr with gradient": (
         lambda x: (x @ WEIGHT).sum(),
         lambda: dense().to_sparse_csr().requires_grad_(),

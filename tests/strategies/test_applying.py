@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +16,6 @@ from torch._dynamo.testing import CompileCounter
 from torchproof.measure.shared_code import artifacts, sharing
 from torchproof.records.run import UserError
 from torchproof.strategies.applied import Applied, assert_backend
-from torchproof.strategies.plan import Plan
 from torchproof.strategies.strategy import Strategy, parse, with_arguments
 
 ROWS = (3, 5, 7)
@@ -149,14 +147,6 @@ def test_marks_where_nothing_varies_are_left_out(counter: CompileCounter) -> Non
         'import torch\n\nmodel = torch.compile(model, backend="counter")'
     )
     assert done.note is not None and "size" in done.note
-
-
-def test_plan_that_was_saved_gives_the_same_lines(counter: CompileCounter) -> None:
-    done = applied("regional:marks", make())
-    saved = Plan.from_json(json.loads(json.dumps(done.plan.to_json())))
-    again = counted("regional:marks").apply(make(), calls_of(*ROWS), saved)
-    assert (again.source, again.plan) == (done.source, done.plan)
-    assert done.plan.sites[0].varying
 
 
 # -- core ------------------------------------------------------------------------------

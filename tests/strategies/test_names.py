@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from torchproof.records.run import UserError
-from torchproof.strategies.plan import Plan, Site
 from torchproof.strategies.strategy import (
     MODE_OPTIONS,
     Strategy,
@@ -38,31 +37,6 @@ def test_meaning_of_a_name(name: str) -> None:
     told = (found.form, found.arguments, found.method, found.dynamic)
     assert (found.name, told) == (name, MEANINGS[name])
     assert Strategy.from_json(json.loads(json.dumps(found.to_json()))) == found
-
-
-def test_strategy_with_options_survives_json() -> None:
-    options = {"coordinate_descent_tuning": True, "max_fusion_size": 32}
-    told = with_arguments(parse("regional"), options=options, dynamic=False)
-    plain = told.to_json()
-    found = Strategy.from_json(json.loads(json.dumps(plain)))
-    assert found == told and set(found.beside_name) == {"options", "dynamic"}
-    plain["arguments"]["options"].clear()
-    assert told.arguments["options"] == options
-
-
-VARYING = {(0,): (0, 1), ("states", 1): (2,)}
-
-
-@pytest.mark.parametrize(
-    "plan",
-    [
-        Plan(),
-        Plan((Site("MODEL"),), "a note"),
-        Plan((Site("MODEL.blocks", "Block", ("blocks.0", "blocks.1"), VARYING),)),
-    ],
-)
-def test_plan_survives_json(plan: Plan) -> None:
-    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
 @pytest.mark.parametrize(
