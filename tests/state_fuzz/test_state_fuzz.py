@@ -105,6 +105,13 @@ def test_nothing_is_stale_in_random_programs(name: str, seeds: range) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("subject", [GRAPH, COMPILE], ids=["graph", "compile"])
+def test_limits_still_exist(subject: Subject) -> None:
+    for name in sorted(state_limits.of(subject)):
+        assert_as_limits_say(name, subject)
+
+
+@pytest.mark.slow
 def test_a_random_sample_of_the_mechanisms() -> None:
     """Other ones each time; a failure names its mechanism."""
     names = random.Random().sample([*mechanisms()], SAMPLE)
