@@ -25,7 +25,8 @@ import torchproof
 
 RANKS = 2
 FAULTY = 1  # the rank with the fault
-DEADLINE_S = 5.0  # of a compiler that never ends
+HANG_S = 1.5  # the deadline of a compiler that never ends
+DEADLINE_S = 5.0  # of ranks that wait for a dead one
 
 
 def layers() -> nn.Module:
@@ -131,7 +132,7 @@ def faults_of_the_compiler(rank: int) -> None:
         model, eager = Reduced(), Reduced()
         backend = fault.backend if rank == FAULTY else works
         # The other rank waits for the vote of this one, within its own deadline.
-        deadline = DEADLINE_S if (fault.backend, rank) == (hangs, FAULTY) else 100.0
+        deadline = HANG_S if (fault.backend, rank) == (hangs, FAULTY) else 100.0
         options = {"deadline": deadline, **fault.options}
         torchproof.compile(model, backend=backend, **options)
         began = time.monotonic()

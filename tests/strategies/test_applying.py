@@ -174,7 +174,7 @@ def test_missing_method_is_refused_with_existing_ones(name: str, said: str) -> N
 def test_equal_blocks_share_one_artifact(
     kind: type[Block], name: str, counter: CompileCounter
 ) -> None:
-    done = applied(name, make(kind, count=12))
+    done = applied(name, make(kind, count=5))
     assert artifacts(done) == {kind.__name__: 1}
     assert sharing(done) == []
 

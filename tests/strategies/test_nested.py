@@ -71,7 +71,7 @@ def test_every_block_runs_with_its_own_weights() -> None:
 @pytest.mark.parametrize("name", ["nested", "nested:marks"])
 def test_code_of_a_block_is_made_once(name: str) -> None:
     with torch.no_grad():
-        done = applied(name, make(count=9))
+        done = applied(name, make(count=4))
     assert artifacts(done) == {"Block": 1} and sharing(done) == []
     graphs = {each.circumstances[0] for each in done.compilations}
     assert len(graphs) == {"nested": 2, "nested:marks": 1}[name]
