@@ -63,7 +63,7 @@ _NO_MEMORY = {
     "words": "CUDA",
     "may_be_overcome": True,
 }
-_LOST = {
+_LOST: dict[str, Any] = {
     "backend": None,
     "device": "cuda",
     "kind": "first run",
