@@ -76,14 +76,11 @@ def changes(*names: str) -> Sequence:
 
 
 def hooks(machine: TwinMachine, pair: Any) -> None:
-    for kind in HOOKS:
-        for place in PLACES:
-            machine.add_hook(pair, kind, place, quietly=True)
-        machine.call(pair, pair.last)
-    for _ in range(len(HOOKS) * len(PLACES)):
+    for kind, place in zip(HOOKS, PLACES, strict=True):
+        machine.add_hook(pair, kind, place, quietly=False)
+    for _ in HOOKS:
         machine.remove_hook(pair, quietly=True)
-    for _ in range(2):
-        machine.hook_all_modules(pair)
+    machine.hook_all_modules(pair)
 
 
 def copies(machine: TwinMachine, pair: Any) -> None:
@@ -119,25 +116,19 @@ def graph(machine: TwinMachine, pair: Any) -> None:
 
 
 SEQUENCES: dict[str, tuple[Sequence, tuple[int, ...]]] = {
-    "state dict": (changes("load_other", "assign_other", "load"), (FULL,)),
-    "modes": (changes("flip_training", "part_to_eval"), (FULL, REGIONAL)),
-    "types": (changes("to_float64", "to_bfloat16", "to_float32"), (FULL,)),
+    "state dict": (changes("load_other", "assign_other"), (FULL,)),
+    "modes": (changes("flip_training", "part_to_eval"), (FULL,)),
+    "types": (changes("to_bfloat16", "to_float32"), (FULL,)),
     "values": (changes("set_scale", "set_activation", "flip_mode"), (FULL,)),
     "containers": (changes("change_list", "replace_table", "write_buffer"), (FULL,)),
-    "weights": (
-        changes("change_weight", "replace_weight", "move_weight", "freeze"),
-        (AUTOGRAD,),
-    ),
-    "gradients": (
-        changes("set_gradient", "descend", "drop_gradients", "zero_gradients"),
-        (AUTOGRAD,),
-    ),
-    "parts": (changes("replace_part", "replace_block"), (FULL, REGIONAL)),
-    "hooks": (hooks, (AUTOGRAD,)),
+    "weights": (changes("change_weight", "replace_weight", "move_weight"), (FULL,)),
+    "gradients": (changes("freeze", "set_gradient", "descend"), (AUTOGRAD,)),
+    "parts": (changes("replace_part", "replace_block"), (REGIONAL,)),
+    "hooks": (hooks, (FULL,)),
     "copies": (copies, (FULL, REGIONAL)),
     "forward of a class": (new_forward, (FULL, REGIONAL)),
     "again": (again, (REGIONAL,)),
-    "steps": (steps, (AUTOGRAD,)),
+    "steps": (steps, (FULL,)),
     "graph": (graph, (FULL,)),
 }
 
