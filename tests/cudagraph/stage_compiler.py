@@ -20,6 +20,7 @@ class Compiler:
     def __init__(self) -> None:
         self.released = threading.Event()
         self.released.set()
+        self._reached = threading.Event()  # a stage waits for the release
         self.graphs = 0
         self.error: Exception | None = None
         self.runs = 0  # of loaded code
@@ -35,11 +36,17 @@ class Compiler:
         if options.get("kind") != "graph":  # of a model that runs without a recording
             return self._process.send(payload, until=until, **options)
         self.limit_s = until - time.monotonic()
+        self._reached.set()
         assert self.released.wait(60)
+        self._reached.clear()
         if self.error is not None:
             raise self.error
         self.graphs += 1
         return b"code"
+
+    @property
+    def holds_a_stage(self) -> bool:
+        return self._reached.is_set() and not self.released.is_set()
 
     def timed(self, old: Any, new: Any, call: Any) -> tuple[float, float]:
         for each in (old, new):  # as the real one does, with effects
@@ -59,6 +66,20 @@ class Compiler:
         return compiled
 
 
+_installed: list[Compiler] = []
+
+
+def join_stages() -> None:
+    """Lets the threads of stages finish, up to a compiler that the test holds up."""
+    until = time.monotonic() + (60 if _installed else 0.5)
+    for thread in threading.enumerate():
+        while thread.name == "torchproof-stage" and thread.is_alive():
+            is_held = any(each.holds_a_stage for each in _installed)
+            if is_held or time.monotonic() > until:
+                return
+            thread.join(0.01)
+
+
 @contextlib.contextmanager
 def installed() -> Iterator[Compiler]:
     compiler = Compiler()
@@ -73,5 +94,9 @@ def installed() -> Iterator[Compiler]:
         # A machine with much else to do imports the compiler slowly.
         mock.patch.object(progressive, "_FIRST_PAUSES_S", 3600.0),
     ):
-        yield compiler
-        compiler.released.set()
+        _installed.append(compiler)
+        try:
+            yield compiler
+        finally:
+            compiler.released.set()
+            _installed.remove(compiler)

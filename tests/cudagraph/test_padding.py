@@ -52,13 +52,17 @@ def test_a_few_recordings_serve_many_sizes(
         assert answer.shape == (batch, length, 3)
         torch.testing.assert_close(answer, model(ids).detach())
     status = graphed.status()
-    assert status.recordings == 2
-    assert status.stops == ()
+    assert (status.recordings, status.stops) == (2, ())
     assert status.padding is not None
     hits = [each["hits"] for each in status.padding["buckets"]]
     assert hits == [4, 2] and status.padding["left_out"] == []
     useful = 3 * 5 + 4 * 8 + 3 * 5 + 2 * 7 + 1 * 11 + 4 * 16
     assert status.padding["waste"] == (4 * 4 * 8 + 2 * 4 * 16) / useful - 1
+    ids = torch.randint(50, (5, 9), device=device)  # beyond all buckets
+    torch.testing.assert_close(graphed(ids), model(ids).detach())
+    status = graphed.status()
+    assert status.recordings == 3 and status.padding is not None
+    assert status.padding["left_out"] == [{"size": [5, 9], "calls": 1}]
 
 
 def test_what_padding_would_change_is_not_padded() -> None:
@@ -68,16 +72,13 @@ def test_what_padding_would_change_is_not_padded() -> None:
         ids = torch.randint(50, (4, length))
         torch.testing.assert_close(graphed(ids), model(ids).detach())
     assert "padding" in graphed.falls_back[0]
-
-
-def test_a_size_beyond_all_buckets_has_its_own_recording() -> None:
-    model = Tagger().eval()
-    graphed = torchproof.graph(model, pad=PAD, buckets=[(4, 8)])
-    ids = torch.randint(50, (5, 9))
-    torch.testing.assert_close(graphed(ids), model(ids).detach())
-    status = graphed.status()
-    assert status.recordings == 1 and status.padding is not None
-    assert status.padding["left_out"] == [{"size": [5, 9], "calls": 1}]
+    norm, twin = nn.BatchNorm1d(4).train(), nn.BatchNorm1d(4).train()
+    graphed = torchproof.graph(norm, pad={0: ("batch",)}, buckets=[8])
+    for size in (3, 3, 8):
+        x = torch.randn(size, 4)
+        torch.testing.assert_close(graphed(x), twin(x).detach())
+        torch.testing.assert_close(norm.running_mean, twin.running_mean)
+    assert "padded" in graphed.falls_back[0]
 
 
 def test_gradients_of_padded_calls() -> None:
@@ -104,33 +105,6 @@ def test_gradients_of_padded_calls() -> None:
         torch.testing.assert_close(got, model.head.weight.grad)
     assert graphed.falls_back == []
     assert graphed.status().recordings == 1
-
-
-def test_statistics_over_padding_are_noticed() -> None:
-    model = nn.BatchNorm1d(4).train()
-    graphed = torchproof.graph(model, pad={0: ("batch",)}, buckets=[8])
-    twin = nn.BatchNorm1d(4).train()
-    for size in (3, 3, 8):
-        x = torch.randn(size, 4)
-        torch.testing.assert_close(graphed(x), twin(x).detach())
-        torch.testing.assert_close(model.running_mean, twin.running_mean)
-    assert "padded" in graphed.falls_back[0]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ({"buckets": [4]}, "pad"),
-        ({"pad": PAD}, "buckets"),
-        ({"pad": PAD, "buckets": [4]}, "batch, length"),
-        ({"pad": PAD, "buckets": [(0, 4)]}, "positive"),
-    ],
-)
-def test_padding_needs_dimensions_and_sizes(
-    arguments: dict[str, Any], name: str
-) -> None:
-    with pytest.raises(UserError, match=name):
-        torchproof.graph(Tagger(), **arguments)
 
 
 # -- declarations --------------------------------------------------------------------
@@ -257,15 +231,19 @@ def test_outputs_are_cut_to_the_shapes_of_eager() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pad", "unpad", "message"),
+    ("arguments", "message"),
     [
-        ({"z": 0}, None, r"pad\['z'\]: .*\bx, y\b"),
-        ({5: 0}, None, r"pad\['5'\]: .*\bx, y\b"),
-        ({"x": ("batch", 1)}, None, r"\('batch', 1\)"),
-        ({"x": (None,)}, None, r"^pad: .*\bdimension\b"),
-        ({"x": 0}, {"": 1}, "unpad.*'dimension 1'"),
+        ({"pad": {"z": 0}}, r"pad\['z'\]: .*\bx, y\b"),
+        ({"pad": {5: 0}}, r"pad\['5'\]: .*\bx, y\b"),
+        ({"pad": {"x": ("batch", 1)}}, r"\('batch', 1\)"),
+        ({"pad": {"x": (None,)}}, r"^pad: .*\bdimension\b"),
+        ({"pad": {"x": 0}, "unpad": {"": 1}}, "unpad.*'dimension 1'"),
+        ({"buckets": [4]}, "pad"),
+        ({"pad": {"x": 0}, "buckets": None}, "buckets"),
+        ({"pad": {"x": ("batch", "length")}}, "batch, length"),
+        ({"pad": {"x": 0}, "buckets": [0]}, "positive"),
     ],
 )
-def test_what_makes_no_sense_is_refused(pad: Any, unpad: Any, message: str) -> None:
+def test_what_makes_no_sense_is_refused(arguments: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Padding.parse(pad, unpad, lambda x, y: x)
+        torchproof.graph(lambda x, y: x, **{"buckets": [4], **arguments})

@@ -102,27 +102,11 @@ def test_blocks_share_code_and_a_heavy_rest_is_compiled_as_well() -> None:
         answer = step(x, targets)
     assert compiled == {"block": 1, "loss": 1}
     torch.testing.assert_close(answer, model(x, targets))
-
-
-def test_without_a_recording_only_blocks_are_compiled() -> None:
-    model = Model()
-    made = learned(model)
-    with made.apart() as step:
+    torch._dynamo.reset()
+    compiled.clear()
+    with made.apart() as step:  # without a recording
         step(*call())
     assert compiled == {"block": 1}
-
-
-@pytest.mark.parametrize("form", ["regional", "nested"])
-def test_the_model_is_left_as_it_is(form: str) -> None:
-    model = Model()
-    made = learned(model, form)
-    with made.during() as step:
-        step(*call())
-    compiled.clear()
-    model(*call())
-    assert not compiled
-    for block in model.blocks:
-        assert block._compiled_call_impl is None and "forward" not in vars(block)
 
 
 def test_nested_blocks_are_one_graph_with_the_rest() -> None:
@@ -133,7 +117,11 @@ def test_nested_blocks_are_one_graph_with_the_rest() -> None:
         answer = step(x, targets)
         step(x, targets)
     assert compiled == {"loss": 1} and regions == [1]
+    compiled.clear()
     torch.testing.assert_close(answer, model(x, targets))
+    assert not compiled  # the model itself is left as it is
+    for block in model.blocks:
+        assert block._compiled_call_impl is None and "forward" not in vars(block)
 
 
 def test_blocks_that_cannot_be_regions_run_as_they_are() -> None:
@@ -147,13 +135,3 @@ def test_blocks_that_cannot_be_regions_run_as_they_are() -> None:
     with made.apart() as step:
         assert torch.equal(step(*given), answer)
     assert not compiled
-
-
-def test_a_model_without_blocks() -> None:
-    with pytest.raises(NotApplicable, match=r"\bblocks\b"):
-        learned_plain = preparation.prepare(
-            nn.Linear(4, 4), as_it_is, counted("regional"), [nn.Linear(4, 4)]
-        )
-        with learned_plain.watching():
-            pass
-        learned_plain.learn()

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.targets.workloads import gpt
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what torch says about speed
 IDS = torch.arange(24).view(2, 12) + 5
@@ -23,23 +22,17 @@ LAYERS = {
     "num_attention_heads": 4,
     "intermediate_size": 64,
 }
-TEXT = {**LAYERS, "vocab_size": 100, "max_position_embeddings": 64, "use_cache": False}
-# Their default is more key-value heads than there are heads here.
-GROUPED = {**TEXT, "num_key_value_heads": 2}
+GROUPED = {**LAYERS, "vocab_size": 100, "max_position_embeddings": 64}
+# The default is more key-value heads than there are heads here.
+GROUPED |= {"use_cache": False, "num_key_value_heads": 2}
 IMAGE = {**LAYERS, "image_size": 32, "patch_size": 8}
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 100, "use_cache": False}
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
 T5 |= {"vocab_size": 100, "decoder_start_token_id": 0, "use_cache": False}
-BART: dict[str, Any] = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2}
-BART |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
-BART |= {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "vocab_size": 100}
-BART |= {"max_position_embeddings": 64, "dropout": 0.0}
 TEXTS = {"input_ids": IDS}
 MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2, TEXTS),
     "mistral": ("MistralForCausalLM", "MistralConfig", GROUPED, TEXTS),
-    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", GROUPED, TEXTS),
-    "bert": ("BertForSequenceClassification", "BertConfig", TEXT, TEXTS),
     "vit": ("ViTForImageClassification", "ViTConfig", IMAGE, {"pixel_values": PIXELS}),
     "t5": (
         "T5ForConditionalGeneration",
@@ -47,9 +40,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         T5,
         {"input_ids": IDS, "decoder_input_ids": IDS},
     ),
-    "bart": ("BartForConditionalGeneration", "BartConfig", BART, TEXTS),
 }
-SLOW = ("gpt2", "mistral", "qwen2", "bert", "t5")
 
 
 def made(name: str, device: str = "cpu", **settings: Any) -> tuple[nn.Module, Any]:
@@ -62,10 +53,13 @@ def made(name: str, device: str = "cpu", **settings: Any) -> tuple[nn.Module, An
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["vit", *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)],
+    ("name", "train"),
+    [
+        ("vit", True),
+        pytest.param("mistral", False, marks=pytest.mark.slow),
+        pytest.param("t5", True, marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("train", [False, True])
 def test_a_model_of_transformers(name: str, train: bool) -> None:
     model, call = made(name)
     model.eval()
@@ -82,7 +76,7 @@ def test_a_model_of_transformers(name: str, train: bool) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("device", ["cuda"])
-@pytest.mark.parametrize("strategy", ["eager", "regional", "full", "nested"])
+@pytest.mark.parametrize("strategy", ["regional", "full", "nested"])
 def test_a_model_of_transformers_is_compiled_and_recorded(
     strategy: str, device: str
 ) -> None:
@@ -125,7 +119,7 @@ def texts(seed: int, device: str) -> tuple[Tensor, Tensor]:
     ("name", "device"),
     [
         ("gpt2", "cpu"),
-        *(pytest.param(n, "cuda", marks=pytest.mark.gpu) for n in ("t5", "bart")),
+        pytest.param("t5", "cuda", marks=pytest.mark.gpu),
     ],
 )
 def test_a_model_learns_as_in_eager(name: str, device: str) -> None:
@@ -145,35 +139,6 @@ def test_a_model_learns_as_in_eager(name: str, device: str) -> None:
     assert status.replays >= 3
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("device", ["cuda"])
-def test_another_start_token_is_recorded_again(device: str) -> None:
-    model, _ = made("t5", device)
-    model.eval()
-    graphed = torchproof.graph(model, train=True)
-    for start in (0, 0, 7, 7, 0):
-        model.config.decoder_start_token_id = start  # type: ignore[union-attr]
-        ids, labels = texts(start, device)
-        model.zero_grad()
-        given = graphed(input_ids=ids, labels=labels).loss
-        torch.testing.assert_close(given, model(input_ids=ids, labels=labels).loss)
-    status = graphed.status()
-    assert (status.recordings, status.replays, status.stops) == (2, 5, ()), status
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("device", ["cuda"])
-def test_layers_that_are_dropped_at_random_are_not_replayed(device: str) -> None:
-    model, _ = made("bart", device, encoder_layerdrop=0.5)
-    graphed = torchproof.graph(model.train(), train=True)
-    for number in range(2):
-        ids, labels = texts(number, device)
-        graphed(input_ids=ids, labels=labels)
-    status = graphed.status()
-    assert status.replays == 0
-    assert "CPU memory" in status.stops[0].reason
-
-
 # -- bundled workloads -----------------------------------------------------------------
 
 
@@ -190,35 +155,3 @@ def test_a_bundled_workload(name: str, sizes: tuple[int, ...]) -> None:
         graphed(**call) if isinstance(call, dict) else graphed(*call)
     status = graphed.status()
     assert (status.recordings, status.replays, status.stops) == (1, 2, ()), status
-
-
-SPEC = gpt.Size(layers=2, dim=64, heads=2, vocabulary=64)
-
-
-@pytest.mark.parametrize(
-    ("device", "strategy"),
-    [
-        ("cpu", "eager"),
-        *(
-            pytest.param("cuda", each, marks=pytest.mark.gpu)
-            for each in ("eager", "regional")
-        ),
-    ],
-)
-def test_a_step_with_fp8_weights_sees_new_scales(device: str, strategy: str) -> None:
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    with torch.device(device):
-        model = gpt.GPT(SPEC, dtype=dtype, fp8=True).requires_grad_(False)
-    ids = IDS.to(device)
-    step = torchproof.graph(model, strategy=strategy)
-    with torch.no_grad():
-        for _ in range(2):
-            step(ids)
-        status = step.status()
-        assert status.recordings == 1 and not status.stops
-        before = step(ids)
-        model.get_buffer("blocks.0.attention.out.weight_scales").mul_(2)
-        ours, right = step(ids).double(), model(ids).double()
-    # Other roundings before an input is quantised can move it to the next FP8 number.
-    assert (ours - right).norm() < 0.03 * right.norm()
-    assert (ours - before.double()).norm() > 0.03 * right.norm()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import logging
 import pickle
 import time
@@ -11,17 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import graph_models
 import pytest
 import torch
+from graph_models import Net, applied, without_code
 from torch import nn
 
 import torchproof
 from torchproof.records.run import UserError
+from torchproof.runtime.cudagraph import build_graph, preparation, recorder
 from torchproof.runtime.production import compiled_forward_of
-from torchproof.strategies.recipe import Recipe, loads
-from torchproof.strategies.recipe.fingerprint import fingerprint
-from torchproof.strategies.recipe.matching import environment_here
-from torchproof.strategies.strategy import parse
+from torchproof.strategies import Recipe, environment_here
+from torchproof.strategies.recipe import loads
+from torchproof.torch_private.comparison import Comparison
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 
@@ -33,59 +34,21 @@ def fresh() -> Iterator[None]:
     torch.compiler.reset()
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.inner(x).tanh()
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
-def recipe_for(model: Any, name: str, **more: Any) -> Recipe:
-    strategy = parse(name)
-    on_cpu = next(model.parameters()).device.type == "cpu"
-    if strategy.compiles and on_cpu:  # the test double records no compiled code
-        # Regions are taken apart by AOTAutograd: "eager" cannot train them.
-        backend = "aot_eager" if strategy.form == "nested" else "eager"
-        arguments = {**strategy.arguments, "backend": backend}
-        strategy = dataclasses.replace(strategy, arguments=arguments)
-    made = {"environment": environment_here(model), "model": fingerprint(model)}
-    return Recipe(strategy, **{**made, **more})
-
-
-def applied(
-    name: str, device: str = "cpu", **settings: Any
-) -> tuple[nn.Module, nn.Module]:
-    plain = Net().to(device).eval()
-    model = torchproof.compile(
-        copy.deepcopy(plain), recipe=recipe_for(plain, name), **settings
-    )
-    return plain, model
-
-
 X = torch.linspace(-1, 1, 8).view(2, 4)
-
-
 NAMES = ("eager+graph", "full+graph", "regional+graph", "nested+graph")
 NAMES += ("core+graph:blocks.1",)
-# Under the test double, a method that is compiled in place counts as switched off.
 DEVICES_AND_NAMES = [
     ("cpu", "full+graph"),
-    *(pytest.param("cpu", each, marks=pytest.mark.slow) for each in NAMES[2:4]),
+    ("cpu", "nested+graph"),
+    ("cpu", NAMES[-1]),
     *(pytest.param("cuda", each, marks=pytest.mark.gpu) for each in NAMES),
 ]
+
+
+def recipe_for(model: nn.Module, name: str, **more: Any) -> Recipe:
+    recipe = graph_models.recipe_for(model, name, **more)
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    return without_code(recipe) if on_cpu else recipe
 
 
 def close(given: torch.Tensor | None, expected: torch.Tensor | None) -> None:
@@ -101,7 +64,7 @@ def close_gradients(one: nn.Module, other: nn.Module) -> None:
 def test_calls_without_gradients_are_replayed_and_others_never(
     device: str, name: str
 ) -> None:
-    plain, model = applied(name, device)
+    plain, model = applied(name, device=device)
     x = X.to(device)
     with torch.no_grad():
         for each in (x, x * 2, torch.cat([x, x]), x * 3):
@@ -123,21 +86,15 @@ def test_calls_without_gradients_are_replayed_and_others_never(
     assert any("model.eval()" in note for note in found.notes)
 
 
-def test_weights_and_modes_that_change_are_seen() -> None:
+def test_new_weights_are_seen_and_copies_record_anew() -> None:
     plain, model = applied("full+graph")
     with torch.no_grad():
-        for _ in range(3):
+        for _ in range(2):
             torch.testing.assert_close(model(X), plain(X))
             for each in (*plain.parameters(), *model.parameters()):
                 each.mul_(0.5)
         model.load_state_dict(plain.state_dict())
         torch.testing.assert_close(model(X), plain(X))
-
-
-def test_copies_and_pickles_record_anew() -> None:
-    plain, model = applied("full+graph")
-    with torch.no_grad():
-        model(X)
         for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
             torch.testing.assert_close(again(X), plain(X))
             found = torchproof.status(again)
@@ -147,8 +104,6 @@ def test_copies_and_pickles_record_anew() -> None:
 def test_a_recording_that_takes_too_long_is_refused(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torchproof.runtime.cudagraph import recorder
-
     def hangs(*_: Any) -> None:
         until = time.monotonic() + 20
         while time.monotonic() < until:
@@ -156,11 +111,9 @@ def test_a_recording_that_takes_too_long_is_refused(
 
     monkeypatch.setattr(recorder._Attempt, "_rehearsed", hangs)
     plain, model = applied("full+graph", deadline=0.5)
-    began = time.monotonic()
     with torch.no_grad(), caplog.at_level(logging.WARNING, "torchproof"):
         for _ in range(2):
             torch.testing.assert_close(model(X), plain(X))
-    assert time.monotonic() - began < 10
     found = torchproof.status(model)
     assert found.graph is not None and found.graph["replays"] == 0
     assert found.compiled_calls == 0
@@ -171,8 +124,6 @@ def test_a_recording_that_takes_too_long_is_refused(
 def test_a_graph_that_cannot_be_made_is_no_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from torchproof.runtime.cudagraph import build_graph
-
     def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("no graph today")
 
@@ -190,8 +141,6 @@ def test_code_that_was_seen_to_be_wrong_does_not_run_without_its_graph(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On the CPU what is recorded is not compiled: so the verdict is put in."""
-    from torchproof.runtime.cudagraph import preparation, recorder
-    from torchproof.torch_private.comparison import Comparison
 
     def compiled(*_: Any) -> None:
         raise AssertionError("the code that was wrong has been run")
@@ -216,7 +165,9 @@ def test_verify_compares_what_is_replayed() -> None:
 
 
 def test_who_does_not_wait_gets_no_graph_of_another_backend() -> None:
-    plain, model = applied("full+graph", wait=False)
+    plain = Net().eval()
+    recipe = recipe_for(plain, "full+graph")
+    model = torchproof.compile(copy.deepcopy(plain), recipe=recipe, wait=False)
     with torch.no_grad():
         for _ in range(2):
             torch.testing.assert_close(model(X), plain(X))
@@ -344,29 +295,3 @@ def test_a_model_is_moved_and_compiled_with_the_options_of_a_recipe(
     found = torchproof.status(model)
     assert found.strategy == "full+graph"
     assert found.graph is not None and found.graph["replays"] == 1, str(found)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("device", ["cuda"])
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"gpu": "NVIDIA Imaginary"}, "GPU NVIDIA Imaginary"),
-        ({"cuda": "1.0"}, "CUDA 1.0"),
-        ({"triton": "0.1"}, "Triton 0.1"),
-        ({"device": "cpu"}, "device cpu"),
-    ],
-)
-def test_a_recipe_of_another_machine_is_not_followed(
-    change: Any, why: str, device: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    plain = Net().to(device).eval()
-    environment = {**environment_here(plain), **change}
-    recipe = recipe_for(plain, "full+graph", environment=environment)
-    with torch.no_grad(), caplog.at_level(logging.WARNING, "torchproof"):
-        model = torchproof.compile(copy.deepcopy(plain), recipe=recipe)
-        x = X.to(device)
-        torch.testing.assert_close(model(x), plain(x), rtol=0, atol=0)
-    found = torchproof.status(model)
-    assert found.strategy == "eager" and why in found.why
-    assert len(caplog.records) == 1

@@ -94,19 +94,11 @@ def test_outputs_equal_eager_while_weights_and_shapes_change(
     close(graphed(x), model(x))
     close(graphed(x[:2]), model(x[:2]))
     assert graphed.status().recordings == 4
+    shapes = {bucket.shapes for bucket in graphed.status().buckets}
+    assert shapes == {("3x4",), ("2x4",)}
     model.double()
     close(graphed(x.double()), model(x.double()))
     assert graphed.falls_back == []
-
-
-def test_every_shape_has_a_recording(device: str) -> None:
-    model = Net().to(device).eval()
-    graphed = torchproof.graph(model)
-    for rows in (1, 3, 1, 3, 5):
-        x = batch(device, rows)
-        close(graphed(x), model(x))
-    shapes = [bucket.shapes for bucket in graphed.status().buckets]
-    assert shapes == [("1x4",), ("3x4",), ("5x4",)]
 
 
 def test_outputs_survive_the_next_replay(device: str) -> None:
@@ -156,9 +148,8 @@ def test_changed_arguments_are_given_back(device: str) -> None:
     graphed = torchproof.graph(step)
     ones, cache = torch.ones(3, device=device), torch.zeros(3, device=device)
     for times in (1, 2, 3):
-        answer = graphed(ones, cache)
+        assert torch.equal(graphed(ones, cache), cache * 2)
         assert cache.tolist() == [float(times)] * 3
-        assert torch.equal(answer, cache * 2)
 
 
 # -- gradients -------------------------------------------------------------------------
@@ -194,7 +185,7 @@ def test_gradients_add_up_over_calls(device: str) -> None:
     for _ in range(2):
         model.zero_grad()
         twin.zero_grad()
-        for _ in range(4):
+        for _ in range(3):
             call()
     # One that begins without gradients and one that adds to them.
     assert graphed.status().recordings == 2
@@ -304,8 +295,8 @@ def whole_step(
 @pytest.mark.parametrize(
     ("device", "make", "steps"),
     [
-        ("cpu", adamw, 8),
-        ("cpu", sgd, 8),
+        ("cpu", adamw, 6),
+        ("cpu", sgd, 4),
         *(
             pytest.param("cuda", each, 100, marks=GPU)
             for each in (adamw, fused_adamw, sgd)

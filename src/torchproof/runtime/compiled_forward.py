@@ -53,7 +53,7 @@ from torchproof.strategies import (
     Varying,
     parse,
 )
-from torchproof.torch_private import backends, frames
+from torchproof.torch_private import backends, frames, stances
 
 _REPLICAS = (
     "nn.DataParallel copies the model to each GPU at every call, and copies are not"
@@ -432,7 +432,7 @@ class CompiledForward(MethodReplacement):
         with frames.intercept_conversions(
             self.engine.convert,
             backend,
-            self.telemetry.ran_eager_under,
+            functools.partial(_ran_eager_under, weakref.ref(self)),
             fullgraph=self.options.fullgraph,
         ):
             compiled: Callable[..., Any] = torch.compile(
@@ -733,6 +733,17 @@ class CompiledForward(MethodReplacement):
         if self._agreement is not None:
             self._agreement.begin_attempt()
         self.run = self._first_call
+
+
+def _ran_eager_under(forward: weakref.ref[CompiledForward], stance: str) -> None:
+    """Counts the call as eager; not the eager runs of a call that is recorded.
+
+    What such a call returns comes from the graph, whose status counts it.
+    """
+    alive = forward()
+    if alive is None or (alive._replayer is not None and stances.is_forced()):
+        return
+    alive.telemetry.ran_eager_under(stance)
 
 
 def _sharing_key(forward: weakref.ref[CompiledForward]) -> Hashable:

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.dynamo import (
         rejected_arguments as rejected_arguments,
     )
+    from torchproof.torch_private.dynamo import stances as stances
     from torchproof.torch_private.dynamo import subgraphs as subgraphs
     from torchproof.torch_private.dynamo import switches as switches
     from torchproof.torch_private.dynamo import thread_state as thread_state

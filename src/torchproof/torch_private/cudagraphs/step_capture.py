@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.torch_private import contract
+from torchproof.torch_private.dynamo import stances
 from torchproof.torch_private.hooks import FrameRequest, frame_callbacks, skip_once
 
 # Operations that mutate arguments without declaring it in their schemas.
@@ -147,7 +148,7 @@ def force_eager() -> contextlib.AbstractContextManager[Any]:
     """Runs compiled functions in eager; there are none before Dynamo is imported."""
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
-    return torch.compiler.set_stance("force_eager")
+    return stances.force_eager()
 
 
 def many_shapes() -> contextlib.AbstractContextManager[None]:

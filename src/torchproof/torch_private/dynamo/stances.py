@@ -8,12 +8,33 @@ or `UNCHANGED`.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import torch
 
 UNCHANGED = object()
 Answer = Callable[[str, Any], Any]
+_forced = contextvars.ContextVar("torchproof_forced_eager", default=False)
+
+
+@contextlib.contextmanager
+def force_eager() -> Iterator[None]:
+    """Runs compiled functions in eager, for a purpose of torchproof."""
+    token = _forced.set(True)
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        _forced.reset(token)
+
+
+def is_forced() -> bool:
+    """Whether `force_eager`, and not the user, has set the stance in force."""
+    return _forced.get()
 
 
 def install(answer: Answer) -> None:
