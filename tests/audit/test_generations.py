@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+
 from torchproof.observe.audit.generations import Generations
 
 
@@ -14,72 +16,49 @@ class Tensor:
     alive: bool = True
 
 
-def run(
-    trees: Generations[Tensor], number: int, mode: str = "inference", **how: bool
-) -> tuple[list[Tensor], Tensor]:
-    """What goes when a graph runs in a generation, and what it returns."""
-    gone = trees.begin_run(number, marked=how.get("marked", False))
-    made = Tensor()
-    trees.end_run(number, mode, [made])
-    return gone, made
+# Runs of graphs, each in a generation, and the outputs that go when it begins, by the
+# number of their run.
+CASES: dict[str, list[tuple[int, str, list[int]]]] = {
+    "the next call takes the memory": [
+        *((1, "inference", []), (2, "inference", [0]), (3, "inference", [1])),
+    ],
+    "graphs of one call leave each other alone": [
+        *((1, "inference", []), (1, "inference", []), (2, "inference", [0, 1])),
+    ],
+    "a backward that is awaited keeps everything": [
+        *((1, "forward", []), (2, "forward", []), (2, "backward", [])),
+        (3, "forward", [0, 1, 2]),
+    ],
+    "inference while a backward is awaited takes nothing": [
+        *((1, "forward", []), (2, "inference", [])),
+    ],
+    # Marked steps have negative numbers.
+    "a mark does not wait for a backward": [
+        *((-1, "forward", []), (-2, "backward", [0])),
+    ],
+    "in a marked program calls alone begin nothing": [
+        *((-1, "inference", []), (-1, "inference", [])),
+    ],
+}
 
 
-def test_the_next_call_takes_the_memory() -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_go_with_their_generation(name: str) -> None:
     trees: Generations[Tensor] = Generations()
-    _, first = run(trees, 1)
-    gone, second = run(trees, 2)
-    assert gone == [first]
-    gone, _ = run(trees, 3)
-    assert gone == [second]
+    made: list[Tensor] = []
+    for number, mode, indices in CASES[name]:
+        gone = trees.begin_run(number, marked=number < 0)
+        assert [id(each) for each in gone] == [id(made[index]) for index in indices]
+        made.append(Tensor())
+        trees.end_run(number, mode, [made[-1]])
 
 
-def test_graphs_of_one_call_leave_each_other_alone() -> None:
+def test_what_nobody_holds_or_waits_for_is_not_kept() -> None:
     trees: Generations[Tensor] = Generations()
-    _, first = run(trees, 1)
-    gone, second = run(trees, 1)
-    assert not gone
-    gone, _ = run(trees, 2)
-    assert gone == [first, second]
-
-
-def test_what_nobody_holds_is_not_lost() -> None:
-    trees: Generations[Tensor] = Generations()
-    _, first = run(trees, 1)
-    first.alive = False
-    assert run(trees, 2)[0] == []
-
-
-def test_a_backward_that_is_awaited_keeps_everything() -> None:
-    trees: Generations[Tensor] = Generations()
-    _, first = run(trees, 1, "forward")
-    gone, second = run(trees, 2, "forward")
-    assert not gone
-    gone, gradient = run(trees, 2, "backward")
-    assert not gone
-    gone, _ = run(trees, 3, "forward")
-    assert gone == [first, second, gradient]
-
-
-def test_inference_while_a_backward_is_awaited_takes_nothing() -> None:
-    trees: Generations[Tensor] = Generations()
-    run(trees, 1, "forward")
-    assert run(trees, 2, "inference")[0] == []
-
-
-def test_a_mark_does_not_wait_for_a_backward() -> None:
-    trees: Generations[Tensor] = Generations()
-    _, saved = run(trees, -1, "forward", marked=True)
-    assert run(trees, -2, "backward", marked=True)[0] == [saved]
-
-
-def test_in_a_marked_program_calls_alone_begin_nothing() -> None:
-    trees: Generations[Tensor] = Generations()
-    run(trees, -1, marked=True)
-    assert run(trees, -1, marked=True)[0] == []
-
-
-def test_a_backward_that_runs_elsewhere_is_awaited_no_more() -> None:
-    trees: Generations[Tensor] = Generations()
-    _, first = run(trees, 1, "forward")
-    trees.ran("backward")
-    assert run(trees, 2, "forward")[0] == [first]
+    first, second = Tensor(), Tensor()
+    for number, mode, output in ((1, "inference", first), (2, "forward", second)):
+        assert trees.begin_run(number, marked=False) == []
+        trees.end_run(number, mode, [output])
+        first.alive = False
+    trees.ran("backward")  # elsewhere
+    assert trees.begin_run(3, marked=False) == [second]

@@ -22,7 +22,7 @@ from torchproof.targets.options import Options
 from torchproof.targets.target import Target, parse
 
 ENVIRONMENT = {"kind": "environment", "torch": "2.13.0"}
-ASKED = {"kind": "graph_asked", "mode": "inference", "simulated": True}
+REQUEST = {"kind": "graph_asked", "mode": "inference", "simulated": True}
 FRAME = ["/home/me/model.py", 7, "driver"]
 READ: dict[str, Any] = {
     "kind": "dead_read",
@@ -68,54 +68,36 @@ def lifetimes(result: audit.AuditResult, findings: list[Finding]) -> Part:
     return part
 
 
-def test_nothing_asks_for_graphs(audited: Audit) -> None:
+def test_status_of_the_part(audited: Audit) -> None:
     done, why = status(audited())
     assert done == "skipped" and "CUDA graphs" in why
-
-
-def test_on_the_cpu_it_says_so(audited: Audit) -> None:
-    done, why = status(audited(ASKED))
+    done, why = status(audited(REQUEST))
     assert done == "passed" and "CPU" in why
-    assert status(audited({**ASKED, "simulated": False})) == ("passed", "")
-
-
-def test_a_finding(audited: Audit) -> None:
-    run = audited(ASKED, READ)
+    assert audited(REQUEST)[0].counts["cudagraph_skips"] is None
+    assert status(audited({**REQUEST, "simulated": False})) == ("passed", "")
+    run = audited(REQUEST, READ)
     assert status(run)[0] == "found"
     [found] = run[1]
     assert (found.code, found.severity, found.line) == ("CG301", "high", 7)
-
-
-def test_a_call_that_fails_after_dead_memory_was_read_is_a_finding(
-    audited: Audit,
-) -> None:
+    assert status(audited(REQUEST, READ, ending="timeout"))[0] == "found"
     failed = {"kind": "call_failed", "call": 0, "message": "IndexError: 9"}
-    assert status(audited(ASKED, READ, failed))[0] == "found"
-    assert status(audited(ASKED, failed)) == ("failed", "call 0: IndexError: 9")
+    assert status(audited(REQUEST, READ, failed))[0] == "found"
+    assert status(audited(REQUEST, failed)) == ("failed", "call 0: IndexError: 9")
 
 
 @pytest.mark.parametrize(
     ("entries", "ending", "code", "why"),
     [
         ([{"kind": "unusable", "message": "no factory"}], "finished", 2, "no factory"),
-        ([ASKED], "timeout", 0, "timeout"),
-        ([ASKED], "finished", -9, "SIGKILL"),
+        ([REQUEST], "timeout", 0, "timeout"),
+        ([REQUEST], "finished", -9, "SIGKILL"),
     ],
 )
 def test_a_child_that_ends_early(
     audited: Audit, entries: list[dict[str, Any]], ending: str, code: int, why: str
 ) -> None:
-    done, told = status(audited(*entries, ending=ending, code=code))
-    assert done == "failed" and why in told
-
-
-def test_what_was_found_before_a_timeout_counts(audited: Audit) -> None:
-    assert status(audited(ASKED, READ, ending="timeout"))[0] == "found"
-
-
-def test_counts_are_unknown_without_cuda(audited: Audit) -> None:
-    counts = audited(ASKED)[0].counts
-    assert counts["cudagraph_skips"] is None
+    done, reason = status(audited(*entries, ending=ending, code=code))
+    assert done == "failed" and why in reason
 
 
 @pytest.mark.parametrize(

@@ -34,40 +34,36 @@ def turns(*runs: tuple[str, int], **more: Any) -> Stream:
     code = [HERE, FIRST, "accumulate"]
     stream.write("cudagraph_function", compile_id="0/0", code=code)
     for how, size in runs:
-        watcher.ran(told(how, size, **more))
+        watcher.ran(graph_run(how, size, **more))
     watcher.__exit__()
     return stream
 
 
-def told(how: Any, size: int = 8, **more: Any) -> GraphRun:
+def graph_run(how: Any, size: int = 8, **more: Any) -> GraphRun:
     return GraphRun(7, "inference", "0/0", (size,), ((size, 32),), how, **more)
 
 
-def met(sizes: int, replays: int) -> list[tuple[str, int]]:
+def runs_of_sizes(sizes: int, replays: int) -> list[tuple[str, int]]:
     once = [("warmed_up", "recorded", *["replayed"] * replays)] * sizes
     return [(how, 64 + 8 * n) for n, each in enumerate(once) for how in each]
 
 
 def test_one_recording_for_each_size_is_a_storm() -> None:
-    [found] = turns(*met(sizes=14, replays=1)).findings()
+    [found] = turns(*runs_of_sizes(sizes=14, replays=1)).findings()
     assert (found.code, found.kind) == ("CG321", "cudagraph_rerecord")
-    assert (found.severity, found.count) == ("high", 14)
-    assert found.line == FIRST
+    assert (found.severity, found.count, found.line) == ("high", 14, FIRST)
     assert "14 of 42 runs" in found.message
-    assert all(word in found.fix for word in ("pad", "bucket", "skip_dynamic_graphs"))
     assert "64x32, 72x32" in found.evidence[0] and "2 more" in found.evidence[0]
 
 
-def test_many_sizes_that_are_replayed_are_no_reason_to_stop() -> None:
-    [found] = turns(*met(sizes=14, replays=10)).findings()
-    assert (found.code, found.severity) == ("CG321", "medium")
-
-
 @pytest.mark.parametrize(
-    ("sizes", "severities"), [(1, []), (2, []), (3, ["low"]), (8, ["low"])]
+    ("sizes", "replays", "severities"),
+    [(1, 2, []), (2, 2, []), (3, 2, ["low"]), (8, 2, ["low"]), (14, 10, ["medium"])],
 )
-def test_a_few_sizes_settle(sizes: int, severities: list[str]) -> None:
-    found = turns(*met(sizes, replays=2)).findings()
+def test_a_few_sizes_or_many_replays_are_no_storm(
+    sizes: int, replays: int, severities: list[str]
+) -> None:
+    found = turns(*runs_of_sizes(sizes, replays)).findings()
     assert [each.severity for each in found] == severities
 
 
@@ -76,33 +72,29 @@ def moving(times: int, replays: int) -> Stream:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     stream = Stream()
     watcher = Recordings(stream.write)
-    watcher.ran(told("warmed_up"))
-    watcher.ran(told("recorded"))
+    watcher.ran(graph_run("warmed_up"))
+    watcher.ran(graph_run("recorded"))
     for _ in range(times):
         model[0].weight = torch.nn.Parameter(torch.ones(2, 2))
         moved = (MovedInput("primals_1", STACK, model[0].weight.data_ptr()),)
         status = ("static input data pointer changed",)
-        watcher.ran(told("recorded", mismatches=status, moved=moved))
+        watcher.ran(graph_run("recorded", mismatches=status, moved=moved))
         for _ in range(replays):
-            watcher.ran(told("replayed"))
+            watcher.ran(graph_run("replayed"))
     watcher.__exit__()
     return stream
 
 
-def test_a_weight_that_is_replaced_at_each_step_is_named() -> None:
+def test_a_weight_that_is_replaced_is_named() -> None:
     [found] = moving(times=4, replays=0).findings()
     assert (found.code, found.severity, found.count) == ("CG322", "high", 4)
     assert "Sequential.0.weight" in found.message
-    assert "copy_" in found.fix
     assert f"{HERE}:{WRITES}" in found.evidence[0]
-
-
-def test_a_weight_that_is_replaced_once_is_low() -> None:
     [found] = moving(times=1, replays=3).findings()
     assert (found.code, found.severity) == ("CG322", "low")
 
 
-def test_recordings_that_follow_other_calls_are_told_when_they_are_many() -> None:
+def test_many_recordings_after_other_calls_are_found() -> None:
     status = ("expected dead indices before graph are live",)
     twice = [("warmed_up", 8), ("recorded", 8), ("recorded", 8), ("replayed", 8)]
     assert turns(*twice, mismatches=status).findings() == []
@@ -115,7 +107,7 @@ def test_recordings_that_follow_other_calls_are_told_when_they_are_many() -> Non
     assert (found.code, found.severity) == ("CG323", "low")
 
 
-def test_a_graph_that_stays_in_warm_up_is_told() -> None:
+def test_a_graph_that_stays_in_warm_up_is_found() -> None:
     [found] = turns(*[("warmed_up", 8)] * 5).findings()
     assert (found.code, found.kind) == ("CG324", "cudagraph_skip")
     assert found.severity == "high" and "5 runs" in found.message
@@ -127,11 +119,6 @@ def test_a_graph_that_stays_in_warm_up_is_told() -> None:
     assert [each.code for each in skipped.findings()] == ["CG316"]
 
 
-def test_a_graph_that_is_recorded_once_is_fine() -> None:
-    stream = turns(("warmed_up", 8), ("recorded", 8), *[("replayed", 8)] * 5)
-    assert stream.findings() == []
-
-
 def test_memory_is_counted_for_the_graph_that_the_pool_grew_for() -> None:
     stream = Stream()
     watcher = Recordings(stream.write)
@@ -139,7 +126,7 @@ def test_memory_is_counted_for_the_graph_that_the_pool_grew_for() -> None:
         turn = GraphRun(graph, "inference", "0/0", (), (), "recorded")
         turn.pool, turn.pool_bytes = (0, 1), held
         watcher.ran(turn)
-    watcher.ran(told("replayed"))
+    watcher.ran(graph_run("replayed"))
     watcher.__exit__()
     [last] = [e for e in stream.entries if e["kind"] == "cudagraphs"]
     assert [graph["pool_bytes"] for graph in last["graphs"]] == [30, 5, 0]
@@ -202,23 +189,15 @@ def test_one_finding_for_one_reason_at_one_place() -> None:
     assert audit_events.counts([ON_CUDA, *stream.entries])["cudagraph_skips"] == 2
 
 
-def test_an_operation_that_cuts_the_graph_is_low_and_told_once() -> None:
+def test_an_operation_that_cuts_the_graph_is_low_unless_all_of_it_is_out() -> None:
     stream = turns()
     watcher = Recordings(stream.write)
     for reason in ("cpu ops", "DeviceCopy ops", "cpu ops"):
         watcher.split(Split(reason, "aten.mul.Tensor", STACK, "0/0"))
     [found] = stream.findings()
-    assert (found.code, found.severity) == ("CG318", "low")
-    assert found.kind == "cudagraph_skip" and found.count == 2
-    assert found.line == WRITES
+    assert (found.code, found.severity, found.line) == ("CG318", "low", WRITES)
+    assert (found.kind, found.count) == ("cudagraph_skip", 2)
     assert found.cause == "cpu ops, DeviceCopy ops: aten.mul.Tensor"
-    assert "device=" in found.fix
-
-
-def test_where_the_whole_graph_is_out_its_parts_are_no_matter() -> None:
-    stream = turns()
-    watcher = Recordings(stream.write)
-    watcher.split(Split("Conditional ops", "cond", STACK, "0/0"))
     watcher.skipped(Skip(f"control flow operator: torch.cond.{QUOTED}", "0/0"))
     assert [each.code for each in stream.findings()] == ["CG314"]
 
@@ -228,7 +207,7 @@ def test_what_torch_compiled_of_its_own_is_placed_where_it_is_called() -> None:
     code = compile("run()", str(generated), "exec")
 
     def call(watcher: Recordings) -> None:
-        run = functools.partial(watcher.ran, told("recorded"))
+        run = functools.partial(watcher.ran, graph_run("recorded"))
         exec(code, {"run": run})  # here
 
     stream = Stream()

@@ -31,7 +31,7 @@ class Record:
     scores: torch.Tensor
 
 
-def found(tensor: torch.Tensor) -> Referrer | None:
+def holder_of(tensor: torch.Tensor) -> Referrer | None:
     """The holder of a tensor's memory; the caller's own name for it is deleted."""
     key = cudagraph_trees.memory_key(tensor)
     assert key is not None
@@ -39,91 +39,21 @@ def found(tensor: torch.Tensor) -> Referrer | None:
     return referrer_of(sharing([key])[key])
 
 
-def memory() -> Any:
-    return torch.ones(3)
-
-
-def path_of(holder: Referrer | None) -> str | None:
+def path_to(tensor: torch.Tensor) -> str | None:
+    key = cudagraph_trees.memory_key(tensor)
+    assert key is not None
+    del tensor
+    holder = referrer_of(sharing([key])[key])
     return holder.path if holder else None
 
 
-def test_a_variable() -> None:
-    kept = memory()
-    holder = found(kept)
-    assert holder is not None and holder.path == "kept" and holder.is_variable
-
-
-def test_a_container_before_a_loop_variable() -> None:
-    outs = [memory(), memory()]
-    for index, each in enumerate(outs):
-        assert path_of(found(each)) == f"outs[{index}]"
-
-
-@pytest.mark.parametrize("kind", [list, tuple, collections.deque])
-def test_sequences(kind: Any) -> None:
-    history = kind([memory(), memory()])
-    assert path_of(found(history[1])) == "history[1]"
-
-
-def test_dictionaries_in_objects() -> None:
-    session = Plain()
-    session.history = {"x": [None, memory()]}  # type: ignore[attr-defined]
-    assert path_of(found(session.history["x"][1])) == "session.history['x'][1]"  # type: ignore[attr-defined]
-
-
-def test_slots_and_records() -> None:
-    slotted = Slotted()
-    slotted.scores = memory()
-    record = Record(1, memory())
-    assert path_of(found(slotted.scores)) == "slotted.scores"
-    assert path_of(found(record.scores)) == "record.scores"
-
-
-def test_a_view_is_held_in_place_of_its_base() -> None:
-    base = memory()
-    rows = {"first": base[:1]}
-    key = cudagraph_trees.memory_key(base)
-    del base
-    assert key is not None
-    assert path_of(referrer_of(sharing([key])[key])) == "rows['first']"
-    assert rows
-
-
-def test_a_container_of_a_view_before_a_variable_of_the_base() -> None:
-    loss = memory()
-    losses = [loss.detach()]
-    assert path_of(found(loss)) == "losses[0]"
-    assert losses
-
-
-def test_a_gradient_and_a_parameter_by_its_module() -> None:
-    net = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    net(torch.ones(1, 2)).sum().backward()
-    gradient = net[0].weight.grad
-    assert gradient is not None and optimizer
-    key = cudagraph_trees.memory_key(gradient)
-    del gradient
-    assert key is not None
-    assert path_of(referrer_of(sharing([key])[key])) == "net.0.weight.grad"
-
-
-def test_a_global() -> None:
-    KEPT["scores"] = memory()
-    try:
-        assert path_of(found(KEPT["scores"])) == "KEPT['scores']"
-    finally:
-        KEPT.clear()
+def memory() -> Any:
+    return torch.ones(3)
 
 
 def closed() -> Any:
     best = memory()
     return lambda: best
-
-
-def test_a_variable_of_a_closure() -> None:
-    function = closed()
-    assert path_of(found(function())) == "best"
 
 
 def waiting() -> Iterator[int]:
@@ -132,31 +62,74 @@ def waiting() -> Iterator[int]:
     assert state is not None
 
 
-def test_a_variable_of_a_generator_that_waits() -> None:
-    paused = waiting()
+@pytest.mark.usefixtures("small_heap")
+def test_holder_is_named_as_the_program_names_it() -> None:
+    kept = memory()
+    holder = holder_of(kept)
+    assert holder is not None and holder.path == "kept" and holder.is_variable
+    outs, pair = [memory(), memory()], (memory(), memory())
+    queue = collections.deque([memory()])
+    for index, each in enumerate(outs):  # the container before a loop variable
+        assert path_to(each) == f"outs[{index}]"
+    assert path_to(pair[1]) == "pair[1]" and path_to(queue[0]) == "queue[0]"
+    session: Any = Plain()
+    session.history = {"x": [None, memory()]}
+    assert path_to(session.history["x"][1]) == "session.history['x'][1]"
+    slotted, record = Slotted(), Record(1, memory())
+    slotted.scores = memory()
+    assert path_to(slotted.scores) == "slotted.scores"
+    assert path_to(record.scores) == "record.scores"
+    function, paused = closed(), waiting()
+    assert path_to(function()) == "best"
     next(paused)
-    frame = paused.gi_frame  # type: ignore[attr-defined]
-    assert path_of(found(frame.f_locals["state"])) == "state"
+    assert path_to(paused.gi_frame.f_locals["state"]) == "state"  # type: ignore[attr-defined]
+    assert path_to(memory()) is None
 
 
-def test_nobody() -> None:
-    assert found(memory()) is None
+@pytest.mark.usefixtures("small_heap")
+def test_views_and_gradients_hold_the_memory_of_their_base() -> None:
+    base = memory()
+    rows = {"first": base[:1]}
+    key = cudagraph_trees.memory_key(base)
+    del base
+    assert key is not None
+    found = referrer_of(sharing([key])[key])
+    assert found is not None and found.path == "rows['first']" and rows
+    loss = memory()
+    losses = [loss.detach()]
+    assert path_to(loss) == "losses[0]" and losses
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    net(torch.ones(1, 2)).sum().backward()
+    gradient = net[0].weight.grad
+    assert gradient is not None and optimizer
+    key = cudagraph_trees.memory_key(gradient)
+    del gradient
+    assert key is not None
+    found = referrer_of(sharing([key])[key])
+    assert found is not None and found.path == "net.0.weight.grad"
 
 
-def test_reading_names_keeps_nothing_alive() -> None:
+def test_a_global_among_all_objects_of_the_process() -> None:
+    KEPT["scores"] = memory()
+    try:
+        assert path_to(KEPT["scores"]) == "KEPT['scores']"
+    finally:
+        KEPT.clear()
+
+
+@pytest.mark.usefixtures("small_heap")
+def test_searching_keeps_no_tensor_and_no_frame_alive() -> None:
+    """A frame that is kept keeps all its variables, and those of its callers."""
     kept = memory()
     reference = cudagraph_trees.Memory(kept)
-    assert path_of(found(kept)) == "kept"
+    assert path_to(kept) == "kept"
     kept = None
     assert not reference.alive
 
-
-def test_searching_keeps_no_frame_alive() -> None:
-    """A frame that is kept keeps all its variables, and those of its callers."""
-
     def search() -> cudagraph_trees.Memory:
-        variable, kept = memory(), [memory()]
-        assert path_of(found(kept[0])) == "kept[0]"
+        variable, held = memory(), [memory()]
+        assert path_to(held[0]) == "held[0]"
         return cudagraph_trees.Memory(variable)
 
     gc.disable()

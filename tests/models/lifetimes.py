@@ -214,18 +214,6 @@ def tiny():
     )
 
 
-def clean_hugging_face_evaluation():
-    m = tiny()
-    f = torch.compile(m, mode="reduce-overhead")
-
-    def driver(ids):
-        with torch.no_grad():
-            out = f(input_ids=ids, use_cache=False)
-            return out.logits.argmax(-1).cpu()
-
-    return driver, [(torch.randint(0, 100, (2, 8), device=DEVICE),) for _ in range(4)]
-
-
 def clean_hugging_face_training():
     m = tiny().train()
     f = torch.compile(m, mode="reduce-overhead")
