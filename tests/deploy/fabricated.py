@@ -49,7 +49,7 @@ def details_of(model: nn.Module, **changes: Any) -> dict[str, Any]:
         "state": {"training": True, "others": []},
         "gradients": False,
     }
-    told = {
+    details = {
         "artifact": "caches",
         "strategy": WITHOUT_CODE.name,
         "train": False,
@@ -58,7 +58,7 @@ def details_of(model: nn.Module, **changes: Any) -> dict[str, Any]:
         "code": {},
         "place": schema.to_plain(compatibility.place_here("cpu")),
     }
-    return told | changes
+    return details | changes
 
 
 def fabricated(

@@ -59,26 +59,21 @@ def test_code_is_known_by_what_it_does() -> None:
     assert mark != guard_expressions.code_mark(other.__code__)
 
 
-@pytest.mark.parametrize(
-    ("value", "name"),
-    [
-        (None, "None"),
-        (torch.float32, "torch.float32"),
-        (nn.Linear, "class torch.nn.modules.linear.Linear"),
-        (torch, "module torch"),
-        (len, "built-in builtins.len"),
-    ],
-)
-def test_what_has_a_name_is_told_by_it(value: Any, name: str) -> None:
-    assert guard_expressions.described(value) == name
+def test_only_what_has_a_name_is_described_by_it() -> None:
+    names = {
+        "None": None,
+        "torch.float32": torch.float32,
+        "class torch.nn.modules.linear.Linear": nn.Linear,
+        "module torch": torch,
+        "built-in builtins.len": len,
+    }
+    described = {name: guard_expressions.described(v) for name, v in names.items()}
+    assert described == {name: name for name in names}
+    for value in (object(), nn.Linear(1, 1), torch.ones(1), [1]):
+        assert guard_expressions.described(value) is None
 
 
-@pytest.mark.parametrize("value", [object(), nn.Linear(1, 1), torch.ones(1), [1]])
-def test_what_has_no_name_is_not_told(value: Any) -> None:
-    assert guard_expressions.described(value) is None
-
-
-def test_guards_that_read_otherwise_are_told() -> None:
+def test_guards_that_read_otherwise_are_named() -> None:
     install_call._assert_same(("a", "b"), "a\nb")
     with pytest.raises(install_call.PrecompileError, match=r"L\['self'\].scale == 3.0"):
         install_call._assert_same(
@@ -102,40 +97,34 @@ def test_made_inputs_have_the_marks_of_the_given_ones() -> None:
 # -- what guards overlook --------------------------------------------------------------
 
 
-def test_nothing_is_put_on_a_plain_model() -> None:
+def test_hooks_and_methods_inside_a_model_are_seen() -> None:
     model = Net()
     model.register_forward_hook(lambda *_: None)  # runs outside of compiled code
     assert precompiled_calls.module_override(entry_of(model)) is None
-
-
-def test_a_hook_inside_is_seen() -> None:
-    model = Net()
     model.inner.register_forward_pre_hook(lambda *_: None)
     why = precompiled_calls.module_override(entry_of(model)) or ""
     assert "inner" in why and "hooks" in why
-
-
-def test_a_method_of_one_module_is_seen() -> None:
     model = Net()
     model.inner.forward = torch.tanh  # type: ignore[method-assign]
     why = precompiled_calls.module_override(entry_of(model)) or ""
     assert "inner" in why and "forward" in why
 
 
-def test_a_switch_that_is_another_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_switch_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = entry_of(Net())
     then = precompiled_calls.switches()
     assert precompiled_calls._changed(entry, then) is None
     config: Any = torch._inductor.config
     with config.patch(max_autotune=True):
-        told = precompiled_calls._changed(entry, then)
-    assert told is not None and "torch._inductor.config.max_autotune is True" in told
+        reason = precompiled_calls._changed(entry, then)
+    assert (
+        reason is not None and "torch._inductor.config.max_autotune is True" in reason
+    )
     assert precompiled_calls._changed(entry, then) is None  # set back, it is as it was
 
 
-@pytest.mark.parametrize("strategy", ["regional", "full+graph"])
-def test_other_strategies_are_traced(strategy: str) -> None:
-    entry = entry_of(Net())
+def test_other_strategies_are_traced() -> None:
+    entry, strategy = entry_of(Net()), "full+graph"
     entry.options = type(entry.options)(strategy, "", 1.0)
     assert strategy in (precompiled_calls.why_none(entry) or "")
 
@@ -160,12 +149,12 @@ class Held:
 def tried(model: Net, held: Any) -> str | None:
     entry = entry_of(model)
     inputs = example_inputs.describe((torch.ones(3, 4),))
-    told = PackedCall(inputs, TrainingState(training=True), gradients=False)
+    packed = PackedCall(inputs, TrainingState(training=True), gradients=False)
 
     def stale(x: torch.Tensor) -> torch.Tensor:
         return nn.functional.linear(x, model.inner.weight, model.inner.bias) * 2.0
 
-    return precompiled.wrongly_taken(entry, held, told, stale)
+    return precompiled.wrongly_taken(entry, held, packed, stale)
 
 
 def test_guards_that_refuse_every_change_pass() -> None:
@@ -177,6 +166,6 @@ def test_guards_that_refuse_every_change_pass() -> None:
 
 def test_a_change_that_is_taken_and_matters_is_found() -> None:
     model = Net()
-    told = tried(model, Held(model, notices=False))
-    assert told is not None and told.startswith("scale = 5.0: output")
+    change = tried(model, Held(model, notices=False))
+    assert change is not None and change.startswith("scale = 5.0: output")
     assert model.scale == 2.0
