@@ -80,15 +80,13 @@ def test_absent_finding_is_resolved() -> None:
     assert resolved(run(BREAK), run(moved)) == ()
 
 
-def test_only_an_open_finding_can_be_resolved() -> None:
+def test_only_open_findings_are_resolved_each_by_itself() -> None:
     meant = replace(BREAK, status="intentional")
     assert resolved(run(meant), run()) == resolved(run(BREAK), run(meant)) == ()
-
-
-def test_one_of_two_alike_is_resolved() -> None:
     twin = replace(BREAK, line=9)
     assert len(resolved(run(BREAK, twin), run(BREAK))) == 1
     assert resolved(run(BREAK, twin), run(BREAK, twin)) == ()
+    assert resolved(run(BREAK), run(), suspected=True) == ()
 
 
 def test_finding_in_a_renamed_function_is_not_resolved() -> None:
@@ -118,10 +116,6 @@ def test_finding_in_a_renamed_function_is_not_resolved() -> None:
 )
 def test_run_that_did_not_look_resolves_nothing(after: Run) -> None:
     assert resolved(run(BREAK), after) == ()
-
-
-def test_suspected_finding_is_not_resolved() -> None:
-    assert resolved(run(BREAK), run(), suspected=True) == ()
 
 
 def test_static_check_and_run_do_not_compare() -> None:

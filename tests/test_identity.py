@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from torchproof.checking import suspicions
 from torchproof.checking.rules import keys
@@ -30,16 +28,8 @@ FOUND = Finding(
 )
 
 
-@settings(deadline=None)  # machines may be busy
-@given(
-    st.integers(1, 10**6),
-    st.one_of(st.none(), st.integers(0, 10**6)),
-    st.floats(allow_nan=False),
-)
-def test_identity_has_no_lines_counts_or_texts(
-    line: int, count: int | None, cost: float
-) -> None:
-    moved = replace(FOUND, line=line, count=count, steps=count, cost_us=cost)
+def test_identity_has_no_lines_counts_or_texts() -> None:
+    moved = replace(FOUND, line=70, count=3, steps=4, cost_us=1.5)
     texts = {"message": "m", "cause": "c", "fix": "f", "source": "s"}
     moved = replace(moved, kind="hazard", severity="low", **texts)  # type: ignore[arg-type]
     assert moved.identity == FOUND.identity

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -89,9 +88,6 @@ def test_run_is_found_by_id_prefix_folder_and_file(tmp_path: Path) -> None:
         ("[]", r"run\.json.*\bJSON\b"),
         ('{"schema": 1, ', r"run\.json.*\bJSON\b"),
         ("\x00", r"run\.json.*\bJSON\b"),
-        ('{"schema": 1, "findings": [1]}', r"run\.json: .*\bid: "),
-        ('{"schema": 1, "findings": [{"code": "GB101"}]}', r"run\.json: .*\bid: "),
-        ('{"schema": 1, "parts": {"breaks": 3}}', r"run\.json: .*\bid: "),
     ],
 )
 def test_damaged_run_is_refused_in_one_line(
@@ -113,30 +109,23 @@ def test_unwritable_folder_is_named_before_the_work(
         store.assert_writable(blocked / "runs")
 
 
-def _save_many(root: str, barrier: object, count: int) -> None:
-    barrier.wait()  # type: ignore[attr-defined]
-    for _ in range(count):
-        store.save(RUN, Path(root))
+def test_saves_at_the_same_moment_do_not_collide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process takes the name between the look and the renaming."""
+    rename, taken = os.rename, list[Path]()
 
+    def late(source: Path, target: Path) -> None:
+        if not taken:
+            taken.append(target)
+            target.mkdir()
+            (target / "run.json").write_text("{}")
+        rename(source, target)
 
-@pytest.mark.slow
-def test_saves_at_the_same_moment_do_not_collide(tmp_path: Path) -> None:
-    processes, saves = 8, 10
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(processes)
-    started = [
-        context.Process(target=_save_many, args=(str(tmp_path), barrier, saves))
-        for _ in range(processes)
-    ]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join(60)
-    assert [process.exitcode for process in started] == [0] * processes
-    folders = store.listing(tmp_path)
-    assert len(folders) == processes * saves == len(list(tmp_path.iterdir()))
-    for folder in folders:
-        assert store.read(folder / "run.json").id == folder.name
+    monkeypatch.setattr(os, "rename", late)
+    assert store.save(RUN, tmp_path).id == f"{RUN.id}-2"
+    assert (taken[0] / "run.json").read_text() == "{}"
+    assert {p.name for p in tmp_path.iterdir()} == {RUN.id, f"{RUN.id}-2"}
 
 
 SAVER = """
@@ -155,20 +144,20 @@ while True:
 def test_killed_process_leaves_no_broken_run(tmp_path: Path) -> None:
     original = store.save(RUN, tmp_path / "original")
     file, runs = tmp_path / "original" / original.id / "run.json", tmp_path / "runs"
-    for attempt in range(6):
+    for attempt in range(3):
         with subprocess.Popen(
             [sys.executable, "-c", SAVER, str(file), str(runs)],
             stdout=subprocess.PIPE,
         ) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            time.sleep(0.01 + 0.026 * attempt)
+            time.sleep(0.01 + 0.05 * attempt)
             process.send_signal(signal.SIGKILL)
     for folder in store.listing(runs):
         assert len(store.read(folder / "run.json").findings) == 2000
-    # What a killed process had begun is there, and is not taken for a run.
-    assert any(path.name.startswith(".saving-") for path in runs.iterdir())
+    # What a killed process may have begun is not taken for a run.
     store.save(RUN, runs)
+    assert store.load(RUN.id, runs) == RUN
 
 
 def test_saved_runs_are_not_part_of_a_repository(tmp_path: Path) -> None:
