@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import prove
+import prove  # type: ignore[import-not-found]
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".compat"
@@ -115,7 +115,7 @@ def run(folder: Path, workers: int) -> dict[str, Any]:
     rows.unlink(missing_ok=True)
     print(f"{folder.name}: running the tests", file=sys.stderr)
     started = time.monotonic()
-    pytest = [folder / "bin/python", "-m", "pytest", "-q", "-p", "prove"]
+    pytest = [str(folder / "bin/python"), "-m", "pytest", "-q", "-p", "prove"]
     pytest += ["-n", str(workers), "--dist", "worksteal"]
     subprocess.run(
         [*pytest, "-m", "not gpu and (not slow or variant)", *TESTS],
