@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from bench_runs import bench, row
-from commands import torchproof
+from forked_commands import torchproof
 from trace_events import assert_valid
 
 from torchproof.observe import timeline as recording
