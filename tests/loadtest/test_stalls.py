@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +30,7 @@ from torchproof.measure.loadtest.heartbeat import (
     why_blind,
 )
 from torchproof.measure.loadtest.stalls import StallRecorder
+from torchproof.records import Stall
 from torchproof.torch_private import contract, recording_times
 
 STALL_S = 0.6  # far above what a busy machine delays a request
@@ -146,21 +147,39 @@ def test_a_hold_of_the_gil_is_a_stall_of_its_only_holder() -> None:
     assert unknown.data["threads"] == ["metrics", "other"] and unknown.file is None
 
 
-def test_a_collection_of_a_large_heap_is_attributed(tmp_path: Path) -> None:
-    heap = [[number] for number in range(300_000)]
+@pytest.fixture
+def collect_slowly() -> Iterator[Callable[[], None]]:
+    """A collection that lasts as long as a stall has to."""
+    slow: list[bool] = []
 
+    def wait(phase: str, facts: dict[str, int]) -> None:
+        if phase == "stop" and slow:
+            time.sleep(STALL_S)
+
+    def collect() -> None:
+        slow.append(True)
+        gc.collect()
+        slow.clear()
+
+    gc.callbacks.insert(0, wait)
+    yield collect
+    gc.callbacks.remove(wait)
+
+
+def test_a_collection_is_attributed(
+    tmp_path: Path, collect_slowly: Callable[[], None]
+) -> None:
     def answer(number: int) -> None:
         work()
         if number == STALLED:
-            gc.collect()
+            collect_slowly()
 
     run = LoadRun(tmp_path, answer)
     cause = run.causes["LT103"]
     assert STALLED in cause.culprits and STALLED + 1 in cause.victims
     collected = max(run.of_kind("gc"), key=lambda each: each.end_s - each.begin_s)
     assert collected.data["generation"] == 2 and collected.request == STALLED
-    assert collected.function is not None and "answer" in collected.function
-    del heap
+    assert collected.function is not None and "collect" in collected.function
 
 
 # -- what happens in other threads and processes ---------------------------------------
@@ -299,20 +318,20 @@ def test_kinds_that_torch_does_not_show_are_named(
     assert "gc" not in recorder.missing
 
 
-def test_times_count_from_the_origin() -> None:
-    heap = [[] for _ in range(200_000)]  # a collection of it takes long enough
+def test_times_count_from_the_origin(collect_slowly: Callable[[], None]) -> None:
+    def long(stalls: Sequence[Stall]) -> list[Stall]:
+        return [each for each in stalls if each.kind == "gc" and each.end_s >= 0.3]
+
     with StallRecorder() as recorder:
-        gc.collect()
+        collect_slowly()
         begin = time.perf_counter()
-        gc.collect()
+        collect_slowly()
         end = time.perf_counter()
-    assert heap
-    stalls = [stall for stall in recorder.stalls(begin) if stall.kind == "gc"]
-    assert len(stalls) == 1  # and not the one before
-    assert all(0 <= stall.begin_s < stall.end_s for stall in stalls)
-    [rest] = [s for s in recorder.stalls(begin + 0.001) if s.kind == "gc"]
+    [whole] = long(recorder.stalls(begin))  # and not the one before
+    assert 0 <= whole.begin_s < whole.end_s
+    [rest] = long(recorder.stalls(begin + 0.1))
     assert rest.begin_s == 0.0
-    assert rest.end_s == pytest.approx(stalls[0].end_s - 0.001)
+    assert rest.end_s == pytest.approx(whole.end_s - 0.1)
     assert not recorder.stalls(end + 1.0)
 
 
