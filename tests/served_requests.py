@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.serving import serve
-from torchproof.measure.loadtest.stalls import StallRecorder
+from torchproof.measure.loadtest.stalls import observed
 from torchproof.measure.loadtest.tail import Tails, explain
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import Stall, TailCause
@@ -29,15 +29,15 @@ class LoadRun:
             length_s=EVERY_S * count,
         )
         log = RequestLog(folder / "log", count, create=True)
-        with StallRecorder() as recorder:
-            served = serve(
+        reply = observed(
+            lambda recorder: serve(
                 lambda numbers: answer(numbers[0]), table, log, observer=recorder
             )
-        assert not served.errors
-        self.requests = log.requests(table)
-        self.stalls = recorder.stalls(served.origin)
-        self.missing = recorder.missing
-        self.tails: Tails = explain(self.requests, self.stalls, 0, self.missing)
+        )
+        assert not reply.errors
+        self.stalls = reply.stalls or ()
+        requests = log.requests(table)
+        self.tails: Tails = explain(requests, self.stalls, 0, reply.missing)
 
     @property
     def causes(self) -> dict[str, TailCause]:

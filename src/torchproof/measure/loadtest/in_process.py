@@ -11,7 +11,7 @@ from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.results import result_of
 from torchproof.measure.loadtest.serving import serve
-from torchproof.measure.loadtest.stalls import StallRecorder
+from torchproof.measure.loadtest.stalls import observed
 from torchproof.measure.loadtest.tail import explained
 from torchproof.measure.loadtest.timetable import draw
 from torchproof.records import LoadTest
@@ -40,14 +40,15 @@ def serve_here(
             answer(call)
     timetable = draw(options, [1.0] * len(inputs))
     log = RequestLog(folder / "requests", len(timetable), create=True)
-    with StallRecorder() as recorder:
-        served = serve(
+    reply = observed(
+        lambda recorder: serve(
             lambda numbers: answer(timetable.call[numbers[0]]),
             timetable,
             log,
             workers=options.workers,
             observer=recorder,
         )
+    )
     result = result_of(
         name,
         log.requests(timetable),
@@ -57,8 +58,7 @@ def serve_here(
         workers=options.workers,
         lateness_ms=log.lateness_ms(),
     )
-    result = replace(result, errors=served.errors)
-    stalls = recorder.stalls(served.origin)
+    result = replace(result, errors=reply.errors)
     return LoadTest(
         rate=options.rate,
         arrivals=options.arrivals,
@@ -67,7 +67,7 @@ def serve_here(
         workers=options.workers,
         duration_s=timetable.length_s,
         objective=options.objective,
-        results=(explained(result, stalls, recorder.missing),),
+        results=(explained(result, reply.stalls or (), reply.missing),),
     )
 
 

@@ -22,6 +22,8 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, Self
 
 from torchproof.measure.loadtest.heartbeat import Heartbeat, Hold, why_blind
+from torchproof.measure.loadtest.load_job import ServingReply
+from torchproof.measure.loadtest.serving import ServingEnd
 from torchproof.observe import (
     FailedGuard,
     find_recompile_causes,
@@ -39,6 +41,9 @@ _CATEGORIES: Mapping[str, StallKind] = {
     "cache": "cache_miss",
     "fallback": "fallback",
     "triton": "triton",
+    "gil": "gil",
+    "cpu": "cpu",
+    "allocator": "allocator",
 }
 # The phases of torch that are stalls themselves.
 _PHASES: Mapping[str, tuple[StallKind, str]] = {
@@ -181,7 +186,7 @@ class StallRecorder:
             compiler.install()
             hooks.callback(compiler.remove)
             hooks.enter_context(_kernels(self._recorder, self._missing))
-            hooks.enter_context(_fallback_lines(self._fell_back))
+            hooks.enter_context(_FallbackLines(self._fell_back))
             if self._had_compiler:
                 from torchproof.torch_private import frames
 
@@ -307,7 +312,9 @@ def _allocator_retries(torch: Any) -> int:
     return int(torch.cuda.memory_stats_as_nested_dict().get("num_alloc_retries", 0))
 
 
-class _Lines(logging.Handler):
+class _FallbackLines(logging.Handler):
+    """Calls `receive(line)` for each warning that `torchproof.compile` logs."""
+
     def __init__(self, receive: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
         self._receive = receive
@@ -315,17 +322,11 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self._receive(record.getMessage())
 
+    def __enter__(self) -> None:
+        logging.getLogger("torchproof").addHandler(self)
 
-@contextlib.contextmanager
-def _fallback_lines(receive: Callable[[str], None]) -> Iterator[None]:
-    """Calls `receive(line)` for each warning that `torchproof.compile` logs."""
-    log = logging.getLogger("torchproof")
-    handler = _Lines(receive)
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
+    def __exit__(self, *error: object) -> None:
+        logging.getLogger("torchproof").removeHandler(self)
 
 
 @contextlib.contextmanager
@@ -358,6 +359,17 @@ def _kernels(recorder: SpanRecorder, missing: dict[str, str]) -> Iterator[None]:
         yield
     finally:
         runtime.jit_cache_hook, runtime.jit_post_compile_hook = before, after
+
+
+def observed(serve: Callable[[StallRecorder], ServingEnd]) -> ServingReply:
+    """Serves requests, and says what only this process knows about them."""
+    with StallRecorder() as recorder:
+        served = serve(recorder)
+    return ServingReply(
+        errors=served.errors,
+        stalls=recorder.stalls(served.origin),
+        missing=recorder.missing,
+    )
 
 
 # -- from spans to stalls --------------------------------------------------------------
@@ -427,8 +439,6 @@ def _stall(
     """The record of a span; None if it is too short to matter, or no stall."""
     end, name, details = span.end or now, span.name, dict(span.details)
     kind: StallKind | None = _CATEGORIES.get(span.category)
-    if span.category in ("gil", "cpu", "allocator"):
-        kind = span.category  # type: ignore[assignment]
     if span.category == "phase" and details.get("torch_name") in _PHASES:
         kind, name = _PHASES[details["torch_name"]]
     if kind is None:

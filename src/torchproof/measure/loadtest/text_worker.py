@@ -8,7 +8,7 @@ a strategy compiled them, and samples tokens from their logits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from torchproof.measure.loadtest.served_strategy import (
     ServedStrategy,
 )
 from torchproof.measure.loadtest.serving import serve
-from torchproof.measure.loadtest.stalls import StallRecorder
+from torchproof.measure.loadtest.stalls import observed
 from torchproof.measure.loadtest.text import (
     TextRequest,
     TextShape,
@@ -256,17 +256,10 @@ class TextWorker:
             )
             requests.tokens[number] = len(tokens)
 
-        with StallRecorder() as recorder:
-            served = serve(
-                answer,
-                table,
-                requests,
-                queue_limit=self._options.queue_limit,
-                observer=recorder,
+        limit = self._options.queue_limit
+        reply = observed(
+            lambda recorder: serve(
+                answer, table, requests, queue_limit=limit, observer=recorder
             )
-        return ServingReply(
-            errors=served.errors,
-            stalls=recorder.stalls(served.origin),
-            missing=recorder.missing,
-            peak_bytes=profiling.peak_bytes(self._device),
         )
+        return replace(reply, peak_bytes=profiling.peak_bytes(self._device))

@@ -20,7 +20,7 @@ from torchproof.measure.loadtest import served_strategy
 from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget, ServingReply
 from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.serving import Observer, ServingEnd, serve
-from torchproof.measure.loadtest.stalls import StallRecorder
+from torchproof.measure.loadtest.stalls import observed
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import UserError
 from torchproof.targets import Loaded, calls
@@ -81,14 +81,10 @@ class LoadWorker:
     def serve(self, timetable: dict[str, Any], log: str) -> ServingReply:
         """Serves a timetable; the requests are in the file of the log."""
         table = Timetable.from_json(timetable)
-        with StallRecorder() as recorder:
-            served = self._serve(table, RequestLog(Path(log), len(table)), recorder)
-        return ServingReply(
-            errors=served.errors,
-            stalls=recorder.stalls(served.origin),
-            missing=recorder.missing,
-            peak_bytes=profiling.peak_bytes(self._device),
-        )
+        requests = RequestLog(Path(log), len(table))
+        reply = observed(lambda recorder: self._serve(table, requests, recorder))
+        peak_bytes = profiling.peak_bytes(self._device)
+        return dataclasses.replace(reply, peak_bytes=peak_bytes)
 
     # -- the target ----------------------------------------------------------------
 
