@@ -21,6 +21,7 @@ from torchproof.observe import timeline as recording
 from torchproof.records import timeline
 from torchproof.report import run_trace
 
+MINUTE_NS = 60 * 10**9
 SCRIPT = """
 import gc
 import time
@@ -193,8 +194,9 @@ def test_kernels_of_a_profile_are_on_the_same_clock(
     kernels = [each for each in process.spans if each.category == "kernel"]
     assert "aten::sin" in [each.name for each in kernels]
     for each in kernels:
-        assert each.end_ns is not None
-        assert begin <= each.begin_ns <= each.end_ns <= end
+        assert each.end_ns is not None and each.begin_ns <= each.end_ns
+        # The clocks are years apart, and a busy machine reads them a moment apart.
+        assert begin - MINUTE_NS <= each.begin_ns <= end + MINUTE_NS
 
 
 def test_timed_loop_shows_its_first_calls_and_counts_all(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -216,34 +216,33 @@ def _services(requests: Requests) -> list[_Service]:
     return services
 
 
-def _outermost(stalls: Sequence[Stall]) -> Iterator[tuple[int, Stall]]:
+def _outermost(stalls: Sequence[Stall]) -> list[tuple[int, Stall]]:
     """Stalls that no other stall of their thread contains, in order of begin.
 
-    A thread that holds the GIL while it compiles or collects is one stall, and one that
-    nobody knows is none.
+    A thread that already compiles or collects when it holds the GIL is one stall, and a
+    thread that nobody knows is none.
     """
+    found: list[tuple[int, Stall]] = []
     last: dict[str | None, Stall] = {}
-    other = [each for each in stalls if each.kind != "gil"]
     for number in sorted(
         range(len(stalls)), key=lambda n: (stalls[n].begin_s, -stalls[n].end_s)
     ):
         stall = stalls[number]
         if stall.kind == "gil":
-            same = (each for each in other if each.thread == stall.thread)
-            if stall.thread is not None and not any(_overlap(stall, s) for s in same):
-                yield number, stall
-        elif stall.thread not in last or stall.end_s > last[stall.thread].end_s:
+            same = (each for _, each in found if each.thread == stall.thread)
+            if stall.thread is None or any(s.end_s > stall.begin_s for s in same):
+                continue
+        elif stall.thread in last and stall.end_s <= last[stall.thread].end_s:
+            continue
+        else:
             last[stall.thread] = stall
-            yield number, stall
-
-
-def _overlap(one: Stall, other: Stall) -> bool:
-    return one.begin_s < other.end_s and other.begin_s < one.end_s
+        found.append((number, stall))
+    return found
 
 
 def _join(services: Sequence[_Service], stalls: Sequence[Stall]) -> None:
     """Gives each service the stalls during it; both are in order of time."""
-    waiting = list(_outermost(stalls))[::-1]
+    waiting = _outermost(stalls)[::-1]
     active: list[tuple[int, Stall]] = []
     for service in sorted(services, key=lambda service: service.ready):
         while waiting and waiting[-1][1].begin_s < service.end:
