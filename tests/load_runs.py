@@ -1,4 +1,4 @@
-"""Load tests made by hand: a simulated queue with stalls that are planted in it."""
+"""Load tests made by hand: a simulated queue with stalls."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def queued(
 def services(
     count: int,
     middle_s: float,
-    planted: Mapping[int, float] | None = None,
+    stalls_s: Mapping[int, float] | None = None,
     *,
     seed: int = 1,
 ) -> list[float]:
-    """Service times around a middle; `planted` adds seconds to some requests."""
+    """Service times around a middle; `stalls_s` adds seconds to some requests."""
     draw = random.Random(seed)
     times = [middle_s * draw.lognormvariate(0, 0.12) for _ in range(count)]
-    for number, seconds in (planted or {}).items():
+    for number, seconds in (stalls_s or {}).items():
         times[number] += seconds
     return times
 
@@ -102,8 +102,8 @@ def result(strategy: str, requests: Requests, **more: Any) -> LoadResult:
 
 def recompiling() -> LoadResult:
     """`full`: compiles at first, again at request 700; a collection at 1100."""
-    planted = {0: 6.2, RECOMPILED: 1.4, COLLECTED: 0.4}
-    requests = queued(arrivals(COUNT), services(COUNT, 0.005, planted))
+    stalls_s = {0: 6.2, RECOMPILED: 1.4, COLLECTED: 0.4}
+    requests = queued(arrivals(COUNT), services(COUNT, 0.005, stalls_s))
     stalls = (
         _stall("compile", 0, requests, 6.2, "first compile of Model.forward"),
         _stall("inductor", 0, requests, 4.0, "Inductor"),

@@ -1,4 +1,4 @@
-"""Verdicts on answers: planted lies are caught, rounding is excused."""
+"""Verdicts on answers: wrong outputs are caught, rounding is excused."""
 
 import math
 import re
@@ -20,10 +20,10 @@ from torchproof.torch_private.comparison import (
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 
 
-def one(given: Any, eager: Any, exact: Any = None, *perturbed: Any) -> Comparison:
+def one(output: Any, eager: Any, exact: Any = None, *perturbed: Any) -> Comparison:
     """The verdict on a single answer."""
     return compare(
-        {"output": given},
+        {"output": output},
         {"output": eager},
         None if exact is None else {"output": exact},
         perturbed=lambda: [{"output": other} for other in perturbed],
@@ -41,15 +41,15 @@ def rounded(exact: torch.Tensor, seed: int, roundings: float = 4) -> torch.Tenso
     return (exact + noise).to(F32)
 
 
-# -- planted lies ----------------------------------------------------------------------
+# -- wrong outputs ---------------------------------------------------------------------
 
 
 def test_one_wrong_element_in_a_million_is_caught() -> None:
     exact = randn(1_000_000)
-    eager, given = rounded(exact, 1), rounded(exact, 2)
-    assert one(given, eager, exact).verdict == "rounding"
-    given[271_828] += 0.001
-    result = one(given, eager, exact)
+    eager, output = rounded(exact, 1), rounded(exact, 2)
+    assert one(output, eager, exact).verdict == "rounding"
+    output[271_828] += 0.001
+    result = one(output, eager, exact)
     assert result.verdict == "wrong"
     assert "1 of 1000000 elements" in result.why and "element 271828" in result.why
 
@@ -57,18 +57,18 @@ def test_one_wrong_element_in_a_million_is_caught() -> None:
 def test_a_small_wrong_element_is_not_excused_by_large_ones() -> None:
     exact = randn(4096).exp() ** 8  # twenty orders of magnitude, each with its error
     eager = (exact * (1 + randn(4096, seed=1) * 1e-6)).to(F32)
-    given = (exact * (1 + randn(4096, seed=2) * 1e-6)).to(F32)
-    assert one(given, eager, exact).verdict == "rounding"
+    output = (exact * (1 + randn(4096, seed=2) * 1e-6)).to(F32)
+    assert one(output, eager, exact).verdict == "rounding"
     small = int(exact.abs().argmin())
-    given[small] *= 2
-    assert one(given, eager, exact).verdict == "wrong"
+    output[small] *= 2
+    assert one(output, eager, exact).verdict == "wrong"
 
 
 def test_a_wrong_element_among_three_of_all_sizes() -> None:
     exact = torch.tensor([2.0, 1e20, 1e30], dtype=F64)
-    given = exact.to(F32)
-    given[0] = 5.0
-    assert one(given, exact.to(F32), exact).verdict == "wrong"
+    output = exact.to(F32)
+    output[0] = 5.0
+    assert one(output, exact.to(F32), exact).verdict == "wrong"
 
 
 def test_a_systematic_error_is_wrong_though_each_part_is_small() -> None:
@@ -87,9 +87,9 @@ def test_computing_in_a_shorter_type_is_wrong() -> None:
 @pytest.mark.parametrize("kind", [BF16, F32, F64, torch.complex64])
 def test_nan_and_infinity_never_pass(value: float, kind: torch.dtype) -> None:
     eager = randn(8).to(kind)
-    given = eager.clone()
-    given[3] = value
-    result = one(given, eager, eager.to(F64) if kind.is_floating_point else None)
+    output = eager.clone()
+    output[3] = value
+    result = one(output, eager, eager.to(F64) if kind.is_floating_point else None)
     assert result.verdict == "wrong"
     assert ("NaN" if math.isnan(value) else "infinity") in result.why
 
@@ -100,9 +100,9 @@ def test_nan_of_eager_cannot_be_judged_and_hides_nothing() -> None:
     eager[2] = math.nan
     result = one(eager.clone(), eager, exact)
     assert result.verdict is None and re.search(r"\beager\b.*\bNaN\b", result.why)
-    given = eager.clone()
-    given[5] += 1
-    assert one(given, eager, exact).verdict == "wrong"
+    output = eager.clone()
+    output[5] += 1
+    assert one(output, eager, exact).verdict == "wrong"
 
 
 def test_an_infinity_of_the_other_sign_is_wrong() -> None:
@@ -112,7 +112,7 @@ def test_an_infinity_of_the_other_sign_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("output", "why"),
     [
         (torch.ones(3, dtype=F64), r"dtype .*torch\.float64"),
         (torch.ones(3, 1), r"shape .*\[3, 1\].*\[3\]"),
@@ -120,8 +120,8 @@ def test_an_infinity_of_the_other_sign_is_wrong() -> None:
         (None, "NoneType"),
     ],
 )
-def test_another_form_is_wrong(given: Any, why: str) -> None:
-    result = one(given, torch.ones(3), torch.ones(3, dtype=F64))
+def test_another_form_is_wrong(output: Any, why: str) -> None:
+    result = one(output, torch.ones(3), torch.ones(3, dtype=F64))
     assert result.verdict == "wrong" and re.search(why, result.why)
 
 
@@ -134,21 +134,21 @@ def test_an_answer_too_many_or_too_few_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "eager"), [("a", "b"), (3, 4), (True, False), (None, "x"), (0.5, 0.6)]
+    ("output", "eager"), [("a", "b"), (3, 4), (True, False), (None, "x"), (0.5, 0.6)]
 )
-def test_plain_values_are_compared(given: Any, eager: Any) -> None:
+def test_plain_values_are_compared(output: Any, eager: Any) -> None:
     assert one(eager, eager, eager).verdict == "same"
-    assert one(given, eager, eager).verdict == "wrong"
+    assert one(output, eager, eager).verdict == "wrong"
 
 
 def test_integers_differ_where_eager_is_sure() -> None:
     eager = torch.arange(100)
-    given = eager.clone()
-    given[7] = 0
-    result = one(given, eager, eager)
+    output = eager.clone()
+    output[7] = 0
+    result = one(output, eager, eager)
     assert result.verdict == "wrong"
     assert re.search(r"\b7\b.*\b0\b.*\beager\b.*\b7\b", result.why)
-    assert one(given, eager).verdict == "wrong"
+    assert one(output, eager).verdict == "wrong"
 
 
 # -- rounding --------------------------------------------------------------------------
@@ -182,30 +182,30 @@ def test_a_gradient_that_cancels_is_nothing_but_rounding(size: int) -> None:
 def test_an_eager_that_happens_to_be_exact_is_no_measure() -> None:
     """A scalar on which eager happens to be exact, as other roundings show."""
     exact = torch.tensor(0.693147, dtype=F64)
-    given, eager = (exact + 3e-5).to(F32), exact.to(F32)
+    output, eager = (exact + 3e-5).to(F32), exact.to(F32)
     near = [(exact + by).to(F32) for by in (1e-5, -2e-5, 4e-5, 5e-6)]
-    assert one(given, eager, exact).verdict == "wrong"
-    assert one(given, eager, exact, *near).verdict == "rounding"
-    assert one(given + 0.01, eager, exact, *near).verdict == "wrong"
+    assert one(output, eager, exact).verdict == "wrong"
+    assert one(output, eager, exact, *near).verdict == "rounding"
+    assert one(output + 0.01, eager, exact, *near).verdict == "wrong"
 
 
 def test_nudged_runs_are_asked_for_only_in_doubt() -> None:
-    asked = []
+    perturbations = []
 
     def perturbed() -> list[dict[str, Any]]:
-        asked.append(True)
+        perturbations.append(True)
         return []
 
     exact = randn(1000)
-    given = {"output": rounded(exact, 1)}
+    output = {"output": rounded(exact, 1)}
     compare(
-        given, {"output": rounded(exact, 2)}, {"output": exact}, perturbed=perturbed
+        output, {"output": rounded(exact, 2)}, {"output": exact}, perturbed=perturbed
     )
-    assert not asked
+    assert not perturbations
     compare(
-        {"output": given["output"] + 1}, given, {"output": exact}, perturbed=perturbed
+        {"output": output["output"] + 1}, output, {"output": exact}, perturbed=perturbed
     )
-    assert asked == [True]
+    assert perturbations == [True]
 
 
 def test_without_float64_the_nudged_runs_tell_the_error() -> None:
@@ -221,24 +221,24 @@ def test_without_float64_the_nudged_runs_tell_the_error() -> None:
 def test_zeros_of_a_kink_are_off_by_the_noise_before_it() -> None:
     before = randn(1000) - 1
     exact = before.relu()
-    eager, given = exact.to(F32), exact.to(F32)
+    eager, output = exact.to(F32), exact.to(F32)
     live = exact > 0
     eager[live] = rounded(exact, 1)[live]
-    given[live] = rounded(exact, 2)[live]
-    given[int((~live).int().argmax())] = 1e-7
-    assert one(given, eager, exact).verdict == "rounding"
-    given[int((~live).int().argmax())] = 1e-2
-    assert one(given, eager, exact).verdict == "wrong"
+    output[live] = rounded(exact, 2)[live]
+    output[int((~live).int().argmax())] = 1e-7
+    assert one(output, eager, exact).verdict == "rounding"
+    output[int((~live).int().argmax())] = 1e-2
+    assert one(output, eager, exact).verdict == "wrong"
 
 
 def test_ties_are_excused_as_often_as_eager_has_them() -> None:
     exact = torch.arange(1000)
-    eager, given = exact.clone(), exact.clone()
+    eager, output = exact.clone(), exact.clone()
     eager[:3] += 1
-    given[3:5] += 1
-    assert one(given, eager, exact).verdict == "rounding"
-    given[:100] += 1
-    assert one(given, eager, exact).verdict == "wrong"
+    output[3:5] += 1
+    assert one(output, eager, exact).verdict == "rounding"
+    output[:100] += 1
+    assert one(output, eager, exact).verdict == "wrong"
 
 
 def test_overflow_on_the_way_is_eagers_own() -> None:
@@ -257,8 +257,8 @@ def half_of(value: float) -> torch.Tensor:
 def test_what_is_shown_is_the_largest_error_that_means_something() -> None:
     exact = {"loss": randn(10), "gradient of bias": randn(10) * 1e-20}
     eager = {"loss": rounded(exact["loss"], 1), "gradient of bias": noise(1)}
-    given = {"loss": rounded(exact["loss"], 2), "gradient of bias": noise(2)}
-    result = compare(given, eager, exact)
+    output = {"loss": rounded(exact["loss"], 2), "gradient of bias": noise(2)}
+    result = compare(output, eager, exact)
     assert (result.verdict, result.where) == ("rounding", "loss")
     assert result.max_rel_error is not None and result.max_rel_error < 1e-5
     assert result.to_json()["reference"] == "float64"

@@ -217,12 +217,12 @@ FLAGS: dict[str, tuple[Options, BenchOptions, dict[str, Any]]] = {
 @pytest.mark.parametrize("flag", FLAGS)
 def test_flags_that_a_script_cannot_follow(flag: str, tmp_path: Path) -> None:
     write(tmp_path, script="raise SystemExit('was run')\n")
-    options, asked, more = FLAGS[flag]
+    options, bench_options, more = FLAGS[flag]
     with pytest.raises(UserError, match=rf"script\.py .*: {flag} "):
         api.bench(
             str(tmp_path / "script.py"),
             options,
-            bench_options=asked,
+            bench_options=bench_options,
             save_in=tmp_path,
             **more,
         )

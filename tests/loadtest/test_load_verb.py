@@ -30,16 +30,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def serves(monkeypatch: pytest.MonkeyPatch, *results: LoadResult) -> list[Any]:
-    """Every load test has these results; returns the plans that were asked for."""
-    asked: list[Any] = []
+    """Every load test has these results; returns the plans."""
+    plans: list[Any] = []
 
     def run(plan: Any, progress: Any) -> measure.loadtest.LoadTestResult:
-        asked.append(plan)
+        plans.append(plan)
         test = load_runs.load_test(results)
         return measure.loadtest.LoadTestResult(test, bench_runs.ENVIRONMENT)
 
     monkeypatch.setattr(measure.loadtest, "run_load_test", run)
-    return asked
+    return plans
 
 
 def saved(folder: Path, run: Run) -> str:
@@ -65,14 +65,14 @@ def test_a_worse_run_than_the_baseline_is_exit_1(
 def test_a_baseline_with_another_load_is_refused_before_the_test(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = serves(monkeypatch, load_runs.clean())
+    plans = serves(monkeypatch, load_runs.clean())
     for other in (
         load_runs.run([load_runs.clean()], test={"seed": 3}),
         bench_runs.bench([bench_runs.row("full", 1.0)]),
     ):
         assert main([*LINE, "--baseline", saved(folder, other)]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
-    assert not asked
+    assert not plans
 
 
 def test_a_missed_objective_is_exit_1(
@@ -87,13 +87,13 @@ def test_a_missed_objective_is_exit_1(
 def test_the_trace_is_a_file_that_did_not_exist(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = serves(monkeypatch, load_runs.clean())
+    plans = serves(monkeypatch, load_runs.clean())
     assert main([*LINE, "--trace", "trace.json"]) == 0
     assert json.loads((folder / "trace.json").read_text())["traceEvents"]
     capsys.readouterr()
     assert main([*LINE, "--trace", "trace.json"]) == 2
     assert "--trace" in capsys.readouterr().err
-    assert len(asked) == 1
+    assert len(plans) == 1
 
 
 def test_a_load_test_is_listed_and_shown(

@@ -201,14 +201,14 @@ def test_recorded_tokens_are_those_of_the_model_without_a_cache(name: str) -> No
 def test_an_answer_ends_with_an_end_token_of_the_model() -> None:
     subject = gpt2()
     whole = expected(subject, 3)
-    planted = max(whole, key=len)[2]
+    end = max(whole, key=len)[2]
     model: Any = subject.model
-    model.model.generation_config.eos_token_id = [planted, 99]
+    model.model.generation_config.eos_token_id = [end, 99]
     ended = text_model(_loaded(model.model))
-    assert planted in end_tokens(ended)
+    assert end in end_tokens(ended)
     answers = generated(generator_of(ended), 3, end_tokens(ended))
     for answer, tokens in zip(answers, whole, strict=True):
-        until = tokens.index(planted) + 1 if planted in tokens else len(tokens)
+        until = tokens.index(end) + 1 if end in tokens else len(tokens)
         assert answer == tokens[:until]
     plain: Any = small_gpt().model
     assert end_tokens(plain) == frozenset()

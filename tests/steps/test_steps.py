@@ -60,9 +60,9 @@ def test_a_step_within_a_step_is_part_of_it(net: nn.Module, marks: list[str]) ->
 def test_the_next_step_waits_for_the_backward(net: nn.Module, marks: list[str]) -> None:
     with step() as begun:
         loss = begun.run(net, torch.ones(2, 4)).sum()  # the forward
-    with pytest.raises(StepError) as told, step():  # the mark
+    with pytest.raises(StepError) as raised, step():  # the mark
         pass
-    message = str(told.value)
+    message = str(raised.value)
     assert f"{HERE}:{line_of('  # the forward')}" in message
     assert f"{HERE}:{line_of('  # the mark')}" in message
     assert "Linear" in message and "\n" not in message
@@ -280,8 +280,8 @@ def test_training_and_inference_are_counted_apart(net: nn.Module) -> None:
     stats = step.stats()
     assert (stats.training.steps, stats.inference.steps) == (1, 2)
     assert (stats.training.bytes_cloned, stats.inference.bytes_cloned) == (0, 64)
-    told = json.loads(json.dumps(stats.to_json()))
-    assert told["inference"]["called_with"] == [
+    stats_json = json.loads(json.dumps(stats.to_json()))
+    assert stats_json["inference"]["called_with"] == [
         {"name": "Linear", "shapes": "2x4", "calls": 2}
     ]
     table = str(stats).splitlines()
@@ -355,8 +355,8 @@ def test_status_takes_steps_and_graphed_steps() -> None:
     step.reset()
     with step() as s:
         s.run(torch.cos, torch.ones(2))
-    told = torchproof.status(torchproof.step)
-    assert told == step.stats() and told.inference.calls == 1
+    counts = torchproof.status(torchproof.step)
+    assert counts == step.stats() and counts.inference.calls == 1
     graphed = torchproof.graph(nn.Linear(2, 2).eval(), (torch.ones(1, 2),))
     graphed(torch.ones(1, 2))
     counted = torchproof.status(graphed)
