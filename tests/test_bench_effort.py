@@ -48,33 +48,23 @@ def test_each_effort_takes_longer_than_the_one_before(target: str) -> None:
     assert quick[0] < normal[0] < full[0] and quick[1] < normal[1] < full[1]
     # A process samples as long with each effort.
     assert len({seconds / repeats for repeats, seconds in (quick, normal, full)}) == 1
-
-
-def test_seconds_and_repeats_take_precedence(target: str) -> None:
     assert planned(target, effort="full", repeats=3, seconds=0.5) == (3, 0.5)
-
-
-@pytest.mark.parametrize("keyword", ["seconds", "repeats"])
-def test_a_zero_is_refused_and_not_taken_for_the_default(
-    target: str, keyword: str
-) -> None:
-    with pytest.raises(UserError, match=keyword):
-        api.bench(target, **{keyword: 0})  # type: ignore[arg-type]
-
-
-def test_the_flag_reaches_the_plan(target: str) -> None:
     with pytest.raises(Planned) as caught:
         verbs.main(["bench", target, "-q", "--effort", "quick"])
     assert caught.value.args[0].repeats == 1
 
 
-def test_efforts_that_measure_nothing_are_refused(
-    target: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("small.py:make", {"seconds": 0}, "seconds"),
+        ("small.py:make", {"repeats": 0}, "repeats"),
+        ("small.py:make", {"effort": "static"}, "quick, normal or full"),
+        ("loop.py", {"effort": "full"}, "--effort is for workloads"),
+    ],
+)
+def test_what_measures_nothing_is_refused(
+    target: str, name: str, arguments: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(UserError, match="quick, normal or full"):
-        api.bench(target, effort="static")
-    with pytest.raises(SystemExit) as ended:
-        verbs.main(["bench", target, "--effort", "static"])
-    assert ended.value.code == 2 and "invalid choice" in capsys.readouterr().err
-    with pytest.raises(UserError, match="--effort is for workloads"):
-        api.bench("loop.py", effort="full")
+    with pytest.raises(UserError, match=words):
+        api.bench(name, **arguments)
