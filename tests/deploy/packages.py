@@ -20,7 +20,7 @@ from torchproof.runtime.pack_format.manifest import Manifest
 from torchproof.targets.job import Job
 from torchproof.targets.target import Loaded, Target
 
-ASKED = """
+VERIFIER = """
 import json
 from torchproof.packs.deploy import PackJob, packages
 from torchproof.runtime import Unverified
@@ -55,10 +55,10 @@ def built(folder: Path, target: Loaded) -> PackageDetails:
     return details
 
 
-def asked(folder: Path) -> dict[str, Any]:
+def verify(folder: Path) -> dict[str, Any]:
     """The verification of the pack in a process without the model's code."""
     job = json.dumps(_job(folder, folder / "pack").to_json())
-    done = forked_commands.python(ASKED.format(job=job), cwd=folder)
+    done = forked_commands.python(VERIFIER.format(job=job), cwd=folder)
     assert done.stdout, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

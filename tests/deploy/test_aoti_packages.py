@@ -76,29 +76,17 @@ def entrance(fn: nn.Module, *calls: Any) -> InputSpec:
     return builder.entrance_of(flat, builder.exported_model(flat))
 
 
-@pytest.fixture(scope="module")
-def net(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path, Any]:
-    model, folder = Net().eval(), tmp_path_factory.mktemp("net")
-    details = packages.built(folder, packages.loaded(model, call(4), call(6)))
-    return model, folder, details
-
-
 @pytest.mark.slow
-def test_a_process_without_the_models_code_gives_the_answers(net: Any) -> None:
-    _, folder, details = net
+def test_package_answers_as_the_model_and_refuses_other_calls(tmp_path: Path) -> None:
+    """In a process without the model's code, and in this one."""
+    model = Net().eval()
+    details = packages.built(tmp_path, packages.loaded(model, call(4), call(6)))
     assert "test_aoti_packages" in details.without
     assert {"call 0", "call 1", "x.size(0) = 2"} <= set(details.asked)
-    report = packages.asked(folder)
+    report = packages.verify(tmp_path)
     assert report["ok"], report
     assert report["answers"] == len(details.asked)
-
-
-@pytest.mark.slow
-def test_it_answers_as_the_model_does_and_refuses_what_it_was_not_made_for(
-    net: Any,
-) -> None:
-    model, folder, _ = net
-    deployed = packages.opened(folder)
+    deployed = packages.opened(tmp_path)
     for number in (2, 5, 33):
         mine, others = call(number), call(number)
         mine["x"] = mine["x"].t().contiguous().t()
@@ -138,6 +126,9 @@ def test_what_export_assumes_of_sizes_is_held_to() -> None:
     same = entrance(BySize(), (rows(4),), (rows(4),))
     with pytest.raises(Unfit, match=r" size 5 .*\b4\b"):
         same.assert_sizes([(5, 8)])
+    entrance(BySize(), (rows(1),), (rows(4),)).assert_sizes([(1, 8)])
+    with pytest.raises(Refusal, match=r"\bsize\b.*\bcall\b"):  # export fixes it
+        entrance(BySize(only=6), (rows(6),), (rows(4),))
 
 
 class Placed(nn.Module):
@@ -155,17 +146,6 @@ def test_a_limit_that_only_eager_has_is_held_to() -> None:
     (letter,) = found.ranges
     assert found.ranges[letter].high is None
     assert verification_inputs.limited(flat, found).ranges[letter].high == 19
-
-
-def test_a_size_of_one_among_the_calls_is_taken() -> None:
-    found = entrance(BySize(), (rows(1),), (rows(4),))
-    found.assert_sizes([(1, 8)])
-    found.assert_sizes([(7, 8)])
-
-
-def test_a_size_that_export_fixes_is_refused() -> None:
-    with pytest.raises(Refusal, match=r"\bsize\b.*\bcall\b"):
-        entrance(BySize(only=6), (rows(6),), (rows(4),))
 
 
 def test_calls_of_several_forms_are_refused(tmp_path: Path) -> None:

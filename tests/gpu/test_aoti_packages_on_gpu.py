@@ -64,7 +64,7 @@ def test_a_package_answers_on_the_gpu(
     calls = [(torch.randn(n, 64, device="cuda", dtype=kind),) for n in (4, 9)]
     details = packages.built(tmp_path, packages.loaded(model, *calls))
     assert details.device.startswith("cuda")
-    report = packages.asked(tmp_path)
+    report = packages.verify(tmp_path)
     assert report["ok"], report
     deployed = packages.opened(tmp_path)
     wide = torch.randn(7, 130, device="cuda", dtype=kind)[:, 1:65]  # offset and strides

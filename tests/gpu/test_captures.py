@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,8 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.measure.shared_code import artifacts, sharing
-from torchproof.strategies.strategy import parse, with_arguments
 
 # Torch warns of what may be faster; that is not the point here.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
@@ -101,19 +98,17 @@ def host_item(x: Tensor) -> Tensor:
     return x * SCALE.item()
 
 
-@pytest.mark.parametrize(
-    "step", [item, to_host, find, show, allocate, wait, host_number, host_item]
-)
-def test_what_stops_a_capture_is_named(step: Callable[..., Any]) -> None:
+def test_what_stops_a_capture_is_named() -> None:
     x = batch()
-    graphed = torchproof.graph(step)
-    for number in range(2):
-        SCALE.fill_(float(number))
-        assert torch.equal(graphed(x), step(x))
-    stop = graphed.status().stops[0]
-    assert stop.file == __file__
-    assert stop.line == step.__code__.co_firstlineno + 1
-    assert graphed.status().replays == 0
+    for step in (item, to_host, find, show, allocate, wait, host_number, host_item):
+        graphed = torchproof.graph(step)
+        for number in range(2):
+            SCALE.fill_(float(number))
+            assert torch.equal(graphed(x), step(x))
+        stop = graphed.status().stops[0]
+        place = (__file__, step.__code__.co_firstlineno + 1)
+        assert (stop.file, stop.line) == place, step
+        assert graphed.status().replays == 0
     # Afterwards everything still works, random numbers too.
     torch.randn(3, device=DEVICE)
     model = net().eval()
@@ -223,100 +218,6 @@ def test_threads_take_turns() -> None:
     assert not wrong
     assert graphed.falls_back == []
     assert graphed.status().recordings == 2
-
-
-# -- compiled steps --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("form", ["full", "regional", "nested"])
-def test_a_recorded_step_is_compiled_with_options(form: str) -> None:
-    model = net().eval()
-    options = {"coordinate_descent_tuning": True}
-    graphed = torchproof.graph(model, (batch(),), strategy=form, options=options)
-    for rows in (8, 5, 8):
-        x = batch(rows)
-        close(graphed(x), model(x))
-    status = graphed.status()
-    assert graphed.falls_back == [] and (status.replays, status.recordings) == (3, 2)
-
-
-def test_a_strategy_with_a_graph_takes_options() -> None:
-    model = net().eval()
-    strategy = parse("nested+graph:max-autotune-no-cudagraphs")
-    strategy = with_arguments(strategy, options={"max_autotune": False})
-    done = strategy.apply(model, [(x := batch(),)])
-    assert "options=" in done.source and done.falls_back == ()
-    with torch.no_grad():
-        close(done.fn(x), net().eval()(x))
-
-
-@pytest.mark.parametrize("train", [False, True])
-def test_the_code_of_a_nested_block_is_made_once(train: bool) -> None:
-    model, plain = net().train(train), net().train(train)
-    calls = [(batch(rows),) for rows in (4, 9)]
-    done = parse("nested").apply(model, calls)
-    with done.recording_compilations(), torch.set_grad_enabled(train):
-        for call in calls:
-            answer, expected = done.fn(*call), plain(*call)
-            close(answer, expected)
-            if train:
-                answer.mean().backward()
-                expected.mean().backward()
-    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-        if mine.grad is not None and theirs.grad is not None:
-            close(mine.grad, theirs.grad)
-    assert artifacts(done) == {"Block": 1} and sharing(done) == []
-
-
-def test_the_loss_of_a_hugging_face_model_is_a_region_of_its_own() -> None:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"n_layer": 3, "n_embd": 64, "n_head": 4, "vocab_size": 30000}
-    config = transformers.GPT2Config(**sizes, use_cache=False)
-    config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
-    torch._dynamo.reset()
-    model = transformers.GPT2LMHeadModel(config).to(DEVICE).train()
-    ids = torch.randint(0, 1000, (4, 64), device=DEVICE)
-    call = {"input_ids": ids, "labels": ids}
-    graphed = torchproof.graph(model, call, train=True, strategy="regional")
-    assert graphed.falls_back == []
-    model.zero_grad()
-    loss = graphed(**call).loss
-    gradient = model.transformer.wte.weight.grad.clone()
-    model.zero_grad()
-    want = model(**call).loss
-    want.backward()
-    close(loss, want)
-    close(gradient, model.transformer.wte.weight.grad)
-    rest = graphed._snapshot.preparation.rest
-    assert any("loss" in code.co_name.lower() for code in rest), rest
-
-
-@pytest.mark.parametrize("strategy", ["eager", "full"])
-def test_the_cache_of_t5_in_training_has_the_strides_of_eager(strategy: str) -> None:
-    """Compiled code has other strides for the keys and values than eager."""
-    transformers = pytest.importorskip("transformers")
-    sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
-    config = transformers.T5Config(
-        **sizes, vocab_size=1000, dropout_rate=0.0, decoder_start_token_id=0
-    )
-    torch._dynamo.reset()
-    model = transformers.T5ForConditionalGeneration(config).to(DEVICE).train()
-    graphed = torchproof.graph(model, train=True, strategy=strategy)
-    for _ in range(3):
-        model.zero_grad()
-        ids = torch.randint(1, 1000, (4, 32), device=DEVICE)
-        given = graphed(input_ids=ids, labels=ids)
-        with torch.no_grad():
-            want = model(input_ids=ids, labels=ids)
-        close(given.loss, want.loss)
-        for one, other in zip(
-            given.past_key_values.self_attention_cache.layers,
-            want.past_key_values.self_attention_cache.layers,
-            strict=True,
-        ):
-            assert one.keys.stride() == other.keys.stride()
-            close(one.keys, other.keys)
-    assert graphed.falls_back == [] and graphed.status().replays == 3
 
 
 # -- switches --------------------------------------------------------------------------

@@ -47,12 +47,6 @@ def ids(batch: int, length: int) -> Tensor:
     return torch.randint(512, (batch, length), device="cuda", generator=generator)
 
 
-def test_hopper_and_newer_have_the_product() -> None:
-    if torch.cuda.get_device_capability() < (9, 0):
-        pytest.skip("older than Hopper")
-    assert fp8_linear.missing_product(torch.device("cuda", 0)) is None
-
-
 @pytest.mark.usefixtures("scaled")
 @pytest.mark.parametrize("rows", [1, 7, 512])
 def test_the_scaled_product_is_that_of_the_dequantised_numbers(rows: int) -> None:
@@ -67,17 +61,13 @@ def test_the_scaled_product_is_that_of_the_dequantised_numbers(rows: int) -> Non
         assert relative_error(mine, exact) < 0.01
 
 
-def test_logits_are_within_the_bound() -> None:
-    error = relative_error(*(made(fp8=fp8)(ids(1, 128)) for fp8 in (True, False)))
-    assert error < fp8_linear.parity_bound(SPEC.layers)
-
-
-def test_dropped_scales_exceed_the_bound() -> None:
-    model = made(fp8=True)
+def test_logits_are_within_the_bound_unless_scales_are_dropped() -> None:
+    model, exact = made(fp8=True), made(fp8=False)(ids(1, 128))
+    bound = fp8_linear.parity_bound(SPEC.layers)
+    assert relative_error(model(ids(1, 128)), exact) < bound
     for number in range(SPEC.layers):
         model.get_buffer(f"blocks.{number}.attention.out.weight_scales").fill_(1 / 448)
-    error = relative_error(model(ids(1, 128)), made(fp8=False)(ids(1, 128)))
-    assert error > fp8_linear.parity_bound(SPEC.layers)
+    assert relative_error(model(ids(1, 128)), exact) > bound
 
 
 @pytest.mark.parametrize("regional", [False, True])
@@ -91,17 +81,3 @@ def test_compiled_code_gives_the_logits_of_eager(regional: bool) -> None:
     else:
         ours = torch.compile(model, fullgraph=True)(ids(2, 64))
     assert relative_error(ours, right) < REORDERED
-
-
-def test_one_graph_serves_all_shapes() -> None:
-    graphs: list[Any] = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
-    model, (_, calls) = made(fp8=True), gpt.make("tiny", device="cuda", fp8=True)
-    compiled = torch.compile(model, backend=backend, fullgraph=True)
-    for call in calls:
-        compiled(*call)
-    assert len(graphs) == 1
