@@ -17,7 +17,6 @@ from typing import Any
 import check_runs
 import jsonschema
 import pytest
-import report_runs
 from check_runs import FULL, ITEM, NOWHERE, READ, SIZE, check
 from hypothesis import HealthCheck, Phase, given, settings
 from markdown_it import MarkdownIt
@@ -28,7 +27,6 @@ from torchproof.checking import rules
 from torchproof.cli import verbs
 from torchproof.records import Baseline, CauseTree, Finding, Fix, Run, identity
 from torchproof.records.run import SEVERITIES
-from torchproof.report import bench as bench_text
 from torchproof.report import formats, render, run_words, sarif
 
 # GitLab's app/validators/json_schemas/codeclimate.json, and what its documents add.
@@ -361,15 +359,3 @@ def test_work_grows_with_the_number_of_findings(
         assert done["trees"] <= 4
         work.append(done["work"])
     assert work[1] <= 5 * work[0] + 10
-
-
-# -- numbers ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("length", [10, 40])
-@pytest.mark.parametrize("ms", [0.004, 0.31, 0.777, 1.0])
-def test_bars_are_true_to_scale(ms: float, length: int) -> None:
-    exact = replace(report_runs.MEASURED, median_ms=ms, low_ms=ms, high_ms=ms)
-    drawn = bench_text.bar(exact, end=1.0, length=length)
-    eighths = sum(8 - (ord(block) - 0x2588) for block in drawn)
-    assert abs(eighths - ms * length * 8) <= 0.5

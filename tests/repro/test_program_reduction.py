@@ -113,18 +113,6 @@ def test_end_of_the_time_keeps_the_best_so_far(
     assert reduce_program(draft(), fails, 0.0).source == PROGRAM
 
 
-def test_no_text_is_tried_twice() -> None:
-    tried: list[str] = []
-
-    def fails(candidate: Candidate) -> bool:
-        tried.append(candidate.source)
-        return reads_back(candidate)
-
-    reduce_program(draft(), fails, soon())
-    # Those beside one that held are tried again where the next pass finds them.
-    assert len(set(tried)) > 0.8 * len(tried)
-
-
 @pytest.mark.parametrize(
     ("before", "gone"),
     [
