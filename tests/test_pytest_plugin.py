@@ -64,12 +64,12 @@ def test_outcome_of_every_test(
     output: str, snapshot: Callable[[str, str], None]
 ) -> None:
     """Also of those on the page; a failure is one sentence."""
-    outcomes = re.findall(r"^(test_\w+\.py::\S+) ([A-Z]+)", output, re.M)
+    outcomes = dict(re.findall(r"^(test_\w+\.py::\S+) ([A-Z]+)", output, re.M))
     said = re.findall(
         r"^(?:compile|latency)_(?:budget|check)[ :(](?!=).*$", output, re.M
     )
     sentences = [re.sub(r"\d+\.\d+|\d+(?= ms)", "N", line) for line in said]
-    lines = [*map(" ".join, outcomes), *sentences]
+    lines = [*map(" ".join, outcomes.items()), *sentences]
     snapshot("pytest_plugin.txt", "\n".join(lines) + "\n")
 
 
