@@ -8,7 +8,6 @@ import copy
 import functools
 import inspect
 import pickle
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -38,10 +37,6 @@ class OfClass(nn.Module):
     @classmethod
     def forward(cls, x: Tensor) -> Tensor:
         return x + cls.amount
-
-
-class Partial(nn.Module):
-    forward = functools.partial(torch.add, other=3)
 
 
 class PartialMethod(nn.Module):
@@ -106,13 +101,6 @@ class DecoratedInBody(nn.Module):
 FORWARDS = [
     *(Static, OfClass, PartialMethod, ModuleInBody, ObjectInBody, Builtin, OfInstance),
     *(Wrapped, MadeUp, DecoratedInBody),
-    pytest.param(
-        Partial,
-        marks=[
-            pytest.mark.filterwarnings("ignore:functools.partial will be a method"),
-            pytest.mark.skipif(sys.version_info >= (3, 14), reason="it binds `self`"),
-        ],
-    ),
 ]
 
 
@@ -128,19 +116,6 @@ def test_a_forward_of_any_kind_is_compiled(kind: type[nn.Module]) -> None:
     torch.testing.assert_close(copy.deepcopy(model)(X), expected)
     torchproof.compile(model, strategy="eager")
     torch.testing.assert_close(model(X), expected)
-
-
-class Computed(nn.Module):
-    @property
-    def forward(self) -> Any:
-        return Adder()
-
-
-def test_a_property_is_left_alone() -> None:
-    """Python looks it up before anything that the instance has."""
-    model = torchproof.compile(Computed(), backend="eager")
-    assert torch.equal(model(X), X + 5)
-    assert torchproof.status(model).strategy == "eager"
 
 
 # -- functions and objects -------------------------------------------------------------

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import linecache
 import subprocess
 import sys
 import time
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from probed import Probed
 from torch import nn
 
 import torchproof
-from torchproof.process import main_definitions
 from torchproof.runtime import speed_trial
 from torchproof.runtime.probe import probe
 from torchproof.runtime.speed_trial import SpeedTrial, measured
@@ -251,43 +248,3 @@ def test_a_model_of_the_main_program_is_tried_and_the_program_runs_once(
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "eager probe once \n"
-
-
-CELLS = (
-    "import torch\nfrom torch import nn\nfrom math import sin as sine\nFACTOR = 3\n",
-    "def scaled(x):\n    return x * FACTOR + sine(0)\n\nprint('cell 2 ran')\n",
-    "class Net(nn.Module):\n    def forward(self, x):\n        return x\n",
-    "class Net(nn.Module):\n    def forward(self, x):\n        return scaled(x)\n",
-    "def unused():\n    return nothing\n",
-)
-
-
-@pytest.fixture
-def notebook(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The names of a main program without a file, whose cells have run in order."""
-    main = types.ModuleType("__main__")
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    for number, cell in enumerate(CELLS):
-        name = f"<cell {number}>"
-        entry = (len(cell), None, cell.splitlines(keepends=True), name)
-        monkeypatch.setitem(linecache.cache, name, entry)
-        exec(compile(cell, name, "exec", dont_inherit=True), vars(main))
-    return vars(main)
-
-
-def test_cells_of_a_notebook_are_sources(
-    notebook: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    notebook["FACTOR"] = 5  # as it is now, not as the cell says
-    notebook["huge"] = torch.ones(3)
-    capsys.readouterr()
-    torch.save(notebook["Net"](), tmp_path / "call.pt")
-    assert main_definitions.save(tmp_path / "call.pt", tmp_path / "main")
-    main_definitions.install(main_definitions.load(tmp_path / "main"))
-    installed = vars(sys.modules["__main__"])
-    assert installed is not notebook
-    assert installed.keys().isdisjoint({"huge", "unused", "torch"})
-    model = torch.load(tmp_path / "call.pt", weights_only=False)
-    assert type(model) is installed["Net"] is not notebook["Net"]
-    assert torch.equal(model(torch.ones(2)), torch.full((2,), 5.0))
-    assert not capsys.readouterr().out  # no cell ran

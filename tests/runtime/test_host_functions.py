@@ -20,7 +20,7 @@ from torch import Tensor
 from torchproof import host_call, host_value, in_graph, raise_if
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
-BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+BACKENDS = ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
 
 
 def compiled(
