@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,8 +11,7 @@ import torch
 
 from torchproof.records.run import Frame
 from torchproof.targets import calls
-from torchproof.targets.job import Job
-from torchproof.targets.target import Loaded, parse
+from torchproof.targets.target import Loaded
 from torchproof.torch_private.comparison import compare
 
 
@@ -86,34 +84,6 @@ class Scores:
     bias: torch.Tensor
 
 
-FACTORY = """
-from dataclasses import dataclass
-from typing import Any, NamedTuple
-import torch
-
-class Batch(NamedTuple):
-    values: torch.Tensor
-    length: int
-
-@dataclass(frozen=True)
-class Request:
-    batch: Batch
-    bias: torch.Tensor
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = torch.nn.Linear(4, 4)
-
-    def forward(self, batch, request):
-        return self.inner(batch.values) + request.batch.values + request.bias
-
-def make():
-    x = torch.ones(2, 4)
-    return Net(), [(Batch(x, 2), Request(Batch(x, 2), x))]
-"""
-
-
 def test_named_tuples_and_dataclasses_among_the_inputs_are_converted() -> None:
     x = torch.ones(3)
     given = Scores(Request(Batch(x, 3), (x, torch.ones(3).bool())), x)
@@ -128,11 +98,3 @@ def test_named_tuples_and_dataclasses_among_the_inputs_are_converted() -> None:
     assert given.bias is x
     [(moved,)] = calls._converted(loaded, device="meta").calls
     assert moved.bias.is_meta and moved.request.batch.values.is_meta
-
-
-def test_target_with_such_inputs_runs_in_another_dtype(tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text(FACTORY)
-    job = Job(parse(f"{tmp_path}/net.py:make"), dtype="bfloat16")
-    loaded = calls.fresh(job)
-    output = calls.invoke(loaded.fn, loaded.calls[0], train=False)
-    assert output.dtype is torch.bfloat16

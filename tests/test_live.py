@@ -144,13 +144,9 @@ def test_model_of_a_cell_is_checked(cell: dict[str, Any]) -> None:
     text = render(run, "text")
     assert "In [2], line 9" in text and "/tmp" not in text
     assert "torchproof.fix(model, calls" in text
-
-
-def test_clean_model_of_a_cell_has_no_finding(cell: dict[str, Any]) -> None:
     run = quick(cell["Clean"](), torch.ones(4, 8))
     assert run.counts["graphs"] == 1 and not run.findings and run.error is None
-    assert run.parts["static"].status == run.parts["breaks"].status == "passed"
-    assert not run.parts["breaks"].why  # it ran in a child
+    assert run.parts["breaks"].status == "passed" and not run.parts["breaks"].why
 
 
 def test_unpicklable_object_is_checked_in_process(cell: dict[str, Any]) -> None:
@@ -172,8 +168,6 @@ def test_unpicklable_object_is_checked_in_process(cell: dict[str, Any]) -> None:
     assert "lambda" in run.parts["baseline"].why
     assert "in this process, because" in run.parts["breaks"].why
     assert "torchproof.fix" not in render(run, "text")
-    clean = cell["Clean"]()
-    assert not quick(lambda x: clean(x), [call]).findings
 
 
 def test_quiet_hides_what_torch_logs() -> None:
@@ -320,15 +314,17 @@ def test_fix_of_a_cell(cell: dict[str, Any]) -> None:
     assert "In [2] is a cell" in fix.why  # nobody but the user can write it
     assert "a/In [2]" in fix.diff and "Imports of other cells" not in fix.diff
     assert run.fixing is not None and run.error is None
-    assert not torchproof.fix(cell["Clean"](), torch.ones(4, 8), effort="quick").fixes
 
 
 @pytest.mark.slow
-def test_bench_and_tune_of_a_live_model(cell: dict[str, Any]) -> None:
-    how: dict[str, Any] = {"strategies": ("full",), "seconds": 0.3, "repeats": 1}
-    model = cell["Clean"]()
-    run: Run = torchproof.bench(model, [(torch.ones(4, 8),)], **how)
+def test_bench_of_a_live_model(cell: dict[str, Any]) -> None:
+    run: Run = torchproof.bench(
+        cell["Clean"](),
+        [(torch.ones(4, 8),)],
+        strategies=("full",),
+        compile={"backend": "eager"},
+        seconds=0.1,
+        repeats=1,
+    )
     assert {row.strategy for row in run.measurements} == {"eager", "full"}
     assert all(row.median_ms for row in run.measurements)
-    run = torchproof.tune(model, [(torch.ones(4, 8),)], names=("full",), budget_s=60)
-    assert run.tuning is not None and run.tuning.trials

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Done
 
 from torchproof.process import spawn
+from torchproof.records import UserError
+from torchproof.targets.target import load, parse
 
 FACTORY = """\
 import json, random, types
@@ -26,6 +26,7 @@ def make():
 SCRIPT = """\
 import random, sys
 from pathlib import Path
+from sched import OWN  # a standard name that the child does not need itself
 import neighbour
 import torch
 
@@ -38,19 +39,13 @@ torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
 SHADOWS = ("random", "types", "json", "statistics", "queue", "tomllib", "platform")
 
 
-def command(*arguments: str, cwd: Path) -> Done:
+def check(target: str, cwd: Path) -> tuple[int, dict[str, Any], str]:
     """The command `torchproof`, which does not search the working directory itself."""
-    program = [sys.executable, "-P", "-m", "torchproof", *arguments]
-    return subprocess.run(
+    flags = ["--format", "json", "--effort", "quick"]
+    program = [sys.executable, "-P", "-m", "torchproof", "check", target, *flags]
+    done = subprocess.run(
         program, cwd=cwd, capture_output=True, text=True, timeout=300, check=False
     )
-
-
-def check(
-    target: str, cwd: Path, run: Callable[..., Done] = command
-) -> tuple[int, dict[str, Any], str]:
-    told = ["check", target, "--format", "json", "--effort", "quick"]
-    done = run(*told, cwd=cwd)
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
@@ -65,11 +60,11 @@ def shadow(folder: Path) -> None:
 def project(tmp_path: Path) -> Path:
     shadow(tmp_path)
     inner = tmp_path / "inner"
-    inner.mkdir()
+    shadow(inner)
     (inner / "neighbour.py").touch()
+    (inner / "sched.py").write_text("OWN = 1\n")
     (inner / "factory.py").write_text(FACTORY)
     (inner / "script.py").write_text(SCRIPT)
-    (inner / "__init__.py").touch()
     return tmp_path
 
 
@@ -80,27 +75,9 @@ def project(tmp_path: Path) -> Path:
         pytest.param("inner/script.py", marks=pytest.mark.slow),
     ],
 )
-def test_file_of_the_working_directory_replaces_no_standard_module(
-    project: Path, target: str
-) -> None:
+def test_no_file_replaces_a_standard_module(project: Path, target: str) -> None:
+    """Neither one of the working directory nor a neighbour of the target."""
     code, run, stderr = check(target, project)
-    assert (code, run.get("findings")) == (0, []), stderr
-
-
-@pytest.mark.slow
-def test_module_is_found_from_the_working_directory(project: Path) -> None:
-    inner = project / "inner"
-    source = FACTORY.replace("import neighbour", "from inner import neighbour")
-    (inner / "factory.py").write_text(source)
-    code, run, stderr = check("inner.factory:make", project)
-    assert (code, run.get("findings")) == (0, []), stderr
-
-
-@pytest.mark.slow
-def test_neighbour_of_a_factory_replaces_no_standard_module(project: Path) -> None:
-    inner = project / "inner"
-    shadow(inner)
-    code, run, stderr = check("factory.py:make", inner)
     assert (code, run.get("findings")) == (0, []), stderr
 
 
@@ -122,19 +99,14 @@ def test_no_child_searches_the_working_directory(
     assert "Warning" not in printed
 
 
-def test_module_of_the_working_directory_is_named(project: Path) -> None:
-    (project / "outer.py").touch()
-    (project / "inner" / "factory.py").write_text("import outer\n")
-    code, _, stderr = check("inner/factory.py:make", project)
-    assert code == 2
-    assert "No module named 'outer'" in stderr
-    assert "python inner/factory.py does not search: set PYTHONPATH=." in stderr
-
-
-@pytest.mark.slow
-def test_program_keeps_its_own_modules_with_standard_names(tmp_path: Path) -> None:
-    (tmp_path / "profile.py").write_text("OWN = 1\n")
-    (tmp_path / "script.py").write_text("from profile import OWN\nimport torch\n")
-    code, _, stderr = check("script.py", tmp_path)
-    assert "ImportError" not in stderr
-    assert code in {0, 1}
+def test_module_of_the_working_directory_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "outer_module.py").touch()
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "factory.py").write_text("import outer_module\n")
+    with pytest.raises(UserError, match=r"set PYTHONPATH=\.") as caught:
+        load(parse("inner/factory.py:make"))
+    assert "No module named 'outer_module'" in str(caught.value)

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from torchproof.records.run import UserError
-from torchproof.targets.target import load, parse
+from torchproof.targets import calls
+from torchproof.targets.target import HOOKS, load, parse
+
+DOCS = Path(__file__).parents[1] / "docs"
 
 PROGRAM = """
 import functools
@@ -24,6 +27,14 @@ class Make:
 
 def before_call(fn, index):
     pass
+
+def call_work(call):
+    return 2, "rows"
+
+def work():
+    raise AssertionError("a function of the file's own")
+
+served = work
 """
 
 
@@ -62,14 +73,27 @@ def test_arguments_are_a_scripts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factory", "calls", "line"), [("build", 1, 4), ("make", 2, 4), ("Make", 3, 1)]
+    ("factory", "count", "line"), [("build", 1, 4), ("make", 2, 4), ("Make", 3, 1)]
 )
-def test_any_callable_is_a_factory(factory: str, calls: int, line: int) -> None:
+def test_any_callable_is_a_factory(factory: str, count: int, line: int) -> None:
     loaded = load(parse(f"some_factory.py:{factory}"))
-    assert loaded.fn is abs and len(loaded.calls) == calls
+    assert loaded.fn is abs and len(loaded.calls) == count
     assert loaded.before_call is not None
     assert loaded.place.line == line
     assert Path(loaded.place.file).name == "some_factory.py"
+
+
+def test_only_documented_names_are_hooks() -> None:
+    loaded = load(parse("some_factory.py:make"))
+    assert calls.amount(loaded) == (2.0, "rows")
+    assert loaded.served is loaded.call_weight is loaded.wrap is None
+    pages = [page.read_text() for page in DOCS.glob("*.md")]
+    for hook in HOOKS:
+        assert any(f"`{hook}" in page or f"\n{hook} =" in page for page in pages), hook
+
+
+def test_workload_counts_its_own_work() -> None:
+    assert calls.amount(load(parse("workload:arrcoc"), {"batch": 3})) == (3.0, "images")
 
 
 def test_module_is_found_by_name() -> None:

@@ -1,7 +1,8 @@
 """A model whose best strategy is known: its blocks compiled, the rest as it is.
 
 What its parts do when they are compiled: `Block` no longer waits; all outside of blocks
-gets slower, and `hangs`, `crashes` and `errs` do what they are called.
+gets slower, and `hangs`, `crashes` and `errs` do what they are called. `holds` waits
+while it is compiled, until there is a file `released` in the working directory.
 """
 
 import os
@@ -36,6 +37,18 @@ def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
+@torch.library.custom_op("planted::hold", mutates_args=())
+def hold(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@hold.register_fake
+def _(x: Tensor) -> Tensor:
+    while not os.path.exists("released"):
+        time.sleep(0.1)
+    return torch.empty_like(x)
+
+
 @torch.library.custom_op("planted::crash", mutates_args=())
 def crash(x: Tensor) -> Tensor:
     return x.clone()
@@ -61,17 +74,19 @@ class Block(nn.Module):
 class Part(nn.Module):
     """Eager: a linear layer. Compiled: whatever it was made for, as well."""
 
-    def __init__(self, how: str) -> None:
+    def __init__(self, part: str) -> None:
         super().__init__()
-        self.linear, self.how = nn.Linear(16, 16), how
+        self.linear, self.part = nn.Linear(16, 16), part
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
-            if self.how == "hangs":
+            if self.part == "hangs":
                 x = hang(x)
-            elif self.how == "crashes":
+            elif self.part == "holds":
+                x = hold(x)
+            elif self.part == "crashes":
                 x = crash(x)
-            elif self.how == "errs":
+            elif self.part == "errs":
                 x = x * 1.01
             else:
                 x = wait(x)
@@ -82,16 +97,16 @@ class Model(nn.Module):
     def __init__(self, *parts: str) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block() for _ in range(4))
-        for how in parts:
+        for part in parts:
             # Of a class of its own each: alike, they would be blocks as well.
-            self.add_module(how, type(how.title(), (Part,), {})(how))
+            self.add_module(part, type(part.title(), (Part,), {})(part))
 
     def forward(self, x: Tensor) -> Tensor:
         for block in self.blocks:
             x = block(x)
-        for name, part in self.named_children():
+        for name, child in self.named_children():
             if name != "blocks":
-                x = part(x)
+                x = child(x)
         return x
 
 
@@ -101,6 +116,10 @@ def make() -> tuple[nn.Module, list[tuple[Tensor, ...]]]:
 
 def make_hostile() -> tuple[nn.Module, list[tuple[Tensor, ...]]]:
     return Model("hangs", "crashes", "errs").eval(), [(torch.randn(2, 16),)]
+
+
+def make_holding() -> tuple[nn.Module, list[tuple[Tensor, ...]]]:
+    return Model("holds", "crashes").eval(), [(torch.randn(2, 16),)]
 
 
 def make_idle() -> tuple[nn.Module, list[tuple[Tensor, ...]]]:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ import psutil
 import pytest
 from commands import torchproof
 
-from torchproof.records import Run, Trial, UserError
+from torchproof.records import Run, Trial, UserError, store
 from torchproof.targets.options import Options
 from torchproof.tuning.tuner import TuneOptions, tune
 
@@ -100,14 +101,14 @@ def outcomes(run: Run) -> dict[str, str]:
 
 def still_running(folder: Path) -> list[str]:
     """What was started for a search from this folder and is still there."""
-    found = []
+    commands = []
     for process in psutil.process_iter():
         try:
             if process.pid != os.getpid() and process.cwd() == str(folder):
-                found.append(" ".join(process.cmdline())[:200])
+                commands.append(" ".join(process.cmdline())[:200])
         except (psutil.Error, OSError):
             continue
-    return found
+    return commands
 
 
 def assert_no_process_stays(folder: Path) -> None:
@@ -123,59 +124,77 @@ def folders() -> set[Path]:
 
 
 def test_lost_node_does_not_change_the_answer(nodes: Nodes, tmp_path: Path) -> None:
+    """The node that is not the head is lost as soon as a trial starts on it.
+
+    Until then the first trial does not end, so that the node gets one: the first, if it
+    is ready before the head, otherwise the next.
+    """
     before = folders()
-    seen: list[str] = []
+    head, other = (f"({node[:4]})" for node in nodes.raylets)
+    lost: list[str] = []
 
-    def lose_the_second(text: str) -> None:
-        """As soon as the best candidate is begun on a node that is not the first."""
+    def lose_the_other(text: str) -> None:
         name, _, where = text.partition(": on ")
-        if where:
-            seen.append(where)
-        if name == "regional" and where not in ("", seen[0]):
-            [lost] = [node for node in nodes.raylets if f"({node[:4]})" in where]
-            os.kill(nodes.raylets[lost], signal.SIGKILL)
+        if other in where and not lost:
+            lost.append(name)
+            os.kill([*nodes.raylets.values()][1], signal.SIGKILL)
+            (tmp_path / "released").touch()
 
-    progress = Progress(lose_the_second)
-    names = ("core:hangs", "core:crashes", "regional")
+    progress = Progress(lose_the_other)
+    names = ("core:holds", "core:crashes", "regional")
     run = tune(
-        f"{HERE / 'planted.py'}:make_hostile",
-        replace(PLAIN, timeout_s=90.0),
+        f"{HERE / 'planted.py'}:make_holding",
+        replace(PLAIN, timeout_s=200.0),
         tune_options=replace(QUICK, names=names, ray=nodes.address),
         watcher=progress,
     )
     assert outcomes(run) == {
         "eager": "measured",
-        "core:hangs": "timed out",
+        "core:holds": "measured",
         "core:crashes": "failed",
         "regional": "measured",
     }
     assert run.tuning is not None and run.tuning.chosen == "regional"
-    assert run.tuning.executor == f"Ray at {nodes.address}: 2 nodes"
-    first, second = dict.fromkeys(seen)
-    assert f"{second} is lost" in progress  # Ray may miss the worker before the node
-    assert "regional: restarts" in progress
-    places = {name: trial.where for name, trial in trials(run).items()}
-    assert places["regional"] == first and set(places.values()) <= {"", first, second}
+    assert f"{other} is lost" in progress  # Ray may miss the worker before the node
+    assert f"{lost[0]}: restarts" in progress
+    places = {trial.where for trial in trials(run).values() if not trial.is_eager}
+    assert all(head in place for place in places)
     assert_no_process_stays(tmp_path)
     assert folders() <= before  # also the folder of the lost worker
 
 
-def test_trial_that_kills_its_worker_is_lost(
+def test_lost_workers_lose_only_the_trial_that_kills_them(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A trial is lost after three workers; the finals begin again on another one."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))  # it imports a neighbour
-    progress = Progress()
+    finals: list[str] = []
+
+    def lose_the_first(text: str) -> None:
+        name, _, where = text.partition(": on ")
+        if name != "finals":
+            return
+        finals.append(where)
+        if len(finals) == 1:
+            [node] = [node for node in nodes.raylets if f"({node[:4]})" in where]
+            for process in psutil.Process(nodes.raylets[node]).children():
+                if process.cmdline()[0].startswith("ray::RemoteWorker"):
+                    process.kill()
+
     run = tune(
         f"{HERE / 'deadly.py'}:make",
         PLAIN,
         tune_options=replace(
             QUICK, names=("core:deadly", "regional"), ray=nodes.address
         ),
-        watcher=progress,
+        watcher=Progress(lose_the_first),
     )
     assert outcomes(run)["core:deadly"] == "lost"
     assert "lost 3 times" in str(trials(run)["core:deadly"].why)
+    assert len(finals) == 2
     assert run.tuning is not None and run.tuning.chosen == "regional"
+    assert [row.strategy for row in run.measurements] == ["eager", "regional"]
+    assert all(row.median_ms for row in run.measurements)
 
 
 @pytest.mark.parametrize(
@@ -184,99 +203,60 @@ def test_trial_that_kills_its_worker_is_lost(
     indirect=True,
 )
 def test_each_gpu_has_a_worker_and_unlike_nodes_are_left_out(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GPUs that only Ray believes in; where there is one CPU, torch has one thread."""
+    """GPUs that only Ray believes in; where there is one CPU, torch has one thread.
+
+    The first trial ends when both GPUs have one and the other node was left out.
+    """
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    progress = Progress()
-    names = ("core:hangs", "core:crashes", "core:errs", "regional")
+    used: set[str] = set()
+
+    def release(text: str) -> None:
+        used.add(text.partition(": on ")[2])
+        if "threads is " in progress and len(used - {""}) == 2:
+            (tmp_path / "released").touch()
+
+    progress = Progress(release)
     run = tune(
-        f"{HERE / 'planted.py'}:make_hostile",
-        replace(PLAIN, timeout_s=60.0),
-        tune_options=replace(QUICK, names=names, ray=nodes.address),
+        f"{HERE / 'planted.py'}:make_holding",
+        replace(PLAIN, timeout_s=200.0),
+        tune_options=replace(
+            QUICK, names=("core:holds", "core:crashes", "regional"), ray=nodes.address
+        ),
         watcher=progress,
     )
     assert run.tuning is not None and run.tuning.chosen == "regional"
     places = {trial.where for trial in trials(run).values()}
     assert {place.rpartition(", ")[2] for place in places} == {"GPU 0", "GPU 1"}
     assert len({place.partition(",")[0] for place in places}) == 1
-    assert "threads is " in progress
 
 
-def test_finals_of_a_lost_worker_run_on_another(nodes: Nodes) -> None:
-    seen: list[str] = []
-
-    def lose_the_first(text: str) -> None:
-        name, _, where = text.partition(": on ")
-        if name == "finals":
-            seen.append(where)
-        if len(seen) == 1 and name == "finals":
-            [node] = [node for node in nodes.raylets if f"({node[:4]})" in where]
-            for process in psutil.Process(nodes.raylets[node]).children():
-                if process.cmdline()[0].startswith("ray::RemoteWorker"):
-                    process.kill()
-
-    run = tune(
-        f"{HERE / 'planted.py'}:make",
-        PLAIN,
-        tune_options=replace(QUICK, ray=nodes.address),
-        watcher=Progress(lose_the_first),
-    )
-    assert len(seen) == 2
-    assert run.tuning is not None and run.tuning.chosen == "regional"
-    assert [row.strategy for row in run.measurements] == ["eager", "regional"]
-    assert all(row.median_ms for row in run.measurements)
-
-
-def test_trials_of_a_lost_cluster_are_saved(
-    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as on the nodes
-
+def test_trials_of_a_lost_cluster_are_saved(nodes: Nodes, tmp_path: Path) -> None:
     def lose_all(text: str) -> None:
         if text.startswith("finals: on"):
             for raylet in nodes.raylets.values():
                 os.kill(raylet, signal.SIGKILL)
 
-    tune_options = replace(QUICK, ray=nodes.address)
-    target = f"{HERE / 'planted.py'}:make"
     with pytest.raises(UserError, match=f"--ray {nodes.address}: .* --resume"):
-        tune(target, PLAIN, tune_options=tune_options, watcher=Progress(lose_all))
+        tune(
+            f"{HERE / 'planted.py'}:make",
+            PLAIN,
+            tune_options=replace(QUICK, names=("regional",), ray=nodes.address),
+            watcher=Progress(lose_all),
+        )
     assert_no_process_stays(tmp_path)
-    run = tune(target, PLAIN, tune_options=replace(tune_options, ray=None, resume=True))
-    assert run.tuning is not None and run.tuning.chosen == "regional"
-    assert run.tuning.resumed == 2 and trials(run)["full"].resumed
+    [folder] = store.listing(store.RUNS)
+    assert outcomes(store.read(folder / "run.json"))["regional"] == "measured"
 
 
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [
-        ("127.0.0.1:9", "Errno"),
-        ("local", "HOST:PORT"),
-    ],
-)
-def test_address_without_a_cluster_is_one_line(
-    address: str, reason: str, tmp_path: Path
-) -> None:
-    begin = time.monotonic()
-    target = f"{HERE / 'planted.py'}:make"
-    done = torchproof("tune", target, "--ray", address, "-q", cwd=tmp_path)
-    assert done.returncode == 2 and done.stdout == ""
-    [line] = done.stderr.splitlines()
-    assert line.startswith(f"torchproof: error: --ray {address}: ") and reason in line
-    assert time.monotonic() - begin < 30
-
-
-def test_silent_address_is_given_up_in_time(
-    tmp_path: Path,
-) -> None:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        begin = time.monotonic()
+@pytest.mark.parametrize("silent", [False, True])
+def test_address_without_a_cluster_is_one_line(silent: bool, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1] if silent else 9}"
         target = f"{HERE / 'planted.py'}:make"
         done = torchproof("tune", target, "--ray", address, "-q", cwd=tmp_path)
-    assert done.returncode == 2
-    assert f"--ray {address}: " in done.stderr and "20 s" in done.stderr
-    assert len(done.stderr.splitlines()) == 1 and time.monotonic() - begin < 40
+    assert done.returncode == 2 and done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"torchproof: error: --ray {address}: ")
+    assert ("20 s" if silent else "Errno") in line

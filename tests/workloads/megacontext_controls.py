@@ -8,47 +8,47 @@ import torch
 from torch import Tensor
 
 from torchproof.targets.workloads import megacontext
-from torchproof.targets.workloads import megacontext_graphs as graphs
 
 CALLS = 4
 Made = tuple[Any, list[Any]]
 
 
-class MarkedAtEachCall(graphs.MicroStep):
+class MarkedAtEachCall(megacontext.MicroStep):
     """GistNet is compiled by itself, and a step marked before each of its calls."""
 
-    def compiled_gist(self, groups: Tensor) -> Tensor:
-        gists: Tensor = self.nets.gist(groups)
-        return gists
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._alone = torch.compile(self.compiled_gist, mode="reduce-overhead")
+        self.gist = self.marked_gist
 
-    def gist(self, groups: Tensor) -> Tensor:
-        if "_alone" not in vars(self):
-            self._alone = torch.compile(self.compiled_gist, mode="reduce-overhead")
+    def compiled_gist(self, groups: Tensor) -> Tensor:
+        return self.nets.gist(groups)
+
+    def marked_gist(self, groups: Tensor) -> Tensor:
         torch.compiler.cudagraph_mark_step_begin()
         return self._alone(groups).clone()
 
 
-class SkippedByTorch(graphs.MicroStep):
+class SkippedByTorch(megacontext.MicroStep):
     """GistNet's region changes one of its inputs: torch does not capture it."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._gist = graphs.region(self.counted_gist, (0,), ())
+        self._counted = megacontext.region(self.counted_gist, (0,), ())
         self.seen: Tensor | None = None
+        self.gist = self.skipped_gist
 
     def counted_gist(self, groups: Tensor, seen: Tensor) -> Tensor:
         seen.add_(1)
-        gists: Tensor = self.nets.gist(groups)
-        return gists
+        return self.nets.gist(groups)
 
-    def gist(self, groups: Tensor) -> Tensor:
+    def skipped_gist(self, groups: Tensor) -> Tensor:
         if self.seen is None:
             self.seen = torch.zeros(1, device=groups.device)
-        gists: Tensor = self._gist(groups, self.seen)
-        return gists
+        return self._counted(groups, self.seen)
 
 
-class HeldWithoutACopy(graphs.Session):
+class HeldWithoutACopy(megacontext.Session):
     """Scores are held from one look to the next as the graph wrote them."""
 
     def keep(self, value: Tensor) -> Tensor:

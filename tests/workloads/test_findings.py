@@ -46,7 +46,7 @@ ORIGINALS: list[Any] = [
             "GB102": ["if longest > self.trained:"],
             "GB103": ["places = x[mask]"],
             "GB105": ['return self.added[unicodedata.normalize("NFKC", token)]'],
-            "GB118": ["mixed = F.scaled_dot_product_attention("],
+            "GB118": ["return F.scaled_dot_product_attention("],
             "RC201": [
                 "def forward(  # type: ignore[override]",
                 "def forward(self, positions: Tensor)",

@@ -52,11 +52,7 @@ def test_each_row_uses_the_whole_range_of_fp8() -> None:
     assert (numbers.float().abs().amax(-1) == torch.finfo(FP8).max).all()
     wide = numbers.float() * scales[:, None]
     assert ((wide - rows).norm(dim=-1) < 0.04 * rows.norm(dim=-1)).all()
-
-
-def test_row_of_zeros_stays_zero() -> None:
-    numbers, _ = fp8_linear.quantised(torch.zeros(2, 16))
-    assert (numbers.float() == 0).all()
+    assert (fp8_linear.quantised(torch.zeros(2, 16))[0].float() == 0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -147,24 +143,6 @@ def test_only_embedding_head_norms_and_biases_are_not_fp8() -> None:
             assert torch.equal(model.get_parameter(name), parameter)
 
 
-def test_weights_are_quantised_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    events = []
-    block, convert = gpt.Block, fp8_linear.with_fp8_weights
-
-    def build(*args: Any, **kwargs: Any) -> nn.Module:
-        events.append("built")
-        return block(*args, **kwargs)
-
-    def quantise(module: nn.Module) -> nn.Module:
-        events.append("quantised")
-        return convert(module)
-
-    monkeypatch.setattr(gpt, "Block", build)
-    monkeypatch.setattr(gpt, "with_fp8_weights", quantise)
-    gpt.GPT(SPEC, fp8=True)
-    assert events == ["built", "quantised"] * SPEC.layers
-
-
 def test_70b_takes_a_byte_for_almost_every_weight() -> None:
     model, _ = gpt.make("70b", device="meta", fp8=True)
     tensors = [*model.parameters(), *model.buffers()]
@@ -186,23 +164,6 @@ def test_fp8_is_neither_trained_nor_converted(flag: str, how: dict[str, Any]) ->
                 calls.resolved(job)
 
 
-def test_one_graph_for_all_calls() -> None:
-    graphs = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        graphs.append(graph)
-        return graph.forward
-
-    _, examples = gpt.make(fp8=True)
-    spec = gpt.Size(layers=1, dim=32, heads=2, vocabulary=512)
-    model = gpt.GPT(spec, fp8=True).requires_grad_(False)
-    torch.compiler.reset()
-    compiled = torch.compile(model, backend=backend, fullgraph=True)
-    for call in examples:
-        compiled(*call)
-    assert len(graphs) == 1
-
-
 def test_server_keeps_keys_and_values_in_the_type_of_activations() -> None:
     model, _ = gpt.make(fp8=True)
     text_model: Any = gpt.served(model)
@@ -211,16 +172,10 @@ def test_server_keeps_keys_and_values_in_the_type_of_activations() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("regional", [False, True])
-def test_compiled_code_gives_the_logits_of_eager(regional: bool) -> None:
-    model = varied(gpt.Size(layers=2, dim=32, heads=2, vocabulary=64), fp8=True)
+def test_compiled_code_gives_the_logits_of_eager() -> None:
+    model = varied(gpt.Size(layers=1, dim=32, heads=2, vocabulary=64), fp8=True)
     right = model(IDS)
     torch.compiler.reset()
-    if regional:
-        for block in model.blocks:
-            block.compile(fullgraph=True)
-        ours = model(IDS)
-    else:
-        ours = torch.compile(model, fullgraph=True)(IDS)
+    ours = torch.compile(model, fullgraph=True)(IDS)
     # Other roundings before an input is quantised can move it to the next FP8 number.
     assert relative_error(ours, right) < 0.01

@@ -22,21 +22,24 @@ def tokens(batch: int, length: int, vocabulary: int = SMALLER.vocabulary) -> Ten
 
 
 @pytest.mark.parametrize(
-    "attention", ["sdpa", pytest.param("flex", marks=pytest.mark.slow)]
+    "options",
+    [{}, {"fp8": True}, pytest.param({"attention": "flex"}, marks=pytest.mark.slow)],
 )
-def test_one_graph_for_all_shapes(attention: str) -> None:
+def test_one_graph_for_all_shapes(options: dict[str, Any]) -> None:
     graphs = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         graphs.append(graph)
         return graph.forward
 
-    _, calls = gpt.make(attention=attention)
+    _, calls = gpt.make(**options)
     spec = gpt.Size(layers=1, dim=32, heads=2, vocabulary=512)
-    model = gpt.GPT(spec, attention=attention, window=64).requires_grad_(False)
+    model = gpt.GPT(spec, window=64 if "attention" in options else None, **options)
     torch.compiler.reset()
-    compiled = torch.compile(model, backend=backend, fullgraph=True)
-    for call in [calls[1], *reversed(calls)]:  # calls[1] has batch 1
+    compiled = torch.compile(
+        model.requires_grad_(False), backend=backend, fullgraph=True
+    )
+    for call in [calls[1], calls[0], calls[-1]]:  # calls[1] has batch 1
         compiled(*call)
     assert len({call[0].shape for call in calls}) == len(calls)
     assert len(graphs) == 1

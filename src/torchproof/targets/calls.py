@@ -389,9 +389,9 @@ def buffers(fn: Any) -> Iterator[tuple[str, Any]]:
 
 def amount(loaded: Loaded) -> tuple[float, str] | None:
     """Mean work per call in the target's own unit, such as (4096, "tokens")."""
-    if loaded.work is None:
+    if loaded.call_work is None:
         return None
-    each = [loaded.work(call) for call in loaded.calls]
+    each = [loaded.call_work(call) for call in loaded.calls]
     return sum(number for number, _ in each) / len(each), each[0][1]
 
 

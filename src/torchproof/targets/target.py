@@ -24,6 +24,8 @@ from torchproof.targets.workloads import WORKLOADS
 Kind = Literal["workload", "factory", "live", "script", "trace", "source"]
 # What can wrap the model of a factory on several ranks.
 WRAPS = ("ddp", "fsdp2", "tp", "tp+fsdp2")
+# What a factory's file may define, as documented: fields of `Loaded`.
+HOOKS = ("before_call", "call_work", "call_weight", "wrap", "tensor_parallel_plan")
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class Loaded:
     before_call: Callable[[Any, int], None] | None
     place: Frame
     # The amount of work of a call and its unit, such as (4096, "tokens").
-    work: Callable[[Any], tuple[float, str]] | None = None
+    call_work: Callable[[Any], tuple[float, str]] | None = None
     # How often a call is made, relative to the others; None: all equally often.
     call_weight: Callable[[Any], float] | None = None
     # Makes a text model of `fn`.
@@ -211,17 +213,12 @@ def load(
     if text_models and not isinstance(answer, tuple):
         answer = answer, ()
     fn, calls = _checked(answer, target, text_models=text_models)
-    return Loaded(
-        fn,
-        calls,
-        before_call=getattr(module, "before_call", None),
-        place=_place(factory, target),
-        work=getattr(module, "work", None),
-        call_weight=getattr(module, "call_weight", None),
-        served=getattr(module, "served", None),
-        wrap=_wrap_of(module, target),
-        tensor_parallel_plan=getattr(module, "tensor_parallel_plan", None),
-    )
+    hooks = {name: getattr(module, name, None) for name in HOOKS}
+    if target.kind == "workload":
+        hooks["call_work"] = WORKLOADS[target.where].call_work
+        hooks["served"] = getattr(module, "served", None)
+    hooks["wrap"] = _wrap_of(module, target)
+    return Loaded(fn, calls, place=_place(factory, target), **hooks)
 
 
 def _wrap_of(module: ModuleType, target: Target) -> str | None:

@@ -9,9 +9,10 @@ the class of `fn` sets `compiles_itself`, `fn` calls torch.compile itself. If it
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 _PACKAGE = "torchproof.targets.workloads"
 
@@ -27,6 +28,7 @@ class Workload:
     summary: str
     sizes: Mapping[str, int]
     gpu_size: str
+    unit: Literal["tokens", "images"] | None  # of the work of a call
     arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -37,6 +39,19 @@ class Workload:
     def fp8(self) -> bool:
         """Almost all weights take one byte, and the model cannot be trained."""
         return bool(self.arguments.get("fp8"))
+
+    @property
+    def call_work(self) -> Callable[[Any], tuple[float, str]] | None:
+        """The amount of work of a call, by the sizes of its first tensor."""
+        if (unit := self.unit) is None:
+            return None
+
+        def work(call: Any) -> tuple[float, str]:
+            first = next(iter(call.values() if isinstance(call, dict) else call))
+            sizes = first.shape[: 2 if unit == "tokens" else 1]
+            return float(math.prod(sizes)), unit
+
+        return work
 
     def make(self, *args: Any, **options: Any) -> tuple[Any, list[Any]]:
         """Calls `make` of the module; imports torch."""
@@ -83,30 +98,35 @@ WORKLOADS: dict[str, Workload] = {
         "vision-language model; one graph for all batches, lengths, image counts",
         _NANOVLM,
         "large",
+        "tokens",
     ),
     "nanovlm-original": Workload(
         "nanovlm_original",
         "the same before the fixes: graph breaks, recompiles, lists and None",
         _NANOVLM,
         "large",
+        "tokens",
     ),
     "gpt": Workload(
         "gpt",
         "pre-norm decoder, up to 127B parameters; one graph for all shapes",
         _GPT,
         "small",
+        "tokens",
     ),
     "gpt-original": Workload(
         "gpt_original",
         "the same before the fixes: graph breaks, recompiles, recompile limit",
         _GPT,
         "small",
+        "tokens",
     ),
     "gpt-flex": Workload(
         "gpt",
         "the gpt decoder with FlexAttention and a sliding window",
         _GPT,
         "small",
+        "tokens",
         {"attention": "flex"},
     ),
     "gpt-fp8": Workload(
@@ -114,6 +134,7 @@ WORKLOADS: dict[str, Workload] = {
         "the gpt decoder with FP8 weights, a scale per row; inference only",
         _GPT,
         "small",
+        "tokens",
         {"fp8": True},
     ),
     "decoder": Workload(
@@ -121,47 +142,56 @@ WORKLOADS: dict[str, Workload] = {
         "24 narrow layers, one shape: kernel launches take longer than kernels",
         {"tiny": 793_088, "base": 75_657_216},
         "base",
+        "tokens",
     ),
     "arrcoc": Workload(
         "arrcoc",
         "ViT-B/16, three relevance maps, trainable patch selection; one graph",
         _ARRCOC,
         "base",
+        "images",
     ),
     "arrcoc-original": Workload(
         "arrcoc_original",
         "the same before the fixes: tensor values read in Python, graph breaks",
         _ARRCOC,
         "base",
+        "images",
     ),
     "arrcoc-scorers": Workload(
-        "arrcoc_scorers",
+        "arrcoc",
         "only the three scorers: entropy, Sobel edges, fit to a query; one graph",
         {"tiny": 8_320, "base": 1_181_184},
         "base",
+        "images",
+        {"scorers": True},
     ),
     "trainstep": Workload(
         "trainstep",
         "a step with AdamW, schedule, clipping, autocast; two graphs, no sync",
         _TRAINSTEP,
         "base",
+        "tokens",
     ),
     "trainstep-original": Workload(
         "trainstep_original",
         "the same before the fixes: float rate, .item() logging, backward inside",
         _TRAINSTEP,
         "base",
+        "tokens",
     ),
     "megacontext": Workload(
         "megacontext",
         "GPT over a mix of tokens and summaries: training step and session",
         _MEGACONTEXT,
         "base",
+        None,
     ),
     "megacontext-original": Workload(
         "megacontext_original",
         "the same before the fixes: recompile limit, base model runs eager",
         _MEGACONTEXT,
         "base",
+        None,
     ),
 }

@@ -1,13 +1,16 @@
 """Question answering on the most relevant patches of an image (ViT-B/16 in `base`).
 
-The model weighs three maps of the patches for the query, selects the top patches, and
-computes the answer from them. The forward makes a hard selection. The backward uses the
-gradient of a soft one: the mean of all patches weighted by relevance. The loss trains
-the scorers and the balancer, also on patches that were not selected.
+Three scorers rate the patches: information, salience, and fit to a query. The model
+weighs the three maps for the query, selects the top patches, and computes the answer
+from them. The forward makes a hard selection. The backward uses the gradient of a soft
+one: the mean of all patches weighted by relevance. The loss trains the scorers and the
+balancer, also on patches that were not selected. Scores are scaled to the range 0 to 1
+for each sample, so that they do not depend on the rest of the batch.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,92 +18,132 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchproof.targets.workloads import synthetic
-from torchproof.targets.workloads.arrcoc_scorers import TINY, KnowingModule, normalised
+from torchproof.targets.workloads.layers import Vision, VisionTransformer
+
+SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))
+TINY = 1e-8
 
 
 @dataclass(frozen=True)
 class Size:
     """The dimensions of backbone and head, and the number of selected patches."""
 
-    image: int
-    dim: int
-    layers: int
-    heads: int
+    vision: Vision
     kept: int
     answers: int
     batch: int
-    patch: int = 16
+
+    @property
+    def dim(self) -> int:
+        return self.vision.dim
 
     @property
     def side(self) -> int:
-        return self.image // self.patch
+        return self.vision.side
 
 
 SIZES = {
-    "tiny": Size(image=64, dim=64, layers=2, heads=4, kept=6, answers=16, batch=4),
-    "base": Size(
-        image=224, dim=768, layers=12, heads=12, kept=64, answers=1000, batch=32
-    ),
+    "tiny": Size(Vision(64, 256, 2, 4, image=64), kept=6, answers=16, batch=4),
+    "base": Size(Vision(768, 3072, 12, 12, image=224), kept=64, answers=1000, batch=32),
 }
 
 
-class Block(nn.Module):
-    """A pre-norm transformer block on (batch, tokens, dim)."""
+# -- scores ----------------------------------------------------------------------------
 
-    def __init__(self, dim: int, heads: int) -> None:
+
+def precise(x: Tensor) -> Tensor:
+    """Converts to float32 or more: bfloat16 resolves a patch's entropy only to 0.03."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def normalised(scores: Tensor) -> Tensor:
+    """Scales each sample's scores (batch, patches) to 0..1; equal scores become 0."""
+    low, high = scores.amin(-1, keepdim=True), scores.amax(-1, keepdim=True)
+    return (scores - low) / (high - low).clamp_min(TINY)
+
+
+class InformationScorer(nn.Module):
+    """Features (batch, patches, dim) -> entropy over the channels (batch, patches)."""
+
+    def __init__(self, dim: int) -> None:
         super().__init__()
-        self.head_dim = dim // heads
-        self.attention_norm = nn.LayerNorm(dim, eps=1e-6)
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.out = nn.Linear(dim, dim)
-        self.mlp_norm = nn.LayerNorm(dim, eps=1e-6)
-        self.mlp = nn.Sequential(
-            nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim)
-        )
+        self.channel_scale = nn.Parameter(torch.ones(dim))
 
-    def attend(self, x: Tensor) -> Tensor:
-        # (batch, tokens, 3 * dim) -> 3 x (batch, heads, tokens, head_dim)
-        qkv = self.qkv(x).unflatten(-1, (3, -1, self.head_dim))
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
-        mixed = F.scaled_dot_product_attention(query, key, value)
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attend(self.attention_norm(x))
-        return x + self.mlp(self.mlp_norm(x))
+    def forward(self, features: Tensor) -> Tensor:
+        log_share = precise(features * self.channel_scale).log_softmax(-1)
+        return -(log_share.exp() * log_share).sum(-1)
 
 
-class VisionTransformer(nn.Module):
-    """Images (batch, 3, image, image) -> features of patches (batch, patches, dim)."""
+class SalienceScorer(nn.Module):
+    """Features (batch, patches, dim) -> edge strength on the grid (batch, patches)."""
 
-    def __init__(self, size: Size) -> None:
+    kernels: Tensor
+
+    def __init__(self, dim: int, side: int) -> None:
         super().__init__()
-        self.patch = size.patch
-        self.embedding = nn.Linear(3 * size.patch**2, size.dim)
-        self.class_token = nn.Parameter(torch.zeros(1, 1, size.dim))
-        self.positions = nn.Parameter(torch.zeros(1, size.side**2 + 1, size.dim))
-        self.blocks = nn.ModuleList(
-            Block(size.dim, size.heads) for _ in range(size.layers)
-        )
-        self.norm = nn.LayerNorm(size.dim, eps=1e-6)
-        nn.init.trunc_normal_(self.positions, std=0.02)
+        self.side = side
+        # Learned, because after a LayerNorm the mean of the channels is always 0.
+        self.channel_mix = nn.Linear(dim, 1, bias=False)
+        horizontal = torch.tensor(SOBEL)
+        kernels = torch.stack((horizontal, horizontal.T))  # (2, 3, 3)
+        self.register_buffer("kernels", kernels, persistent=False)
 
-    def pixels(self, images: Tensor) -> Tensor:
-        """The pixels of each patch as one row (batch, patches, 3 * patch * patch).
+    def forward(self, features: Tensor) -> Tensor:
+        plane = self.channel_mix(features).transpose(1, 2)  # (batch, 1, patches)
+        plane = plane.unflatten(-1, (self.side, self.side))
+        # Repeat the border: with zero padding, every border would be an edge.
+        plane = F.pad(precise(plane), (1, 1, 1, 1), mode="replicate")
+        return (self.slopes(plane).square().sum(1) + TINY).sqrt().flatten(1)
 
-        Followed by a Linear, this equals a convolution with stride = kernel size. For a
-        convolution with an unbacked batch, Inductor assumes the wrong output strides.
-        """
-        x = images.unflatten(3, (-1, self.patch)).unflatten(2, (-1, self.patch))
-        return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+    def slopes(self, plane: Tensor) -> Tensor:
+        """Across and down, (batch, 2, side, side)."""
+        # For a convolution with an unbacked batch, Inductor assumes wrong strides.
+        windows = plane.unfold(2, 3, 1).unfold(3, 3, 1)  # (batch, 1, side, side, 3, 3)
+        return torch.einsum("nchwij,kij->nkhw", windows, precise(self.kernels))
 
-    def forward(self, images: Tensor) -> Tensor:
-        patches = self.embedding(self.pixels(images))
-        class_token = self.class_token.expand(patches.shape[0], -1, -1)
-        x = torch.cat((class_token, patches), dim=1) + self.positions
-        for block in self.blocks:
-            x = block(x)
-        return self.norm(x)[:, 1:]
+
+class QueryContentScorer(nn.Module):
+    """Queries (batch, queries, dim), content (batch, patches, dim) -> the share of each
+    query's attention for each patch (batch, queries, patches)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.query = nn.Linear(dim, dim, bias=False)
+        self.content = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, queries: Tensor, content: Tensor) -> Tensor:
+        fit = self.query(queries) @ self.content(content).transpose(1, 2)
+        return (precise(fit) / self.scale()).softmax(-1)
+
+    def scale(self) -> float | Tensor:
+        return math.sqrt(self.dim)
+
+
+class KnowingModule(nn.Module):
+    """Features (batch, patches, dim) and queries (batch, queries, dim) -> the maps of
+    the three scorers (batch, patches), each from 0 to 1."""
+
+    normalised = staticmethod(normalised)
+    salience_scorer = SalienceScorer
+    query_content_scorer = QueryContentScorer
+
+    def __init__(self, dim: int, side: int) -> None:
+        super().__init__()
+        self.information = InformationScorer(dim)
+        self.salience = self.salience_scorer(dim, side)
+        self.query_content = self.query_content_scorer(dim)
+
+    def forward(
+        self, features: Tensor, queries: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        information = self.normalised(self.information(features))
+        salience = self.normalised(self.salience(features))
+        query_content = self.query_content(queries, features).mean(1)
+        return information, salience, self.normalised(query_content)
+
+
+# -- the model -------------------------------------------------------------------------
 
 
 class TensionBalancer(nn.Module):
@@ -134,12 +177,15 @@ class RelevanceAllocator(nn.Module):
         self.kept = size.kept
 
     def forward(self, features: Tensor, relevance: Tensor) -> Tensor:
-        where = relevance.topk(self.kept, dim=-1).indices
-        where = where.unsqueeze(-1).expand(-1, -1, features.shape[-1])
-        selected = features.gather(1, where)  # `take_along_dim` needs a static batch
+        selected = self.select(features, relevance, self.kept)
         share = relevance.softmax(-1).unsqueeze(1).to(features.dtype)
         blend = share @ features.detach()  # (batch, 1, dim)
         return selected + (blend - blend.detach())
+
+    def select(self, features: Tensor, relevance: Tensor, count: int) -> Tensor:
+        where = relevance.topk(count, dim=-1).indices
+        where = where.unsqueeze(-1).expand(-1, -1, features.shape[-1])
+        return features.gather(1, where)  # `take_along_dim` needs a static batch
 
 
 class RelevanceRealizer(nn.Module):
@@ -159,19 +205,22 @@ class ARRCOC(nn.Module):
     """Images (batch, 3, image, image), queries (batch, queries, dim) -> answer logits
     (batch, answers)."""
 
+    knowing_module = KnowingModule
+    relevance_allocator = RelevanceAllocator
+
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.backbone = VisionTransformer(size)
-        self.knowing = KnowingModule(size.dim, size.side)
+        self.backbone = VisionTransformer(size.vision, class_token=True)
+        self.knowing = self.knowing_module(size.dim, size.side)
         self.balancer = TensionBalancer(size.dim)
-        self.allocator = RelevanceAllocator(size)
+        self.allocator = self.relevance_allocator(size)
         self.realizer = RelevanceRealizer(size)
 
     def relevance(self, features: Tensor, queries: Tensor) -> Tensor:
         """The relevance of each patch to the queries, from 0 to 1 (batch, patches)."""
         maps = torch.stack(self.knowing(features, queries), dim=1)
         counts = self.balancer(maps, queries.mean(1))
-        return normalised((counts.unsqueeze(-1) * maps).sum(1))
+        return self.knowing.normalised((counts.unsqueeze(-1) * maps).sum(1))
 
     def forward(self, images: Tensor, queries: Tensor) -> Tensor:
         features = self.backbone(images)
@@ -179,15 +228,15 @@ class ARRCOC(nn.Module):
         return self.realizer(selected, queries.mean(1))
 
 
-def samples(size: Size, batch: int, device: str) -> tuple[Tensor, Tensor]:
-    """Random images (batch, 3, image, image) and queries (batch, 1, dim)."""
+def samples(
+    size: Size, batch: int, device: str, *, scorers: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Random images, or features for the scorers alone, and queries (batch, 1, dim)."""
     dtype = synthetic.number_type(device)
+    shape = (size.side**2, size.dim) if scorers else (3, *[size.vision.image] * 2)
     with torch.device(device):
-        images = torch.rand(batch, 3, size.image, size.image, dtype=dtype)
-        return images, torch.randn(batch, 1, size.dim, dtype=dtype)
-
-
-work = synthetic.images
+        first = torch.randn(batch, *shape, dtype=dtype)
+        return first, torch.randn(batch, 1, size.dim, dtype=dtype)
 
 
 def make(
@@ -196,15 +245,25 @@ def make(
     *,
     device: str = "cpu",
     train: bool = False,
-) -> tuple[ARRCOC, list[tuple[Tensor, Tensor]]]:
-    """Returns the model and calls of three batch sizes, one of them 1."""
+    scorers: bool = False,
+    kind: type[ARRCOC] = ARRCOC,
+) -> tuple[nn.Module, list[tuple[Tensor, Tensor]]]:
+    """Returns the model and calls of three batch sizes, one of them 1.
+
+    With `scorers`, the model is the three scorers alone.
+    """
     torch.manual_seed(0)
     spec = SIZES[size]
     usual = (spec.batch, 1, spec.batch + 1, spec.batch)
-    counts = synthetic.sizes_of_calls(batch, usual)
+    model: nn.Module
     with torch.device(device):
-        model = ARRCOC(spec).to(synthetic.number_type(device))
-    calls = [samples(spec, count, device) for count in counts]
-    for images, queries in calls:
-        synthetic.any_batch(images, queries)
+        model = KnowingModule(spec.dim, spec.side) if scorers else kind(spec)
+    calls = [
+        samples(spec, count, device, scorers=scorers)
+        for count in synthetic.sizes_of_calls(batch, usual)
+    ]
+    if kind is ARRCOC:
+        for call in calls:
+            synthetic.any_batch(*call)
+    model = model.to(synthetic.number_type(device))
     return model.train(train).requires_grad_(train), calls

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchproof.targets.workloads.gpt import Block
-from torchproof.targets.workloads.synthetic import number_type, tokens
+from torchproof.targets.workloads.gpt import block
+from torchproof.targets.workloads.synthetic import number_type
 
 CALLS = 4
 
@@ -40,16 +40,13 @@ class Decoder(nn.Module):
     def __init__(self, size: Size, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(
-            Block(size.dim, size.heads, dtype=dtype) for _ in range(size.layers)
+            block(size.dim, size.heads, dtype=dtype) for _ in range(size.layers)
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block(x)
+        for each in self.blocks:
+            x = each(x)
         return x
-
-
-work = tokens
 
 
 def make(

@@ -17,22 +17,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import (
-    BlockMask,
-    create_block_mask,
-    flex_attention,
-)
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from torchproof.records import UserError
+from torchproof.targets.workloads import layers
 from torchproof.targets.workloads.fp8_linear import with_fp8_weights
 from torchproof.targets.workloads.synthetic import (
     any_batch,
     any_length,
     number_type,
     token_ids,
-    tokens,
 )
 
 ATTENTIONS = ("sdpa", "flex")
@@ -71,44 +66,12 @@ SIZES = {
 }
 
 
-class Attention(nn.Module):
-    """Causal attention. `mask` None means a plain causal mask."""
-
-    def __init__(self, dim: int, heads: int, *, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.head_dim = dim // heads
-        self.qkv = nn.Linear(dim, 3 * dim, dtype=dtype)
-        self.out = nn.Linear(dim, dim, dtype=dtype)
-
-    def forward(self, x: Tensor, mask: Tensor | BlockMask | None) -> Tensor:
-        # (batch, sequence, 3 * dim) -> 3 x (batch, heads, sequence, head_dim). A head's
-        # rows of the weight are adjacent, so that ranks can divide it by heads.
-        qkv = self.qkv(x).unflatten(-1, (-1, 3, self.head_dim))
-        query, key, value = qkv.permute(3, 0, 2, 1, 4).unbind()
-        if isinstance(mask, BlockMask):
-            mixed = flex_attention(query, key, value, block_mask=mask)
-        else:
-            mixed = F.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, is_causal=mask is None
-            )
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-
-class Block(nn.Module):
-    def __init__(self, dim: int, heads: int, *, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(dim, dtype=dtype)
-        self.attention = Attention(dim, heads, dtype=dtype)
-        self.mlp_norm = nn.LayerNorm(dim, dtype=dtype)
-        self.mlp = nn.Sequential(
-            nn.Linear(dim, 4 * dim, dtype=dtype),
-            nn.GELU(),
-            nn.Linear(4 * dim, dim, dtype=dtype),
-        )
-
-    def forward(self, x: Tensor, mask: Tensor | BlockMask | None = None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), mask)
-        return x + self.mlp(self.mlp_norm(x))
+def block(dim: int, heads: int, *, dtype: torch.dtype) -> layers.Block:
+    return layers.Block(
+        layers.Attention(dim, heads, dtype=dtype),
+        layers.mlp(dim, 4 * dim, dtype=dtype),
+        lambda: nn.LayerNorm(dim, dtype=dtype),
+    )
 
 
 class GPT(nn.Module):
@@ -140,7 +103,7 @@ class GPT(nn.Module):
         self.tensor_parallel_heads = size.heads  # each rank gets whole heads
         self.embedding = nn.Embedding(size.vocabulary, size.dim, dtype=dtype)
         blocks: Iterator[nn.Module] = (
-            Block(size.dim, size.heads, dtype=dtype) for _ in range(size.layers)
+            block(size.dim, size.heads, dtype=dtype) for _ in range(size.layers)
         )
         # One block after the other: all of them do not fit into memory unquantised.
         self.blocks = nn.ModuleList(map(with_fp8_weights, blocks) if fp8 else blocks)
@@ -168,9 +131,6 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = block(x, mask)
         return self.head(self.norm(x))
-
-
-work = tokens
 
 
 def make(

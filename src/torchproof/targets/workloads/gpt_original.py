@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchproof.targets.workloads import gpt
-from torchproof.targets.workloads.synthetic import number_type, token_ids, tokens
+from torchproof.targets.workloads.synthetic import number_type, token_ids
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +43,6 @@ class GPT(gpt.GPT):
             change = self.history[-1] - self.history[-2]
             logger.info("spread %.4f, change %.4f", self.history[-1], change)
         return logits
-
-
-work = tokens
 
 
 def make(

@@ -6,11 +6,12 @@ token per slot at a time. FlexAttention becomes SDPA with the same window.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchproof.targets.workloads.gpt import GPT, Block
+from torchproof.targets.workloads.gpt import GPT
 
 
 class CachedBlock(nn.Module):
@@ -22,9 +23,8 @@ class CachedBlock(nn.Module):
     keys: Tensor  # (slots, length, heads, head_dim)
     values: Tensor
 
-    def __init__(self, block: nn.Module) -> None:
+    def __init__(self, block: Any) -> None:
         super().__init__()
-        assert isinstance(block, Block)
         self.block = block
 
     def allocate(self, slots: int, length: int) -> None:
@@ -49,21 +49,12 @@ class CachedBlock(nn.Module):
         If `cached`, it attends to everything in the cache, otherwise to `x` alone.
         """
         attention = self.block.attention
-        qkv = attention.qkv(self.block.attention_norm(x))
-        # (batch, sequence, 3 * dim) -> 3 x (batch, sequence, heads, head_dim)
-        query, key, value = qkv.unflatten(-1, (-1, 3, attention.head_dim)).unbind(3)
-        self.keys[rows, positions] = key
-        self.values[rows, positions] = value
+        query, key, value = attention.split(self.block.attention_norm(x))
+        self.keys[rows, positions] = key.transpose(1, 2)
+        self.values[rows, positions] = value.transpose(1, 2)
         if cached:
-            key, value = self.keys, self.values
-        mixed = F.scaled_dot_product_attention(
-            query.transpose(1, 2),
-            key.transpose(1, 2),
-            value.transpose(1, 2),
-            attn_mask=mask,
-            is_causal=mask is None,
-        )
-        x = x + attention.out(mixed.transpose(1, 2).flatten(2))
+            key, value = self.keys.transpose(1, 2), self.values.transpose(1, 2)
+        x = x + attention.mix(query, key, value, mask)
         return x + self.block.mlp(self.block.mlp_norm(x))
 
 

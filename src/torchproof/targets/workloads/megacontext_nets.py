@@ -14,8 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchproof.targets.workloads import layers
+from torchproof.targets.workloads.layers import Rotation
+
 LEVELS = 2  # gists of tokens, and gists of gists
-Rotation = tuple[Tensor, Tensor]  # cosines and sines, (batch, 1, length, head_dim / 2)
 
 
 @dataclass(frozen=True)
@@ -41,30 +43,8 @@ class Size:
 
 
 SIZES = {
-    "tiny": Size(
-        depth=2,
-        dim=64,
-        heads=2,
-        vocabulary=256,
-        length=192,
-        block=4,
-        recent=16,
-        batch=2,
-        variants=2,
-        level_2_share=0.5,
-        refocus_every=8,
-        grain=16,
-    ),
-    "base": Size(
-        depth=12,
-        dim=768,
-        heads=6,
-        vocabulary=65536,
-        length=2048,
-        block=32,
-        recent=128,
-        batch=4,
-    ),
+    "tiny": Size(2, 64, 2, 256, 192, 4, 16, 2, 2, 0.5, refocus_every=8, grain=16),
+    "base": Size(12, 768, 6, 65536, length=2048, block=32, recent=128, batch=4),
 }
 
 
@@ -90,40 +70,21 @@ def rotation(positions: Tensor, head_dim: int, spans: Tensor | None = None) -> R
     return cos[:, None], sin[:, None]
 
 
-def rotate(x: Tensor, turn: Rotation) -> Tensor:
-    """Rotates queries or keys (batch, heads, length, head_dim), half against half."""
-    cos, sin = (part.to(x.dtype) for part in turn)
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
+class SquaredReLU(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x).square()
 
 
-class Block(nn.Module):
+def blocks(size: Size, count: int) -> nn.ModuleList:
     """Causal attention with normalised queries and keys, and a squared-ReLU MLP."""
-
-    def __init__(self, size: Size) -> None:
-        super().__init__()
-        self.head_dim = size.head_dim
-        self.query = nn.Linear(size.dim, size.dim, bias=False)
-        self.key = nn.Linear(size.dim, size.dim, bias=False)
-        self.value = nn.Linear(size.dim, size.dim, bias=False)
-        self.out = nn.Linear(size.dim, size.dim, bias=False)
-        self.up = nn.Linear(size.dim, 4 * size.dim, bias=False)
-        self.down = nn.Linear(4 * size.dim, size.dim, bias=False)
-
-    def forward(self, x: Tensor, turn: Rotation) -> Tensor:
-        x = x + self.attend(norm(x), turn)
-        return x + self.down(F.relu(self.up(norm(x))).square())
-
-    def attend(self, x: Tensor, turn: Rotation) -> Tensor:
-        query = norm(rotate(self.split(self.query(x)), turn))
-        key = norm(rotate(self.split(self.key(x)), turn))
-        value = self.split(self.value(x))
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-    def split(self, x: Tensor) -> Tensor:
-        # (batch, length, dim) -> (batch, heads, length, head_dim)
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+    return nn.ModuleList(
+        layers.Block(
+            layers.RotaryAttention(size.dim, size.heads, size.heads, norm=norm),
+            layers.mlp(size.dim, 4 * size.dim, SquaredReLU(), bias=False),
+            lambda: nn.RMSNorm(size.dim, elementwise_affine=False),
+        )
+        for _ in range(count)
+    )
 
 
 class GPT(nn.Module):
@@ -132,7 +93,7 @@ class GPT(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.embedding = nn.Embedding(size.vocabulary, size.dim)
-        self.blocks = nn.ModuleList(Block(size) for _ in range(size.depth))
+        self.blocks = blocks(size, size.depth)
         self.head = nn.Linear(size.dim, size.vocabulary, bias=False)
 
     def forward(self, x: Tensor, turn: Rotation, at: Tensor | None = None) -> Tensor:
@@ -151,12 +112,8 @@ class GistNet(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.head_dim = size.head_dim
-        self.blocks = nn.ModuleList(Block(size) for _ in range(2))
-        self.head = nn.Sequential(
-            nn.Linear(size.dim, 2 * size.dim),
-            nn.ReLU(),
-            nn.Linear(2 * size.dim, size.dim),
-        )
+        self.blocks = blocks(size, 2)
+        self.head = layers.mlp(size.dim, 2 * size.dim, nn.ReLU())
 
     def forward(self, x: Tensor, counts: Tensor | None = None) -> Tensor:
         """`counts` (blocks,) is the number of valid entries of each block; None: all.
@@ -184,7 +141,7 @@ class LensNet(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.block = size.block
-        self.blocks = nn.ModuleList(Block(size) for _ in range(2))
+        self.blocks = blocks(size, 2)
         self.level = nn.Embedding(4, size.dim)
         self.span = feature(size.dim)
         self.distance = feature(size.dim)
@@ -215,11 +172,13 @@ class LensNet(nn.Module):
 class Nets(nn.Module):
     """The three nets, which are trained together."""
 
+    lens_net = LensNet
+
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.base = GPT(size)
         self.gist = GistNet(size)
-        self.lens = LensNet(size)
+        self.lens = self.lens_net(size)
 
 
 class Context(NamedTuple):
@@ -231,6 +190,10 @@ class Context(NamedTuple):
     turn: Rotation
     present: Tensor  # (batch, rows, width), false for padding
     ends: Tensor  # (batch, rows, width), the first token after an entry
+
+    @property
+    def lens_inputs(self) -> tuple[Tensor, Tensor, Tensor, Rotation]:
+        return self.x, self.positions, self.levels, self.turn
 
 
 def read(pool: Tensor, entries: Tensor, tokens: int, size: Size) -> Context:

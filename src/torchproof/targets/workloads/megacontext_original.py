@@ -15,21 +15,19 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchproof.targets.workloads import megacontext_nets as nets
 from torchproof.targets.workloads import megacontext_session as session
 from torchproof.targets.workloads import megacontext_step as step
 from torchproof.targets.workloads import synthetic
-from torchproof.targets.workloads.megacontext_nets import (
-    SIZES,
-    Context,
-    Rotation,
-    Size,
-    read,
+from torchproof.targets.workloads.layers import Rotation
+from torchproof.targets.workloads.megacontext_nets import SIZES, Context, Size, read
+from torchproof.targets.workloads.megacontext_step import (
+    LENS_WEIGHT,
+    Output,
+    WorkingContext,
 )
-from torchproof.targets.workloads.megacontext_step import LENS_WEIGHT, Output
-from torchproof.targets.workloads.megacontext_tree import WorkingContext
 
 
 class SessionContext(WorkingContext):
@@ -70,9 +68,7 @@ class LensNet(nets.LensNet):
 
 
 class Nets(nets.Nets):
-    def __init__(self, size: Size) -> None:
-        super().__init__(size)
-        self.lens = LensNet(size)
+    lens_net = LensNet
 
 
 class Controller:
@@ -105,18 +101,17 @@ class Trainer:
         self.model = torch.compile(parts.base, dynamic=False)
 
 
-class MicroStep(nn.Module):
+class MicroStep(step.MicroStep):
     """Tokens (batch, length), the plans of all samples and a width -> losses."""
 
     compiles_itself = True
+    nets_type = Nets
 
     def __init__(self, size: Size) -> None:
-        super().__init__()
-        self.size = size
-        self.nets = Nets(size)
+        super().__init__(size)
         self.trainer = Trainer(self.nets)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, tokens: Tensor, plans: list[list[WorkingContext]], width: int
     ) -> Output:
         controller = self.trainer.controller
@@ -189,13 +184,13 @@ class Session(session.Session):
     """A session with the controller's nets, at the current width of the context."""
 
     compiles_itself = True
+    nets_type = Nets
     context: SessionContext
 
     def empty_context(self) -> SessionContext:
         return SessionContext(self.size, self.pool, self.limit)
 
     def compile_nets(self) -> None:
-        self.nets.lens = LensNet(self.size)
         self.trainer = Trainer(self.nets)
 
     def gist(self, groups: Tensor, counts: Tensor) -> Tensor:
@@ -229,12 +224,10 @@ def make(
     dtype = synthetic.number_type(device)
     with torch.device(device):
         if train:
-            micro_step = MicroStep(spec).to(dtype).train()
             batches = step.batches(spec, length, batch, device)
-            return micro_step, list(batches)
+            return MicroStep(spec).to(dtype).train(), list(batches)
         session.assert_one(batch)
-        one = Session(spec, length, dtype)
-        return one, session.calls(spec, length, device)
+        return Session(spec, length, dtype), session.calls(spec, length, device)
 
 
 def optimizer(model: MicroStep) -> torch.optim.Optimizer:

@@ -13,8 +13,11 @@ from torch import Tensor, nn
 
 from torchproof.targets.workloads import synthetic
 from torchproof.targets.workloads.megacontext_nets import LEVELS, Nets, Size, read
-from torchproof.targets.workloads.megacontext_step import RESERVED, filled
-from torchproof.targets.workloads.megacontext_tree import WorkingContext
+from torchproof.targets.workloads.megacontext_step import (
+    RESERVED,
+    WorkingContext,
+    filled,
+)
 
 STEPS = 8
 
@@ -77,11 +80,12 @@ class Session(nn.Module):
     """
 
     pool: Tensor
+    nets_type = Nets
 
     def __init__(self, size: Size, prompt: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.size = size
-        self.nets = Nets(size)
+        self.nets = self.nets_type(size)
         whole = size.block**LEVELS
         self.limit = -(-(prompt + STEPS * size.refocus_every) // whole) * whole
         # The smallest possible context: gists of gists, and an incomplete block at the
@@ -165,14 +169,12 @@ class Session(nn.Module):
     # -- the nets, each with its pre- and postprocessing -------------------------------
 
     def gist(self, groups: Tensor, counts: Tensor) -> Tensor:
-        gists: Tensor = self.nets.gist(groups, counts)
-        return gists
+        return self.nets.gist(groups, counts)
 
     def score(self, pool: Tensor, entries: Tensor) -> Tensor:
         """LensNet's scores (budget,)."""
         context = read(pool[None], entries[None, None], self.limit, self.size)
-        x, positions, levels = context.x, context.positions, context.levels
-        return self.nets.lens(x, positions, levels, context.turn)[0]
+        return self.nets.lens(*context.lens_inputs)[0]
 
     def predict(self, pool: Tensor, entries: Tensor, last: Tensor) -> Tensor:
         """The base net's logits (vocabulary,) after the last entry."""

@@ -21,11 +21,78 @@ from torchproof.targets.workloads.megacontext_nets import (
     Size,
     read,
 )
-from torchproof.targets.workloads.megacontext_tree import WorkingContext
 
 RESERVED = 9  # ids at the end of the vocabulary
 LENS_WEIGHT, RANK_WEIGHT, BUDGET_WEIGHT = 0.1, 0.5, 0.1
 MARGIN = 0.1
+
+
+class Entry(NamedTuple):
+    """One node of the tree; `node` is its index within the level."""
+
+    level: int
+    node: int
+
+
+class WorkingContext:
+    """Entries that together cover a sequence exactly once, in order."""
+
+    def __init__(self, block: int) -> None:
+        self.block = block
+        self.entries: list[Entry] = []
+        self.tokens = 0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def append(self, count: int) -> None:
+        """Adds the next `count` tokens, each as its own entry."""
+        added = range(self.tokens, self.tokens + count)
+        self.entries += [Entry(0, node) for node in added]
+        self.tokens += count
+
+    def span(self, entry: Entry) -> range:
+        """The tokens that an entry represents."""
+        width = self.block**entry.level
+        return range(entry.node * width, (entry.node + 1) * width)
+
+    def collapsible(self, recent: int) -> list[int]:
+        """The places where `block` siblings begin that one gist can replace.
+
+        Excludes the last `recent` tokens.
+        """
+        places = []
+        for place in range(len(self.entries) - self.block + 1):
+            first, last = self.entries[place], self.entries[place + self.block - 1]
+            siblings = (
+                first.level < LEVELS
+                and first.node % self.block == 0
+                and last == (first.level, first.node + self.block - 1)
+            )
+            if siblings and self.span(last).stop <= self.tokens - recent:
+                places.append(place)
+        return places
+
+    def collapse(self, place: int) -> None:
+        """Replaces the siblings that begin here by their parent gist."""
+        first = self.entries[place]
+        parent = Entry(first.level + 1, first.node // self.block)
+        self.entries[place : place + self.block] = [parent]
+
+    def expand(self, place: int) -> None:
+        """Replaces a gist by its child entries."""
+        gist = self.entries[place]
+        first = gist.node * self.block
+        self.entries[place : place + 1] = [
+            Entry(gist.level - 1, node) for node in range(first, first + self.block)
+        ]
+
+    def slots(self, tokens: int) -> list[int]:
+        """The indices of the entries in a pool with this many token slots."""
+        return [self.slot(entry, tokens) for entry in self.entries]
+
+    def slot(self, entry: Entry, tokens: int) -> int:
+        return (0, tokens, tokens + tokens // self.block)[entry.level] + entry.node
 
 
 class Output(NamedTuple):
@@ -40,10 +107,12 @@ class MicroStep(nn.Module):
     A sample whose contexts are all padding adds nothing to the loss.
     """
 
+    nets_type = Nets
+
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.size = size
-        self.nets = Nets(size)
+        self.nets = self.nets_type(size)
 
     def forward(self, tokens: Tensor, entries: Tensor) -> Output:
         pool = self.pool(tokens)
@@ -70,8 +139,7 @@ class MicroStep(nn.Module):
     # -- the nets, each with its pre- and postprocessing -------------------------------
 
     def gist(self, groups: Tensor) -> Tensor:
-        gists: Tensor = self.nets.gist(groups)
-        return gists
+        return self.nets.gist(groups)
 
     def predict(
         self, pool: Tensor, entries: Tensor, tokens: Tensor
@@ -89,9 +157,7 @@ class MicroStep(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """LensNet's loss, and its scores (batch, contexts, width)."""
         context = read(pool, entries, tokens.shape[1], self.size)
-        x, positions, levels = context.x, context.positions, context.levels
-        scores = self.nets.lens(x, positions, levels, context.turn)
-        scores = scores.unflatten(0, entries.shape[:2])
+        scores = self.nets.lens(*context.lens_inputs).unflatten(0, entries.shape[:2])
         wish = mean_where(context.present, scores)
         return mean_of(lens_losses(wish, nll), context.present), scores
 
@@ -237,8 +303,3 @@ def calls(
         synthetic.any_length(entries, dimension=2)
         marked.append((tokens, entries))
     return marked
-
-
-def optimizer(step: nn.Module) -> torch.optim.Optimizer:
-    """An optimizer for all three nets."""
-    return torch.optim.AdamW(step.parameters(), lr=3e-4)

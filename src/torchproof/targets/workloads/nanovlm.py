@@ -7,15 +7,23 @@ turns lists of images into tensors, pads, counts placeholders, and marks dynamic
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchproof.targets.workloads import nanovlm_batches, synthetic
-from torchproof.targets.workloads.nanovlm_batches import IGNORED, Layout
+from torchproof.targets.workloads.layers import (
+    Block,
+    RotaryAttention,
+    Rotation,
+    Vision,
+    VisionTransformer,
+)
+from torchproof.targets.workloads.nanovlm_batches import IGNORED, Layout, Sample
 
 
 @dataclass(frozen=True)
@@ -37,18 +45,6 @@ class Decoder:
 
 
 @dataclass(frozen=True)
-class Vision:
-    """The dimensions of the vision transformer."""
-
-    dim: int
-    inner: int
-    blocks: int
-    heads: int
-    image: int = 512
-    patch: int = 16
-
-
-@dataclass(frozen=True)
 class Size:
     """The dimensions of one model. `shuffle`**2 patches become one image token."""
 
@@ -58,7 +54,7 @@ class Size:
 
     @property
     def image_tokens(self) -> int:
-        return (self.vision.image // self.vision.patch // self.shuffle) ** 2
+        return (self.vision.side // self.shuffle) ** 2
 
     @property
     def layout(self) -> Layout:
@@ -89,60 +85,6 @@ SIZES = {
 }
 
 
-# -- images to tokens ------------------------------------------------------------------
-
-
-class VisionBlock(nn.Module):
-    def __init__(self, size: Vision) -> None:
-        super().__init__()
-        self.heads = size.heads
-        self.attention_norm = nn.LayerNorm(size.dim, eps=1e-6)
-        self.qkv = nn.Linear(size.dim, 3 * size.dim)
-        self.out = nn.Linear(size.dim, size.dim)
-        self.mlp_norm = nn.LayerNorm(size.dim, eps=1e-6)
-        self.up = nn.Linear(size.dim, size.inner)
-        self.down = nn.Linear(size.inner, size.dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        # (images, patches, 3 * dim) -> 3 x (images, heads, patches, head_dim)
-        qkv = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1))
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
-        mixed = F.scaled_dot_product_attention(query, key, value)
-        x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.mlp_norm(x)), approximate="tanh"))
-
-
-class VisionTransformer(nn.Module):
-    """Images (images, 3, height, width) -> patches (images, patches, dim)."""
-
-    def __init__(self, size: Vision) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, size.dim, size.patch, stride=size.patch)
-        count = (size.image // size.patch) ** 2
-        self.positions = nn.Parameter(torch.randn(1, count, size.dim) * 0.02)
-        self.blocks = nn.ModuleList(VisionBlock(size) for _ in range(size.blocks))
-        self.norm = nn.LayerNorm(size.dim, eps=1e-6)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = self.embed(images) + self.positions
-        for block in self.blocks:
-            x = block(x)
-        return self.norm(x)
-
-    def embed(self, images: Tensor) -> Tensor:
-        """The convolution as a matrix product: its patches do not overlap.
-
-        For a convolution over an unbacked batch, Inductor expects a different memory
-        layout than the CPU kernel returns.
-        """
-        weight, bias = self.patches.weight, self.patches.bias
-        patch = weight.shape[-1]
-        grid = images.unfold(2, patch, patch).unfold(3, patch, patch)
-        # (images, 3, rows, columns, patch, patch) -> (images, patches, 3 * patch^2)
-        rows = grid.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
-        return F.linear(rows, weight.flatten(1), bias)
-
-
 class Projector(nn.Module):
     """Concatenates neighbouring patches, and projects them to the decoder's width."""
 
@@ -158,18 +100,6 @@ class Projector(nn.Module):
         return self.project(grid.transpose(2, 3).flatten(3).flatten(1, 2))
 
 
-# -- tokens to logits ------------------------------------------------------------------
-
-
-class RMSNorm(nn.Module):
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, eps=1e-5)
-
-
 class Rotary(nn.Module):
     """Cosines and sines. Longer sequences than trained scale the angles down."""
 
@@ -183,7 +113,6 @@ class Rotary(nn.Module):
         # Use a tensor: a Python branch on the length would need a graph for each side.
         squeeze = ((positions[-1] + 1) / self.trained).clamp(min=1.0)
         angles = torch.outer(positions / squeeze, frequencies(self.head_dim, device))
-        angles = torch.cat((angles, angles), dim=-1)
         return angles.cos(), angles.sin()
 
 
@@ -192,44 +121,7 @@ def frequencies(head_dim: int, device: torch.device) -> Tensor:
     return 100_000.0 ** (-torch.arange(0, head_dim, 2, device=device) / head_dim)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates queries or keys (batch, heads, length, head_dim) by their position."""
-    first, second = x.chunk(2, dim=-1)
-    turned = x * cos + torch.cat((-second, first), dim=-1) * sin
-    return turned.to(x.dtype)
-
-
-class Attention(nn.Module):
-    """Causal attention with fewer heads for keys and values than for queries.
-
-    Batches are padded on the right, so no token attends to padding. The causal mask is
-    sufficient, and fast kernels support it.
-    """
-
-    def __init__(self, size: Decoder) -> None:
-        super().__init__()
-        self.head_dim = size.dim // size.heads
-        self.shared = size.heads // size.key_heads
-        keys = size.key_heads * self.head_dim
-        self.query = nn.Linear(size.dim, size.dim, bias=False)
-        self.key = nn.Linear(size.dim, keys, bias=False)
-        self.value = nn.Linear(size.dim, keys, bias=False)
-        self.out = nn.Linear(size.dim, size.dim, bias=False)
-
-    def split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        query = rotate(self.split(self.query(x)), cos, sin)
-        key = rotate(self.split(self.key(x)), cos, sin)
-        value = self.split(self.value(x))
-        key = key.repeat_interleave(self.shared, dim=1)
-        value = value.repeat_interleave(self.shared, dim=1)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-
-class MLP(nn.Module):
+class GatedMLP(nn.Module):
     def __init__(self, size: Decoder) -> None:
         super().__init__()
         self.gate = nn.Linear(size.dim, size.inner, bias=False)
@@ -238,22 +130,6 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.silu(self.gate(x)) * self.up(x))
-
-
-class DecoderBlock(nn.Module):
-    def __init__(self, size: Decoder) -> None:
-        super().__init__()
-        self.attention_norm = RMSNorm(size.dim)
-        self.attention = Attention(size)
-        self.mlp_norm = RMSNorm(size.dim)
-        self.mlp = MLP(size)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), cos, sin)
-        return x + self.mlp(self.mlp_norm(x))
-
-
-# -- the model -------------------------------------------------------------------------
 
 
 class Output(NamedTuple):
@@ -266,31 +142,42 @@ class Output(NamedTuple):
 class NanoVLM(nn.Module):
     """Tokens with image placeholders, and the images in order -> logits and loss."""
 
+    attention = RotaryAttention
+    rotary_positions = Rotary
+
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.image_token = size.layout.image_token
-        self.vision = VisionTransformer(size.vision)
+        self.vision = VisionTransformer(size.vision, gelu="tanh")
         self.projector = Projector(size)
-        self.embedding = nn.Embedding(size.decoder.vocabulary, size.decoder.dim)
-        self.rotary: nn.Module = Rotary(size.decoder)
+        decoder, dim = size.decoder, size.decoder.dim
+        self.embedding = nn.Embedding(decoder.vocabulary, dim)
+        self.rotary = self.rotary_positions(decoder)
         self.blocks = nn.ModuleList(
-            DecoderBlock(size.decoder) for _ in range(size.decoder.blocks)
+            Block(
+                self.attention(dim, decoder.heads, decoder.key_heads),
+                GatedMLP(decoder),
+                lambda: nn.RMSNorm(dim, eps=1e-5),
+            )
+            for _ in range(decoder.blocks)
         )
-        self.norm = RMSNorm(size.decoder.dim)
+        self.norm = nn.RMSNorm(dim, eps=1e-5)
         self.apply(initialise)
 
     def forward(
         self, tokens: Tensor, images: Tensor, targets: Tensor | None = None
     ) -> Output:
         x = self.embed(tokens, images)
-        cos, sin = self.rotary(tokens.shape[1], x.device)
-        for block in self.blocks:
-            x = block(x, cos, sin)
-        logits = F.linear(self.norm(x), self.embedding.weight)
+        logits = self.decode(x, self.rotary(tokens.shape[1], x.device))
         if targets is None:
             return Output(logits, None)
         # Shows torch 2.11 that both inputs have the same length.
         return Output(logits, loss_of(logits, targets.expand_as(tokens)))
+
+    def decode(self, x: Tensor, turn: Rotation) -> Tensor:
+        for block in self.blocks:
+            x = block(x, turn)
+        return F.linear(self.norm(x), self.embedding.weight)
 
     def embed(self, tokens: Tensor, images: Tensor) -> Tensor:
         """Replaces the k-th placeholder of the batch by the k-th image token."""
@@ -304,9 +191,9 @@ class NanoVLM(nn.Module):
 
 
 def initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Embedding | nn.Conv2d):
+    if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
-    if isinstance(module, nn.Linear | nn.Conv2d) and module.bias is not None:
+    if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
 
 
@@ -314,9 +201,6 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(
         logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED
     )
-
-
-work = synthetic.tokens
 
 
 def make(
@@ -328,18 +212,27 @@ def make(
     train: bool = False,
 ) -> tuple[NanoVLM, list[dict[str, Tensor]]]:
     """Returns the model and calls of many shapes; `batch` and `sequence` fix them."""
+    collate = nanovlm_batches.collate
+    return built(NanoVLM, collate, size, (batch, sequence), device=device, train=train)
+
+
+def built(
+    kind: type[NanoVLM],
+    collate: Callable[[Layout, list[Sample]], dict[str, Any]],
+    size: str,
+    shape: tuple[int | None, int | None],
+    *,
+    device: str,
+    train: bool,
+) -> tuple[NanoVLM, list[dict[str, Any]]]:
     torch.manual_seed(0)
-    model = build(NanoVLM, size, device).train(train).requires_grad_(train)
+    with torch.device(device):
+        model = kind(SIZES[size]).to(synthetic.number_type(device))
     layout = SIZES[size].layout
     calls = []
-    for samples in nanovlm_batches.synthesize(layout, batch, sequence, device=device):
-        inputs = nanovlm_batches.collate(layout, samples)
+    for samples in nanovlm_batches.synthesize(layout, *shape, device=device):
+        inputs = collate(layout, samples)
         if not train:
             del inputs["targets"]
         calls.append(inputs)
-    return model, calls
-
-
-def build(kind: type[NanoVLM], size: str, device: str) -> NanoVLM:
-    with torch.device(device):
-        return kind(SIZES[size]).to(synthetic.number_type(device))
+    return model.train(train).requires_grad_(train), calls

@@ -8,14 +8,16 @@ derives `is_causal` from a length. Its positions have different strides at batch
 from __future__ import annotations
 
 import unicodedata
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchproof.targets.workloads import nanovlm, nanovlm_batches
-from torchproof.targets.workloads.nanovlm import Output, frequencies, loss_of, rotate
-from torchproof.targets.workloads.synthetic import tokens
+from torchproof.targets.workloads.layers import RotaryAttention, Rotation
+from torchproof.targets.workloads.nanovlm import Output, loss_of
+from torchproof.targets.workloads.nanovlm_batches import Layout, Sample
 
 
 class Tokenizer:
@@ -28,43 +30,30 @@ class Tokenizer:
         return self.added[unicodedata.normalize("NFKC", token)]
 
 
-class Rotary(nn.Module):
-    def __init__(self, size: nanovlm.Decoder) -> None:
-        super().__init__()
-        self.head_dim = size.dim // size.heads
-        self.trained = size.positions
-
-    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        turns = frequencies(self.head_dim, positions.device)
+class Rotary(nanovlm.Rotary):
+    def forward(self, positions: Tensor) -> Rotation:  # type: ignore[override]
+        turns = nanovlm.frequencies(self.head_dim, positions.device)
         longest = positions.max() + 1
         if longest > self.trained:
             turns = turns / (longest / self.trained)
-        # (batch, 1, length, head_dim), where the 1 broadcasts over the heads
-        angles = positions.unsqueeze(-1).float() * turns
-        angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
+        # (batch, 1, length, head_dim / 2), where the 1 broadcasts over the heads
+        angles = (positions.unsqueeze(-1).float() * turns).unsqueeze(1)
         return angles.cos(), angles.sin()
 
 
-class Attention(nanovlm.Attention):
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        query = rotate(self.split(self.query(x)), cos, sin)
-        key = rotate(self.split(self.key(x)), cos, sin)
-        value = self.split(self.value(x))
-        key = key.repeat_interleave(self.shared, dim=1)
-        value = value.repeat_interleave(self.shared, dim=1)
+class Attention(RotaryAttention):
+    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         is_causal = query.shape[2] > 1
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
 
 
 class NanoVLM(nanovlm.NanoVLM):
+    attention = Attention
+    rotary_positions = Rotary
+
     def __init__(self, size: nanovlm.Size) -> None:
         super().__init__(size)
         self.tokenizer = Tokenizer({"<image>": size.layout.image_token})
-        self.rotary = Rotary(size.decoder)
-        for block in self.blocks:
-            block.attention = Attention(size.decoder)
-        self.apply(nanovlm.initialise)
 
     def forward(  # type: ignore[override]
         self,
@@ -82,14 +71,15 @@ class NanoVLM(nanovlm.NanoVLM):
             x[mask] = features.view_as(places)
         batch, length = tokens.shape
         positions = torch.arange(length, device=tokens.device).expand(batch, -1)
-        cos, sin = self.rotary(positions)
-        for block in self.blocks:
-            x = block(x, cos, sin)
-        logits = F.linear(self.norm(x), self.embedding.weight)
+        logits = self.decode(x, self.rotary(positions))
         return Output(logits, None if targets is None else loss_of(logits, targets))
 
 
-work = tokens
+def listed(layout: Layout, samples: list[Sample]) -> dict[str, Any]:
+    """A batch with its images as lists, or None if there are none."""
+    images = [list(sample.images) for sample in samples]
+    inputs = nanovlm_batches.padded(layout, samples)
+    return {**inputs, "images": images if any(images) else None}
 
 
 def make(
@@ -99,18 +89,7 @@ def make(
     *,
     device: str = "cpu",
     train: bool = False,
-) -> tuple[nn.Module, list[dict[str, object]]]:
+) -> tuple[nanovlm.NanoVLM, list[dict[str, Any]]]:
     """Returns the model and the batches of `nanovlm`, with images as lists or None."""
-    torch.manual_seed(0)
-    model = nanovlm.build(NanoVLM, size, device).train(train).requires_grad_(train)
-    layout = nanovlm.SIZES[size].layout
-    calls: list[dict[str, object]] = []
-    for samples in nanovlm_batches.synthesize(layout, batch, sequence, device=device):
-        inputs = nanovlm_batches.padded(layout, samples)
-        images = [list(sample.images) for sample in samples]
-        call: dict[str, object] = {
-            "tokens": inputs["tokens"],
-            "images": images if any(images) else None,
-        }
-        calls.append(call | ({"targets": inputs["targets"]} if train else {}))
-    return model, calls
+    shape = batch, sequence
+    return nanovlm.built(NanoVLM, listed, size, shape, device=device, train=train)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,17 +23,6 @@ def token_ids(ordinary: int, batch: int, length: int, device: str) -> Tensor:
 def sizes_of_calls(size: int | None, usual: Iterable[int]) -> list[int]:
     """One size for each call: `size` if it is set, otherwise the usual sizes."""
     return [each if size is None else size for each in usual]
-
-
-def tokens(call: Any) -> tuple[float, str]:
-    """The tokens of a call, by the first two dimensions of its first tensor."""
-    first = next(iter(call.values() if isinstance(call, dict) else call))
-    return float(first.shape[0] * first.shape[1]), "tokens"
-
-
-def images(call: Any) -> tuple[float, str]:
-    """The images of a call, by the first dimension of its first tensor."""
-    return float(call[0].shape[0]), "images"
 
 
 def any_batch(*tensors: Tensor, name: str = "batch") -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchproof.targets.workloads import synthetic
+from torchproof.targets.workloads import layers, synthetic
 
 
 @dataclass(frozen=True)
@@ -52,28 +52,6 @@ def sized(name: str, batch: int | None, sequence: int | None) -> Size:
     )
 
 
-class Block(nn.Module):
-    """Pre-norm causal attention and MLP, on (batch, sequence, dim)."""
-
-    def __init__(self, size: Size) -> None:
-        super().__init__()
-        self.head_dim = size.dim // size.heads
-        self.attention_norm = nn.LayerNorm(size.dim)
-        self.qkv = nn.Linear(size.dim, 3 * size.dim, bias=False)
-        self.out = nn.Linear(size.dim, size.dim, bias=False)
-        self.mlp_norm = nn.LayerNorm(size.dim)
-        self.up = nn.Linear(size.dim, 4 * size.dim)
-        self.down = nn.Linear(4 * size.dim, size.dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        # (batch, sequence, 3 * dim) -> 3 x (batch, heads, sequence, head_dim)
-        qkv = self.qkv(self.attention_norm(x)).unflatten(-1, (3, -1, self.head_dim))
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.mlp_norm(x))))
-
-
 class LanguageModel(nn.Module):
     """Token ids (batch, sequence) -> logits (batch, sequence, vocabulary)."""
 
@@ -82,7 +60,14 @@ class LanguageModel(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.embedding = nn.Embedding(size.vocabulary, size.dim)
-        self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
+        self.blocks = nn.ModuleList(
+            layers.Block(
+                layers.Attention(size.dim, size.heads, bias=False),
+                layers.mlp(size.dim, 4 * size.dim),
+                lambda: nn.LayerNorm(size.dim),
+            )
+            for _ in range(size.layers)
+        )
         self.norm = nn.LayerNorm(size.dim)
         self.head = nn.Linear(size.dim, size.vocabulary, bias=False)
         self.register_buffer("positions", waves(size), persistent=False)
@@ -187,9 +172,6 @@ def model_and_epoch(
         epoch.append((inputs, tokens[:, 1:].clone(memory_format=dense)))
     with torch.device(device):
         return LanguageModel(size).train(), epoch
-
-
-work = synthetic.tokens
 
 
 def make(

@@ -14,7 +14,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torchproof.targets.workloads.synthetic import tokens
 from torchproof.targets.workloads.trainstep import (
     DECAY_STEPS,
     FLOOR,
@@ -74,9 +73,6 @@ class TrainStep:
         rate = self.scheduler.get_last_lr()[0]
         logger.info("loss %.4f, norm %.3f, rate %.2e", average, gradient_norm, rate)
         return loss.detach()
-
-
-work = tokens
 
 
 def make(
