@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -60,9 +59,7 @@ def test_replies_in_one_packet_are_read_one_by_one(
     worker.tell("import_torch")
     worker.tell("switches")
     child.says(*(ANSWER % number for number in range(3)))
-    begin = time.monotonic()
-    assert worker.ask(Facts, "warm_up", 5.0).pass_ms == 2
-    assert time.monotonic() - begin < 1
+    assert worker.ask(Facts, "warm_up", 60.0).pass_ms == 2
 
 
 def test_half_a_reply_of_an_ended_process_is_an_error(

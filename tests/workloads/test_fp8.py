@@ -89,18 +89,6 @@ def test_operations_of_a_product_are_counted_as_fp8() -> None:
 # -- logits ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layers", [2, 8])
-def test_logits_are_within_the_bound(layers: int) -> None:
-    spec = gpt.Size(layers=layers, dim=64, heads=2, vocabulary=96)
-    models = []
-    for fp8 in (True, False):
-        torch.manual_seed(0)
-        models.append(gpt.GPT(spec, fp8=fp8).requires_grad_(False))
-    error = relative_error(*(model(IDS) for model in models))
-    bound = fp8_linear.parity_bound(layers)
-    assert bound / 4 < error < bound
-
-
 def drop_scales(layer: Fp8Linear) -> None:
     layer.weight_scales.fill_(float(layer.weight_scales.mean()))
 
@@ -152,11 +140,14 @@ def test_70b_takes_a_byte_for_almost_every_weight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "how"), [("--train", {"train": True}), ("--dtype", {"dtype": "bfloat16"})]
+    ("flag", "options"),
+    [("--train", {"train": True}), ("--dtype", {"dtype": "bfloat16"})],
 )
-def test_fp8_is_neither_trained_nor_converted(flag: str, how: dict[str, Any]) -> None:
+def test_fp8_is_neither_trained_nor_converted(
+    flag: str, options: dict[str, Any]
+) -> None:
     for workload in ("workload:gpt", "workload:gpt-fp8"):
-        job = Job(parse(workload), device="cpu", size="tiny", **how)
+        job = Job(parse(workload), device="cpu", size="tiny", **options)
         if workload == "workload:gpt":
             assert calls.resolved(job) == job
         else:
