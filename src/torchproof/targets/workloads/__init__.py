@@ -11,10 +11,11 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 _PACKAGE = "torchproof.targets.workloads"
+Unit = Literal["tokens", "images"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Workload:
     summary: str
     sizes: Mapping[str, int]
     gpu_size: str
-    unit: Literal["tokens", "images"] | None  # of the work of a call
+    unit: Unit | None  # of the work of a call
     arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -79,47 +80,39 @@ _GPT = {
     "100b": 126_872_678_400,
 }
 
-_ARRCOC = {"tiny": 190_483, "base": 88_457_451}
 
-_TRAINSTEP = {"tiny": 16_736, "base": 33_592_320}
+def _with_original(fixed: Workload, defects: str) -> dict[str, Workload]:
+    """A workload, and the same before the fixes, which has these defects."""
+    before = f"the same before the fixes: {defects}"
+    original = replace(fixed, name=f"{fixed.name}_original", summary=before)
+    return {fixed.name: fixed, f"{fixed.name}-original": original}
 
-_NANOVLM = {
-    "tiny": 223_232,
-    "debug": 19_628_544,
-    "large": 145_745_664,
-    "vanilla": 460_113_984,
-}
-
-_MEGACONTEXT = {"tiny": 369_729, "base": 218_639_617}
 
 WORKLOADS: dict[str, Workload] = {
-    "nanovlm": Workload(
-        "nanovlm",
-        "vision-language model; one graph for all batches, lengths, image counts",
-        _NANOVLM,
-        "large",
-        "tokens",
+    **_with_original(
+        Workload(
+            "nanovlm",
+            "vision-language model; one graph for all batches, lengths, image counts",
+            {
+                "tiny": 223_232,
+                "debug": 19_628_544,
+                "large": 145_745_664,
+                "vanilla": 460_113_984,
+            },
+            "large",
+            "tokens",
+        ),
+        "graph breaks, recompiles, lists and None",
     ),
-    "nanovlm-original": Workload(
-        "nanovlm_original",
-        "the same before the fixes: graph breaks, recompiles, lists and None",
-        _NANOVLM,
-        "large",
-        "tokens",
-    ),
-    "gpt": Workload(
-        "gpt",
-        "pre-norm decoder, up to 127B parameters; one graph for all shapes",
-        _GPT,
-        "small",
-        "tokens",
-    ),
-    "gpt-original": Workload(
-        "gpt_original",
-        "the same before the fixes: graph breaks, recompiles, recompile limit",
-        _GPT,
-        "small",
-        "tokens",
+    **_with_original(
+        Workload(
+            "gpt",
+            "pre-norm decoder, up to 127B parameters; one graph for all shapes",
+            _GPT,
+            "small",
+            "tokens",
+        ),
+        "graph breaks, recompiles, recompile limit",
     ),
     "gpt-flex": Workload(
         "gpt",
@@ -144,19 +137,15 @@ WORKLOADS: dict[str, Workload] = {
         "base",
         "tokens",
     ),
-    "arrcoc": Workload(
-        "arrcoc",
-        "ViT-B/16, three relevance maps, trainable patch selection; one graph",
-        _ARRCOC,
-        "base",
-        "images",
-    ),
-    "arrcoc-original": Workload(
-        "arrcoc_original",
-        "the same before the fixes: tensor values read in Python, graph breaks",
-        _ARRCOC,
-        "base",
-        "images",
+    **_with_original(
+        Workload(
+            "arrcoc",
+            "ViT-B/16, three relevance maps, trainable patch selection; one graph",
+            {"tiny": 190_483, "base": 88_457_451},
+            "base",
+            "images",
+        ),
+        "tensor values read in Python, graph breaks",
     ),
     "arrcoc-scorers": Workload(
         "arrcoc",
@@ -166,32 +155,24 @@ WORKLOADS: dict[str, Workload] = {
         "images",
         {"scorers": True},
     ),
-    "trainstep": Workload(
-        "trainstep",
-        "a step with AdamW, schedule, clipping, autocast; two graphs, no sync",
-        _TRAINSTEP,
-        "base",
-        "tokens",
+    **_with_original(
+        Workload(
+            "trainstep",
+            "a step with AdamW, schedule, clipping, autocast; two graphs, no sync",
+            {"tiny": 16_736, "base": 33_592_320},
+            "base",
+            "tokens",
+        ),
+        "float rate, .item() logging, backward inside",
     ),
-    "trainstep-original": Workload(
-        "trainstep_original",
-        "the same before the fixes: float rate, .item() logging, backward inside",
-        _TRAINSTEP,
-        "base",
-        "tokens",
-    ),
-    "megacontext": Workload(
-        "megacontext",
-        "GPT over a mix of tokens and summaries: training step and session",
-        _MEGACONTEXT,
-        "base",
-        None,
-    ),
-    "megacontext-original": Workload(
-        "megacontext_original",
-        "the same before the fixes: recompile limit, base model runs eager",
-        _MEGACONTEXT,
-        "base",
-        None,
+    **_with_original(
+        Workload(
+            "megacontext",
+            "GPT over a mix of tokens and summaries: training step and session",
+            {"tiny": 369_729, "base": 218_639_617},
+            "base",
+            None,
+        ),
+        "recompile limit, base model runs eager",
     ),
 }

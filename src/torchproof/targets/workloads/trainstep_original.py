@@ -14,27 +14,15 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torchproof.targets.workloads.trainstep import (
-    DECAY_STEPS,
-    FLOOR,
-    MAX_NORM,
-    PEAK_RATE,
-    SIZES,
-    WARM_UP_STEPS,
-    WINDOW,
-    mixed_precision_loss,
-    model_and_epoch,
-    sized,
-)
-
-__all__ = ["SIZES", "TrainStep", "make"]
+from torchproof.targets.workloads import trainstep
+from torchproof.targets.workloads.trainstep import DECAY_STEPS, FLOOR, PEAK_RATE
 
 logger = logging.getLogger(__name__)
 
 
 def share_of_peak(step: int) -> float:
     """Linear warm-up, then cosine decay to the floor."""
-    warmth = min(1.0, (step + 1) / WARM_UP_STEPS)
+    warmth = min(1.0, (step + 1) / trainstep.WARM_UP_STEPS)
     height = 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / DECAY_STEPS))
     return warmth * (FLOOR + (1 - FLOOR) * height)
 
@@ -58,16 +46,16 @@ class TrainStep:
         return self.train_step(inputs, targets)
 
     def _train_step(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        loss = mixed_precision_loss(self.model, inputs, targets)
+        loss = trainstep.mixed_precision_loss(self.model, inputs, targets)
         self.optimizer.zero_grad()
         loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), MAX_NORM)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), trainstep.MAX_NORM)
         self.optimizer.step()
         self.scheduler.step()
 
         loss_value = loss.item()
         self.losses.append(loss_value)
-        recent = self.losses[-WINDOW:]
+        recent = self.losses[-trainstep.WINDOW :]
         average = sum(recent) / len(recent)
         gradient_norm = norm.item()
         rate = self.scheduler.get_last_lr()[0]
@@ -85,5 +73,6 @@ def make(
 ) -> tuple[TrainStep, list[tuple[Tensor, Tensor]]]:
     """Returns the step and one epoch of batches; it trains even without `train`."""
     torch.manual_seed(0)
-    model, epoch = model_and_epoch(sized(size, batch, sequence), device)
+    spec = trainstep.sized(size, batch, sequence)
+    model, epoch = trainstep.model_and_epoch(spec, device)
     return TrainStep(model), epoch
