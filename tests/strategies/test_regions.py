@@ -194,11 +194,11 @@ def test_workloads() -> None:
     model, calls = nanovlm.make()
     found = plan(model, calls[0])
     assert [(region.name, region.place) for region in found.regions] == [
-        ("VisionBlock", "MODEL.vision.blocks"),
-        ("DecoderBlock", "MODEL.blocks"),
+        ("Block", "MODEL.vision.blocks"),
+        ("RotaryBlock", "MODEL.blocks"),
     ]
     assert found.note is not None
-    assert "2 x VisionBlock, 2 x DecoderBlock; eager: embedding" in found.note
+    assert "2 x Block, 2 x RotaryBlock; eager: embedding" in found.note
     model, calls = gpt.make()
     assert paths(model, calls[0]) == [numbered("blocks", 0, 1, 2, 3)]
 

@@ -61,11 +61,17 @@ def test_rotated_products_depend_on_the_distance_alone() -> None:
     assert_close(layers.rotate(query, (torch.ones(2), torch.zeros(2))), query)
 
 
+class Sum(nn.Module):
+    def forward(self, x: Tensor, more: Tensor) -> Tensor:
+        return x + more
+
+
 def test_block_adds_what_its_layers_say_of_normalised_inputs() -> None:
-    block = layers.Block(nn.Identity(), nn.ReLU(), lambda: nn.LayerNorm(DIM))
-    x = torch.randn(2, DIM)
-    between = x + block.attention_norm(x)
-    assert_close(block(x), between + block.mlp_norm(between).relu())
+    x, more = torch.randn(2, DIM), torch.randn(2, DIM)
+    for kind in (layers.Block, layers.RotaryBlock):
+        block = kind(Sum(), nn.ReLU(), lambda: nn.LayerNorm(DIM))
+        between = x + block.attention_norm(x) + more
+        assert_close(block(x, more), between + block.mlp_norm(between).relu())
 
 
 def test_class_token_is_read_by_the_patches_and_cut_off() -> None:

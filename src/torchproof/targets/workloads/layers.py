@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +14,7 @@ Rotation = tuple[Tensor, Tensor]  # cosines and sines, (..., tokens, head_dim / 
 
 
 class Block(nn.Module):
-    """Pre-norm attention and MLP. `attention` also takes the further arguments."""
+    """Pre-norm attention and MLP."""
 
     def __init__(
         self, attention: nn.Module, mlp: nn.Module, norm: Callable[[], nn.Module]
@@ -24,8 +23,16 @@ class Block(nn.Module):
         self.attention_norm, self.attention = norm(), attention
         self.mlp_norm, self.mlp = norm(), mlp
 
-    def forward(self, x: Tensor, *arguments: Any) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), *arguments)
+    def forward(self, x: Tensor, mask: Tensor | BlockMask | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), mask)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class RotaryBlock(Block):
+    """A block with rotary positions; Dynamo compiles its code separately."""
+
+    def forward(self, x: Tensor, turn: Rotation) -> Tensor:  # type: ignore[override]
+        x = x + self.attention(self.attention_norm(x), turn)
         return x + self.mlp(self.mlp_norm(x))
 
 

@@ -78,7 +78,7 @@ class SquaredReLU(nn.Module):
 def blocks(size: Size, count: int) -> nn.ModuleList:
     """Causal attention with normalised queries and keys, and a squared-ReLU MLP."""
     return nn.ModuleList(
-        layers.Block(
+        layers.RotaryBlock(
             layers.RotaryAttention(size.dim, size.heads, size.heads, norm=norm),
             layers.mlp(size.dim, 4 * size.dim, SquaredReLU(), bias=False),
             lambda: nn.RMSNorm(size.dim, elementwise_affine=False),

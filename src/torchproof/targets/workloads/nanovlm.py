@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from torchproof.targets.workloads import nanovlm_batches, synthetic
 from torchproof.targets.workloads.layers import (
-    Block,
     RotaryAttention,
+    RotaryBlock,
     Rotation,
     Vision,
     VisionTransformer,
@@ -154,7 +154,7 @@ class NanoVLM(nn.Module):
         self.embedding = nn.Embedding(decoder.vocabulary, dim)
         self.rotary = self.rotary_positions(decoder)
         self.blocks = nn.ModuleList(
-            Block(
+            RotaryBlock(
                 self.attention(dim, decoder.heads, decoder.key_heads),
                 GatedMLP(decoder),
                 lambda: nn.RMSNorm(dim, eps=1e-5),
