@@ -29,8 +29,8 @@ def check(
 ) -> tuple[dict[str, Any], Done]:
     """`torchproof check script.py` in a folder; the run as JSON, and the process."""
     (folder / "script.py").write_text(textwrap.dedent(source))
-    told = ["check", "script.py", "--format", "json", "--fail-on", "never", *flags]
-    done = run(*told, "--", *arguments, cwd=folder)
+    command = ["check", "script.py", "--format", "json", "--fail-on", "never", *flags]
+    done = run(*command, "--", *arguments, cwd=folder)
     return (json.loads(done.stdout) if done.stdout else {}), done
 
 

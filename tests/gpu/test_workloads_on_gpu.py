@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from workloads.parity import CURED, distance, results
+from workloads.parity import FIXED, distance, results
 
 from torchproof.targets.workloads import WORKLOADS, megacontext, nanovlm
 
@@ -21,7 +21,7 @@ STEPS = 20
 # FP8 weights have no gradients.
 WAYS = [
     (name, train)
-    for name in CURED
+    for name in FIXED
     for train in (False, True)
     if not (train and WORKLOADS[name].fp8)
 ]
@@ -44,8 +44,8 @@ def check(workload: str, *flags: str, folder: Path) -> dict[str, Any]:
     return run
 
 
-@pytest.mark.parametrize("workload", CURED)
-def test_cured_is_clean(workload: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workload", FIXED)
+def test_fixed_is_clean(workload: str, tmp_path: Path) -> None:
     train = [] if WORKLOADS[workload].fp8 else ["--train"]
     run = check(workload, *train, folder=tmp_path)
     # An advisory is about the installed torch.

@@ -33,9 +33,10 @@ TUNED = "max-autotune-no-cudagraphs"
 def names(
     probe: dict[str, Any], device: str, objective: str = "step", **compile_with: Any
 ) -> list[str]:
-    asked = Objective.parse(objective)
-    found = candidates.candidates(probe, device, asked, compile_with)
-    return [candidate.name for candidate in found.candidates]
+    space = candidates.candidates(
+        probe, device, Objective.parse(objective), compile_with
+    )
+    return [candidate.name for candidate in space.candidates]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchproof.targets.workloads import WORKLOADS
 
-CURED = [name for name in WORKLOADS if not name.endswith("-original")]
+FIXED = [name for name in WORKLOADS if not name.endswith("-original")]
 
 
 Results = dict[str, list[Tensor]]

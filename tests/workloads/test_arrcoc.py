@@ -16,11 +16,11 @@ JUDGES = ("knowing.", "balancer.")
 
 
 def pair() -> tuple[arrcoc.ARRCOC, arrcoc_original.ARRCOC]:
-    """Cured and original with the same weights, in double precision."""
-    cured = arrcoc.make(train=True)[0].double()
+    """Fixed and original with the same weights, in double precision."""
+    fixed = arrcoc.make(train=True)[0].double()
     original = arrcoc_original.ARRCOC(SIZE).double()
-    original.load_state_dict(cured.state_dict())
-    return cured, original
+    original.load_state_dict(fixed.state_dict())
+    return fixed, original
 
 
 def inputs(batch: int) -> tuple[Tensor, Tensor]:
@@ -62,10 +62,10 @@ def test_salience_is_the_sobel_magnitude_of_a_step() -> None:
 
 def test_salience_is_the_convolution_of_the_original() -> None:
     features = torch.randn(3, 196, 8, dtype=torch.float64)
-    cured = arrcoc.SalienceScorer(8, side=14).double()
+    fixed = arrcoc.SalienceScorer(8, side=14).double()
     original = arrcoc_original.SalienceScorer(8, side=14).double()
-    original.load_state_dict(cured.state_dict())
-    assert_close(cured(features), original(features))
+    original.load_state_dict(fixed.state_dict())
+    assert_close(fixed(features), original(features))
 
 
 def test_patch_like_the_query_gets_most_of_its_attention() -> None:
@@ -102,30 +102,30 @@ def test_blank_features_have_finite_scores_and_gradients() -> None:
 
 
 def test_only_the_original_depends_on_the_batch() -> None:
-    cured, original = pair()
+    fixed, original = pair()
     images, queries = inputs(5)
     alone = images[:1], queries[:1]
-    scores = relevance(cured, images, queries)
-    assert_close(relevance(cured, *alone)[0], scores[0])
-    assert_close(cured(*alone)[0], cured(images, queries)[0])
+    scores = relevance(fixed, images, queries)
+    assert_close(relevance(fixed, *alone)[0], scores[0])
+    assert_close(fixed(*alone)[0], fixed(images, queries)[0])
     scores = relevance(original, images, queries)
     assert (scores[0] - relevance(original, *alone)[0]).abs().max() > 0.01
 
 
 def test_original_and_fixed_agree_on_one_sample() -> None:
-    cured, original = pair()
+    fixed, original = pair()
     sample = inputs(1)
-    assert_close(relevance(original, *sample), relevance(cured, *sample))
-    assert_close(original(*sample), cured(*sample))
-    ours, theirs = gradients(cured, 1), gradients(original, 1)
+    assert_close(relevance(original, *sample), relevance(fixed, *sample))
+    assert_close(original(*sample), fixed(*sample))
+    ours, theirs = gradients(fixed, 1), gradients(original, 1)
     for name in ours:
         if name.startswith("realizer."):
             assert_close(ours[name], theirs[name])
 
 
 def test_only_the_original_leaves_its_judges_untrained() -> None:
-    cured, original = (gradients(model, 3) for model in pair())
-    for gradient in cured.values():
+    fixed, original = (gradients(model, 3) for model in pair())
+    for gradient in fixed.values():
         assert gradient is not None and gradient.isfinite().all() and gradient.any()
     untrained = {name for name, gradient in original.items() if gradient is None}
     assert untrained == {name for name in original if name.startswith(JUDGES)}

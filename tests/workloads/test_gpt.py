@@ -91,16 +91,16 @@ def test_token_attends_to_its_window(attention: str, window: int | None) -> None
 
 def test_original_and_fixed_agree() -> None:
     torch.manual_seed(0)
-    cured = gpt.GPT(SMALLER, dtype=torch.float64)
+    fixed = gpt.GPT(SMALLER, dtype=torch.float64)
     original = gpt_original.GPT(SMALLER, dtype=torch.float64)
-    original.load_state_dict(cured.state_dict())
+    original.load_state_dict(fixed.state_dict())
     for length in (16, 9):
-        outputs = [model(tokens(3, length)) for model in (original, cured)]
+        outputs = [model(tokens(3, length)) for model in (original, fixed)]
         torch.testing.assert_close(*outputs, rtol=0, atol=0)
         for output in outputs:
             output.square().mean().backward()
     assert original.step == 2
-    theirs = dict(cured.named_parameters())
+    theirs = dict(fixed.named_parameters())
     for name, parameter in original.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
         torch.testing.assert_close(parameter.grad, theirs[name].grad)

@@ -71,19 +71,19 @@ def given(
 
 
 def test_micro_step_equals_the_original_without_padding() -> None:
-    cured = doubled(megacontext_step.MicroStep(SIZE))
+    fixed = doubled(megacontext_step.MicroStep(SIZE))
     original = megacontext_original.MicroStep(SIZE).double()
-    original.load_state_dict(cured.state_dict())
+    original.load_state_dict(fixed.state_dict())
     tokens, plans, entries = given(2, level_2_share=0.0)
     assert (entries >= 0).all()
-    ours, theirs = cured(tokens, entries), original(tokens, plans, 150)
+    ours, theirs = fixed(tokens, entries), original(tokens, plans, 150)
     torch.testing.assert_close(ours.loss, theirs.loss, **ROUNDED)
     torch.testing.assert_close(ours.nll, theirs.nll, **ROUNDED)
     torch.testing.assert_close(ours.scores, theirs.scores, **EXACT)
     ours.loss.backward()
     theirs.loss.backward()
     others = dict(original.named_parameters())
-    for name, parameter in cured.named_parameters():
+    for name, parameter in fixed.named_parameters():
         torch.testing.assert_close(parameter.grad, others[name].grad, **ROUNDED)
         assert parameter.grad.abs().sum() > 0, name
 
@@ -212,24 +212,24 @@ def test_allocator_edits_by_score() -> None:
 
 def sessions() -> tuple[megacontext_session.Session, megacontext_session.Session]:
     """Both forms with the same weights, large enough for telling scores."""
-    cured = megacontext_session.Session(SIZE, SIZE.length, torch.float64)
+    fixed = megacontext_session.Session(SIZE, SIZE.length, torch.float64)
     original = megacontext_original.Session(SIZE, SIZE.length, torch.float64)
-    doubled(cured)
-    original.load_state_dict(cured.state_dict())
-    return cured, original
+    doubled(fixed)
+    original.load_state_dict(fixed.state_dict())
+    return fixed, original
 
 
 def test_session_equals_the_original() -> None:
-    cured, original = sessions()
+    fixed, original = sessions()
     edited = False
     for (tokens,) in megacontext_session.calls(SIZE, SIZE.length, "cpu"):
-        before = [e for e in cured.context.entries if e.level]
-        torch.testing.assert_close(cured(tokens), original(tokens), **ROUNDED)
-        assert cured.context.entries == original.context.entries
-        assert covers(cured.context)
-        assert cured.context.tokens - len(cured.context) > 0
-        assert len(cured.context) <= cured.allocator.budget
-        edited |= not set(before) <= {e for e in cured.context.entries if e.level}
+        before = [e for e in fixed.context.entries if e.level]
+        torch.testing.assert_close(fixed(tokens), original(tokens), **ROUNDED)
+        assert fixed.context.entries == original.context.entries
+        assert covers(fixed.context)
+        assert fixed.context.tokens - len(fixed.context) > 0
+        assert len(fixed.context) <= fixed.allocator.budget
+        edited |= not set(before) <= {e for e in fixed.context.entries if e.level}
     assert edited
 
 

@@ -28,9 +28,9 @@ pytestmark = pytest.mark.slow
 def audited(target: str, *, train: bool) -> tuple[list[Finding], str]:
     """What is found about memory, and what became of the part."""
     options = Options(train=train, device="cpu")
-    told = audit.audit(parse(target), options, lambda text: None)
-    found = rules.check(Observation(told.events, told.environment))
-    parts = ObservedParts(Observation((), {}), MeasuredParts(), told)
+    run = audit.audit(parse(target), options, lambda text: None)
+    found = rules.check(Observation(run.events, run.environment))
+    parts = ObservedParts(Observation((), {}), MeasuredParts(), run)
     part = parts.part("lifetimes", found)
     assert part is not None
     return found, part.status
@@ -70,8 +70,8 @@ def test_scores_held_without_a_copy_are_found() -> None:
 )
 def test_defects_of_the_original_are_found(train: bool, produced: str) -> None:
     found, status = audited("workload:megacontext-original", train=train)
-    told = {code: line for code, _, line in lines(found, ORIGINAL)}
+    by_code = {code: line for code, _, line in lines(found, ORIGINAL)}
     assert status == "found"
-    assert told.pop("CG303", MARK) == MARK
+    assert by_code.pop("CG303", MARK) == MARK
     assert (len(found) == 2) is train
-    assert told["CG301"] in (produced, "self.last_scores = scores.detach()")
+    assert by_code["CG301"] in (produced, "self.last_scores = scores.detach()")

@@ -40,10 +40,10 @@ def test_one_graph_for_every_shape_in_any_order() -> None:
 
 
 def twins(size: nanovlm.Size = SIZE) -> tuple[torch.nn.Module, torch.nn.Module]:
-    """Cured and original with the same weights."""
-    cured, original = nanovlm.NanoVLM(size), nanovlm_original.NanoVLM(size)
-    original.load_state_dict(cured.state_dict())
-    return cured, original
+    """Fixed and original with the same weights."""
+    fixed, original = nanovlm.NanoVLM(size), nanovlm_original.NanoVLM(size)
+    original.load_state_dict(fixed.state_dict())
+    return fixed, original
 
 
 def both_forms(batch: list[Sample]) -> tuple[dict[str, Tensor], dict[str, object]]:
@@ -53,15 +53,15 @@ def both_forms(batch: list[Sample]) -> tuple[dict[str, Tensor], dict[str, object
 @pytest.mark.parametrize("images", [0, 2])
 def test_original_and_fixed_agree(images: int) -> None:
     torch.manual_seed(images)
-    cured, original = twins()
+    fixed, original = twins()
     tensors, lists = both_forms(samples(3, 150, images))
-    ours, theirs = cured(**tensors), original(**lists)
+    ours, theirs = fixed(**tensors), original(**lists)
     torch.testing.assert_close(ours.logits, theirs.logits)
     torch.testing.assert_close(ours.loss, theirs.loss)
     ours.loss.backward()
     theirs.loss.backward()
     gradients = dict(original.named_parameters())
-    for name, parameter in cured.named_parameters():
+    for name, parameter in fixed.named_parameters():
         other = gradients[name].grad
         if other is None:  # the original leaves out the vision of a batch of text
             assert images == 0 and not parameter.grad.any()
@@ -72,14 +72,14 @@ def test_original_and_fixed_agree(images: int) -> None:
 def test_original_and_fixed_agree_beyond_trained_positions() -> None:
     torch.manual_seed(0)
     short = replace(SIZE, decoder=replace(SIZE.decoder, positions=64))
-    cured, original = twins(short)
+    fixed, original = twins(short)
     tensors, lists = both_forms(samples(2, 150))
     del tensors["targets"], lists["targets"]
     with torch.no_grad():
-        squeezed = cured(**tensors).logits
+        squeezed = fixed(**tensors).logits
         torch.testing.assert_close(squeezed, original(**lists).logits)
-        cured.rotary.trained = SIZE.decoder.positions
-        assert not torch.allclose(squeezed, cured(**tensors).logits)
+        fixed.rotary.trained = SIZE.decoder.positions
+        assert not torch.allclose(squeezed, fixed(**tensors).logits)
 
 
 def test_sample_does_not_depend_on_its_batch() -> None:

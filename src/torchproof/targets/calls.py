@@ -115,8 +115,8 @@ def _assert_suits(job: Job) -> None:
     """Raises `UserError` if FP8 weights are to be trained or converted."""
     if not WORKLOADS[job.target.where].fp8:
         return
-    for flag, asked in (("--train", job.train), ("--dtype", job.dtype)):
-        if asked:
+    for flag, value in (("--train", job.train), ("--dtype", job.dtype)):
+        if value:
             raise UserError(
                 f"{flag}: {job.target.text} has FP8 weights, which have no gradients"
                 " and no other dtype: use workload:gpt"

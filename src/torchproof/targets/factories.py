@@ -141,9 +141,10 @@ def _has_sequence(value: ast.BinOp) -> bool:
 
 
 def _has_required(function: _Function) -> bool:
-    given = function.args
-    positional = len(given.posonlyargs + given.args) - len(given.defaults)
-    return positional > 0 or any(default is None for default in given.kw_defaults)
+    parameters = function.args
+    positional = len(parameters.posonlyargs + parameters.args)
+    without_default = positional - len(parameters.defaults)
+    return without_default > 0 or None in parameters.kw_defaults
 
 
 def _says_pair(function: ast.FunctionDef) -> bool:
