@@ -21,6 +21,8 @@ from commands import torchproof
 
 from torchproof.records import Run, Trial, UserError, store
 from torchproof.targets.options import Options
+from torchproof.tuning.candidates import Eager
+from torchproof.tuning.cluster.node_shares import Place
 from torchproof.tuning.tuner import TuneOptions, tune
 
 HERE = Path(__file__).parent
@@ -42,10 +44,9 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
-    resources = getattr(request, "param", ({"num_cpus": 1}, {"num_cpus": 1}))
+def nodes() -> Iterator[Nodes]:
     cluster = subprocess.Popen(
-        [sys.executable, HERE / "two_nodes.py", json.dumps(resources)],
+        [sys.executable, HERE / "two_nodes.py"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -197,39 +198,17 @@ def test_lost_workers_lose_only_the_trial_that_kills_them(
     assert all(row.median_ms for row in run.measurements)
 
 
-@pytest.mark.parametrize(
-    "nodes",
-    [({"num_cpus": 4, "num_gpus": 2}, {"num_cpus": 1, "num_gpus": 2})],
-    indirect=True,
-)
-def test_each_gpu_has_a_worker_and_unlike_nodes_are_left_out(
-    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """GPUs that only Ray believes in; where there is one CPU, torch has one thread.
+def test_node_unlike_the_first_is_left_out() -> None:
+    from torchproof.tuning.cluster.driver import Driver, Remote
 
-    The first trial ends when both GPUs have one and the other node was left out.
-    """
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    used: set[str] = set()
-
-    def release(text: str) -> None:
-        used.add(text.partition(": on ")[2])
-        if "threads is " in progress and len(used - {""}) == 2:
-            (tmp_path / "released").touch()
-
-    progress = Progress(release)
-    run = tune(
-        f"{HERE / 'planted.py'}:make_holding",
-        replace(PLAIN, timeout_s=200.0),
-        tune_options=replace(
-            QUICK, names=("core:holds", "core:crashes", "regional"), ray=nodes.address
-        ),
-        watcher=progress,
-    )
-    assert run.tuning is not None and run.tuning.chosen == "regional"
-    places = {trial.where for trial in trials(run).values()}
-    assert {place.rpartition(", ")[2] for place in places} == {"GPU 0", "GPU 1"}
-    assert len({place.partition(",")[0] for place in places}) == 1
+    environments = [{"torch": "2.13", "threads": threads} for threads in (2, 2, 1)]
+    first, like, unlike = (Eager(Trial("eager"), {}, each) for each in environments)
+    driver = Driver(channel=None)  # type: ignore[arg-type]
+    assert driver._differing(unlike) is None  # there is no first one yet
+    place = Place("a", 0, "node 10.0.0.1", 2, 0)
+    driver._first = Remote(place, place.where, actor=None, eager=first)
+    assert driver._differing(like) is None
+    assert "threads is 1" in str(driver._differing(unlike))
 
 
 def test_trials_of_a_lost_cluster_are_saved(nodes: Nodes, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A Ray cluster of two nodes on this machine, until the standard input ends.
 
-Told the resources of both as JSON. Prints one line of JSON: the cluster's address, and
-the process of each node's raylet by the node's id.
+Each node has one CPU. Prints one line of JSON: the cluster's address, and the process
+of each node's raylet by the node's id, the head first.
 """
 
 import json
@@ -12,10 +12,9 @@ from ray.cluster_utils import Cluster
 
 
 def main() -> None:
-    head, other = json.loads(sys.argv[1])
-    plain = {"include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=plain | head)
-    nodes = [cluster.head_node, cluster.add_node(**plain, **other)]
+    settings = {"include_dashboard": False, "num_cpus": 1}
+    cluster = Cluster(initialize_head=True, head_node_args=settings)
+    nodes = [cluster.head_node, cluster.add_node(**settings)]
     raylets = {n.node_id: n.all_processes["raylet"][0].process.pid for n in nodes}
     print(json.dumps({"address": cluster.address, "raylets": raylets}), flush=True)
     sys.stdin.read()

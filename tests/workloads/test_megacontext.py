@@ -70,6 +70,7 @@ def given(
     return tokens, plans, megacontext_step.pack(plans, SIZE.length, width)
 
 
+@pytest.mark.slow
 def test_micro_step_equals_the_original_without_padding() -> None:
     fixed = doubled(megacontext_step.MicroStep(SIZE))
     original = megacontext_original.MicroStep(SIZE).double()

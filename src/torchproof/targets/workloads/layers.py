@@ -60,10 +60,11 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | BlockMask | None = None) -> Tensor:
         return self.mix(*self.split(x), mask)
 
-    def split(self, x: Tensor) -> tuple[Tensor, ...]:
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (batch, heads, tokens, head_dim)."""
         qkv = self.qkv(x).unflatten(-1, (-1, 3, self.head_dim))
-        return tuple(qkv.permute(3, 0, 2, 1, 4).unbind())
+        query, key, value = qkv.permute(3, 0, 2, 1, 4).unbind()
+        return query, key, value
 
     def mix(
         self,
