@@ -95,10 +95,8 @@ def test_a_log_written_by_hand_can_be_gone_on_with(log: Path) -> None:
     ("before", "gap"),
     [
         (b"# Log\n\nlast words", b"\n\n"),
-        (b"# Log\n\nlast words\n", b"\n"),
         (b"# Log\n\n", b""),
         (b"\xef\xbb\xbf# Log\r\n\r\nlast words\r\n", b"\r\n"),
-        (b"\xef\xbb\xbf# Log\r\n\r\nlast words", b"\r\n\r\n"),
         ("# Tagebuch \u00fc \u65e5\u2028x\n".encode(), b"\n"),
         (b"", log_file.HEADER.encode() + b"\n"),
     ],
@@ -130,14 +128,6 @@ def test_what_is_not_utf_8_is_left_alone(content: bytes, why: str, log: Path) ->
         with pytest.raises(UserError, match=why):
             act()
     assert log.read_bytes() == content
-
-
-def test_a_code_block_that_is_never_closed_hides_no_entry(log: Path) -> None:
-    log.write_text("# Log\n\n```\nstill typing\n")
-    added = journal.plan(log, "try it")
-    assert "code block" in added.note and "line 3" in added.note
-    (found,) = journal.entries(log.read_text())
-    assert found.id == added.id
 
 
 def test_a_write_that_breaks_off_is_taken_back(
@@ -179,13 +169,12 @@ def test_a_file_put_in_its_place_meanwhile_is_the_one_added_to(
 
 
 def test_two_processes_add_whole_entries_and_one_run_once(tmp_path: Path) -> None:
-    for number in range(8):
+    for number in range(5):
         store.save(run_of(str(number)), tmp_path / store.RUNS)
     program = (
         "import sys\nfrom torchproof.cli import main\n"
         "for n in sys.argv[1:]: main(['log', 'add', f'20260105-0000-{n}'])"
     )
-    half = [["0", "1", "2", "3", "6", "7"], ["6", "7", "4", "5", "6", "7"]]
     started = [
         subprocess.Popen(
             [PROGRAM[0], "-c", program, *numbers],
@@ -193,16 +182,16 @@ def test_two_processes_add_whole_entries_and_one_run_once(tmp_path: Path) -> Non
             stderr=subprocess.PIPE,
             text=True,
         )
-        for numbers in half
+        for numbers in ("0123", "2341")
     ]
     refused = "".join(process.communicate(timeout=60)[1] for process in started)
     text = (tmp_path / "experiment-log.md").read_text()
     found = journal.entries(text)
     assert sorted(e.named("Run") or "" for e in found) == [
-        f"20260105-0000-{number}" for number in range(8)
+        f"20260105-0000-{number}" for number in range(5)
     ]
-    assert len({e.id for e in found}) == 8
-    assert refused.count("--again") == 4
+    assert len({e.id for e in found}) == 5
+    assert refused.count("--again") == 3
     assert text.count("# Experiment log") == 1
     assert [e.written for e in found] == sorted(e.written for e in found)
 
@@ -214,7 +203,7 @@ LINES = st.lists(st.sampled_from(ODD), max_size=14)
 
 
 @settings(
-    max_examples=60,
+    max_examples=25,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -53,6 +55,30 @@ def measured() -> Run:
     )
 
 
+def with_findings(count: int) -> Run:
+    opened = replace(BREAK, status="open", cost_us=33.25)
+    return replace(
+        measured(),
+        findings=tuple(replace(opened, line=number) for number in range(1, count + 1)),
+        environment={**bench_runs.ENVIRONMENT, "variables": {"OMP_NUM_THREADS": 2}},
+        baseline=None,
+    )
+
+
+def sentences() -> Iterator[str]:
+    """How entries of other runs begin."""
+    run = replace(measured(), findings=(), measurements=(), baseline=None)
+    wrong = bench_runs.row("regional", 0.2, **bench_runs.WRONG)
+    for each in (
+        run,
+        replace(run, ending="timeout"),
+        replace(run, environment={}, counts={}),
+        bench_runs.bench([*measured().measurements, wrong]),
+        bench_runs.bench([bench_runs.row("eager", 1.0)]),
+    ):
+        yield f"{observation.sentence(each)}\n"
+
+
 def shown() -> dict[str, str]:
     wanted = expectations.parse("graph_breaks=0,speed>=1.2,first_call_s<=5")
     plan = entry_markdown.Draft(
@@ -70,9 +96,13 @@ def shown() -> dict[str, str]:
         "observation": seen.text(
             "20260201-1534-observation", datetime(2026, 2, 1, 15, 34, 40)
         ),
+        "many findings": observation.draft(with_findings(14), "20260201").text(
+            "20260201-1540-observation", datetime(2026, 2, 1, 15, 40, 3)
+        ),
         "retrospective": back.text(
             "20260201-1610-retrospective", datetime(2026, 2, 1, 16, 10, 5)
         ),
+        "sentences": "".join(sentences()),
     }
 
 

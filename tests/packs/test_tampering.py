@@ -167,13 +167,6 @@ def test_a_spoilt_folder_is_refused(name: str, tmp_path: Path) -> None:
     _assert_refused(at, tokens)
 
 
-def test_a_sticky_folder_protects_what_lies_there(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    at = made_packs.folder(tmp_path / "in" / "a")
-    at.parent.chmod(0o1777)
-    assert load(at) == FILES
-
-
 # -- archives --------------------------------------------------------------------------
 
 
@@ -240,33 +233,29 @@ def test_a_spoilt_archive_is_refused(name: str, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["a.tar.gz"]
 
 
-def test_an_archive_that_tarfile_wrote_from_the_same_files_is_good(
-    tmp_path: Path,
-) -> None:
-    at = made_packs.rewritten(made_packs.archive(tmp_path / "a.tar.gz"), list)
-    assert load(at) == FILES
+def test_sound_packs_in_unusual_forms_are_used(tmp_path: Path) -> None:
+    """In a sticky folder, written by tarfile, with fields of a newer version."""
+    (tmp_path / "in").mkdir()
+    folder = made_packs.folder(tmp_path / "in" / "a")
+    folder.parent.chmod(0o1777)
+    assert load(folder) == FILES
+    _resealed(later={"x": 1})(folder)
+    assert load(folder) == FILES
+    archive = made_packs.archive(tmp_path / "a.tar.gz")
+    assert load(made_packs.rewritten(archive, list)) == FILES
 
 
-@pytest.mark.parametrize("eighth", range(8))
-def test_an_archive_that_is_cut_off_is_refused(eighth: int, tmp_path: Path) -> None:
+def test_an_archive_that_is_cut_off_or_none_is_refused(tmp_path: Path) -> None:
     at = made_packs.archive(tmp_path / "a.tar.gz")
-    os.truncate(at, at.stat().st_size * eighth // 8)
-    _assert_refused(at, ("cut off",) if at.stat().st_size else (".tar.gz",))
-
-
-def test_something_behind_the_end_is_refused(tmp_path: Path) -> None:
-    at = made_packs.archive(tmp_path / "a.tar.gz")
-    at.write_bytes(at.read_bytes() + gzip.compress(bytes(2**26)))
+    whole = at.read_bytes()
+    for eighth in (1, 3, 5, 7):
+        at.write_bytes(whole[: len(whole) * eighth // 8])
+        _assert_refused(at, ("cut off",))
+    at.write_bytes(whole + gzip.compress(bytes(2**26)))
     _assert_refused(at, ("more bytes",))
-
-
-@pytest.mark.parametrize("held", [b"", b"PK\x03\x04", b"\x1f\x8bnonsense" * 9])
-def test_a_file_that_is_no_archive_is_refused(held: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a.tar.gz").write_bytes(held)
-    _assert_refused(tmp_path / "a.tar.gz", ())
-
-
-def test_no_such_path_is_no_refusal(tmp_path: Path) -> None:
+    for held in (b"", b"PK\x03\x04", b"\x1f\x8bnonsense" * 9):
+        at.write_bytes(held)
+        _assert_refused(at, ())
     with pytest.raises(UserError, match=os.strerror(errno.ENOENT)) as found:
         load(tmp_path / "nothing")
     assert not isinstance(found.value, packs.Refused)
@@ -302,12 +291,6 @@ def test_one_file_of_another_owner_is_enough(tmp_path: Path) -> None:
         load(at)
 
 
-def test_a_key_wants_a_signature(tmp_path: Path) -> None:
-    at = made_packs.folder(tmp_path / "a")
-    with pytest.raises(packs.Refused, match="--key"):
-        load(at, PUBLIC)
-
-
 def test_nobody_forges_a_pack_with_what_verifies_it(tmp_path: Path) -> None:
     at = made_packs.folder(tmp_path / "a", key=KEY)
     _resealed(target="evil")(at)
@@ -327,14 +310,15 @@ def test_nobody_forges_a_pack_with_what_verifies_it(tmp_path: Path) -> None:
         load(at, PUBLIC)
 
 
-@pytest.mark.parametrize(
-    "signature", [b"", b"\n", b"x" * 128, b"0" * 128, b"\xff" * 64, b"00" * 90]
-)
-def test_a_signature_that_is_none_is_refused(signature: bytes, tmp_path: Path) -> None:
-    at = made_packs.folder(tmp_path / "a", key=KEY)
-    (at / "manifest.sig").write_bytes(signature)
-    with pytest.raises(packs.Refused, match="sign"):
+def test_a_signature_that_is_none_is_refused(tmp_path: Path) -> None:
+    at = made_packs.folder(tmp_path / "a")
+    with pytest.raises(packs.Refused, match="--key"):
         load(at, PUBLIC)
+    at = made_packs.folder(tmp_path / "signed", key=KEY)
+    for signature in (b"", b"\n", b"x" * 128, b"0" * 128, b"\xff" * 64, b"00" * 90):
+        (at / "manifest.sig").write_bytes(signature)
+        with pytest.raises(packs.Refused, match="sign"):
+            load(at, PUBLIC)
 
 
 def test_keys_of_openssl_and_of_ssh_keygen(tmp_path: Path) -> None:
@@ -419,7 +403,7 @@ def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(
-    max_examples=150,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -437,9 +421,3 @@ def test_any_changed_byte_is_refused(spoilt: Path, data: st.DataObject) -> None:
     finally:
         file.write_bytes(before)
     load(spoilt)
-
-
-def test_unknown_fields_of_a_manifest_are_ignored(tmp_path: Path) -> None:
-    at = made_packs.folder(tmp_path / "a")
-    _resealed(later={"x": 1})(at)
-    assert load(at) == FILES

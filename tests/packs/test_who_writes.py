@@ -69,7 +69,9 @@ def test_roots_group_is_that_of_others(tmp_path: Path) -> None:
     assert trust.others_write(tmp_path)
 
 
-def test_a_file_that_is_gone_meanwhile_is_a_refusal(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_or_not_readable_is_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pack = made_packs.folder(tmp_path / "p")
     contents = packs.open_pack(pack)
     (pack / "repro.py").unlink()
@@ -77,12 +79,6 @@ def test_a_file_that_is_gone_meanwhile_is_a_refusal(tmp_path: Path) -> None:
         packs.assert_trusted(contents)
     with pytest.raises(packs.Refused, match=r"'repro\.py'"):
         contents.read("repro.py")
-
-
-def test_a_pack_that_may_not_be_read_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pack = made_packs.folder(tmp_path / "p")
 
     def deny(path: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))

@@ -142,18 +142,19 @@ FILES = (
 )
 
 
-@pytest.mark.parametrize("text", REDACTED)
-def test_known_values_are_redacted(text: str) -> None:
+def test_known_values_are_redacted() -> None:
     redactor = Redactor(KNOWN)
-    assert redactor.text(text) == REDACTED[text]
-    assert redactor.text(REDACTED[text]) == REDACTED[text]
+    hidden = {text: redactor.text(text) for text in REDACTED}
+    assert hidden == REDACTED
+    again = {text: redactor.text(text) for text in REDACTED.values()}
+    assert again == {text: text for text in again}
 
 
-@pytest.mark.parametrize("text", UNCHANGED)
-def test_other_text_stays(text: str) -> None:
+def test_other_text_stays() -> None:
     redactor = Redactor(KNOWN)
-    for written in (text, json.dumps({"x": text}), f"x\n{text}\ny"):
-        assert redactor.text(written) == written
+    for text in UNCHANGED:
+        for written in (text, json.dumps({"x": text}), f"x\n{text}\ny"):
+            assert redactor.text(written) == written
     assert not redactor.counts
 
 
@@ -293,7 +294,7 @@ def machines(draw):
     return name, home, secret
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     machines(),
     words,
@@ -323,7 +324,7 @@ def test_no_private_value_survives(machine, before, after, container, encoding) 
         assert private not in hidden
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(machines(), words, words)
 def test_text_without_private_values_stays(machine, before, after) -> None:
     name, home, secret = machine
