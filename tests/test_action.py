@@ -265,7 +265,7 @@ def test_pull_request_that_adds_a_break_fails(start: Start) -> None:
     "inputs",
     [
         dict.fromkeys(("target", "effort", "fail-on", "arguments"), HOSTILE),
-        {"target": "-otaken"},
+        {"target": "--list"},
         {"target": "absent.py"},
     ],
     ids=["hostile inputs", "a flag", "a missing target"],
