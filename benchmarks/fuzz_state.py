@@ -20,7 +20,7 @@ sys.path[:0] = [str(TESTS / "state_fuzz"), str(TESTS / "cudagraph")]
 
 import state_runs  # noqa: E402
 
-PROGRAMS, QUICK = 600, 25
+PROGRAMS, QUICK = 600, 12
 # Compiling takes longer than recording: so many programs for each of the others.
 SHARES = {"graph": 5.0, "torch.compile": 0.0}
 
