@@ -6,8 +6,9 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import forked_commands
 import pytest
@@ -29,6 +30,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent / "src"), str(HERE)]
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 Observe = Callable[..., Observation]
+ObserveAll = Callable[[Sequence[tuple[str, Mapping[str, Any]]]], list[Observation]]
 
 
 def _use_default_signals() -> None:
@@ -99,26 +101,50 @@ def pytest_make_collect_report(
 
 
 @pytest.fixture(scope="session")
-def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:
-    """`observe(target, **options)`: the real child, forked where torch is loaded."""
+def observe_all(tmp_path_factory: pytest.TempPathFactory) -> ObserveAll:
+    """`observe_all([(target, options), ...])`: one child, forked where torch is loaded,
+    runs all of them."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["warm_torch", "torchproof.observe.child"])
 
-    def run(target: str, **options: object) -> Observation:
-        parsed = parse(target)
-        stream = tmp_path_factory.mktemp("stream") / "stream.jsonl"
-        stream.touch()
-        job = Job.of(parsed, Options(**options))  # type: ignore[arg-type]
-        arguments = json.dumps(job.to_json())
+    def run(targets: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Observation]:
+        folder = tmp_path_factory.mktemp("streams")
+        streams = [folder / f"{number}.jsonl" for number in range(len(targets))]
+        for stream in streams:
+            stream.touch()
+        parsed = [parse(target) for target, _ in targets]
+        jobs = [
+            json.dumps(Job.of(target, Options(**options)).to_json())
+            for target, (_, options) in zip(parsed, targets, strict=True)
+        ]
         process = context.Process(
-            target=forked_commands.child, args=([arguments], str(stream))
+            target=forked_commands.observed_in_turn,
+            args=(jobs, list(map(str, streams))),
         )
         process.start()
-        process.join(120)
+        process.join(120 + 10 * len(jobs))
         if process.is_alive():
             process.kill()
-            raise AssertionError(f"{target} did not end")
-        entries = [json.loads(line) for line in Path(stream).read_text().splitlines()]
-        return capture.gather(entries, "finished", process.exitcode, parsed)
+            raise AssertionError(f"{targets[0][0]} did not end")
+        return [
+            capture.gather(
+                [json.loads(line) for line in stream.read_text().splitlines()],
+                "finished",
+                process.exitcode,
+                target,
+            )
+            for stream, target in zip(streams, parsed, strict=True)
+        ]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def observe(observe_all: ObserveAll) -> Observe:
+    """`observe(target, **options)`: as `observe_all`, one target."""
+
+    def run(target: str, **options: object) -> Observation:
+        [observation] = observe_all([(target, options)])
+        return observation
 
     return run

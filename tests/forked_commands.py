@@ -51,6 +51,22 @@ def child(arguments: list[str], path: str) -> int:
     return started.main(arguments)
 
 
+def observed_in_turn(jobs: list[str], paths: list[str]) -> None:
+    """Observes several targets in one process: torch forgets each before the next."""
+    import torch
+    from torch._dynamo.utils import clear_compilation_metrics, counters
+
+    dynamo = torch._dynamo.config.save_config()  # type: ignore[attr-defined]
+    for job, path in zip(jobs, paths, strict=True):
+        try:
+            child([job], path)
+        finally:
+            torch._dynamo.config.load_config(dynamo)  # type: ignore[attr-defined]
+            torch._dynamo.reset()
+            counters.clear()
+            clear_compilation_metrics()
+
+
 class _FileStream:
     """Writes the entries to a file, and not in forked processes."""
 

@@ -3,8 +3,8 @@
 `bad*` factories return what the rule finds, `good*` factories the same without the
 pattern. `# <- GB101` marks a line with the finding that `check` reports there, and
 `# <- GB117<2.14` one that only older versions of torch have. A program is the factory
-with the lines above it, up to the factory before. `OPTIONS` has the options of a run
-by factory, and under `*` those of all others.
+with the lines above it, up to the factory before; the last one goes on to the end.
+`OPTIONS` has the options of a run by factory, and under `*` those of all others.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ class Program:
         return f"{self.path.stem}-{self.factory}"
 
     @property
+    def rule(self) -> str:
+        return self.path.stem.partition("_")[0]
+
+    @property
     def target(self) -> str:
         return f"{self.path}:{self.factory}"
 
@@ -62,6 +66,18 @@ class Program:
         return found
 
 
+def read_programs() -> set[str]:
+    """The codes that tests/static shows with a clean twin, which runs as well."""
+    folder = FOLDER.parent / "static" / "programs"
+    return {
+        code
+        for path in folder.glob("*_bad.py")
+        if (folder / path.name.replace("_bad", "_good")).exists()
+        for marks in re.findall(r"# <- (.+)$", path.read_text(), re.M)
+        for code in marks.split(", ")
+    }
+
+
 def programs(pattern: str = "*") -> list[Program]:
     """All programs of the rules whose codes match."""
     paths = sorted(FOLDER.glob(f"{pattern}.py"))
@@ -73,12 +89,15 @@ def _read(path: Path) -> tuple[dict[str, tuple[int, int]], dict[str, dict[str, A
     """The lines of each program, and the options of runs, without an import."""
     lines: dict[str, tuple[int, int]] = {}
     options: dict[str, dict[str, Any]] = {}
-    last = 0
-    for node in ast.parse(path.read_text()).body:
+    last, latest = 0, ""
+    tree = ast.parse(path.read_text())
+    for node in tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id="OPTIONS")]):
                 options = ast.literal_eval(node.value)
             case ast.FunctionDef(name=name) if name.startswith(("bad", "good")):
                 lines[name] = (last + 1, node.end_lineno or node.lineno)
-                last = node.end_lineno or node.lineno
+                last, latest = node.end_lineno or node.lineno, name
+    if latest:
+        lines[latest] = lines[latest][0], tree.body[-1].end_lineno or last
     return lines, options

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import clean_programs
 import pytest
-from rule_programs import Program, programs
+from rule_programs import programs, read_programs
 
 from torchproof.checking import rules, suspicions
 from torchproof.checking.rules.breaks import GraphBreak
-from torchproof.checking.rules.rule import SECTIONS, Match, Rule
+from torchproof.checking.rules.rule import Match, Rule
 from torchproof.checking.static.flow import Flow
 from torchproof.observe.guard_failures import Guard
 from torchproof.observe.trace_log import read_reason
@@ -22,69 +21,41 @@ from torchproof.records.run import Event, Finding, Frame, Observation
 
 # What shows only when it is measured, or in a CUDA graph, has tests of its own.
 MEASURED = ("NM", "SP", "CG", "CE705")
-PROGRAMS = [
-    each for each in programs() if not each.is_clean and each.path.stem[:2] != "CG"
-]
+PROGRAMS = [each for each in programs() if not each.rule.startswith(MEASURED)]
 # RC299 takes the guards that no other rule knows. NC806 needs a script, AD101 and AD102
 # need a GPU. RK rules need several ranks: tests/ranks has their cases.
 WITHOUT_PROGRAMS = {"RC299", "NC806", "AD101", "AD102"}
 WITHOUT_PROGRAMS |= {rule.code for rule in rules.RULES if rule.code.startswith("RK")}
-# One program of each rule runs each time; the others are slow tests.
-VARIANT = [pytest.mark.slow, pytest.mark.variant]
 
 
 def describe(findings: list[Finding]) -> str:
     return "\n".join(f"{f.code} {f.file}:{f.line}: {f.message}" for f in findings)
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        pytest.param(each, id=each.name, marks=() if each.factory == "bad" else VARIANT)
-        for each in PROGRAMS
-    ],
-)
-def test_program_gets_its_diagnosis(program: Program, observe: Any) -> None:
-    observation = observe(program.target, **program.options)
-    assert observation.error is None
-    findings = rules.check(observation)
-    found = {(f.code, f.line) for f in findings}
-    assert found == program.expected, describe(findings)
-    assert {Path(f.file or "").name for f in findings} <= {program.path.name}
-
-
-def test_clean_programs_give_no_findings(observe: Any) -> None:
-    driver = Path(clean_programs.__file__)
-    observation = observe(f"{driver}:make", as_written=True)
-    assert observation.error is None
-    findings = [
-        f for f in rules.check(observation) if Path(f.file or "").name != driver.name
-    ]
-    found = {(Path(f.file or "").stem, f.code, f.line) for f in findings}
-    expected = {
-        (each.path.stem, code, line)
-        for each in clean_programs.clean()
-        for code, line in each.expected
-    }
-    assert found == expected, describe(findings)
+@pytest.mark.parametrize("family", sorted({each.rule[:4] for each in PROGRAMS}))
+def test_programs_get_their_diagnosis(family: str, observe_all: Any) -> None:
+    """All programs of up to ten rules, one after the other in one process."""
+    own = [each for each in PROGRAMS if each.rule.startswith(family)]
+    observed = observe_all([(each.target, each.options) for each in own])
+    wrong = []
+    for program, observation in zip(own, observed, strict=True):
+        findings = rules.check(observation)
+        files = {Path(f.file or "").name for f in findings} - {program.path.name}
+        found = {(f.code, f.line) for f in findings}
+        if observation.error or files or found != program.expected:
+            wrong.append(f"{program.name} {observation.error}\n{describe(findings)}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_rule_about_a_run_has_a_trigger_and_a_clean_twin() -> None:
+    read = read_programs()
     for rule in rules.RULES:
         measured = rule.code.startswith(MEASURED)
         if rule.code in WITHOUT_PROGRAMS or rule.parts != ("breaks",) or measured:
             continue
         own = {each.factory: each for each in programs(f"{rule.code}*")}
         assert rule.code in re.findall(r"\w+", own["bad"].path.read_text()), rule.code
-        assert "good" in own, f"{rule.code} has no clean twin"
-
-
-@pytest.mark.parametrize("rule", rules.RULES, ids=lambda r: r.code)
-def test_rule_is_documented(rule: Rule) -> None:
-    text = rule.documentation()
-    assert rule.summary().endswith(".")
-    for section in SECTIONS:
-        assert f"## {section}" in text, f"{rule.code} has no section {section}"
+        assert "good" in own or rule.code in read, f"{rule.code} has no clean twin"
 
 
 def test_every_rule_is_listed_once() -> None:

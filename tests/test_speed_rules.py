@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import runpy
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,18 +11,15 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from rule_programs import FOLDER
+from rule_programs import Program, programs
 from test_rules import describe
 from torch._dynamo.utils import counters
 
 from torchproof.checking import rules
 from torchproof.checking.rules.compile_cost import loop_at
 from torchproof.observe.break_cost import BreakCost, Gap
-from torchproof.records import stats
 from torchproof.records.run import Event, Finding, Frame, Observation
-from torchproof.targets.introspect import code_of, frame_of
 
-PROGRAMS = sorted(FOLDER.glob("SP*/*.py"))
 HERE = Frame(__file__, 1, "target")
 TIMING = {
     "strategy": "full",
@@ -245,119 +240,45 @@ def _loop() -> None:
 # -- programs --------------------------------------------------------------------------
 
 
-def once(fn: Any, call: tuple[Any, ...]) -> float:
-    started = time.perf_counter()
-    fn(*call)
-    return (time.perf_counter() - started) * 1e3
+def graph_lines(fn: Any, calls: Any) -> Iterator[Event]:
+    """What each line adds to the graphs of a program; Inductor's seconds are invented.
 
-
-def measured(program: Path) -> Iterator[Event]:
-    """A program's events, timed in the plainest way; Inductor's seconds are made up."""
-    fn, calls = runpy.run_path(str(program))["make"]()
+    The first calls compile, so they are not measured.
+    """
     with torch.no_grad(), BreakCost() as anatomy:
-        compiled = torch.compile(fn, **settings(program)["COMPILE"])
-        first_call_s = once(compiled, calls[0]) / 1e3
-        once(compiled, calls[0])
-        eager, rounds = [], []
-        for _ in range(12):
-            eager.append([once(fn, calls[0]) for _ in range(3)])
-            rounds.append([once(compiled, calls[0]) for _ in range(3)])
+        compiled = torch.compile(fn, backend="eager")
+        compiled(*calls[0])
         with anatomy.watching():
-            for _ in range(11):
+            for _ in range(3):
                 with anatomy.call(0):
                     compiled(*calls[0])
-        inside = anatomy.costs().to_json()
-    code = code_of(fn)
-    assert code is not None
-    ratio = stats.compare(eager, rounds)
-    eager_ms = stats.summarise(eager).median
-    yield Event(
-        "timing",
-        function=frame_of(code),
-        data={
-            "eager_ms": eager_ms,
-            "compiled_ms": stats.summarise(rounds).median,
-            "ratio": ratio.value,
-            "low": ratio.low,
-            "high": ratio.high,
-            "first_call_s": first_call_s,
-            "overhead_us": inside["overhead_us"],
-            "gaps": inside["gaps"],
-            "graphs": len(inside["graphs"]),
-        },
-    )
-    for graph in inside["graphs"]:
-        data = graph | {"backend_s": 20.0, "eager_ms": eager_ms}
+        graphs = anatomy.costs().to_json()["graphs"]
+    for graph in graphs:
+        data = graph | {"backend_s": 20.0, "eager_ms": 1.0}
         yield Event("graph_lines", function=Frame(*graph["function"]), data=data)
 
 
-def swept(program: Path) -> Event:
-    make = runpy.run_path(str(program))["make"]
-    compiled = torch.compile(make()[0], **settings(program)["COMPILE"])
-    rows = []
+@pytest.mark.parametrize("program", programs("SP51*"), ids=lambda each: each.name)
+def test_program_gets_its_diagnosis(program: Program) -> None:
+    fn, calls = runpy.run_path(str(program.path))[program.factory]()
+    reported = rules.check(Observation(tuple(graph_lines(fn, calls)), {}))
+    assert {(f.code, f.line) for f in reported} == program.expected, describe(reported)
+
+
+@pytest.mark.parametrize(("dynamic", "codes"), [(False, ["SP531"]), (None, [])])
+def test_each_batch_size_compiles_again_only_where_it_is_static(
+    dynamic: bool | None, codes: list[str]
+) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
+    compiled = torch.compile(net, backend="eager", dynamic=dynamic)
+    rows: list[dict[str, Any]] = []
     for batch in (4, 8, 6, 10, 1):
         before = counters["stats"]["unique_graphs"]
-        ms = once(compiled, make(batch=batch)[1][0])
+        compiled(torch.randn(batch, 4))
         count = counters["stats"]["unique_graphs"] - before - (not rows)
-        rows.append({"value": batch, "ms": ms, "recompiles": count})
-    data = {"dimension": "batch", "rows": rows}
-    return Event("shape_sweep", function=Frame("/gone", 1, "forward"), data=data)
-
-
-SLOW = {"SP513-bad", "SP513-good"}  # many modules, whose compilation takes its time
-# Guards are not measured here; and a twin that is as fast as eager is only told from a
-# slower one on a quiet machine.
-NOT_MEASURED = {"SP541-bad", "SP541-good", "SP501-good"}
-
-
-def settings(program: Path) -> dict[str, Any]:
-    """The constants of a program, read without running it."""
-    return {
-        node.targets[0].id: ast.literal_eval(node.value)
-        for node in ast.parse(program.read_text()).body
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and node.targets[0].id in {"EXPECT", "COMPILE"}
-    }
-
-
-def is_at(finding: Finding, wanted: dict[str, Any], lines: list[str]) -> bool:
-    """Whether a finding has the code and the line that a program announces."""
-    line = lines[finding.line - 1] if finding.line else ""
-    return finding.code == wanted["code"] and (wanted["line"] or "") in line
-
-
-def named(program: Path) -> str:
-    return f"{program.parent.name}-{program.stem}"
-
-
-def is_slow(program: Path) -> bool:
-    """Further programs of a rule are, as well."""
-    return named(program) in SLOW or program.stem not in ("bad", "good")
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        pytest.param(
-            program,
-            id=named(program),
-            marks=[pytest.mark.slow] if is_slow(program) else [],
-        )
-        for program in PROGRAMS
-        if named(program) not in NOT_MEASURED
-    ],
-)
-def test_program_gets_its_diagnosis(program: Path) -> None:
-    code = program.parent.name
-    events = [swept(program)] if code == "SP531" else list(measured(program))
-    reported = rules.check(Observation(tuple(events), {}))
-    lines = program.read_text().splitlines()
-    expected = settings(program)["EXPECT"]
-    for wanted in expected:
-        assert any(is_at(f, wanted, lines) for f in reported), describe(reported)
-    own = [f for f in reported if f.code == code and f.severity != "low"]
-    assert expected or not own, describe(reported)
+        rows.append({"value": batch, "ms": 1.0, "recompiles": count})
+    reported = found("shape_sweep", dimension="batch", rows=rows)
+    assert [f.code for f in reported if f.severity != "low"] == codes
 
 
 # -- costs of breaks -------------------------------------------------------------------

@@ -20,18 +20,6 @@ def bad():
     return Model(), [(torch.randn(2, 4),)]
 
 
-# fullgraph=True and a branch on a tensor.
-def clip(gradient):
-    norm = gradient.norm()
-    if norm > 1.0:  # <- CE704
-        gradient = gradient / norm
-    return gradient
-
-
-def bad_2():
-    return clip, [(torch.ones(4) * 3,)]
-
-
 # fullgraph=True over an LSTM.
 class Tagger(nn.Module):
     def __init__(self):

@@ -1,4 +1,3 @@
-import dataclasses
 import os
 import torch
 
@@ -83,29 +82,6 @@ def bad_closure():
     return driver, [(x,) for x in inputs()]
 
 
-# An output hides in a record, in a list, in an object.
-@dataclasses.dataclass
-class Entry:
-    number: int
-    scores: torch.Tensor
-
-
-class Log:
-    def __init__(self):
-        self.entries = []
-
-
-def bad_dataclass():
-    f, log = compiled(), Log()
-
-    def driver(x):
-        with torch.no_grad():
-            log.entries.append(Entry(len(log.entries), f(x)))  # <- CG301
-            return log.entries[0].scores.sum()
-
-    return driver, [(x,) for x in inputs()]
-
-
 # A generator hands out outputs, and its caller collects them.
 def outputs(f, xs):
     for x in xs:
@@ -121,23 +97,6 @@ def bad_generator():
             return first + others[0]
 
     return driver, [(inputs(),)]
-
-
-# Losses are kept as tensors over training steps and averaged at the end.
-def bad_losses():
-    net = torch.nn.Linear(8, 1, device=DEVICE)
-    step = torch.compile(lambda x: net(x).pow(2).mean(), mode="reduce-overhead")
-
-    def driver(xs):
-        losses = []
-        for x in xs:
-            net.zero_grad(set_to_none=True)
-            loss = step(x)
-            loss.backward()
-            losses.append(loss.detach())  # <- CG301
-        return torch.stack(losses).mean()
-
-    return driver, [(inputs(9),)]
 
 
 # In marked steps, an output of one step is read in the next.
@@ -232,34 +191,6 @@ def good():
     return driver, [(inputs(),)]
 
 
-# Scores are read before the next call.
-def good_attribute():
-    variant = Variant(compiled())
-
-    def driver(xs):
-        total = 0.0
-        with torch.no_grad():
-            for x in xs:
-                variant.score(x)
-                total += float(variant.policy_scores.mean())
-                variant.net(x + 1)
-        return torch.tensor(total)
-
-    return driver, [(inputs(),)]
-
-
-# A record keeps a copy.
-def good_dataclass():
-    f, entries = compiled(), []
-
-    def driver(x):
-        with torch.no_grad():
-            entries.append(Entry(len(entries), f(x).clone()))
-            return entries[0].scores.sum()
-
-    return driver, [(x,) for x in inputs()]
-
-
 # What is kept lies on the host, in each of the ways to get it there.
 def good_host():
     f = torch.compile(lambda x: x.sin() + 1, mode="reduce-overhead")
@@ -274,25 +205,6 @@ def good_host():
         return float(sum(sum(each) for each in kept if not isinstance(each, float)))
 
     return driver, [([torch.full((8,), i + 1.0, device=DEVICE) for i in range(4)],)]
-
-
-# Each loss becomes a number in its own step.
-def good_losses():
-    net = torch.nn.Linear(8, 1, device=DEVICE)
-    step = torch.compile(lambda x: net(x).pow(2).mean(), mode="reduce-overhead")
-    optimizer = torch.optim.SGD(net.parameters(), 0.01)
-
-    def driver(xs):
-        losses = []
-        for x in xs:
-            loss = step(x)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        return sum(losses)
-
-    return driver, [(inputs(),)]
 
 
 # Two calls in one marked step may be read together.
@@ -341,17 +253,3 @@ class Memory2(torch.nn.Module):
 def good_state():
     model = Memory2().requires_grad_(False)
     return model, [(x,) for x in inputs()]
-
-
-# What is kept was computed from a row, outside of the graph.
-def good_view():
-    f = compiled()
-
-    def driver(xs):
-        rows = {}
-        with torch.no_grad():
-            for i, x in enumerate(xs):
-                rows[i] = f(x)[0] * 2
-            return sum(row.sum() for row in rows.values())
-
-    return driver, [(inputs(),)]

@@ -27,17 +27,3 @@ def good():
     for x in inputs:
         mark_unbacked(x, 0)
     return normalise, [(x,) for x in inputs]
-
-
-# Captured sizes that are used without a branch.
-def pooled(x, keep, scores):
-    kept = x[keep]
-    count = (scores > 0).sum().item()
-    return kept.sum(0) + x[:count].sum(0)
-
-
-def good_2():
-    torch._dynamo.config.capture_dynamic_output_shape_ops = True
-    torch._dynamo.config.capture_scalar_outputs = True
-    keep = torch.tensor([True, True, False, True])
-    return pooled, [(torch.randn(4, 3), keep, torch.ones(4))] * 3

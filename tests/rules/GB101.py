@@ -1,5 +1,3 @@
-import math
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -23,36 +21,6 @@ def bad():
     return Classifier(), [(torch.randn(3, 8), labels)] * 4
 
 
-# int() of a tensor of lengths, used to trim padding before attention.
-def trimmed_attention(q, k, v, lengths):
-    scale = q.shape[-1] ** -0.5
-    q = q * scale
-    longest = int(lengths.max())  # <- GB101
-    return F.scaled_dot_product_attention(q[:, :longest], k[:, :longest], v[:, :longest])
-
-
-def bad_2():
-    q, k, v = (torch.randn(2, 8, 4) for _ in range(3))
-    return trimmed_attention, [(q, k, v, torch.tensor([5, 6]))]
-
-
-# Ragged split.
-class RaggedPool(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.proj = nn.Linear(6, 6)
-
-    def forward(self, packed, sizes):
-        packed = self.proj(packed)
-        counts = sizes.tolist()  # <- GB101
-        parts = torch.split(packed, counts)
-        return torch.stack([part.mean(0) for part in parts])
-
-
-def bad_3():
-    return RaggedPool(), [(torch.randn(9, 6), torch.tensor([2, 3, 4]))] * 2
-
-
 # A value read inside a Python loop.
 def power_iteration(matrix, vector):
     norms = []
@@ -66,35 +34,6 @@ def power_iteration(matrix, vector):
 
 def bad_4():  # <- NC805
     return power_iteration, [(torch.eye(5) * 2 + 0.1, torch.ones(5)) for _ in range(3)]
-
-
-# math.* functions want a Python number, so the tensor is read on the host.
-class AmaxScale(nn.Module):
-    def forward(self, x):
-        amax = x.abs().amax()
-        exponent = math.ceil(amax)  # <- GB101
-        return x.clamp(-1, 1), exponent
-
-
-def bad_5():
-    return AmaxScale(), [(torch.rand(4, 4),)] * 2
-
-
-# A router picks an expert's weight from a Python list with a tensor index.
-class Router(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gate = nn.Linear(4, 3)
-        self.temperatures = [0.5, 1.0, 2.0]
-
-    def forward(self, x):
-        choice = self.gate(x).mean(0).argmax() * 0
-        temperature = self.temperatures[choice]  # <- GB101
-        return x / temperature
-
-
-def bad_6():
-    return Router(), [(torch.randn(2, 4),)] * 2
 
 
 # One training step with three troubles of different kinds.
@@ -114,36 +53,3 @@ class Step(nn.Module):
 
 def bad_7():
     return Step(), [(torch.randn(4, 6), torch.tensor([0, -1, 2, 3]))] * 3
-
-
-# The loss stays a tensor.
-class Classifier2(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(8, 16), nn.GELU())
-        self.head = nn.Linear(16, 4)
-
-    def forward(self, x, labels):
-        logits = self.head(self.body(x))
-        loss = F.cross_entropy(logits, labels)
-        logs = {"loss": loss.detach()}
-        return loss * 0.5, logits.softmax(-1), logs
-
-
-def good():
-    labels = torch.tensor([0, 1, 2])
-    return Classifier2(), [(torch.randn(3, 8), labels)] * 4
-
-
-# int(), float() and math.* of shapes and Python numbers are free.
-def sinusoid(x):
-    width = int(x.shape[-1])
-    scale = float(width) / math.sqrt(width)
-    grid = np.linspace(0.0, 1.0, width)
-    window = torch.from_numpy(np.sin(grid)).to(x.dtype)
-    mirrored = torch.from_numpy(np.flip(x.detach().numpy(), -1).copy())
-    return (x + mirrored) * window * scale
-
-
-def good_2():
-    return sinusoid, [(torch.randn(3, 8),)] * 3

@@ -1,8 +1,6 @@
-import logging
 import sys
 import torch
 import torch.nn.functional as F
-import warnings
 from torch import nn
 
 
@@ -24,39 +22,6 @@ class Attention(nn.Module):
 
 def bad():
     return Attention(), [(torch.randn(2, 5, 8),) for _ in range(4)]
-
-
-# logger.info in the forward.
-logger = logging.getLogger("trainer")
-
-
-class Encoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(4, 8)
-        self.b = nn.Linear(8, 4)
-
-    def forward(self, x):
-        h = self.a(x).relu()
-        logger.info("hidden %s", tuple(h.shape))  # <- GB104
-        return self.b(h)
-
-
-def bad_2():
-    return Encoder(), [(torch.randn(2, 4),)] * 3
-
-
-# A deprecation warning raised on every call.
-def scale(x, factor=None):
-    x = x.sigmoid()
-    if factor is None:
-        warnings.warn("factor will be required", stacklevel=2)  # <- GB104
-        factor = 2.0
-    return x * factor
-
-
-def bad_3():
-    return scale, [(torch.randn(4),)] * 3
 
 
 # A home-made progress bar that writes to the terminal inside the layer loop.
@@ -112,70 +77,3 @@ class Model(nn.Module):
 
 def bad_7():
     return Model().requires_grad_(False), [(torch.randn(2, 4),)] * 3
-
-
-# The same print, guarded.
-class Attention2(nn.Module):
-    def __init__(self, width=8, heads=2):
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x):
-        batch, length, width = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        if not torch.compiler.is_compiling():
-            print("q", q.shape, "k", k.shape)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(y.transpose(1, 2).reshape(batch, length, width))
-
-
-def good():
-    return Attention2(), [(torch.randn(2, 5, 8),) for _ in range(4)]
-
-
-# f-strings of shapes, print only in an unreachable branch.
-class Blueprint(nn.Module):
-    """Does not print(x) anywhere that runs."""
-
-    verbose = False
-
-    def imprint(self, x):
-        return x * 2  # print(x) would break here
-
-    def forward(self, x):
-        label = f"{tuple(x.shape)}-{x.dtype}"
-        if self.verbose:
-            print("hidden", label)
-        return self.imprint(x) + len(label)
-
-
-def good_2():
-    return Blueprint(), [(torch.randn(2, 3),)] * 3
-
-
-# A forward hook that only computes with tensors is traced.
-logger2 = logging.getLogger("trainer")
-
-
-def damp(module, inputs, output):
-    return output * 0.5
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(4, 8)
-        self.b = nn.Linear(8, 2)
-        self.a.register_forward_hook(damp)
-
-    def forward(self, x):
-        h = self.a(x).relu()
-        if logger2 is None:
-            print("no logger")
-        return self.b(h)
-
-
-def good_3():
-    return Net(), [(torch.randn(3, 4),)] * 3

@@ -1,13 +1,5 @@
-import collections
 import contextvars
-import enum
-import functools
-import hashlib
-import itertools
-import math
 import numpy as np
-import operator
-import re
 import torch
 import zlib
 from torch import nn
@@ -29,17 +21,6 @@ class HashedEmbedding(nn.Module):
 
 def bad():
     return HashedEmbedding(), [(torch.randn(3, 4),)] * 3
-
-
-# hashlib inside the forward.
-def salted(x, salt):
-    x = x.relu()
-    digest = hashlib.sha256(salt.encode()).hexdigest()  # <- GB105
-    return x + len(digest)
-
-
-def bad_2():
-    return salted, [(torch.randn(4), "pepper")] * 2
 
 
 # A numpy function that torch does not know runs as plain Python.
@@ -94,50 +75,3 @@ def replace(x, seen, mask):
 def bad_8():
     mask = torch.tensor([True, False, True, False])
     return replace, [(torch.randn(4, 8), torch.randn(16), mask) for _ in range(3)]
-
-
-# The checksum is computed once, in __init__.
-class HashedEmbedding2(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(16, 4)
-        self.bucket = zlib.crc32(b"user") % 16
-
-    def forward(self, x):
-        x = self.table.weight.mean(0) + x
-        return x + self.table.weight[self.bucket]
-
-
-def good():
-    return HashedEmbedding2(), [(torch.randn(3, 4),)] * 3
-
-
-# Library code that Dynamo does trace.
-LAYER = re.compile(r"layer\.(\d+)")
-
-
-class Mode(enum.Enum):
-    SUM = "sum"
-    MEAN = "mean"
-
-
-def frequencies(width):
-    return [1.0 / 10000 ** (i / width) for i in range(0, width, 2)]
-
-
-def mixed(x, name):
-    match = LAYER.search(name)
-    depth = int(match.group(1)) if match else 0
-    total = functools.reduce(operator.add, [x, x * 2])
-    for a, b in itertools.pairwise(frequencies(6)):
-        total = total + a * math.sqrt(b)
-    groups = collections.defaultdict(list)
-    for index, row in enumerate(total):
-        groups[index % 2].append(row)
-    mode = Mode("sum")
-    halves = [torch.stack(rows).sum(0) if mode is Mode.SUM else rows[0] for rows in groups.values()]
-    return operator.itemgetter(0)(halves) * depth + collections.Counter("aab")["a"]
-
-
-def good_2():
-    return mixed, [(torch.randn(2, 6), "block.layer.3.weight")] * 3

@@ -26,26 +26,6 @@ def bad():
     return Model(), [(torch.randn(3, 4),)] * 3
 
 
-# A disabled method in the middle of a block (tricky maths kept in eager).
-class Quantiser(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.pre = nn.Linear(4, 4)
-
-    @torch.compiler.disable
-    def codebook(self, x):
-        return (x * 8).round() / 8
-
-    def forward(self, x):
-        x = self.pre(x)
-        x = self.codebook(x)  # <- GB106
-        return x.tanh()
-
-
-def bad_2():
-    return Quantiser(), [(torch.randn(2, 4),)] * 2
-
-
 # A disabled helper is called inside a user's context manager.
 @contextlib.contextmanager
 def section(name):

@@ -35,17 +35,6 @@ def bad_2():  # <- NC805
     return Probe(), [(torch.randn(2, 4),)] * 3
 
 
-# Assigning .data of an intermediate tensor.
-def renormalise(x):
-    y = x * 3
-    y.data = y.data / y.data.norm()  # <- GB116
-    return y.tanh()
-
-
-def bad_3():
-    return renormalise, [(torch.randn(4),)] * 2
-
-
 # A graph layer multiplies by a sparse adjacency matrix.
 class GraphLayer(nn.Module):
     def __init__(self):
@@ -88,52 +77,3 @@ class Inspect(nn.Module):
 
 def bad_6():
     return Inspect(), [(torch.randn(2, 4),)] * 3
-
-
-# A new nn.Parameter is created inside the forward.
-class LazyScale(nn.Module):
-    def forward(self, x):
-        x = x.relu()
-        scale = nn.Parameter(torch.ones(x.shape[-1]))  # <- GB116
-        return x * scale
-
-
-def bad_7():
-    return LazyScale(), [(torch.randn(2, 4),)] * 2
-
-
-# Metadata that is traced.
-class Probe2(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, x):
-        y = self.fc(x)
-        if y.requires_grad and torch.is_grad_enabled():
-            y = y * 2
-        if y.layout is torch.strided and y.is_contiguous() and y.stride(0) == 4 and y.device.type == "cpu":
-            y = y.detach() + y
-        y = y.view(torch.Size([y.numel()])).to(x.dtype)
-        return y.relu() + y.ndim + y.element_size()
-
-
-def good():
-    return Probe2(), [(torch.randn(2, 4),)] * 3
-
-
-# Parameters changed in place under no_grad.
-class Averaged(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-        self.register_buffer("shadow", self.fc.weight.detach().clone())
-
-    def forward(self, x):
-        with torch.no_grad():
-            self.shadow.lerp_(self.fc.weight, 0.1)
-        return self.fc(x) + x @ self.shadow
-
-
-def good_2():
-    return Averaged(), [(torch.randn(2, 4),)] * 3

@@ -29,19 +29,3 @@ def spread(x):  # <- RC203
 
 def bad_2():
     return spread, [(torch.randn(2, length, 8),) for length in (8, 6, 9, 12)]
-
-
-# The condition chooses between two plain values, and a graph is guarded by it.
-class Attention2(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.qkv = nn.Linear(8, 24)
-
-    def forward(self, x):
-        query, key, value = self.qkv(x).chunk(3, dim=-1)
-        causal = True if query.shape[1] > 1 else False
-        return F.scaled_dot_product_attention(query, key, value, is_causal=causal)
-
-
-def good():
-    return Attention2(), [(torch.randn(2, length, 8),) for length in (4, 6, 9, 12)]

@@ -1,6 +1,5 @@
 import torch
 import torch._dynamo
-import torch.nn.functional as F
 from torch import nn
 
 OPTIONS = {
@@ -51,38 +50,6 @@ def good():
     for ids in inputs:
         torch._dynamo.mark_dynamic(ids, 1)
     return Encoder(), [(ids,) for ids in inputs]
-
-
-# A key/value cache in a buffer of fixed size.
-class StaticCache(nn.Module):
-    def __init__(self, longest=8, width=4):
-        super().__init__()
-        self.register_buffer("keys", torch.zeros(1, longest, width))
-        self.register_buffer("values", torch.zeros(1, longest, width))
-        self.qkv = nn.Linear(width, 3 * width)
-
-    def forward(self, token, position):
-        q, k, v = self.qkv(token).chunk(3, -1)
-        with torch.no_grad():
-            self.keys.index_copy_(1, position, k)
-            self.values.index_copy_(1, position, v)
-        mask = torch.arange(self.keys.shape[1]) <= position
-        return F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=mask[None, None])
-
-
-def good_2():
-    return StaticCache(), [(torch.randn(1, 1, 4), torch.tensor([i])) for i in range(5)]
-
-
-# einops-style reshapes on symbolic sizes under dynamic=True.
-def windows(x):
-    batch, length, width = x.shape
-    parts = x.reshape(batch, length // 2, 2, width).transpose(1, 2).flatten(0, 1)
-    return parts.mean(1).view(batch, 2, width).permute(0, 2, 1).contiguous()
-
-
-def good_3():
-    return windows, [(torch.randn(b, n, 6),) for b, n in ((3, 8), (4, 10), (5, 12))]
 
 
 # A length that changes, and no code that fixes it.

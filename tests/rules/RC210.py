@@ -1,6 +1,4 @@
-import dataclasses
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 
@@ -46,44 +44,3 @@ def bad_6():
 # The changing number is a tensor.
 def good():
     return warmup_scale, [(torch.randn(4), torch.tensor(float(step))) for step in (10, 11, 12, 13, 14)]
-
-
-# Python arguments that never change, and one that changes but is not used.
-def attend2(scores, causal, scale, reduction="mean", step=0):
-    if causal:
-        scores = scores.tril()
-    weights = (scores * scale).softmax(-1)
-    return weights.mean() if reduction == "mean" else weights.sum()
-
-
-def good_2():
-    return attend2, [(torch.randn(4, 4), True, 0.5, "mean", step) for step in range(4)]
-
-
-# A decoder step that takes its position as a tensor, with masks.
-@dataclasses.dataclass(frozen=True)
-class Config:
-    width: int = 8
-    heads: int = 2
-    activation: str = "gelu"
-
-
-class Block(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.config = config
-        self.norm = nn.LayerNorm(config.width)
-        self.qkv = nn.Linear(config.width, 3 * config.width)
-        self.up = nn.Linear(config.width, config.width)
-
-    def forward(self, x, position, mask=None):
-        batch, length, width = x.shape
-        q, k, v = self.qkv(self.norm(x)).view(batch, length, 3, self.config.heads, -1).permute(2, 0, 3, 1, 4)
-        q = q * torch.cos(position.float())
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
-        x = x + y.transpose(1, 2).reshape(batch, length, width)
-        return x + getattr(F, self.config.activation)(self.up(x))
-
-
-def good_3():
-    return Block(Config()), [(torch.randn(2, 4, 8), torch.tensor(index)) for index in range(4)]

@@ -69,17 +69,3 @@ def apply(x, fn, options, block):
 
 def good():
     return apply, [(torch.randn(4), lambda t: t * 2, Options(2.0), Block2()) for _ in range(4)]
-
-
-# Calls by keyword in another order, new tensors.
-def blend(x, y, sizes, mode="sum"):
-    return (x + y if mode == "sum" else x - y).repeat(*sizes)
-
-
-def good_2():
-    calls = []
-    for index in range(4):
-        names = ["x", "y", "sizes", "mode"]
-        values = {"x": torch.randn(3), "y": torch.randn(3), "sizes": (2, 1), "mode": "".join(["s", "um"])}
-        calls.append({name: values[name] for name in (names if index % 2 else reversed(names))})
-    return blend, calls

@@ -116,32 +116,6 @@ def test_wrapping_again_finds_what_was_compiled_unless_the_backend_is_another() 
     assert len(seen) == 5
 
 
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [
-        pytest.param("anew_bad", "RC219", marks=pytest.mark.slow),
-        pytest.param("rate_bad", "RC218", marks=pytest.mark.slow),
-        ("thrown_away_bad", "NC801"),
-        ("other_method_bad", "NC802"),
-        ("original_bad", "NC803"),
-        pytest.param("anew_good", None, marks=pytest.mark.slow),
-        ("rate_good", None),
-        pytest.param("results_good", None, marks=pytest.mark.slow),
-    ],
-)
-def test_a_run_shows_what_was_read(name: str, code: str | None, observe: Any) -> None:
-    observation = observe(f"{FOLDER / name}.py:make", as_written=True)
-    assert observation.error is None
-    findings = rules.check(observation)
-    told = [f"{f.code} {f.line} {f.message}" for f in findings]
-    if code is None:
-        assert not [f for f in findings if f.severity != "low"], told
-        return
-    suspected = suspicions.read([FOLDER / f"{name}.py"]).suspicions
-    [wanted] = {s.shown_by for s in suspected if s.finding.code == code}
-    assert any(f.code.startswith(wanted) for f in findings), told
-
-
 def test_variables_that_are_set_late_have_no_effect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from torchproof.checking import source_reading, suspicions
-from torchproof.records import blame
 from torchproof.targets.target import parse
 
 MODULE = """import torch
@@ -91,35 +87,3 @@ def test_every_file_that_is_not_understood_is_named(
     read = source_reading.read_target(parse("."), told.append)
     whole = source_reading.part(read, []).why + "".join(told)
     assert all(f"src_{name}.py" in whole for name in "abcde")
-
-
-def test_many_findings_of_one_file_take_their_lines_at_once(tmp_path: Path) -> None:
-    count = 4000
-    functions = "".join(f"def f{i}(x):\n    return x\n" for i in range(count))
-    path = tmp_path / "many.py"
-    path.write_text(functions)
-    blame.forget()
-    begun = time.process_time()
-    for number in range(count):
-        lines, first = blame.around(str(path), 2 * number + 2)
-        assert (len(lines), first) == (2, 2 * number + 1)
-    assert time.process_time() - begun < 2  # each function asked for each: 8 s
-
-
-@pytest.mark.slow
-def test_an_interrupt_ends_the_processes_that_read(tmp_path: Path) -> None:
-    branch = "if x.sum() > 0: x = x.view(-1) + x.mean().item()\n        "
-    for number in range(81):  # a process is given 40 at a time: ten seconds and more
-        (tmp_path / f"m{number}.py").write_text(MODULE.format(branch * 1500))
-    code = "from torchproof.cli import main; raise SystemExit(main())"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "check", str(tmp_path), "--effort", "static"],
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    time.sleep(2)
-    begun = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
-    assert (process.returncode, told) == (130, b"")
-    assert time.monotonic() - begun < 4

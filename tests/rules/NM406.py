@@ -1,0 +1,68 @@
+import torch
+
+OPTIONS = {"bad_2": {"compile": {"options": {"keep_output_stride": False}}}}
+
+
+# Inductor drops a product with ones, and returns the argument itself.
+def bad():
+    def f(x):  # <- NM406>=2.13,<2.14
+        return x * torch.ones(3)
+
+    return f, [(torch.randn(2, 3),)]
+
+
+# A convolution whose output need not keep eager's strides.
+def bad_2():
+    torch.manual_seed(0)
+    convolution = torch.nn.Conv2d(8, 16, 3)
+
+    def f(x):  # <- NM406
+        return convolution(x)
+
+    return f, [(torch.randn(2, 8, 16, 16),)]
+
+
+# The output is the argument itself, and so it requires a gradient.
+def bad_3():
+    def f(x):  # <- NM406>=2.13,<2.14
+        return torch.zeros_like(x) + x.detach()
+
+    return f, [(torch.randn(2, 3, requires_grad=True),)]
+
+
+# Dropout in eager returns its argument in evaluation; compiled code copies it.
+def bad_4():
+    def f(x):  # <- NM406
+        return torch.nn.functional.dropout(x, 0.5, training=False)
+
+    return f, [(torch.randn(2, 3),)]
+
+
+# The same values as a copy; a view of the argument is one in eager, too.
+def good():
+    def f(x):
+        return x.clone(), x.view(-1), x.sin().t()
+
+    return f, [(torch.randn(2, 3),)]
+
+
+# The same convolution with Inductor's default, and sizes of one.
+def good_2():
+    torch.manual_seed(0)
+    convolution = torch.nn.Conv2d(8, 16, 3)
+
+    def f(x):
+        return convolution(x)
+
+    return f, [(torch.randn(1, 8, 16, 3),)]
+
+
+# Gradients are the same in every mode, and a second view shares its memory.
+def good_3():
+    def f(x):
+        with torch.no_grad():
+            fixed = x.cos()
+        y = x.sin()
+        return fixed, y, y.view(-1), x.detach()
+
+    return f, [(torch.randn(2, 3, requires_grad=True),)]
