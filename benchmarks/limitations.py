@@ -3,9 +3,9 @@
     python -m benchmarks.limitations [PROGRAM ...] [--device cuda] [--needs THING]
 
 Each file under tests/limitations is a program in two parts. The first asserts what goes
-wrong, the second, after `# The workaround`, that the workaround works. A program of the
-group `mended` has one part, and asserts that all is well. Every program runs in a
-process of its own under the installed torch; results are stored by version of torch.
+wrong, the second, after `# The workaround`, that the workaround works. Every program
+runs in a process of its own under the installed torch; results are stored by version of
+torch.
 Exit code 1 when a program behaves otherwise than it says.
 """
 
@@ -31,7 +31,6 @@ from benchmarks.survey import ROOT, Options, Row, Survey
 
 PROGRAMS = ROOT / "tests" / "limitations"
 SEAM = "\n# The workaround\n"
-MENDED = "mended"  # the group of what torch no longer does wrong
 SECONDS = 240  # a program that takes longer has failed
 FIELDS = ("Group", "Code", "Reference", "Needs")
 

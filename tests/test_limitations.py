@@ -7,19 +7,18 @@ behaves otherwise than docs/reference/limitations.md says: run
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from forked_commands import torchproof
 
-from torchproof.checking.rules import RULES
+from torchproof.checking import rules
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "docs")]
@@ -31,7 +30,6 @@ from benchmarks.limitations import (  # noqa: E402
     FAILED,
     GONE,
     HOLDS,
-    MENDED,
     SEAM,
     STUCK,
     Program,
@@ -40,9 +38,7 @@ from benchmarks.limitations import (  # noqa: E402
 PROGRAMS = {program.name: program for program in limitations.programs()}
 INSTALLED = limitations.version(torch.__version__)
 CODE_LINES = 36
-CODES = {rule.code for rule in RULES}
-TOLD = [name for name, one in PROGRAMS.items() if one.code and one.needs != "cuda"]
-QUICK = ("other_method", "break_in_loop")
+CODES = {rule.code for rule in rules.RULES}
 
 
 def outcomes(needs: str) -> dict[str, tuple[str, str]]:
@@ -77,13 +73,9 @@ def assert_as_documented(needs: str) -> None:
 
 
 @pytest.mark.slow
-def test_programs_do_what_the_documents_say() -> None:
-    assert_as_documented("nothing")
-
-
-@pytest.mark.slow
-def test_programs_for_inductor_do_what_the_documents_say() -> None:
-    assert_as_documented("inductor")
+@pytest.mark.parametrize("needs", ["nothing", "inductor"])
+def test_programs_do_what_the_documents_say(needs: str) -> None:
+    assert_as_documented(needs)
 
 
 @pytest.mark.gpu
@@ -91,62 +83,43 @@ def test_programs_for_a_gpu_do_what_the_documents_say() -> None:
     assert_as_documented("cuda")
 
 
-def without_assertions(text: str) -> str:
-    """Its definitions: part `breaks` generates no code, so nothing is wrong there."""
-    lines = text.splitlines()
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.Assert):
-            assert node.end_lineno is not None
-            lines[node.lineno - 1 : node.end_lineno] = [""] * (
-                node.end_lineno - node.lineno + 1
-            )
-    return "\n".join(lines) + "\n"
-
-
-def arguments(program: Program, folder: Path) -> list[str]:
-    """A check of what goes wrong alone, a factory with the cheapest backend for it."""
-    alone, text = folder / program.path.name, program.path.read_text()
-    alone.write_text(text.partition(SEAM)[0] + "\n")
-    common = ["--format", "json", "-q", "--fail-on", "never"]
-    if not program.is_target:
-        return [str(alone), "--effort", "quick", *common]
-    alone.write_text(without_assertions(alone.read_text()))
-    backend = [] if program.needs == "inductor" else ["--compile", "backend=aot_eager"]
-    return [f"{alone}:make", *backend, "--skip", "batch,sequence,latency", *common]
-
-
-@pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TOLD]
-)
-def test_check_tells_it_by_its_code(name: str, tmp_path: Path) -> None:
-    program = PROGRAMS[name]
-    if torch_parts.outcomes(program).get(INSTALLED, HOLDS) == GONE:
-        pytest.skip(f"does not go wrong under torch {INSTALLED}")
-    done = torchproof("check", *arguments(program, tmp_path), cwd=tmp_path)
-    # 2 where the program waits for an error: under a check what fails runs in eager.
-    assert done.returncode in (0, 2), done.stderr
-    codes = {finding["code"] for finding in json.loads(done.stdout)["findings"]}
-    assert program.code in codes
+@pytest.mark.slow
+def test_check_reports_the_code_of_each_script(
+    tmp_path: Path, observe_all: Any
+) -> None:
+    """Targets among them show what the programs of NM and SP in tests/rules show."""
+    scripts = [
+        one
+        for one in PROGRAMS.values()
+        if one.code and one.needs != "cuda" and not one.is_target
+        if torch_parts.outcomes(one).get(INSTALLED, HOLDS) != GONE
+    ]
+    for one in scripts:
+        wrong = one.path.read_text().partition(SEAM)[0]
+        (tmp_path / one.path.name).write_text(wrong + "\n")
+    observations = observe_all([(str(tmp_path / one.path.name), {}) for one in scripts])
+    missing = {
+        one.name: codes
+        for one, observation in zip(scripts, observations, strict=True)
+        if one.code not in (codes := {f.code for f in rules.check(observation)})
+    }
+    assert scripts and not missing
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=lambda one: one.name)
-def test_program_says_what_it_is(program: Program) -> None:
-    assert program.group in {*torch_parts.GROUPS, MENDED}
+def test_program_describes_itself(program: Program) -> None:
+    assert program.group in torch_parts.GROUPS
     assert program.code is None or program.code in CODES
     assert program.needs in (None, "inductor", "cuda")
-    assert bool(program.way_round) is (program.group != MENDED)
-    assert (SEAM in program.source) is (program.group != MENDED)
+    assert program.way_round
     first, _, second = program.source.partition(SEAM)
-    assert "assert" in first and (not second or "assert" in second)
+    assert "assert" in first and "assert" in second
     code = [ln for ln in program.source.splitlines() if ln and "import" not in ln]
     assert len(code) <= CODE_LINES, len(code)
     if program.reference is not None:
         assert re.match(r"https://(github|docs\.pytorch)", program.reference)
-
-
-@pytest.mark.parametrize("name", [n for n, one in PROGRAMS.items() if not one.needs])
-def test_outcome_is_kept_for_three_versions(name: str) -> None:
-    assert {"2.11", "2.13", "2.15"} <= set(torch_parts.outcomes(PROGRAMS[name]))
+    if not program.needs:
+        assert {"2.11", "2.13", "2.15"} <= set(torch_parts.outcomes(program))
 
 
 def test_titles_and_links_are_unique() -> None:

@@ -17,7 +17,6 @@ from benchmarks.limitations import (
     FAILED,
     GONE,
     HOLDS,
-    MENDED,
     STUCK,
     Program,
     programs,
@@ -106,8 +105,6 @@ GROUPS = {
     "diagnosis": "Wrong answers of torch's own tools",
 }
 SHOWN = {HOLDS: "yes", GONE: "no", STUCK: "yes, no workaround", FAILED: NOTHING}
-# Of a program that asserts that all is well.
-SHOWN_MENDED = {HOLDS: "fine", GONE: "wrong", FAILED: NOTHING}
 
 
 @functools.cache
@@ -153,28 +150,16 @@ def conditions() -> str:
 
 def overview() -> str:
     """One row a program, and whether it goes wrong under each torch."""
-    listed = [one for group in GROUPS for one in _of(group)]
-    return _overview(listed, "problem", SHOWN, with_codes=True)
-
-
-def mended_overview() -> str:
-    return _overview(_of(MENDED), "fixed in torch", SHOWN_MENDED, with_codes=False)
-
-
-def _overview(
-    listed: list[Program], what: str, words: dict[str, str], *, with_codes: bool
-) -> str:
     columns = dict.fromkeys(version(f["versions"]["torch"]) for f in _limitations())
-    more = ["torchproof reports"] if with_codes else []
 
     def rows() -> Iterator[tuple[str, ...]]:
-        for program in listed:
+        for program in (one for group in GROUPS for one in _of(group)):
             found = outcomes(program)
-            cells = [words[found[c]] if c in found else NOTHING for c in columns]
+            cells = [SHOWN[found[c]] if c in found else NOTHING for c in columns]
             title = f"[{program.title}](#{anchor(program.title)})"
-            yield title, *cells, *[_code(program)] * with_codes
+            yield title, *cells, _code(program)
 
-    return plain([what, *columns, *more], rows())
+    return plain(["problem", *columns, "torchproof reports"], rows())
 
 
 def _of(group: str) -> list[Program]:
@@ -200,10 +185,6 @@ def entries() -> str:
     ).rstrip()
 
 
-def mended() -> str:
-    return "\n".join(map(_entry, _of(MENDED))).rstrip()
-
-
 def _entry(program: Program) -> str:
     path = Path(program.path).relative_to(ROOT).as_posix()
     text = render("limitation", program=program, facts=_facts(program), path=path)
@@ -213,12 +194,10 @@ def _entry(program: Program) -> str:
 def _facts(program: Program) -> str:
     """Versions, the rule, the reference: one line, of what is known."""
     found = outcomes(program)
-    is_mended = program.group == MENDED
-    wrong, fine = ((GONE,), (HOLDS,)) if is_mended else ((HOLDS, STUCK), (GONE,))
-    words = ("Wrong", "Works") if is_mended else ("Occurs", "Does not occur")
+    kinds_by_word = {"Occurs": (HOLDS, STUCK), "Does not occur": (GONE,)}
     facts = [
         f"{word} under torch {', '.join(listed)}."
-        for word, kinds in zip(words, (wrong, fine), strict=True)
+        for word, kinds in kinds_by_word.items()
         if (listed := [v for v, outcome in found.items() if outcome in kinds])
     ]
     stuck = [v for v, outcome in found.items() if outcome == STUCK]
@@ -247,7 +226,5 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "limitations conditions": conditions,
         "limitations overview": overview,
         "limitations": entries,
-        "mended overview": mended_overview,
-        "mended": mended,
     },
 }
