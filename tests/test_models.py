@@ -20,8 +20,6 @@ if not transformers.__version__.startswith("5.22.") or torch.__version__ < (2, 1
 
 ZOO = Path(__file__).parent / "models" / "zoo.py"
 TRUTH: dict[str, Any] = runpy.run_path(str(ZOO))["TRUTH"]
-# Scripts that compile these break at the same places: none, breaks, skips.
-SCRIPTS = ("gpt2", "longformer", "big_bird")
 BREAKS = {"graph_break", "skipped_frame"}
 
 
@@ -76,10 +74,8 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_breaks_where_the_factory_does(
-    name: str, observe: Any, tmp_path: Path
-) -> None:
+def test_a_script_breaks_where_the_factory_does(observe: Any, tmp_path: Path) -> None:
+    name = "big_bird"  # breaks and skipped frames
     path = tmp_path / "script.py"
     path.write_text(SCRIPT.format(folder=str(ZOO.parent), name=name))
     findings = rules.check(observe(str(path)))

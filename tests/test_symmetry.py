@@ -69,13 +69,6 @@ def test_the_other_way_round_is_the_mirror_image(a: Run, b: Run) -> None:
     assert_mirrored(compare(a, b), compare(b, a))
 
 
-@pytest.mark.slow
-@settings(deadline=None, max_examples=1500, suppress_health_check=list(HealthCheck))
-@given(runs(), runs())
-def test_thousands_of_pairs_are_mirror_images(a: Run, b: Run) -> None:
-    assert_mirrored(compare(a, b), compare(b, a))
-
-
 @settings(deadline=None, max_examples=60)
 @given(st.data(), st.sampled_from([3, 8, 20]))
 def test_strategies_of_one_run_mirror_each_other(

@@ -57,34 +57,6 @@ def clean_inference_mode():
     return driver, [(xs(),)]
 
 
-def clean_argmax():
-    f = net()
-
-    def driver(data):
-        preds = []
-        with torch.no_grad():
-            for x in data:
-                out = f(x)
-                preds.append(out.argmax(-1))
-        return torch.cat(preds)
-
-    return driver, [(xs(),)]
-
-
-def clean_tuple_out():
-    f = torch.compile(lambda x: (x + 1, {"a": x * 2, "b": [x - 1]}), **RO)
-
-    def driver(data):
-        tot = 0.0
-        with torch.no_grad():
-            for x in data:
-                y, d = f(x)
-                tot += float((y + d["a"] + d["b"][0]).sum())
-        return tot
-
-    return driver, [(xs(),)]
-
-
 def clean_param_return():
     lin = torch.nn.Linear(8, 8, device=DEVICE)
     f = torch.compile(lambda x: (lin(x), lin.weight), **RO)
@@ -175,20 +147,6 @@ def clean_graph_break():
             for x in data:
                 t += f(x).sum().item()
         return t
-
-    return driver, [(xs(),)]
-
-
-def clean_dropout_ckpt():
-    from torch.utils.checkpoint import checkpoint
-
-    m = torch.nn.Sequential(torch.nn.Linear(8, 8, device=DEVICE), torch.nn.Dropout(0.1))
-    f = torch.compile(lambda x: checkpoint(m, x, use_reentrant=False).sum(), **RO)
-
-    def driver(data):
-        for x in data:
-            m.zero_grad(set_to_none=True)
-            f(x).backward()
 
     return driver, [(xs(),)]
 
