@@ -18,7 +18,7 @@ from torchproof.checking.rules.advice import NO_EDIT, Piece, assembled
 from torchproof.checking.static.attribute_facts import attribute_facts
 from torchproof.checking.static.line_facts import facts_at, marks_in, sets
 from torchproof.records import blame
-from torchproof.records.run import Finding
+from torchproof.records.run import Finding, Observation
 
 HEAD = "import torch\nfrom torch import nn\n"
 TAIL = "\nopen(__file__ + '.out', 'w').write(repr(out))\n"
@@ -29,16 +29,22 @@ class Program:
     """A script that leaves its outputs beside it."""
 
     def __init__(self, folder: Path, observe: Any, text: str) -> None:
+        folder.mkdir(exist_ok=True)
         self.path = folder / "program.py"
         self._observe = observe
         self.text = HEAD + textwrap.dedent(text) + TAIL
 
-    def check(self) -> tuple[list[Finding], str]:
+    def write(self) -> str:
         self.path.write_text(self.text)
         blame.forget()
-        observation = self._observe(str(self.path))
+        return str(self.path)
+
+    def findings(self, observation: Observation) -> tuple[list[Finding], str]:
         saved = Path(f"{self.path}.out")
         return rules.check(observation), saved.read_text() if saved.exists() else ""
+
+    def check(self) -> tuple[list[Finding], str]:
+        return self.findings(self._observe(self.write()))
 
     def follow(self, fix: str) -> None:
         """Makes the first edit of an advice, as its words say."""
@@ -161,19 +167,30 @@ CURED = {
 }
 
 
-@pytest.mark.parametrize("name", CURED)
 def test_advice_cures_and_changes_no_output(
-    name: str, tmp_path: Path, observe: Any
+    tmp_path: Path, observe: Any, observe_all: Any
 ) -> None:
-    code, text = CURED[name]
-    program = Program(tmp_path, observe, text)
-    before, outputs = program.check()
-    [finding] = [f for f in before if f.code == code]
-    program.follow(finding.fix)
-    after, same = program.check()
-    assert outputs and same == outputs
-    assert code not in {f.code for f in after}
-    assert {f.code for f in after} <= {f.code for f in before} | {"RC201"}
+    programs = {
+        name: Program(tmp_path / str(number), observe, text)
+        for number, (name, (_, text)) in enumerate(CURED.items())
+    }
+
+    def check_all() -> dict[str, tuple[list[Finding], str]]:
+        observed = observe_all([(each.write(), {}) for each in programs.values()])
+        return {
+            name: programs[name].findings(observation)
+            for name, observation in zip(programs, observed, strict=True)
+        }
+
+    before = check_all()
+    for name, (findings, _) in before.items():
+        [finding] = [f for f in findings if f.code == CURED[name][0]]
+        programs[name].follow(finding.fix)
+    for name, (findings, outputs) in check_all().items():
+        codes = {f.code for f in findings}
+        assert outputs and outputs == before[name][1], name
+        assert CURED[name][0] not in codes, name
+        assert codes <= {f.code for f in before[name][0]} | {"RC201"}, name
 
 
 def only(program: Program, code: str) -> Finding:

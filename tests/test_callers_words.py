@@ -153,22 +153,6 @@ def test_what_has_no_name_is_to_be_given_one(folder: Path, observe: Any) -> None
     assert recompiles(observe, path) == []
 
 
-@pytest.mark.slow
-def test_each_line_that_calls_it_marks_its_own(folder: Path, observe: Any) -> None:
-    path = script(
-        folder,
-        """\
-        c = torch.compile(fakelib.Model(), backend="eager")
-        train, valid = torch.zeros(4), torch.zeros(5)
-        c(train)
-        c(valid)
-        """,
-    )
-    [finding] = recompiles(observe, path)
-    assert "maybe_mark_dynamic(train, 0)" in finding.fix
-    assert "maybe_mark_dynamic(valid, 0)" in finding.fix
-
-
 def test_a_break_is_the_cause_of_what_follows_it(folder: Path, observe: Any) -> None:
     """Two edits for three recompiles: the break, and the marks; then there is none."""
     path = script(
@@ -192,25 +176,6 @@ def test_a_break_is_the_cause_of_what_follows_it(folder: Path, observe: Any) -> 
     text = applied(path.read_text(), at_call[0])
     path.write_text(text.replace("c = torch", cure + "c = torch"))
     assert rules.check(observe(str(path))) == []
-
-
-@pytest.mark.slow
-def test_size_one_is_left_by_what_is_advised(folder: Path, observe: Any) -> None:
-    path = script(
-        folder,
-        """\
-        c = torch.compile(fakelib.Model(), backend="eager")
-        for n in (4, 5, 1):
-            x, y = torch.zeros(n, 3), torch.zeros(n, 3)
-            c(x, y=y)
-        """,
-    )
-    found = recompiles(observe, path)
-    assert {f.code for f in found} == {"RC201", "RC202"}
-    [fix] = {f.fix for f in found}
-    assert "mark_unbacked" not in fix  # it may break a library's code
-    path.write_text(applied(path.read_text(), found[0]))
-    assert [f.code for f in recompiles(observe, path)] == ["RC202"]
 
 
 @pytest.mark.slow

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,29 +16,9 @@ from check_runs import SIZE as CHANGE
 
 from torchproof.checking import causes, rules
 from torchproof.records.cause_tree import CauseTree
-from torchproof.records.run import Finding, Run
-from torchproof.report import formats
+from torchproof.records.run import Finding
 
 HEAD = "import torch\nfrom torch import nn\n\n"
-
-
-def findings(tmp_path: Path, observe: Any, program: str, **options: Any) -> CauseTree:
-    file = tmp_path / "program.py"
-    file.write_text(HEAD + textwrap.dedent(program))
-    factory = ":make" if "def make()" in program else ""
-    found = rules.matched(observe(f"{file}{factory}", **options))
-    every = [each.finding for each in found]
-    known, stops = causes.explain(found), causes.stopped(found)
-    return CauseTree(causes.linked(every, known, stops))
-
-
-def only(tree: CauseTree, code: str) -> Finding:
-    [cause] = [f for f in tree.causes if f.code.startswith(code)]
-    return cause
-
-
-# -- functions that are compiled apart because of a break ------------------------------
-
 SPLIT = """\
 class Net(nn.Module):
     def __init__(self):
@@ -64,47 +42,20 @@ def make():
     net = Net()
     return net, [(torch.zeros(n),) for n in (4, 4, 6, 8)]
 """
+DISABLED = """\
+@torch.compiler.disable
+def log(x):
+    return x.mean()
 
+class Net(nn.Module):
+    def forward(self, x):
+        y = torch.cat((x, x))
+        log(y)
+        return y * 2
 
-def test_a_recompile_behind_a_break_follows_from_it(
-    tmp_path: Path, observe: Any
-) -> None:
-    tree = findings(tmp_path, observe, SPLIT.replace("STATEMENT", "pass"))
-    effects = tree.effects(only(tree, "GB1"))
-    assert effects and {f.kind for f in effects} == {"recompile"}
-    assert all("the break at" in (f.because or "") for f in effects)
-    assert all(f.certainty == "likely" for f in effects)
-    # The input's own change is not an effect of the break.
-    assert only(tree, "RC201").message.startswith("size 0 of `x` changed")
-
-
-def test_an_attribute_that_changes_is_not_the_fault_of_a_break(
-    tmp_path: Path, observe: Any
-) -> None:
-    program = SPLIT.replace("STATEMENT", "self.calls += 1; y = y * self.calls")
-    tree = findings(tmp_path, observe, program.replace("(4, 4, 6, 8)", "(4,) * 5"))
-    assert only(tree, "RC213").cause_of == ()
-
-
-def test_what_the_user_disabled_explains_nothing(tmp_path: Path, observe: Any) -> None:
-    program = """\
-    @torch.compiler.disable
-    def log(x):
-        return x.mean()
-
-    class Net(nn.Module):
-        def forward(self, x):
-            y = torch.cat((x, x))
-            log(y)
-            return y * 2
-
-    def make():
-        return Net(), [(torch.zeros(n),) for n in (4, 6, 8)]
-    """
-    tree = findings(tmp_path, observe, program)
-    assert tree.total == 0
-
-
+def make():
+    return Net(), [(torch.zeros(n),) for n in (4, 6, 8)]
+"""
 ALONE = """\
 def make():
     names = {"a": 1, "b": 2}
@@ -116,30 +67,6 @@ def make():
         return x * shares
     return step, [(torch.ones(4),)] * 3
 """
-
-
-def test_a_comprehension_that_runs_alone_follows_from_the_skip(
-    tmp_path: Path, observe: Any
-) -> None:
-    program = ALONE.replace("EXPRESSION", "len({i: x * n for i, n in names.items()})")
-    tree = findings(tmp_path, observe, program)
-    [cause] = tree.causes
-    assert "print" in (cause.source or "")
-    # Nothing is compiled since the whole function is skipped: that is no other finding.
-    assert not [f for f in (cause, *tree.effects(cause)) if f.code == "NC805"]
-    assert cause.stops == ("make.step",) and "(NC805)" in cause.evidence[-1]
-
-
-def test_a_comprehension_with_a_break_of_its_own_is_a_cause(
-    tmp_path: Path, observe: Any
-) -> None:
-    program = ALONE.replace("EXPRESSION", "sum([(x * i).sum().item() for i in (1, 2)])")
-    tree = findings(tmp_path, observe, program)
-    # Since 3.12 a comprehension is part of its function, and is skipped with it.
-    own = {"GB101"} if sys.version_info < (3, 12) else set()
-    assert {f.code for f in tree.causes} == {"GB104", *own}
-
-
 ON_ONE_LINE = """\
 def make():
     def step(x):
@@ -148,33 +75,6 @@ def make():
         return y.cos()
     return step, [(torch.ones(4),)] * 3
 """
-
-
-def test_breaks_of_one_expression_are_one_finding(tmp_path: Path, observe: Any) -> None:
-    program = ON_ONE_LINE.replace("STATEMENT", "print(y.sum().item())")
-    tree = findings(tmp_path, observe, program)
-    [cause] = tree.causes
-    assert (cause.code, cause.line) == ("GB104", 7) and not tree.effects(cause)
-    assert "(GB101)" in cause.evidence[-1]
-
-
-def test_breaks_of_two_statements_are_two_findings(
-    tmp_path: Path, observe: Any
-) -> None:
-    program = ON_ONE_LINE.replace("STATEMENT", "y.sum().item()\n        print('here')")
-    tree = findings(tmp_path, observe, program)
-    assert {(f.code, f.line) for f in tree.causes} == {("GB101", 7), ("GB104", 8)}
-
-
-def test_a_break_that_stops_the_whole_function_is_fixed_first() -> None:
-    dear = replace(ITEM, code="GB104", cost_us=900.0)
-    whole = replace(ITEM, kind="skipped_frame", line=9, cost_us=None, stops=("Net",))
-    assert causes.ranked([dear, whole]) == [whole, dear]
-    assert causes.ranked([whole, replace(dear, stops=("Net",))])[0].code == "GB104"
-
-
-# -- one change of an input ------------------------------------------------------------
-
 TWO = """\
 @torch.compile(backend="eager")
 def encode(a):
@@ -188,45 +88,127 @@ def step(x, y):
     encode(x)
     decode(y)
 
+def both(x):
+    encode(x)
+    decode(x)
+
 for n in (4, 4, 5):
     x = torch.zeros(n, dtype=torch.float64 if n == 5 else torch.float32)
-    step(x, OTHER)
+    CALL
 """
+LIMIT = """\
+def make():
+    def step(x, word):
+        return x * len(word)
+    return step, [(torch.ones(3), "a" * n) for n in range(1, 12)]
+"""
+PROGRAMS = {
+    "recompile behind a break": SPLIT.replace("STATEMENT", "pass"),
+    "attribute that changes": SPLIT.replace(
+        "STATEMENT", "self.calls += 1; y = y * self.calls"
+    ).replace("(4, 4, 6, 8)", "(4,) * 5"),
+    "disabled": DISABLED,
+    "comprehension alone": ALONE.replace(
+        "EXPRESSION", "len({i: x * n for i, n in names.items()})"
+    ),
+    "comprehension with a break": ALONE.replace(
+        "EXPRESSION", "sum([(x * i).sum().item() for i in (1, 2)])"
+    ),
+    "one expression": ON_ONE_LINE.replace("STATEMENT", "print(y.sum().item())"),
+    "two statements": ON_ONE_LINE.replace(
+        "STATEMENT", "y.sum().item()\n        print('here')"
+    ),
+    "one input": TWO.replace("CALL", "both(x)"),
+    "two inputs": TWO.replace("CALL", "step(x, x.clone())"),
+    "limit": LIMIT,
+}
 
 
-def test_one_change_of_one_input_is_one_cause(tmp_path: Path, observe: Any) -> None:
-    program = TWO.replace("def step(x, y)", "def step(x)").replace(
-        "decode(y)", "decode(x)"
-    )
-    tree = findings(tmp_path, observe, program.replace("x, OTHER", "x"))
-    [cause] = tree.causes
-    [effect] = tree.effects(cause)
-    assert effect.because == "the same change of `x`"
+@pytest.fixture(scope="module")
+def trees(
+    tmp_path_factory: pytest.TempPathFactory, observe_all: Any
+) -> dict[str, CauseTree]:
+    """All programs, observed in one process."""
+    folder = tmp_path_factory.mktemp("programs")
+    targets = []
+    for number, text in enumerate(PROGRAMS.values()):
+        file = folder / f"program_{number}.py"
+        file.write_text(HEAD + text)
+        targets.append((f"{file}:make" if "def make()" in text else str(file), {}))
+    found = {}
+    for name, observation in zip(PROGRAMS, observe_all(targets), strict=True):
+        matched = rules.matched(observation)
+        every = [each.finding for each in matched]
+        known, stops = causes.explain(matched), causes.stopped(matched)
+        found[name] = CauseTree(causes.linked(every, known, stops))
+    return found
 
 
-def test_two_inputs_that_change_together_are_two_causes(
-    tmp_path: Path, observe: Any
-) -> None:
-    tree = findings(tmp_path, observe, TWO.replace("OTHER", "x.clone()"))
+def only(tree: CauseTree, code: str) -> Finding:
+    [cause] = [f for f in tree.causes if f.code.startswith(code)]
+    return cause
+
+
+Trees = dict[str, CauseTree]
+
+
+def test_a_recompile_behind_a_break_follows_from_it(trees: Trees) -> None:
+    tree = trees["recompile behind a break"]
+    effects = tree.effects(only(tree, "GB1"))
+    assert effects and {f.kind for f in effects} == {"recompile"}
+    assert all(f.certainty == "likely" for f in effects)
+    assert only(tree, "RC201").cause_of == ()  # the input's own change
+
+
+def test_what_has_a_reason_of_its_own_is_a_cause(trees: Trees) -> None:
+    assert only(trees["attribute that changes"], "RC213").cause_of == ()
+    assert trees["disabled"].total == 0
+    tree = trees["two inputs"]
     assert len(tree.causes) == 2 and tree.total == 0
 
 
-# -- the recompile limit ---------------------------------------------------------------
+def test_a_comprehension_that_runs_alone_follows_from_the_skip(trees: Trees) -> None:
+    tree = trees["comprehension alone"]
+    [cause] = tree.causes
+    assert "print" in (cause.source or "")
+    # Nothing is compiled since the whole function is skipped: that is no other finding.
+    assert not [f for f in (cause, *tree.effects(cause)) if f.code == "NC805"]
+    assert cause.stops == ("make.step",) and "(NC805)" in cause.evidence[-1]
+    # Since 3.12 a comprehension is part of its function, and is skipped with it.
+    own = {"GB101"} if sys.version_info < (3, 12) else set()
+    broken = trees["comprehension with a break"]
+    assert {f.code for f in broken.causes} == {"GB104", *own}
 
 
-@pytest.mark.slow
-def test_the_limit_follows_from_the_recompiles(tmp_path: Path, observe: Any) -> None:
-    program = """\
-    def make():
-        def step(x, word):
-            return x * len(word)
-        return step, [(torch.ones(3), "a" * n) for n in range(1, 12)]
-    """
-    tree = findings(tmp_path, observe, program)
+def test_breaks_of_one_expression_are_one_finding(trees: Trees) -> None:
+    tree = trees["one expression"]
+    [cause] = tree.causes
+    assert (cause.code, cause.line) == ("GB104", 7) and not tree.effects(cause)
+    assert "(GB101)" in cause.evidence[-1]
+    two = trees["two statements"]
+    assert {(f.code, f.line) for f in two.causes} == {("GB101", 7), ("GB104", 8)}
+
+
+def test_one_change_of_one_input_is_one_cause(trees: Trees) -> None:
+    tree = trees["one input"]
+    [cause] = tree.causes
+    [effect] = tree.effects(cause)
+    assert effect.cause_of == (cause.identity,)
+
+
+def test_the_limit_follows_from_the_recompiles(trees: Trees) -> None:
+    tree = trees["limit"]
     [cause] = tree.causes
     assert cause.kind == "recompile"
     assert [f.code for f in tree.effects(cause)] == ["RC290"]
     assert tree.severity(cause) == "high"
+
+
+def test_a_break_that_stops_the_whole_function_is_fixed_first() -> None:
+    dear = replace(ITEM, code="GB104", cost_us=900.0)
+    whole = replace(ITEM, kind="skipped_frame", line=9, cost_us=None, stops=("Net",))
+    assert causes.ranked([dear, whole]) == [whole, dear]
+    assert causes.ranked([whole, replace(dear, stops=("Net",))])[0].code == "GB104"
 
 
 # -- links between findings ------------------------------------------------------------
@@ -268,32 +250,3 @@ def test_a_cause_is_as_severe_as_what_it_explains() -> None:
     tree = CauseTree(explained(high, low))
     assert tree.causes[0].severity == "low"
     assert tree.severity(tree.causes[0]) == "high"
-
-
-def run() -> Run:
-    cause, effect = explained(SIZE, CAUSE)
-    return Run(
-        id="20260101-0000-x",
-        target="model.py:make",
-        strategy="full",
-        environment={"torch": "2.13.0", "python": "3.11", "device": "cpu"},
-        counts={"calls": 6, "recompiles": 2},
-        findings=(cause, effect),
-    )
-
-
-@pytest.mark.parametrize("format", ["text", "md", "html", "github"])
-def test_every_report_lists_the_effect_below_its_cause(format: str) -> None:
-    text = " ".join(formats.render(run(), format, width=200).split())
-    assert "1 cause, 1 effect" in text
-    assert "also explains 2 recompiles in 1 function (likely)" in text.replace(
-        "Also", "also"
-    )
-
-
-def test_an_effect_is_only_a_note_for_code_scanning() -> None:
-    document = json.loads(formats.render(run(), "sarif"))
-    cause, effect = document["runs"][0]["results"]
-    assert cause["level"] == "error" and effect["level"] == "note"
-    assert effect["properties"]["cause_of"] == [CAUSE.identity]
-    assert effect["relatedLocations"] == cause["locations"]

@@ -98,6 +98,21 @@ def breaks(findings: list[Finding]) -> list[Finding]:
     return [f for f in findings if f.kind in kinds]
 
 
+def found_by_way(
+    observe_all: Any, package: Path, bodies: dict[str, str]
+) -> dict[str, list[Finding]]:
+    """The open breaks of each script; all of them run in one process."""
+    paths = [
+        script(package, body, f"script{number}.py")
+        for number, body in enumerate(bodies.values())
+    ]
+    observations = observe_all([(str(path), {}) for path in paths])
+    return {
+        way: [f for f in breaks(rules.check(seen)) if f.status == "open"]
+        for way, seen in zip(bodies, observations, strict=True)
+    }
+
+
 CALLS = {
     "module": "torch.compile(fakelib.Model(), backend='eager')(x)",
     "in place": "m = fakelib.Model(); m.compile(backend='eager'); m(x)",
@@ -138,32 +153,21 @@ CALLS = {
 }
 
 
-SLOW = pytest.mark.slow
-QUICK = {
-    *("module", "function", "same name", "inside a disabled function"),
-    *("a frame of its own after a skip", "an outer region around a compiled module"),
-}
-
-
-def ways(programs: dict[str, str]) -> list[Any]:
-    """Some of them each time; the others where slow tests are."""
-    return [way if way in QUICK else pytest.param(way, marks=SLOW) for way in programs]
-
-
-@pytest.mark.parametrize("way", ways(CALLS))
-def test_a_caller_is_never_the_place(way: str, package: Path, observe: Any) -> None:
-    call = textwrap.indent(CALLS[way], "    ")
-    path = script(package, f"def main():\n    x = torch.randn(3, 4)\n{call}\nmain()\n")
-    open_ = [f for f in breaks(found(observe, path)) if f.status == "open"]
-    assert open_
+def test_a_caller_is_never_the_place(package: Path, observe_all: Any) -> None:
     at = line_of(LIBRARY, "# model"), line_of(LIBRARY, "# function")
-    for finding in open_:
-        assert finding.file == str(package) and finding.line in at
-        assert finding.owner == "library"
-        assert finding.function in {"Model.forward", "function"}
-        assert f" {finding.function}" in finding.message
-        assert any("script.py:" in line for line in finding.evidence)
-        assert "ignore_logging_functions.add(fakelib.log.warning)" in finding.fix
+    head = "def main():\n    x = torch.randn(3, 4)\n"
+    bodies = {
+        way: f"{head}{textwrap.indent(call, '    ')}\nmain()\n"
+        for way, call in CALLS.items()
+    }
+    for way, findings in found_by_way(observe_all, package, bodies).items():
+        assert findings, way
+        for finding in findings:
+            assert finding.file == str(package) and finding.line in at, way
+            assert finding.owner == "library"
+            assert finding.function in {"Model.forward", "function"}
+            assert any("script" in line for line in finding.evidence)
+            assert "ignore_logging_functions.add(fakelib.log.warning)" in finding.fix
 
 
 USERS = {
@@ -206,15 +210,15 @@ USERS = {
 }
 
 
-@pytest.mark.parametrize("way", ways(USERS))
 def test_the_users_frame_inside_the_region_is_the_place(
-    way: str, package: Path, observe: Any
+    package: Path, observe_all: Any
 ) -> None:
-    path = script(package, USERS[way])
-    own = [f for f in breaks(found(observe, path)) if f.status == "open"]
-    assert own
-    here = line_of(path.read_text(), "# here")
-    assert {(f.file, f.line, f.owner) for f in own} == {(str(path), here, "user")}
+    for way, findings in found_by_way(observe_all, package, USERS).items():
+        assert findings, way
+        for finding in findings:
+            file = Path(finding.file or "")
+            assert file.parent == package.parents[2] and finding.owner == "user", way
+            assert finding.line == line_of(file.read_text(), "# here"), way
 
 
 def test_a_factory_a_script_and_as_written_agree(package: Path, observe: Any) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from forked_children import forked
 
-from torchproof import api
 from torchproof.checking import suspicions
 from torchproof.checking.rules.rule import expression_of
 from torchproof.observe.guard_failures import BEFORE_THE_BREAK, parse
-from torchproof.records.run import Frame, Run
+from torchproof.records.run import Frame
 from torchproof.records.stacks import frames_in
 
 HEAD = """\
@@ -103,39 +101,3 @@ def test_marks_that_reach_too_far_end_before_a_bracket_or_comment(
     marks = " " * start + "^" * (len(code) - start)
     [frame] = frames_in(f'  File "net.py", line 3, in forward\n    {code}\n    {marks}')
     assert frame.expression == expression
-
-
-COMPUTED = """
-import torch
-
-
-@torch.compile(backend="eager")
-def step(a, b):
-    return a.sum() + b.sum()
-
-
-for n in range(3, 7):
-    {prepared}
-    step({arguments})
-"""
-
-
-@pytest.mark.slow
-def test_an_argument_that_the_call_computes_is_marked_in_a_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fix is code: followed as it is written, it leaves no recompile."""
-    monkeypatch.chdir(tmp_path)
-    script = Path("script.py")
-
-    def checked(prepared: str, arguments: str) -> Run:
-        script.write_text(COMPUTED.format(prepared=prepared, arguments=arguments))
-        return api.check(api.parse(str(script)), effort="quick", quiet=True)
-
-    with forked():
-        run = checked("pass", "torch.randn(n, 8), torch.ones(n + 20)")
-        [finding] = [f for f in run.findings if f.code == "RC201"]
-        code = finding.fix.partition("each time: ")[2].partition(", and pass ")[0]
-        assert code.startswith("tensor_1 = torch.randn(n, 8); tensor_2 = torch.ones(")
-        followed = checked(code, "tensor_1, tensor_2")
-        assert {finding.status for finding in followed.findings} == {"resolved"}

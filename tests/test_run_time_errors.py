@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from torchproof.checking import rules
 from torchproof.records import Event, Frame, Observation, RaisedError
@@ -113,19 +110,20 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_errors_of_the_compiler_are_told_from_those_of_a_run(
-    name: str, observe: Callable[..., Observation], tmp_path: Path
+def test_compile_errors_are_told_from_run_time_errors(
+    observe_all: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)
-    found = rules.check(observe(f"{file}:{name}", as_written=True))
     lines = PROGRAM.splitlines()
-    expected = {
-        (code, next(n for n, line in enumerate(lines, 1) if line.endswith(text)))
-        for code, text in CASES[name]
-    }
-    assert {(f.code, f.line) for f in found if f.severity != "low"} == expected
+    runs = observe_all([(f"{file}:{name}", {"as_written": True}) for name in CASES])
+    for (name, case), run in zip(CASES.items(), runs, strict=True):
+        found = [f for f in rules.check(run) if f.severity != "low"]
+        expected = {
+            (code, next(n for n, line in enumerate(lines, 1) if line.endswith(text)))
+            for code, text in case
+        }
+        assert {(f.code, f.line) for f in found} == expected, name
 
 
 FUNCTION = Frame("model.py", 1, "driver")

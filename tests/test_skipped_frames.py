@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 from torchproof.checking import rules
-from torchproof.records import Observation
 
 PROGRAM = """\
 import logging
@@ -71,19 +68,22 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
 def test_only_what_torch_skips_is_a_skipped_frame(
-    name: str, observe: Callable[..., Observation], tmp_path: Path
+    observe_all: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)
     breaks = ("graph_break", "skipped_frame")
-    found = [f for f in rules.check(observe(f"{file}:{name}")) if f.kind in breaks]
     lines = PROGRAM.splitlines()
-    expected = {
-        (kind, next(n for n, x in enumerate(lines, 1) if x.endswith(text)), function)
-        for kind, text, function in CASES[name]
-    }
-    assert {(f.kind, f.line, f.function) for f in found} == expected
-    for finding in found:  # the function that it names is the one of the line
-        assert finding.function and finding.function in finding.message
+    runs = observe_all([(f"{file}:{name}", {}) for name in CASES])
+    for (name, case), run in zip(CASES.items(), runs, strict=True):
+        found = [f for f in rules.check(run) if f.kind in breaks]
+        expected = {
+            (
+                kind,
+                next(n for n, x in enumerate(lines, 1) if x.endswith(text)),
+                function,
+            )
+            for kind, text, function in case
+        }
+        assert {(f.kind, f.line, f.function) for f in found} == expected, name
