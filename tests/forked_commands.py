@@ -56,12 +56,12 @@ def observed_in_turn(jobs: list[str], paths: list[str]) -> None:
     import torch
     from torch._dynamo.utils import clear_compilation_metrics, counters
 
-    dynamo = torch._dynamo.config.save_config()  # type: ignore[attr-defined]
+    dynamo = torch._dynamo.config.save_config()
     for job, path in zip(jobs, paths, strict=True):
         try:
             child([job], path)
         finally:
-            torch._dynamo.config.load_config(dynamo)  # type: ignore[attr-defined]
+            torch._dynamo.config.load_config(dynamo)
             torch._dynamo.reset()
             counters.clear()
             clear_compilation_metrics()
