@@ -87,7 +87,7 @@ def test_programs_for_a_gpu_do_what_the_documents_say() -> None:
 def test_check_reports_the_code_of_each_script(
     tmp_path: Path, observe_all: Any
 ) -> None:
-    """Targets among them show what the programs of NM and SP in tests/rules show."""
+    """The others are targets; tests of their rules have the same defects."""
     scripts = [
         one
         for one in PROGRAMS.values()
