@@ -21,6 +21,17 @@ def bad():
     return SpikeGuard(), [(torch.randn(2, 4), torch.randn(2, 4)) for _ in range(4)]
 
 
+# An assert whose message is an f-string turns into a Python branch on the tensor.
+def embed(ids, table):
+    ids = ids.clamp(min=0)
+    assert (ids < table.shape[0]).all(), f"ids outside a table of {table.shape[0]} rows"  # <- GB102
+    return table[ids] * 2
+
+
+def bad_4():
+    return embed, [(torch.tensor([0, 3, 1]), torch.randn(5, 4))] * 2
+
+
 # `and` between two tensor conditions in a helper that decides on early exit.
 class EarlyExit(nn.Module):
     def __init__(self):
@@ -40,6 +51,19 @@ class EarlyExit(nn.Module):
 
 def bad_5():
     return EarlyExit(), [(torch.randn(2, 4),)] * 2
+
+
+# torch.allclose gives a Python bool, so the branch on it needs the data.
+def refine(estimate, previous):
+    estimate = estimate * 0.9
+    settled = torch.allclose(estimate, previous)  # <- GB102
+    if settled:
+        return estimate
+    return estimate + previous.mean()
+
+
+def bad_6():
+    return refine, [(torch.ones(4), torch.zeros(4))] * 2
 
 
 # A generator that branches on data.

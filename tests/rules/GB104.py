@@ -1,6 +1,8 @@
+import logging
 import sys
 import torch
 import torch.nn.functional as F
+import warnings
 from torch import nn
 
 
@@ -22,6 +24,39 @@ class Attention(nn.Module):
 
 def bad():
     return Attention(), [(torch.randn(2, 5, 8),) for _ in range(4)]
+
+
+# logger.info in the forward.
+logger = logging.getLogger("trainer")
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 8)
+        self.b = nn.Linear(8, 4)
+
+    def forward(self, x):
+        h = self.a(x).relu()
+        logger.info("hidden %s", tuple(h.shape))  # <- GB104
+        return self.b(h)
+
+
+def bad_2():
+    return Encoder(), [(torch.randn(2, 4),)] * 3
+
+
+# A deprecation warning raised on every call.
+def scale(x, factor=None):
+    x = x.sigmoid()
+    if factor is None:
+        warnings.warn("factor will be required", stacklevel=2)  # <- GB104
+        factor = 2.0
+    return x * factor
+
+
+def bad_3():
+    return scale, [(torch.randn(4),)] * 3
 
 
 # A home-made progress bar that writes to the terminal inside the layer loop.

@@ -13,3 +13,19 @@ def bad():
         return loss.detach()
 
     return train_step, [(torch.randn(3, 4), torch.randn(3, 1))] * 3
+
+
+# Forces as the gradient of an energy.
+class Potential(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, positions):
+        energy = self.net(positions).sum()
+        forces = torch.autograd.grad(energy, positions)[0]  # <- GB110
+        return energy.detach(), -forces
+
+
+def bad_2():
+    return Potential(), [(torch.randn(5, 3, requires_grad=True),)] * 3

@@ -1,5 +1,8 @@
+import os
+import random
 import time
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 
@@ -22,6 +25,23 @@ def bad():
     return Timed(), [(torch.randn(2, 4),)]
 
 
+# A cached file is looked for on disk in every call.
+class CachedBias(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.fc(x)
+        if os.path.exists("/nonexistent/bias.pt"):  # <- GB115
+            x = x + 1
+        return x.relu()
+
+
+def bad_2():
+    return CachedBias(), [(torch.randn(2, 4),)] * 3
+
+
 # A private torch.Generator for reproducible noise.
 class Noisy(nn.Module):
     def __init__(self):
@@ -37,6 +57,34 @@ class Noisy(nn.Module):
 
 def bad_4():
     return Noisy(), [(torch.randn(2, 4),)] * 3
+
+
+# Seeding inside the compiled function, for a reproducible dropout.
+def reproducible(x):
+    x = x * 2
+    torch.manual_seed(7)  # <- GB115
+    return F.dropout(x, 0.5)
+
+
+def bad_6():
+    return reproducible, [(torch.randn(4),)] * 3
+
+
+# The random() of the Python standard library is not traced (random.uniform is).
+class LayerDrop(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x):
+        x = self.layers[0](x)
+        keep = random.random()  # <- GB115<2.14
+        y = self.layers[1](x)
+        return y if keep < 2.0 else x
+
+
+def bad_7():
+    return LayerDrop(), [(torch.randn(2, 4),)]
 
 
 # An optional dependency is probed with try/except ImportError in the forward.

@@ -35,6 +35,17 @@ def bad_2():  # <- NC805
     return Probe(), [(torch.randn(2, 4),)] * 3
 
 
+# Assigning .data of an intermediate tensor.
+def renormalise(x):
+    y = x * 3
+    y.data = y.data / y.data.norm()  # <- GB116
+    return y.tanh()
+
+
+def bad_3():
+    return renormalise, [(torch.randn(4),)] * 2
+
+
 # A graph layer multiplies by a sparse adjacency matrix.
 class GraphLayer(nn.Module):
     def __init__(self):
@@ -77,3 +88,15 @@ class Inspect(nn.Module):
 
 def bad_6():
     return Inspect(), [(torch.randn(2, 4),)] * 3
+
+
+# A new nn.Parameter is created inside the forward.
+class LazyScale(nn.Module):
+    def forward(self, x):
+        x = x.relu()
+        scale = nn.Parameter(torch.ones(x.shape[-1]))  # <- GB116
+        return x * scale
+
+
+def bad_7():
+    return LazyScale(), [(torch.randn(2, 4),)] * 2

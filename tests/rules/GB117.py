@@ -19,6 +19,17 @@ def bad():
     return HeadPruner(), [(torch.randn(2, 4),)] * 2
 
 
+# repr() of a tensor builds a cache key.
+def keyed(x):
+    x = x.round()
+    key = repr(x)  # <- GB117
+    return x * 2, key
+
+
+def bad_2():
+    return keyed, [(torch.ones(4),)] * 2
+
+
 # deque.rotate on a ring buffer of states.
 def ring(x):
     states = collections.deque([x, x * 2, x * 3], maxlen=3)
