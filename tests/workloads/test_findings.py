@@ -88,7 +88,7 @@ ORIGINALS: list[Any] = [
             "RC201": ["def forward(self, x: Tensor, counts: Tensor | None"],
             "RC202": ["def forward(self, x: Tensor, counts: Tensor | None"],
             "RC212": ["slots = [self.slot(entry, self.limit)"],
-            "RC213": ["return (0, tokens, tokens +", "return (0, tokens, tokens +"],
+            "RC213": ["return (0, tokens, tokens +"],
         },
         marks=slow,
     ),
