@@ -396,7 +396,8 @@ def _extreme(choose: Callable[[Any], Any], held: list[Holding]) -> Holding:
     """The most, or the least, of each resource."""
     fields = [field.name for field in dataclasses.fields(Holding)]
     columns = ([getattr(one, name) for one in held] for name in fields)
-    return Holding(*(None if None in each else choose(each) for each in columns))
+    chosen: list[Any] = [None if None in each else choose(each) for each in columns]
+    return Holding(*chosen)
 
 
 SOAKS: dict[str, Callable[[int, int, str], Row]] = {
