@@ -140,7 +140,8 @@ def a_damaged_pack_without_collectives(folder: Path) -> None:
     assert torchproof.status(loaded).compilations
 
 
-def different_packs(folder: Path) -> None:
+def packs_that_are_not_for_these_ranks(folder: Path) -> None:
+    """Each rank has another one, or both have one for more ranks."""
     model = made(Net)
     paths = [
         pack_of(model, folder, f"pack-{n}", collectives=False, strategy=f"full {n}")
@@ -151,6 +152,10 @@ def different_packs(folder: Path) -> None:
     assert status.pack is not None and not status.pack["used"]
     assert "rank 0" in status.pack["why_not"] and "rank 1" in status.pack["why_not"]
     assert_like_eager(loaded, made(Net))
+    model = made(Net)
+    path = pack_of(model, folder, "four", collectives=True, world_size=4)
+    status = torchproof.status(torchproof.load(path, model))
+    assert status.pack is not None and "4 ranks" in status.pack["why_not"]
 
 
 def a_pack_that_one_rank_lacks(folder: Path) -> None:
@@ -184,25 +189,6 @@ def a_rank_that_loads_too_late(folder: Path) -> None:
     assert_like_eager(loaded, made(Joined))
 
 
-def a_rank_that_loads_late_without_collectives(folder: Path) -> None:
-    """Both use the pack, and neither warms up, which the first did not."""
-    model = made(Net)
-    path = pack_of(model, folder, "late-apart", collectives=False)
-    is_late = dist.get_rank() == FAULTY
-    if is_late:
-        dist.barrier()
-    else:
-        rank_verdicts._SHORT_WAIT_S, usual_s = 0.3, rank_verdicts._SHORT_WAIT_S
-    loaded = torchproof.load(path, model)
-    if not is_late:
-        rank_verdicts._SHORT_WAIT_S = usual_s
-        dist.barrier()
-    status = torchproof.status(loaded)
-    assert status.pack is not None and status.pack["used"], status
-    assert not status.compilations, status
-    assert_like_eager(loaded, made(Net))
-
-
 def a_model_inside_ddp(folder: Path) -> None:
     """The warm-up of DDP's module starts no collective of DDP."""
     model = made(Net)
@@ -232,14 +218,6 @@ def a_recipe_that_one_rank_refuses(folder: Path) -> None:
     assert status.ranks is not None
     if dist.get_rank() != FAULTY:
         assert "recipe" in str(status)
-
-
-def another_number_of_ranks(folder: Path) -> None:
-    model = made(Net)
-    path = pack_of(model, folder, "four", collectives=True, world_size=4)
-    loaded = torchproof.load(path, model)
-    status = torchproof.status(loaded)
-    assert status.pack is not None and "4 ranks" in status.pack["why_not"]
 
 
 def main(names: str, rank: int, port: int, folder: Path) -> None:
@@ -296,46 +274,6 @@ def run_ranks(folder: Path, *names: str) -> None:
         assert process.returncode == 0, output
 
 
-MODEL = """
-import torch
-import torch.distributed as dist
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-
-    def forward(self, x):
-        y = self.inner(x).relu()
-        dist.all_reduce(y)
-        return y + 1
-
-
-def make():
-    return Net().eval(), [(torch.randn(3, 4),)]
-"""
-
-
-def a_pack_built_on_two_ranks(folder: Path) -> None:
-    """No rank generates code, and the answers are eager's."""
-    sys.path.insert(0, str(folder))
-    from joined import Net as Packed  # type: ignore[import-not-found]
-
-    torch.manual_seed(3)
-    model, eager = Packed().eval(), Packed().eval()
-    eager.load_state_dict(model.state_dict())
-    loaded = torchproof.load(folder / "joined-pack", model)
-    assert_like_eager(loaded, eager)
-    status = torchproof.status(loaded)
-    assert status.pack is not None and status.pack["used"], status
-    assert (status.pack["graphs"], status.pack["collectives"]) == (1, True), status
-    assert not status.pack["misses"] and not status.fallbacks
-    assert sum(each.in_child for each in status.compilations) == 0
-    assert not any(each.kept for each in status.compilations)
-
-
 DIVIDED = """
 import torch
 from torch import nn
@@ -387,36 +325,36 @@ def a_divided_model(folder: Path) -> None:
     assert not any(each.kept for each in status.compilations)
 
 
+SITUATIONS = (
+    *(all_ranks_use_it, a_damaged_pack_with_collectives),
+    *(a_damaged_pack_without_collectives, packs_that_are_not_for_these_ranks),
+    *(a_pack_that_one_rank_lacks, a_rank_that_loads_too_late, a_model_inside_ddp),
+    *(a_recipe_that_one_rank_refuses, a_divided_model),
+)
+
+
 @pytest.mark.slow
 def test_packs_on_two_ranks(tmp_path: Path) -> None:
-    """Two packs that two ranks build, then everything above in one launch."""
-    for name, source, flags in (
-        ("joined", MODEL, ()),
-        ("divided", DIVIDED, ("--wrap", "tp")),
-    ):
-        (tmp_path / f"{name}.py").write_text(source)
-        done = command(
-            *("pack", f"{name}.py:make", "--for", "deploy", "--ranks", "2", "-q"),
-            *flags,
-            *("-o", f"{name}-pack"),
-            cwd=tmp_path,
-        )
-        assert done.returncode == 0, done.stderr
-    run_ranks(
-        tmp_path,
-        all_ranks_use_it.__name__,
-        a_damaged_pack_with_collectives.__name__,
-        a_damaged_pack_without_collectives.__name__,
-        different_packs.__name__,
-        a_pack_that_one_rank_lacks.__name__,
-        another_number_of_ranks.__name__,
-        a_rank_that_loads_too_late.__name__,
-        a_rank_that_loads_late_without_collectives.__name__,
-        a_model_inside_ddp.__name__,
-        a_recipe_that_one_rank_refuses.__name__,
-        a_pack_built_on_two_ranks.__name__,
-        a_divided_model.__name__,
+    """A pack that two ranks build, then everything above in one launch."""
+    (tmp_path / "divided.py").write_text(DIVIDED)
+    done = command(
+        *("pack", "divided.py:make", "--for", "deploy", "--ranks", "2", "-q"),
+        *("--wrap", "tp", "-o", "divided-pack"),
+        cwd=tmp_path,
     )
+    assert done.returncode == 0, done.stderr
+    run_ranks(tmp_path, *(each.__name__ for each in SITUATIONS))
+
+
+def test_invalid_ranks_are_one_line() -> None:
+    for options in (
+        *({"ranks": 1}, {"ranks": 2, "artifact": "aoti"}, {"ranks": -3}),
+        *({"wrap": "tp"}, {"wrap": "ddp", "ranks": 2}, {"wrap": "none", "ranks": 2}),
+    ):
+        with pytest.raises(UserError, match=r"--(ranks|wrap)") as refused:
+            deploying: Any = DeployOptions(**options)  # type: ignore[arg-type]
+            pack("workload:nanovlm", purpose="deploy", pack_options=deploying)
+        assert "\n" not in str(refused.value)
 
 
 def test_cache_keys_contain_a_mesh_without_its_rank() -> None:
@@ -436,26 +374,6 @@ def test_cache_keys_contain_a_mesh_without_its_rank() -> None:
         assert key(0) == key(1)
         assert key(0) != key(0, name="another")
     assert key(0) != key(1)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"ranks": 1},
-        {"ranks": 2, "artifact": "aoti"},
-        {"ranks": -3},
-        {"wrap": "tp"},
-        {"wrap": "ddp", "ranks": 2},
-        {"wrap": "fsdp2", "ranks": 2},
-        {"wrap": "none", "ranks": 2},
-    ],
-)
-def test_invalid_ranks_are_one_line(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"--(ranks|wrap)") as refused:
-        pack(
-            "workload:nanovlm", purpose="deploy", pack_options=DeployOptions(**options)
-        )
-    assert "\n" not in str(refused.value)
 
 
 if __name__ == "__main__":
