@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -126,7 +127,7 @@ def source_digest(root: Path = ROOT, *, test_modules: bool = True) -> str:
             if path.is_file()
             and not path.is_symlink()
             and not _NO_SOURCE & set(path.relative_to(root).parts)
-            and (test_modules or not _is_test_module(path))
+            and (test_modules or not _is_test_module(path, root))
         ]
     for path in sorted(files):
         digest.update(path.relative_to(root).as_posix().encode())
@@ -134,9 +135,16 @@ def source_digest(root: Path = ROOT, *, test_modules: bool = True) -> str:
     return digest.hexdigest()[:16]
 
 
-def _is_test_module(path: Path) -> bool:
-    """A file whose content no other file depends on, since nothing imports it."""
-    return path.name.startswith("test_") and path.suffix == ".py"
+def _is_test_module(path: Path, root: Path) -> bool:
+    """A file on which no other file depends."""
+    is_test = path.name.startswith("test_") and path.suffix == ".py"
+    return is_test and path.stem not in _imported_test_modules(root)
+
+
+@functools.cache
+def _imported_test_modules(root: Path) -> frozenset[str]:
+    texts = [path.read_text() for path in (root / "tests").rglob("test_*.py")]
+    return frozenset(re.findall(r"^from (test_\w+) import", "\n".join(texts), re.M))
 
 
 @functools.cache
