@@ -176,6 +176,11 @@ def test_verify_monitor_and_retry_work_as_always() -> None:
     assert torchproof.status(model).recipe["followed"]  # type: ignore[index]
 
 
+@torch._dynamo.register_backend(name="test_failing_backend")
+def failing(*_: Any) -> Any:
+    raise RuntimeError("no code")
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 @pytest.mark.parametrize("name", ["regional", "nested"])
 def test_what_cannot_be_compiled_falls_back_as_always(name: str) -> None:
