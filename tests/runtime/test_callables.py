@@ -8,6 +8,7 @@ import copy
 import functools
 import inspect
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,10 @@ class OfClass(nn.Module):
     @classmethod
     def forward(cls, x: Tensor) -> Tensor:
         return x + cls.amount
+
+
+class Partial(nn.Module):
+    forward = functools.partial(torch.add, other=3)
 
 
 class PartialMethod(nn.Module):
@@ -101,6 +106,13 @@ class DecoratedInBody(nn.Module):
 FORWARDS = [
     *(Static, OfClass, PartialMethod, ModuleInBody, ObjectInBody, Builtin, OfInstance),
     *(Wrapped, MadeUp, DecoratedInBody),
+    pytest.param(
+        Partial,
+        marks=[
+            pytest.mark.filterwarnings("ignore:functools.partial will be a method"),
+            pytest.mark.skipif(sys.version_info >= (3, 14), reason="it binds `self`"),
+        ],
+    ),
 ]
 
 
@@ -116,6 +128,19 @@ def test_a_forward_of_any_kind_is_compiled(kind: type[nn.Module]) -> None:
     torch.testing.assert_close(copy.deepcopy(model)(X), expected)
     torchproof.compile(model, strategy="eager")
     torch.testing.assert_close(model(X), expected)
+
+
+class Computed(nn.Module):
+    @property
+    def forward(self) -> Any:
+        return Adder()
+
+
+def test_a_property_is_left_alone() -> None:
+    """Python looks it up before anything that the instance has."""
+    model = torchproof.compile(Computed(), backend="eager")
+    assert torch.equal(model(X), X + 5)
+    assert torchproof.status(model).strategy == "eager"
 
 
 # -- functions and objects -------------------------------------------------------------
@@ -249,6 +274,8 @@ def summed(x: Tensor, **amounts: int) -> Tensor:
 )
 def test_keywords_have_any_name(options: dict[str, Any]) -> None:
     amounts = dict.fromkeys(NAMES, 2)
+    step = torchproof.step()(summed)
+    assert torch.equal(step(X, **amounts), summed(X, **amounts))
     function = torchproof.compile(summed, **{"backend": "eager", **options})
     for _ in range(2):
         assert torch.equal(function(X, **amounts), summed(X, **amounts))

@@ -53,6 +53,14 @@ def test_blocks_of_a_region_share_what_is_compiled() -> None:
     assert (status.calls, status.compiled_calls) == (3, 2)
 
 
+def test_without_blocks_the_whole_is_compiled() -> None:
+    model = compiled(nn.Linear(3, 3), strategy="regional")
+    for _ in range(2):
+        model(torch.ones(1, 3))
+    status = torchproof.status(model)
+    assert (status.strategy, status.compiled_calls) == ("full", 1)
+
+
 def test_a_method_is_compiled_and_the_rest_is_not() -> None:
     model, x = Blocks(), torch.randn(5, 4)
     expected = model.encode(x)
@@ -90,6 +98,30 @@ def test_tied_weights_count_once_and_functions_and_lazy_modules_have_plans() -> 
     assert (found.strategy, found.parameters) == ("full", None)
     lazy = nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4))
     assert torchproof.plan(lazy).parameters == 20
+
+
+def test_limits_of_sizes_are_arguments() -> None:
+    limits = {"full_below": 10, "regional_below": 1000}
+    assert torchproof.plan(Blocks(), **limits).strategy == "regional"
+    model = compiled(Blocks(), full_below=10, regional_below=20)
+    model(torch.ones(2, 4))
+    status = torchproof.status(model)
+    assert (status.strategy, status.compiled_calls) == ("eager", 0)
+
+
+def test_shards_count_as_a_whole() -> None:
+    from torch.distributed.tensor import DeviceMesh, Shard, distribute_tensor
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    store = FakeStore()
+    torch.distributed.init_process_group("fake", rank=1, world_size=4, store=store)
+    try:
+        mesh, model = DeviceMesh("cpu", range(4)), nn.Module()
+        whole = distribute_tensor(torch.zeros(8, 5), mesh, [Shard(0)])
+        model.register_parameter("weight", nn.Parameter(whole))
+        assert torchproof.plan(model).parameters == 40
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 # -- recompiling -----------------------------------------------------------------------

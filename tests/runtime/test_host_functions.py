@@ -17,7 +17,7 @@ import torch
 import torch._dynamo.testing
 from torch import Tensor
 
-from torchproof import host_call, host_value, in_graph, raise_if
+from torchproof import host_call, host_value, in_graph, on_host, raise_if
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 BACKENDS = ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
@@ -146,6 +146,26 @@ def test_a_function_in_the_graph_has_the_effects_of_eager(backend: str) -> None:
 def test_an_argument_that_no_graph_can_hold_is_refused() -> None:
     with pytest.raises(Exception, match="takes tensors, numbers and texts"):
         compiled(lambda x: write({1, 2}) or x + 1, "eager")(torch.ones(2))
+
+
+class Holder(torch.nn.Module):
+    def inner(self, x: Tensor) -> Tensor:
+        return x * 2 + 1
+
+    @on_host
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x)
+        return y * y.sum().item()
+
+
+def test_a_function_on_the_host_is_not_in_the_graph() -> None:
+    torch._dynamo.utils.counters.clear()  # which a reset keeps
+    counter, holder = torch._dynamo.testing.CompileCounter(), Holder()
+    run, x = torch.compile(holder, backend=counter), torch.arange(3.0)
+    for _ in range(2):
+        assert torch.equal(run(x), holder(x))
+    assert counter.frame_count == 1  # of `inner`
+    assert not torch._dynamo.utils.counters["graph_break"]
 
 
 # -- host_call -------------------------------------------------------------------------
@@ -356,6 +376,19 @@ def test_what_a_graph_cannot_hold_breaks_it_and_is_right(function: Any) -> None:
         mine, eager = run(x, config), function(x, expected)
         assert mine[1:] == eager[1:]
         assert config == expected
+
+
+def test_an_exception_of_a_host_value_is_raised_as_in_eager() -> None:
+    def divide(config: Config) -> int:
+        return 1 // 0 if config.layers else 0
+
+    def step(x: Tensor, config: Config) -> Tensor:
+        return x + host_value(divide, config)
+
+    run, x = compiled(step, "eager", fullgraph=False), torch.ones(2)
+    with pytest.raises(ZeroDivisionError):
+        run(x, Config())
+    assert torch.equal(run(x, Config(layers=0)), x)
 
 
 def test_objects_that_live_for_one_call_are_not_compiled_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import logging
 import pickle
 import re
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import recipe_nets
 import torch
+from forked_commands import python
 from recipe_nets import ROWS, Net, calls, followed, parts, recipe_for
 from torch import nn
 from torch._dynamo.testing import CompileCounter
@@ -20,6 +23,9 @@ from torch._dynamo.testing import CompileCounter
 import torchproof
 from torchproof.records.run import UserError
 from torchproof.strategies.plan import Plan
+from torchproof.strategies.recipe import Recipe
+from torchproof.strategies.recipe.fingerprint import fingerprint
+from torchproof.strategies.strategy import Strategy
 from torchproof.torch_private import subgraphs
 
 
@@ -64,6 +70,45 @@ def test_a_recipe_gives_what_its_lines_give(
     # As often as the lines: marks and dynamic shapes hold from the first call on.
     assert len(found.compilations) == counter.frame_count
     assert found.compiled_calls == (0 if name == "eager" else len(ROWS))
+
+
+SERVICE = """
+import copy, torch, torchproof
+from served import Net, calls
+plain = Net()
+model = torchproof.compile(copy.deepcopy(plain), recipe="torchproof.toml")
+with torch.no_grad():
+    for call in calls():
+        torch.testing.assert_close(model(*call), plain(*call))
+status = torchproof.status(model)
+print(status.strategy, status.calls, status.compiled_calls, status.recompiles)
+"""
+
+
+@pytest.mark.slow
+def test_a_recipe_is_followed_in_another_process(tmp_path: Path) -> None:
+    """The same strategy, of a class that is loaded by another name."""
+    recipe_for(Net(), "regional:marks").write(tmp_path / "torchproof.toml")
+    (tmp_path / "served.py").write_text(Path(recipe_nets.__file__).read_text())
+    done = python(SERVICE, cwd=tmp_path)
+    assert done.stdout == "regional:marks 3 3 0\n", done.stderr
+
+
+def test_functions_follow_recipes_and_status_names_what_differs(tmp_path: Path) -> None:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    strategy = Strategy("full", "full", {"backend": "aot_eager"})
+    model, environment = fingerprint(double), {"cores": 99}
+    recipe = Recipe(strategy, run="a-run", model=model, environment=environment)
+    made = followed(double, recipe.write(tmp_path / "mine.toml"))
+    assert made(torch.ones(2)).sum() == 4
+    found = torchproof.status(made)
+    assert found.compiled_calls == 1 and "cores 99" in str(found)
+    plain = json.loads(json.dumps(found.to_json()))["recipe"]
+    assert (plain["run"], plain["followed"]) == ("a-run", True)
+    decorated = torchproof.compile(recipe=recipe)(double)
+    assert torchproof.status(decorated).recipe["followed"]  # type: ignore[index]
 
 
 def test_nested_blocks_share_their_code() -> None:
@@ -131,8 +176,15 @@ def eager_because(model: Any, recipe: Any, caplog: Any) -> str:
     return fallback.why
 
 
-def test_another_model(caplog: Any) -> None:
+def test_another_model_or_place(caplog: Any) -> None:
     recipe = recipe_for(Net(), "regional")
+    for place, why in (
+        ({"torch": "1.9.0"}, r"torch 1\.9\.0\b"),
+        ({"device": "cuda", "torch": "1.9.0"}, r"device cuda\b.*\bcpu\b"),
+    ):
+        place = {**recipe.environment, **place}
+        elsewhere = dataclasses.replace(recipe, environment=place)
+        assert re.search(why, eager_because(Net(), elsewhere, caplog))
     assert "20 more" in eager_because(Net(blocks=4), recipe, caplog)
     why = eager_because(nn.Linear(4, 4), recipe, caplog)
     assert re.search(r"\bNet\b.*\bLinear\b", why)

@@ -156,6 +156,9 @@ def test_reasons_of_single_calls_and_partial_fallbacks() -> None:
         model(x)
     model(x)
     assert torchproof.status(model).eager_calls == {"disabled": 1}
+    with torch.compiler.set_stance("eager_on_recompile"):
+        model(x), model(torch.ones(3, 4))
+    assert torchproof.status(model).eager_calls == {"disabled": 2}
     model = torchproof.compile(net(), backend="eager", dynamic=False, recompile_limit=1)
     call_all(model, *(torch.ones(n, 4) for n in (2, 3, 4, 2)))
     status = torchproof.status(model)
@@ -256,6 +259,40 @@ def test_a_fallback_is_one_event_and_one_line_in_the_log(
     [line] = [r.getMessage() for r in caplog.records if r.name == "torchproof"]
     assert "no such instruction" in line and "\n" not in line
     assert seconds == [torchproof.status(model).compile_s]
+
+
+def test_backends_and_log_handlers_may_call_models() -> None:
+    other = compiled(Block(), backend="eager")
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        other(sample())
+        model(sample())
+        raise RuntimeError("planted")
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            model(sample())
+
+    model = compiled(Block(), backend=backend)
+    expected = Block.forward(model, sample())
+    log, handler = logging.getLogger("torchproof"), Handler()
+    log.addHandler(handler)
+    try:
+        assert torch.equal(model(sample()), expected)
+    finally:
+        log.removeHandler(handler)
+    [fallback] = torchproof.status(model).fallbacks
+    assert fallback.kind == "compile error"  # and no deadline: nobody waited
+    other(sample())
+    assert torchproof.status(other).compilations
+
+
+def test_records_of_a_service_have_a_bounded_length() -> None:
+    model = compiled(Block(), backend="eager")
+    model(sample())
+    for number in range(3000):
+        model.forward.telemetry.note(f"note {number}")
+    assert len(torchproof.status(model).notes) <= 1001
 
 
 # -- latencies -------------------------------------------------------------------------

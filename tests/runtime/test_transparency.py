@@ -22,7 +22,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
-from twins import Net, Stack, compiled, sample
+from twins import Block, Net, Stack, compiled, sample
 
 import torchproof
 
@@ -469,6 +469,78 @@ def test_options_go_with_a_copy() -> None:
         twin(sample())
         assert torchproof.status(twin).deadline_s == 77
     assert events == ["compilation"] and torchproof.status(model).calls == 0
+
+
+class Own(Block):
+    """A class that a test changes."""
+
+
+@pytest.mark.parametrize(
+    "options", [{"strategy": "core:finish"}, {"strategy": "nested"}, {"wait": False}]
+)
+def test_strategies_follow_copies_and_changed_classes(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts that a strategy replaced belong to the copy; twin_machine has others."""
+    plain = Stack(Own)
+    model = compiled(copy.deepcopy(plain), backend="eager", **options)
+    for _ in range(2):
+        torch.testing.assert_close(model(sample()), plain(sample()))
+    for copied in (saved, copy.copy):
+        pair = copied(plain), copied(model)
+        for each in pair:
+            each.scale = 9.0
+            with torch.no_grad():
+                each.blocks[1].mix.weight.zero_()
+        for _ in range(2):
+            torch.testing.assert_close(pair[1](sample()), pair[0](sample()))
+        torch.testing.assert_close(model(sample()), plain(sample()))
+        status = torchproof.status(pair[1])
+        assert (status.calls, status.fallbacks) == (2, ())
+    monkeypatch.setattr(Own, "forward", plus_fifty)
+    torch.testing.assert_close(model(sample()), plain(sample()))
+
+
+def test_a_model_compiled_twice_takes_the_later_options() -> None:
+    model = compiled(compiled(Block(), deadline=5.0), deadline=50.0)
+    model(sample())
+    status = torchproof.status(model)
+    assert (status.deadline_s, status.calls, len(status.compilations)) == (50.0, 1, 1)
+
+
+def test_what_compiled_code_does_not_depend_on_compiles_nothing_again() -> None:
+    model = compiled(Fresh())
+    model(sample())
+    type(model).note, type(model).__doc__ = "new", "Another text."
+    nn.modules.module.register_module_forward_hook(lambda *_: None).remove()
+    model(sample())
+    assert len(torchproof.status(model).compilations) == 1
+
+
+def test_second_derivatives_are_refused_as_torch_refuses_them() -> None:
+    """AOTAutograd has none, whoever calls it; Dynamo alone has eager's."""
+    x = torch.ones(3, requires_grad=True)
+    for backend in ("eager", "aot_eager"):
+        function = compiled(lambda x: (x**3).sum(), backend=backend)
+        (slope,) = torch.autograd.grad(function(x), x, create_graph=True)
+        assert slope.tolist() == [3.0] * 3
+        if backend == "eager":
+            assert torch.autograd.grad(slope.sum(), x)[0].tolist() == [6.0] * 3
+    with pytest.raises(RuntimeError, match="double backward"):
+        slope.sum().backward()
+
+
+def test_recurrent_and_scripted_models_run_eager_with_a_reason() -> None:
+    plain = nn.LSTM(4, 5, batch_first=True)
+    model = compiled(copy.deepcopy(plain))
+    x = sample(6).view(2, 3, 4)
+    same(model(x), plain(x))
+    status = torchproof.status(model)
+    assert status.compiled_share == 0.0 and (status.fallbacks or status.notes)
+    scripted = torch.jit.script(nn.Linear(4, 4))
+    expected = scripted(sample())
+    torch.testing.assert_close(compiled(scripted)(sample()), expected)
+    assert torchproof.status(scripted).strategy == "eager"
 
 
 def test_a_strategy_that_is_replaced_leaves_no_compiled_blocks() -> None:

@@ -94,6 +94,17 @@ def test_an_error_of_eager_is_raised_and_one_of_compiled_code_is_not() -> None:
         checked(fails, model, x, owner=model)
 
 
+def test_a_change_in_place_of_a_result_does_not_enter_its_history() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(3) * x
+
+    leaf = torch.full((4,), 2.0, requires_grad=True)
+    answer, found = verified(forward, forward, (leaf * 1,), {})
+    assert found.verdict == "same", found
+    answer.sum().backward()
+    assert leaf.grad is not None and leaf.grad.tolist() == [36.0] * 4
+
+
 # -- planted errors, each with a clean twin --------------------------------------------
 
 
@@ -228,6 +239,18 @@ def test_random_numbers_are_compared_only_where_compiled_code_draws_eagers() -> 
     with config.patch(fallback_random=True):
         assert checked(drop, drop, x).verdict == "same"
         assert checked(drop, lambda x: drop(x) * 3, x).verdict == "wrong"
+
+
+def test_shorter_types_within_are_rounding() -> None:
+    torch.manual_seed(0)
+    layers = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
+
+    def mixed(x: torch.Tensor) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return layers(x).float()
+
+    found = checked(mixed, layers.forward, torch.randn(32, 64), owner=layers)
+    assert found.verdict == "rounding" and "bfloat16" in (found.tolerance or ""), found
 
 
 # -- memory, strides and gradients of outputs ------------------------------------------

@@ -116,7 +116,12 @@ def test_arguments_beside_the_name_are_passed(
     assert again.arguments == strategy.arguments
 
 
-def test_other_backends_compile_before_recording(graph: Recorder) -> None:
+def test_other_backends_and_methods_compile_before_recording(graph: Recorder) -> None:
+    assert parse("core+graph:encode").source("net") == (
+        "import torch\nimport torchproof\n\n"
+        "net.encode = torch.compile(net.encode)\n"
+        "net = torchproof.graph(net, example)"
+    )
     told = with_arguments(parse("full+graph:fullgraph"), backend="aot_eager")
     assert told.source("net") == (
         "import torch\nimport torchproof\n\n"
@@ -142,6 +147,14 @@ def test_other_backends_compile_before_recording(graph: Recorder) -> None:
 def test_unrecordable_strategy_is_refused(name: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         parse(name)
+
+
+def test_graphs_within_graphs_and_in_compile_are_refused() -> None:
+    for more in ({"mode": "max-autotune"}, {"options": {"triton.cudagraphs": True}}):
+        with pytest.raises(UserError, match=r"full\+graph:max-autotune-no-cudagraphs"):
+            with_arguments(parse("full+graph"), **more)
+    with pytest.raises(UserError, match=r"torchproof\.graph\(model, example, strat"):
+        torchproof.compile(nn.Linear(2, 2), strategy="full+graph")
 
 
 # -- on a target -----------------------------------------------------------------------

@@ -93,6 +93,8 @@ def test_arguments_that_contradict_are_refused(
     ("name", "more", "lines"),
     [
         ("full", {}, "import torch\n\nnet = torch.compile(net)"),
+        ("eager", {}, "# net runs as it is"),
+        ("regional", {}, "# regional: the lines are known after the target has run"),
         (
             "core:encode:fullgraph",
             {},

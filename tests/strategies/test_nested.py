@@ -103,6 +103,20 @@ def test_blocks_of_a_kind_that_others_have_leave_those_alone() -> None:
     assert nn.Sequential.forward is forward and "forward" not in vars(net)
 
 
+def test_tensors_inside_arguments_are_marked() -> None:
+    def mixed(pair: tuple[Tensor, Tensor], *, more: dict[str, Tensor]) -> Tensor:
+        return pair[0] + pair[1] + more["bias"]
+
+    more = {"bias": torch.ones(3)}
+    calls = [
+        {"pair": (torch.randn(rows, 3), torch.randn(rows, 1)), "more": more}
+        for rows in (4, 5, 6)
+    ]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        done = applied("full:marks", mixed, calls)
+    assert "{('pair', 0): (0,), ('pair', 1): (0,)}" in done.source
+
+
 # -- where it cannot be ----------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from torchproof.records.run import UserError
 from torchproof.strategies.plan import Plan
 from torchproof.strategies.strategy import NotApplicable, parse
 from torchproof.targets.workloads import gpt, nanovlm
@@ -81,6 +83,46 @@ def test_blocks_held_as_attributes_with_arithmetic_in_between() -> None:
     assert paths(net) == [("first", "second")]
 
 
+class PairBlock(Block):
+    def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:  # type: ignore[override]
+        return super().forward(x), {"weights": x.sum()}
+
+
+class Writer(Block):
+    def forward(self, x: Tensor) -> None:  # type: ignore[override]
+        x[:, :4] = self.inner(x)[:, :4]
+
+
+def written(net: Any, x: Tensor) -> Tensor:
+    x = x.clone()
+    net.a(x), net.b(x)
+    return x
+
+
+@dataclass
+class State:
+    x: Tensor
+
+
+class Stateful(Block):
+    def forward(self, state: State) -> State:  # type: ignore[override]
+        return State(super().forward(state.x))
+
+
+FORMS: dict[str, tuple[type[nn.Module], Callable[[Any, Tensor], Tensor]]] = {
+    "several answers": (PairBlock, lambda net, x: net.b(net.a(x)[0])[0]),
+    "writes into its input": (Writer, written),
+    "hands on a record": (Stateful, lambda net, x: net.b(net.a(State(x))).x),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_blocks_of_any_form(name: str) -> None:
+    kind, flow = FORMS[name]
+    with torch.no_grad():
+        assert paths(Net(flow, a=kind(), b=kind())) == [("a", "b")]
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointed_blocks(reentrant: bool) -> None:
     def flow(net: Any, x: Tensor) -> Tensor:
@@ -146,6 +188,13 @@ def test_classes_part_blocks_of_one_shape() -> None:
     ]
 
 
+def test_a_parametrization_parts_blocks_of_one_class() -> None:
+    odd = Block()
+    odd.inner = nn.utils.parametrizations.weight_norm(odd.inner)
+    held = blocks(Block(), odd, Block())
+    assert paths(Net(one_after_the_other, blocks=held)) == [numbered("blocks", 0, 2)]
+
+
 def mixture(net: Any, x: Tensor) -> Tensor:
     out = torch.zeros_like(x)
     for row, expert in enumerate(net.experts):
@@ -182,9 +231,11 @@ def test_equal_towers_side_by_side_have_their_blocks_compiled() -> None:
     ]
 
 
-def test_plain_function_has_no_blocks() -> None:
+def test_plain_function_has_no_blocks_and_no_method() -> None:
     with pytest.raises(NotApplicable, match=r"\bmodule\b"):
         parse("regional").plan(lambda x: x, [(X,)])
+    with pytest.raises(UserError, match=r"\bmethod"):
+        parse("core").apply(lambda x: x, [(X,)])
 
 
 # -- on models -------------------------------------------------------------------------
