@@ -43,6 +43,21 @@ def test_a_number_is_a_layout(module: dict[str, str]) -> None:
     assert len({one.split()[0], *(text.strip() for text in other)}) == 3
 
 
+def test_asking_leaves_the_layout_of_this_process_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [8]
+
+    def personality(persona: int) -> int:
+        before = now[0]
+        now[0] = before if persona == aslr._ASK else persona
+        return before
+
+    monkeypatch.setattr(aslr, "_personality", personality)
+    aslr.is_possible()
+    assert now == [8]
+
+
 def test_where_it_is_forbidden_the_module_runs_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

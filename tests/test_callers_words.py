@@ -153,6 +153,22 @@ def test_what_has_no_name_is_to_be_given_one(folder: Path, observe: Any) -> None
     assert recompiles(observe, path) == []
 
 
+@pytest.mark.slow
+def test_each_line_that_calls_it_marks_its_own(folder: Path, observe: Any) -> None:
+    path = script(
+        folder,
+        """\
+        c = torch.compile(fakelib.Model(), backend="eager")
+        train, valid = torch.zeros(4), torch.zeros(5)
+        c(train)
+        c(valid)
+        """,
+    )
+    [finding] = recompiles(observe, path)
+    assert "maybe_mark_dynamic(train, 0)" in finding.fix
+    assert "maybe_mark_dynamic(valid, 0)" in finding.fix
+
+
 def test_a_break_is_the_cause_of_what_follows_it(folder: Path, observe: Any) -> None:
     """Two edits for three recompiles: the break, and the marks; then there is none."""
     path = script(

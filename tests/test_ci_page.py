@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from torchproof import __version__
+from torchproof.checking.budget import LIMITS, SWITCHES
 from torchproof.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -102,3 +103,20 @@ def test_job_runs_commands_that_the_page_shows(job: dict[str, Any]) -> None:
     assert ours and ours <= shown
     gate = next(n for n, s in enumerate(job["steps"]) if " check " in s.get("run", ""))
     assert {step.get("if") for step in job["steps"][gate + 1 :]} == {"always()"}
+
+
+def test_file_that_a_step_reads_was_written(job: dict[str, Any]) -> None:
+    written: set[str] = {".torchproof/runs"}
+    for step in job["steps"]:
+        words, given = shlex.split(step.get("run", "")), step.get("with", {})
+        read = given.get("sarif_file") or given.get("path")
+        read = words[1] if words[:1] == ["cat"] else read
+        assert read is None or read in written, step
+        if "-o" in words:
+            written.add(words[words.index("-o") + 1])
+
+
+def test_page_names_every_limit_of_a_budget() -> None:
+    text = PAGE.read_text()
+    named = (*LIMITS, *SWITCHES)
+    assert [name for name in named if not re.search(rf"`{name}\b", text)] == []

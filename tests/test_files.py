@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -93,6 +94,16 @@ def test_huge_file_is_not_read(tmp_path: Path) -> None:
         files.read_bytes(tmp_path / "huge", 1 << 20)
     with pytest.raises(OSError, match="larger than"):
         files.read_bytes("/proc/self/maps", 10)  # whose size is 0 to the system
+
+
+def test_small_file_takes_little_memory_whatever_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"x" * 3_000_000)
+    tracemalloc.start()
+    try:
+        assert len(files.read_bytes(tmp_path / "small", 1 << 30)) == 3_000_000
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_recipe_or_pack_at_an_odd_path_is_a_user_error(odd: str) -> None:

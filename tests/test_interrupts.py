@@ -114,3 +114,34 @@ def test_a_program_that_does_not_catch_it_ends_with_the_status_of_ctrl_c(
     [folder] = store.listing(tmp_path / store.RUNS)
     run = saved(tmp_path, folder.name)
     assert run.ending == "interrupted" and run.id in done.stderr
+
+
+# A process that reads files interrupts the command, and would go on for minutes.
+READING = """\
+import os, signal, time
+from torchproof.checking import suspicions
+from torchproof.cli import main
+
+def read(files, command=os.getpid()):
+    os.kill(command, signal.SIGINT)
+    time.sleep(600)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+suspicions._FILES_FOR_ONE_PROCESS, suspicions._apart = 1, read
+raise SystemExit(main(["check", ".", "--effort", "static"]))
+"""
+
+
+def test_ctrl_c_ends_the_processes_that_read_a_folder(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("import torch\n")
+    source = Path(__file__).resolve().parent.parent / "src"
+    done = subprocess.run(
+        [sys.executable, "-c", READING],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(source)},
+        capture_output=True,
+        check=False,
+        timeout=240,
+    )
+    assert (done.returncode, done.stderr) == (130, b"")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -120,11 +121,21 @@ def held(parent: int) -> int:
     return subprocess.run(line, env=variables, check=False).returncode
 
 
-def test_child_whose_parent_has_ended_does_not_start(gone: int) -> None:
+def test_child_starts_only_if_its_parent_is_there(gone: int) -> None:
     assert held(gone) == 1
+    assert held(os.getppid()) == 0  # which began it through another process
 
 
 def test_error_of_a_start_is_raised_by_the_caller() -> None:
     with pytest.raises(FileNotFoundError, match="no-such-program"):
         parent_death.begun(lambda: subprocess.Popen(["no-such-program"]))
     assert parent_death.begun(lambda: 3) == 3
+
+
+def test_forked_process_begins_with_a_thread_of_its_own() -> None:
+    parent_death.begun(lambda: None)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os._exit(parent_death.begun(lambda: 7))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

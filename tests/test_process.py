@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from torchproof.process import (
     Child,
     CpuShare,
     Ended,
+    Followed,
     ForkServer,
     Garbled,
     spawn,
@@ -106,6 +108,13 @@ def test_the_end_of_a_child_is_recognised(child: Child, last: str, ending: str) 
         child.ask({"run": f"{fork}; {last}"}, 60.0)
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_end_that_was_not_observed_says_how_it_may_have_come(code: int) -> None:
+    assert "os.exec" in (Followed([], "finished", code).failure(script=True) or "")
+    events = [{"kind": "environment"}, {"kind": "script_end", "code": 3, "error": "E"}]
+    assert "os.exec" not in str(Followed(events, "finished", code).failure(script=True))
+
+
 def test_what_a_child_sent_before_it_ended_is_received(child: Child) -> None:
     child.channel.send({"run": "channel.send({'n': 1}); channel.send({}); sys.exit()"})
     child.wait(60.0)
@@ -184,6 +193,29 @@ def test_processes_starve_that_wait_nearly_all_of_the_time() -> None:
     # They count from the last answer on, and 1 goes on at full speed.
     seen[1], seen[2] = CpuTime(31.0, 25.0), CpuTime(0.5, 35.0)
     assert not share.is_starved([1, 2])
+
+
+def test_several_threads_send_whole_lines_to_this_child_alone(child: Child) -> None:
+    def send(number: int) -> None:
+        for _ in range(10):
+            child.channel.send({"from": number, "text": "x" * 300_000})
+
+    threads = [threading.Thread(target=send, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    received = [child.receive(60.0)["from"] for _ in range(30)]
+    assert sorted(received) == [0] * 10 + [1] * 10 + [2] * 10
+    # Programs that the child starts do not inherit the channel.
+    run = "message['open'] = os.get_inheritable(channel._socket.fileno())"
+    assert child.ask({"run": run}, 60.0)["open"] is False
+
+
+def test_wait_ends_where_a_tick_raises(child: Child) -> None:
+    def stop() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        child.ask({}, None, stop)
 
 
 def test_environment_directory_and_output(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,11 @@ def test_functions_have_their_names(
         said(str(file), line, name)
         == f"began to compile {shown} in call 1 of 3 after 12 s"
     )
+
+
+def test_functions_of_torch_are_the_model() -> None:
+    file = "/lib/python3.11/site-packages/torch/_dynamo/external_utils.py"
+    assert said(file, 67, "inner") == "began to compile Net in call 1 of 3 after 12 s"
 
 
 def said(file: str, line: int, name: str) -> str:
@@ -103,6 +109,12 @@ def test_time_left_is_estimated_from_the_earlier_check() -> None:
     assert states[1].left_s == 2 * (60 + 0 + 1)  # twice as slow as before
     assert states[2].left_s == 2 * 1
     assert [state.number for state in states] == [1, 2, 4]
+
+
+@pytest.mark.parametrize("part", ["baseline", "breaks", "static"])
+def test_part_of_unknown_length_leaves_no_estimate(part: str) -> None:
+    earlier = replace(EARLIER, parts={**EARLIER.parts, part: Part("failed")})
+    assert states_of(earlier, ("breaks", 0.0), ("baseline", 20.0))[1].left_s is None
 
 
 def test_sizes_are_counted_and_the_rest_estimated_from_those_done(

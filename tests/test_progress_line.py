@@ -65,6 +65,11 @@ def test_ctrl_c_leaves_no_progress_line() -> None:
     assert "timing eager" not in shown
 
 
+def test_long_line_is_cut_to_the_terminal() -> None:
+    seen = terminals.run(program("shown('x' * 500)"), columns=40)
+    assert "x" * 39 in seen.sent and "x" * 40 not in seen.sent
+
+
 def test_dumb_terminal_gets_lines() -> None:
     seen = terminals.run(program(), environment={"TERM": "dumb"})
     assert "\x1b" not in seen.sent
@@ -124,6 +129,7 @@ def test_other_lines_come_every_five_seconds(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = ProgressLine()
+    shown.enter(PartState("breaks", 1, 3))  # parts are for terminals
     for second in range(12):
         clock.now = float(second)
         shown(f"second {second}")

@@ -136,3 +136,11 @@ def test_static_finding_is_verified_statically() -> None:
     finding: Finding = READ
     options = parsed(commands.verification(finding, check_runs.check()))
     assert (options.effort, options.train) == ("static", False)
+
+
+@pytest.mark.parametrize("files", ["--trace t.json -o run.json", "--trace=t.json"])
+def test_repeated_command_overwrites_no_file(files: str) -> None:
+    run = check_runs.check(ITEM, command=f"torchproof check a.py {files} -- -o out")
+    assert commands.again(run) == "torchproof check a.py -- -o out"
+    for command in ("", "torchproof check 'a.py"):
+        assert commands.again(replace(run, command=command)) is None

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from report_runs import RUNS
 
-from torchproof.records import Mismatch, Run
+from torchproof.records import Mismatch, Run, cells
 from torchproof.report import formats, render, render_cell, search_words
 from torchproof.report.html import axes, charts, rich, scatter
 from torchproof.report.html.scatter import Mark, Plot
@@ -165,3 +165,10 @@ def test_run_is_shown_in_a_cell_and_printed(name: str) -> None:
 def test_edited_cell_is_escaped() -> None:
     evil = "<img src=x onerror=alert(1)>"
     assert "<img" not in render_cell(RUNS["fix"], {evil: evil})
+
+
+def test_only_a_cell_is_named_as_one() -> None:
+    assert cells.place("In [3]", 7) == "In [3], line 7"
+    assert cells.place("/home/me/In [12]", 7) == "In [12], line 7"
+    assert cells.place("In [3]/model.py", 7) == "In [3]/model.py:7"
+    assert cells.place("model.py", None) == "model.py"

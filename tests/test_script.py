@@ -238,6 +238,17 @@ def test_error_outside_of_any_compilation_ends_the_script_as_without_check(
     assert done.returncode == 2 and "AssertionError" in run["error"]
 
 
+@pytest.mark.slow
+def test_variable_that_switches_compilation_off_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    source = "import torch\nf = torch.compile(lambda x: x + 1)\nf(torch.ones(2))\n"
+    run, _ = check(tmp_path, source, "--effort", "quick", run=commands.torchproof)
+    [found] = run["findings"]
+    assert found["code"] == "NC804" and "TORCH_COMPILE_DISABLE=1" in found["message"]
+
+
 def test_module_that_is_only_looked_for_is_still_noticed_when_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

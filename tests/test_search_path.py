@@ -110,3 +110,15 @@ def test_module_of_the_working_directory_is_named(
     with pytest.raises(UserError, match=r"set PYTHONPATH=\.") as caught:
         load(parse("inner/factory.py:make"))
     assert "No module named 'outer_module'" in str(caught.value)
+
+
+def test_module_of_a_package_is_found_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    (tmp_path / "found_package").mkdir()
+    (tmp_path / "found_package" / "factory.py").write_text(
+        "def make():\n    return len, [([],)]\n"
+    )
+    assert load(parse("found_package.factory:make")).fn is len

@@ -10,7 +10,7 @@ from fix_runs import run_of, setting
 
 import torchproof
 from torchproof.fixing.delivery import deliver
-from torchproof.records import Mark, Setting
+from torchproof.records import Mark, Setting, UserError
 from torchproof.runtime import recipe_following
 from torchproof.strategies import Recipe, parse, recipe, recipe_source
 from torchproof.strategies.strategy import with_arguments
@@ -91,6 +91,13 @@ def test_a_patch_folder_has_its_recipe() -> None:
     assert recipe.load("fixes/torchproof.toml").dynamo == {
         "capture_scalar_outputs": True
     }
+
+
+@pytest.mark.parametrize("value", ["1.5", '"text"', "[1]", "{a = 1}"])
+def test_settings_of_other_kinds_are_refused(value: str) -> None:
+    text = f'schema = 1\nstrategy = "full"\n[dynamo]\nname = {value}\n'
+    with pytest.raises(UserError, match=r"dynamo\.name: expected"):
+        recipe.loads(text)
 
 
 def test_compile_applies_the_settings() -> None:

@@ -133,6 +133,14 @@ def test_only_allowed_tiers_are_tried(unsafe: bool) -> None:
     assert fixer._may(Edit("title", "unsafe", finding)) is unsafe
 
 
+def test_only_selected_open_findings_are_fixed() -> None:
+    finding = Finding("GB102", "graph_break", "high", "", "", "")
+    for codes, wanted in (((), True), (("GB",), True), (("GB101",), False)):
+        fixer = Fixer(Mock(), FixOptions(select=codes), lambda text: None)
+        assert fixer._wants(finding) is wanted
+        assert not fixer._wants(replace(finding, status="intentional"))
+
+
 def test_the_reason_that_names_code_is_kept() -> None:
     finding = Finding("GB105", "graph_break", "high", "", "", "")
     kept: dict[str, Refusal] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import logging
 import sys
@@ -163,6 +164,11 @@ def test_references_taken_before_are_patched_too(library: Path) -> None:
     early, method = module.decorated, module.Net().forward
     torchproof.apply_patches(folder)
     assert early(1) == ("noisy", 101) and method(1) == 11
+
+
+def test_source_of_a_patched_function_is_the_patch(library: Path) -> None:
+    torchproof.apply_patches(patched(library, times_100("static")))
+    assert "SCALE * 10" in inspect.getsource(load().Net.static)
 
 
 def test_a_method_that_begins_to_use_super(library: Path) -> None:

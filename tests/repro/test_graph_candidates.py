@@ -62,8 +62,10 @@ def test_a_draft_traces_again_and_gives_what_eager_gives(name, tmp_path):
             torch.testing.assert_close(found, wanted)
 
 
-def test_weights_have_made_numbers_unless_they_are_asked_for(tmp_path):
+def test_names_and_weights_of_the_user_are_left_out_unless_asked_for(tmp_path):
     model, ids, draft = block_drafts(tmp_path / "without")
+    for text in (draft.source, str(draft.record).replace(str(tmp_path), "")):
+        assert "private" not in text and "Attention" not in text
     assert [sorted(other.files) for other in variants(draft)] == [
         [],
         ["x0.pt", "x1.pt"],
