@@ -82,6 +82,13 @@ def test_an_interruption_keeps_the_rounds_that_all_strategies_have() -> None:
     assert not any(map(is_alive, Forked.begun))
 
 
+@pytest.mark.slow
+def test_an_interruption_in_the_second_repeat_keeps_the_first() -> None:
+    found = interrupted_at(r"\bwarm\b", repeats=2)
+    assert [len(row.rounds_ms) for row in found.rows] == [4, 4]
+    assert [row.repeats for row in found.rows] == [(4,), (4,)]
+
+
 def test_an_early_interruption_leaves_rows_without_times() -> None:
     found = interrupted_at("reference")
     assert [row.verdict for row in found.rows] == ["reference", "not measured"]
