@@ -15,7 +15,8 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torchproof
 from torchproof.runtime.loading.precompiled_calls import switches
@@ -204,6 +205,24 @@ def test_every_switch_changes_the_key() -> None:
 def test_reading_the_switches_changes_none() -> None:
     assert global_switches.values() == global_switches.values()
     hash(global_switches.values())
+
+
+def test_a_switch_that_changes_is_seen_and_its_recording_kept() -> None:
+    def step(x: Tensor) -> Tensor:
+        return (
+            x
+            * (2.0 + (numpy.geterr()["divide"] == "raise"))
+            * (3.0 + CUDA.flash_sdp_enabled())
+        )
+
+    graphed, x, math = torchproof.graph(step), torch.ones(3), SDPBackend.MATH
+    for _ in range(2):
+        for change in (numpy.errstate(divide="raise"), sdpa_kernel(math)):
+            with change:
+                assert torch.equal(graphed(x), step(x))
+            assert torch.equal(graphed(x), step(x))
+    status = graphed.status()
+    assert (status.recordings, status.replays, status.stops) == (3, 8, ())
 
 
 # -- what torch can set ----------------------------------------------------------------

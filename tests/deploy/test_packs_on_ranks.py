@@ -168,19 +168,35 @@ def a_pack_that_one_rank_lacks(folder: Path) -> None:
         torchproof.load("nowhere", model)
 
 
-def a_rank_that_loads_too_late(folder: Path) -> None:
-    """The first rank does not wait for it any more, so no rank uses the pack."""
-    model = made(Joined)
-    path = pack_of(model, folder, "late", collectives=True, world_size=RANKS)
-    is_late = dist.get_rank() == FAULTY
-    if is_late:
+def loaded_late(path: Path, model: nn.Module, wait: str) -> Any:
+    """The first rank does not wait for the other one any more."""
+    if dist.get_rank() == FAULTY:
         dist.barrier()
-    else:
-        rank_verdicts._LONGEST_WAIT_S, usual_s = 0.3, rank_verdicts._LONGEST_WAIT_S
+        return torchproof.load(path, model)
+    usual_s = getattr(rank_verdicts, wait)
+    setattr(rank_verdicts, wait, 0.3)
     loaded = torchproof.load(path, model)
-    if not is_late:
-        rank_verdicts._LONGEST_WAIT_S = usual_s
-        dist.barrier()
+    setattr(rank_verdicts, wait, usual_s)
+    dist.barrier()
+    return loaded
+
+
+def a_rank_that_loads_late_without_collectives(folder: Path) -> None:
+    """Both use the pack, and neither warms up, which the first did not."""
+    model = made(Net)
+    path = pack_of(model, folder, "late-apart", collectives=False)
+    loaded = loaded_late(path, model, "_SHORT_WAIT_S")
+    status = torchproof.status(loaded)
+    assert status.pack is not None and status.pack["used"], status
+    assert not status.compilations, status
+    assert_like_eager(loaded, made(Net))
+
+
+def a_rank_that_loads_too_late(folder: Path) -> None:
+    """No rank uses the pack."""
+    model, is_late = made(Joined), dist.get_rank() == FAULTY
+    path = pack_of(model, folder, "late", collectives=True, world_size=RANKS)
+    loaded = loaded_late(path, model, "_LONGEST_WAIT_S")
     status = torchproof.status(loaded)
     assert status.pack is not None and not status.pack["used"], status
     assert status.strategy == "eager" and not status.compilations
@@ -330,6 +346,7 @@ SITUATIONS = (
     *(a_damaged_pack_without_collectives, packs_that_are_not_for_these_ranks),
     *(a_pack_that_one_rank_lacks, a_rank_that_loads_too_late, a_model_inside_ddp),
     *(a_recipe_that_one_rank_refuses, a_divided_model),
+    a_rank_that_loads_late_without_collectives,
 )
 
 

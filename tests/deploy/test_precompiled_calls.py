@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,6 +93,22 @@ def test_made_inputs_have_the_marks_of_the_given_ones() -> None:
     made = example_inputs.make(schema.build(CallInputs, json.loads(written)))
     assert marks_of(made[0]) == marks_of(given) != {}
     assert marks_of(made[1]) == {}
+
+
+class Broken(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return super().forward(x)
+
+
+def test_a_call_with_a_graph_break_is_packed_without_an_entry(tmp_path: Path) -> None:
+    inputs = example_inputs.describe((torch.ones(3, 4),))
+    call = PackedCall(inputs, TrainingState(training=True), gradients=False)
+    model = production.compile(Broken(), strategy="full")  # tracing ends first
+    entry = production.compiled_forward_of(model)
+    written = precompiled._written(entry, call, tmp_path, {})
+    assert written.file is None and "Unsupported" in (written.why_not or "")
+    assert not list(tmp_path.iterdir())
 
 
 # -- what guards overlook --------------------------------------------------------------

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import torchproof
+from torchproof import UserError
 from torchproof.integrations.health import health
 from torchproof.runtime.cudagraph import graph_status
 from torchproof.runtime.status_report import FALLBACK_KINDS, Fallback, State
@@ -93,6 +94,19 @@ def test_a_fallback_counts_by_its_kind(registry: Any) -> None:
     assert scraped(registry)["compiled_calls_total"] == 0
 
 
+def test_counts_go_on_where_records_end(registry: Any) -> None:
+    model = torchproof.compile(Doubler(), backend="eager")
+    register(registry, doubler=model)
+    for number in range(1200):
+        item = Fallback("storm", f"function {number}", "often")
+        model.forward.telemetry.fell_back(item)
+        model.forward.telemetry.note(f"note {number}")
+    model.forward.telemetry.undelivered.clear()
+    status = torchproof.status(model)
+    assert len(status.fallbacks) == 1000 and len(status.notes) <= 1001
+    assert scraped(registry)["fallbacks_totalstorm"] == 1200
+
+
 def test_counters_never_decrease(registry: Any) -> None:
     """Prometheus would take 2 after 3 for a restart, and add 2."""
     model = torchproof.compile(Doubler(), backend="eager")
@@ -138,6 +152,20 @@ def test_a_replaced_forward_leaves_routes_that_answer(registry: Any) -> None:
     assert 'torchproof_calls_total{model="doubler"} 1.0' in text
 
 
+def test_models_share_families_and_each_has_one_name(registry: Any) -> None:
+    first = torchproof.compile(Doubler(), backend="eager")
+    second = torchproof.compile(nn.Linear(4, 4), backend="eager")
+    register(registry, first=first, second=second)
+    second(ROW)
+    text = prometheus_client.generate_latest(registry).decode()
+    assert 'torchproof_calls_total{model="first"} 0.0' in text
+    assert 'torchproof_calls_total{model="second"} 1.0' in text
+    with pytest.raises(ValueError, match="Duplicated"):
+        register(registry, third=first)
+    with pytest.raises(UserError, match="not compiled"):
+        register(registry, plain=Doubler())
+
+
 def test_a_graphed_step_has_hits_and_a_plain_model_none(
     registry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +206,15 @@ def test_health_names_state_strategy_and_reason() -> None:
     reason = health(broken)["reason"]
     assert reason.startswith("graph 1: compile error after ")
     assert "no code today" in reason
+    identity = torchproof.compile(nn.Identity(), backend="eager")
+    identity(ROW)
+    assert health(identity)["state"] == "eager"
+    assert health(identity)["reason"] == "no graph was captured"
+    graphed = torchproof.graph(Doubler().eval())
+    assert health(graphed)["state"] == "not called"
+    graphed(ROW)
+    reason = str(graphed.status().stops[-1])  # this process has no GPU for it
+    assert (health(graphed)["state"], health(graphed)["reason"]) == ("eager", reason)
     plain = torchproof.compile(Doubler(), strategy="eager")
     assert health(plain)["state"] == health(plain)["strategy"] == "eager"
 

@@ -185,6 +185,12 @@ def test_a_folder_takes_the_place_of_an_archive(tmp_path: Path) -> None:
     trusted(at)
 
 
+def test_a_place_that_cannot_be_written_fails_before_the_work(tmp_path: Path) -> None:
+    place = tmp_path / "none" / "a"
+    with pytest.raises(UserError, match=f"-o .*{place.parent}"), packs.folder(place):
+        raise AssertionError("the work began")
+
+
 @pytest.mark.parametrize("kind", ["folder", "archive"])
 def test_a_name_that_is_taken_meanwhile_stays(kind: str, tmp_path: Path) -> None:
     make = {"folder": packs.folder, "archive": packs.archive}[kind]
@@ -242,6 +248,22 @@ def test_a_programs_mode_is_kept_and_the_rest_is_plain(tmp_path: Path) -> None:
         "0o755"
     }
     assert set(modes.values()) == {"0o644"}
+
+
+def test_scratch_folders_of_a_killed_process_go_too(tmp_path: Path) -> None:
+    program = (
+        "import os, signal; from torchproof import packs\n"
+        "with packs.scratch('scratch-') as made:\n"
+        "    (made / 'inside').write_text('x')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    variables = {**os.environ, "TMPDIR": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", program], env=variables, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    end = time.monotonic() + 60
+    while os.listdir(tmp_path) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not os.listdir(tmp_path)
 
 
 def test_scratch_folders_go_with_the_block_and_with_an_error() -> None:

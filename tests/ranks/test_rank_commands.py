@@ -34,6 +34,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
         (SEEDED, "--ranks", "2", "--launcher", "'"),
         (SEEDED, "--launcher", "--nnodes 2"),
         (f"{PROGRAMS}/rank_model.py:make", "--wrap", "ddp"),
+        ("inside a launch", SEEDED, "--ranks", "2"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(
@@ -43,6 +44,10 @@ def test_bad_input_is_one_line_and_exit_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if words[0] == "inside a launch":
+        words = words[1:]
+        for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
+            monkeypatch.setenv(name, value)
     assert verbs.main(["check", *words]) == 2
     out, err = capsys.readouterr()
     assert not out and len(err.splitlines()) == 1

@@ -179,6 +179,12 @@ def test_unreadable_code_is_a_difference_but_not_decisive(
     assert "net_of_a_test" in str(found[0])
 
 
+def test_forward_from_another_file_counts(tmp_path: Path, net: Any) -> None:
+    above = "from net_of_a_test import Net\nclass Mine(Net):\n    pass\n"
+    mine = module(tmp_path, above, "above").Mine()
+    assert list(fingerprint(mine)["code"]) == ["above", "net_of_a_test"]
+
+
 def test_hash_of_code_is_what_recipes_have() -> None:
     source = "def f(x, /, *, y=1):\n    return f'{x!r:>{y}}', {**x}, u'a'\n"
     assert code_hash(source) == "90d3a53483752716388545af71b93817"

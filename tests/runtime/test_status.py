@@ -287,14 +287,6 @@ def test_backends_and_log_handlers_may_call_models() -> None:
     assert torchproof.status(other).compilations
 
 
-def test_records_of_a_service_have_a_bounded_length() -> None:
-    model = compiled(Block(), backend="eager")
-    model(sample())
-    for number in range(3000):
-        model.forward.telemetry.note(f"note {number}")
-    assert len(torchproof.status(model).notes) <= 1001
-
-
 # -- latencies -------------------------------------------------------------------------
 
 
