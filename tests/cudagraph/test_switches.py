@@ -209,15 +209,12 @@ def test_reading_the_switches_changes_none() -> None:
 
 def test_a_switch_that_changes_is_seen_and_its_recording_kept() -> None:
     def step(x: Tensor) -> Tensor:
-        return (
-            x
-            * (2.0 + (numpy.geterr()["divide"] == "raise"))
-            * (3.0 + CUDA.flash_sdp_enabled())
-        )
+        raises = numpy.geterr()["divide"] == "raise"
+        return x * (2.0 + raises) * (3.0 + CUDA.flash_sdp_enabled())
 
-    graphed, x, math = torchproof.graph(step), torch.ones(3), SDPBackend.MATH
+    graphed, x = torchproof.graph(step), torch.ones(3)
     for _ in range(2):
-        for change in (numpy.errstate(divide="raise"), sdpa_kernel(math)):
+        for change in (numpy.errstate(divide="raise"), sdpa_kernel(SDPBackend.MATH)):
             with change:
                 assert torch.equal(graphed(x), step(x))
             assert torch.equal(graphed(x), step(x))

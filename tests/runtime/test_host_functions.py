@@ -378,19 +378,6 @@ def test_what_a_graph_cannot_hold_breaks_it_and_is_right(function: Any) -> None:
         assert config == expected
 
 
-def test_an_exception_of_a_host_value_is_raised_as_in_eager() -> None:
-    def divide(config: Config) -> int:
-        return 1 // 0 if config.layers else 0
-
-    def step(x: Tensor, config: Config) -> Tensor:
-        return x + host_value(divide, config)
-
-    run, x = compiled(step, "eager", fullgraph=False), torch.ones(2)
-    with pytest.raises(ZeroDivisionError):
-        run(x, Config())
-    assert torch.equal(run(x, Config(layers=0)), x)
-
-
 def test_objects_that_live_for_one_call_are_not_compiled_for() -> None:
     counter = torch._dynamo.testing.CompileCounter()
 

@@ -105,8 +105,7 @@ def test_functions_follow_recipes_and_status_names_what_differs(tmp_path: Path) 
     assert made(torch.ones(2)).sum() == 4
     found = torchproof.status(made)
     assert found.compiled_calls == 1 and "cores 99" in str(found)
-    plain = json.loads(json.dumps(found.to_json()))["recipe"]
-    assert (plain["run"], plain["followed"]) == ("a-run", True)
+    assert json.loads(json.dumps(found.to_json()))["recipe"]["run"] == "a-run"
     decorated = torchproof.compile(recipe=recipe)(double)
     assert torchproof.status(decorated).recipe["followed"]  # type: ignore[index]
 
