@@ -1,7 +1,8 @@
 """Stalls in a served process are recorded, and attributed by number.
 
 Nothing here depends on how fast the machine is: stalls are much longer than services,
-and the assertions are about which requests they hit.
+and the assertions are about which requests they hit. `test_tail` has what follows for
+the tail, with known schedules.
 """
 
 from __future__ import annotations
@@ -175,8 +176,6 @@ def test_a_collection_is_attributed(
             collect_slowly()
 
     run = LoadRun(tmp_path, answer)
-    cause = run.causes["LT103"]
-    assert STALLED in cause.culprits and STALLED + 1 in cause.victims
     collected = max(run.of_kind("gc"), key=lambda each: each.end_s - each.begin_s)
     assert collected.data["generation"] == 2 and collected.request == STALLED
     assert collected.function is not None and "collect" in collected.function
