@@ -202,25 +202,25 @@ def make():
 
 def test_replays_of_processes(tmp_path: Path) -> None:
     """Another process differs in its first pass; a base that varies proves nothing."""
-    targets = []
-    for name, when in (("base", "passes % 7 == 0"), ("other", "True")):
+    outputs = {"sound": "True", "racing": "False", "varying": "passes % 7 == 0"}
+    plans = {}
+    for name, when in outputs.items():
         (tmp_path / f"{name}.py").write_text(UNSTEADY.format(when=when))
-        targets.append(parse_target(f"{tmp_path / name}.py:make"))
-    plan = Plan(targets[1], (), quiet=True)
+        target = parse_target(f"{tmp_path / name}.py:make")
+        plans[name] = Plan(target, (), quiet=True)
     plain = replace(parse("full"), arguments={"backend": "eager"})
-    sound = Candidate(StrategySpec(plain))
-    racing, varying = (
-        Candidate(StrategySpec(plain, variant={"config": name}))
-        for name in ("racing", "varying")
+    sound, racing, varying = (
+        Candidate(StrategySpec(plain, variant={"config": name})) for name in outputs
     )
     with forked():
-        worker = Worker(plan, tmp_path, shares_caches=True)
+        worker = Worker(plans["sound"], tmp_path, shares_caches=True)
         try:
             worker.probe(300)
             worker._running(sound)
-            worker.session.plan = replace(plan, target=targets[0])
+            worker.session.plan = plans["racing"]
             expected = replays.Replayed(0, "call 0: output")
             assert worker.replay(racing, sound, 50, 300) == expected
+            worker.session.plan = plans["varying"]
             with pytest.raises(WorkerError, match="repeat its own outputs"):
                 worker.replay(sound, varying, 50, 300)
         finally:
