@@ -253,6 +253,7 @@ def test_every_command_runs(path: Path, lines: list[str], tmp_path: Path) -> Non
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_readme_shows_what_the_command_prints(tmp_path: Path) -> None:
     pinned = re.findall(r"^torch==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)
     if version("torch").partition("+")[0] not in pinned:

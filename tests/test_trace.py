@@ -83,6 +83,7 @@ def diagnosis(findings: list[Finding]) -> set[tuple[Any, ...]]:
     }
 
 
+@pytest.mark.slow
 def test_trace_and_live_run_agree(observe_all: Any, tmp_path: Path) -> None:
     programs = [PROGRAMS[name] for name in NAMES]
     live = observe_all([(each.target, each.options) for each in programs])

@@ -52,6 +52,7 @@ def _is_worker(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("name", ["eager", "fine"])
+@pytest.mark.slow
 def test_the_slowest_rank_counts_and_is_named(
     planted: dict[str, Measurement], name: str
 ) -> None:

@@ -309,6 +309,7 @@ def run_on_ranks(*functions: Callable[[int], None]) -> None:
         assert process.returncode == (-signal.SIGKILL if is_killed else 0), output
 
 
+@pytest.mark.slow
 def test_all_ranks_run_eager_if_one_fails() -> None:
     run_on_ranks(no_fault, faults_of_the_compiler, rank_dies)
 

@@ -55,6 +55,7 @@ ORIGINALS: list[Any] = [
             "RC211": ["if images is not None:"],
             "RC212": ["if images is not None:"],
         },
+        marks=slow,
     ),
     pytest.param(
         "gpt-original",
