@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -153,18 +154,20 @@ def test_a_slow_first_call_is_in_no_median() -> None:
 # -- work that is only queued ----------------------------------------------------------
 
 
-@pytest.mark.parametrize(("left_ms", "told"), [(30, True), (0, False)])
+@pytest.mark.parametrize(("left_ms", "told"), [(30, True), (0.05, False)])
 def test_what_other_streams_still_do_belongs_to_the_step(
-    left_ms: int, told: bool, monkeypatch: pytest.MonkeyPatch
+    left_ms: float, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A clock for CUDA, on a machine whose current stream needs 2 ms."""
     torch = pytest.importorskip("torch")
     event = SimpleNamespace(record=list, synchronize=list, elapsed_time=lambda end: 2.0)
     monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: time.sleep(left_ms / 1e3))
-    monkeypatch.setattr(profiling, "_LATE_MS", 15.0)
-    time_ms = profiling.Clock("cuda").milliseconds(list)
-    assert (time_ms >= 2 + left_ms) if told else time_ms == 2.0
+    now_ns = [0]
+    clock = SimpleNamespace(perf_counter_ns=lambda: now_ns[-1])
+    monkeypatch.setattr(profiling, "time", clock)
+    synchronize = partial(now_ns.append, int(left_ms * 1e6))
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    assert profiling.Clock("cuda").milliseconds(list) == 2.0 + left_ms * told
 
 
 # -- a host copy inside the step -------------------------------------------------------
