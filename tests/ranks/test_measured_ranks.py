@@ -18,8 +18,7 @@ from measured_models import Net
 import torchproof
 from torchproof.cli import main
 from torchproof.measure import rank_group
-from torchproof.measure.joined_replies import joined
-from torchproof.measure.replies import Facts, OutputComparison
+from torchproof.measure.replies import Facts, OutputComparison, joined
 from torchproof.measure.specs import EAGER, MeasureResult, StrategySpec
 from torchproof.records.run import Measurement
 from torchproof.strategies import parse, with_arguments
@@ -127,8 +126,8 @@ def test_the_worst_verdict_of_all_ranks_wins() -> None:
         OutputComparison({"verdict": "rounding", "max_rel_error": 1e-7}),
         OutputComparison({"verdict": None, "why": "nothing to compare"}),
     ]
-    assert joined(OutputComparison, each[:2]).numerics["verdict"] == "rounding"
-    found = joined(OutputComparison, each).numerics
+    assert joined(each[:2]).numerics["verdict"] == "rounding"
+    found = joined(each).numerics
     assert found["verdict"] is None and found["rank"] == 2
     assert found["why"] == "on rank 2: nothing to compare"
 
@@ -139,17 +138,18 @@ def test_the_largest_memory_and_the_longest_first_call_count() -> None:
             first_call_s=seconds,
             compile_s={"total": seconds / 2},
             counts={"graphs": graphs},
+            rank_counts=({"graphs": graphs},),
             bytes={"host": 100, "cuda": graphs},
         )
         for seconds, graphs in ((1.0, 1), (3.0, 2))
     ]
-    found = joined(Facts, passes)
+    found = joined(passes)
     assert found.first_call_s == 3.0 and found.compile_s == {"total": 1.5}
     assert found.counts == {"graphs": 1}
     assert found.rank_counts == ({"graphs": 1}, {"graphs": 2})
     assert found.bytes == {"host": 200, "cuda": 2}
     examined = [Facts(memory={"host_rss": n, "cuda_allocated": None}) for n in (5, 7)]
-    assert joined(Facts, examined).memory == {"host_rss": 7, "cuda_allocated": None}
+    assert joined(examined).memory == {"host_rss": 7, "cuda_allocated": None}
 
 
 @pytest.mark.parametrize(

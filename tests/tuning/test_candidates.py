@@ -11,7 +11,7 @@ import torch
 from fake_executor import Fate, Setting
 from forked_children import forked
 
-from torchproof.measure import replays
+from torchproof.measure import Replayed, numerics
 from torchproof.measure.specs import Plan, StrategySpec
 from torchproof.measure.worker_process import WorkerError
 from torchproof.records import Run
@@ -159,21 +159,15 @@ def test_dependent_launches_need_a_recent_gpu(
 # -- replays ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", [None, 700])
-def test_equal_passes_are_counted_up_to_the_first_other_bit(at: int | None) -> None:
+def test_outputs_are_compared_bit_by_bit() -> None:
     """Minus zero equals zero, but has another bit pattern; NaN equals its own bits."""
-    runs = 0
 
-    def run() -> dict[str, Any]:
-        nonlocal runs
-        runs += 1
-        zero = -0.0 if runs == at else 0.0
+    def outputs(zero: float) -> dict[str, Any]:
         return {"output": torch.tensor([zero, float("nan")]), "label": float("nan")}
 
-    expected = {"output": torch.tensor([0.0, float("nan")]), "label": float("nan")}
-    found = replays.count_equal(run, expected, 1000)
-    assert found == replays.Replayed(*((1000,) if at is None else (699, "output")))
-    assert runs == (at or 1000)
+    assert numerics.different_bits(outputs(0.0), outputs(0.0)) is None
+    assert numerics.different_bits(outputs(-0.0), outputs(0.0)) == "output"
+    assert numerics.different_bits({}, outputs(0.0)) == "label"
 
 
 UNSTEADY = """
@@ -218,7 +212,7 @@ def test_replays_of_processes(tmp_path: Path) -> None:
             worker.probe(300)
             worker._running(sound)
             worker.session.plan = plans["racing"]
-            expected = replays.Replayed(0, "call 0: output")
+            expected = Replayed(0, "call 0: output")
             assert worker.replay(racing, sound, 50, 300) == expected
             worker.session.plan = plans["varying"]
             with pytest.raises(WorkerError, match="repeat its own outputs"):

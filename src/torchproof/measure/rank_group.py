@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchproof.measure.joined_replies import joined
+from torchproof.measure.replies import Reply, joined
 from torchproof.measure.specs import StrategyJob
 from torchproof.measure.worker_process import (
     PEERS_VARIABLE,
-    Reply,
     WorkerError,
     WorkerProcess,
     WorkerTimeout,
@@ -128,7 +127,7 @@ class RankGroup:
         answer = self.wait(limit_s, tick)
         if "error" in answer:
             raise_error(answer)
-        return joined(kind, [kind.from_json(each) for each in answer["replies"]])
+        return joined([kind.from_json(each) for each in answer["replies"]])
 
     def wait(self, limit_s: float | None, tick: Tick = nothing) -> Message:
         """Waits for the replies of all ranks; one that fails ends the wait."""

@@ -43,7 +43,6 @@ class Alone:
 
     several = False
     rank = 0
-    voting: Callable[[bool], bool] | None = None  # `any`, where there is someone to ask
 
     def meet(self) -> None:
         """Waits until all ranks are here."""
@@ -59,6 +58,10 @@ class Alone:
     def own_file(self, path: Path) -> Path:
         """The file of this rank, of those with this path."""
         return path
+
+    def of_each(self, value: Any) -> tuple[Any, ...]:
+        """What a reply has of each rank, if there are several."""
+        return ()
 
     def work(self, loaded: Loaded, job: Job) -> tuple[Any, ...] | None:
         """The work of this rank in a pass, as amount and unit."""
@@ -82,7 +85,6 @@ class Peers(Alone):
 
     def __init__(self, rank: int, ends: Sequence[socket.socket]) -> None:
         self.rank = rank
-        self.voting = self.any
         self._ends = tuple(ends)
 
     @classmethod
@@ -112,6 +114,9 @@ class Peers(Alone):
 
     def own_file(self, path: Path) -> Path:
         return path.with_name(f"rank{self.rank}-{path.name}")
+
+    def of_each(self, value: Any) -> tuple[Any, ...]:
+        return (value,)
 
     def work(self, loaded: Loaded, job: Job) -> tuple[Any, ...] | None:
         """Its share of the work, if several ranks compute one batch together."""

@@ -1,16 +1,109 @@
 """What a strategy worker replies, and what is known about a strategy at one shape.
 
-Each command of the worker returns one of these records, or nothing.
+Each command of the worker returns one of these records, or nothing. On several ranks,
+`joined` makes one reply of all: each field says how, or is that of rank 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 from torchproof.observe import BreakCosts
 from torchproof.records import Record, stats
+
+Reply = TypeVar("Reply", bound=Record)
+Join = Callable[[Sequence[Any]], Any]
+
+
+def joined(replies: Sequence[Reply]) -> Reply:
+    """One reply for those of all ranks."""
+    joins = {item.name: item.metadata.get("join") for item in fields(replies[0])}
+    return replace(
+        replies[0],
+        **{
+            name: join([getattr(reply, name) for reply in replies])
+            for name, join in joins.items()
+            if join is not None
+        },
+    )
+
+
+def _by(join: Join, default: Any = None) -> Any:
+    """A field whose values on several ranks are joined so."""
+    return field(default=default, metadata={"join": join})
+
+
+def _first(values: Iterable[Any]) -> Any:
+    return next((value for value in values if value), None)
+
+
+def _largest(values: Iterable[Any]) -> Any:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _all_known(values: Sequence[bool | None]) -> bool | None:
+    return None if None in values else all(values)
+
+
+def _chained(values: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
+    return tuple(item for each in values for item in each)
+
+
+def _distinct(values: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(_chained(values)))
+
+
+def _of_each(join: Join) -> Join:
+    """Joins the items at the same index; the ranks have equally many."""
+    return lambda values: tuple(map(join, zip(*values, strict=True)))
+
+
+def _slowest(phases: Sequence[Mapping[str, float] | None]) -> Any:
+    known = [each for each in phases if each is not None]
+    return max(known, key=lambda each: each["total"]) if known else None
+
+
+def _largest_of_each(values: Sequence[Mapping[str, Any] | None]) -> Any:
+    known = [each for each in values if each]
+    if not known:
+        return None
+    return {name: _largest(each.get(name) for each in known) for name in known[0]}
+
+
+def _memory_in_use(values: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Ranks share the memory of the machine; each has a device of its own."""
+    host, cuda = ([each[name] for each in values if each] for name in ("host", "cuda"))
+    return {"host": sum(host), "cuda": max(cuda, default=0)}
+
+
+def _total_work(values: Sequence[tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
+    """The work of all ranks together, if they count it in the same unit."""
+    known = [work for work in values if work is not None]
+    if len(known) < len(values) or len({unit for _, unit in known}) != 1:
+        return None
+    return sum(amount for amount, _ in known), known[0][1]
+
+
+def _worst(values: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The worst verdict; it names the rank unless all ranks agree that it is right."""
+    verdicts = ("same", "rounding", None, "wrong")
+
+    def badness(rank: int) -> tuple[int, float]:
+        found = values[rank]
+        return verdicts.index(found["verdict"]), found.get("max_rel_error") or 0.0
+
+    worst = max(range(len(values)), key=badness)
+    found = {**values[worst], "rank": worst}
+    if found["verdict"] not in ("same", "rounding"):
+        found["why"] = f"on rank {worst}: {found.get('why') or 'no reason is known'}"
+    return found
+
+
+def _all_lookups(values: Sequence[CacheUse | None]) -> CacheUse | None:
+    known = [use for use in values if use is not None]
+    return joined(known) if known else None
 
 
 @dataclass(frozen=True)
@@ -33,8 +126,8 @@ class CacheUse(Record):
     misses: int = 0
     bypasses: int = 0
     saved: int = 0  # in AOTAutograd's cache
-    lookups: tuple[Lookup, ...] = ()
-    filled_before: str | None = None  # a cache folder with files of an earlier process
+    lookups: tuple[Lookup, ...] = _by(_chained, ())
+    filled_before: str | None = _by(_first)  # a folder with files of earlier processes
 
 
 @dataclass(frozen=True)
@@ -53,27 +146,27 @@ class Reference(Record):
 
     environment: Mapping[str, Any] = field(default_factory=dict)
     function: tuple[Any, ...] = ()  # file, line and name
-    compiled: bool = False  # the target calls torch.compile itself
-    draws: bool = False  # random numbers
-    stateful: bool = False  # at a later shape: passes at the first change tensors
-    deterministic: bool | None = None
-    not_exact: str | None = None
-    work: tuple[Any, ...] | None = None  # amount and unit
-    host_copies: str | None = None
+    compiled: bool = _by(any, False)  # the target calls torch.compile itself
+    draws: bool = _by(any, False)  # random numbers
+    stateful: bool = _by(any, False)  # later shape: passes at the first change tensors
+    deterministic: bool | None = _by(_all_known)
+    not_exact: str | None = _by(_first)
+    work: tuple[Any, ...] | None = _by(_total_work)  # amount and unit
+    host_copies: str | None = _by(_first)
     operations: Operations | None = None
 
 
 @dataclass(frozen=True)
 class OutputComparison(Record):
-    numerics: Mapping[str, Any]
+    numerics: Mapping[str, Any] = field(metadata={"join": _worst})
 
 
 @dataclass(frozen=True)
 class SampledRound(Record):
-    times_ms: tuple[float, ...]
-    interrupted: tuple[bool, ...]
-    compilations: int
-    by_rank: tuple[tuple[float, ...], ...] = ()  # times of each of several ranks
+    times_ms: tuple[float, ...] = _by(_of_each(max), ())
+    interrupted: tuple[bool, ...] = _by(_of_each(any), ())
+    compilations: int = _by(max, 0)
+    by_rank: tuple[tuple[float, ...], ...] = _by(_chained, ())  # times of each rank
 
 
 @dataclass(frozen=True)
@@ -121,24 +214,26 @@ class Facts(Record):
     """
 
     # The compiler: None if nothing could compile.
-    compile_s: Mapping[str, float] | None = None  # by phase
+    compile_s: Mapping[str, float] | None = _by(_slowest)  # by phase
     counts: Mapping[str, Any] | None = None
-    cache: CacheUse | None = None
-    rank_counts: tuple[Mapping[str, Any], ...] = ()  # of each of several ranks
+    cache: CacheUse | None = field(default=None, metadata={"join": _all_lookups})
+    rank_counts: tuple[Mapping[str, Any], ...] = _by(_chained, ())  # if several
     # The first pass over the calls, which compiles.
-    first_call_s: float | None = None
-    first_compile_s: Mapping[str, float] | None = None
-    imports_s: float | None = None
-    bytes: Mapping[str, int] = field(default_factory=dict)
-    fell_back: tuple[str, ...] = ()  # why a CUDA graph was not replayed
+    first_call_s: float | None = _by(_largest)
+    first_compile_s: Mapping[str, float] | None = _by(_slowest)
+    imports_s: float | None = _by(_largest)
+    bytes: Mapping[str, int] = field(
+        default_factory=dict, metadata={"join": _memory_in_use}
+    )
+    fell_back: tuple[str, ...] = _by(_distinct, ())  # why a CUDA graph was not replayed
     source: str = ""
     notes: tuple[str, ...] = ()
     switches: Mapping[str, Any] = field(default_factory=dict)
-    compiled_before: int = 0
+    compiled_before: int = _by(max, 0)
     plan: Mapping[str, Any] | None = None
     # The warm-up and the timing.
-    steady: bool = True
-    pass_ms: float = 0.0
+    steady: bool = _by(all, True)
+    pass_ms: float = _by(max, 0.0)
     rounds: Rounds = ()  # by repeat
     tail_rounds: Rounds = ()  # of all samples, also by repeat
     compilations: int = 0  # while it was timed
@@ -151,7 +246,7 @@ class Facts(Record):
     numerics: Mapping[str, Any] | None = None
     drawn: Mapping[str, Any] | None = None  # with eager's random numbers
     # After the timing.
-    memory: Mapping[str, int | None] | None = None
+    memory: Mapping[str, int | None] | None = _by(_largest_of_each)
     profile: Mapping[str, Any] | None = None
     dropped: Any = None  # unchecked guards by type, or a text
     sharing: tuple[str, ...] = ()

@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ from torchproof.measure.specs import (
     MeasureResult,
     Plan,
     Progress,
-    StrategyJob,
     StrategySpec,
 )
 from torchproof.measure.strategy_state import StrategyState
@@ -81,8 +79,6 @@ class Session:
         self.states: list[StrategyState] = []
         self._thread = threading.local()  # several threads may start workers
         self._comparing = threading.Lock()
-        # Processes of later repeats after their first pass, by strategy and repeat.
-        self._ahead: dict[tuple[int, int], tuple[WorkerInterface, Facts]] = {}
         self._processes = WorkerProcesses(quiet=plan.quiet)
 
     def set_deadline(self, seconds: float | None) -> None:
@@ -127,17 +123,17 @@ class Session:
                 for number, spec in enumerate(self.plan.specs)
             ]
             try:
-                self._start_early()
+                self._import_ahead(0)
                 self.compute_references()
                 self._choose_strategies()
-                self._await_early()
+                self._await_ahead()
                 repeat = 0
                 while repeat < self.repeats and self._running():
                     if repeat > 1 or not self.plan.first_calls:
-                        self._start_ahead(repeat)
+                        self._prepare_ahead(repeat)
                     elif repeat == 1 and not self.apart:
-                        self._start_early(repeat)
-                        self._await_early()
+                        self._import_ahead(repeat)
+                    self._await_ahead()
                     self._measure_repeat(repeat)
                     repeat += 1
                 if self.plan.diagnoses:
@@ -162,19 +158,43 @@ class Session:
             raised={s.spec.strategy.name: s.raised for s in self.states if s.raised},
         )
 
-    def _start_early(self, repeat: int = 0) -> None:
+    def _import_ahead(self, repeat: int) -> None:
         """Starts a worker for each core: they import torch side by side."""
         for state in self._running()[: os.cpu_count()]:
-            self.start(state, self.plan.job(state.spec, self.plan.shapes[0]), repeat)
-            assert state.process is not None
-            state.process.tell("import_torch")
+            state.ahead[repeat] = self._start(state, repeat)
+            state.ahead[repeat].tell("import_torch")
 
-    def _await_early(self) -> None:
+    def _prepare_ahead(self, repeat: int) -> None:
+        """Starts processes of this and later repeats side by side, while none is timed.
+
+        Each runs its first pass; those of later repeats find warm caches. There are at
+        most as many as cores, and only if they fit in memory; others start one by one.
+        """
+        end = self.repeats if repeat else 1
+        waiting = [
+            (state, later) for later in range(repeat, end) for state in self._running()
+        ][: os.cpu_count()]
+        prepared = any(state.first_passes for state in self.states)
+        if prepared or not self.has_room(len(waiting)):
+            return
+        self.progress(f"starting {len(waiting)} processes")
+        for state, later in waiting:
+            if later not in state.ahead:
+                state.ahead[later] = self._start(state, later)
+            arguments = self._first_arguments(state, later)
+            state.ahead[later].tell("prepare", **arguments)
+        for state, later in waiting:
+            with self.recording_failure(state):
+                if later in state.ahead:
+                    first = state.ahead[later].reply(Facts, self.limit_s)
+                    state.first_passes[later] = first
+
+    def _await_ahead(self) -> None:
         """Waits until the imports have ended: they would disturb what is timed."""
         for state in self.states:
-            if state.process is not None:
+            for process in list(state.ahead.values()):
                 with self.recording_failure(state):
-                    state.process.wait(self.limit_s)
+                    process.wait(self.limit_s)
 
     def _compiled_facts(self) -> Facts | None:
         """Returns the facts of the first compiled strategy."""
@@ -280,10 +300,9 @@ class Session:
 
     def _keep(self, states: list[StrategyState]) -> None:
         """Measures these; a process that was started early for another ends."""
-        chosen = {id(state) for state in states}
         for state in self.states:
-            if id(state) not in chosen:
-                state.close()
+            if state not in states:
+                state.abandon()
         self.states = states
 
     def _outputs_file(self, state: StrategyState) -> Path:
@@ -323,36 +342,6 @@ class Session:
                 group.append(state)
         return group
 
-    def _start_ahead(self, repeat: int) -> None:
-        """Starts processes of this and later repeats side by side, while none is timed.
-
-        Each runs its first pass; those of later repeats find warm caches. There are at
-        most as many as cores, and only if they fit in memory; others start one by one.
-        """
-        end = self.repeats if repeat else 1
-        waiting = [
-            (state, later) for later in range(repeat, end) for state in self._running()
-        ][: os.cpu_count()]
-        if self._ahead or not self.has_room(len(waiting)):
-            return
-        self.progress(f"starting {len(waiting)} processes")
-        with ThreadPoolExecutor(len(waiting)) as pool:
-            try:
-                list(pool.map(lambda each: self._first_pass_ahead(*each), waiting))
-            except BaseException:
-                self.close()  # the threads would wait for their processes
-                raise
-
-    def _first_pass_ahead(self, state: StrategyState, repeat: int) -> None:
-        variables = {**self.plan.environment, **state.environment}
-        job = self.plan.job(state.spec, self.plan.shapes[0])
-        arguments = self._first_arguments(state, repeat)
-        with self.recording_failure(state):
-            early, state.process = state.process, None
-            process = early or self._processes.begin(job, variables, layout=repeat)
-            first = process.ask(Facts, "prepare", self.limit_s, **arguments)
-            self._ahead[id(state), repeat] = process, first
-
     def has_room(self, count: int = 1) -> bool:
         """Whether so many more processes fit in memory."""
         needed = _ROOM * count
@@ -366,20 +355,15 @@ class Session:
         """Runs first call and warm-up; the first repeat also compares outputs."""
         shape = self.plan.shapes[number]
         label = f"{state.spec.label}{_named(shape)}"
-        if number or (id(state), repeat) not in self._ahead:
+        if number or repeat not in state.first_passes:
             self.progress(f"{label}: first call, {'warm' if repeat else 'cold'}")
         path = None if repeat else self._outputs_file(state)
-        if number == 0 and (id(state), repeat) in self._ahead:
-            state.process, first = self._ahead.pop((id(state), repeat))
-        elif number == 0:
-            job = self.plan.job(state.spec, shape)
-            self.start(state, job, repeat)
-            arguments = self._first_arguments(state, repeat)
-            first = state.ask(Facts, "prepare", self.limit_s, **arguments)
-        else:
+        if number:
             answers = str(path) if path else None
             arguments = {"answers": answers, "shape": dict(shape)}
             first = state.ask(Facts, "reshape", self.limit_s, **arguments)
+        else:
+            first = self._first_pass(state, repeat)
         numerics = self._compare_outputs(state, number, path) if path else None
         self.progress(f"{label}: warming up")
         warm = state.ask(Facts, "warm_up", self.limit_s, **self.warm_up_limit)
@@ -390,6 +374,20 @@ class Session:
             state.warm = first
         begin_repeat(state, number)
 
+    def _first_pass(self, state: StrategyState, repeat: int) -> Facts:
+        """The first pass of a new process, which may have run already."""
+        early = state.ahead.pop(repeat, None)
+        state.process = early or self._start(state, repeat)
+        if (first := state.first_passes.pop(repeat, None)) is not None:
+            return first
+        arguments = self._first_arguments(state, repeat)
+        return state.ask(Facts, "prepare", self.limit_s, **arguments)
+
+    def _start(self, state: StrategyState, repeat: int) -> WorkerInterface:
+        variables = {**self.plan.environment, **state.environment}
+        job = self.plan.job(state.spec, self.plan.shapes[0])
+        return self._processes.begin(job, variables, layout=repeat)
+
     def _first_arguments(self, state: StrategyState, repeat: int) -> dict[str, Any]:
         """Only the first repeat compares outputs, and restores state for that."""
         if repeat:
@@ -398,13 +396,6 @@ class Session:
         references = [self.references[state.spec.dtype, number] for number in later]
         keeps_state = any(reference.stateful for reference in references)
         return {"answers": str(self._outputs_file(state)), "saves_state": keeps_state}
-
-    def start(self, state: StrategyState, job: StrategyJob, repeat: int) -> None:
-        """Starts the process of a strategy."""
-        if state.process is not None:  # it was started early
-            return
-        variables = {**self.plan.environment, **state.environment}
-        state.process = self._processes.begin(job, variables, layout=repeat)
 
     def rounds(self, states: list[StrategyState], number: int) -> None:
         """Samples the strategies in turn, so that machine drift hits all alike."""
@@ -511,10 +502,10 @@ class Session:
         except WorkerError as error:
             state.error, state.raised = str(error), error.raised
             state.timed_out = isinstance(error, WorkerTimeout)
-            state.close()
+            state.abandon()
         except NotApplicable as error:
             state.skipped = str(error)
-            state.close()
+            state.abandon()
 
 
 def begin_repeat(state: StrategyState, number: int = 0) -> None:

@@ -12,9 +12,13 @@ from torchproof.measure.worker_process import Reply, WorkerInterface
 from torchproof.records import RaisedError
 
 
-@dataclass
+@dataclass(eq=False)
 class StrategyState:
-    """`facts` has an entry per input shape; `warm` is from a start with warm caches."""
+    """`facts` has an entry per input shape; `warm` is from a start with warm caches.
+
+    `ahead` are processes that were started before their repeat begins, and
+    `first_passes` the replies of those that have run their first pass.
+    """
 
     spec: StrategySpec
     caches: Path
@@ -25,6 +29,8 @@ class StrategyState:
     skipped: str | None = None
     facts: list[Facts] = field(default_factory=list)
     warm: Facts | None = None
+    ahead: dict[int, WorkerInterface] = field(default_factory=dict)
+    first_passes: dict[int, Facts] = field(default_factory=dict)
 
     @property
     def runs(self) -> bool:
@@ -55,3 +61,10 @@ class StrategyState:
         if self.process is not None:
             self.process.close()
             self.process = None
+
+    def abandon(self) -> None:
+        """Ends all its processes, also those of later repeats."""
+        self.close()
+        for process in self.ahead.values():
+            process.close()
+        self.ahead.clear()

@@ -126,9 +126,12 @@ class StrategyWorker:
             )
         else:
             self.references[number], stateful = self._later_reference(shape, no_float64)
+        reference = self.references[number]
+        if self.peers.several:  # all ranks have to run on perturbed inputs together
+            reference.perturbed()
         return Reference(
-            draws=self.references[number].draws,
-            not_exact=self.references[number].why,
+            draws=reference.draws,
+            not_exact=reference.why,
             stateful=stateful,
             deterministic=comparison.compare(twice, once).verdict
             in {"same", "rounding"},
@@ -227,7 +230,7 @@ class StrategyWorker:
         ):
             reference = dataclasses.replace(reference, unrepeatable=differs)
         forms = comparison.form_differences(outputs, reference.eager)
-        found = reference.compare(outputs, any_rank=self.peers.voting).to_json()
+        found = reference.compare(outputs).to_json()
         if forms:
             found["forms"] = [dataclasses.asdict(each) for each in forms]
         return OutputComparison(found)
@@ -322,8 +325,10 @@ class StrategyWorker:
             return outputs[0]
 
         self._save(answers, self.loaded, self.fn, step)
+        costs = self.compile_stats.since_reset()
         return dataclasses.replace(
-            self.compile_stats.since_reset(),
+            costs,
+            rank_counts=self.peers.of_each(costs.counts or {}),
             fell_back=self._fell_back(),
             first_call_s=first[0],
             first_compile_s=compiled[0],
@@ -390,6 +395,7 @@ class StrategyWorker:
             tuple(times),
             tuple(b > a for a, b in itertools.pairwise(yields)),
             self.compile_stats.compilations() - before,
+            by_rank=self.peers.of_each(tuple(times)),
         )
 
     def timed(self, seconds: float) -> tuple[list[float], list[int]]:
@@ -420,10 +426,11 @@ class StrategyWorker:
         """Runs passes and compares each with saved outputs, bit by bit."""
         import torch
 
-        from torchproof.measure import replays
-
         expected = torch.load(answers, weights_only=False)
-        return replays.count_equal(self._exact_outputs, expected, count)
+        for number in range(count):
+            if differs := numerics.different_bits(self._exact_outputs(), expected):
+                return Replayed(number, differs)
+        return Replayed(count)
 
     def _exact_outputs(self) -> calls.Answers:
         return calls.answers(
@@ -461,6 +468,7 @@ class StrategyWorker:
         return dataclasses.replace(
             costs,
             counts=counts,
+            rank_counts=self.peers.of_each(counts or {}),
             memory=memory,
             profile=profile,
             dropped=self._not_checked(),

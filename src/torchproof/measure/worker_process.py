@@ -8,14 +8,13 @@ import os
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol
 
+from torchproof.measure.replies import Reply
 from torchproof.measure.specs import StrategyJob
 from torchproof.process import DEVNULL, Ended, Garbled, Message, Tick, spawn
 from torchproof.records import RaisedError, Record, UserError
 from torchproof.strategies import NotApplicable
-
-Reply = TypeVar("Reply", bound=Record)
 
 STRATEGY_WORKER = "torchproof.measure.strategy_worker"
 PEERS_VARIABLE = "TORCHPROOF_PEERS"  # descriptors of a rank's sockets to other ranks
@@ -46,6 +45,8 @@ class WorkerInterface(Protocol):
     def ask(
         self, kind: type[Reply], do: str, limit_s: float | None, **values: Any
     ) -> Reply: ...
+
+    def reply(self, kind: type[Reply], limit_s: float | None) -> Reply: ...
 
     def wait(self, limit_s: float | None) -> Message: ...
 

@@ -7,9 +7,16 @@ and plain values. `torch_private.comparison` compares.
 
 from torchproof.measure.numerics.reference import (
     Reference,
+    different_bits,
     differs_at_each_load,
     reference,
 )
 from torchproof.measure.numerics.swap_tensors import SavedValues
 
-__all__ = ["Reference", "SavedValues", "differs_at_each_load", "reference"]
+__all__ = [
+    "Reference",
+    "SavedValues",
+    "different_bits",
+    "differs_at_each_load",
+    "reference",
+]
