@@ -22,7 +22,6 @@ FACTORIES = {
         "def _built(size):\n    return f, [size]\ndef make():\n    return _built(2)\n"
     ),
     "an annotation": "def make() -> tuple[M, list[T]]:\n    return library.built()\n",
-    "a lambda": "make = lambda: (f, [()])\n",
     "calls of a loader": "def make():\n    return f, loader()\n",
     "a comprehension": "def make():\n    return f, [(i,) for i in range(3)]\n",
 }
@@ -32,7 +31,6 @@ NOT_FACTORIES = {
     "numbers": "def make():\n    return 1, 2\n",
     "an error": "def make():\n    loss = 0.5\n    return 'ok', loss\n",
     "three": "def make():\n    return f, [()], 1\n",
-    "a generator": "def make():\n    yield 1\n    return f, [()]\n",
     "inner": "def make():\n    def g():\n        return f, [()]\n    return g\n",
     "a method": "class A:\n    def make():\n        return f, [()]\n",
     "recursive": "def make():\n    return make()\n",

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 
 from torchproof.records import blame
 from torchproof.targets.target import Target
 
-# Whether a value is a pair (fn, calls): certainly, perhaps, or not.
-_Pair = Literal["yes", "perhaps", "no"]
-_Function = ast.FunctionDef | ast.Lambda
-_SEQUENCES = (ast.List, ast.ListComp, ast.Tuple)
+_Pair = tuple[ast.expr, ast.expr]
+_Functions = Mapping[str, ast.FunctionDef]
+_LISTS = (ast.List, ast.ListComp, ast.Tuple)
 # Expressions that are neither a function nor a list of calls.
-_NEITHER = (ast.Constant, ast.JoinedStr, ast.Compare, ast.Dict, ast.DictComp, ast.Set)
-_NO_FUNCTION = (*_NEITHER, *_SEQUENCES, ast.BinOp, ast.UnaryOp, ast.GeneratorExp)
+_NEITHER = (ast.Constant, ast.JoinedStr, ast.Compare, ast.Dict, ast.Lambda)
 
 
 def factories_in(file: str) -> list[str]:
     """Functions that return (fn, calls) when called without arguments, in order.
 
-    If it is certain for some of them, only those.
+    If the calls of some are certainly a list, only those.
     """
-    found = dict(_Reader(blame.tree_of(file)).factories())
-    certain = [name for name, pair in found.items() if pair == "yes"]
-    return certain or list(found)
+    body = blame.tree_of(file).body
+    functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+    found: dict[str, bool] = {}
+    for name, function in functions.items():
+        if name.startswith(("_", "test")) or _has_required(function):
+            continue
+        if _says_pair(function):
+            found[name] = True
+        elif pairs := _pairs(function, functions):
+            found[name] = all(_is_list(calls) for _, calls in pairs)
+    return [name for name, certain in found.items() if certain] or list(found)
 
 
 def factory_targets(target: Target) -> tuple[str, ...]:
@@ -56,102 +60,56 @@ def instead_of_script(target: Target, verb: str, flags: str = "") -> str:
     )
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Reads which functions of a module return a pair."""
+def _pairs(
+    function: ast.FunctionDef, functions: _Functions, within: tuple[str, ...] = ()
+) -> list[_Pair]:
+    """The pairs that a function returns; none if it may return something else."""
+    assigned: dict[str, ast.expr] = {}
+    returned: list[ast.expr] = []
+    for node in _own_nodes(function):
+        if isinstance(node, ast.Return) and node.value is not None:
+            returned.append(node.value)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            names = node.targets if isinstance(node, ast.Assign) else [node.target]
+            assigned |= {n.id: node.value for n in names if isinstance(n, ast.Name)}
 
-    tree: ast.Module
+    def value_of(node: ast.expr) -> ast.expr:
+        return assigned.get(node.id, node) if isinstance(node, ast.Name) else node
 
-    def factories(self) -> Iterator[tuple[str, _Pair]]:
-        for name, function in self._functions().items():
-            if name.startswith(("_", "test")) or _has_required(function):
-                continue
-            if (pair := self._returned(function, (name,))) != "no":
-                yield name, pair
-
-    def _functions(self) -> dict[str, _Function]:
-        functions: dict[str, _Function] = {}
-        for node in self.tree.body:
-            if isinstance(node, ast.FunctionDef):
-                functions[node.name] = node
-            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
-                names = [each.id for each in node.targets if isinstance(each, ast.Name)]
-                functions |= dict.fromkeys(names, node.value)
-        return functions
-
-    def _returned(self, function: _Function, within: tuple[str, ...]) -> _Pair:
-        """What all returns agree on; `within` are the functions that call it."""
-        if isinstance(function, ast.Lambda):
-            return self._pair(function.body, {}, within)
-        values: list[ast.expr] = []
-        assigned: dict[str, ast.expr] = {}
-        for node in _own_nodes(function):
-            if isinstance(node, ast.Yield | ast.YieldFrom):
-                return "no"
-            if isinstance(node, ast.Return) and node.value is not None:
-                values.append(node.value)
-            if isinstance(node, ast.Assign):
-                names = [each.id for each in node.targets if isinstance(each, ast.Name)]
-                assigned |= dict.fromkeys(names, node.value)
-            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                assigned |= {node.target.id: node.value or node.target}
-        if values and _says_pair(function):
-            return "yes"
-        pairs = {self._pair(value, assigned, within) for value in values}
-        if not pairs or "no" in pairs:
-            return "no"
-        return "yes" if pairs == {"yes"} else "perhaps"
-
-    def _pair(
-        self, value: ast.expr, assigned: dict[str, ast.expr], within: tuple[str, ...]
-    ) -> _Pair:
-        """Whether a value is a pair, given what local variables were assigned last."""
-        if isinstance(value, ast.Name) and value.id in assigned:
-            rest = {name: each for name, each in assigned.items() if name != value.id}
-            return self._pair(assigned[value.id], rest, within)
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-            name = value.func.id
-            called = self._functions().get(name)
-            if called is not None and name not in within:
-                return self._returned(called, (*within, name))
-        if not (isinstance(value, ast.Tuple) and len(value.elts) == 2):
-            return "no"
-        fn, calls = (
-            assigned.get(each.id, each) if isinstance(each, ast.Name) else each
-            for each in value.elts
-        )
-        if isinstance(fn, _NO_FUNCTION) or isinstance(calls, (*_NEITHER, ast.Lambda)):
-            return "no"
-        if isinstance(calls, ast.BinOp):  # [(x,)] * 3
-            return "yes" if _has_sequence(calls) else "no"
-        return "yes" if _is_sequence(calls) else "perhaps"
+    pairs: list[_Pair] = []
+    for value in map(value_of, returned):
+        called = value.func if isinstance(value, ast.Call) else None
+        name = called.id if isinstance(called, ast.Name) else ""
+        if name in functions and name not in within:
+            found = _pairs(functions[name], functions, (*within, name))
+        else:
+            found = []
+            if isinstance(value, ast.Tuple) and len(value.elts) == 2:
+                fn, calls = map(value_of, value.elts)
+                no_pair = isinstance(fn, (*_NEITHER, *_LISTS))
+                found = [] if no_pair or isinstance(calls, _NEITHER) else [(fn, calls)]
+        if not found:
+            return []
+        pairs += found
+    return pairs
 
 
-def _is_sequence(value: ast.expr) -> bool:
-    called = value.func if isinstance(value, ast.Call) else None
-    makes_one = isinstance(called, ast.Name) and called.id in ("list", "tuple")
-    return isinstance(value, _SEQUENCES) or makes_one
+def _is_list(value: ast.expr) -> bool:
+    if isinstance(value, ast.BinOp):  # [(x,)] * 3
+        return _is_list(value.left) or _is_list(value.right)
+    return isinstance(value, _LISTS)
 
 
-def _has_sequence(value: ast.BinOp) -> bool:
-    return any(
-        _has_sequence(side) if isinstance(side, ast.BinOp) else _is_sequence(side)
-        for side in (value.left, value.right)
-    )
-
-
-def _has_required(function: _Function) -> bool:
+def _has_required(function: ast.FunctionDef) -> bool:
     parameters = function.args
     positional = len(parameters.posonlyargs + parameters.args)
-    without_default = positional - len(parameters.defaults)
-    return without_default > 0 or None in parameters.kw_defaults
+    return positional > len(parameters.defaults) or None in parameters.kw_defaults
 
 
 def _says_pair(function: ast.FunctionDef) -> bool:
-    """Whether its annotation is a tuple of two, the second of them a sequence."""
+    """Whether its annotation is a tuple of two, the second of them a list."""
     said = ast.unparse(function.returns) if function.returns else ""
-    pattern = r"(typing\.)?[tT]uple\[.+, *(typing\.)?([lL]ist|Sequence|[tT]uple)\b.*\]"
-    return re.fullmatch(pattern, said.strip("'\"")) is not None
+    return re.fullmatch(r"[tT]uple\[.+, *([lL]ist|Sequence)\b.*\]", said) is not None
 
 
 def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:

@@ -7,29 +7,13 @@ or of the factory's file, or the `_tp_plan` of a model of transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torchproof.records import UserError
 
 ATTRIBUTE = "tensor_parallel_plan"
-
-# Column-wise layers divide their outputs, row-wise ones their inputs. A pair of both
-# needs one sum over the ranks, after the second.
-_STYLES = (
-    "colwise",
-    "rowwise",
-    "colwise_gather_output",
-    "rowwise_split_input",
-    "embedding_colwise",
-    "embedding_rowwise",
-)
-# Names in earlier versions of transformers.
-_OLDER = {
-    "colwise_rep": "colwise_gather_output",
-    "rowwise_rep": "rowwise_split_input",
-}
 
 
 @dataclass(frozen=True)
@@ -51,12 +35,12 @@ def divide(model: Any, mesh: Any, plan: Mapping[str, Any] | None = None) -> None
     _assert_divides(model, mesh.size())
     tied = tied_names(model)
     styles = {
-        name: (style, _checked(model, found, name, style, ranks=mesh.size()))
+        name: _style(model, found, name, style, ranks=mesh.size())
         for name, style in _matched(model, found)
     }
     if not styles:
         raise UserError(f"{found.origin} names no module of {type(model).__name__}")
-    for name, (_, style) in styles.items():
+    for name, style in styles.items():
         try:
             parallelize_module(model.get_submodule(name), mesh, style)
         except Exception as error:
@@ -110,18 +94,18 @@ def _matches(name: str, pattern: str) -> bool:
     )
 
 
-def _checked(model: Any, plan: _Plan, name: str, style: Any, *, ranks: int) -> Any:
-    """The style as an object of torch."""
+def _style(model: Any, plan: _Plan, name: str, style: Any, *, ranks: int) -> Any:
+    """The style of a layer as an object of torch."""
     import torch
     from torch.distributed.tensor.parallel import ParallelStyle
 
     if isinstance(style, ParallelStyle):
         return style
-    word = _OLDER.get(style, style) if isinstance(style, str) else None
-    if word not in _STYLES:
+    known = _styles()
+    if not isinstance(style, str) or style not in known:
         raise UserError(
             f"{plan.origin}: {name} has the style {style!r}, which is not supported:"
-            f" use one of {', '.join(_STYLES)}, or a ParallelStyle of torch"
+            f" use one of {', '.join(known)}, or a ParallelStyle of torch"
         )
     layer = model.get_submodule(name)
     if not isinstance(layer, torch.nn.Linear | torch.nn.Embedding):
@@ -130,30 +114,38 @@ def _checked(model: Any, plan: _Plan, name: str, style: Any, *, ranks: int) -> A
             " nn.Linear and nn.Embedding"
         )
     # Torch pads what it divides and gathers itself; other code sees the parts.
-    if word in {"colwise", "rowwise"} and isinstance(layer, torch.nn.Linear):
-        size = layer.out_features if word == "colwise" else layer.in_features
+    if style in {"colwise", "rowwise"} and isinstance(layer, torch.nn.Linear):
+        size = layer.out_features if style == "colwise" else layer.in_features
         if size % ranks:
             raise UserError(
                 f"{plan.origin}: {ranks} ranks cannot divide the {size} features of"
                 f" {name} ({style}): choose another number of ranks"
             )
-    return _made(word)
+    return known[style]
 
 
-def _made(word: str) -> Any:
+def _styles() -> dict[Any, Any]:
+    """Styles by their names in plans, which are those of transformers.
+
+    Column-wise layers divide their outputs, row-wise ones their inputs. A pair of both
+    needs one sum over the ranks, after the second.
+    """
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
-    whole = Replicate()
-    makers: dict[str, Callable[[], Any]] = {
-        "colwise": ColwiseParallel,
-        "rowwise": RowwiseParallel,
-        "colwise_gather_output": lambda: ColwiseParallel(output_layouts=whole),
-        "rowwise_split_input": lambda: RowwiseParallel(input_layouts=whole),
-        "embedding_colwise": lambda: ColwiseParallel(output_layouts=whole),
-        "embedding_rowwise": lambda: RowwiseParallel(input_layouts=whole),
+    gathers = ColwiseParallel(output_layouts=Replicate())
+    splits = RowwiseParallel(input_layouts=Replicate())
+    return {
+        "colwise": ColwiseParallel(),
+        "rowwise": RowwiseParallel(),
+        "colwise_gather_output": gathers,
+        "rowwise_split_input": splits,
+        "embedding_colwise": gathers,
+        "embedding_rowwise": splits,
+        # Names in earlier versions of transformers.
+        "colwise_rep": gathers,
+        "rowwise_rep": splits,
     }
-    return makers[word]()
 
 
 def _assert_divides(model: Any, ranks: int) -> None:
