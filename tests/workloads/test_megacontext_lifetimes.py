@@ -48,19 +48,6 @@ def test_fixed_micro_step_is_clean() -> None:
     assert audited(f"{CONTROLS}:make_trained", train=True) == ([], "passed")
 
 
-def test_mark_before_each_call_is_found() -> None:
-    found, status = audited(f"{CONTROLS}:make_marked", train=True)
-    assert lines(found, CONTROLS) == {("CG303", "high", MARK)}
-    assert status == "found"
-
-
-def test_scores_held_without_a_copy_are_found() -> None:
-    found, status = audited(f"{CONTROLS}:make_held", train=False)
-    [scores] = found
-    assert (scores.code, scores.severity, status) == ("CG301", "high", "found")
-    assert ".scores" in scores.message and "clone" in scores.fix
-
-
 @pytest.mark.parametrize(
     ("train", "produced"),
     [
@@ -69,6 +56,7 @@ def test_scores_held_without_a_copy_are_found() -> None:
     ],
 )
 def test_defects_of_the_original_are_found(train: bool, produced: str) -> None:
+    """Training marks a step before each call; both hold scores without a copy."""
     found, status = audited("workload:megacontext-original", train=train)
     by_code = {code: line for code, _, line in lines(found, ORIGINAL)}
     assert status == "found"

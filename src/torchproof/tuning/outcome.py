@@ -102,53 +102,54 @@ def tuning_of(
 
 
 _ANSWERS = {
-    "same": "the same outputs",
     "rounding": "the same outputs up to rounding",
     "random": "the same outputs up to a different random stream",
 }
-
-
-_TO = "to the same strategy without dependent launches"
+_SUBJECTS = {
+    "step": "a step is",
+    "first": "its first call is the shortest of all that are faster; a step is",
+    "steps": "{} steps, compilation included, are",
+}
 
 
 def _why(search: Search, chosen: Trial) -> str:
     """One sentence that justifies the choice."""
-    objective, eager, least = (
-        search.options.objective,
-        search.eager,
-        search.options.least,
-    )
-    if chosen.name != eager.name:
-        gain = objective.gain(chosen, eager)
-        what = {
-            "step": "a step is",
-            "first": "its first call is the shortest of all that are faster; a step is",
-            "memory": "its memory is",
-            "steps": f"{objective.steps} steps, compilation included, are",
-        }[objective.kind]
-        better = "less" if objective.kind == "memory" else "faster"
-        sentence = f"{what} {gain:.2f}x {better} than in eager"
-        if objective.kind == "memory":
-            sentence = f"its peak memory is {1 / (gain or 1):.0%} of eager's"
-        verdict = (chosen.numerics or {}).get("verdict")
-        sentence += f", with {_ANSWERS.get(str(verdict), _ANSWERS['same'])}"
-        if chosen.replays is None:
-            return sentence
-        return f"{sentence}; {chosen.replays:,} replays were bitwise equal {_TO}"
-    best = [t for t in search.ranked if t.name != eager.name]
-    if not best:
+    if chosen.name != search.eager.name:
+        return _why_better(search, chosen)
+    objective, least = search.options.objective, search.options.least
+    others = [trial for trial in search.ranked if trial.name != chosen.name]
+    if not others:
         return "no other strategy ran and returned eager's outputs"
-    gain = objective.gain(best[0], eager)
+    best = others[0]
+    gain = objective.gain(best, search.eager)
     if gain is None:
-        return f"{best[0].name} was not compared with eager"
-    if gain >= least:
-        low, high = best[0].vs_eager_low, best[0].vs_eager_high
-        interval = f" ({low:.2f}x to {high:.2f}x)" if low and high else ""
+        return f"{best.name} was not compared with eager"
+    if gain < least:
         return (
-            f"no strategy is significantly better: {best[0].name}{interval} is only"
-            " probably so"
+            f"no strategy beats eager by {least - 1:.0%}: the best, {best.name}, is"
+            f" {gain:.2f} times as good"
         )
+    low, high = best.vs_eager_low, best.vs_eager_high
+    interval = f" ({low:.2f}x to {high:.2f}x)" if low and high else ""
     return (
-        f"no strategy beats eager by {least - 1:.0%}: the best, {best[0].name}, is"
-        f" {gain:.2f} times as good"
+        f"no strategy is significantly better: {best.name}{interval} is only probably"
+        " so"
+    )
+
+
+def _why_better(search: Search, chosen: Trial) -> str:
+    objective = search.options.objective
+    gain = objective.gain(chosen, search.eager) or 1.0
+    if objective.kind == "memory":
+        sentence = f"its peak memory is {1 / gain:.0%} of eager's"
+    else:
+        subject = _SUBJECTS[objective.kind].format(objective.steps)
+        sentence = f"{subject} {gain:.2f}x faster than in eager"
+    verdict = str((chosen.numerics or {}).get("verdict"))
+    sentence += f", with {_ANSWERS.get(verdict, 'the same outputs')}"
+    if chosen.replays is None:
+        return sentence
+    return (
+        f"{sentence}; {chosen.replays:,} replays were bitwise equal to the same"
+        " strategy without dependent launches"
     )

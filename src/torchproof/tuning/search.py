@@ -26,11 +26,9 @@ Effort = Literal["quick", "normal", "full"]
 MOST_TRIALS: dict[Effort, float] = {"quick": 4, "normal": 8, "full": math.inf}
 FINALISTS = 4
 REPLAYS = 1000  # of a winner whose kernels may race, all equal bit by bit
-_NEAR = 1.1  # a trial within this factor of the best may win with better timing
 _ALIKE = 1.01  # within this factor trials count as equal, and the simpler one wins
 _RUNGS = (4, 12)  # rounds before and after the slower half drops out
 _PASSES = 2  # passes of a strategy in a round; short passes run more often
-_TUNING_COSTS = 4.0  # autotuning takes this many times as long as plain compilation
 _RESERVE = 0.15  # share of the budget for the finals
 _MOST = 0.5  # share of the remaining time for one trial, in case it hangs
 _LEAST_S = 120.0  # a trial gets at least this long, if so much time remains
@@ -49,14 +47,12 @@ class SearchOptions:
     probe: Mapping[str, Any] = field(default_factory=dict)
 
 
-def least_budget_s(budget_s: float, eager_s: float, longest_s: float) -> int:
-    """The smallest budget worth trying after one that sufficed for no trial.
-
-    A trial runs eager's calls and compiles, so it takes longer than eager; one that was
-    cut off takes longer than it was given. So the time is doubled.
-    """
-    known_s = (eager_s + max(longest_s, eager_s)) / (1 - _RESERVE)
-    return math.ceil(max(known_s, 2 * budget_s))
+def too_small(budget_s: float, why: str) -> UserError:
+    """The error of a budget that sufficed for no trial."""
+    return UserError(
+        f"--budget {budget_s:g}s is too small for one trial: {why}; give at least"
+        f" --budget {math.ceil(3 * budget_s)}s"
+    )
 
 
 class Search:
@@ -83,7 +79,7 @@ class Search:
         self.candidates: dict[str, Candidate] = {}
         self.skipped: list[Skip] = []
         self.rows: tuple[Measurement, ...] = ()
-        self._no_time = self._spent = False  # a candidate was skipped for lack of time
+        self._spent = False  # the time for trials
         self._waiting: list[Candidate] = []
         self._running: dict[str, Candidate] = {}
         self._most_trials = MOST_TRIALS["full"]
@@ -102,8 +98,6 @@ class Search:
     def stopped(self) -> str:
         if self._spent:
             return "the budget is spent"
-        if self._no_time:
-            return "the remaining candidates need more than what is left of the budget"
         return "all candidates of this effort were tried"
 
     def time_left_s(self) -> float:
@@ -133,7 +127,7 @@ class Search:
                 candidate = self._running.pop(trial.name)
                 self.trials[trial.name] = replace(trial, stage=candidate.stage)
                 if trial.outcome == "timed out" and self._trial_time_s() <= 0:
-                    self._no_time = self._spent = True
+                    self._spent = True
 
     def _trial_time_s(self) -> float:
         """The seconds that remain for trials, without those reserved for the finals."""
@@ -178,37 +172,17 @@ class Search:
         tried = len(self.trials) - 1 + len(self._running)
         if tried >= self._most_trials:
             return f"--effort {self.options.effort} tries {tried} candidates"
-        left_s, cost_s = self._trial_time_s(), self._cost_s(candidate)
-        if left_s > cost_s:
+        if self._trial_time_s() > 0:
             return None
-        self._no_time = True
-        self._spent |= left_s <= 0
-        if left_s <= 0:
-            return "the budget was spent"
-        return f"it would take about {cost_s:.0f} s, and {left_s:.0f} s remain"
-
-    def _cost_s(self, candidate: Candidate) -> float:
-        """The expected seconds of a trial, from a similar one; 0 without one."""
-        for name in (candidate.base, "full"):
-            trial = self.trials.get(name or "")
-            if trial and trial.outcome == "measured" and not trial.resumed:
-                factor = _TUNING_COSTS if candidate.tunes_products else 1.0
-                return factor * (trial.seconds or 0.0)
-        return 0.0
+        self._spent = True
+        return "the budget was spent"
 
     def _assert_something_tried(self) -> None:
         """Fail if the budget was too small for a single trial."""
         tried = [t for t in self.trials.values() if not t.is_eager]
-        late = all(trial.outcome == "timed out" for trial in tried)
-        if late and self._no_time:
-            eager_s, budget_s = self.eager.seconds or 0.0, self.options.budget_s
-            longest_s = max((t.seconds or 0.0 for t in tried), default=0.0)
-            least_s = least_budget_s(budget_s, eager_s, longest_s)
-            raise UserError(
-                f"--budget {budget_s:g}s is too small for one trial: eager alone took"
-                f" {eager_s:.0f} s, and no strategy finished in the remaining time;"
-                f" give at least --budget {least_s}s"
-            )
+        if self._spent and all(trial.outcome == "timed out" for trial in tried):
+            why = f"eager alone took {self.eager.seconds or 0.0:.0f} s"
+            raise too_small(self.options.budget_s, why)
 
     # -- finals ------------------------------------------------------------------------
 
@@ -226,22 +200,12 @@ class Search:
         """The trials that may win with more precise timing, best first."""
         objective, least = self.options.objective, self.options.least
         able = [
-            trial
+            trial.name
             for trial in self.ranked
             if trial.name in self.candidates
             and objective.may_allow(trial, self.eager, least=least)
         ]
-        # The machine may slow down between trials, so a trial also qualifies by its
-        # ratio to the eager rounds that were measured beside it.
-        best = self.value(able[0]) or 0.0 if able else 0.0
-        fastest = max((trial.vs_eager or 0.0 for trial in able), default=0.0)
-        near = [
-            trial.name
-            for trial in able
-            if (self.value(trial) or 0.0) <= _NEAR * best
-            or (trial.vs_eager or 0.0) >= fastest / _NEAR
-        ]
-        return near[:FINALISTS]
+        return able[:FINALISTS]
 
     def _time(self, names: Sequence[str], rounds: int) -> None:
         """Take rounds of eager and these in alternation, so that drift hits all."""

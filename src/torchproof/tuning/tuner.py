@@ -34,7 +34,7 @@ from torchproof.tuning import candidates, outcome
 from torchproof.tuning.candidates import Eager, Space
 from torchproof.tuning.executors import Executor, ExecutorLost, Local, Task
 from torchproof.tuning.objectives import Objective
-from torchproof.tuning.search import Effort, Search, SearchOptions, least_budget_s
+from torchproof.tuning.search import Effort, Search, SearchOptions, too_small
 
 BUDGET_S = 600.0
 LEAST_GAIN = 1.05  # times as fast as eager, as in bench
@@ -227,11 +227,7 @@ class _Tuning:
         except UserError:
             if time.monotonic() - self.begun < budget_s:
                 raise
-            raise UserError(
-                f"--budget {budget_s:g}s is too small for one trial: eager alone takes"
-                " longer; give at least --budget"
-                f" {least_budget_s(budget_s, budget_s, 0.0)}s"
-            ) from None
+            raise too_small(budget_s, "eager alone takes longer") from None
 
     search: Search  # set once eager is measured
 
