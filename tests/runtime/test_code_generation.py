@@ -211,6 +211,46 @@ def test_a_fork_leaves_the_child_of_its_parent_alone() -> None:
     assert children() == before
 
 
+# Writes a part of the library and waits to be killed; the next time it compiles.
+SLOW_LINKER = """#!/bin/bash
+if [[ "$*" = *.main.cpp* && ! -e {mark} ]]; then
+    while [ "$1" != -o ]; do shift; done
+    echo part of a library > "$2"
+    touch {mark}
+    sleep 1000
+fi
+exec g++ "$@"
+"""
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="needs C++ kernels")
+def test_killed_linker_leaves_no_library_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark, linker = tmp_path / "linking", tmp_path / "cxx"
+    linker.write_text(SLOW_LINKER.format(mark=mark))
+    linker.chmod(0o755)
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (str(linker),))
+
+    def kill_child() -> None:
+        wait_for(mark.exists)
+        for child in children():
+            child.kill()
+
+    def fallbacks() -> list[Any]:
+        torch._dynamo.reset()
+        model = torchproof.compile(lambda x: (x * 2.5).sin(), deadline=AGES_S)
+        torch.testing.assert_close(model(x), (x * 2.5).sin())
+        return list(torchproof.status(model).fallbacks)
+
+    x = torch.ones(9)
+    killer = threading.Thread(target=kill_child)
+    killer.start()
+    assert len(fallbacks()) == 1
+    killer.join()
+    assert not fallbacks()
+
+
 COMPILER = """#!/bin/sh
 case "$*" in *.main.cpp*) touch {mark}; sleep {seconds} & wait;; esac
 exec g++ "$@"

@@ -97,7 +97,9 @@ def _probe(channel: Channel) -> None:
     import torch
 
     from torchproof.process import main_definitions
+    from torchproof.torch_private import remote_codegen
 
+    remote_codegen.build_atomically()
     request = channel.receive()
     _end_after(request["seconds"])
     try:

@@ -86,6 +86,7 @@ def cache_environment() -> dict[str, str]:
 
 def prepare() -> None:
     """Does in the child what code generation needs, before the first graph arrives."""
+    build_atomically()
     if not torch.accelerator.is_available():
         _test_compiler_early()
     importlib.import_module("torch._inductor.compile_fx_subproc")
@@ -95,6 +96,30 @@ def prepare() -> None:
     ).init_backend_registration()
     # The parent's whole configuration is set, including deprecated settings.
     warnings.filterwarnings("ignore", r"torch\._inductor\.config\.\w+ is deprecated")
+
+
+def build_atomically() -> None:
+    """In a process that may be killed: a library has its name once it is complete.
+
+    The linker writes into the cache folder. Without this, the next process that needs
+    the library would load what a killed one had written of it.
+    """
+    builder: Any = importlib.import_module("torch._inductor.cpp_builder").CppBuilder
+    original = builder.build
+
+    @functools.wraps(original)
+    def build(self: Any) -> None:
+        target, output = self._target_file, self._output
+        partial = f"{target}.{os.getpid()}"
+        self._output = output.replace(target, partial)
+        try:
+            original(self)
+            if self._output != output:
+                os.replace(partial, target)
+        finally:
+            self._output = output
+
+    builder.build = build
 
 
 def _test_compiler_early() -> None:
