@@ -10,6 +10,7 @@ import ast
 import functools
 import re
 import textwrap
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ ORACLES = (
 
 _FOLDER = Path(__file__).parent / "oracles"
 _WIDTH = 88
+# In CPython 3.11, `ast.parse` in two threads at once raises SystemError.
+_parsing = threading.Lock()
 _SHARED = ("error_text", "prelude")
 _USAGE = """\
 Run it with `python repro.py`; it needs only torch. Its last line is the verdict:
@@ -49,7 +52,17 @@ def repro_text(
     settings: Settings,
     header: str = "",
 ) -> str:
-    """Returns the text of `repro.py`; `header` goes below the headline."""
+    """Returns the text of `repro.py`; `header` goes below the headline.
+
+    The threads that try candidates call it.
+    """
+    with _parsing:
+        return _repro_text(candidate, signature, settings, header)
+
+
+def _repro_text(
+    candidate: Candidate, signature: FailureSignature, settings: Settings, header: str
+) -> str:
     body, futures = _without_futures(candidate.source)
     defines_before = re.search(r"^(?:def )?before_call\b", body, re.MULTILINE)
     before = "before_call" if defines_before else "None"
