@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import operator
 import re
 from importlib import metadata
 from pathlib import Path
@@ -62,30 +63,22 @@ def test_a_name_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("stand_in", "is_missing"),
     [
-        lambda renamed: None,
-        lambda code, added: None,
-        lambda: None,
+        (lambda renamed: None, True),
+        (lambda code, added: None, True),
+        (lambda: None, True),
+        (lambda code, added=None: None, False),
+        (lambda *args, **kwargs: None, False),
     ],
 )
 def test_a_name_with_other_parameters_is_missing(
-    changed: Any, monkeypatch: pytest.MonkeyPatch
+    stand_in: Any, is_missing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torch._dynamo.eval_frame.skip_code", changed)
-    [message] = contract.missing("bypassed code")
-    assert "skip_code(code)" in message and is_missing_hook(message)
-
-
-@pytest.mark.parametrize(
-    "compatible",
-    [lambda code, added=None: None, lambda *args, **kwargs: None],
-)
-def test_a_name_with_more_optional_parameters_is_not_missing(
-    compatible: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch._dynamo.eval_frame.skip_code", compatible)
-    assert contract.missing("bypassed code") == ()
+    monkeypatch.setattr("torch._dynamo.eval_frame.skip_code", stand_in)
+    messages = contract.missing("bypassed code")
+    assert len(messages) == is_missing and all(map(is_missing_hook, messages))
+    assert all("skip_code(code)" in each for each in messages)
 
 
 def test_a_file_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,39 +86,38 @@ def test_a_file_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "torch/_dynamo/eval_frame.py" in " ".join(contract.missing("stack traces"))
 
 
-@pytest.mark.parametrize("version", ["2.10.1", "2.16.0.dev20270101", "3.0.0"])
+@pytest.mark.parametrize(
+    ("version", "is_tested"),
+    [
+        *(("2.10.1", False), ("2.16.0.dev20270101", False), ("3.0.0", False)),
+        *(("2.11.0", True), ("2.13.0+cpu", True), ("2.15.1", True)),
+    ],
+)
 def test_an_untested_version_of_torch_is_named(
-    version: str, monkeypatch: pytest.MonkeyPatch
+    version: str, is_tested: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "version", lambda name: version)
     note = untested_torch()
-    assert note is not None and version in note and "\n" not in note
-
-
-@pytest.mark.parametrize("version", ["2.11.0", "2.13.0+cpu", "2.15.1"])
-def test_a_tested_version_of_torch_is_not(
-    version: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metadata, "version", lambda name: version)
-    assert untested_torch() is None
+    assert (note is None) is is_tested
+    assert note is None or (version in note and "\n" not in note)
 
 
 # -- what torchproof does without a hook -----------------------------------------------
 
-# torch itself calls these with positional arguments, so it works under the new name of
-# a parameter as it did before.
-RENAMED = """
+# torch itself calls it with positional arguments, so it works under the new name of a
+# parameter as it did before.
+WITHOUT_COMPILER_HOOK = """
 import torch
-from {module} import {owner} as owner
+from torch._dynamo.output_graph import OutputGraph
 
-original = owner.{name}
-
-
-def renamed(self, {parameters}):
-    return original(self, {parameters})
+original = OutputGraph._call_user_compiler
 
 
-owner.{name} = renamed
+def renamed(self, graph_module, example_inputs):
+    return original(self, graph_module, example_inputs)
+
+
+OutputGraph._call_user_compiler = renamed
 
 
 def make():
@@ -135,26 +127,16 @@ def make():
 
     return fn, [(torch.ones(3),)] * 2
 """
-WITHOUT_COMPILER_HOOK = RENAMED.format(
-    module="torch._dynamo.output_graph",
-    owner="OutputGraph",
-    name="_call_user_compiler",
-    parameters="graph_module, example_inputs",
-)
-
-
-def checked(folder: Path, source: str, *flags: str) -> dict[str, Any]:
-    (folder / "model.py").write_text(source)
-    result = forked_commands.torchproof(
-        *("check", "model.py:make", *flags, "--format", "json"), cwd=folder
-    )
-    assert "Traceback" not in result.stderr
-    plain: dict[str, Any] = json.loads(result.stdout)
-    return plain
 
 
 def test_check_skips_a_part_whose_hook_has_changed(tmp_path: Path) -> None:
-    run = checked(tmp_path, WITHOUT_COMPILER_HOOK, "--effort", "quick")
+    (tmp_path / "model.py").write_text(WITHOUT_COMPILER_HOOK)
+    done = forked_commands.torchproof(
+        *("check", "model.py:make", "--effort", "quick", "--format", "json"),
+        cwd=tmp_path,
+    )
+    assert "Traceback" not in done.stderr
+    run = json.loads(done.stdout)
     part = run["parts"]["breaks"]
     assert part["status"] == "skipped"
     assert "OutputGraph._call_user_compiler" in part["why"]
@@ -214,59 +196,41 @@ def fresh_dynamo() -> Any:
     torch._dynamo.reset()
 
 
-def broken(x: torch.Tensor) -> torch.Tensor:
-    y = x * 2
-    torch._dynamo.graph_break()
-    return y + 1
+def counted(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 + 1
 
 
-def test_trace_records_reach_a_handler_and_stop_afterwards() -> None:
-    seen: list[dict[str, Any]] = []
-    with hooks.trace_records(lambda metadata, payload: seen.append(metadata)):
-        torch.compile(broken, backend="eager")(torch.ones(2))
-    names = {m["artifact"]["name"] for m in seen if "artifact" in m}
-    assert "dynamo_graph_break_reason" in names
-    assert any("compilation_metrics" in m for m in seen)
-    before = len(seen)
-    torch._dynamo.reset()
-    torch.compile(broken, backend="eager")(torch.ones(2))
-    assert len(seen) == before
-
-
-def test_graphs_are_wrapped_and_counted_for_any_backend() -> None:
-    runs: list[str] = []
-
-    def wrap(output_graph: Any, compiled: Any) -> Any:
-        name = hooks.compile_id_of(output_graph)
-
-        def counted(*args: Any) -> Any:
-            runs.append(name)
-            return compiled(*args)
-
-        return counted
-
-    with hooks.graph_callables(wrap):
-        fn = torch.compile(broken, backend="aot_eager")
-        fn(torch.ones(2))
-        fn(torch.ones(2))
-    assert len(runs) == 4 and len(set(runs)) == 2
-
-
-def test_skipped_frame_is_asked_about_again() -> None:
+def test_a_frame_that_is_skipped_once_is_asked_about_again() -> None:
     frames: list[str] = []
 
-    def wrap(convert: Any, conversion: hooks.FrameRequest) -> Any:
-        if conversion.frame.f_code is not broken.__code__:
+    def wrap(convert: Any, request: hooks.FrameRequest) -> Any:
+        if request.frame.f_code is not counted.__code__:
             return convert()
-        assert not conversion.fullgraph and not conversion.is_recompile
-        frames.append(conversion.frame.f_code.co_name)
+        assert not request.fullgraph and not request.is_recompile
+        frames.append(request.frame.f_code.co_name)
         return hooks.skip_once()
 
     with hooks.frame_callbacks(wrap):
-        fn = torch.compile(broken, backend="eager")
+        run = torch.compile(counted, backend="eager")
         for _ in range(3):
-            assert torch.equal(fn(torch.ones(2)), torch.full((2,), 3.0))
-    assert frames == ["broken"] * 3
+            assert torch.equal(run(torch.ones(2)), torch.full((2,), 3.0))
+    assert frames == ["counted"] * 3
+
+
+def test_files_that_torch_has_named_before_are_named_again() -> None:
+    for _ in range(2):
+        records: list[dict[str, Any]] = []
+        with hooks.trace_records(lambda metadata, _: records.append(metadata)):  # noqa: B023
+            torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+        assert __file__ in [each["str"][0] for each in records if "str" in each]
+
+
+def test_marks_of_sizes_are_read() -> None:
+    x = torch.ones(4, 2)
+    torch._dynamo.mark_dynamic(x, 0)
+    torch._dynamo.maybe_mark_dynamic(x, 1)
+    assert hooks.marked_dimensions(x) == [0, 1]
+    assert hooks.marked_dimensions(torch.ones(2)) == []
 
 
 def test_inductor_is_stopped_before_it_generates_code() -> None:
@@ -287,61 +251,27 @@ def test_code_that_inductor_writes_is_not_the_users(tmp_path: Path) -> None:
     assert blame.whose(str(tmp_path / name[1:3] / "cab.py")) == "user"
 
 
-def test_files_that_torch_has_named_before_are_named_again() -> None:
-    def named_files() -> set[str]:
-        found: set[str] = set()
-
-        def receive(metadata: dict[str, Any], payload: str) -> None:
-            if "str" in metadata:
-                found.add(metadata["str"][0])
-
-        with hooks.trace_records(receive):
-            torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
-        return found
-
-    assert __file__ in named_files() and __file__ in named_files()
-
-
-def helper(x: torch.Tensor) -> torch.Tensor:
-    return x + 1
-
-
-def test_marks_stance_and_compiled_state_are_read() -> None:
-    x = torch.ones(4, 2)
-    torch._dynamo.mark_dynamic(x, 0)
-    torch._dynamo.maybe_mark_dynamic(x, 1)
-    assert hooks.marked_dimensions(x) == [0, 1]
-    assert hooks.marked_dimensions(torch.ones(2)) == []
-    assert hooks.stance() == "default"
-    with torch.compiler.set_stance("force_eager"):
-        assert hooks.stance() == "force_eager"
-    module = torch.nn.Linear(1, 1)
-    assert not hooks.is_compiled(module)
-    assert hooks.is_compiled(torch.compile(module))
-    assert hooks.is_compiled(torch.compile(helper))
-    module.compile()
-    assert hooks.is_compiled(module)
-
-
 def test_every_patch_is_taken_back() -> None:
     from torch._dynamo import convert_frame, eval_frame, output_graph
 
-    before = (
-        eval_frame.OptimizeContext.__init__,
-        convert_frame.CatchErrorsWrapper.__call__,
-        output_graph.OutputGraph._call_user_compiler,
-        torch._TorchCompileInductorWrapper.__call__,
-    )
+    def replaceable() -> tuple[Any, ...]:
+        return (
+            eval_frame.OptimizeContext.__init__,
+            convert_frame.CatchErrorsWrapper.__call__,
+            output_graph.OutputGraph._call_user_compiler,
+            torch._TorchCompileInductorWrapper.__call__,
+            list(torch._logging._internal.trace_log.handlers),
+        )
+
+    before = replaceable()
     with (
         pytest.raises(ValueError),
         hooks.no_code_generation(),
         hooks.compiled_contexts(lambda context: None),
+        hooks.trace_records(lambda metadata, payload: None),
+        hooks.frame_callbacks(lambda convert, request: convert()),
+        hooks.graph_callables(lambda graph, compiled: compiled),
     ):
+        assert not any(map(operator.eq, before, replaceable()))
         raise ValueError
-    after = (
-        eval_frame.OptimizeContext.__init__,
-        convert_frame.CatchErrorsWrapper.__call__,
-        output_graph.OutputGraph._call_user_compiler,
-        torch._TorchCompileInductorWrapper.__call__,
-    )
-    assert before == after
+    assert replaceable() == before
