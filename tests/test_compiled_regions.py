@@ -13,8 +13,7 @@ import pytest
 
 from torchproof.checking import rules
 from torchproof.observe.capture import observe as read
-from torchproof.records.run import Finding, Frame
-from torchproof.records.stacks import split_region, starts_with
+from torchproof.records.run import Finding
 from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
@@ -52,6 +51,11 @@ class Model(torch.nn.Module):
         return h.sum() if labels is None else (h - labels).sum()
 
 
+class Clean(Model):
+    def forward(self, x):
+        return self.layer(x).sum()
+
+
 def function(x):
     x = x.sin()
     log.warning("function")  # function
@@ -87,10 +91,6 @@ def script(package: Path, body: str, name: str = "script.py") -> Path:
     path = package.parents[2] / name
     path.write_text(head + "import torch\nimport fakelib\n" + textwrap.dedent(body))
     return path
-
-
-def found(observe: Any, path: Path, target: str = "", **options: Any) -> list[Finding]:
-    return rules.check(observe(f"{path}{target}", **options))
 
 
 def breaks(findings: list[Finding]) -> list[Finding]:
@@ -221,72 +221,60 @@ def test_the_users_frame_inside_the_region_is_the_place(
             assert finding.line == line_of(file.read_text(), "# here"), way
 
 
-def test_a_factory_a_script_and_as_written_agree(package: Path, observe: Any) -> None:
-    plain = script(
-        package, "torch.compile(fakelib.Model(), backend='eager')(torch.randn(3, 4))\n"
-    )
-    factory = script(
-        package,
-        """\
-        def make():
-            return fakelib.Model(), [(torch.randn(3, 4),)]
+FACTORY = """\
+def make():
+    return fakelib.Model(), [(torch.randn(3, 4),)]
 
-        def itself():
-            c = torch.compile(fakelib.Model(), backend="eager")
-            def step(x):
-                return c(x)  # a caller
-            return step, [(torch.randn(3, 4),)]
-        """,
-        "factory.py",
-    )
+def itself():
+    c = torch.compile(fakelib.Model(), backend="eager")
+    def step(x):
+        return c(x)  # a caller
+    return step, [(torch.randn(3, 4),)]
+
+def clean():
+    return fakelib.Clean(), [(torch.randn(3, 4),)]
+"""
+FAILS = """\
+def main():
+    c = torch.compile(fakelib.function, backend="eager", fullgraph=True)
+    c(torch.randn(3))
+try:
+    main()
+except Exception:
+    pass
+"""
+
+
+def test_a_factory_a_script_and_as_written_agree(
+    package: Path, observe_all: Any
+) -> None:
+    plain = "torch.compile(fakelib.Model(), backend='eager')(torch.randn(3, 4))\n"
+    factory = script(package, FACTORY, "factory.py")
+    targets = [
+        (str(script(package, plain)), {}),
+        (f"{factory}:make", {}),
+        (f"{factory}:itself", {"as_written": True}),
+        (f"{factory}:clean", {}),
+        (str(script(package, FAILS, "fails.py")), {}),
+    ]
+    *same, clean, failed = [rules.check(seen) for seen in observe_all(targets)]
     places = [
         [(f.code, f.file, f.line, f.function) for f in breaks(findings)]
-        for findings in (
-            found(observe, plain),
-            found(observe, factory, ":make"),
-            found(observe, factory, ":itself", as_written=True),
-        )
+        for findings in same
     ]
     assert len(places[0]) == 1 and places == [places[0]] * 3
-
-
-def test_clean_twin_is_silent(package: Path, observe: Any) -> None:
-    package.write_text(LIBRARY.replace('log.warning("model")', "pass"))
-    path = script(
-        package,
-        """\
-        c = torch.compile(fakelib.Model(), backend="eager")
-        for _ in range(3):
-            c(torch.randn(3, 4))
-        """,
-    )
-    assert found(observe, path) == []
-
-
-def test_an_error_in_a_library_is_not_its_callers(package: Path, observe: Any) -> None:
-    path = script(
-        package,
-        """\
-        def main():
-            c = torch.compile(fakelib.function, backend="eager", fullgraph=True)
-            c(torch.randn(3))
-        try:
-            main()
-        except Exception:
-            pass
-        """,
-    )
-    [error] = [f for f in found(observe, path) if f.kind == "compile_error"]
+    assert clean == []
+    [error] = [f for f in failed if f.kind == "compile_error"]
     assert (error.file, error.line) == (str(package), line_of(LIBRARY, "# function"))
     assert error.owner == "library" and error.function == "function"
 
 
-def test_a_trace_gives_the_same_places(package: Path, observe: Any) -> None:
+def test_a_trace_gives_the_same_places(package: Path, observe_all: Any) -> None:
     body = "\n".join(
         CALLS[way] for way in ("module", "in place", "function", "called by a library")
     )
     path = script(package, f"x = torch.randn(3, 4)\n{body}\n")
-    live = found(observe, path)
+    [live] = [rules.check(seen) for seen in observe_all([(str(path), {})])]
     folder = package.parents[2] / "trace"
     folder.mkdir()
     context = multiprocessing.get_context("forkserver")
@@ -335,26 +323,3 @@ def _record(program: str, folder: str) -> None:
     torch._logging._internal.LOG_TRACE_HANDLER = None
     torch._logging._internal._init_logs()
     runpy.run_path(program, run_name="__main__")
-
-
-ENTRY = Frame("/x/torch/_dynamo/eval_frame.py", 1, "compile_wrapper")
-DISABLED = Frame("/x/torch/_dynamo/eval_frame.py", 2, "_fn")
-
-
-def test_the_outermost_entry_counts_but_for_disabled_code() -> None:
-    a, b, c = (Frame("/u.py", n, name) for n, name in enumerate("abc"))
-    region = split_region([a, ENTRY, b, ENTRY, c])
-    assert region is not None and region.inside == (b, ENTRY, c)
-    region = split_region([a, ENTRY, b, DISABLED, b, ENTRY, c])
-    assert region is not None and region.inside == (c,)
-    assert split_region([a, b]) is None
-
-
-def test_callers_are_found_where_torch_shows_one_of_two_names() -> None:
-    main, step = Frame("/u.py", 9, "main"), Frame("/u.py", 5, "step")
-    inner = Frame("/lib.py", 3, "step")
-    assert starts_with((main, step, Frame("/lib.py", 4, "f")), (main, step)) == 2
-    assert starts_with((main, inner), (main, step)) == 1
-    assert starts_with((main, inner), (main, step, inner)) == 2
-    assert starts_with((main, step, inner), (main, step, inner)) == 3
-    assert starts_with((inner,), (main, step)) == 0

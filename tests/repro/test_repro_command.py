@@ -18,6 +18,7 @@ from torchproof import packs
 from torchproof.packs import repro
 from torchproof.packs.repro.candidate import Candidate, Outcome
 from torchproof.packs.repro.target_recording import TargetRecording
+from torchproof.records import store
 from torchproof.records.run import Run
 from torchproof.targets.options import Options
 from torchproof.targets.target import Target
@@ -45,38 +46,35 @@ def make():
 '''
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("mill")
-    (folder / "mill.py").write_text(PROGRAM)
-    path = folder / "bug.tar.gz"
+def test_saved_failure_is_packed_and_verified(tmp_path: Path) -> None:
+    """test_packs_of_failures.py runs packs elsewhere; here the command verifies it."""
+    (tmp_path / "mill.py").write_text(PROGRAM)
+    reason = "Unsupported Tensor.item() call with capture_scalar_outputs=False"
+    finding = dataclasses.replace(
+        check_runs.ITEM,
+        file="mill.py",
+        line=15,
+        evidence=("GB0124", f"torch: {reason}"),
+    )
+    run = Run("20260102-0304-mill", "mill.py:make", "full", {"device": "cpu"}, {})
+    store.save(dataclasses.replace(run, findings=(finding,)), tmp_path / store.RUNS)
     done = forked_commands.torchproof(
-        *("pack", "mill.py:make", "--for", "repro", "--effort", "quick", "-q"),
-        *("--budget", "1s", "-o", str(path)),
-        cwd=folder,
+        *("pack", run.id, "--for", "repro", "-q", "--budget", "1s", "-o", "bug.tar.gz"),
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    return path
-
-
-def test_pack_lists_its_files_and_its_failure(packed: Path) -> None:
-    shown = forked_commands.torchproof(
-        "show", str(packed), "--format", "json", cwd=packed.parent
+    texts = strangers.texts(tmp_path / "bug.tar.gz")
+    manifest = json.loads(texts["manifest.json"])
+    details = manifest["details"]
+    assert details["verified"]["line"].startswith(
+        "FAILS AS STATED: graph break, GB0124"
     )
-    manifest = json.loads(shown.stdout)["manifest"]
-    assert manifest["details"]["symptom"]["ids"] == ["GB0124"]
-    texts = strangers.texts(packed)
+    assert details["symptom"]["ids"] == ["GB0124"]
+    assert details["size"]["last"] <= details["size"]["first"]
     files = {name for name in texts if not name.endswith(" itself")}
     assert set(manifest["files"]) == files - {"manifest.json"}
-    assert manifest["details"]["symptom"]["headline"] in texts["README.md"]
+    assert details["symptom"]["headline"] in texts["README.md"]
     assert "# A comment" not in texts["repro.py"]
-    assert manifest["details"]["size"]["last"] <= manifest["details"]["size"]["first"]
-
-
-def test_pack_fails_as_stated_in_an_empty_folder(packed: Path, tmp_path: Path) -> None:
-    code, verdict = strangers.run_alone(packed, tmp_path / "empty")
-    assert code == 1
-    assert verdict.startswith("FAILS AS STATED: graph break, GB0124")
 
 
 # -- with a stand-in -------------------------------------------------------------------
