@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.results import result_of
 from torchproof.measure.loadtest.serving import serve
+from torchproof.measure.loadtest.session import measured, record_of
 from torchproof.measure.loadtest.stalls import observed
-from torchproof.measure.loadtest.tail import explained
 from torchproof.measure.loadtest.timetable import draw
 from torchproof.records import LoadTest
 from torchproof.targets import calls
@@ -49,26 +47,8 @@ def serve_here(
             observer=recorder,
         )
     )
-    result = result_of(
-        name,
-        log.requests(timetable),
-        timetable,
-        objective=options.objective,
-        cold=options.cold,
-        workers=options.workers,
-        lateness_ms=log.lateness_ms(),
-    )
-    result = replace(result, errors=reply.errors)
-    return LoadTest(
-        rate=options.rate,
-        arrivals=options.arrivals,
-        seed=options.seed,
-        planned=len(timetable),
-        workers=options.workers,
-        duration_s=timetable.length_s,
-        objective=options.objective,
-        results=(explained(result, reply.stalls or (), reply.missing),),
-    )
+    result = measured(name, log, timetable, options, cold=options.cold, reply=reply)
+    return record_of(options, timetable, [result])
 
 
 def _synchronise() -> Callable[[], None]:

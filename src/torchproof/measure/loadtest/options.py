@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -94,12 +94,13 @@ class LoadOptions:
     text: TextOptions | None = None  # serve a text model as prefill and decode
 
     def __post_init__(self) -> None:
-        self._check_arrivals()
-        self._check_counts()
-        self._check_batching()
-        self._check_text()
-        if self.find_rate:
-            self._check_search()
+        if self.arrivals.partition(":")[0] == GAMMA:
+            _check_gamma(self.arrivals)
+        for is_wrong, message in (*self._load_checks(), *self._serving_checks()):
+            if is_wrong:
+                raise UserError(message)
+        if self.find_rate and self.objective is not None:
+            _check_search(self.objective.percent)
 
     @property
     def from_file(self) -> bool:
@@ -113,79 +114,69 @@ class LoadOptions:
         kind, _, shape = self.arrivals.partition(":")
         return float(shape) if kind == GAMMA else 1.0
 
-    def _check_arrivals(self) -> None:
-        if self.arrivals.partition(":")[0] == GAMMA:
-            _check_gamma(self.arrivals)
+    def _load_checks(self) -> Iterator[tuple[bool, str]]:
+        """Whether each option of the load is wrong, and what to say then."""
+        rate, seconds = self.rate, self.duration_s
         if self.from_file:
-            if self.rate is not None:
-                raise UserError(
-                    f"--arrivals {self.arrivals}: the file has the times of arrival:"
-                    " leave out --rate"
-                )
-            if self.find_rate:
-                raise UserError(
-                    "--find-rate draws a timetable for every rate: use --arrivals"
-                    " poisson, constant or gamma:K"
-                )
-        elif self.rate is None:
-            raise UserError(
-                "loadtest needs --rate, the requests per second, or --arrivals FILE"
+            flag = f"--arrivals {self.arrivals}"
+            yield rate is not None, f"{flag} has the times of arrival: leave out --rate"
+            yield (
+                self.find_rate,
+                "--find-rate draws a timetable for every rate: use --arrivals poisson,"
+                " constant or gamma:K",
             )
-        elif not 0 < self.rate < math.inf:
-            raise UserError(
-                f"--rate {self.rate:g}: expected requests per second above 0"
+        else:
+            yield (
+                rate is None,
+                "loadtest needs --rate, the requests per second, or --arrivals FILE",
             )
+            positive = rate is not None and 0 < rate < math.inf
+            yield not positive, f"--rate {rate}: expected requests per second above 0"
+        both = self.requests is not None and seconds is not None
+        yield both, "--requests and --duration: give one of them"
+        fits = self.requests is None or 0 < self.requests <= MOST_REQUESTS
+        yield not fits, f"--requests {self.requests}: expected 1 to {MOST_REQUESTS}"
+        seconds = DEFAULT_DURATION_S if seconds is None else seconds
+        valid = 0 < seconds < math.inf
+        yield not valid, "--duration: expected a time above 0, such as 30s"
+        yield (
+            self.requests is None and (rate or 0) * seconds > MOST_REQUESTS,
+            f"--rate {rate} for {seconds:g} s are more than {MOST_REQUESTS} requests:"
+            " choose a shorter --duration",
+        )
+        yield self.seed < 0, f"--seed {self.seed}: expected 0 or more"
+        no_objective = self.find_rate and self.objective is None
+        yield no_objective, "--find-rate needs an objective, such as --slo p99=50ms"
 
-    def _check_counts(self) -> None:
-        if self.requests is not None and self.duration_s is not None:
-            raise UserError("--requests and --duration: give one of them")
-        if self.requests is not None and not 0 < self.requests <= MOST_REQUESTS:
-            raise UserError(f"--requests {self.requests}: expected 1 to 1000000")
-        if self.duration_s is not None and not 0 < self.duration_s < math.inf:
-            raise UserError("--duration: expected a time above 0, such as 30s")
-        if not 0 < self.workers <= MOST_WORKERS:
-            raise UserError(f"--workers {self.workers}: expected 1 to {MOST_WORKERS}")
-        if self.seed < 0:
-            raise UserError(f"--seed {self.seed}: expected 0 or more")
-        seconds = DEFAULT_DURATION_S if self.duration_s is None else self.duration_s
-        if self.requests is None and self.rate and self.rate * seconds > MOST_REQUESTS:
-            raise UserError(
-                f"--rate {self.rate:g} for {seconds:g} s are more than {MOST_REQUESTS}"
-                " requests: choose a shorter --duration"
-            )
-
-    def _check_text(self) -> None:
+    def _serving_checks(self) -> Iterator[tuple[bool, str]]:
+        fits = 0 < self.workers <= MOST_WORKERS
+        yield not fits, f"--workers {self.workers}: expected 1 to {MOST_WORKERS}"
+        yield (
+            (self.batch_window_s is None) != (self.max_batch is None),
+            "--batch-window and --max-batch belong together: give both",
+        )
+        alone = self.max_batch is not None and self.max_batch < 2
+        yield alone, f"--max-batch {self.max_batch}: expected 2 or more"
+        negative = (self.batch_window_s or 0) < 0
+        yield negative, "--batch-window: expected a time, such as 5ms"
         metric = self.objective.metric if self.objective else "latency"
-        if self.text is None:
-            if metric != "latency":
-                raise UserError(
-                    f"--slo {metric}:...: only generated text has tokens: add"
-                    " --output-tokens"
-                )
-            return
-        if self.workers != 1:
-            raise UserError("--workers: text is generated one request at a time")
-        if self.max_batch is not None:
-            raise UserError("--max-batch: text is generated one request at a time")
+        yield (
+            self.text is None and metric != "latency",
+            f"--slo {metric}:...: only generated text has tokens: add --output-tokens",
+        )
+        if self.text is not None:
+            why = "text is generated one request at a time"
+            yield self.workers != 1, f"--workers: {why}"
+            yield self.max_batch is not None, f"--max-batch: {why}"
 
-    def _check_search(self) -> None:
-        if self.objective is None:
-            raise UserError("--find-rate needs an objective, such as --slo p99=50ms")
-        percent = self.objective.percent
-        needed = requests_needed(percent)
-        if needed > MOST_REQUESTS:
-            raise UserError(
-                f"--find-rate: p{percent:.12g} needs {needed} requests at each rate, of"
-                f" at most {MOST_REQUESTS}: choose a lower percentile"
-            )
 
-    def _check_batching(self) -> None:
-        if (self.batch_window_s is None) != (self.max_batch is None):
-            raise UserError("--batch-window and --max-batch belong together: give both")
-        if self.max_batch is not None and self.max_batch < 2:
-            raise UserError(f"--max-batch {self.max_batch}: expected 2 or more")
-        if self.batch_window_s is not None and self.batch_window_s < 0:
-            raise UserError("--batch-window: expected a time, such as 5ms")
+def _check_search(percent: float) -> None:
+    needed = requests_needed(percent)
+    if needed > MOST_REQUESTS:
+        raise UserError(
+            f"--find-rate: p{percent:.12g} needs {needed} requests at each rate, of at"
+            f" most {MOST_REQUESTS}: choose a lower percentile"
+        )
 
 
 def _check_gamma(arrivals: str) -> None:

@@ -15,11 +15,15 @@ slow requests counts as one observation.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
+from typing import Any
+
+import numpy as np
 
 from torchproof.records import ObjectiveVerdict, Percentile, Requests
 
@@ -108,14 +112,9 @@ def judge(
 
 def fewest_missed(count: int, percent: float) -> int:
     """The fewest of `count` independent requests over the limit that miss it."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        if _decided(middle, count, percent) == "missed":
-            high = middle
-        else:
-            low = middle + 1
-    return high
+    return bisect.bisect_left(
+        range(count), True, key=lambda over: _decided(over, count, percent) == "missed"
+    )
 
 
 def _decided(
@@ -185,13 +184,11 @@ def design_effect(over: Sequence[bool], starts: Sequence[int]) -> float:
     if not 0 < hits < count:
         return 1.0
     if len(starts) < _LEAST_CYCLES:
-        starts = [number * count // _LEAST_CYCLES for number in range(_LEAST_CYCLES)]
+        starts = sorted({n * count // _LEAST_CYCLES for n in range(_LEAST_CYCLES)})
     share = hits / count
-    squares = sum(
-        (sum(over[begin:end]) - share * (end - begin)) ** 2
-        for begin, end in pairwise([*starts, count])
-    )
-    return max(1.0, squares / (count * share * (1 - share)))
+    in_cycles = np.add.reduceat(np.array(over, dtype=float), starts)
+    squares = ((in_cycles - share * np.diff([*starts, count])) ** 2).sum()
+    return max(1.0, float(squares) / (count * share * (1 - share)))
 
 
 def burst_effect(over: Sequence[bool]) -> float:
@@ -220,36 +217,26 @@ def at_most(successes: int, count: int, share: float) -> float:
     if successes >= count:
         return 1.0
     first, masses = _masses(count, share)
-    return min(1.0, math.fsum(masses[: max(0, successes - first + 1)]))
+    return min(1.0, float(masses[: max(0, successes - first + 1)].sum()))
 
 
 def _quantile(count: int, share: float, probability: float) -> int:
     """The largest k with P(fewer than k successes) <= probability."""
     first, masses = _masses(count, share)
-    total, k = 0.0, first
-    for mass in masses:
-        total += mass
-        if total > probability:
-            break
-        k += 1
-    return k
+    return first + int(np.searchsorted(np.cumsum(masses), probability, side="right"))
 
 
-def _masses(count: int, share: float) -> tuple[int, list[float]]:
+def _masses(count: int, share: float) -> tuple[int, Any]:
     """The first number of successes that matters, and the probabilities from there."""
     mean, deviation = count * share, math.sqrt(count * share * (1 - share))
     reach = 12 * deviation + 30
     first = max(0, math.floor(mean - reach))
     last = min(count, math.ceil(mean + reach))
-    log_odds = math.log(share) - math.log1p(-share)
-    log_mass = (
+    log_first = (
         math.lgamma(count + 1) - math.lgamma(first + 1) - math.lgamma(count - first + 1)
     )
-    log_mass += first * math.log(share) + (count - first) * math.log1p(-share)
-    masses = []
-    for successes in range(first, last + 1):
-        masses.append(math.exp(log_mass))
-        if successes < count:
-            ratio = (count - successes) / (successes + 1)
-            log_mass += math.log(ratio) + log_odds
-    return first, masses
+    log_first += first * math.log(share) + (count - first) * math.log1p(-share)
+    successes = np.arange(first, last)
+    log_odds = math.log(share) - math.log1p(-share)
+    steps = np.log((count - successes) / (successes + 1)) + log_odds
+    return first, np.exp(log_first + np.append(0.0, np.cumsum(steps)))

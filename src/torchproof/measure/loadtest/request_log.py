@@ -37,6 +37,7 @@ class RequestLog:
     """
 
     def __init__(self, path: Path, count: int, *, create: bool = False) -> None:
+        self.path = path
         mode: Any = "w+" if create else "r+"
         rows: Any = np.memmap(path, dtype=_FIELDS, mode=mode, shape=(count + 1,))
         # The last row is about the test as a whole.

@@ -9,6 +9,9 @@ import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from torchproof.measure.loadtest.percentiles import (
     Judgement,
@@ -43,18 +46,19 @@ class Answers:
 
 
 def answers_of(requests: Requests) -> Answers:
-    failed = {*requests.failed}
-    latency, queueing, service = [], [], []
-    times = zip(requests.arrival_s, requests.begin_s, requests.end_s, strict=True)
-    for number, (arrival, begin, end) in enumerate(times):
-        answered = begin is not None and end is not None and number not in failed
-        latency.append((end - arrival) * 1e3 if answered else math.inf)  # type: ignore[operator]
-        # A time before the arrival can only come from rounding.
-        queueing.append(
-            max(0.0, begin - arrival) * 1e3 if begin is not None else math.inf
-        )
-        service.append((end - begin) * 1e3 if answered else math.inf)  # type: ignore[operator]
-    return Answers(latency, queueing, service)
+    arrival, begin, end = (
+        np.array(times, dtype=float)  # None becomes NaN
+        for times in (requests.arrival_s, requests.begin_s, requests.end_s)
+    )
+    end[list(requests.failed)] = np.nan  # an error is no answer
+    # A time before the arrival can only come from rounding.
+    queueing = np.maximum(0.0, begin - arrival)
+    return Answers(*map(_milliseconds, (end - arrival, queueing, end - begin)))
+
+
+def _milliseconds(seconds: Any) -> list[float]:
+    times: list[float] = np.where(np.isnan(seconds), np.inf, seconds * 1e3).tolist()
+    return times
 
 
 def metric_ms(requests: Requests, metric: LatencyMetric) -> list[float]:
@@ -62,18 +66,20 @@ def metric_ms(requests: Requests, metric: LatencyMetric) -> list[float]:
     latency = answers_of(requests).latency
     if metric == "latency" or not requests.first_token_s:
         return latency
-    values = []
-    for number, whole_ms in enumerate(latency):
-        first_s = requests.first_token_s[number]
-        tokens = requests.output_tokens[number]
-        if math.isinf(whole_ms) or first_s is None or tokens is None:
-            values.append(math.inf)
-            continue
-        first_ms = (first_s - requests.arrival_s[number]) * 1e3
-        if metric == "first_token":
-            values.append(first_ms)
-        else:
-            values.append((whole_ms - first_ms) / max(1, tokens - 1))
+    whole = np.array(latency)
+    first, tokens = (
+        np.array(values, dtype=float)
+        for values in (requests.first_token_s, requests.output_tokens)
+    )
+    first = (first - np.array(requests.arrival_s)) * 1e3
+    each = (
+        first
+        if metric == "first_token"
+        else (whole - first) / np.maximum(1, tokens - 1)
+    )
+    values: list[float] = np.where(
+        np.isfinite(whole + first + tokens), each, np.inf
+    ).tolist()
     return values
 
 
@@ -169,19 +175,14 @@ def first_unknown(
     is a result. The number of all requests if there is no such request.
     """
     latency = answers_of(requests).latency
-    ends = [
-        (end, latency[number])
-        for number, end in enumerate(requests.end_s)
-        if end is not None and math.isfinite(latency[number])
-    ]
+    ends = zip(requests.end_s, latency, strict=True)
+    answered = [(end, ms) for end, ms in ends if end is not None and math.isfinite(ms)]
     # Who waits behind the last one has waited less; twice leaves room for its service.
-    usual_s = 2 * max(ends)[1] / 1e3 if ends else 0.0
-    patience_s = max(usual_s, objective.limit_ms / 1e3 if objective else 0.0)
+    usual_ms = 2 * max(answered)[1] if answered else 0.0
+    patience_s = max(usual_ms, objective.limit_ms if objective else 0.0) / 1e3
     rejected = {*requests.rejected}
-    for number, (arrival, end) in enumerate(
-        zip(requests.arrival_s, requests.end_s, strict=True)
-    ):
-        waits = end is None and number not in rejected
+    for number, arrival in enumerate(requests.arrival_s):
+        waits = requests.end_s[number] is None and number not in rejected
         if waits and stopped_s - arrival <= patience_s:
             return number
     return len(requests.arrival_s)
@@ -230,25 +231,25 @@ def kept_up(
     queue grew by more than chance explains. True if it was empty at a moment of that
     quarter. None if neither tells.
     """
-    rejected = {*requests.rejected}
-    taken = [number not in rejected for number in range(len(requests.arrival_s))]
-    pairs = zip(requests.begin_s, taken, strict=True)
-    if any(begin is None and waits for begin, waits in pairs):
+    taken = np.ones(len(requests.arrival_s), dtype=bool)
+    taken[list(requests.rejected)] = False
+    arrivals = np.array(requests.arrival_s)[taken]
+    begins = np.array(requests.begin_s, dtype=float)[taken]
+    if np.isnan(begins).any():
         return False
-    arrivals = [a for a, t in zip(requests.arrival_s, taken, strict=True) if t]
-    begins = sorted(begin - window_s for begin in requests.begin_s if begin is not None)
+    begins = np.sort(begins - window_s)
     end_s = timetable.length_s
     begin_s = 0.75 * end_s
 
-    def waiting(moment: float) -> int:
-        arrived = bisect.bisect_right(arrivals, moment)
-        return arrived - bisect.bisect_right(begins, moment)
+    def waiting(moments: Any) -> Any:
+        arrived = np.searchsorted(arrivals, moments, side="right")
+        return arrived - np.searchsorted(begins, moments, side="right")
 
-    late = [begin for begin in begins if begin_s <= begin <= end_s]
+    late = begins[(begins >= begin_s) & (begins <= end_s)]
     # A batch that is full begins before the end of its window: fewer than none wait.
-    if waiting(end_s) <= 0 or any(waiting(begin) <= 0 for begin in late):
+    if (waiting(np.append(late, end_s)) <= 0).any():
         return True
-    count = bisect.bisect_right(arrivals, end_s) - bisect.bisect_left(arrivals, begin_s)
+    count = np.count_nonzero((arrivals >= begin_s) & (arrivals <= end_s))
     growth = waiting(end_s) - waiting(begin_s)
     return False if growth > _CHANCE * math.sqrt(count) else None
 
@@ -267,22 +268,19 @@ def cold_phase(
     A request that waits for others within the window of its batch does not count.
     """
     failed = {*requests.failed}
-    answers = [
-        end
-        for number, end in enumerate(requests.end_s)
-        if end is not None and number not in failed
-    ]
+    ends = [(n, end) for n, end in enumerate(requests.end_s) if end is not None]
+    answers = [end for number, end in ends if number not in failed]
+    phase = ColdPhase(first_answer_s=min(answers, default=None))
     end_s = _end_of_cold(requests, timetable, window_s) if answers else None
-    phase = ColdPhase(end_s=end_s, first_answer_s=min(answers, default=None))
     if end_s is not None:
         count = bisect.bisect_right(requests.arrival_s, end_s)
-        phase = replace(phase, requests=count)
+        phase = replace(phase, end_s=end_s, requests=count)
     if objective is None:
         return phase
     over = _over(requests, objective)
-    if phase.requests is not None:
-        phase = replace(phase, missed=sum(over[: phase.requests]))
-    return replace(phase, objective_met_s=_met_from(requests, over, objective))
+    missed = None if phase.requests is None else sum(over[: phase.requests])
+    met_s = _met_from(requests, over, objective)
+    return replace(phase, missed=missed, objective_met_s=met_s)
 
 
 def _end_of_cold(
@@ -292,24 +290,18 @@ def _end_of_cold(
 
     A call that fails in every request is never answered: the first failure counts.
     """
-    failed = {*requests.failed}
-    half_s = timetable.length_s / 2
+    failed, rejected = {*requests.failed}, {*requests.rejected}
     ends: dict[int, list[tuple[bool, float]]] = {}
     for number, arrival in enumerate(requests.arrival_s):
         call, end = requests.call[number], requests.end_s[number]
-        if arrival <= half_s or not ends:
+        if arrival <= timetable.length_s / 2 or not ends:
             ends.setdefault(call, [])
         if call in ends and end is not None:
             ends[call].append((number in failed, end))  # answers sort before failures
     if not all(ends.values()) or not ends:
         return None
-    return _first_idle(requests, max(min(each)[1] for each in ends.values()), window_s)
-
-
-def _first_idle(requests: Requests, moment: float, window_s: float) -> float | None:
-    """The first moment from this one on at which no request waits for a worker."""
-    rejected = {*requests.rejected}
-    for number, arrival in enumerate(requests.arrival_s):
+    moment = max(min(each)[1] for each in ends.values())
+    for number, arrival in enumerate(requests.arrival_s):  # from then on, who waits?
         if arrival > moment:
             break
         begin = requests.begin_s[number]
@@ -328,19 +320,17 @@ def _met_from(
     The requests from then on have at most the allowed share over the limit, and begin
     with one within it; they must not refute the objective.
     """
-    allowed = 1 - objective.percent / 100
-    best, slow = None, 0
-    for number in range(len(over) - 1, -1, -1):
-        slow += over[number]
-        count = len(over) - number
-        if slow <= allowed * count and not over[number]:
-            best = number
-    if best is None:
+    count, slow = len(over), np.array(over, dtype=bool)
+    slow_from = np.cumsum(slow[::-1])[::-1]
+    allowed = (1 - objective.percent / 100) * np.arange(count, 0, -1)
+    holds = np.flatnonzero((slow_from <= allowed) & ~slow)
+    if not len(holds):
         return None
-    rest = over[best:]
+    first = int(holds[0])
+    rest = over[first:]
     if judge(rest, objective.percent, range(len(rest))).verdict == "missed":
         return None
-    return requests.arrival_s[best]
+    return requests.arrival_s[first]
 
 
 def first_warm(phase: ColdPhase | None, requests: Requests) -> int:

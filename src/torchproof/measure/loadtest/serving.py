@@ -53,16 +53,6 @@ class Observer(Protocol):
     def end_request(self, number: int) -> None: ...
 
 
-class NoObserver:
-    """Observes nothing."""
-
-    def begin_request(self, number: int) -> None:
-        pass
-
-    def end_request(self, number: int) -> None:
-        pass
-
-
 class PerformanceClock:
     """`time.perf_counter`, the clock of everything in the process."""
 
@@ -90,7 +80,6 @@ class ServingEnd:
 
     origin: float
     errors: dict[str, int] = field(default_factory=dict)
-    stopped: bool = False  # the parent asked to stop
 
 
 class Queue:
@@ -158,63 +147,6 @@ class Queue:
         return found
 
 
-class Timekeeper:
-    """The time of one test, what ends it, and the errors of its requests."""
-
-    def __init__(
-        self, timetable: Timetable, log: RequestLog, clock: Clock | None = None
-    ) -> None:
-        self.timetable, self.log = timetable, log
-        self._clock = clock or PerformanceClock()
-        self._origin = self._clock.now()
-        self._first_answer_s: float | None = None
-        self._lock = threading.Lock()
-        self._errors: Counter[str] = Counter()
-        log.begin_at(self._origin)
-
-    def now(self) -> float:
-        """Seconds since the start of the timetable."""
-        return self._clock.now() - self._origin
-
-    def is_over(self, now: float) -> bool:
-        """Whether the parent stopped the test, or the drain has taken too long."""
-        if self.log.is_stopped:
-            return True
-        length_s = self.timetable.length_s
-        if now <= length_s + LEAST_DRAIN_S or self._first_answer_s is None:
-            return False
-        begin = max(length_s, self._first_answer_s)
-        return now > begin + max(length_s, LEAST_DRAIN_S)
-
-    def wait(self, ready: float) -> bool:
-        """Sleeps until requests are ready; False if the parent stops the test."""
-        while (left_s := ready - self.now()) > _NAP_S:
-            self._clock.sleep_until(self._clock.now() + min(_NAP_S, left_s))
-            if self.log.is_stopped:
-                return False
-        self._clock.sleep_until(self._origin + ready)
-        return True
-
-    def end(self, numbers: Sequence[int], state: int) -> None:
-        """Notes that requests were answered, or failed."""
-        end = self.now()
-        if self._first_answer_s is None:
-            self._first_answer_s = end
-        for number in numbers:
-            self.log.end[number] = end
-            self.log.state[number] = state
-
-    def count_error(self, error: BaseException, count: int) -> None:
-        text = one_line(traceback.format_exception_only(error)[-1].strip(), 200)
-        with self._lock:
-            if text not in self._errors and len(self._errors) >= _ERROR_TEXTS:
-                text = OTHER_ERRORS
-            self._errors[text] += count
-
-    def served(self) -> ServingEnd:
-        return ServingEnd(self._origin, dict(self._errors), self.log.is_stopped)
-
-
 def serve(
     answer: Answer,
     timetable: Timetable,
@@ -231,55 +163,52 @@ def serve(
     Requests that wait when the timetable ends are answered for as long again, at least
     10 s, not counting the time to the first answer.
     """
-    timekeeper = Timekeeper(timetable, log, clock)
-    loop = _Loop(
-        answer,
-        timekeeper,
-        queue=Queue(timetable, batching or Batching(), queue_limit),
-        observer=observer or NoObserver(),
+    queue = Queue(timetable, batching or Batching(), queue_limit)
+    server = _Server(
+        answer, log, queue, length_s=timetable.length_s, observer=observer, clock=clock
     )
     threads = [
-        threading.Thread(target=loop.run, args=(number,), name=f"worker-{number}")
+        threading.Thread(target=server.run, args=(number,), name=f"worker-{number}")
         for number in range(1, workers)
     ]
     for thread in threads:
         thread.start()
     try:
-        loop.run(0)
+        server.run(0)
     except BaseException:
         log.stop()  # an interrupt reaches this thread alone
         raise
     finally:
         for thread in threads:
             thread.join()
-    return timekeeper.served()
+    return ServingEnd(server.origin, dict(server.errors))
 
 
-class _Loop:
-    """What the workers share."""
+class _Server:
+    """What the workers share: the queue, the time of the test, and its errors."""
 
     def __init__(
         self,
         answer: Answer,
-        timekeeper: Timekeeper,
-        *,
+        log: RequestLog,
         queue: Queue,
-        observer: Observer,
+        *,
+        length_s: float,
+        observer: Observer | None,
+        clock: Clock | None,
     ) -> None:
-        self._answer = answer
-        self._timekeeper = timekeeper
-        self._log = timekeeper.log
-        self._queue = queue
-        self._observer = observer
+        self._answer, self._log, self._queue = answer, log, queue
+        self._length_s, self._observer = length_s, observer
+        self._clock = clock or PerformanceClock()
         self._lock = threading.Lock()
+        self._first_answer_s: float | None = None
+        self.errors: Counter[str] = Counter()
+        self.origin = self._clock.now()
+        log.begin_at(self.origin)
 
     def run(self, worker: int) -> None:
         """Takes and answers requests until there are none, or the test ends."""
-        timekeeper = self._timekeeper
-        while True:
-            now = timekeeper.now()
-            if timekeeper.is_over(now):
-                return
+        while not self._is_over(now := self._now()):
             with self._lock:
                 for number in self._queue.reject(now):
                     self._log.state[number] = REJECTED
@@ -288,26 +217,59 @@ class _Loop:
                 return
             numbers, ready = claim
             if ready > now:
-                if not timekeeper.wait(ready):
+                if not self._wait(ready):
                     return
-                self._log.late[numbers[0]] = timekeeper.now() - ready
+                self._log.late[numbers[0]] = self._now() - ready
             self._answer_together(numbers, worker)
 
+    def _now(self) -> float:
+        """Seconds since the start of the timetable."""
+        return self._clock.now() - self.origin
+
+    def _is_over(self, now: float) -> bool:
+        """Whether the parent stopped the test, or the drain has taken too long."""
+        if self._log.is_stopped:
+            return True
+        if now <= self._length_s + LEAST_DRAIN_S or self._first_answer_s is None:
+            return False
+        begin = max(self._length_s, self._first_answer_s)
+        return now > begin + max(self._length_s, LEAST_DRAIN_S)
+
+    def _wait(self, ready: float) -> bool:
+        """Sleeps until requests are ready; False if the parent stops the test."""
+        while ready - self._now() > _NAP_S:
+            self._clock.sleep_until(self._clock.now() + _NAP_S)
+            if self._log.is_stopped:
+                return False
+        self._clock.sleep_until(self.origin + ready)
+        return True
+
     def _answer_together(self, numbers: Sequence[int], worker: int) -> None:
-        first, count = numbers[0], len(numbers)
-        state = ANSWERED
-        begin = self._timekeeper.now()
+        log, count, state = self._log, len(numbers), ANSWERED
+        begin = self._now()
         for number in numbers:
-            self._log.begin[number] = begin
-            self._log.worker[number] = worker
-            self._log.batch[number] = count
-            self._log.state[number] = SERVED
-        self._observer.begin_request(first)
+            log.begin[number] = begin
+            log.worker[number], log.batch[number] = worker, count
+            log.state[number] = SERVED
+        if self._observer:
+            self._observer.begin_request(numbers[0])
         try:
             self._answer(numbers)
         except (Exception, SystemExit) as error:
             state = FAILED
-            self._timekeeper.count_error(error, count)
+            self._count_error(error, count)
         finally:
-            self._observer.end_request(first)
-        self._timekeeper.end(numbers, state)
+            if self._observer:
+                self._observer.end_request(numbers[0])
+        end = self._now()
+        if self._first_answer_s is None:
+            self._first_answer_s = end
+        for number in numbers:
+            log.end[number], log.state[number] = end, state
+
+    def _count_error(self, error: BaseException, count: int) -> None:
+        text = one_line(traceback.format_exception_only(error)[-1].strip(), 200)
+        with self._lock:
+            if text not in self.errors and len(self.errors) >= _ERROR_TEXTS:
+                text = OTHER_ERRORS
+            self.errors[text] += count

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -129,19 +129,12 @@ class LoadPlan:
             seed=self.options.seed,
         )
 
-    def timetable(self, prepared: ServedTarget) -> Timetable:
-        if self.trace is None:
-            return self.drawn(prepared)
-        table = from_trace(self.trace, self.options, prepared.own_calls)
-        return self._with_lengths(table)
-
-    def drawn(self, prepared: ServedTarget, **other: Any) -> Timetable:
+    def timetable(self, prepared: ServedTarget, **other: Any) -> Timetable:
         """The timetable of the options, or of another rate and number of requests."""
-        weights = prepared.weights or (1.0,)
-        return self._with_lengths(draw(self.options, weights, **other))
-
-    def _with_lengths(self, table: Timetable) -> Timetable:
-        """Adds the lengths of prompts and outputs, of a text model."""
+        if self.trace is None:
+            table = draw(self.options, prepared.weights or (1.0,), **other)
+        else:
+            table = from_trace(self.trace, self.options, prepared.own_calls)
         text = self.options.text
         return table if text is None else with_lengths(table, text, self.options.seed)
 
@@ -245,23 +238,15 @@ class _Session:
         return self._timetable
 
     def _record(self) -> LoadTest:
-        options = self._plan.options
-        window_s = options.batch_window_s
-        prepared = self._prepared
-        return LoadTest(
-            rate=options.rate,
-            arrivals=options.arrivals,
-            seed=options.seed,
-            planned=len(self._timetable) if self._timetable else 0,
-            workers=options.workers,
-            duration_s=self._timetable.length_s if self._timetable else None,
-            objective=options.objective,
-            batch_window_ms=None if window_s is None else window_s * 1e3,
-            max_batch=options.max_batch,
-            calls=prepared.calls if prepared else (),
-            weights=prepared.weights if prepared and not self._plan.trace else (),
-            text=options.text.load if options.text else None,
-            results=tuple(self._results),
+        prepared, table = self._prepared, self._timetable
+        if prepared is None or table is None:
+            return record_of(self._plan.options, None, self._results)
+        return record_of(
+            self._plan.options,
+            table,
+            self._results,
+            calls=prepared.calls,
+            weights=prepared.weights if self._plan.trace is None else (),
         )
 
     def _failure(self) -> str | None:
@@ -289,7 +274,6 @@ class _StrategyRun:
         self._served = served
         self._folder = folder
         self._logs = 0
-        self._log_path = ""
         self._known = ServingReply()
         self.result = LoadResult(served.name, ending="interrupted")
         self._process = WorkerProcess(
@@ -331,27 +315,27 @@ class _StrategyRun:
         return prepared
 
     def _serve_main(self, prepared: ServedTarget, timetable: Timetable) -> None:
-        log = self._new_log(timetable)
+        log, ending = self._new_log(timetable), "crashed"
         try:
             self._serve(log, timetable)
-        except (KeyboardInterrupt, WorkerTimeout) as error:
+            ending = "finished"
+        except WorkerTimeout:
             log.stop()
-            ending, table = "timeout", _arrived(timetable, log)
-            if isinstance(error, KeyboardInterrupt):
-                self._wait_for_the_rest()
-                ending = "interrupted"
-                table = self._known_part(table, log)
-            self.result = self._result(log, table, prepared, ending)
+            ending, timetable = "timeout", _arrived(timetable, log)
             raise
-        except WorkerError:
-            self.result = self._result(log, timetable, prepared, "crashed")
+        except KeyboardInterrupt:
+            log.stop()
+            # Lets the process end its requests and say what it knows, for a moment.
+            with contextlib.suppress(WorkerError, UserError, KeyboardInterrupt):
+                self._known = self._process.reply(ServingReply, _STOP_S)
+            ending, timetable = "interrupted", self._known_part(timetable, log)
             raise
-        self.result = self._result(log, timetable, prepared, "finished")
+        finally:
+            self.result = self._result(log, timetable, prepared, ending)
 
     def _new_log(self, timetable: Timetable) -> RequestLog:
         self._logs += 1
         path = self._folder / f"requests-{self._logs}"
-        self._log_path = str(path)
         return RequestLog(path, len(timetable), create=True)
 
     def _serve(
@@ -362,7 +346,7 @@ class _StrategyRun:
         `watch` is called meanwhile, and may stop the test.
         """
         plain = timetable.to_json()
-        self._process.tell("serve", timetable=plain, log=self._log_path)
+        self._process.tell("serve", timetable=plain, log=str(log.path))
         limit_s = self._plan.timeout_s
         if limit_s is not None:
             limit_s += timetable.length_s
@@ -378,16 +362,11 @@ class _StrategyRun:
 
         self._known = self._process.reply(ServingReply, limit_s, show)
 
-    def _wait_for_the_rest(self) -> None:
-        """Lets the process end its requests and say what it knows, for a moment."""
-        with contextlib.suppress(WorkerError, UserError, KeyboardInterrupt):
-            self._known = self._process.reply(ServingReply, _STOP_S)
-
-    def _known_part(self, table: Timetable, log: RequestLog) -> Timetable:
+    def _known_part(self, timetable: Timetable, log: RequestLog) -> Timetable:
         """Without the requests that waited as usual when the user stopped the test."""
-        requests, stopped_s = log.requests(table), log.stopped_s or 0.0
+        table, stopped_s = _arrived(timetable, log), log.stopped_s or 0.0
         objective = self._plan.options.objective
-        return table.before(first_unknown(requests, stopped_s, objective))
+        return table.before(first_unknown(log.requests(table), stopped_s, objective))
 
     def _find_rate(self, prepared: ServedTarget) -> None:
         """Searches the highest rate, in the process that is warm by now."""
@@ -397,10 +376,11 @@ class _StrategyRun:
             self._session.progress(
                 self._served, f"searching, {rate:.4g} requests per second"
             )
-            table = self._plan.drawn(prepared, rate=rate, requests=requests)
+            table = self._plan.timetable(prepared, rate=rate, requests=requests)
             log = self._new_log(table)
             self._serve(log, table, self._stop_when_missed(log, table))
-            return self._measured(log, _arrived(table, log), cold=False)
+            arrived = _arrived(table, log)
+            return measured(self._served.name, log, arrived, options, cold=False)
 
         assert options.rate is not None and options.objective is not None
         search = rate_search.RateSearch(
@@ -437,39 +417,70 @@ class _StrategyRun:
     def _result(
         self, log: RequestLog, timetable: Timetable, prepared: ServedTarget, ending: str
     ) -> LoadResult:
-        result = self._measured(log, timetable, cold=self._plan.options.cold)
-        if result.cold is not None:
-            cold = replace(result.cold, start_s=prepared.start_s)
-            result = replace(result, cold=cold)
-        result = replace(
+        options, known = self._plan.options, self._known
+        result = measured(
+            self._served.name, log, timetable, options, cold=options.cold, reply=known
+        )
+        cold = result.cold and replace(result.cold, start_s=prepared.start_s)
+        return replace(
             result,
-            errors=self._known.errors,
-            peak_bytes=self._known.peak_bytes,
+            cold=cold,
+            peak_bytes=known.peak_bytes,
             source=prepared.source,
             notes=prepared.notes,
             ending=ending,
         )
-        if self._known.stalls is None:
-            return result
-        return explained(result, self._known.stalls, self._known.missing)
 
-    def _measured(
-        self, log: RequestLog, timetable: Timetable, *, cold: bool
-    ) -> LoadResult:
-        options = self._plan.options
-        result = result_of(
-            self._served.name,
-            log.requests(timetable),
-            timetable,
-            objective=options.objective,
-            cold=cold,
-            workers=options.workers,
-            window_s=options.batch_window_s or 0.0,
-            lateness_ms=log.lateness_ms(),
-        )
-        if options.text is None:
-            return result
-        return with_generation(result, options.text)
+
+def measured(
+    strategy: str,
+    log: RequestLog,
+    timetable: Timetable,
+    options: LoadOptions,
+    *,
+    cold: bool,
+    reply: ServingReply | None = None,
+) -> LoadResult:
+    """The result of a timetable; `reply` is what only the process knows about it."""
+    result = result_of(
+        strategy,
+        log.requests(timetable),
+        timetable,
+        objective=options.objective,
+        cold=cold,
+        workers=options.workers,
+        window_s=options.batch_window_s or 0.0,
+        lateness_ms=log.lateness_ms(),
+    )
+    if options.text is not None:
+        result = with_generation(result, options.text)
+    if reply is None or reply.stalls is None:
+        return result
+    return replace(explained(result, reply.stalls, reply.missing), errors=reply.errors)
+
+
+def record_of(
+    options: LoadOptions,
+    timetable: Timetable | None,
+    results: Sequence[LoadResult],
+    **target: Any,
+) -> LoadTest:
+    """The record of a test; `target` are fields about the target's calls."""
+    window_s = options.batch_window_s
+    return LoadTest(
+        rate=options.rate,
+        arrivals=options.arrivals,
+        seed=options.seed,
+        planned=len(timetable) if timetable else 0,
+        workers=options.workers,
+        duration_s=timetable.length_s if timetable else None,
+        objective=options.objective,
+        batch_window_ms=None if window_s is None else window_s * 1e3,
+        max_batch=options.max_batch,
+        text=options.text.load if options.text else None,
+        results=tuple(results),
+        **target,
+    )
 
 
 def _arrived(timetable: Timetable, log: RequestLog) -> Timetable:

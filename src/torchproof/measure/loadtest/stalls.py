@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self, get_args
 
 from torchproof.measure.loadtest.heartbeat import Heartbeat, Hold, why_blind
 from torchproof.measure.loadtest.load_job import ServingReply
@@ -30,20 +30,14 @@ from torchproof.observe import (
     guard_failures,
     timeline,
 )
-from torchproof.records import Event, Stall, StallKind, plain_name, shown, whose
+from torchproof.records import Event, Frame, Stall, StallKind, plain_name, shown, whose
 
 _SHORTEST_S = 0.0005  # what is shorter does not matter to a request
 _MOST = 100_000  # spans, so that the record itself takes little memory
+# The categories of spans that are stalls; most have the name of the kind of stall.
 _CATEGORIES: Mapping[str, StallKind] = {
-    "compile": "compile",
-    "cudagraph": "cudagraph",
-    "gc": "gc",
+    **{kind: kind for kind in get_args(StallKind)},
     "cache": "cache_miss",
-    "fallback": "fallback",
-    "triton": "triton",
-    "gil": "gil",
-    "cpu": "cpu",
-    "allocator": "allocator",
 }
 # The phases of torch that are stalls themselves.
 _PHASES: Mapping[str, tuple[StallKind, str]] = {
@@ -62,23 +56,15 @@ _UNNAMED = "the compiled callable"  # its code is torch's own
 _WAIT = "wait"  # for `torchproof.compile`, which compiles in another thread
 
 
-class CodePlace(NamedTuple):
-    """A line of Python code."""
-
-    file: str
-    line: int
-    function: str
-
-    @classmethod
-    def of_frame(cls, frame: FrameType | None) -> CodePlace | None:
-        """The innermost line outside of torch, torchproof and the standard library."""
-        while frame is not None:
-            code = frame.f_code
-            if whose(code.co_filename) in {"user", "library"}:
-                name = plain_name(code.co_qualname)
-                return cls(code.co_filename, frame.f_lineno or 0, name)
-            frame = frame.f_back
-        return None
+def _place_of_frame(frame: FrameType | None) -> Frame | None:
+    """The innermost line outside of torch, torchproof and the standard library."""
+    while frame is not None:
+        code = frame.f_code
+        if whose(code.co_filename) in {"user", "library"}:
+            name = plain_name(code.co_qualname)
+            return Frame(code.co_filename, frame.f_lineno or 0, name)
+        frame = frame.f_back
+    return None
 
 
 @dataclass
@@ -93,7 +79,7 @@ class Span:
     background: bool  # the thread serves no requests
     end: float | None = None
     details: dict[str, Any] = field(default_factory=dict)
-    place: CodePlace | None = None
+    place: Frame | None = None
 
     def surrounds(self, other: Span) -> bool:
         """Whether the other one begins meanwhile."""
@@ -115,10 +101,9 @@ class SpanRecorder(timeline.SpanWriter):
     def begin_request(self, number: int) -> None:
         ident = threading.get_ident()
         self.serving[ident] = number
-        if ident not in self.names:
-            self.names[ident] = threading.current_thread().name
+        self.names.setdefault(ident, threading.current_thread().name)
 
-    def end_request(self) -> None:
+    def end_request(self, number: int) -> None:
         self.serving.pop(threading.get_ident(), None)
 
     def add(self, category: str, name: str, begin: float, **more: Any) -> Span:
@@ -158,7 +143,7 @@ class SpanRecorder(timeline.SpanWriter):
                 self._open.pop(values["id"]).end = now
             case "span":
                 begin, end = values["begin"] / 1e9, values["end"] / 1e9
-                place = CodePlace.of_frame(sys._getframe(1))
+                place = _place_of_frame(sys._getframe(1))
                 more = {"end": end, "details": values["details"], "place": place}
                 self.add(values["category"], values["name"], begin, **more)
 
@@ -177,6 +162,7 @@ class StallRecorder:
         self._missing: dict[str, str] = {}
         self._had_compiler = "torch._dynamo" in sys.modules
         self.begin_request = self._recorder.begin_request
+        self.end_request = self._recorder.end_request
 
     def __enter__(self) -> Self:
         poll = self._poll if self._start_polling() else None
@@ -186,7 +172,10 @@ class StallRecorder:
             compiler.install()
             hooks.callback(compiler.remove)
             hooks.enter_context(_kernels(self._recorder, self._missing))
-            hooks.enter_context(_FallbackLines(self._fell_back))
+            warnings = logging.Handler(logging.WARNING)
+            warnings.emit = self._fell_back  # type: ignore[method-assign]
+            logging.getLogger("torchproof").addHandler(warnings)
+            hooks.callback(logging.getLogger("torchproof").removeHandler, warnings)
             if self._had_compiler:
                 from torchproof.torch_private import frames
 
@@ -208,9 +197,6 @@ class StallRecorder:
         if self._recorder.dropped:
             count = self._recorder.dropped
             self._missing["gc"] = f"{count} stalls were too many to keep"
-
-    def end_request(self, number: int) -> None:
-        self._recorder.end_request()
 
     @property
     def missing(self) -> Mapping[str, str]:
@@ -245,7 +231,7 @@ class StallRecorder:
             if end - begin >= _SHORTEST_S:  # most frames are skipped at once
                 is_torch = whose(code.co_filename) == "torch"
                 name = _UNNAMED if is_torch else plain_name(code.co_qualname)
-                place = CodePlace(code.co_filename, code.co_firstlineno, name)
+                place = Frame(code.co_filename, code.co_firstlineno, name)
                 more = {"end": end, "place": None if is_torch else place}
                 details = {"compiled": is_compiled}
                 self._recorder.add(_WAIT, name, begin, details=details, **more)
@@ -260,7 +246,7 @@ class StallRecorder:
             text = f"thread {holder.name} held the GIL"
             more["thread"] = holder.name
             more["request"] = self._recorder.serving.get(holder.ident)
-            more["place"] = CodePlace.of_frame(holder.frame)
+            more["place"] = _place_of_frame(holder.frame)
         self._recorder.add("gil", text, hold.begin, **more)
 
     def _waited(self, ident: int, seconds: float) -> None:
@@ -302,31 +288,14 @@ class StallRecorder:
             )
         self._retries, self._polled = retries, now
 
-    def _fell_back(self, line: str) -> None:
+    def _fell_back(self, record: logging.LogRecord) -> None:
         """`torchproof.compile` logs why it fell back, after the wait for it."""
-        now = time.perf_counter()
+        now, line = time.perf_counter(), record.getMessage()
         self._recorder.add("fallback", line, now, end=now, details={"why": line})
 
 
 def _allocator_retries(torch: Any) -> int:
     return int(torch.cuda.memory_stats_as_nested_dict().get("num_alloc_retries", 0))
-
-
-class _FallbackLines(logging.Handler):
-    """Calls `receive(line)` for each warning that `torchproof.compile` logs."""
-
-    def __init__(self, receive: Callable[[str], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._receive = receive
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._receive(record.getMessage())
-
-    def __enter__(self) -> None:
-        logging.getLogger("torchproof").addHandler(self)
-
-    def __exit__(self, *error: object) -> None:
-        logging.getLogger("torchproof").removeHandler(self)
 
 
 @contextlib.contextmanager
@@ -439,14 +408,17 @@ def _stall(
     """The record of a span; None if it is too short to matter, or no stall."""
     end, name, details = span.end or now, span.name, dict(span.details)
     kind: StallKind | None = _CATEGORIES.get(span.category)
-    if span.category == "phase" and details.get("torch_name") in _PHASES:
-        kind, name = _PHASES[details["torch_name"]]
+    if span.category == "phase":
+        kind, name = _PHASES.get(details.get("torch_name", ""), (None, name))
     if kind is None:
         return None
     lasts = kind not in ("cache_miss", "fallback")
     if lasts and end - span.begin < _SHORTEST_S:
         return None
-    place = span.place or _place_of(details)
+    place = span.place
+    if place is None and details.get("place"):
+        file, _, line = details["place"].rpartition(":")
+        place = Frame(file, int(line), details["function"])
     if kind == "compile":
         name = _compilation(details, guard)
         if guard is not None:
@@ -466,13 +438,6 @@ def _stall(
         function=place.function if place else None,
         data=details,
     )
-
-
-def _place_of(details: Mapping[str, Any]) -> CodePlace | None:
-    if not details.get("place"):
-        return None
-    file, _, line = details["place"].rpartition(":")
-    return CodePlace(file, int(line), details["function"])
 
 
 def _compilation(details: Mapping[str, Any], guard: guard_failures.Guard | None) -> str:

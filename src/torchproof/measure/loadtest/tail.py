@@ -6,19 +6,18 @@ took longer than the median. The median is that of latencies without the stalls,
 one long stall may delay most requests. A request for text is compared with what its
 length usually takes.
 
-The interval of each service is joined with those of the stalls, and each moment counts
-once. What a service takes longer than usual delays the requests behind it on the same
-worker, as far as they waited: so the backlog after a stall belongs to the stall. What
-is left of the excess at usual service times is load. The rest is unexplained.
+The interval of each service is joined with those of the stalls, which explain what it
+takes longer than usual. That delays the requests behind it on the same worker, as far
+as they waited: so the backlog after a stall belongs to the stall. What is left of the
+excess at usual service times is load. The rest is unexplained.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 from torchproof.measure.loadtest.tail_causes import CauseKey, describe, key_of
@@ -31,6 +30,10 @@ _SPREAD_OF_MAD = 1.4826  # a standard deviation, of a normal distribution
 _VICTIM_SHARE = 0.05  # of a request's excess
 _LEAST_PART_S = 1e-6
 _FEW = 3  # services from which the usual time is known
+# Which of several stalls at a time explains a service first. Those in its own thread,
+# collections and holds of the GIL stop it. Others slow it down, or were only polled.
+_OWN, _SLOWS, _POLLED = 0, 3, 4
+_STOPS = {"gc": 1, "gil": 2}
 
 # Seconds by cause; None stands for services that took long without a stall.
 Delays = dict[CauseKey | None, float]
@@ -68,8 +71,7 @@ def explain(
 
     None: the cold phase did not end. `missing` are kinds of stalls that nothing saw.
     """
-    pairs = zip(requests.begin_s, requests.end_s, strict=True)
-    served = [n for n, times in enumerate(pairs) if None not in times]
+    served = [n for n, end in enumerate(requests.end_s) if end is not None]
     boundary = len(requests.arrival_s) if first_warm is None else first_warm
     phases = [n for n in served if n < boundary], [n for n in served if n >= boundary]
     # An error may come much faster than an answer, so it says nothing about the median.
@@ -96,34 +98,23 @@ def slow_above(latencies: Sequence[float]) -> float:
 # -- services, joined with stalls ------------------------------------------------------
 
 
-class _Effect(IntEnum):
-    """How a stall delays a service; of two at a moment, the first one counts."""
-
-    OWN = 0
-    COLLECTS = 1
-    HOLDS_GIL = 2
-    SLOWS = 3  # in another thread: it explains no more than the excess
-    POLLED = 4  # when it happened is only roughly known
-
-
-def _effect(stall: Stall, members: Sequence[int]) -> _Effect | None:
-    """None if the stall does not delay the service of these requests."""
+def _priority(stall: Stall, members: Sequence[int]) -> int | None:
+    """Which stall counts first, from `_OWN` to `_POLLED`; None if it delays nobody."""
     if stall.kind == "allocator":
-        return _Effect.POLLED
+        return _POLLED
     if stall.request is not None and stall.request in members:
-        return None if stall.kind == "gil" else _Effect.OWN
+        return None if stall.kind == "gil" else _OWN
     if stall.kind == "cpu":  # the wait of another request
         return None
-    effects = {"gc": _Effect.COLLECTS, "gil": _Effect.HOLDS_GIL}
-    return effects.get(stall.kind, _Effect.SLOWS)
+    return _STOPS.get(stall.kind, _SLOWS)
 
 
 class _Overlap(NamedTuple):
-    """The seconds of a service that a stall covers, and no stall before it."""
+    """The seconds of a service that a stall covers."""
 
     number: int  # of the stall
-    stall: Stall
-    effect: _Effect
+    cause: CauseKey
+    stops: bool  # if not, it explains no more than the excess
     seconds: float
 
 
@@ -151,49 +142,33 @@ class _Service:
     @property
     def moved(self) -> float:
         """The seconds in which nothing stopped it."""
-        stops = (o.seconds for o in self.overlaps if o.effect < _Effect.SLOWS)
-        return max(0.0, self.taken - sum(stops))
+        return max(0.0, self.taken - sum(o.seconds for o in self.overlaps if o.stops))
+
+    @property
+    def is_slowed(self) -> bool:
+        return not all(overlap.stops for overlap in self.overlaps)
 
     def join(self, during: Sequence[tuple[int, Stall]]) -> None:
-        """Takes from each stall the moments that no other one covers."""
-        effects = [
-            (effect, number, stall)
-            for number, stall in during
-            if (effect := _effect(stall, self.members)) is not None
-        ]
-        covered: list[tuple[float, float]] = []
-        for effect, number, stall in sorted(effects, key=lambda each: each[0]):
-            first = self.begin if effect is _Effect.OWN else self.ready
-            begin, end = max(stall.begin_s, first), min(stall.end_s, self.end)
-            pieces = _uncovered(begin, end, covered)
-            if seconds := sum(high - low for low, high in pieces):
-                covered += pieces
-                self.overlaps.append(_Overlap(number, stall, effect, seconds))
-
-
-def _uncovered(
-    begin: float, end: float, covered: Sequence[tuple[float, float]]
-) -> list[tuple[float, float]]:
-    """The parts of an interval that no other covers."""
-    parts = [(begin, end)] if end > begin else []
-    for low, high in covered:
-        parts = [
-            piece
-            for first, last in parts
-            for piece in ((first, min(last, low)), (max(first, high), last))
-            if piece[1] > piece[0]
-        ]
-    return parts
+        """Adds the overlap with each stall, the most certain one first."""
+        found = []
+        for number, stall in during:
+            priority = _priority(stall, self.members)
+            first = self.begin if priority == _OWN else self.ready
+            seconds = min(stall.end_s, self.end) - max(stall.begin_s, first)
+            if priority is not None and seconds > 0:
+                overlap = _Overlap(number, key_of(stall), priority < _SLOWS, seconds)
+                found.append((priority, overlap))
+        self.overlaps = [overlap for _, overlap in sorted(found, key=lambda f: f[0])]
 
 
 def _services(requests: Requests) -> list[_Service]:
-    """In the order in which they began."""
+    """In the order in which they began; requests of a batch have the same times."""
     count = len(requests.arrival_s)
     workers, sizes = requests.worker or (None,) * count, requests.batch or (1,) * count
     batches: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     rows = zip(requests.begin_s, requests.end_s, workers, sizes, strict=True)
     for number, (begin, end, worker, size) in enumerate(rows):
-        if begin is not None and end is not None:
+        if end is not None:
             alone = number if (size or 1) == 1 else None
             batches[begin, end, worker, alone].append(number)
     services = [
@@ -208,12 +183,20 @@ def _services(requests: Requests) -> list[_Service]:
         for (begin, end, worker, _), members in batches.items()
     ]
     services.sort(key=lambda service: (service.begin, service.arrival))
-    ends: dict[int | None, float] = {}
-    for service in services:
-        free = ends.get(service.worker, service.arrival)
+    for before, service in _followed(services):
+        free = service.arrival if before is None else before.end
         service.ready = min(max(service.arrival, free), service.begin)
-        ends[service.worker] = service.end
     return services
+
+
+def _followed(
+    services: Sequence[_Service],
+) -> Iterator[tuple[_Service | None, _Service]]:
+    """Each service with the one before it on its worker."""
+    last: dict[int | None, _Service] = {}
+    for service in services:
+        yield last.get(service.worker), service
+        last[service.worker] = service
 
 
 def _outermost(stalls: Sequence[Stall]) -> list[tuple[int, Stall]]:
@@ -224,10 +207,9 @@ def _outermost(stalls: Sequence[Stall]) -> list[tuple[int, Stall]]:
     """
     found: list[tuple[int, Stall]] = []
     last: dict[str | None, Stall] = {}
-    for number in sorted(
-        range(len(stalls)), key=lambda n: (stalls[n].begin_s, -stalls[n].end_s)
+    for number, stall in sorted(
+        enumerate(stalls), key=lambda each: (each[1].begin_s, -each[1].end_s)
     ):
-        stall = stalls[number]
         if stall.kind == "gil":
             same = (each for _, each in found if each.thread == stall.thread)
             if stall.thread is None or any(s.end_s > stall.begin_s for s in same):
@@ -256,20 +238,18 @@ def _set_delays(services: Sequence[_Service], usual: Mapping[int, float]) -> Non
 
     `usual` has what a service takes by its first member.
     """
-    last: dict[int | None, _Service] = {}
-    for service in services:
+    for before, service in _followed(services):
         delays: Delays = defaultdict(float)
-        before, waited = last.get(service.worker), service.ready - service.arrival
+        waited = service.ready - service.arrival
         if before is not None and waited > 0:
             delays |= _capped(before.delays, waited)
         excess = max(0.0, service.taken - usual[service.members[0]])
         for overlap in service.overlaps:
             seconds = min(overlap.seconds, excess)
-            delays[key_of(overlap.stall)] += seconds
+            delays[overlap.cause] += seconds
             excess -= seconds
         delays[None] += excess
         service.delays = delays
-        last[service.worker] = service
 
 
 def _capped(parts: Delays, most: float) -> Delays:
@@ -284,7 +264,7 @@ def _capped(parts: Delays, most: float) -> Delays:
 
 
 def _usual_services(
-    services: Sequence[_Service], failed: frozenset[int]
+    services: Sequence[_Service], failed: Collection[int]
 ) -> dict[int, float]:
     """The median of what services of one kind take when nothing stops them.
 
@@ -295,8 +275,7 @@ def _usual_services(
     every: dict[Hashable, list[float]] = defaultdict(list)
     for service in services:
         every[service.kind].append(service.moved)
-        slowed = any(o.effect >= _Effect.SLOWS for o in service.overlaps)
-        if not slowed and failed.isdisjoint(service.members):
+        if not service.is_slowed and {*service.members}.isdisjoint(failed):
             alone[service.kind].append(service.moved)
     usual = {
         kind: statistics.median(alone[kind] if len(alone[kind]) >= _FEW else times)
@@ -312,17 +291,17 @@ def usual_times(requests: Requests) -> dict[int, float]:
     per further token. Empty without text.
     """
     prefill_s: dict[int, list[float]] = defaultdict(list)
-    per_token_s = [0.0]
+    per_token_s: list[float] = []
     further: dict[int, int] = {}  # tokens after the first, by request
     for number, first in enumerate(requests.first_token_s):
         begin, end = requests.begin_s[number], requests.end_s[number]
-        if begin is None or first is None:
+        if begin is None or end is None or first is None:
             continue
         prefill_s[requests.call[number]].append(first - begin)
         further[number] = max(0, (requests.output_tokens[number] or 1) - 1)
-        if end is not None and further[number]:
+        if further[number]:
             per_token_s.append((end - first) / further[number])
-    step_s = statistics.median(per_token_s[1:] or per_token_s)
+    step_s = statistics.median(per_token_s or [0.0])
     usual_s = {call: statistics.median(each) for call, each in prefill_s.items()}
     return {n: usual_s[requests.call[n]] + step_s * more for n, more in further.items()}
 
@@ -339,49 +318,45 @@ class _Analysis:
     def __init__(
         self, requests: Requests, stalls: Sequence[Stall], usual: set[int]
     ) -> None:
-        self._requests, self._stalls = requests, stalls
-        # Latencies are compared in relation to what the length of a text usually takes.
-        self._scale = usual_times(requests)
+        self._stalls = stalls
         self._services = _services(requests)
         _join(self._services, stalls)
-        times = _usual_services(self._services, frozenset(requests.failed))
-        _set_delays(self._services, times | self._scale)
-        self._delays = {n: each.delays for each in self._services for n in each.members}
-        latencies = [
-            (self._latency(n) - sum(self._causes(n).values())) / self._scale_of(n)
-            for n in usual
+        # Latencies are compared in relation to what the length of a text usually takes.
+        text = usual_times(requests)
+        self._is_text = bool(text)
+        _set_delays(
+            self._services, _usual_services(self._services, requests.failed) | text
+        )
+        self._delays: dict[int, Delays] = {}
+        self._causes: dict[int, Delays] = {}
+        latency: dict[int, float] = {}
+        scale: dict[int, float] = {}
+        for service in self._services:
+            causes: Delays = {key: s for key, s in service.delays.items() if key}
+            for number in service.members:
+                self._delays[number], self._causes[number] = service.delays, causes
+                latency[number] = service.end - requests.arrival_s[number]
+                scale[number] = max(text.get(number, 1.0), _LEAST_PART_S)
+        undelayed = [
+            (latency[n] - sum(self._causes[n].values())) / scale[n] for n in usual
         ]
-        self._median = statistics.median(latencies)
-        self._limit = slow_above(latencies)
-
-    def _latency(self, number: int) -> float:
-        end = self._requests.end_s[number]
-        assert end is not None
-        return end - self._requests.arrival_s[number]
-
-    def _causes(self, number: int) -> Delays:
-        delays = self._delays[number]
-        return {cause: s for cause, s in delays.items() if cause is not None}
-
-    def _scale_of(self, number: int) -> float:
-        return max(self._scale.get(number, 1.0), _LEAST_PART_S)
-
-    def _excess(self, number: int) -> float:
-        return self._latency(number) - self._median * self._scale_of(number)
-
-    def _is_slow(self, number: int) -> bool:
-        above = self._latency(number) > self._limit * self._scale_of(number)
-        return above and self._excess(number) > _LEAST_S
+        median, self._limit = statistics.median(undelayed), slow_above(undelayed)
+        excess = {n: latency[n] - median * scale[n] for n in latency}
+        self._excess = {  # of slow requests
+            n: s
+            for n, s in excess.items()
+            if s > _LEAST_S and latency[n] > self._limit * scale[n]
+        }
 
     def tail(self, phase: Sequence[int], missing: Mapping[str, str]) -> Tail:
         """The slow requests of one phase, with their excess explained."""
-        slow = [number for number in phase if self._is_slow(number)]
-        excess_s = sum(map(self._excess, slow))
+        slow = [number for number in phase if number in self._excess]
+        excess_s = sum(self._excess[number] for number in slow)
         load_s = explained_s = 0.0
         by_cause: dict[CauseKey, dict[int, float]] = defaultdict(dict)
         for number in slow:
-            excess = self._excess(number)
-            parts = _capped(self._causes(number), excess)
+            excess = self._excess[number]
+            parts = _capped(self._causes[number], excess)
             at_usual_speed = excess - sum(self._delays[number].values())
             load_s += max(0.0, min(excess - sum(parts.values()), at_usual_speed))
             explained_s += sum(parts.values())
@@ -391,7 +366,7 @@ class _Analysis:
         causes = [self._record(cause, by_cause[cause], excess_s) for cause in by_cause]
         unexplained_s = max(0.0, excess_s - explained_s - load_s)
         return Tail(
-            threshold_ms=None if self._scale else self._limit * 1e3,
+            threshold_ms=None if self._is_text else self._limit * 1e3,
             slow=tuple(slow),
             excess_ms=excess_s * 1e3,
             causes=tuple(sorted(causes, key=lambda each: -(each.excess_ms or 0))),
@@ -409,13 +384,13 @@ class _Analysis:
         delayed = {
             number
             for number, part in seconds.items()
-            if part >= _VICTIM_SHARE * self._excess(number)
+            if part >= _VICTIM_SHARE * self._excess[number]
         }
         hit = [
             (service.members, overlap.number)
             for service in self._services
             for overlap in service.overlaps
-            if key_of(overlap.stall) == cause
+            if overlap.cause == cause
         ]
         in_slow = [each for each in hit if not delayed.isdisjoint(each[0])]
         numbers = sorted({number for _, number in in_slow or hit})
@@ -438,18 +413,4 @@ class _Analysis:
             victims=tuple(sorted(delayed - culprits)),
             excess_ms=total_s * 1e3,
             share=total_s / excess_s,
-            other=self._inner(stalls),
         )
-
-    def _inner(self, outer: Sequence[Stall]) -> dict[str, Any]:
-        """The milliseconds of stalls within others, by kind; they count only once."""
-        parts: dict[str, float] = defaultdict(float)
-        for stall in self._stalls:
-            if stall.kind != "gil" and any(_contains(each, stall) for each in outer):
-                parts[stall.kind] += (stall.end_s - stall.begin_s) * 1e3
-        return {"parts_ms": dict(parts)} if parts else {}
-
-
-def _contains(outer: Stall, stall: Stall) -> bool:
-    within = outer.begin_s <= stall.begin_s and stall.end_s <= outer.end_s
-    return within and outer.thread == stall.thread and outer is not stall
