@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchproof.targets.workloads import megacontext
+from torchproof.targets.workloads import megacontext, megacontext_original
 
 CALLS = 4
 Made = tuple[Any, list[Any]]
@@ -71,6 +71,16 @@ def make_held() -> Made:
     size = megacontext.SIZES["tiny"]
     _, calls = megacontext.make()
     return HeldWithoutACopy(size, size.length, torch.float32), calls[:CALLS]
+
+
+def make_original_step() -> Made:
+    model, calls = megacontext_original.make(train=True)
+    return model, calls[:CALLS]
+
+
+def make_original_session() -> Made:
+    model, calls = megacontext_original.make()
+    return model, calls[:CALLS]
 
 
 def make_trained() -> Made:

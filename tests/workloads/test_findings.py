@@ -40,6 +40,7 @@ ORIGINALS: list[Any] = [
             "RC218": ["self.optimizer.step()"],
             "RC290": ["self.losses.append(loss_value)"],
         },
+        marks=slow,
     ),
     pytest.param(
         "nanovlm-original",
@@ -69,7 +70,6 @@ ORIGINALS: list[Any] = [
             "RC213": ["self.step += 1"],
             "RC290": ["self.step += 1"],
         },
-        marks=slow,
     ),
     pytest.param(
         "arrcoc-original",

@@ -21,10 +21,7 @@ def tokens(batch: int, length: int, vocabulary: int = SMALLER.vocabulary) -> Ten
     return torch.randint(vocabulary, (batch, length), generator=generator)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"fp8": True}, pytest.param({"attention": "flex"}, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("options", [{}, {"fp8": True}])
 def test_one_graph_for_all_shapes(options: dict[str, Any]) -> None:
     graphs = []
 
@@ -34,7 +31,7 @@ def test_one_graph_for_all_shapes(options: dict[str, Any]) -> None:
 
     _, calls = gpt.make(**options)
     spec = gpt.Size(layers=1, dim=32, heads=2, vocabulary=512)
-    model = gpt.GPT(spec, window=64 if "attention" in options else None, **options)
+    model = gpt.GPT(spec, **options)
     torch.compiler.reset()
     compiled = torch.compile(
         model.requires_grad_(False), backend=backend, fullgraph=True

@@ -49,17 +49,22 @@ def test_fixed_micro_step_is_clean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("train", "produced"),
+    ("factory", "produced"),
     [
-        (True, 'scores = controller.lens_net(**inputs | {"x": inputs["x"].detach()})'),
-        (False, "scores = controller.lens_net(self.context)"),
+        (
+            "step",
+            'scores = controller.lens_net(**inputs | {"x": inputs["x"].detach()})',
+        ),
+        ("session", "scores = controller.lens_net(self.context)"),
     ],
 )
-def test_defects_of_the_original_are_found(train: bool, produced: str) -> None:
+def test_defects_of_the_original_are_found(factory: str, produced: str) -> None:
     """Training marks a step before each call; both hold scores without a copy."""
-    found, status = audited("workload:megacontext-original", train=train)
+    train = factory == "step"
+    found, status = audited(f"{CONTROLS}:make_original_{factory}", train=train)
     by_code = {code: line for code, _, line in lines(found, ORIGINAL)}
     assert status == "found"
     assert by_code.pop("CG303", MARK) == MARK
     assert (len(found) == 2) is train
-    assert by_code["CG301"] in (produced, "self.last_scores = scores.detach()")
+    remembered = "self.last_scores = scores.detach()"
+    assert by_code["CG301"].startswith((produced, remembered))
