@@ -1,6 +1,5 @@
 import torch
-from torch._dynamo.decorators import mark_dynamic, maybe_mark_dynamic
-from torch._dynamo.decorators import mark_unbacked
+from torch._dynamo.decorators import mark_dynamic, mark_unbacked, maybe_mark_dynamic
 from torch.nn.functional import cross_entropy
 
 
@@ -12,18 +11,18 @@ def losses(tokens, entries, logits):
     return cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")  # <- AD104>=2.12,<2.15
 
 
+def marked(mark, **arguments):
+    tokens, entries = torch.randint(256, (2, 192)), torch.randint(192, (2, 3, 171))
+    for tensor in (tokens, entries):
+        mark(tensor, 0, **arguments)
+    maybe_mark_dynamic(entries, 2)
+    return losses, [(tokens, entries, torch.randn(6, 171, 256))]
+
+
 def bad():
-    tokens, entries = torch.randint(256, (2, 192)), torch.randint(192, (2, 3, 171))
-    for tensor in (tokens, entries):
-        mark_unbacked(tensor, 0, shape_id="batch")
-    maybe_mark_dynamic(entries, 2)
-    return losses, [(tokens, entries, torch.randn(6, 171, 256))]
+    return marked(mark_unbacked, shape_id="batch")
 
 
-# Targets are gathered over a batch that is marked dynamic, through unflatten.
+# The same batch marked dynamic.
 def good():
-    tokens, entries = torch.randint(256, (2, 192)), torch.randint(192, (2, 3, 171))
-    for tensor in (tokens, entries):
-        mark_dynamic(tensor, 0)
-    maybe_mark_dynamic(entries, 2)
-    return losses, [(tokens, entries, torch.randn(6, 171, 256))]
+    return marked(mark_dynamic)

@@ -1,19 +1,17 @@
 import torch
-from torch import nn
 
 
 # A view that fails is caught in eager.
-class Patches(nn.Module):
-    def forward(self, x):
-        x = x * 2
-        try:
-            return x.view(-1, 7)  # <- CE701<2.14
-        except RuntimeError:
-            return x.view(-1, 4)
+def patches(x):
+    x = x * 2
+    try:
+        return x.view(-1, 7)  # <- CE701<2.14
+    except RuntimeError:
+        return x.view(-1, 4)
 
 
 def bad():
-    return Patches(), [(torch.randn(3, 8),)]
+    return patches, [(torch.randn(3, 8),)]
 
 
 # Indexing past the end, caught as IndexError in eager.
@@ -31,13 +29,10 @@ def bad_3():
 
 
 # The shape is asked for instead of tried out.
-class Patches2(nn.Module):
-    def forward(self, x):
-        x = x * 2
-        if x.numel() % 7 == 0:
-            return x.view(-1, 7)
-        return x.view(-1, 4)
+def patches_2(x):
+    x = x * 2
+    return x.view(-1, 7) if x.numel() % 7 == 0 else x.view(-1, 4)
 
 
 def good():
-    return Patches2(), [(torch.randn(3, 8),)] * 2
+    return patches_2, [(torch.randn(3, 8),)] * 2

@@ -5,19 +5,14 @@ OPTIONS = {"*": {"compile": {"fullgraph": True}}}
 
 
 # fullgraph=True and a print.
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, x):
-        x = self.fc(x)
-        print("hidden", x.shape)  # <- CE704
-        return x.relu()
+def model(x):
+    x = x.tanh()
+    print("hidden", x.shape)  # <- CE704
+    return x.relu()
 
 
 def bad():
-    return Model(), [(torch.randn(2, 4),)]
+    return model, [(torch.randn(2, 4),)]
 
 
 # fullgraph=True over an LSTM.
@@ -35,19 +30,13 @@ def bad_3():
     return Tagger(), [(torch.randn(3, 2, 4),)]
 
 
-# fullgraph=True and nothing in the way.
-class Model2(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, x):
-        x = self.fc(x)
-        norm = x.detach().norm()
-        x = torch.where(norm > 1.0, x / norm, x)
-        scale = x.detach().sum().item()
-        return x.relu() * scale + x[x > 0].sum()
+# fullgraph=True and nothing in the way: it captures .item() and masks.
+def model_2(x):
+    norm = x.detach().norm()
+    x = torch.where(norm > 1.0, x / norm, x)
+    scale = x.detach().sum().item()
+    return x.relu() * scale + x[x > 0].sum()
 
 
 def good():
-    return Model2(), [(torch.randn(2, 4),)] * 3
+    return model_2, [(torch.randn(2, 4),)] * 3

@@ -1,6 +1,5 @@
 import torch
 import torch._dynamo
-from torch import nn
 
 OPTIONS = {"*": {"compile": {"dynamic": True}}, "bad_2": {}}
 
@@ -18,27 +17,25 @@ def bad():
 
 
 # maybe_mark_dynamic is only a hint.
-class Positions(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(6, 4))
+TABLE = torch.randn(6, 4)
 
-    def forward(self, tokens):
-        return tokens.tanh() + self.table  # <- DS603
+
+def positions(tokens):
+    return tokens.tanh() + TABLE  # <- DS603
 
 
 def bad_2():
     tokens = torch.randn(2, 6, 4)
     torch._dynamo.maybe_mark_dynamic(tokens, 1)
-    return Positions(), [(tokens,)] * 2
+    return positions, [(tokens,)] * 2
 
 
 # dynamic=True and code that treats sizes as numbers only.
-def scan2(sequence):
+def scan_2(sequence):
     steps = torch.arange(sequence.shape[0], dtype=sequence.dtype)
     decay = 0.9 ** (sequence.shape[0] - 1 - steps)
     return (sequence * decay[:, None]).sum(0) / sequence.shape[0]
 
 
 def good():
-    return scan2, [(torch.randn(n, 3),) for n in (4, 5, 6)]
+    return scan_2, [(torch.randn(n, 3),) for n in (4, 5, 6)]

@@ -1,58 +1,29 @@
 import logging
 import sys
 import torch
-import torch.nn.functional as F
 import warnings
 from torch import nn
 
 
-# A debug print left in the forward of an attention block.
-class Attention(nn.Module):
-    def __init__(self, width=8, heads=2):
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x):
-        batch, length, width = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        print("q", q.shape, "k", k.shape)  # <- GB104
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(y.transpose(1, 2).reshape(batch, length, width))
-
-
-def bad():
-    return Attention(), [(torch.randn(2, 5, 8),) for _ in range(4)]
-
-
-# logger.info in the forward.
+# logger.info in a function.
 logger = logging.getLogger("trainer")
 
 
-class Encoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(4, 8)
-        self.b = nn.Linear(8, 4)
-
-    def forward(self, x):
-        h = self.a(x).relu()
-        logger.info("hidden %s", tuple(h.shape))  # <- GB104
-        return self.b(h)
+def encode(x):
+    h = x.relu()
+    logger.info("hidden %s", tuple(h.shape))  # <- GB104
+    return h * 2
 
 
-def bad_2():
-    return Encoder(), [(torch.randn(2, 4),)] * 3
+def bad():
+    return encode, [(torch.randn(2, 4),)] * 3
 
 
 # A deprecation warning raised on every call.
-def scale(x, factor=None):
+def scale(x):
     x = x.sigmoid()
-    if factor is None:
-        warnings.warn("factor will be required", stacklevel=2)  # <- GB104
-        factor = 2.0
-    return x * factor
+    warnings.warn("factor will be required", stacklevel=2)  # <- GB104
+    return x * 2
 
 
 def bad_3():
@@ -60,20 +31,15 @@ def bad_3():
 
 
 # A home-made progress bar that writes to the terminal inside the layer loop.
-class Stack(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x).tanh()
-            sys.stdout.write("#")  # <- GB104
-        return x
+def stack(x):
+    for _ in range(3):
+        x = x.tanh()
+        sys.stdout.write("#")  # <- GB104
+    return x
 
 
 def bad_4():  # <- NC805
-    return Stack(), [(torch.randn(2, 4),)] * 3
+    return stack, [(torch.randn(2, 4),)] * 3
 
 
 # A forward hook that prints breaks the graph of the module it watches.
@@ -89,13 +55,9 @@ def bad_5():
 
 # A print in the layer, the layer called in the model's loop.
 class Layer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
     def forward(self, x):
-        x = self.fc(x)
-        print("layer done")  # <- GB104
+        x = x * 2
+        print("layer done", x.shape)  # <- GB104
         return x.relu()
 
 
@@ -111,4 +73,4 @@ class Model(nn.Module):
 
 
 def bad_7():
-    return Model().requires_grad_(False), [(torch.randn(2, 4),)] * 3
+    return Model(), [(torch.randn(2, 4),)] * 3

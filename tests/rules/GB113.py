@@ -1,8 +1,7 @@
 import torch
-from torch import nn
 
 
-# A class is defined inside the forward (a result type made on the spot).
+# A class is defined inside the function (a result type made on the spot).
 def encode(x):
     hidden = x.tanh()
 
@@ -24,28 +23,20 @@ def accumulate(x, weights):
 
 
 def bad_2():
-    def call():
-        return torch.randn(4), (w for w in [0.5, 0.25])
-
-    return accumulate, [call()]
+    return accumulate, [(torch.randn(4), (w for w in [0.5, 0.25]))]
 
 
 # A for loop over an iterator that was made outside skips the whole function.
-class Mixer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, x, tensors):
-        x = self.fc(x)
-        for other in tensors:  # <- GB113
-            x = x + other
-        return x
+def mix(x, tensors):
+    x = x.tanh()
+    for other in tensors:  # <- GB113
+        x = x + other
+    return x
 
 
 def bad_3():  # <- NC805
     others = [torch.randn(4), torch.randn(4)]
-    return Mixer(), [(torch.randn(2, 4), map(torch.relu, others))]
+    return mix, [(torch.randn(2, 4), map(torch.relu, others))]
 
 
 # Generators made and used up inside the function are traced.
@@ -54,17 +45,12 @@ def windows(x, size):
         yield x[..., start:start + size]
 
 
-class Mixer2(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
-
-    def forward(self, x):
-        for index, (layer, scale) in enumerate(zip(self.layers, [0.5, 2.0], strict=True)):
-            x = layer(x) * scale + index
-        means = [part.mean() for part in windows(x, 2)]
-        return sum(value * 2 for value in means) + x.max()
+def mix_windows(x):
+    for index, scale in enumerate([0.5, 2.0]):
+        x = x * scale + index
+    means = [part.mean() for part in windows(x, 2)]
+    return sum(value * 2 for value in means) + x.max()
 
 
 def good():
-    return Mixer2(), [(torch.randn(2, 4),)] * 3
+    return mix_windows, [(torch.randn(2, 4),)] * 3

@@ -3,36 +3,26 @@ from torch import nn
 
 
 # requires_grad_() on an intermediate (saliency maps).
-class Saliency(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 2)
-
-    def forward(self, x):
-        pixels = x.detach() * 2
-        pixels.requires_grad_(True)  # <- GB116
-        return self.fc(pixels).sum(), pixels
+def saliency(x):
+    pixels = x.detach() * 2
+    pixels.requires_grad_(True)  # <- GB116
+    return pixels.sum(), pixels
 
 
 def bad():
-    return Saliency(), [(torch.randn(3, 4),)] * 2
+    return saliency, [(torch.randn(3, 4),)] * 2
 
 
 # Reading .grad_fn to find out whether a tensor is part of a graph.
-class Probe(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, x):
-        y = self.fc(x)
-        if y.grad_fn is not None:  # <- GB116
-            y = y * 2
-        return y.relu()
+def probe(x):
+    y = x * 2
+    if y.grad_fn is not None:  # <- GB116
+        y = y * 2
+    return y.relu()
 
 
 def bad_2():  # <- NC805
-    return Probe(), [(torch.randn(2, 4),)] * 3
+    return probe, [(torch.randn(2, 4, requires_grad=True),)] * 3
 
 
 # Assigning .data of an intermediate tensor.
@@ -47,19 +37,16 @@ def bad_3():
 
 
 # A graph layer multiplies by a sparse adjacency matrix.
-class GraphLayer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-        self.register_buffer("adjacency", torch.eye(3).to_sparse_csr())
+ADJACENCY = torch.eye(3).to_sparse_csr()
 
-    def forward(self, nodes):
-        nodes = self.fc(nodes)
-        return torch.relu(self.adjacency @ nodes)  # <- GB116
+
+def graph_layer(nodes):
+    nodes = nodes * 2
+    return torch.relu(ADJACENCY @ nodes)  # <- GB116
 
 
 def bad_4():  # <- NC805
-    return GraphLayer(), [(torch.randn(3, 4),)] * 3
+    return graph_layer, [(torch.randn(3, 4),)] * 3
 
 
 # resize_ of a scratch buffer.
@@ -74,29 +61,25 @@ def bad_5():
 
 
 # retain_grad() on a hidden activation.
-class Inspect(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(4, 4)
-        self.b = nn.Linear(4, 1)
+WEIGHT = torch.ones(4, 4, requires_grad=True)
 
-    def forward(self, x):
-        h = self.a(x).relu()
-        h.retain_grad()  # <- GB116
-        return self.b(h), h
+
+def inspect(x):
+    h = (x @ WEIGHT).relu()
+    h.retain_grad()  # <- GB116
+    return h * 2, h
 
 
 def bad_6():
-    return Inspect(), [(torch.randn(2, 4),)] * 3
+    return inspect, [(torch.randn(2, 4),)] * 3
 
 
-# A new nn.Parameter is created inside the forward.
-class LazyScale(nn.Module):
-    def forward(self, x):
-        x = x.relu()
-        scale = nn.Parameter(torch.ones(x.shape[-1]))  # <- GB116
-        return x * scale
+# A new nn.Parameter is created inside the function.
+def lazy_scale(x):
+    x = x.relu()
+    scale = nn.Parameter(torch.ones(x.shape[-1]))  # <- GB116
+    return x * scale
 
 
 def bad_7():
-    return LazyScale(), [(torch.randn(2, 4),)] * 2
+    return lazy_scale, [(torch.randn(2, 4),)] * 2

@@ -1,24 +1,18 @@
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 OPTIONS = {"*": {"compile": {"dynamic": True}}, "bad": {}}
 
 
 # `is_causal` from a comparison of a size.
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.qkv = nn.Linear(8, 24)
-
-    def forward(self, x):  # <- RC201
-        query, key, value = self.qkv(x).chunk(3, dim=-1)
-        causal = query.shape[1] > 1
-        return F.scaled_dot_product_attention(query, key, value, is_causal=causal)  # <- GB118
+def attention(x):  # <- RC201
+    query = x * 2
+    causal = query.shape[1] > 1
+    return F.scaled_dot_product_attention(query, query, query, is_causal=causal)  # <- GB118
 
 
 def bad():
-    return Attention(), [(torch.randn(2, length, 8),) for length in (4, 6, 9, 12)]
+    return attention, [(torch.randn(2, length, 8),) for length in (4, 6, 9, 12)]
 
 
 # An overloaded operator names no argument in words, only the types it was given.

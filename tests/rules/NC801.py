@@ -1,10 +1,10 @@
 import torch
 from torch import nn
 
-OPTIONS = {"bad": {"as_written": True}}
+OPTIONS = {"*": {"as_written": True}}
 
 
-# The compiled sampler is made but nobody calls it.
+# The compiled sampler is made, but nobody calls it.
 def sample(logits):
     return torch.softmax(logits / 0.7, -1).argmax(-1)
 
@@ -12,12 +12,34 @@ def sample(logits):
 class Generator(nn.Module):
     def __init__(self):
         super().__init__()
-        self.fc = nn.Linear(4, 8)
         self.sampler = torch.compile(sample, backend="eager")  # <- NC801
 
     def forward(self, x):
-        return self.fc(x).argmax(-1)
+        return x.argmax(-1)
 
 
 def bad():
     return Generator(), [(torch.randn(2, 4),)] * 3
+
+
+# The factory decorates a function, and returns another one.
+def bad_3():
+    @torch.compile(backend="eager")  # <- NC801
+    def double(x):
+        return x * 2
+
+    return torch.sin, [(torch.randn(2, 4),)] * 3
+
+
+# The compiled sampler is called.
+class Sampler(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.sampler = torch.compile(sample, backend="eager")
+
+    def forward(self, x):
+        return self.sampler(x * 2)
+
+
+def good():
+    return Sampler(), [(torch.randn(2, 4),)] * 3

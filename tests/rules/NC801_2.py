@@ -1,15 +1,26 @@
 import torch
+from torch import nn
 
-OPTIONS = {"bad_2": {"as_written": True}}
-
-
-# A function is compiled for the factory, which returns the uncompiled one.
-def double(x):
-    return x * 2
+OPTIONS = {"*": {"as_written": True}}
 
 
-fast_double = torch.compile(double, backend="eager")  # <- NC801
+# A function and a method are compiled where they are defined, but not called.
+@torch.compile(backend="eager")  # <- NC801
+def step(parameter, gradient):
+    return parameter - 0.1 * gradient
+
+
+class Model(nn.Module):
+    @torch.compile(  # <- NC801
+        backend="eager",
+    )
+    def sample(self, x):
+        return x.argmax(-1)
+
+    @torch.compile(backend="eager")
+    def forward(self, x):
+        return x * 2
 
 
 def bad_2():
-    return double, [(torch.randn(2, 4),)] * 3
+    return Model(), [(torch.randn(2, 4),)] * 3

@@ -1,4 +1,5 @@
 import torch
+import torch._dynamo
 from torch import nn
 
 OPTIONS = {"*": {"as_written": True}}
@@ -6,31 +7,38 @@ OPTIONS = {"*": {"as_written": True}}
 
 # The forward of the compiled module is disabled.
 class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
     @torch.compiler.disable
     def forward(self, x):  # <- GB106
-        return self.fc(x).relu()
+        return x.relu()
 
 
 def bad():
     return torch.compile(Model(), backend="eager"), [(torch.randn(2, 4),)] * 3  # <- NC805
 
 
+# suppress_errors hides that every frame fails.
+@torch.library.custom_op("rules_nc805::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def bad_3():
+    torch._dynamo.config.suppress_errors = True
+
+    def fn(x):
+        return double(x).cos()  # <- GB114
+
+    return torch.compile(fn, backend="eager"), [(torch.randn(4),)] * 3  # <- NC805
+
+
 # module.compile() on a module whose class is torch's own.
 def bad_5():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     model.compile(backend="eager")  # <- NC805<2.14
-
-    def step(x):
-        return model(x).mean()
-
-    return step, [(torch.randn(2, 4),)] * 3
+    return lambda x: model(x).mean(), [(torch.randn(2, 4),)] * 3
 
 
-# The module's own forward is compiled.
+# The module's own forward is compiled, and what is disabled is not reached.
 @torch.compiler.disable
 def dump(x):
     return float(x.sum())
@@ -39,15 +47,10 @@ def dump(x):
 class Model2(nn.Module):
     debug = False
 
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
     def forward(self, x):
-        y = self.fc(x)
         if self.debug:
-            dump(y)
-        return y.relu()
+            dump(x)
+        return x.relu()
 
 
 def good():

@@ -1,7 +1,14 @@
 import os
 import torch
 
-OPTIONS = {"bad": {"compile": {"backend": "eager"}}}
+OPTIONS = {"*": {"compile": {"backend": "eager"}}}
+
+
+def before_call(fn, index):
+    if index == 1:
+        os.environ["TORCHPROOF_NM411"] = "hi"
+    if isinstance(fn, torch.nn.Module):
+        fn.gain = float(index)
 
 
 # An environment variable that the calls change is read once, while tracing.
@@ -13,6 +20,17 @@ def bad():
     return f, [(torch.ones(3),)] * 2
 
 
-def before_call(fn, index):
-    if index == 1:
-        os.environ["TORCHPROOF_NM411"] = "hi"
+# Read when the module is made, guarded, without effect, or outside of the call.
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gain = float(os.environ.get("TORCHPROOF_NM411_INIT", "1"))
+
+    def forward(self, x):
+        if os.environ.get("TORCHPROOF_NM411_UNUSED") == "hi":
+            return self.gain * x
+        return x * self.gain
+
+
+def good():
+    return Net(), [(torch.ones(3),)] * 2

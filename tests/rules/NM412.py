@@ -1,10 +1,30 @@
 import torch
 
-OPTIONS = {"good": {"compile": {"backend": "eager"}}}
+OPTIONS = {"*": {"compile": {"backend": "eager"}}}
+
+
+def net(hook=None, late=None):
+    made = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    if hook:
+        made[0].register_forward_hook(hook)
+    made.late = late
+    return made, [(torch.ones(2, 4),)] * 3
+
+
+# A forward hook that comes after the first call changes eager's answers alone.
+def doubled(module, inputs, output):
+    return output * 2
+
+
+def before_call(net, index):
+    if index == 1 and net.late:
+        net[0].register_forward_hook(net.late)  # <- NM412
+
+
+def bad():
+    return net(late=doubled)
 
 
 # Hooks that are there from the beginning.
 def good():
-    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-    net[0].register_forward_hook(lambda module, inputs, output: output * 2)
-    return net, [(torch.ones(2, 4),)] * 3
+    return net(hook=doubled)

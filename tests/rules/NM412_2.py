@@ -1,14 +1,19 @@
 import torch
 
-OPTIONS = {"bad": {"compile": {"backend": "eager"}}}
+OPTIONS = {"*": {"compile": {"backend": "eager"}}}
+seen = []
 
 
-# A forward hook that comes after the first call changes eager's answers alone.
-def bad():
-    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-    return net, [(torch.ones(2, 4),)] * 3
+def spy(module, inputs, output):
+    seen.append(output.shape)
 
 
 def before_call(net, index):
     if index == 1:
-        net[0].register_forward_hook(lambda module, inputs, output: output * 2)  # <- NM412
+        net[0].register_forward_hook(spy)  # <- NM412
+
+
+# A late hook that changes no value: it never runs in compiled code.
+def bad_2():
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    return net, [(torch.ones(2, 4),)] * 3

@@ -1,5 +1,7 @@
 import torch
 
+INPUTS = [torch.randn(8), torch.randn(8, dtype=torch.float64), torch.randn(8)]
+
 
 # Some batches arrive in double precision (numpy default), the rest in float.
 def standardise(x):  # <- RC205
@@ -7,10 +9,9 @@ def standardise(x):  # <- RC205
 
 
 def bad():
-    return standardise, [(torch.randn(8),), (torch.randn(8, dtype=torch.float64),), (torch.randn(8),)]
+    return standardise, [(x,) for x in INPUTS]
 
 
 # Everything is cast before the call.
 def good():
-    inputs = [torch.randn(8), torch.randn(8, dtype=torch.float64), torch.randn(8)]
-    return standardise, [(x.float(),) for x in inputs]
+    return standardise, [(x.float(),) for x in INPUTS]

@@ -1,5 +1,9 @@
 import torch
-from torch import nn
+
+
+def before_call(fn, index):
+    if index and hasattr(fn, "cool"):
+        fn.cool()
 
 
 # A Python int argument.
@@ -12,17 +16,29 @@ def bad():
 
 
 # A string argument picks the reduction.
-class Loss(nn.Module):
-    def forward(self, prediction, target, reduction):
-        error = (prediction - target).pow(2)
-        if reduction == "sum":  # <- RC210
-            return error.sum()
-        return error.mean() if reduction == "mean" else error
+def loss(error, reduction):
+    if reduction == "sum":  # <- RC210
+        return error.sum()
+    return error.mean() if reduction == "mean" else error * 1
 
 
 def bad_2():
-    a, b = torch.randn(4), torch.randn(4)
-    return Loss(), [(a, b, name) for name in ("mean", "sum", "none")]
+    return loss, [(torch.randn(4), name) for name in ("mean", "sum", "none")]
+
+
+# A closure value that a scheduler changes between calls.
+def bad_5():
+    temperature = 1.0
+
+    def sample(logits):
+        return (logits / temperature).softmax(-1)  # <- RC210
+
+    def cool():
+        nonlocal temperature
+        temperature *= 0.9
+
+    sample.cool = cool
+    return sample, [(torch.randn(5),)] * 5
 
 
 # A closure made anew for every call, each with another bound string.
@@ -43,4 +59,4 @@ def bad_6():
 
 # The changing number is a tensor.
 def good():
-    return warmup_scale, [(torch.randn(4), torch.tensor(float(step))) for step in (10, 11, 12, 13, 14)]
+    return warmup_scale, [(torch.randn(4), torch.tensor(float(step))) for step in (10, 11, 12)]

@@ -3,50 +3,34 @@ from torch import nn
 
 
 # A key/value cache kept as a growing Python list.
-class Decoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.kv = nn.Linear(4, 4)
-
-    def forward(self, token, past):
-        keys = torch.cat([*past, self.kv(token)])  # <- RC212
-        return (token @ keys.t()).softmax(-1)
+def decode(token, past):
+    keys = torch.cat([*past, token * 2])  # <- RC212
+    return (token @ keys.t()).softmax(-1)
 
 
 def bad():
     past = [torch.randn(1, 4) for _ in range(6)]
-    return Decoder(), [(torch.randn(1, 4), past[:n]) for n in (2, 3, 4, 5)]
+    return decode, [(torch.randn(1, 4), past[:n]) for n in (2, 3, 4, 5)]
 
 
 # A dictionary whose keys change from batch to batch.
-class MultiTask(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.heads = nn.ModuleDict({name: nn.Linear(4, 2) for name in ("a", "b", "c")})
-
-    def forward(self, batch):
-        return {name: self.heads[name](x) for name, x in batch.items()}  # <- RC212
+def multi_task(batch):
+    return {name: x * 2 for name, x in batch.items()}  # <- RC212
 
 
 def bad_2():
-    return MultiTask(), [({name: torch.randn(2, 4) for name in names},) for names in ("ab", "ac", "bc")]
+    return multi_task, [({name: torch.randn(2, 4) for name in names},) for names in ("ab", "ac", "bc")]
 
 
 # A hook fills a dictionary that was empty at the first call.
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(4, 8)
-        self.b = nn.Linear(8, 2)
-        self.activations = {}
-        self.a.register_forward_hook(self.keep)
+ACTIVATIONS = {}
 
-    def keep(self, module, inputs, output):
-        self.activations["a"] = output.detach()  # <- RC212
 
-    def forward(self, x):
-        return self.b(self.a(x).relu())
+def keep(module, inputs, output):
+    ACTIVATIONS["a"] = output.detach()  # <- RC212
 
 
 def bad_4():
-    return Net(), [(torch.randn(3, 4),)] * 4
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+    net[0].register_forward_hook(keep)
+    return net, [(torch.randn(3, 4),)] * 4

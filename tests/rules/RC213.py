@@ -1,24 +1,13 @@
 import torch
 from torch import nn
 
-OPTIONS = {"*": {"as_written": True}}
+OPTIONS = {"bad": {"as_written": True}, "bad_5": {"as_written": True}}
 
 
-# Blocks compiled one by one differ in layer_idx but share one forward.
-class Layer(nn.Module):
-    def __init__(self, layer_idx):
+class Chain(nn.Module):
+    def __init__(self, layers):
         super().__init__()
-        self.layer_idx = layer_idx
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.fc(x) * (self.layer_idx + 1)  # <- RC213
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(torch.compile(Layer(index), backend="eager") for index in range(4))
+        self.layers = nn.ModuleList(torch.compile(each, backend="eager") for each in layers)
 
     def forward(self, x):
         for layer in self.layers:
@@ -26,8 +15,37 @@ class Model(nn.Module):
         return x
 
 
+def before_call(model, index):
+    if isinstance(model, Annealed):
+        model.step = index
+
+
+# Blocks compiled one by one differ in layer_idx but share one forward.
+class Layer(nn.Module):
+    def __init__(self, layer_idx):
+        super().__init__()
+        self.layer_idx = layer_idx
+
+    def forward(self, x):
+        return x * (self.layer_idx + 1)  # <- RC213
+
+
 def bad():
-    return Model(), [(torch.randn(2, 4, requires_grad=True),)] * 2
+    layers = [Layer(index) for index in range(4)]
+    return Chain(layers), [(torch.randn(2, 4, requires_grad=True),)] * 2
+
+
+# A step counter on the module, written by the training loop, used in the forward.
+class Annealed(nn.Module):
+    step = 0
+
+    def forward(self, x):
+        beta = min(1.0, self.step / 10)  # <- RC213
+        return x * beta
+
+
+def bad_3():
+    return Annealed(), [(torch.randn(2, 4),)] * 5
 
 
 # Each block counts its calls.
@@ -42,16 +60,5 @@ class Block(nn.Module):
         return x + self.fc(x)
 
 
-class Model2(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList(torch.compile(Block(), backend="eager") for _ in range(2))
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-
 def bad_5():
-    return Model2(), [(torch.randn(2, 4),)] * 4
+    return Chain([Block(), Block()]), [(torch.randn(2, 4),)] * 4

@@ -1,20 +1,51 @@
 import torch
-from torch import nn
+
+OPTIONS = {"bad_4": {"as_written": True}}
+
+
+def before_call(fn, index):
+    torch.set_grad_enabled(not (fn is validated and index == 2))
+    torch.set_default_dtype(torch.float64 if fn is shifted and index == 1 else torch.float32)
 
 
 # Validation runs under no_grad.
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 2)
-
-    def forward(self, x):  # <- RC216
-        return self.fc(x).softmax(-1)
-
-
-def before_call(model, index):
-    torch.set_grad_enabled(index != 2)
+def validated(x):  # <- RC216
+    return x.softmax(-1)
 
 
 def bad():
-    return Model(), [(torch.randn(2, 4),)] * 4
+    return validated, [(torch.randn(2, 4, requires_grad=True),)] * 4
+
+
+# The default dtype is changed between calls.
+def shifted(x):  # <- RC216
+    return x + torch.ones(4)
+
+
+def bad_2():
+    return shifted, [(torch.randn(4, dtype=torch.float32),)] * 3
+
+
+# The caller enters autocast only for some of the steps.
+def mixed(x):  # <- RC216
+    return x @ x.t()
+
+
+def bad_4():
+    compiled = torch.compile(mixed, backend="eager")
+
+    def step(x, enabled):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            return compiled(x)
+
+    return step, [(torch.randn(2, 4), enabled) for enabled in (False, True, False, True)]
+
+
+# The global state is the same for every call.
+def good():
+    def model(x):
+        with torch.no_grad():
+            shift = x.mean()
+        return (x - shift).softmax(-1)
+
+    return model, [(torch.randn(2, 4),)] * 4

@@ -2,20 +2,32 @@ import torch
 from torch import nn
 
 
-# train() and eval() alternate.
+def before_call(net, index):
+    if not net.frozen:
+        net.train(index % 2 == 0)
+
+
+# train() and eval() alternate; or BatchNorm and dropout are in train mode throughout.
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self, frozen):
         super().__init__()
-        self.fc = nn.Linear(4, 4)
+        self.frozen = frozen
+        self.eval_only = nn.Dropout(0.5).eval()
+        self.norm = nn.BatchNorm1d(4)
         self.drop = nn.Dropout(0.5)
 
     def forward(self, x):
-        return self.drop(self.fc(x))  # <- RC217
-
-
-def before_call(net, index):
-    net.train(index % 2 == 0)
+        return self.drop(x * 2)  # <- RC217
 
 
 def bad():
-    return Net(), [(torch.randn(2, 4),)] * 4
+    return Net(False), [(torch.randn(2, 4),)] * 4
+
+
+class Throughout(Net):
+    def forward(self, x):
+        return self.drop(self.norm(self.eval_only(x)))
+
+
+def good():
+    return Throughout(True), [(torch.randn(3, 4),) for _ in range(4)]

@@ -2,21 +2,39 @@ import torch
 from torch import nn
 
 
-# The optimizer's step is compiled with a float learning rate that a scheduler changes.
 def before_call(update, index):
-    for group in update.optimizer.param_groups:
-        group["lr"] = 0.1 / (1 + index)
+    update.set_rate(0.1 / (1 + index))
 
 
-def bad():
+def with_gradients():
     model = nn.Linear(4, 2)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
+    return model
+
+
+# The optimizer's step is compiled with a float learning rate that a scheduler changes.
+def bad():
+    model = with_gradients()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def update():
         optimizer.step()  # <- RC218, GB107
         return model.weight.detach().sum()
 
-    update.optimizer = optimizer
+    update.set_rate = lambda rate: optimizer.param_groups[0].update(lr=rate)
+    return update, [()] * 5
+
+
+# A plain SGD update whose learning rate is a tensor.
+def good():
+    model, rate = with_gradients(), torch.tensor(0.1)
+
+    def update():
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(rate * parameter.grad)
+        return model.weight.detach().sum()
+
+    update.set_rate = rate.fill_
     return update, [()] * 5

@@ -2,19 +2,18 @@ import torch
 import torch._dynamo
 from torch import nn
 
-OPTIONS = {"bad_2": {"compile": {"dynamic": False}}, "bad_5": {"as_written": True}}
+OPTIONS = {"bad_5": {"as_written": True}}
 
 
 # A module that counts its own calls.
 class Smoothed(nn.Module):
     def __init__(self):
         super().__init__()
-        self.fc = nn.Linear(4, 4)
         self.updates = 0
 
     def forward(self, x):
         self.updates += 1  # <- RC213, RC290
-        return self.fc(x) / self.updates
+        return x / self.updates
 
 
 def bad():
@@ -26,27 +25,22 @@ class Block(nn.Module):
     def __init__(self, layer_idx):
         super().__init__()
         self.layer_idx = layer_idx
-        self.fc = nn.Linear(4, 4)
 
     def forward(self, x):
-        return x + self.fc(x) / (self.layer_idx + 1)  # <- RC213, RC290
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList(Block(index) for index in range(12))
-        for block in self.blocks:
-            block.compile(backend="eager")  # <- NC805
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
+        return x + x / (self.layer_idx + 1)  # <- RC213, RC290
 
 
 def bad_5():
-    return Model(), [(torch.randn(2, 4, requires_grad=True),)] * 2
+    blocks = [Block(index) for index in range(12)]
+    for block in blocks:
+        block.compile(backend="eager")  # <- NC805
+
+    def model(x):
+        for block in blocks:
+            x = block(x)
+        return x
+
+    return model, [(torch.randn(2, 4, requires_grad=True),)] * 2
 
 
 # A lower limit set by the user is soon hit by a dtype argument.
@@ -61,16 +55,15 @@ def bad_6():
 
 
 # The counter is a buffer.
-class Smoothed2(nn.Module):
+class Counted(nn.Module):
     def __init__(self):
         super().__init__()
-        self.fc = nn.Linear(4, 4)
         self.register_buffer("updates", torch.zeros(()))
 
     def forward(self, x):
         self.updates += 1
-        return self.fc(x) / self.updates
+        return x / self.updates
 
 
 def good():
-    return Smoothed2(), [(torch.randn(2, 4),)] * 12
+    return Counted(), [(torch.randn(2, 4),)] * 12
