@@ -21,7 +21,7 @@ import torch
 from packaging.specifiers import SpecifierSet
 
 FOLDER = Path(__file__).resolve().parent / "rules"
-_MARKS = re.compile(r"# <- (.+)$")
+_MARKS = re.compile(r"# (<-|read:|run:) ([^#]+)")
 _MARK = re.compile(r"([A-Z]{2}\d{3})(.*)")
 
 
@@ -55,15 +55,19 @@ class Program:
     def expected(self) -> set[tuple[str, int]]:
         """The codes and lines of all findings, with the installed torch."""
         first, last = _read(self.path)[0][self.factory]
-        lines = self.path.read_text().splitlines()
-        found = set()
-        for number in range(first, last + 1):
-            marks = _MARKS.search(lines[number - 1])
-            for mark in marks[1].split(", ") if marks else ():
-                code, versions = _MARK.fullmatch(mark).groups()  # type: ignore[union-attr]
+        return {each for each in marked(self.path) if first <= each[1] <= last}
+
+
+def marked(path: Path, *signs: str) -> set[tuple[str, int]]:
+    """The codes and lines that `<-` marks in a file, and these signs as well."""
+    found = set()
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        for sign, marks in _MARKS.findall(line):
+            for mark in marks.split(", ") if sign in ("<-", *signs) else ():
+                code, versions = _MARK.fullmatch(mark.strip()).groups()  # type: ignore[union-attr]
                 if SpecifierSet(versions).contains(torch.__version__.split("+")[0]):
                     found.add((code, number))
-        return found
+    return found
 
 
 def read_programs() -> set[str]:
@@ -73,8 +77,7 @@ def read_programs() -> set[str]:
         code
         for path in folder.glob("*_bad.py")
         if (folder / path.name.replace("_bad", "_good")).exists()
-        for marks in re.findall(r"# <- (.+)$", path.read_text(), re.M)
-        for code in marks.split(", ")
+        for code, _ in marked(path, "run:")
     }
 
 

@@ -35,6 +35,16 @@ class Noisy(torch.nn.Module):
         h = x.sin()
         log.warning("noisy")  # break
         return h.cos() + x
+
+
+class Dropping(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, training=self.training)
+
+
+def train(model, batches):
+    for inputs in batches:
+        model(**inputs)
 """
 
 
@@ -46,9 +56,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def script(folder: Path, body: str) -> Path:
+def script(folder: Path, body: str, name: str = "script.py") -> Path:
     head = f"import sys\nsys.path.insert(0, {str(folder / 'site-packages')!r})\n"
-    path = folder / "script.py"
+    path = folder / name
     path.write_text(head + "import torch\nimport fakelib\n" + textwrap.dedent(body))
     return path
 
@@ -131,141 +141,110 @@ def test_the_words_are_the_callers_and_the_advice_cures(
     assert [f.function for f in recompiles(observe, path)] == ["f8"]
 
 
-@pytest.mark.slow
-def test_what_has_no_name_is_to_be_given_one(folder: Path, observe: Any) -> None:
-    path = script(
-        folder,
-        """\
+SCRIPTS = {
+    "no name": """\
         c = torch.compile(fakelib.Model(), backend="eager")
         for n in (4, 5, 6):
             c(torch.zeros(n))
         """,
-    )
-    [finding] = recompiles(observe, path)
-    assert "tensor = torch.zeros(n)" in finding.fix
-    path.write_text(
-        path.read_text().replace(
-            "    c(torch.zeros(n))",
-            "    x = torch.zeros(n)\n"
-            "    torch._dynamo.maybe_mark_dynamic(x, 0)\n    c(x)",
-        )
-    )
-    assert recompiles(observe, path) == []
-
-
-@pytest.mark.slow
-def test_each_line_that_calls_it_marks_its_own(folder: Path, observe: Any) -> None:
-    path = script(
-        folder,
-        """\
+    "two calls": """\
         c = torch.compile(fakelib.Model(), backend="eager")
         train, valid = torch.zeros(4), torch.zeros(5)
         c(train)
         c(valid)
         """,
-    )
-    [finding] = recompiles(observe, path)
-    assert "maybe_mark_dynamic(train, 0)" in finding.fix
-    assert "maybe_mark_dynamic(valid, 0)" in finding.fix
-
-
-def test_a_break_is_the_cause_of_what_follows_it(folder: Path, observe: Any) -> None:
-    """Two edits for three recompiles: the break, and the marks; then there is none."""
-    path = script(
-        folder,
-        """\
-        c = torch.compile(fakelib.Noisy(), backend="eager")
-        for n in (4, 5, 6):
-            batch = {"x": torch.zeros(n)}
-            c(**batch)
-        """,
-    )
-    found = recompiles(observe, path)
-    at_call = [f for f in found if f.owner == "user"]
-    behind = [f for f in found if f.owner == "library"]
-    assert len(at_call) == 1 and len(behind) == 1
-    assert 'maybe_mark_dynamic(batch["x"], 0)' in at_call[0].fix
-    assert (
-        "fakelib/__init__.py" in behind[0].fix and "mark_dynamic" not in behind[0].fix
-    )
-    cure = "torch._dynamo.config.ignore_logging_functions.add(fakelib.log.warning)\n"
-    text = applied(path.read_text(), at_call[0])
-    path.write_text(text.replace("c = torch", cure + "c = torch"))
-    assert rules.check(observe(str(path))) == []
-
-
-@pytest.mark.slow
-def test_sizes_equal_at_first_are_marked_apart(folder: Path, observe: Any) -> None:
-    path = script(
-        folder,
-        """\
+    "equal at first": """\
         c = torch.compile(fakelib.Model(), backend="eager")
         for shape in ((4, 4), (4, 5), (6, 7)):
             x = torch.zeros(shape)
             c(x)
         """,
-    )
-    [finding] = recompiles(observe, path)
-    path.write_text(applied(path.read_text(), finding))
-    assert recompiles(observe, path) == []
-
-
-def test_an_argument_passed_by_a_library_is_named(folder: Path, observe: Any) -> None:
-    (folder / "site-packages" / "trainer.py").write_text(
-        "def train(model, batches):\n"
-        "    for inputs in batches:\n"
-        "        model(**inputs)\n"
-    )
-    path = script(
-        folder,
-        """\
-        import trainer
-        c = torch.compile(fakelib.Model(), backend="eager")
-        trainer.train(c, [{"x": torch.zeros(n)} for n in (4, 5, 6)])
+    "behind a break": """\
+        c = torch.compile(fakelib.Noisy(), backend="eager")
+        for n in (4, 5, 6):
+            batch = {"x": torch.zeros(n)}
+            c(**batch)
         """,
-    )
-    [finding] = recompiles(observe, path)
-    assert (finding.file, finding.line) == (str(path), 7)
-    assert "`x`" in finding.message and "inputs" not in finding.fix
-    [setting] = re.findall(r"torch\.compiler\.config\.\w+ = \".+?\"", finding.fix)
-    path.write_text(path.read_text().replace("c = torch", f"{setting}\nc = torch"))
-    assert recompiles(observe, path) == []
-
-
-def test_the_module_is_named_as_it_is_called(folder: Path, observe: Any) -> None:
-    (folder / "site-packages" / "fakelib" / "__init__.py").write_text(
-        "import torch\n"
-        "class Model(torch.nn.Module):\n"
-        "    gain = 1.0\n"
-        "    def forward(self, x):\n"
-        "        return torch.nn.functional.dropout(x, training=self.training)\n"
-    )
-    path = script(
-        folder,
-        """\
-        net = torch.compile(fakelib.Model(), backend="eager")
+    "passed by a library": """\
+        c = torch.compile(fakelib.Model(), backend="eager")
+        fakelib.train(c, [{"x": torch.zeros(n)} for n in (4, 5, 6)])
+        """,
+    "a mode": """\
+        net = torch.compile(fakelib.Dropping(), backend="eager")
         net.train()
         net(torch.zeros(3))
         net.eval()
         net(torch.zeros(3))
         """,
-    )
-    [finding] = recompiles(observe, path)
-    assert finding.code == "RC217" and finding.owner == "library"
-    assert "`net.training`" in finding.message and "self" not in finding.fix
-
-
-def test_sizes_that_stay_the_same_are_silent(folder: Path, observe: Any) -> None:
-    path = script(
-        folder,
-        """\
+    "nothing changes": """\
         c = torch.compile(fakelib.Model(), backend="eager")
         for _ in range(3):
             batch = {"x": torch.zeros(4)}
             c(**batch)
         """,
-    )
-    assert rules.check(observe(str(path))) == []
+}
+IGNORE = "torch._dynamo.config.ignore_logging_functions.add(fakelib.log.warning)\n"
+
+
+def test_advice_for_each_kind_of_call_cures(folder: Path, observe_all: Any) -> None:
+    paths = {
+        name: script(folder, body, f"script_{number}.py")
+        for number, (name, body) in enumerate(SCRIPTS.items())
+    }
+
+    def findings() -> dict[str, list[Finding]]:
+        observed = observe_all([(str(path), {}) for path in paths.values()])
+        found = map(rules.check, observed)
+        return {
+            name: [f for f in each if f.kind == "recompile" or name == "behind a break"]
+            for name, each in zip(paths, found, strict=True)
+        }
+
+    def edit(name: str, old: str, new: str) -> None:
+        text = paths[name].read_text()
+        assert text.count(old) == 1
+        paths[name].write_text(text.replace(old, new))
+
+    found = findings()
+    # What has no name is to be given one.
+    [finding] = found["no name"]
+    assert "tensor = torch.zeros(n)" in finding.fix
+    mark = "x = torch.zeros(n); torch._dynamo.maybe_mark_dynamic(x, 0); c(x)"
+    edit("no name", "c(torch.zeros(n))", mark)
+    # Each line that calls it marks its own.
+    [finding] = found["two calls"]
+    for name in ("train", "valid"):
+        mark = f"torch._dynamo.maybe_mark_dynamic({name}, 0)"
+        assert mark in finding.fix
+        edit("two calls", f"c({name})", f"{mark}; c({name})")
+    # Sizes that are equal at first are marked apart.
+    [finding] = found["equal at first"]
+    path = paths["equal at first"]
+    path.write_text(applied(path.read_text(), finding))
+    # Two edits for three recompiles: the break, and the marks.
+    at_call = [f for f in found["behind a break"] if f.owner == "user"]
+    behind = [f for f in found["behind a break"] if f.owner == "library"]
+    assert [f.kind for f in at_call] == ["recompile"]
+    assert {f.kind for f in behind} == {"graph_break", "recompile"}
+    [after] = [f for f in behind if f.kind == "recompile"]
+    assert "fakelib/__init__.py" in after.fix and "mark_dynamic" not in after.fix
+    path = paths["behind a break"]
+    path.write_text(applied(path.read_text(), at_call[0]))
+    edit("behind a break", "c = torch", f"{IGNORE}c = torch")
+    # An argument that a library passes is named as its parameter.
+    [finding] = found["passed by a library"]
+    assert (finding.file, finding.line) == (str(paths["passed by a library"]), 6)
+    assert "`x`" in finding.message and "inputs" not in finding.fix
+    [setting] = re.findall(r"torch\.compiler\.config\.\w+ = \".+?\"", finding.fix)
+    edit("passed by a library", "c = torch", f"{setting}\nc = torch")
+    # A module is named as it is called.
+    [finding] = found.pop("a mode")
+    assert finding.code == "RC217" and finding.owner == "library"
+    assert "`net.training`" in finding.message and "self" not in finding.fix
+    del paths["a mode"]
+    assert found["nothing changes"] == []
+
+    assert findings() == {name: [] for name in paths}
 
 
 def test_a_trace_reads_the_call_from_the_source(tmp_path: Path) -> None:

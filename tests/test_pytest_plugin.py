@@ -12,6 +12,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import forked_commands
 import pytest
 
 from torchproof.checking.budget import Budget
@@ -35,12 +36,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+# pytest-benchmark, where it is installed, warns beside xdist.
+PLUGINS = ("-p", "no:cacheprovider", "-p", "no:benchmark")
+
+
 def run_pytest(folder: Path, *arguments: str) -> str:
-    # pytest-benchmark, where it is installed, warns beside xdist.
-    plugins = ["-p", "no:cacheprovider", "-p", "no:benchmark"]
-    line = [sys.executable, "-m", "pytest", *plugins, *arguments]
     done = subprocess.run(
-        line,
+        [sys.executable, "-m", "pytest", *PLUGINS, *arguments],
         cwd=folder,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
@@ -56,8 +58,11 @@ def output(folder: Path) -> str:
     # Dynamo asks every tensor for .grad, and Inductor uses what torch warns of.
     grad = "ignore:The .grad attribute of a Tensor:UserWarning"
     script = "ignore:`torch.jit.script:DeprecationWarning"
-    line = ["-W", "error", "-W", grad, "-W", script, "--strict-markers", "-v"]
-    return run_pytest(folder, "test_cases.py", "test_step.py", *line)
+    forked = "ignore::pytest.PytestAssertRewriteWarning"  # it was imported before
+    line = ["-W", "error", "-W", forked, "-W", grad, "-W", script]
+    line += ["--strict-markers", "-v", *PLUGINS, "test_cases.py", "test_step.py"]
+    done = forked_commands.python(f"import pytest; pytest.main({line})", cwd=folder)
+    return done.stdout + done.stderr
 
 
 def test_outcome_of_every_test(

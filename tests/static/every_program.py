@@ -16,6 +16,10 @@ PROGRAMS = [
 
 # Run each time; the others where slow tests are.
 QUICK = ("branches", "counter", "outputs", "texts", "values")
+GROUPS = {
+    "quick": [path for path in PROGRAMS if path.stem.startswith(QUICK)],
+    "others": [path for path in PROGRAMS if not path.stem.startswith(QUICK)],
+}
 
 
 def loaded(path):
@@ -26,15 +30,11 @@ def loaded(path):
 
 
 def make_quick():
-    return together([path for path in PROGRAMS if is_quick(path)])
+    return together(GROUPS["quick"])
 
 
 def make_others():
-    return together([path for path in PROGRAMS if not is_quick(path)])
-
-
-def is_quick(path):
-    return path.stem.startswith(QUICK)
+    return together(GROUPS["others"])
 
 
 def together(programs):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import subprocess
 import sys
 import warnings
@@ -18,6 +17,7 @@ import torch._dynamo.utils
 import torch._functorch.config
 import torch._inductor.config
 import torch.compiler.config
+from rule_programs import marked
 from torch import nn
 
 from torchproof.checking import rules, suspicions
@@ -26,17 +26,8 @@ from torchproof.checking.rules.rule import Rule
 
 FOLDER = Path(__file__).parent / "programs" / "files"
 PROGRAMS = sorted(FOLDER.glob("*.py"))
-MARK = re.compile(r"# <- (\w+(?:, \w+)*)$")
 IGNORED = ("DeprecationWarning", "FutureWarning", "UserWarning")
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{each}") for each in IGNORED]
-
-
-def marked(program: Path) -> set[tuple[str, int]]:
-    found = set()
-    for number, line in enumerate(program.read_text().splitlines(), 1):
-        if match := MARK.search(line):
-            found |= {(code, number) for code in match[1].split(", ")}
-    return found
 
 
 def program(name: str) -> Any:
@@ -66,8 +57,11 @@ def test_reading_gives_the_marked_lines_and_no_other(path: Path) -> None:
 
 
 def test_every_rule_about_source_has_its_programs() -> None:
-    codes = {code for path in PROGRAMS for code, _ in marked(path)}
-    codes |= {code for path in FOLDER.parent.glob("*.py") for code, _ in marked(path)}
+    codes = {
+        code
+        for path in FOLDER.parent.rglob("*.py")
+        for code, _ in marked(path, "read:")
+    }
     for rule in rules.RULES:
         looks = type(rule).look is not Rule.look or type(rule).read is not Rule.read
         assert rule.code in codes or not looks, rule.code

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,89 +9,42 @@ import every_program
 import numpy as np
 import pytest
 import torch
+from rule_programs import marked
 
 from torchproof.checking import rules
 from torchproof.checking.suspicions import Suspicion, read
-from torchproof.records.run import Finding
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
-EXECUTED = every_program.PROGRAMS
-BROKEN = {"graph_break", "skipped_frame", "recompile", "recompile_limit"}
-MARK = re.compile(r"# <- (\w+(?:, \w+)*)$")
-# Sizes that change are compiled again, in clean programs too.
-OF_SIZES = ("RC201", "RC202")
-# True before this version of torch only.
-ENDED = {"RC214": (2, 14)}
-
-
-def marked(program: Path) -> set[tuple[str, int]]:
-    found = set()
-    for number, line in enumerate(program.read_text().splitlines(), 1):
-        if match := MARK.search(line):
-            found |= {(code, number) for code in match[1].split(", ")}
-    return found
 
 
 def suspicions(program: Path) -> list[Suspicion]:
     return list(read([program]).suspicions)
 
 
-def shows(finding: Finding, suspicion: Suspicion) -> bool:
-    """A break on its line; what belongs to the function as a whole, anywhere in it."""
-    suspected = suspicion.finding
-    if not finding.code.startswith(suspicion.shown_by):
-        return False
-    if finding.kind in ("graph_break", "skipped_frame"):
-        return (suspected.line or 0) <= (finding.line or 0) <= suspicion.last_line
-    return True
-
-
-def applies(suspicion: Suspicion) -> bool:
-    version = tuple(int(n) for n in torch.__version__.split(".")[:2])
-    return version < ENDED.get(suspicion.finding.code, (99, 0))
-
-
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_reading_gives_the_marked_lines_and_no_other(program: Path) -> None:
     found = {(s.finding.code, s.finding.line) for s in suspicions(program)}
-    assert found == marked(program)
+    assert found == marked(program, "read:")
     assert bool(found) == ("_bad" in program.stem)
 
 
-@pytest.fixture(scope="module")
-def run(observe: Any) -> Callable[[str], list[Finding]]:
-    """`run(factory)`: the findings of many programs in one run."""
-
-    @cache
-    def found(factory: str) -> list[Finding]:
-        observation = observe(f"{every_program.__file__}:{factory}", as_written=True)
-        assert observation.error is None
-        return rules.check(observation)
-
-    return found
-
-
 @pytest.mark.parametrize(
-    ("factory", "program"),
-    [
-        pytest.param("make_quick", path, id=path.stem)
-        if every_program.is_quick(path)
-        else pytest.param("make_others", path, id=path.stem, marks=pytest.mark.slow)
-        for path in EXECUTED
-    ],
+    "group", ["quick", pytest.param("others", marks=pytest.mark.slow)]
 )
-def test_a_run_shows_what_was_read(
-    factory: str, program: Path, run: Callable[[str], list[Finding]]
-) -> None:
-    findings = [f for f in run(factory) if f.file and Path(f.file).name == program.name]
-    told = "\n".join(f"{f.code} {f.kind} {f.line} {f.message}" for f in findings)
-    wanted = [s for s in suspicions(program) if applies(s)]
-    for suspicion in wanted:
-        found = any(shows(finding, suspicion) for finding in findings)
-        assert found, f"{suspicion.finding.message}\nthe run has:\n{told}"
-    if not wanted:
-        loud = [f for f in findings if f.kind in BROKEN and f.code not in OF_SIZES]
-        assert not loud, told
+def test_a_run_gives_the_marked_lines_and_no_other(group: str, observe: Any) -> None:
+    """Lines marked `read:` are suspected and not shown, those marked `run:` shown."""
+    target = f"{every_program.__file__}:make_{group}"
+    observation = observe(target, as_written=True)
+    assert observation.error is None
+    found: dict[str, set[tuple[str, int | None]]] = {}
+    for finding in rules.check(observation):
+        name = Path(finding.file or "").name
+        found.setdefault(name, set()).add((finding.code, finding.line))
+    programs = every_program.GROUPS[group]
+    assert programs
+    assert {p.name: found.get(p.name, set()) for p in programs} == {
+        p.name: marked(p, "run:") for p in programs
+    }
 
 
 def test_compiled_code_keeps_the_environment_and_ignores_numpys_seed(

@@ -13,7 +13,7 @@ class Counted(nn.Module):
 
     def forward(self, x):
         self.calls += 1  # <- RC213
-        self.steps = self.steps + 1  # <- RC213
+        self.steps = self.steps + 1  # read: RC213
         return self.fc(x)
 
 

@@ -7,7 +7,7 @@ CALLS = 0
 
 def every(x):
     global CALLS
-    CALLS += 1  # <- RC214
+    CALLS += 1  # read: RC214 # run: RC214<2.14
     return x + 1
 
 

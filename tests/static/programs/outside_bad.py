@@ -18,7 +18,7 @@ def every(x):
     x = dated(x)
     started = time.perf_counter()  # <- GB115
     x = x + 1
-    found = os.path.exists("/nowhere")  # <- GB115
+    found = os.path.exists("/nowhere")  # <- GB115 # run: RC210
     x = x + 1
     os.environ["TORCHPROOF_TEST"] = "1"  # <- GB115
     x = x + 1

@@ -5,7 +5,7 @@ from torch import nn
 
 
 class Rotary(nn.Module):
-    def forward(self, positions):
+    def forward(self, positions):  # run: RC201, RC204
         if positions.max() > 100:  # <- GB102
             positions = positions - 1
         return positions.float().cos()
@@ -16,11 +16,11 @@ class Model(nn.Module):
         super().__init__()
         self.rotary = Rotary()
 
-    def forward(self, x):
-        batch, length = x.shape
-        positions = torch.arange(length).expand(batch, -1)  # <- RC204
+    def forward(self, x):  # run: RC201
+        batch, length = x.shape  # run: RC202
+        positions = torch.arange(length).expand(batch, -1)  # read: RC204
         twice = torch.arange(length).expand(2 * batch, -1)
-        return x * self.rotary(positions) + self.rotary(twice).mean()
+        return x * self.rotary(positions) + self.rotary(twice).mean()  # run: RC201, RC202
 
 
 def make():

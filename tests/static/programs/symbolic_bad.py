@@ -4,14 +4,14 @@ import torch
 import torch.nn.functional as F
 
 
-def attend(x):
+def attend(x):  # run: RC201
     causal = x.shape[2] > 1
     mixed = F.scaled_dot_product_attention(x, x, x, is_causal=causal)  # <- GB118
     return mixed + 1
 
 
-def every(x):
-    return attend(x) + attend(x.relu())
+def every(x):  # run: RC201
+    return attend(x) + attend(x.relu())  # run: RC201
 
 
 def make():

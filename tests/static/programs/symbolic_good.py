@@ -10,7 +10,7 @@ class Attention(nn.Module):
         super().__init__()
         self.is_causal = True
 
-    def forward(self, x):
+    def forward(self, x):  # run: RC201
         causal = True if x.shape[2] > 1 else False
         x = F.scaled_dot_product_attention(x, x, x, is_causal=causal)
         x = F.scaled_dot_product_attention(x, x, x, is_causal=self.is_causal)

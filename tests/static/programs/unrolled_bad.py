@@ -3,9 +3,9 @@
 import torch
 
 
-def recur(x):
+def recur(x):  # run: RC201
     state = x[:, 0]
-    for step in range(x.shape[1]):  # <- SP511
+    for step in range(x.shape[1]):  # read: SP511 # run: DS603
         state = torch.tanh(state * 0.5 + x[:, step])
     return state
 

@@ -9,7 +9,7 @@ class Stack(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
 
-    def forward(self, x):
+    def forward(self, x):  # run: RC201
         for index in range(len(self.layers)):
             x = self.layers[index](x)
         for layer in self.layers:

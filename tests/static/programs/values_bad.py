@@ -19,7 +19,7 @@ def cast(x):
 
 def looped(x):
     count = x.abs().sum().long()
-    for _ in range(count):  # <- GB101
+    for _ in range(count):  # read: GB101 # run: GB117
         x = x * 0.5
     return x
 
