@@ -28,10 +28,9 @@ COMPILED = '@torch.compile(backend="eager")\n'
 class Program:
     """A script that leaves its outputs beside it."""
 
-    def __init__(self, folder: Path, observe: Any, text: str) -> None:
+    def __init__(self, folder: Path, text: str) -> None:
         folder.mkdir(exist_ok=True)
         self.path = folder / "program.py"
-        self._observe = observe
         self.text = HEAD + textwrap.dedent(text) + TAIL
 
     def write(self) -> str:
@@ -42,9 +41,6 @@ class Program:
     def findings(self, observation: Observation) -> tuple[list[Finding], str]:
         saved = Path(f"{self.path}.out")
         return rules.check(observation), saved.read_text() if saved.exists() else ""
-
-    def check(self) -> tuple[list[Finding], str]:
-        return self.findings(self._observe(self.write()))
 
     def follow(self, fix: str) -> None:
         """Makes the first edit of an advice, as its words say."""
@@ -167,11 +163,9 @@ CURED = {
 }
 
 
-def test_advice_cures_and_changes_no_output(
-    tmp_path: Path, observe: Any, observe_all: Any
-) -> None:
+def test_advice_cures_and_changes_no_output(tmp_path: Path, observe_all: Any) -> None:
     programs = {
-        name: Program(tmp_path / str(number), observe, text)
+        name: Program(tmp_path / str(number), text)
         for number, (name, (_, text)) in enumerate(CURED.items())
     }
 
@@ -193,96 +187,114 @@ def test_advice_cures_and_changes_no_output(
         assert codes <= {f.code for f in before[name][0]} | {"RC201"}, name
 
 
-def only(program: Program, code: str) -> Finding:
-    [finding] = [f for f in program.check()[0] if f.code == code]
-    return finding
+SIZE_ONE = """
+net = torch.compile(nn.Linear(8, 8), backend="eager")
+for n in (4, 1, 6, 1):
+    x = torch.ones(n, 8)
+    {}
+    out = net(x)
+"""
+MARK = "torch._dynamo.maybe_mark_dynamic(x, 0)"
+HELPER = """
+import json
+def options(text, y):
+    return json.loads(text)["k"] * y
+@torch.compile(backend="eager")
+def f(x, text):
+    return {} * x
+for i in range(2):
+    out = f(torch.ones(4), '{{"k": 2}}')
+"""
+SCALARS = """
+{}
+@torch.compile(backend="eager"{})
+def f(x):
+    y = x.sin()
+    with torch.no_grad():
+        for value in x.tolist():
+            y = y + value
+    return y
+for i in range(2):
+    try:
+        out = f(torch.ones(4))
+    except Exception:
+        out = None
+"""
+CAPTURE = "torch._dynamo.config.capture_scalar_outputs"
+SET = "setattr(torch._dynamo.config, 'capture_scalar_outputs', True)"
+BEFORE = "before the compiled call"
+# Each program with a code, and what the advice of its findings says and does not say.
+ADVICE: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
+    "a number that Python needs is not made a tensor": (
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.index = 0
+                self.scales = [1.0, 2.0, 3.0, 4.0, 5.0]
+            def forward(self, x):
+                self.index += 1
+                return x * self.scales[self.index]
+        net = torch.compile(Net(), backend="eager")
+        for _ in range(4):
+            out = net(torch.ones(2))
+        """,
+        "RC213",
+        ("self.scales[self.index]",),
+        ("torch.tensor", "allow_unspec_int"),
+    ),
+    "size one gets no mark that was not tried": (
+        SIZE_ONE.format(""),
+        "RC202",
+        (),
+        ("mark_unbacked", ".mark_dynamic"),
+    ),
+    "a mark that is there": (SIZE_ONE.format(MARK), "RC20", (), (MARK,)),
+    "code of the function": (
+        HELPER.format('json.loads(text)["k"]'),
+        "GB105",
+        (BEFORE,),
+        (),
+    ),
+    "code of a helper": (HELPER.format("options(text, x)"), "GB105", (), (BEFORE,)),
+    "a setting": (SCALARS.format("", ""), "GB101", (CAPTURE,), ()),
+    "a setting in force": (
+        SCALARS.format(f"{CAPTURE} = True", ""),
+        "GB101",
+        (),
+        (CAPTURE, "fullgraph"),
+    ),
+    "a setting in other words": (
+        SCALARS.format(SET, ""),
+        "GB101",
+        (),
+        (CAPTURE, "fullgraph"),
+    ),
+    "an argument in force": (
+        SCALARS.format("", ", fullgraph=True"),
+        "CE704",
+        ("fullgraph",),
+        (),
+    ),
+}
 
 
-def test_a_number_that_python_needs_is_not_made_a_tensor(
-    tmp_path: Path, observe: Any
+def test_advice_that_does_not_apply_is_not_given(
+    tmp_path: Path, observe_all: Any
 ) -> None:
-    text = """
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.index = 0
-            self.scales = [1.0, 2.0, 3.0, 4.0, 5.0]
-        def forward(self, x):
-            self.index += 1
-            return x * self.scales[self.index]
-    net = torch.compile(Net(), backend="eager")
-    for _ in range(4):
-        out = net(torch.ones(2))
-    """
-    fix = only(Program(tmp_path, observe, text), "RC213").fix
-    assert "torch.tensor" not in fix and "allow_unspec_int" not in fix
-    assert "self.scales[self.index]" in fix
-
-
-def test_size_one_gets_no_mark_that_was_not_tried(tmp_path: Path, observe: Any) -> None:
-    text = """
-    net = torch.compile(nn.Linear(8, 8), backend="eager")
-    for n in (4, 1, 6, 1):
-        x = torch.ones(n, 8)
-        {mark}
-        out = net(x)
-    """
-    plain = Program(tmp_path, observe, text.format(mark=""))
-    fix = only(plain, "RC202").fix
-    assert "mark_unbacked" not in fix and ".mark_dynamic" not in fix
-    mark = "torch._dynamo.maybe_mark_dynamic(x, 0)"
-    marked = Program(tmp_path, observe, text.format(mark=mark))
-    fixes = [f.fix for f in marked.check()[0]]
-    assert fixes and not any(mark in fix for fix in fixes)
-
-
-def test_code_of_a_helper_cannot_be_computed_before_the_call(
-    tmp_path: Path, observe: Any
-) -> None:
-    text = """
-    import json
-    def options(text, y):
-        return json.loads(text)["k"] * y
-    @torch.compile(backend="eager")
-    def f(x, text):
-        return {code} * x
-    for i in range(2):
-        out = f(torch.ones(4), '{{"k": 2}}')
-    """
-    own = Program(tmp_path, observe, text.format(code='json.loads(text)["k"]'))
-    assert "before the compiled call" in only(own, "GB105").fix
-    helped = Program(tmp_path, observe, text.format(code="options(text, x)"))
-    assert "before the compiled call" not in only(helped, "GB105").fix
-
-
-def test_settings_and_arguments_in_force_are_not_advised(
-    tmp_path: Path, observe: Any
-) -> None:
-    text = """
-    {setting}
-    @torch.compile(backend="eager"{argument})
-    def f(x):
-        y = x.sin()
-        with torch.no_grad():
-            for value in x.tolist():
-                y = y + value
-        return y
-    for i in range(2):
-        try:
-            out = f(torch.ones(4))
-        except Exception:
-            out = None
-    """
-    name = "torch._dynamo.config.capture_scalar_outputs"
-    absent = Program(tmp_path, observe, text.format(setting="", argument=""))
-    assert name in only(absent, "GB101").fix
-    setting = f"setattr({name.rpartition('.')[0]}, 'capture_scalar_outputs', True)"
-    for line in (f"{name} = True", setting):
-        present = Program(tmp_path, observe, text.format(setting=line, argument=""))
-        assert name not in only(present, "GB101").fix
-        assert "fullgraph" not in only(present, "GB101").fix
-    forbidden = text.format(setting="", argument=", fullgraph=True")
-    assert "fullgraph" in only(Program(tmp_path, observe, forbidden), "CE704").fix
+    programs = [
+        Program(tmp_path / str(number), text)
+        for number, (text, *_) in enumerate(ADVICE.values())
+    ]
+    observed = observe_all([(each.write(), {}) for each in programs])
+    for program, seen, name in zip(programs, observed, ADVICE, strict=True):
+        _, code, present, absent = ADVICE[name]
+        findings = program.findings(seen)[0]
+        fixes = [f.fix for f in findings if f.code.startswith(code)]
+        assert fixes, name
+        for fix in fixes:
+            assert all(words in fix for words in present), (name, fix)
+            assert not any(words in fix for words in absent), (name, fix)
 
 
 # -- the facts -------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from sites import program, rewritten
 
@@ -130,21 +129,24 @@ def make():
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_compiled_object_runs(name: str, observe: Any, tmp_path: Path) -> None:
+def test_the_compiled_object_runs(observe_all: Any, tmp_path: Path) -> None:
     """The finding is gone, and a graph runs."""
-    code, rewrite, text, after = CASES[name]
-    draft = rewritten(rewrite, program(CLASS + text))
-    assert after in draft.text
-    original = tmp_path / "original.py"
-    original.write_text((CLASS + text).replace("# <-", "#"))
-    edited = tmp_path / "edited.py"
-    edited.write_text(draft.text)
-    before = observe(f"{original}:make", as_written=True)
-    observation = observe(f"{edited}:make", as_written=True)
-    assert code in {f.code for f in rules.check(before)}
-    assert not [f for f in rules.check(observation) if f.kind == "no_op"]
-    assert [event for event in observation.events if event.kind == "graph"]
+    targets = []
+    for name, (_, rewrite, text, after) in CASES.items():
+        draft = rewritten(rewrite, program(CLASS + text))
+        assert after in draft.text, name
+        original = (CLASS + text).replace("# <-", "#")
+        for number, version in enumerate((original, draft.text)):
+            file = tmp_path / f"{name.replace(' ', '_')}_{number}.py"
+            file.write_text(version)
+            targets.append((f"{file}:make", {"as_written": True}))
+    observed = observe_all(targets)
+    for (code, *_), before, after in zip(
+        CASES.values(), observed[::2], observed[1::2], strict=True
+    ):
+        assert code in {f.code for f in rules.check(before)}
+        assert not [f for f in rules.check(after) if f.kind == "no_op"]
+        assert [event for event in after.events if event.kind == "graph"]
 
 
 def test_learning_rate() -> None:

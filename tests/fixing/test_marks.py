@@ -25,7 +25,7 @@ def make():
     ]
 """
 UNBACKED = 'torch._dynamo.decorators.mark_unbacked({}, 0, shape_id="s0")'
-CASES = {
+CASES: dict[str, tuple[str, str, list[str]]] = {
     "length": (
         "((4, 5), (4, 7), (4, 9))",
         "RC201",
@@ -37,23 +37,32 @@ CASES = {
         "RC201",
         [f"torch._dynamo.mark_dynamic({{}}, {dim})" for dim in (0, 1)] * 2,
     ),
+    "equal": ("((4, 5), (4, 5))", "", []),
 }
 
 
-@pytest.mark.parametrize("name", CASES)
 def test_a_finding_names_the_sizes_and_marks_cure_it(
-    name: str, observe: Any, tmp_path: Path
+    observe_all: Any, tmp_path: Path
 ) -> None:
-    shapes, code, words = CASES[name]
-    file = tmp_path / "model.py"
-    file.write_text(FACTORY.replace("SHAPES", shapes))
-    found = {f.code: f for f in rules.check(observe(f"{file}:make"))}
-    marks = found[code].marks
-    arguments = [*["x"] * (len(words) // 2), *["batch['mask']"] * (len(words) // 2)]
-    wanted = [w.format(a) for w, a in zip(words, arguments, strict=True)]
-    assert [mark.code for mark in marks] == wanted
+    files = {}
+    for number, shapes in enumerate([case[0] for case in CASES.values()]):
+        files[shapes] = tmp_path / f"model_{number}.py"
+        files[shapes].write_text(FACTORY.replace("SHAPES", shapes))
+    observed = observe_all([(f"{file}:make", {}) for file in files.values()])
+    for (shapes, code, words), seen in zip(CASES.values(), observed, strict=True):
+        found = {f.code: f for f in rules.check(seen)}
+        marks = found[code].marks if code else ()
+        assert code or not [f for f in found.values() if f.marks]
+        half = len(words) // 2
+        arguments = ["x"] * half + ["batch['mask']"] * half
+        wanted = [w.format(a) for w, a in zip(words, arguments, strict=True)]
+        assert [mark.code for mark in marks] == wanted
+        assert_one_graph(files[shapes].read_text(), marks)
+
+
+def assert_one_graph(text: str, marks: tuple[Mark, ...]) -> None:
     scope: dict[str, Any] = {}
-    exec(file.read_text(), scope)
+    exec(text, scope)
     model, calls = scope["make"]()
     graphs = []
 
@@ -62,16 +71,11 @@ def test_a_finding_names_the_sizes_and_marks_cure_it(
         return graph
 
     overlay.mark(Overlay(marks=marks), model, calls)
+    torch.compiler.reset()
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     for call in calls:
         assert torch.equal(compiled(*call), model(*call))
     assert len(graphs) == 1
-
-
-def test_equal_sizes_have_no_marks(observe: Any, tmp_path: Path) -> None:
-    file = tmp_path / "model.py"
-    file.write_text(FACTORY.replace("SHAPES", "((4, 5), (4, 5))"))
-    assert not [f for f in rules.check(observe(f"{file}:make")) if f.marks]
 
 
 @pytest.mark.parametrize(
