@@ -13,7 +13,8 @@ import pytest
 
 from torchproof.checking import rules
 from torchproof.observe.capture import observe as read
-from torchproof.records.run import Finding
+from torchproof.records.run import Finding, Frame
+from torchproof.records.stacks import starts_with
 from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
@@ -323,3 +324,11 @@ def _record(program: str, folder: str) -> None:
     torch._logging._internal.LOG_TRACE_HANDLER = None
     torch._logging._internal._init_logs()
     runpy.run_path(program, run_name="__main__")
+
+
+def test_callers_are_found_where_torch_shows_one_of_two_names() -> None:
+    main, step = Frame("/u.py", 9, "main"), Frame("/u.py", 5, "step")
+    inner = Frame("/lib.py", 3, "step")
+    assert starts_with((main, inner), (main, step)) == 1
+    assert starts_with((main, inner), (main, step, inner)) == 2
+    assert starts_with((inner,), (main, step)) == 0

@@ -112,11 +112,17 @@ def test_a_branch_on_values_is_refused_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(Unverified, match=r"test_aoti_packages\.py:\d+: if"):
         packages.built(tmp_path, packages.loaded(Branch(), (rows(4),)))
     assert not (tmp_path / "pack").exists()
+    calls = call(4), {**call(4), "scale": torch.ones(())}  # of several forms
+    with pytest.raises(Unverified, match=r"call 1\b.*call 0\b"):
+        packages.built(tmp_path, packages.loaded(Net().eval(), *calls))
 
 
 def test_what_export_assumes_of_sizes_is_held_to() -> None:
     found = entrance(BySize(mod=4), (rows(8),), (rows(12),))
     found.assert_sizes([(16, 8)])
+    flat = flatten_target(packages.loaded(BySize(mod=4), (rows(8),), (rows(12),)))
+    sizes = [q.inputs[0].shape[0] for q in verification_inputs.of_sizes(flat, found)]
+    assert {8, 32} <= {*sizes} and all(size % 4 == 0 for size in sizes)
     with pytest.raises(Unfit, match=r"\(x.size\(0\) % 4\) == 0"):
         found.assert_sizes([(10, 8)])
     joined = entrance(Joined(), (rows(4), rows(5)), (rows(6), rows(7)))
@@ -148,25 +154,11 @@ def test_a_limit_that_only_eager_has_is_held_to() -> None:
     assert verification_inputs.limited(flat, found).ranges[letter].high == 19
 
 
-def test_calls_of_several_forms_are_refused(tmp_path: Path) -> None:
-    calls = call(4), {**call(4), "scale": torch.ones(())}
-    model = Net().eval()
-    with pytest.raises(Unverified, match=r"call 1\b.*call 0\b"):
-        packages.built(tmp_path, packages.loaded(model, *calls))
-
-
 def test_training_is_refused() -> None:
     target = Target("x.py:make", "factory", "x.py")
     options = deploy.DeployOptions(artifact="aoti")
     with pytest.raises(UserError, match="--train"):
         deploy.pack(target, Options(train=True), options)
-
-
-def test_questions_go_to_the_ends_of_a_range() -> None:
-    flat = flatten_target(packages.loaded(BySize(mod=4), (rows(8),), (rows(12),)))
-    found = builder.entrance_of(flat, builder.exported_model(flat))
-    sizes = [q.inputs[0].shape[0] for q in verification_inputs.of_sizes(flat, found)]
-    assert 8 in sizes and 32 in sizes and all(size % 4 == 0 for size in sizes)
 
 
 def test_conditions_are_read_and_never_run() -> None:

@@ -138,12 +138,8 @@ def test_a_switch_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         reason is not None and "torch._inductor.config.max_autotune is True" in reason
     )
     assert precompiled_calls._changed(entry, then) is None  # set back, it is as it was
-
-
-def test_other_strategies_are_traced() -> None:
-    entry, strategy = entry_of(Net()), "full+graph"
-    entry.options = type(entry.options)(strategy, "", 1.0)
-    assert strategy in (precompiled_calls.why_none(entry) or "")
+    entry.options = type(entry.options)("full+graph", "", 1.0)  # it is traced
+    assert "full+graph" in (precompiled_calls.why_none(entry) or "")
 
 
 # -- changes that have to be noticed ---------------------------------------------------
@@ -174,15 +170,11 @@ def tried(model: Net, held: Any) -> str | None:
     return precompiled.wrongly_taken(entry, held, packed, stale)
 
 
-def test_guards_that_refuse_every_change_pass() -> None:
-    model = Net()
-    assert tried(model, Held(model, notices=True)) is None
-    assert (model.scale, model.unused) == (2.0, 3)
-    assert model.training and model.inner.weight.dtype == torch.float32
-
-
 def test_a_change_that_is_taken_and_matters_is_found() -> None:
-    model = Net()
-    change = tried(model, Held(model, notices=False))
-    assert change is not None and change.startswith("scale = 5.0: output")
-    assert model.scale == 2.0
+    for notices in (True, False):
+        model = Net()
+        change = tried(model, Held(model, notices))
+        assert (change is None) is notices
+        assert change is None or change.startswith("scale = 5.0: output")
+        assert (model.scale, model.unused) == (2.0, 3)
+        assert model.training and model.inner.weight.dtype == torch.float32

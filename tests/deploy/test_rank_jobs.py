@@ -94,31 +94,29 @@ def test_ranks_that_compile_the_same(run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("calls", "reason"),
+    ("body", "work", "error", "reason"),
     [
-        (CALLS.format(3), "rank 1 has 3 calls and rank 0 has 2"),
-        (CALLS.format(2).replace("'a'", "'b'"), "rank 1 compiles other code than rank"),
+        (CALLS.format(3), works, Unverified, "rank 1 has 3 calls and rank 0 has 2"),
+        (
+            CALLS.format(2).replace("'a'", "'b'"),
+            *(works, Unverified, "rank 1 compiles other code than rank"),
+        ),
+        (
+            "stream.write('unverified', message='boom')",
+            *(works, Unverified, r"^on rank 1: boom$"),
+        ),
+        # Nobody waits for it, although rank 0 would wait long for one that runs.
+        ("os._exit(3)", works, Unverified, r"rank 1: its process ended .* 3"),
+        # The others say nothing, so that the own error counts.
+        (HANGS, fails, UserError, r"^no such layer$"),
     ],
 )
-def test_rank_with_other_code_is_refused(calls: str, reason: str, run: Any) -> None:
-    with pytest.raises(Unverified, match=reason):
-        run(calls, works)
-
-
-def test_the_error_of_another_rank_keeps_its_kind(run: Any) -> None:
-    with pytest.raises(Unverified, match=r"^on rank 1: boom$"):
-        run("stream.write('unverified', message='boom')", works)
-
-
-def test_a_rank_that_ends_without_an_answer(run: Any) -> None:
-    """Nobody waits for it, although rank 0 would wait long for one that runs."""
-    with pytest.raises(Unverified, match=r"rank 1: its process ended .* 3"):
-        run("os._exit(3)", works, role="verify")
-
-
-def test_the_own_error_is_raised_if_the_others_say_nothing(run: Any) -> None:
-    with pytest.raises(UserError, match=r"^no such layer$"):
-        run(HANGS, fails)
+def test_rank_with_other_code_is_refused(
+    body: str, work: rank_jobs.Work, error: type[Exception], reason: str, run: Any
+) -> None:
+    role = {"role": "verify"} if "_exit" in body else {}
+    with pytest.raises(error, match=reason):
+        run(body, work, **role)
 
 
 def test_another_error_explains_the_own_one(

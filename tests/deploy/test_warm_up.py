@@ -78,21 +78,18 @@ def test_a_warm_up_leaves_the_model_as_it_was() -> None:
         model.inner.weight.grad = torch.zeros(4, 4)
         return model(x) + torch.rand(1)
 
+    def fails(x: torch.Tensor) -> None:
+        raise RuntimeError("no such token")
+
     assert warm_up.warm(model, run, packed) == []
+    (note,) = warm_up.warm(None, fails, packed)
+    assert "call 0" in note and note.endswith("RuntimeError: no such token")
     assert seen == [(True, False)]
     assert not model.training
     assert torch.equal(model.inner.weight.grad, torch.ones(4, 4))
     assert torch.equal(chance, torch.get_rng_state())
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
-
-
-def test_a_call_that_fails_on_made_inputs_is_noted() -> None:
-    def run(x: torch.Tensor) -> None:
-        raise RuntimeError("no such token")
-
-    (note,) = warm_up.warm(None, run, details())
-    assert "call 0" in note and note.endswith("RuntimeError: no such token")
 
 
 # -- misses ----------------------------------------------------------------------------
@@ -124,21 +121,15 @@ def test_a_miss_names_what_differs() -> None:
         seen.note(Lookup("inductor", "other", False, facts))
         (miss,) = graph_origin.misses(seen, known)
         assert re.search(reason, miss)
-
-
-def test_a_hit_is_no_miss_and_what_torch_does_not_cache_is_named() -> None:
     seen = graph_origin.LookupLog()
     seen.note(Lookup("inductor", "k", True, FACTS))
     assert graph_origin.misses(seen, graph_origin.pack_lookups(seen.graphs)) == []
     seen.note(Lookup("aot_autograd", None, False, why="a custom op"))
     (miss,) = graph_origin.misses(seen, [])
-    assert miss.endswith(": a custom op")
-
-
-def test_a_pack_that_misses_a_graph_is_not_made() -> None:
+    assert miss.endswith(": a custom op")  # which torch does not cache
     report = {"graphs": 1, "of": 2, "misses": ["threads"], "notes": []}
     with pytest.raises(packs.Unverified, match=r"\b1 of 2\b.*threads"):
-        caches._assert_all(report, [])
+        caches._assert_all(report, [])  # such a pack is not made
     caches._assert_all(report | {"graphs": 2, "misses": []}, [])
 
 

@@ -52,6 +52,9 @@ _HERE = str(Path(__file__).parent)
 _SOURCE = str(Path(packs.__file__).parents[2])
 
 
+MAKE = {"folder": packs.folder, "archive": packs.archive}
+
+
 def trusted(at: Path) -> None:
     contents = packs.open_pack(at)
     packs.assert_trusted(contents)
@@ -79,25 +82,22 @@ def test_of_several_at_once_one_has_the_name_and_the_others_say_so(
     assert os.listdir(tmp_path) == ["a.tar.gz"]
 
 
-def test_one_that_is_killed_midway_leaves_nothing(tmp_path: Path) -> None:
-    process = maker("archive", tmp_path / "a", seconds=60)
+@pytest.mark.parametrize("replaces", [False, True])
+def test_one_that_is_killed_leaves_what_was_there(
+    replaces: bool, tmp_path: Path
+) -> None:
+    at = tmp_path / "a"
+    if replaces:
+        made_packs.folder(at)
+    before = (at / "manifest.json").read_bytes() if replaces else b""
+    process = maker("folder", at, overwrite=replaces, seconds=60)
     assert process.stdout and process.stdout.readline() == "made\n"
-    assert len(os.listdir(tmp_path)) == 1 and not (tmp_path / "a").exists()
     os.killpg(process.pid, signal.SIGKILL)  # its whole group: the janitor is in none
     process.communicate()
-    assert emptied(tmp_path) == []
-
-
-def test_one_that_is_killed_while_replacing_leaves_the_old_pack(tmp_path: Path) -> None:
-    at = made_packs.folder(tmp_path / "a")
-    before = (at / "manifest.json").read_bytes()
-    process = maker("folder", at, overwrite=True, seconds=60)
-    assert process.stdout and process.stdout.readline() == "made\n"
-    process.kill()
-    process.communicate()
-    assert emptied(tmp_path) == ["a"]
-    assert (at / "manifest.json").read_bytes() == before
-    trusted(at)
+    assert emptied(tmp_path) == (["a"] if replaces else [])
+    if replaces:
+        assert (at / "manifest.json").read_bytes() == before
+        trusted(at)
 
 
 def test_what_no_janitor_lived_to_sweep_goes_with_the_next_pack(tmp_path: Path) -> None:
@@ -125,32 +125,24 @@ def test_an_error_leaves_nothing(make: object, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("kind", ["folder", "archive"])
-def test_nothing_is_replaced_unasked(kind: str, tmp_path: Path) -> None:
-    make = {"folder": packs.folder, "archive": packs.archive}[kind]
-    at = tmp_path / "a.tar.gz"
-    with make(at) as stage:
-        made_packs.fill(stage)
+@pytest.mark.parametrize("kind", MAKE)
+def test_only_packs_are_replaced_and_only_if_asked(kind: str, tmp_path: Path) -> None:
+    make = MAKE[kind]
+    at = made_packs.folder(tmp_path / "pack")
     with pytest.raises(UserError, match=r"-o\b.*--overwrite"), make(at):
-        pass
-    with make(at, overwrite=True) as stage:
+        raise AssertionError("the work began")
+    with make(at, overwrite=True) as stage:  # of the other form as well
         made_packs.fill(stage)
-        manifest = packs.Manifest("deploy", "b", "0.1.0")
-        stage.seal(manifest)
-    contents = packs.open_pack(at)
-    assert contents.manifest.kind == "deploy"
-
-
-@pytest.mark.parametrize("kind", ["folder", "archive"])
-def test_only_packs_are_replaced(kind: str, tmp_path: Path) -> None:
-    make = {"folder": packs.folder, "archive": packs.archive}[kind]
+        stage.seal(packs.Manifest("deploy", "b", "0.1.0"))
+    assert packs.open_pack(at).manifest.kind == "deploy"
+    assert at.is_dir() == (kind == "folder") and os.listdir(tmp_path) == ["pack"]
     (tmp_path / "file.py").write_text("mine")
     (tmp_path / "data.gz").write_bytes(gzip.compress(b"mine"))
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "manifest.json").write_text('{"name": "mine"}')
     made_packs.folder(tmp_path / "noted")
     (tmp_path / "noted" / "notes.txt").write_text("mine")
-    (tmp_path / "link").symlink_to(made_packs.folder(tmp_path / "pack"))
+    (tmp_path / "link").symlink_to(at)
     (tmp_path / "empty").mkdir()
     before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
     for name in ("file.py", "data.gz", "site", "noted", "link", "empty"):
@@ -174,26 +166,9 @@ def test_what_came_to_lie_there_meanwhile_is_not_replaced(tmp_path: Path) -> Non
     assert (at / "notes.txt").exists() and os.listdir(tmp_path) == ["a"]
 
 
-def test_a_folder_takes_the_place_of_an_archive(tmp_path: Path) -> None:
-    at = made_packs.archive(tmp_path / "a")
-    with packs.folder(at, overwrite=True) as stage:
-        made_packs.fill(stage)
-    assert at.is_dir()
-    with packs.archive(at, overwrite=True) as stage:
-        made_packs.fill(stage)
-    assert at.is_file() and os.listdir(tmp_path) == ["a"]
-    trusted(at)
-
-
-def test_a_place_that_cannot_be_written_fails_before_the_work(tmp_path: Path) -> None:
-    place = tmp_path / "none" / "a"
-    with pytest.raises(UserError, match=f"-o .*{place.parent}"), packs.folder(place):
-        raise AssertionError("the work began")
-
-
-@pytest.mark.parametrize("kind", ["folder", "archive"])
+@pytest.mark.parametrize("kind", MAKE)
 def test_a_name_that_is_taken_meanwhile_stays(kind: str, tmp_path: Path) -> None:
-    make = {"folder": packs.folder, "archive": packs.archive}[kind]
+    make = MAKE[kind]
     for name in ("file", "folder"):
         with (
             pytest.raises(UserError, match="--overwrite"),
@@ -250,7 +225,9 @@ def test_a_programs_mode_is_kept_and_the_rest_is_plain(tmp_path: Path) -> None:
     assert set(modes.values()) == {"0o644"}
 
 
-def test_scratch_folders_of_a_killed_process_go_too(tmp_path: Path) -> None:
+def test_scratch_folders_go_with_an_error_and_with_a_killed_process(
+    tmp_path: Path,
+) -> None:
     program = (
         "import os, signal; from torchproof import packs\n"
         "with packs.scratch('scratch-') as made:\n"
@@ -258,18 +235,12 @@ def test_scratch_folders_of_a_killed_process_go_too(tmp_path: Path) -> None:
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     variables = {**os.environ, "TMPDIR": str(tmp_path)}
+    with pytest.raises(ValueError, match="no"), packs.scratch("scratch-") as failed:
+        raise ValueError("no")
+    assert not failed.exists()
     ended = subprocess.run([sys.executable, "-c", program], env=variables, check=False)
     assert ended.returncode == -signal.SIGKILL
     end = time.monotonic() + 60
     while os.listdir(tmp_path) and time.monotonic() < end:
         time.sleep(0.05)
     assert not os.listdir(tmp_path)
-
-
-def test_scratch_folders_go_with_the_block_and_with_an_error() -> None:
-    with packs.scratch("scratch-") as made:
-        (made / "inside").write_text("x")
-    assert not made.exists()
-    with pytest.raises(ValueError, match="no"), packs.scratch("scratch-") as failed:
-        raise ValueError("no")
-    assert not failed.exists()

@@ -13,82 +13,62 @@ BREAK = (
     " For more details about this graph break, please visit:"
     " https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0059.html"
 )
-INTRODUCED = (
-    "Encountered graph break when attempting to trace CALL: a function call:\n\n"
-    + BREAK
-)
 
 
-def test_a_reason_is_read_with_and_without_its_introduction() -> None:
-    expected = {
-        "type": "Failed to trace builtin operator",
-        "id": "GB0059",
-        "names": ["print"],
-    }
-    assert error_text.reason_of(BREAK) == expected
-    assert error_text.reason_of(INTRODUCED) == expected
-
-
-def test_one_id_is_not_enough_where_another_builtin_is_called() -> None:
+def test_reasons_are_read_and_compared() -> None:
     printing = error_text.reason_of(BREAK)
-    opening = error_text.reason_of(BREAK.replace("`print`", "`open`"))
+    kind = "Failed to trace builtin operator"
+    assert printing == {"type": kind, "id": "GB0059", "names": ["print"]}
+    introduction = "Encountered graph break when attempting to trace CALL: a call:\n\n"
+    assert error_text.reason_of(introduction + BREAK) == printing
+    # One id is not enough where another builtin is called, but a repro may rename what
+    # is the user's.
+    opening, one, other = (
+        error_text.reason_of(BREAK.replace("`print`", f"`{name}`"))
+        for name in ("open", "my_function", "g")
+    )
     assert error_text.is_same_reason(printing, printing)
     assert not error_text.is_same_reason(opening, printing)
-
-
-def test_a_name_of_the_users_is_not_compared() -> None:
-    """A repro may rename it."""
-    one, other = (
-        error_text.reason_of(BREAK.replace("`print`", f"`{name}`"))
-        for name in ("my_function", "g")
-    )
     assert error_text.is_same_reason(other, one)
-
-
-def test_the_reason_before_a_second_one_counts() -> None:
+    # The reason before a second one counts.
     text = BREAK.replace("gb0059", "gb0001") + f"\n{error_text._NESTED}\n\n{BREAK}"
     assert error_text.reason_of(text)["id"] == "GB0001"
 
 
-SAME_MESSAGES = [
-    (
-        "Dynamo failed to run FX node: call_method view(*(FakeTensor("
-        "size=(3, 8)), -1, 7), **{}): got RuntimeError(\"shape '[-1, 7]' is invalid"
-        ' for input of size 24")',
-        "shape NAME is invalid for input of size N",
-    ),
-    ("/home/ada/x.py:12: bad 0x7f12 tensor [2, 3, 4]", "PATH:3: bad 0x1 tensor [1, 2]"),
-    ("backend='mine' raised:\nValueError: no", "backend=NAME raised: ValueError: no"),
-    (
-        "cannot add\n\nSet TORCHDYNAMO_VERBOSE=1 for",
-        "cannot add Set TORCHDYNAMO_VERBOSE",
-    ),
-    ("expected L['x'] to be 3", "expected L['y'] to be 4"),
-    ("no rule for shop::sell. Use `sell.rule` now", "no rule for a::b. Use `sel..."),
-    ("no gradient of shop.sell.default", "no gradient of NAME"),
-]
-
-
-@pytest.mark.parametrize(("one", "other"), SAME_MESSAGES)
-def test_messages_differ_in_values_only(one: str, other: str) -> None:
-    assert error_text.is_same_message(one, other)
-
-
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("one", "other", "is_same"),
     [
         (
-            "got RuntimeError('shape is invalid')",
-            "got RuntimeError('index is invalid')",
+            "Dynamo failed to run FX node: call_method view(*(FakeTensor("
+            "size=(3, 8)), -1, 7), **{}): got RuntimeError(\"shape '[-1, 7]' is invalid"
+            ' for input of size 24")',
+            *("shape NAME is invalid for input of size N", True),
         ),
-        ("no kernel for aten.sin", "no kernel for aten.cos"),
-        ("missing 'torch.sin'", "missing 'torch.cos'"),
-        ("no gradient of aten.sin.default", "no gradient of aten.cos.default"),
-        ("", "anything"),
+        (
+            "/home/ada/x.py:12: bad 0x7f tensor [2, 3]",
+            "PATH:3: bad 0x1 tensor [1]",
+            True,
+        ),
+        (
+            "backend='a' raised:\nValueError: no",
+            "backend=NAME raised: ValueError: no",
+            1,
+        ),
+        ("bad\n\nSet TORCHDYNAMO_VERBOSE=1 for", "bad Set TORCHDYNAMO_VERBOSE", True),
+        ("expected L['x'] to be 3", "expected L['y'] to be 4", True),
+        ("no rule for a::b. Use `b.rule` now", "no rule for c::d. Use `b...", True),
+        ("no gradient of shop.sell.default", "no gradient of NAME", True),
+        ("got ValueError('shape is bad')", "got ValueError('index is bad')", False),
+        ("no kernel for aten.sin", "no kernel for aten.cos", False),
+        ("missing 'torch.sin'", "missing 'torch.cos'", False),
+        ("no gradient of aten.sin.default", "no gradient of aten.cos.default", False),
+        ("", "anything", False),
     ],
 )
-def test_other_messages_are_others(one: str, other: str) -> None:
-    assert not error_text.is_same_message(one, other)
+def test_messages_of_one_failure_differ_in_values_only(
+    one: str, other: str, is_same: bool
+) -> None:
+    assert error_text.is_same_message(one, other) == is_same
 
 
 GUARDS = {
@@ -108,9 +88,8 @@ GUARDS = {
 }
 
 
-@pytest.mark.parametrize("reason", GUARDS)
-def test_kinds_of_guards_ignore_names_and_values(reason: str) -> None:
-    assert error_text.kind_of_guard(reason) == GUARDS[reason]
+def test_kinds_of_guards_ignore_names_and_values() -> None:
+    assert {each: error_text.kind_of_guard(each) for each in GUARDS} == GUARDS
 
 
 def test_message_of_a_recursion_error_ignores_its_place() -> None:

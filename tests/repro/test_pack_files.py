@@ -101,11 +101,8 @@ def test_a_long_program_is_named_and_not_shown() -> None:
     assert "```python" in readme(dataclasses.replace(WRITTEN, candidate=short))
 
 
-def test_the_search_is_a_whole_address() -> None:
+def test_texts_of_searches_and_unknown_facts() -> None:
     assert report.query("a & b").endswith("?q=is%3Aissue+a+%26+b")
-
-
-def test_unknown_facts_are_a_dash() -> None:
     text = versions.text({"torch": None, "gpu": ""}, "")
     assert "PyTorch version: torch -, Python -" in text
     assert "Variables" not in text and "None" not in text

@@ -121,8 +121,8 @@ def test_finding_says_what_to_expect(snapshot: Callable[[str, str], None]) -> No
 def test_the_most_severe_open_finding_is_taken() -> None:
     low = replace(PRINT, severity="low", line=1)
     cured = replace(PRINT, status="resolved", line=2)
-    worst = replace(PRINT, line=3)
-    assert choose_failure(run_of(low, cured, worst)).finding is worst
+    static, worst = replace(PRINT, origin="static"), replace(PRINT, line=3)
+    assert choose_failure(run_of(low, cured, static, worst)).finding is worst
 
 
 @pytest.mark.parametrize(
@@ -146,33 +146,28 @@ def test_a_code_or_a_place_chooses(selector: str, line: int) -> None:
     assert symptom.finding.line == line
 
 
-def test_what_was_not_selected_is_named() -> None:
-    with pytest.raises(UserError, match=r"\bCE7\b.*\bGB104\b"):
-        choose_failure(run_of(PRINT), ["CE7"])
+REPLAYED = finding(
+    "NM411",
+    "stale_state",
+    "the change was made by torchproof between two runs of the first call",
+)
 
 
-def test_nothing_open_is_said() -> None:
-    run = run_of(replace(PRINT, status="intentional"))
-    with pytest.raises(UserError, match=run.id):
-        choose_failure(run)
-
-
-@pytest.mark.parametrize("kind", ["hazard", "config"])
-def test_a_suspicion_is_no_failure(kind: str) -> None:
-    with pytest.raises(UserError, match=r"\bsource\b"):
-        choose_failure(run_of(finding("GB104", kind)))
-    static = replace(PRINT, origin="static")
-    assert choose_failure(run_of(static, PRINT)).finding is PRINT
-
-
-def test_a_change_that_torchproof_made_needs_a_before_call() -> None:
-    replayed = finding(
-        "NM411",
-        "stale_state",
-        "the change was made by torchproof between two runs of the first call",
-    )
-    with pytest.raises(UserError, match="before_call"):
-        choose_failure(run_of(replayed))
+@pytest.mark.parametrize(
+    ("found", "selectors", "why"),
+    [
+        (PRINT, ["CE7"], r"\bCE7\b.*\bGB104\b"),
+        (replace(PRINT, status="intentional"), [], "r1"),
+        (finding("GB104", "hazard"), [], r"\bsource\b"),  # a suspicion
+        (finding("GB104", "config"), [], r"\bsource\b"),
+        (REPLAYED, [], "before_call"),
+    ],
+)
+def test_what_is_no_failure_of_the_run_is_refused(
+    found: Finding, selectors: list[str], why: str
+) -> None:
+    with pytest.raises(UserError, match=why):
+        choose_failure(run_of(found), selectors)
 
 
 def test_a_run_that_did_not_end_hangs() -> None:

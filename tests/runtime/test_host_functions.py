@@ -72,10 +72,9 @@ RAISING = (plain_message, no_message, own_exception, values_of_all_kinds, own_ch
 
 
 @pytest.mark.parametrize("step", RAISING)
-@pytest.mark.parametrize("backend", ["aot_eager"])
-def test_errors_have_the_type_and_the_message_of_eager(step: Any, backend: str) -> None:
+def test_errors_have_the_type_and_the_message_of_eager(step: Any) -> None:
     good, bad = torch.tensor([1, 2]), torch.tensor([1, 12])
-    run = compiled(step, backend)
+    run = compiled(step)
     assert torch.equal(run(good), step(good))
     errors = []
     for each in (step, run):
@@ -219,13 +218,12 @@ def with_dictionary(lengths: Tensor) -> Tensor:
     return host_call(scaled, lengths, options, like=torch.empty_like(lengths))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "step", [with_template, with_two_results, with_array, with_dictionary]
 )
-def test_results_of_host_calls_are_those_of_eager(step: Any, backend: str) -> None:
+def test_results_of_host_calls_are_those_of_eager(step: Any) -> None:
     """The sizes vary, and the random numbers are the same."""
-    run = compiled(step, backend, dynamic=True)
+    run = compiled(step, dynamic=True)
     for size in (2, 3, 5):
         lengths = torch.arange(1, size + 1)
         numpy.random.seed(size)
@@ -310,11 +308,10 @@ def with_layout(x: Tensor, config: Config) -> tuple[Tensor, Any]:
     return x * len(kinds), (kinds, options)
 
 
-@pytest.mark.parametrize("backend", ["eager"])
 def test_each_call_gets_new_data_and_changes_compile_again(
-    backend: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    counter = torch._dynamo.testing.CompileCounterWithBackend(backend)
+    counter = torch._dynamo.testing.CompileCounter()
     run, config, x = compiled(with_layout, counter), Config(), torch.ones(2)
     results = []
     for layers in (2, 2, 5, 2):
