@@ -17,12 +17,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 from commands import Done
@@ -137,11 +139,17 @@ def _program(source: str) -> int:
     return 0
 
 
+def with_popen(popen: Callable[..., Any]) -> SimpleNamespace:
+    """What torchproof uses of `subprocess`, with this function as Popen."""
+    names = ("PIPE", "DEVNULL", "run", "TimeoutExpired")
+    others = {name: getattr(subprocess, name) for name in names}
+    return SimpleNamespace(Popen=popen, **others)
+
+
 def _fork_children() -> None:
-    """What torchproof starts from here on is forked too."""
+    """What torchproof starts from here on is forked from this process."""
     from torchproof.process import children, parent_death
 
-    kept = ("PIPE", "DEVNULL", "run", "TimeoutExpired")
     begun = parent_death.begun
 
     def popen(command: Sequence[str], **settings: Any) -> Any:
@@ -150,12 +158,10 @@ def _fork_children() -> None:
         # Linux would end it with the thread that started it.
         return begun(lambda: subprocess.Popen(command, **settings))
 
-    forking = SimpleNamespace(
-        Popen=popen, **{name: getattr(subprocess, name) for name in kept}
-    )
+    Forked.method = "fork"
     # A forked process goes on in the thread that forked it: in the main one.
     parent_death.begun = lambda begin: begin()
-    children.subprocess = forking  # type: ignore[attr-defined]
+    children.subprocess = with_popen(popen)  # type: ignore[attr-defined]
 
 
 def _place(cwd: str, env: Mapping[str, str]) -> None:
@@ -183,48 +189,64 @@ def end(act: Callable[[], int]) -> None:
 class Forked:
     """Stands in for `subprocess.Popen` of `python -m MODULE ...`."""
 
+    method: ClassVar[str] = "forkserver"  # where torch is loaded in this process: fork
+    begun: ClassVar[list[int]] = []  # process ids
+
     def __init__(
         self,
         command: Sequence[str],
         *,
         env: Mapping[str, str],
-        stdin: int | None = None,
+        cwd: Any = None,
+        stdin: Any = None,
         stdout: Any = None,
         stderr: Any = None,
         pass_fds: Sequence[int] = (),
         **settings: Any,
     ) -> None:
-        self.returncode: int | None = None
+        context: Any = multiprocessing.get_context(self.method)
+        if self.method == "forkserver":
+            context.set_forkserver_preload(["warm_torch"])
         self.stdin = None
-        read = None
         if stdin == subprocess.PIPE:
-            read, write = os.pipe()
+            stdin, write = os.pipe()
             self.stdin = os.fdopen(write, "wb")
-        sys.stdout.flush()  # what is not written yet would be written twice
-        sys.stderr.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            streams = (stdin if read is None else read, stdout, stderr)
-            connect(
-                {number: number for number in pass_fds}
-                | {n: descriptor(n, stream) for n, stream in enumerate(streams)}
-            )
-            end(lambda: become(command, env))
-        if read is not None:
-            os.close(read)
+        streams = {number: Connection(os.dup(number)) for number in pass_fds}
+        for number, stream in enumerate((stdin, stdout, stderr)):
+            streams[number] = Connection(descriptor(number, stream))
+        if self.stdin is not None:
+            os.close(stdin)
+        place = str(cwd or os.getcwd())
+        self._process = context.Process(
+            target=_run_child, args=(list(command), place, dict(env), streams)
+        )
+        self._process.start()
+        for connection in streams.values():
+            connection.close()
+        self._asking = threading.Lock()  # its exit code can be read once
+        self.pid: int = self._process.pid
+        self.begun.append(self.pid)
 
     def poll(self) -> int | None:
-        return self._ended(os.WNOHANG)
+        with self._asking:
+            code: int | None = self._process.exitcode
+            return code
 
-    def wait(self, timeout: float | None = None) -> int | None:
-        return self._ended(0)
+    def wait(self, timeout: float | None = None) -> int:
+        with self._asking:
+            self._process.join(timeout)
+            code: int | None = self._process.exitcode
+        if code is None:
+            raise subprocess.TimeoutExpired("child", timeout or 0.0)
+        return code
 
-    def _ended(self, options: int) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, options)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
+
+def _run_child(
+    command: list[str], cwd: str, env: dict[str, str], streams: dict[int, Connection]
+) -> None:
+    os.chdir(cwd)
+    connect({number: each.fileno() for number, each in streams.items()})
+    end(lambda: become(command, env))
 
 
 def descriptor(number: int, stream: Any) -> int:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -276,7 +277,10 @@ FAILED = {"breaks": Part("failed", "no reason that a finding tells")}
         (check(ITEM), "never", 0),
         (check(check_runs.WANTED, check_runs.GONE), "low", 0),
         (check(), "low", 0),
+        (check(parts={"batch": Part("skipped", "no keyword")}), "low", 0),
         (check(parts=FAILED), "low", 2),
+        (check(parts=FAILED), "never", 2),
+        (check(replace(ITEM, kind="compile_error"), parts=FAILED), "never", 0),
         (check(ITEM, parts=FAILED), "low", 1),
         (check(ITEM, error="code 3"), "low", 2),
         (check(ITEM, ending="timeout"), "low", 2),

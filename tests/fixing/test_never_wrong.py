@@ -70,5 +70,5 @@ def test_what_is_accepted_is_equivalent() -> None:
 
 @pytest.mark.slow
 def test_what_is_accepted_is_equivalent_in_many_programs() -> None:
-    check_programs(25)
+    check_programs(12, UNSEEN[:8])
     assert counted["drafts"] > counted["accepted"], "no edit was rejected"

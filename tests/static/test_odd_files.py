@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from torchproof.checking import source_reading, suspicions
+from torchproof.cli import main
+from torchproof.records import blame
 from torchproof.targets.target import parse
 
 MODULE = """import torch
@@ -87,3 +91,89 @@ def test_every_file_that_is_not_understood_is_named(
     read = source_reading.read_target(parse("."), told.append)
     whole = source_reading.part(read, []).why + "".join(told)
     assert all(f"src_{name}.py" in whole for name in "abcde")
+
+
+# -- a file that cannot be decoded or parsed -------------------------------------------
+
+LINE = b"# -*- coding: %s -*-\n"
+CODINGS = "no-such rot13 utf-16 zlib"  # unknown, of texts, of two bytes, of bytes
+ODD: dict[str, bytes] = {
+    **{name: LINE % name.encode() + READ.encode() for name in CODINGS.split()},
+    "a mark and another coding": b"\xef\xbb\xbf" + LINE % b"latin-1" + READ.encode(),
+    "bytes that are no UTF-8": READ.encode() + b"# \xff\xfe\n",
+    "NUL": READ.encode() + b"\x00\n",
+    "UTF-16 without a line": READ.encode("utf-16") + b"torch",
+    "not ASCII as it says": LINE % b"ascii" + READ.encode() + b"# \xc3\xa4\n",
+    "huge": READ.encode() + b"#" * (9 << 20),
+    "no Python": READ.encode() + b"def broken(:\n",
+    "deep": READ.encode() + b"x = " + b"-" * 100_000 + b"1\n",
+    "deep brackets": READ.encode() + b"x = " + b"(" * 5_000 + b"\n",
+    "deep attributes": READ.encode() + b"x = y" + b".a" * 100_000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_one_odd_file_in_a_folder(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pkg").mkdir()
+    Path("pkg/odd.py").write_bytes(ODD[name])
+    Path("pkg/sound.py").write_text(READ)
+    check = ["check", "pkg", "--effort", "static", "-q", "--format", "json"]
+    assert main(check) in (0, 1)
+    run = json.loads(capsys.readouterr().out)
+    assert [f["code"] for f in run["findings"] if "sound" in f["file"]] == ["GB101"]
+    found = [f for f in run["findings"] if "odd" in f["file"]]
+    assert found or "pkg/odd.py" in run["parts"]["static"]["why"]
+    if not found:
+        assert main(["check", "pkg/odd.py", "--effort", "static", "-q"]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1) and "odd.py" in err
+
+
+def test_things_that_are_no_files(tmp_path: Path) -> None:
+    (tmp_path / "sound.py").write_text(READ)
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "gone.py").symlink_to("nowhere.py")
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "up").symlink_to("..")
+    read = suspicions.read([tmp_path])
+    assert [s.finding.code for s in read.suspicions] == ["GB101"]
+    for name in ("pipe.py", "gone.py", "loop.py"):
+        assert sum(name in problem for problem in read.problems) == 1
+    assert len(read.problems) == 3
+
+
+def test_a_defect_of_reading_ends_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.py").write_text(READ)
+    (tmp_path / "b.py").write_text(READ)
+    plain = suspicions.Program.roots
+
+    def broken(self: suspicions.Program, source: suspicions.Source) -> object:
+        if source.path.name == "a.py":
+            raise TypeError("a defect")
+        return plain(self, source)
+
+    monkeypatch.setattr(suspicions.Program, "roots", broken)
+    read = suspicions.read([tmp_path])
+    (crash,) = read.crashes
+    assert len(read.suspicions) == 1 and str(tmp_path / "a.py") in crash
+
+
+def test_lines_of_what_cannot_be_read_are_none(tmp_path: Path) -> None:
+    """A name in a trace or a stack may be that of anything."""
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "odd.py").write_bytes(ODD["rot13"])
+    (tmp_path / "fine.py").write_text("a\nb\n")
+    assert blame.lines_of(str(tmp_path / "pipe.py")) == []
+    assert blame.lines_of(str(tmp_path / "odd.py")) == []
+    assert blame.lines_of(str(tmp_path / "fine.py")) == ["a\n", "b\n"]
+    assert blame.source_line(str(tmp_path / "fine.py"), 2) == "b"
+    assert blame.source_line(str(tmp_path / "fine.py"), 9) == ""
