@@ -164,7 +164,9 @@ def test_a_change_of_what_is_not_read_is_ignored(name: str) -> None:
         change(number)
         torch.testing.assert_close(graphed(X), step(X).detach())
     status = graphed.status()
-    assert (status.recordings, status.replays, status.changes) == (1, 4, ())
+    # The trainer has an iterator: only a real call shows that the step leaves it alone.
+    replays = 3 if name == "trainer" else 4
+    assert (status.recordings, status.replays, status.changes) == (1, replays, ())
 
 
 # -- changes that it sees --------------------------------------------------------------

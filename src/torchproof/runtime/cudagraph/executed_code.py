@@ -265,8 +265,10 @@ class Execution:
             return
         elif event == "call":
             self._note_call(frame, facts)
-        elif event == "return" and facts.computes_names:
-            self._note_lookups(frame, owner)
+        elif event == "return":
+            if facts.computes_names:
+                self._note_lookups(frame, owner)
+            self._note_returned(frame.f_back, argument)
 
     def _meet(self, code: types.CodeType, owner: str | None = None) -> _CodeFacts:
         facts = self._codes[id(code)] = _CodeFacts(code, owner or owner_of(code))
@@ -297,14 +299,24 @@ class Execution:
         if reads_of(frame.f_code).computes_names:
             self._note_lookups(frame, owner)
 
+    def _note_returned(self, caller: types.FrameType | None, value: Any) -> None:
+        """Notes an object that the caller looks into without a name for it."""
+        facts = None if caller is None else self._codes.get(id(caller.f_code))
+        if facts is not None and facts.computes_names:
+            self._note_objects(reads_of(facts.code), [value])
+
     def _note_lookups(self, frame: types.FrameType, owner: str) -> None:
         """Notes every object whose attributes the code could look up."""
         reads = reads_of(frame.f_code)
-        objects: dict[int, Any] = {}
-        names = reads.attributes | reads.strings
         values = list(frame.f_locals.values())
         if owner != "standard":  # the standard library only reads its arguments
             values += map(frame.f_globals.get, reads.globals)
+        self._note_objects(reads, values)
+
+    def _note_objects(self, reads: Reads, values: list[Any]) -> None:
+        """Notes these objects and those that the code can reach from them."""
+        objects: dict[int, Any] = {}
+        names = reads.attributes | reads.strings
         for _ in range(_DEPTH):
             values = [each for each in values if id(each) not in objects]
             objects |= {id(each): each for each in values}

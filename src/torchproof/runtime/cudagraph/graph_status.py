@@ -38,6 +38,10 @@ class Stopped(Exception):
         self.stops = stops
 
 
+class ChangesState(Stopped):
+    """The step changes Python state. It may do so at its first call only."""
+
+
 class RecordLater(Exception):
     """The first call behaves differently, so a later call is recorded."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -21,8 +22,10 @@ from torch import Tensor
 from torchproof.runtime.cudagraph import call_inputs, padding
 from torchproof.runtime.cudagraph.call_inputs import Call, map_tensors
 from torchproof.runtime.cudagraph.capture import Pool
+from torchproof.runtime.cudagraph.executed_code import Execution
 from torchproof.runtime.cudagraph.graph_status import (
     Bucket,
+    ChangesState,
     RecordLater,
     Status,
     Stop,
@@ -119,6 +122,7 @@ class Graphed(Explained):
         self._unrecorded = unrecorded
         self._lacking = lacking
         self._seen: set[Hashable] = set()  # keys that eager has answered once
+        self._postponed: set[Hashable] = set()  # whose first call changed state
         self._notes: list[str] = []
         self._snapshots: list[Snapshot] = []
         self._changes: Counter[str] = Counter()
@@ -290,10 +294,14 @@ class Graphed(Explained):
         recording = self._attempt(key, call)
         if recording is None:
             failure, self._failure = self._failure, None
+            if self._snapshot.state.must_run_first:
+                return self._observed(call)
             answer = self._prepared(call)  # raises the step's own error
             if failure is not None:
                 self._refuse(key, Stopped(failure))
             elif key not in self._snapshot.refused:  # the first call created state
+                if key in self._postponed:  # earlier recordings may have read it
+                    self._end_recordings(self._snapshot)
                 self._snapshot.state.extend()
             return answer
         self._replays += 1
@@ -321,6 +329,11 @@ class Graphed(Explained):
             return self._record(key, call)
         except RecordLater:
             return None
+        except ChangesState as stopped:
+            if key in self._postponed:
+                self._refuse(key, stopped)
+            self._postponed.add(key)  # a model may create state at its first call
+            return None
         except Stopped as stopped:
             self._refuse(key, stopped)
             return None
@@ -343,9 +356,7 @@ class Graphed(Explained):
         except NotApplicable as error:
             raise Stopped(Stop("capture", str(error))) from error
         self._recordings += 1
-        if recording.changed_python:
-            # The call may have replaced state that earlier recordings read.
-            self._end_recordings(snapshot)
+        self._postponed.discard(key)
         if self._later is not None:
             recording.upgrade = self._later.progress.begin(snapshot.stages, recording)
         snapshot.table.setdefault(key, []).append(recording)
@@ -359,6 +370,20 @@ class Graphed(Explained):
             snapshot.learning_rates,
             self.pool,
         )
+
+    def _observed(self, call: Call) -> Any:
+        """Runs the step once for real, in eager, and notes the code that runs."""
+        state, ran = self._snapshot.state, Execution()
+        observer = ran if sys.getprofile() is None else contextlib.nullcontext()
+        self._plain_calls += 1
+        args, kwargs = call
+        try:
+            with self._snapshot.preparation.uncompiled() as step, observer:
+                answer = step(*args, **kwargs)
+        finally:
+            state.ran.add(ran)
+            state.extend()
+        return map_tensors(answer, Tensor.detach)
 
     def _plain(self, call: Call) -> Any:
         """Runs a step that is not recorded; its outputs are detached."""
@@ -437,6 +462,8 @@ class Graphed(Explained):
         key_of_bucket = self._key(fit.padded_call)
         recording = self._snapshot.fitting(key_of_bucket, fit.padded_call)
         if recording is None:
+            if key_of_bucket in self._postponed:
+                del self._snapshot.cuts[key]
             return self._answer(call), False
         recording.spare_gradients()  # before they are noted, in order to be restored
         try:

@@ -93,25 +93,6 @@ class LearningRates:
                 memory.fill_(rate)
                 self._written[number] = rate
 
-    def states(self) -> list[dict[Any, set[Any]]]:
-        """The names of the state entries of each parameter."""
-        return [
-            {parameter: set(state) for parameter, state in each.state.items()}
-            for each in self.optimizers
-        ]
-
-    def forget_new_states(self, before: list[dict[Any, set[Any]]]) -> bool:
-        """Drops state that is not in `before`; returns whether there was any."""
-        dropped = False
-        for optimizer, names in zip(self.optimizers, before, strict=True):
-            for parameter, state in list(optimizer.state.items()):
-                for name in set(state) - names.get(parameter, set()):
-                    dropped = True
-                    del state[name]
-                if parameter not in names:
-                    del optimizer.state[parameter]
-        return dropped
-
     def numbers(self) -> list[Any]:
         """The learning rates of the groups, which a recorded step must not change."""
         return [group.get("lr") for group in self._groups]

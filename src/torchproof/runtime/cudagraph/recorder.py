@@ -32,9 +32,15 @@ from torchproof.runtime.cudagraph.call_inputs import (
 from torchproof.runtime.cudagraph.capture import RECORDING, Capture, Pool, home_of
 from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.runtime.cudagraph.executed_code import Execution
-from torchproof.runtime.cudagraph.graph_status import RecordLater, Stop, Stopped
+from torchproof.runtime.cudagraph.graph_status import (
+    ChangesState,
+    RecordLater,
+    Stop,
+    Stopped,
+)
 from torchproof.runtime.cudagraph.optimizers import LearningRates
 from torchproof.runtime.cudagraph.preparation import Preparation
+from torchproof.runtime.cudagraph.python_undo import PythonUndo
 from torchproof.runtime.cudagraph.reachable_state import has_plain_memory
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.cudagraph.step_gradients import Gradients
@@ -53,9 +59,9 @@ if TYPE_CHECKING:
     from torchproof.runtime.cudagraph.progressive import Upgrade
 
 _REHEARSALS = 3  # one to compile, one to allocate, one as in the capture
-# State that a model creates at its first call exists at the second; and state that the
-# first run read is watched in the second.
+# State that the first run read is watched in the second.
 _EAGER_RUNS = 5
+_CHANGES = "changes state"
 _REASONS = 5  # the most messages of one kind
 # A step without these names in its code does not use gradients.
 _GRADIENTS = frozenset({"grad", "backward"})
@@ -136,7 +142,6 @@ class Recording:
         self.gradients: Gradients
         self.verdict = comparison.Comparison("same")
         self.random = False
-        self.changed_python = False  # the first call changed Python state
         self.written: list[Tensor] = []  # existing memory, apart from the inputs
         self.replays = 0
         self.record_s = 0.0
@@ -275,6 +280,8 @@ class _Attempt:
         self.rng_state = RngState.capture({self.device})
         self.strides: list[Strides] = []  # of eager's outputs
         self.eager_recorder = EagerRecorder(self.device)
+        self.ran = Execution()
+        self._python_undo: PythonUndo | None = None  # while the step runs in trials
 
     @contextlib.contextmanager
     def undone_on_error(self) -> Iterator[None]:
@@ -282,6 +289,8 @@ class _Attempt:
         try:
             yield
         except BaseException as error:
+            if self._python_undo is not None:
+                self._restore_python()
             # Undoing needs memory for parked gradients.
             self.output = None
             _free_locals(error)
@@ -308,7 +317,6 @@ class _Attempt:
         recording.undo = self.undo
         recording.written = self._written()
         recording.random = self.draws
-        recording.changed_python = self.changed_python
         self._first_replay(recording, expected)
         after = self.recorder.pool.bytes()
         recording.pool_bytes = None if after is None else after - (before or 0)
@@ -337,8 +345,11 @@ class _Attempt:
             raise _out_of_memory("the eager run", error) from error
         if actions:
             reasons = [f"the step {each}, which a replay does not" for each in actions]
-            raise Stopped(*(Stop("python", each) for each in reasons))
-        if stops := [*self.eager_recorder.stops, *self._unwatchable()]:
+            changes_only = all(each.startswith(_CHANGES) for each in actions)
+            kind = ChangesState if changes_only else Stopped
+            raise kind(*(Stop("python", each) for each in reasons))
+        stops = [*self.eager_recorder.stops, *self.ran.stops]
+        if stops := [*stops, *self._unwatchable(self.ran)]:
             raise Stopped(*stops)
         self.inputs.assert_apart(self.call)
         self.inputs.assert_serve(self.call)
@@ -365,7 +376,7 @@ class _Attempt:
         The state has not changed since then: the step executes the same code and writes
         to the same memory.
         """
-        self.draws, self.changed_python = like.random, False
+        self.draws = like.random
         self.inputs.changed = [*like.inputs.changed]
         self.inputs.reads_storage = like.inputs.reads_storage
         gradients = self.gradients.learn_from(like.gradients)
@@ -412,48 +423,61 @@ class _Attempt:
         if state.unwatchable_tensors:
             why = f"{state.unwatchable_tensors[0]}, whose memory cannot be watched"
             raise Stopped(Stop("input", why))
-        if state.lacks_scale or sys.getprofile() is not None:
+        if state.lacks_scale or sys.getprofile() is not None or state.must_run_first:
             raise RecordLater
+        if state.ran.codes and (stops := list(self._unwatchable(state.ran))):
+            raise Stopped(*stops)
 
     def _stable_run(self) -> tuple[StepResult, list[str]]:
         """Repeats the eager run until it executes no new code.
 
-        Returns its result, and the actions that a replay would not repeat.
+        Returns its result, and the actions that a replay would not repeat. Every run is
+        undone, also what it changed in Python objects.
         """
         state = self.recorder.state
         learning_rates = self.recorder.learning_rates
-        actions: list[str] = []
-        self.changed_python = False
+        self._python_undo = PythonUndo()
         for _ in range(_EAGER_RUNS):
-            previous = actions
             state.refresh()
+            self._python_undo.save(
+                [self.recorder.preparation.step, self.call, *state.owners()]
+            )
             numbers = learning_rates.numbers()
-            states = learning_rates.states()
             plants = self._uses_gradients()
             result = self._watched_run(plants=plants)
             moved = self.rng_state.drawn_since(self.rng_state.current())
             new = state.forget_foreign_changes() | state.ran.add(self.ran)
-            actions = [f"changes state ({change})" for change in state.changes()]
+            if has_drawn := self._python_undo.has_drawn():
+                moved = moved | {"a torch.Generator"}
+            actions = [f"{_CHANGES} ({change})" for change in state.changes()]
             if learning_rates.numbers() != numbers:
                 actions.append("changes the learning rate: step schedulers after it")
             self._reset()
-            if learning_rates.forget_new_states(states):
-                raise RecordLater
-            if new:  # it may have changed state that was not watched yet
-                state.extend()
-            self.changed_python |= bool(actions)
+            if (
+                new or actions or has_drawn
+            ):  # it may have changed state that was not watched yet
+                self._restore_python()
             new |= self._uses_gradients() != plants or self._had_to_unpark()
-            if not new and (not actions or previous):
+            if not new:
                 break
         else:
             actions = actions or ["runs different code at every call"]
+        self._python_undo = None
         actions += [f"draws random numbers from {name}" for name in moved - {"torch"}]
         self.draws = "torch" in moved
         return result, actions
 
-    def _unwatchable(self) -> Iterator[Stop]:
-        yield from self.ran.stops
-        opaque = self.recorder.state.unwatchable(self.ran)
+    def _restore_python(self) -> None:
+        """Restores the Python objects that the last run changed."""
+        assert self._python_undo is not None
+        state = self.recorder.state
+        state.ran.add(self.ran)
+        state.extend()
+        state.restore(self._python_undo)
+        state.extend()
+
+    def _unwatchable(self, ran: Execution) -> Iterator[Stop]:
+        opaque = self.recorder.state.unwatchable(ran)
         for each in opaque[:_REASONS]:
             yield Stop("python", f"the step reads state that cannot be watched: {each}")
         if len(opaque) > _REASONS:

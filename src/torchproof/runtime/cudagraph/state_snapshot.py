@@ -28,6 +28,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchproof.runtime.cudagraph.executed_code import Execution
 from torchproof.runtime.cudagraph.object_state import TENSOR_HOOKS, data_of
+from torchproof.runtime.cudagraph.python_undo import PythonUndo
 from torchproof.runtime.cudagraph.reachable_state import (
     HOOKS,
     PLAIN,
@@ -54,8 +55,26 @@ class StateSnapshot:
         self._take()
 
     def unwatchable(self, ran: Execution) -> list[str]:
-        """A message for each object that this code reads and that cannot be watched."""
+        """A message for each object that this code reads and that cannot be watched.
+
+        What such an object holds, for example an iterator, cannot be undone either.
+        """
         return ReachableState(self._step, ran, strict=True).opaque
+
+    @property
+    def must_run_first(self) -> bool:
+        """Whether only a real call shows if the step reads what cannot be undone."""
+        return not self.ran.codes and bool(self._reachable.opaque)
+
+    def owners(self) -> Iterator[Any]:
+        """The objects that the watched places belong to."""
+        foreign = self._reachable.foreign
+        owners = (each.owner for each in self._reachable.watches.every)
+        return (each for each in owners if id(each) not in foreign)
+
+    def restore(self, saved: PythonUndo) -> None:
+        """Puts back what was changed in the watched places since they were saved."""
+        saved.restore(self._reachable, self.ran.is_forgotten)
 
     @property
     def whole(self) -> bool:
