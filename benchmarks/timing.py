@@ -6,7 +6,7 @@
 in turns in one process: as a whole, and by the times that it reports. Pairs in which
 the process had to yield its core are left out. `equal` and `tenth` are real runs of
 `bench`: compiled code that takes as long as eager, and that is 1.10 times as fast. Exit
-code 1 when a step takes more than 1.01 times as long, or two verdicts are wrong.
+code 1 when the interval of a ratio is not below its limit, or two verdicts are wrong.
 """
 
 import hashlib
@@ -17,7 +17,8 @@ from typing import Any
 
 from benchmarks.survey import ROOT, Options, Row, Survey, torchproof
 
-LIMIT = 1.01
+# Of a step of 1 ms: as `bench` reports it, and with all that the loop does around it.
+LIMITS = {"reported": 1.01, "whole": 1.02}
 STEP_MS = 1.0
 BATCH_S = 0.005  # of steps, timed as a whole; short, so that some are undisturbed
 PATIENCE_S = 60.0
@@ -140,8 +141,7 @@ def loop(pairs: int) -> Row:
     if len(found["bare"]) < FEWEST:
         return {"error": f"{len(found['bare'])} undisturbed pairs: too few"}
     ratios = {
-        key: stats.compare(found[key], found["bare"], variation=0.0)
-        for key in ("whole", "reported")
+        key: stats.compare(found[key], found["bare"], variation=0.0) for key in LIMITS
     }
     return {
         "pairs": len(found["bare"]),
@@ -150,7 +150,7 @@ def loop(pairs: int) -> Row:
             key: {"value": r.value, "low": r.low, "high": r.high}
             for key, r in ratios.items()
         },
-        "limit": LIMIT,
+        "limits": LIMITS,
     }
 
 
@@ -190,8 +190,9 @@ def failures(found: dict[str, Row]) -> Iterator[str]:
     for name, row in found.items():
         if name == "loop":
             for what, ratio in row["ratio"].items():
-                if ratio["value"] > LIMIT:
-                    yield f"a step takes {ratio['value']:.4f} times as long ({what})"
+                if ratio["high"] > LIMITS[what]:
+                    times = f"{ratio['value']:.4f} (up to {ratio['high']:.4f}) times"
+                    yield f"a step takes {times} as long ({what})"
         elif not row["right"]:
             yield f"{name}: measured {row['vs_eager']}, truth {row['truth']}"
 

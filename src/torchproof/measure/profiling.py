@@ -91,8 +91,11 @@ def timed(
         times.append(run() / count)
         switches.append(context_switches())
         clean += switches[-1] == switches[-2]
-        elapsed_ms = (time.monotonic() - begin) * 1e3
-        if not goes_on(not stats.round_is_over(elapsed_ms, clean, seconds * 1e3)):
+        elapsed = time.monotonic() - begin
+        is_over = elapsed >= seconds and stats.round_is_over(
+            elapsed * 1e3, clean, seconds * 1e3
+        )
+        if not goes_on(not is_over):
             break
     return times, switches
 

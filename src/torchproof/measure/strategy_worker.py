@@ -590,7 +590,7 @@ class StrategyWorker:
                 calls.before(loaded, index)
             if train:
                 calls.forget_gradients(loaded.fn, call)
-            step = functools.partial(calls.invoke, fn, call, train=backward)
+            step = calls.step(fn, call, train=backward)
             if self.call_times is None:
                 total += self.clock.milliseconds(step)
             else:  # the clock of the timeline is read outside of what is timed

@@ -210,6 +210,15 @@ def forget_gradients(fn: Any, call: Any) -> None:
         tensor.grad = None
 
 
+def step(fn: Callable[..., Any], call: Any, *, train: bool) -> Callable[[], Any]:
+    """A call of `invoke` for a clock: without `train`, the clock sees `fn` alone."""
+    if train:
+        return functools.partial(invoke, fn, call, train=True)
+    if isinstance(call, dict):
+        return functools.partial(fn, **call)
+    return functools.partial(fn, *call)
+
+
 def invoke(fn: Callable[..., Any], call: Any, *, train: bool) -> Any:
     """Runs one call; with `train`, also its loss and backward."""
     output = fn(**call) if isinstance(call, dict) else fn(*call)
