@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -89,30 +88,12 @@ def test_operations_of_a_product_are_counted_as_fp8() -> None:
 # -- logits ----------------------------------------------------------------------------
 
 
-def drop_scales(layer: Fp8Linear) -> None:
-    layer.weight_scales.fill_(float(layer.weight_scales.mean()))
-
-
-def transpose_scales(layer: Fp8Linear) -> None:
-    """Scales the columns of the weight in place of its rows."""
-    columns = layer.weight_scales[: layer.in_features]
-    wide = layer.weight.float() * columns
-    layer.weight.data, layer.weight_scales = fp8_linear.quantised(wide)
-
-
-def shift_scales(layer: Fp8Linear) -> None:
-    layer.weight_scales.copy_(layer.weight_scales.roll(1))
-
-
-@pytest.mark.parametrize("spoil", [drop_scales, transpose_scales, shift_scales])
-def test_wrong_scales_exceed_the_bound(spoil: Callable[[Fp8Linear], None]) -> None:
+def test_logits_are_within_the_bound_and_other_scales_are_not() -> None:
     right, model = varied(SPEC, fp8=False)(IDS), varied(SPEC, fp8=True)
     bound = fp8_linear.parity_bound(SPEC.layers)
     assert relative_error(model(IDS), right) < bound
-    for number in range(SPEC.layers):
-        layer = model.get_submodule(f"blocks.{number}.attention.out")
-        assert isinstance(layer, Fp8Linear)
-        spoil(layer)  # a square one: scales of rows fit the columns
+    for layer in layers_of(model):
+        layer.weight_scales.copy_(layer.weight_scales.roll(1))
     assert relative_error(model(IDS), right) > bound
 
 

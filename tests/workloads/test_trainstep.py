@@ -70,4 +70,4 @@ def test_target_is_the_next_token() -> None:
     _, epoch = trainstep.make()
     for inputs, targets in epoch:
         assert torch.equal(inputs[:, 1:], targets[:, :-1])
-        assert int(inputs.max()) < trainstep.SIZES["tiny"].vocabulary
+        assert int(inputs.max()) < trainstep.SIZES["tiny"].decoder.vocabulary

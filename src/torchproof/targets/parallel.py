@@ -14,7 +14,8 @@ from torchproof import torch_private
 from torchproof.records import UserError
 from torchproof.targets import deferred_weights, tensor_parallel
 
-Compile = Callable[[Any], Any]  # takes a module or function, returns what to call
+# Takes a module or function, returns what to call.
+Compile = Callable[[Any], Callable[..., Any]]
 
 
 def join(device: str | None) -> None:
@@ -82,17 +83,13 @@ def wrapped(
     import torch
 
     if wrap is None:
-        whole: Callable[..., Any] = compiled(fn)
-        return whole
+        return compiled(fn)
     if not isinstance(fn, torch.nn.Module):
         raise UserError(
             f"{type(fn).__name__} is not a module: --wrap {wrap} wraps only modules"
         )
     if wrap == "ddp":  # compiled after DDP, which splits graphs at its buckets
-        replica: Callable[..., Any] = compiled(
-            torch.nn.parallel.DistributedDataParallel(fn)
-        )
-        return replica
+        return compiled(torch.nn.parallel.DistributedDataParallel(fn))
     replicas, parts = _mesh(wrap)
     if parts is not None:
         tensor_parallel.divide(fn, parts, plan)
@@ -143,7 +140,7 @@ def _sharded(model: Any, mesh: Any, of_block: Compile | None) -> Callable[..., A
     lists = list(_outermost_lists(model))
     for blocks in lists:
         for index, block in enumerate(blocks):
-            part = of_block(block) if of_block else block
+            part: Any = of_block(block) if of_block else block
             blocks[index] = fully_shard(part, mesh=mesh)
     if of_block and not lists:
         model = of_block(model)

@@ -317,19 +317,13 @@ def _module(target: Target) -> ModuleType:
 
 
 def _found_in(folder: Path, error: BaseException, target: Target) -> str:
-    """What to do about a module that only the working directory contains.
-
-    Empty if PYTHONPATH would not help: Python ignores it, the folder is searched and
-    lacks the module, or another process did not find it.
-    """
-    name = getattr(error, "name", None) or ""
-    if not isinstance(error, ModuleNotFoundError) or error.__cause__ is not None:
+    """What to do about a module that only the working directory contains."""
+    name = getattr(error, "name", None)
+    if not isinstance(error, ModuleNotFoundError) or not name:
         return ""
-    if not name or "." in name or sys.flags.ignore_environment:
-        return ""
-    if any(os.path.realpath(entry) == str(folder) for entry in sys.path):
-        return ""
-    if not ((folder / f"{name}.py").is_file() or (folder / name).is_dir()):
+    searched = any(os.path.realpath(entry) == str(folder) for entry in sys.path)
+    is_there = (folder / f"{name}.py").is_file() or (folder / name).is_dir()
+    if searched or not is_there:
         return ""
     return (
         f" ({name} is in the working directory, which python {target.where} does not"

@@ -9,16 +9,19 @@ from __future__ import annotations
 import os
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torchproof.measure import Plan, Replayed
 from torchproof.records import Measurement, Trial, UserError
 from torchproof.tuning.candidates import Candidate, Eager
 from torchproof.tuning.trial_worker import Finalists, Progress, Worker
+
+T = TypeVar("T")
 
 
 class ExecutorLost(UserError):
@@ -103,7 +106,7 @@ class Local:
         return "this machine" if count == 1 else f"{count} GPUs"
 
     def probe(self, limit_s: float) -> Eager:
-        eager: Eager = self._on_first("probe", limit_s)
+        eager = self._on_first(self._workers[0].probe, limit_s)
         cold = not self._task.shares_caches
         alone = cold or self._task.plan.ranks is not None
         if eager.environment["device"] == "cuda" and not alone:
@@ -140,20 +143,20 @@ class Local:
         return trials
 
     def compare(self, finalists: Finalists, rounds: int) -> tuple[Measurement, ...]:
-        return tuple(self._on_first("compare", finalists, rounds))
+        return self._on_first(self._workers[0].compare, finalists, rounds)
 
     def replay(
         self, candidate: Candidate, base: Candidate, count: int, limit_s: float
     ) -> Replayed:
-        replayed: Replayed = self._on_first("replay", candidate, base, count, limit_s)
-        return replayed
+        replay = self._workers[0].replay
+        return self._on_first(replay, candidate, base, count, limit_s)
 
-    def _on_first(self, name: str, *arguments: Any) -> Any:
+    def _on_first(self, method: Callable[..., T], *arguments: Any) -> T:
         """Call a method of the first worker in its own thread.
 
         The strategy processes may end with the thread that started them.
         """
-        future = self._pools[0].submit(getattr(self._workers[0], name), *arguments)
+        future = self._pools[0].submit(method, *arguments)
         while True:  # Ctrl-C does not interrupt a wait without a timeout
             done, _ = wait_for([future], 0.2)
             if done:

@@ -19,18 +19,17 @@ def run_of(
     *,
     environment: Mapping[str, Any],
     executor: str,
-    key: str = "",
+    key: str,
+    **identity: str,
 ) -> Run:
-    """The run without its id; its measurements are those of the finals."""
-    tuning = tuning_of(search, chosen, executor, key)
+    """The run of this identity; its measurements are those of the finals."""
     return Run(
-        id="",
-        target="",
+        **identity,
         strategy=chosen.name if chosen else "",
         environment=environment,
         counts=dict.fromkeys(COUNTS),
         measurements=search.rows,
-        tuning=tuning,
+        tuning=_tuning_of(search, chosen, executor, key),
         verb="tune",
         ending="finished" if chosen else "interrupted",
     )
@@ -78,9 +77,7 @@ def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def tuning_of(
-    search: Search, chosen: Trial | None, executor: str, key: str = ""
-) -> Tuning:
+def _tuning_of(search: Search, chosen: Trial | None, executor: str, key: str) -> Tuning:
     """The `tuning` field of the run."""
     options = search.options
     return Tuning(

@@ -100,9 +100,6 @@ def tune(
         environment=tuning.environment,
         executor=tuning.where,
         key=tuning.key,
-    )
-    run = replace(
-        run,
         id=f"{started:%Y%m%d-%H%M}-{target.name}",
         target=target.text,
         command=command,
@@ -184,6 +181,9 @@ def _plan(target: Target, options: Options, tune_options: TuneOptions) -> measur
 class _Tuning:
     """One search, from its first process to its result."""
 
+    eager: Eager
+    search: Search  # set once eager is measured
+
     def __init__(
         self,
         target: Target,
@@ -197,7 +197,6 @@ class _Tuning:
         self.where = ""  # the executor, as reports name it
         self.key = ""
         self.lost: ExecutorLost | None = None  # ended the search
-        self.eager: Eager
 
     def run(self, folder: Path, runs: Path) -> Trial | None:
         """The winner; None if the search was interrupted."""
@@ -208,13 +207,10 @@ class _Tuning:
             self.key = self._key()
             self.search = self._search(executor, self._earlier(runs))
             return self.search.run(self._space())
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, ExecutorLost) as error:
             if not hasattr(self, "search"):
                 raise  # nothing was tried yet
-        except ExecutorLost as error:
-            if not hasattr(self, "search"):
-                raise
-            self.lost = error
+            self.lost = error if isinstance(error, ExecutorLost) else None
         finally:
             self.where = executor.name  # nodes of a cluster may have joined
             executor.close()
@@ -228,8 +224,6 @@ class _Tuning:
             if time.monotonic() - self.begun < budget_s:
                 raise
             raise too_small(budget_s, "eager alone takes longer") from None
-
-    search: Search  # set once eager is measured
 
     @property
     def _shares_caches(self) -> bool:
@@ -292,7 +286,7 @@ class _Tuning:
         return {"model": fingerprint, "factory": digest}
 
     def _search(self, executor: Executor, earlier: Mapping[str, Trial]) -> Search:
-        tune_options = self.tune_options
+        tune_options, eager = self.tune_options, self.eager
         options = SearchOptions(
             objective=tune_options.objective,
             effort=tune_options.effort,
@@ -300,15 +294,10 @@ class _Tuning:
             budget_s=tune_options.budget_s,
             deadline=self.begun + tune_options.budget_s,
             timeout_s=self.options.timeout_s,
-            probe=self.eager.probe,
+            probe=eager.probe,
         )
-        return Search(
-            executor,
-            options,
-            eager=self.eager.trial,
-            earlier=earlier,
-            show=self.watcher.show,
-        )
+        show = self.watcher.show
+        return Search(executor, options, eager=eager.trial, earlier=earlier, show=show)
 
     def _space(self) -> Space:
         compile_with = self.options.compile

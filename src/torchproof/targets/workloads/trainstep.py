@@ -14,25 +14,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchproof.targets.workloads import layers, synthetic
+from torchproof.targets.workloads import gpt, synthetic
 
 
 @dataclass(frozen=True)
 class Size:
-    """The dimensions of a language model and of its training batches."""
+    """The dimensions of the decoder and of its training batches."""
 
-    layers: int
-    dim: int
-    heads: int
-    vocabulary: int
+    decoder: gpt.Size
     batch: int
     last_batch: int
     sequence: int
 
 
 SIZES = {
-    "tiny": Size(1, 32, 2, vocabulary=64, batch=4, last_batch=1, sequence=16),
-    "base": Size(8, 512, 8, vocabulary=8192, batch=16, last_batch=4, sequence=512),
+    "tiny": Size(gpt.Size(1, 32, 2, 64), batch=4, last_batch=1, sequence=16),
+    "base": Size(gpt.Size(8, 512, 8, 8192), batch=16, last_batch=4, sequence=512),
 }
 
 PEAK_RATE, FLOOR = 3e-3, 0.1
@@ -50,40 +47,6 @@ def sized(name: str, batch: int | None, sequence: int | None) -> Size:
         last_batch=batch or size.last_batch,
         sequence=sequence or size.sequence,
     )
-
-
-class LanguageModel(nn.Module):
-    """Token ids (batch, sequence) -> logits (batch, sequence, vocabulary)."""
-
-    positions: Tensor
-
-    def __init__(self, size: Size) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(size.vocabulary, size.dim)
-        self.blocks = nn.ModuleList(
-            layers.Block(
-                layers.Attention(size.dim, size.heads, bias=False),
-                layers.mlp(size.dim, 4 * size.dim),
-                lambda: nn.LayerNorm(size.dim),
-            )
-            for _ in range(size.layers)
-        )
-        self.norm = nn.LayerNorm(size.dim)
-        self.head = nn.Linear(size.dim, size.vocabulary, bias=False)
-        self.register_buffer("positions", waves(size), persistent=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens) + self.positions[: tokens.shape[1]]
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
-
-
-def waves(size: Size) -> Tensor:
-    """Sinusoidal positions (sequence, dim)."""
-    frequencies = 10000.0 ** -(torch.arange(0, size.dim, 2) / size.dim)
-    angles = torch.outer(torch.arange(size.sequence).float(), frequencies)
-    return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
 
 def mixed_precision_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -158,20 +121,20 @@ class TrainStep:
 
 def model_and_epoch(
     size: Size, device: str
-) -> tuple[LanguageModel, list[tuple[Tensor, Tensor]]]:
+) -> tuple[gpt.GPT, list[tuple[Tensor, Tensor]]]:
     """A model and twelve batches (inputs, targets); the last batch is smaller."""
-    epoch = []
+    epoch, vocabulary = [], size.decoder.vocabulary
     for batch in [size.batch] * 11 + [size.last_batch]:
         # Runs of consecutive ids, which the model can learn within a few steps.
-        first = synthetic.token_ids(size.vocabulary, batch, 1, device)
+        first = synthetic.token_ids(vocabulary, batch, 1, device)
         tokens = first + torch.arange(size.sequence + 1, device=device)
-        tokens = tokens % size.vocabulary
+        tokens = tokens % vocabulary
         # Copy: a slice of a batch of 1 keeps its odd strides, and Dynamo guards them.
         dense = torch.contiguous_format
         inputs = tokens[:, :-1].clone(memory_format=dense)
         epoch.append((inputs, tokens[:, 1:].clone(memory_format=dense)))
     with torch.device(device):
-        return LanguageModel(size).train(), epoch
+        return gpt.GPT(size.decoder).train(), epoch
 
 
 def make(
