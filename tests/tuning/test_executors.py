@@ -103,21 +103,21 @@ def test_broken_first_device_is_an_error(
     executor.close()
 
 
-def test_compiling_beside_others_and_timing_alone(tmp_path: Path) -> None:
+def test_workers_compile_together_and_are_timed_alone(tmp_path: Path) -> None:
     """Each worker has a lock of its own, as in processes of their own."""
     timed = threading.Event()
 
     def take_time() -> None:
-        with TimingLock(tmp_path).alone():
+        with TimingLock(tmp_path).exclusive():
             timed.set()
 
     thread = threading.Thread(target=take_time)
-    with TimingLock(tmp_path).beside_others(), TimingLock(tmp_path).beside_others():
+    with TimingLock(tmp_path).shared(), TimingLock(tmp_path).shared():
         thread.start()
         assert not timed.wait(0.2)
     thread.join(60)
     assert timed.is_set()
-    with TimingLock(tmp_path).beside_others():  # the lock was released
+    with TimingLock(tmp_path).shared():  # the lock was released
         pass
 
 

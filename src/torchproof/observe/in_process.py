@@ -86,7 +86,7 @@ def observe_here(target: Target, options: Options) -> Observation:
     entries = _Entries(live.cell_paths([*linecache.cache]))
     silence = _torch_log_hidden() if options.quiet else contextlib.nullcontext()
     ending, code = "finished", None
-    with live_state.kept(objects.fn, objects.calls), silence:
+    with live_state.preserve(objects.fn, objects.calls), silence:
         torch.compiler.reset()
         try:
             code = observe_job(Job.of(target, options), entries, _ObserverHere)

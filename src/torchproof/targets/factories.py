@@ -28,7 +28,7 @@ def factories_in(file: str) -> list[str]:
     for name, function in functions.items():
         if name.startswith(("_", "test")) or _has_required(function):
             continue
-        if _says_pair(function):
+        if _is_annotated(function):
             found[name] = True
         elif pairs := _pairs(function, functions):
             found[name] = all(_is_list(calls) for _, calls in pairs)
@@ -106,10 +106,10 @@ def _has_required(function: ast.FunctionDef) -> bool:
     return positional > len(parameters.defaults) or None in parameters.kw_defaults
 
 
-def _says_pair(function: ast.FunctionDef) -> bool:
+def _is_annotated(function: ast.FunctionDef) -> bool:
     """Whether its annotation is a tuple of two, the second of them a list."""
-    said = ast.unparse(function.returns) if function.returns else ""
-    return re.fullmatch(r"[tT]uple\[.+, *([lL]ist|Sequence)\b.*\]", said) is not None
+    text = ast.unparse(function.returns) if function.returns else ""
+    return re.fullmatch(r"[tT]uple\[.+, *([lL]ist|Sequence)\b.*\]", text) is not None
 
 
 def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:

@@ -1,6 +1,6 @@
 """The calls of a live object: a list of calls, one example, or a DataLoader.
 
-Takes what the user passes beside a model or function. Returns a list whose entries are
+Takes what the user passes with a model or function. Returns a list whose entries are
 tuples of positional arguments or dicts of keyword arguments, as a factory returns it.
 """
 
@@ -81,7 +81,7 @@ def _from_loader(fn: Any, loader: Any) -> list[Any]:
     """The first batches of a loader, as calls on the device of the model."""
     import torch
 
-    with random_state_kept():
+    with preserve_random_state():
         try:
             batches = list(itertools.islice(loader, BATCHES))
         except Exception as error:
@@ -137,7 +137,7 @@ def _device_of(fn: Any) -> Any:
 
 
 @contextlib.contextmanager
-def random_state_kept() -> Iterator[None]:
+def preserve_random_state() -> Iterator[None]:
     """Gives all random generators their state back at the end."""
     import numpy
     import torch

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchproof import torch_private
-from torchproof.targets.live_calls import random_state_kept
+from torchproof.targets.live_calls import preserve_random_state
 
 _DICTS = ("_parameters", "_buffers", "_modules")
 
 
 @contextlib.contextmanager
-def kept(fn: Any, calls: list[Any]) -> Iterator[None]:
+def preserve(fn: Any, calls: list[Any]) -> Iterator[None]:
     """Restores everything that running the calls may change, as far as it is found."""
     import torch
 
@@ -39,7 +39,7 @@ def kept(fn: Any, calls: list[Any]) -> Iterator[None]:
         *map(_attributes_of, modules.values()),
         *map(_value_of, tensors.values()),
     ]
-    with random_state_kept(), torch.set_grad_enabled(torch.is_grad_enabled()):
+    with preserve_random_state(), torch.set_grad_enabled(torch.is_grad_enabled()):
         try:
             yield
         finally:

@@ -7,7 +7,6 @@ least the minimum gain.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -102,9 +101,3 @@ class Objective:
             return value < base
         high = trial.vs_eager_high or 0.0
         return high >= 1 and value < base if self.kind == "memory" else high >= least
-
-    def best(
-        self, trials: Sequence[Trial], eager: Trial, *, least: float
-    ) -> Trial | None:
-        allowed = [t for t in trials if self.allows(t, eager, least=least)]
-        return min(allowed, key=lambda t: self.value(t) or 0.0, default=None)

@@ -325,7 +325,7 @@ class Search:
 def _timed(trial: Trial, row: Measurement) -> Trial:
     """The trial with its values from the finals; one that failed there is out.
 
-    One that ran out of memory beside the other finalists keeps its earlier values.
+    One that ran out of memory next to the other finalists keeps its earlier values.
     """
     if row.error and is_short_of_memory(row.error):
         return trial

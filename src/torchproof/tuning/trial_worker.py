@@ -58,7 +58,7 @@ class TimingLock:
         self._turn, self._inside = folder / "turn", folder / "inside"
 
     @contextlib.contextmanager
-    def beside_others(self) -> Iterator[None]:
+    def shared(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             # A worker that waits for timing holds the turn, so no other one starts.
             with _locked(self._turn, fcntl.LOCK_EX):
@@ -66,7 +66,7 @@ class TimingLock:
             yield
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         with _locked(self._turn, fcntl.LOCK_EX), _locked(self._inside, fcntl.LOCK_EX):
             yield
 
@@ -159,14 +159,14 @@ class Worker:
     # -- a trial -----------------------------------------------------------------------
 
     def trial(self, candidate: Candidate, limit_s: float) -> Trial:
-        """Run a trial: it starts beside other trials and is timed alone."""
-        with self._timing_lock.beside_others():
+        """Run a trial: it starts while others run, and is timed alone."""
+        with self._timing_lock.shared():
             begin = time.monotonic()
             self.session.set_deadline(limit_s)
             self._refer()
             state = self._begun(candidate)
             spent_s = time.monotonic() - begin
-        with self._timing_lock.alone():
+        with self._timing_lock.exclusive():
             begin = time.monotonic()
             self.session.set_deadline(max(1.0, limit_s - spent_s))
             if state.runs and state.facts[0].verdict != "wrong":

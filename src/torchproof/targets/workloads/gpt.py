@@ -30,8 +30,6 @@ from torchproof.targets.workloads.synthetic import (
     token_ids,
 )
 
-ATTENTIONS = ("sdpa", "flex")
-
 # Batch and sequence of the calls. FlexAttention works in blocks of 128 tokens, and
 # compiles a separate graph for sequences that fit into one block. Uncompiled, it keeps
 # the score of every pair of tokens in memory, so its sequences are limited.

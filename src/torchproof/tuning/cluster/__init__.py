@@ -52,8 +52,8 @@ class Cluster:
         try:
             call = packed(pickle.dumps((name, arguments)))
             message = self._driver.ask({"call": call}, timeout_s)
-            while "said" in message:
-                self._progress(message["said"])
+            while "progress" in message:
+                self._progress(message["progress"])
                 message = self._driver.receive(timeout_s)
         except TimeoutError:
             self._driver.kill()  # it hangs in Ray, and has no workers yet

@@ -114,7 +114,7 @@ class Driver:
         return len({each.place.node for each in self.remotes if each.eager})
 
     def _say(self, text: str) -> None:
-        self._channel.send({"said": text})
+        self._channel.send({"progress": text})
 
     # -- trials ------------------------------------------------------------------------
 
