@@ -20,7 +20,7 @@ def run_of(
     environment: Mapping[str, Any],
     executor: str,
     key: str,
-    **identity: str,
+    **identity: Any,
 ) -> Run:
     """The run of this identity; its measurements are those of the finals."""
     return Run(
