@@ -80,13 +80,6 @@ def test_a_cold_phase_that_does_not_end_misses_the_objective(tmp_path: Path) -> 
     assert measured.kept_up is False
 
 
-def test_too_few_requests_decide_nothing(tmp_path: Path) -> None:
-    table = Timetable(tuple(n / 10 for n in range(20)), (0,) * 20, 2.0)
-    measured = result(tmp_path, table, lambda call, count: 0.02)
-    assert measured.verdict == "undecided"
-    assert measured.needed == 1 + 459  # the first one is cold
-
-
 def test_requests_without_an_answer_count_as_over_the_limit() -> None:
     count = 500
     table = Timetable(tuple(n / 10 for n in range(count)), (0,) * count, 50.0)
@@ -142,16 +135,26 @@ def handled(
     )
 
 
-def test_a_failure_is_no_first_answer() -> None:
+@pytest.mark.parametrize(
+    ("failed", "call", "first_answer_s", "end_s"),
+    [
+        ((), (0, 0, 0, 0), 0.1, 0.1),
+        ((0, 1), (0, 0, 0, 0), 2.5, 2.5),  # a failure is no answer
+        ((0, 1, 2, 3), (0, 0, 0, 0), None, None),
+        ((1, 3), (0, 1, 0, 1), 0.1, 1.1),  # a call that always fails
+    ],
+)
+def test_failures_and_the_cold_phase(
+    failed: tuple[int, ...],
+    call: tuple[int, ...],
+    first_answer_s: float | None,
+    end_s: float | None,
+) -> None:
     arrivals = [0.0, 1.0, 2.0, 3.0]
-    table = Timetable(tuple(arrivals), (0,) * 4, 4.0)
-    ends: list[float | None] = [0.1, 1.1, 2.5, 3.1]
-    phase = cold_phase(handled(arrivals, ends, failed=(0, 1)), table)
-    assert (phase.first_answer_s, phase.end_s) == (2.5, 2.5)
-    nothing = cold_phase(handled(arrivals, ends, failed=(0, 1, 2, 3)), table)
-    assert (nothing.first_answer_s, nothing.end_s) == (None, None)
-    everything = cold_phase(handled(arrivals, ends), table)
-    assert (everything.first_answer_s, everything.end_s) == (0.1, 0.1)
+    requests = handled(arrivals, [0.1, 1.1, 2.5, 3.1], failed)
+    table = Timetable(tuple(arrivals), call, 4.0)
+    phase = cold_phase(replace(requests, call=call), table)
+    assert (phase.first_answer_s, phase.end_s) == (first_answer_s, end_s)
 
 
 def test_waiting_for_the_first_answer_begins_with_the_first_arrival() -> None:
@@ -184,14 +187,6 @@ def test_the_percentile_of_the_objective_is_measured(tmp_path: Path) -> None:
     for rows in (measured.latency, measured.service, measured.all_latency):
         assert [row.percent for row in rows] == [50, 90, 95, 99, 99.9]
         assert rows[2].value_ms == pytest.approx(20)
-
-
-def test_a_call_that_always_fails_does_not_prolong_the_cold_phase() -> None:
-    arrivals = [0.0, 1.0, 2.0, 3.0]
-    table = Timetable(tuple(arrivals), (0, 1, 0, 1), 4.0)
-    requests = handled(arrivals, [0.1, 1.1, 2.1, 3.1], failed=(1, 3))
-    phase = cold_phase(replace(requests, call=table.call), table)
-    assert (phase.first_answer_s, phase.end_s) == (0.1, 1.1)
 
 
 def test_an_interrupt_leaves_out_who_waited_as_usual() -> None:

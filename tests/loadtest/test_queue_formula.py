@@ -59,12 +59,12 @@ def test_intervals_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> None:
     """As if requests were independent, they would miss it far more often."""
     truth = latency_ms(90, 0.8)
     held = useful = 0
-    for seed in range(10):
+    for seed in range(6):
         requests = served(tmp_path, 0.8, seed=seed, requests=3000)
         starts = cycle_starts(requests)
         p90 = percentiles(answers_of(requests).latency, starts)[1]
         bounded = p90.high_ms is not None
         held += p90.low_ms <= truth and (not bounded or truth <= p90.high_ms)
         useful += bounded
-    assert held >= 9
-    assert useful >= 5
+    assert held >= 5
+    assert useful >= 3

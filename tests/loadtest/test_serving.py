@@ -70,6 +70,13 @@ def test_the_time_to_the_first_answer_does_not_count_as_drain(tmp_path: Path) ->
 
 
 def test_failing_requests_are_counted_by_their_text(tmp_path: Path) -> None:
+    def fail(numbers: Sequence[int]) -> None:
+        raise ValueError(f"request {numbers[0]}")
+
+    many = RequestLog(tmp_path / "many", 100, create=True)
+    errors = serve(fail, constant(100, 0.0), many).errors
+    assert len(errors) == 21 and errors[OTHER_ERRORS] == 80
+
     def answer(numbers: Sequence[int]) -> None:
         if table.call[numbers[0]] == 1:
             raise ValueError("no such\ntoken")
@@ -84,16 +91,6 @@ def test_failing_requests_are_counted_by_their_text(tmp_path: Path) -> None:
     assert requests.failed == (1, 3, 4)
     result = result_of("eager", requests, table, objective=None, cold=False)
     assert (result.answered, result.failed, result.unserved) == (3, 3, 0)
-
-
-def test_errors_of_many_texts_are_added_up(tmp_path: Path) -> None:
-    def answer(numbers: Sequence[int]) -> None:
-        raise ValueError(f"request {numbers[0]}")
-
-    log = RequestLog(tmp_path / "log", 100, create=True)
-    errors = serve(answer, constant(100, 0.0), log).errors
-    assert len(errors) == 21
-    assert errors[OTHER_ERRORS] == 80
 
 
 def test_an_interrupt_ends_the_other_workers_too(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +31,6 @@ from torchproof.measure.loadtest.heartbeat import (
     why_blind,
 )
 from torchproof.measure.loadtest.stalls import StallRecorder
-from torchproof.records import Stall
 from torchproof.torch_private import contract, recording_times
 
 STALL_S = 0.6  # far above what a busy machine delays a request
@@ -75,18 +74,6 @@ def test_a_recompile_is_attributed_to_its_request(
     assert (guard["cause"], guard["source"], guard["dim"]) == ("size", "x", 1)
     assert (guard["expected"], guard["actual"]) == ("8", "9")
     assert stall.end_s - stall.begin_s >= STALL_S
-
-
-def test_a_first_compilation_is_told_apart(
-    tmp_path: Path, compiled: Callable[[int], None]
-) -> None:
-    def answer(number: int) -> None:
-        work()
-        if number >= STALLED:
-            compiled(8)
-
-    cause = LoadRun(tmp_path, answer).causes["LT102"]
-    assert cause.culprits == (STALLED,) and STALLED + 1 in cause.victims
 
 
 OWN, HOLDER, WAITER = threading.get_ident(), 11, 12
@@ -148,37 +135,40 @@ def test_a_hold_of_the_gil_is_a_stall_of_its_only_holder() -> None:
     assert unknown.data["threads"] == ["metrics", "other"] and unknown.file is None
 
 
-@pytest.fixture
-def collect_slowly() -> Iterator[Callable[[], None]]:
-    """A collection that lasts as long as a stall has to."""
+@pytest.mark.parametrize(
+    ("origin", "times"), [(9.0, [(1.0, 1.5)]), (10.25, [(0.0, 0.25)]), (11.0, [])]
+)
+def test_times_count_from_the_origin(
+    origin: float, times: list[tuple[float, float]]
+) -> None:
+    recorder = StallRecorder()
+    recorder._held(Hold(10.0, 10.5, []))
+    stalls = recorder.stalls(origin)
+    assert [(each.begin_s, each.end_s) for each in stalls] == times
+
+
+def test_a_collection_is_attributed(tmp_path: Path) -> None:
     slow: list[bool] = []
 
     def wait(phase: str, facts: dict[str, int]) -> None:
         if phase == "stop" and slow:
             time.sleep(STALL_S)
 
-    def collect() -> None:
-        slow.append(True)
-        gc.collect()
-        slow.clear()
-
-    gc.callbacks.insert(0, wait)
-    yield collect
-    gc.callbacks.remove(wait)
-
-
-def test_a_collection_is_attributed(
-    tmp_path: Path, collect_slowly: Callable[[], None]
-) -> None:
     def answer(number: int) -> None:
         work()
         if number == STALLED:
-            collect_slowly()
+            slow.append(True)
+            gc.collect()
+            slow.clear()
 
-    run = LoadRun(tmp_path, answer)
+    gc.callbacks.insert(0, wait)
+    try:
+        run = LoadRun(tmp_path, answer)
+    finally:
+        gc.callbacks.remove(wait)
     collected = max(run.of_kind("gc"), key=lambda each: each.end_s - each.begin_s)
     assert collected.data["generation"] == 2 and collected.request == STALLED
-    assert collected.function is not None and "collect" in collected.function
+    assert collected.function is not None and "answer" in collected.function
 
 
 # -- what happens in other threads and processes ---------------------------------------
@@ -241,6 +231,7 @@ def test_phases_of_the_compiler_are_inside_the_compilation() -> None:
     assert whole.begin_s <= inner.begin_s <= inner.end_s <= whole.end_s
     assert whole.request == inner.request == 3
     assert whole.thread == inner.thread
+    assert "guard" not in whole.data and "inductor" not in whole.text
 
 
 def test_a_recording_of_a_step_is_a_stall() -> None:
@@ -315,23 +306,6 @@ def test_kinds_that_torch_does_not_show_are_named(
     for kind in ("compile", "inductor"):
         assert "log_event_end" in recorder.missing[kind]
     assert "gc" not in recorder.missing
-
-
-def test_times_count_from_the_origin(collect_slowly: Callable[[], None]) -> None:
-    def long(stalls: Sequence[Stall]) -> list[Stall]:
-        return [each for each in stalls if each.kind == "gc" and each.end_s >= 0.3]
-
-    with StallRecorder() as recorder:
-        collect_slowly()
-        begin = time.perf_counter()
-        collect_slowly()
-        end = time.perf_counter()
-    [whole] = long(recorder.stalls(begin))  # and not the one before
-    assert 0 <= whole.begin_s < whole.end_s
-    [rest] = long(recorder.stalls(begin + 0.1))
-    assert rest.begin_s == 0.0
-    assert rest.end_s == pytest.approx(whole.end_s - 0.1)
-    assert not recorder.stalls(end + 1.0)
 
 
 @pytest.mark.skipif(why_blind() is not None, reason="threads cannot be watched")

@@ -91,29 +91,6 @@ def windowed_gpt() -> Subject:
     return small_gpt(window=5)
 
 
-def _transformers(kind: Any, config: Any) -> Subject:
-    model = kind(config).eval().requires_grad_(False)
-
-    def logits(tokens: Tensor) -> Tensor:
-        output: Tensor = model(tokens, use_cache=False).logits
-        return output
-
-    return Subject(text_model(_loaded(model)), logits)
-
-
-def gpt2() -> Subject:
-    import transformers
-
-    torch.manual_seed(0)
-    small: dict[str, Any] = {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 64}
-    ends: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
-    # Large weights, so that tokens vary.
-    config = transformers.GPT2Config(
-        **small, **ends, n_positions=64, initializer_range=0.5
-    )
-    return _transformers(transformers.GPT2LMHeadModel, config)
-
-
 def llama() -> Subject:
     import transformers
 
@@ -126,9 +103,11 @@ def llama() -> Subject:
         num_key_value_heads=2,
         vocab_size=64,
         max_position_embeddings=64,
-        initializer_range=0.3,
+        initializer_range=0.3,  # large weights, so that tokens vary
     )
-    return _transformers(transformers.LlamaForCausalLM, config)
+    model: Any = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
+    subject = text_model(_loaded(model))
+    return Subject(subject, lambda tokens: model(tokens, use_cache=False).logits)
 
 
 def generator_of(model: TextModel, temperature: float = 0.0) -> TextGenerator:
@@ -199,7 +178,7 @@ def test_recorded_tokens_are_those_of_the_model_without_a_cache(name: str) -> No
 
 
 def test_an_answer_ends_with_an_end_token_of_the_model() -> None:
-    subject = gpt2()
+    subject = llama()
     whole = expected(subject, 3)
     end = max(whole, key=len)[2]
     model: Any = subject.model

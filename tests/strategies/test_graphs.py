@@ -43,15 +43,15 @@ class Recorded:
 
 
 class Recorder:
-    """Stands in for `torchproof.graph` and keeps what it was told."""
+    """Stands in for `torchproof.graph` and keeps its arguments."""
 
     def __init__(self) -> None:
-        self.told: Mapping[str, Any] = {}
+        self.arguments: Mapping[str, Any] = {}
         self.falls_back: list[str] = []
 
-    def __call__(self, step: Any, example: Any, **told: Any) -> Recorded:
-        self.told = {"example": example, **told}
-        return Recorded(step, told.get("train", False), self.falls_back)
+    def __call__(self, step: Any, example: Any, **arguments: Any) -> Recorded:
+        self.arguments = {"example": example, **arguments}
+        return Recorded(step, arguments.get("train", False), self.falls_back)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_lines_to_paste(name: str, lines: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "told"),
+    ("name", "more", "arguments"),
     [
         (
             "regional+graph",
@@ -105,14 +105,16 @@ def test_lines_to_paste(name: str, lines: str) -> None:
     ],
 )
 def test_arguments_beside_the_name_are_passed(
-    graph: Recorder, name: str, more: dict[str, Any], told: str
+    graph: Recorder, name: str, more: dict[str, Any], arguments: str
 ) -> None:
     strategy = with_arguments(parse(name), **more)
-    call = f"net = torchproof.graph(net, example, {told})"
+    call = f"net = torchproof.graph(net, example, {arguments})"
     assert strategy.source("net") == f"import torchproof\n\n{call}"
     strategy.apply(nn.Linear(4, 4), [EXAMPLE])
-    given = {k: v for k, v in graph.told.items() if k not in ("example", "strategy")}
-    again = build_graph.parse_strategy(graph.told["strategy"], given)
+    given = {
+        k: v for k, v in graph.arguments.items() if k not in ("example", "strategy")
+    }
+    again = build_graph.parse_strategy(graph.arguments["strategy"], given)
     assert again.arguments == strategy.arguments
 
 
@@ -122,8 +124,8 @@ def test_other_backends_and_methods_compile_before_recording(graph: Recorder) ->
         "net.encode = torch.compile(net.encode)\n"
         "net = torchproof.graph(net, example)"
     )
-    told = with_arguments(parse("full+graph:fullgraph"), backend="aot_eager")
-    assert told.source("net") == (
+    other = with_arguments(parse("full+graph:fullgraph"), backend="aot_eager")
+    assert other.source("net") == (
         "import torch\nimport torchproof\n\n"
         'net = torch.compile(net, fullgraph=True, backend="aot_eager")\n'
         "net = torchproof.graph(net, example)"
@@ -168,7 +170,7 @@ def test_graph_strategy_needs_cuda(name: str) -> None:
 
 def test_first_call_is_the_example(graph: Recorder) -> None:
     done = parse("regional+graph").apply(nn.Linear(4, 4), [EXAMPLE, (torch.ones(3),)])
-    assert graph.told == {"example": EXAMPLE, "strategy": "regional"}
+    assert graph.arguments == {"example": EXAMPLE, "strategy": "regional"}
     assert not done.whole_step and done.falls_back == ()
 
 
@@ -198,7 +200,7 @@ def test_step_that_runs_its_backward_gets_no_second_one(
 ) -> None:
     _, plain = prepared(monkeypatch, "eager", tmp_path)
     facts, recorded = prepared(monkeypatch, "eager+graph", tmp_path)
-    assert graph.told["train"] and facts.fell_back == ()
+    assert graph.arguments["train"] and facts.fell_back == ()
     assert "call 0: gradient of weight" in plain[0]
     for mine, theirs in zip(recorded, plain, strict=True):
         assert mine.keys() == theirs.keys()

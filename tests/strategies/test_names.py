@@ -34,8 +34,8 @@ MEANINGS: dict[str, tuple[str, dict[str, Any], str | None, str]] = {
 @pytest.mark.parametrize("name", MEANINGS)
 def test_meaning_of_a_name(name: str) -> None:
     found = parse(name)
-    told = (found.form, found.arguments, found.method, found.dynamic)
-    assert (found.name, told) == (name, MEANINGS[name])
+    meaning = (found.form, found.arguments, found.method, found.dynamic)
+    assert (found.name, meaning) == (name, MEANINGS[name])
     assert Strategy.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
@@ -57,11 +57,11 @@ def test_wrong_name_is_refused_with_a_suggestion(name: str, said: str) -> None:
 
 def test_mode_that_meets_options_becomes_options() -> None:
     tuned = parse("full:max-autotune-no-cudagraphs")
-    told = with_arguments(tuned, options={"coordinate_descent_tuning": False})
-    assert told.arguments == {
+    options = with_arguments(tuned, options={"coordinate_descent_tuning": False})
+    assert options.arguments == {
         "options": {"max_autotune": True, "coordinate_descent_tuning": False}
     }
-    more = with_arguments(told, options={"epilogue_fusion": False}, fullgraph=True)
+    more = with_arguments(options, options={"epilogue_fusion": False}, fullgraph=True)
     assert set(more.arguments["options"]) == {
         *("max_autotune", "coordinate_descent_tuning", "epilogue_fusion")
     }

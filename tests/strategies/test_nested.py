@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from test_applying import Block, CountedBlock, Net
+from test_applying import ROWS, Block, CountedBlock, Net, calls_of
 from torch import Tensor, nn
 
 from torchproof.measure.shared_code import artifacts, sharing
 from torchproof.strategies.applied import Applied
 from torchproof.strategies.strategy import NotApplicable, parse, with_arguments
 
-ROWS = (3, 5, 7)
 LINES = """\
 import functools
 
@@ -37,10 +36,6 @@ def afresh() -> Iterator[None]:
 def make(kind: type[Block] = Block, count: int = 3) -> Net:
     torch.manual_seed(0)
     return Net(kind, count)
-
-
-def calls_of(*rows: int) -> list[tuple[Tensor]]:
-    return [(torch.arange(count * 8.0).view(count, 8) / 99,) for count in rows]
 
 
 def applied(name: str, net: Any, calls: Any = None, **more: Any) -> Applied:
@@ -120,13 +115,10 @@ def test_tensors_inside_arguments_are_marked() -> None:
 # -- where it cannot be ----------------------------------------------------------------
 
 
-def test_nested_needs_repeated_blocks() -> None:
+def test_nested_needs_repeated_blocks_with_their_own_forward() -> None:
     for target in (nn.Sequential(nn.Linear(8, 8)), torch.tanh):
         with pytest.raises(NotApplicable, match=r"\bblocks\b"):
             parse("nested").plan(target, calls_of(3))
-
-
-def test_forward_that_was_replaced_is_not_thrown_away() -> None:
     net = make()
     net.blocks[1].forward = lambda x: x  # type: ignore[method-assign]
     with pytest.raises(NotApplicable, match=r"blocks\.1\b.*\bforward\b"):

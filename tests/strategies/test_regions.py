@@ -51,36 +51,35 @@ def one_after_the_other(net: Any, x: Tensor) -> Tensor:
     return x
 
 
-def blocks(*parts: nn.Module) -> nn.ModuleList:
-    return nn.ModuleList(parts)
+def several_times(net: Any, x: Tensor) -> Tensor:
+    for _ in range(3):
+        x = net.inner(x)
+    return x
 
 
-def many(kind: type[nn.Module], count: int, *given: Any) -> nn.ModuleList:
-    return nn.ModuleList(kind(*given) for _ in range(count))
+def checkpointed(reentrant: bool) -> Net:
+    def flow(net: Any, x: Tensor) -> Tensor:
+        for block in net.blocks:
+            x = checkpoint(block, x, use_reentrant=reentrant)  # type: ignore[assignment]
+        return x
+
+    return Net(flow, blocks=many(Block, 3))
+
+
+def many(kind: type[nn.Module], count: int, *arguments: Any) -> nn.ModuleList:
+    return nn.ModuleList(kind(*arguments) for _ in range(count))
+
+
+def in_order(*parts: nn.Module) -> Net:
+    return Net(one_after_the_other, blocks=nn.ModuleList(parts))
 
 
 def plan(net: nn.Module, *calls: Any) -> Plan:
     return parse("regional").plan(net, calls or [(X,)])
 
 
-def paths(net: nn.Module, *calls: Any) -> list[tuple[str, ...]]:
-    return [region.paths for region in plan(net, *calls).regions]
-
-
-def numbered(name: str, *numbers: int) -> tuple[str, ...]:
-    return tuple(f"{name}.{number}" for number in numbers)
-
-
-# -- what is a block -------------------------------------------------------------------
-
-
-def test_blocks_held_as_attributes_with_arithmetic_in_between() -> None:
-    net = Net(
-        lambda net, x: net.second(torch.relu(net.first(x))[:, :8] * 2),
-        first=Block(),
-        second=Block(),
-    )
-    assert paths(net) == [("first", "second")]
+def paths(net: nn.Module, *calls: Any) -> list[str]:
+    return [" ".join(region.paths) for region in plan(net, *calls).regions]
 
 
 class PairBlock(Block):
@@ -109,90 +108,83 @@ class Stateful(Block):
         return State(super().forward(state.x))
 
 
-FORMS: dict[str, tuple[type[nn.Module], Callable[[Any, Tensor], Tensor]]] = {
-    "several answers": (PairBlock, lambda net, x: net.b(net.a(x)[0])[0]),
-    "writes into its input": (Writer, written),
-    "hands on a record": (Stateful, lambda net, x: net.b(net.a(State(x))).x),
+def parametrized() -> Block:
+    block = Block()
+    block.inner = nn.utils.parametrizations.weight_norm(block.inner)
+    return block
+
+
+def tower() -> Net:
+    return in_order(Block(), Block())
+
+
+def stages() -> nn.Sequential:
+    return nn.Sequential(*(nn.Sequential(*many(Block, 2)) for _ in range(3)))
+
+
+def widening(net: Any, x: Tensor) -> Tensor:
+    x = one_after_the_other(net, x).repeat(1, 2)
+    for block in net.wide:
+        x = block(x)
+    return x
+
+
+# The blocks of each model, as paths; blocks that share code are one text.
+BLOCKS: dict[str, tuple[nn.Module, list[str]]] = {
+    "attributes, and arithmetic in between": (
+        Net(
+            lambda net, x: net.second(torch.relu(net.first(x))[:, :8] * 2),
+            first=Block(),
+            second=Block(),
+        ),
+        ["first second"],
+    ),
+    "several answers": (
+        Net(lambda net, x: net.b(net.a(x)[0])[0], a=PairBlock(), b=PairBlock()),
+        ["a b"],
+    ),
+    "writes into its input": (Net(written, a=Writer(), b=Writer()), ["a b"]),
+    "hands on a record": (
+        Net(lambda net, x: net.b(net.a(State(x))).x, a=Stateful(), b=Stateful()),
+        ["a b"],
+    ),
+    "checkpointed": (checkpointed(False), ["blocks.0 blocks.1 blocks.2"]),
+    "checkpointed, reentrant": (checkpointed(True), ["blocks.0 blocks.1 blocks.2"]),
+    "the outermost level": (
+        Net(lambda net, x: net.stages(x), stages=stages()),
+        ["stages.0 stages.1 stages.2"],
+    ),
+    "one block called several times": (Net(several_times, inner=Block()), ["inner"]),
+    "a loop over a whole model": (
+        Net(several_times, inner=tower()),
+        ["inner.blocks.0 inner.blocks.1"],
+    ),
+    "two widths": (
+        Net(widening, blocks=many(Block, 2), wide=many(Block, 2, 16)),
+        ["blocks.0 blocks.1", "wide.0 wide.1"],
+    ),
+    "two classes": (
+        in_order(Block(), OtherBlock(), Block(), OtherBlock()),
+        ["blocks.0 blocks.2", "blocks.1 blocks.3"],
+    ),
+    "one with a parametrization": (
+        in_order(Block(), parametrized(), Block()),
+        ["blocks.0 blocks.2"],
+    ),
+    "equal towers side by side": (
+        Net(lambda net, x: net.left(x) @ net.right(x).T, left=tower(), right=tower()),
+        ["left.blocks.0 left.blocks.1 right.blocks.0 right.blocks.1"],
+    ),
 }
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_blocks_of_any_form(name: str) -> None:
-    kind, flow = FORMS[name]
-    with torch.no_grad():
-        assert paths(Net(flow, a=kind(), b=kind())) == [("a", "b")]
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpointed_blocks(reentrant: bool) -> None:
-    def flow(net: Any, x: Tensor) -> Tensor:
-        for block in net.blocks:
-            x = checkpoint(block, x, use_reentrant=reentrant)  # type: ignore[assignment]
-        return x
-
-    net = Net(flow, blocks=many(Block, 3))
-    assert paths(net, (X.clone().requires_grad_(),)) == [numbered("blocks", 0, 1, 2)]
-
-
-def test_outermost_level_wins() -> None:
-    stages = nn.Sequential(*(nn.Sequential(*many(Block, 2)) for _ in range(3)))
-    assert paths(Net(lambda net, x: net.stages(x), stages=stages)) == [
-        numbered("stages", 0, 1, 2)
-    ]
-
-
-def test_one_block_called_again_and_again() -> None:
-    def flow(net: Any, x: Tensor) -> Tensor:
-        for _ in range(4):
-            x = net.shared(x)
-        return x
-
-    assert paths(Net(flow, shared=Block())) == [("shared",)]
-
-
-def test_loop_over_a_whole_model_leaves_its_blocks_the_regions() -> None:
-    def generate(net: Any, x: Tensor) -> Tensor:
-        for _ in range(3):
-            x = net.inner(x)
-        return x
-
-    net = Net(generate, inner=Net(one_after_the_other, blocks=many(Block, 2)))
-    assert paths(net) == [numbered("inner.blocks", 0, 1)]
-
-
-# -- what is none ----------------------------------------------------------------------
-
-
-def test_widths_part_blocks_of_one_class() -> None:
-    def flow(net: Any, x: Tensor) -> Tensor:
-        return one_after_the_other(Wide, one_after_the_other(net, x).repeat(1, 2))
-
-    class Wide:
-        blocks: nn.ModuleList
-
-    net = Net(flow, blocks=many(Block, 2), wide=many(Block, 2, 16))
-    Wide.blocks = net.wide
-    found = plan(net)
-    assert [region.paths for region in found.regions] == [
-        numbered("blocks", 0, 1),
-        numbered("wide", 0, 1),
-    ]
-    assert [r.name for r in found.regions] == ["Block at blocks.0", "Block at wide.0"]
-
-
-def test_classes_part_blocks_of_one_shape() -> None:
-    held = blocks(Block(), OtherBlock(), Block(), OtherBlock())
-    assert paths(Net(one_after_the_other, blocks=held)) == [
-        numbered("blocks", 0, 2),
-        numbered("blocks", 1, 3),
-    ]
-
-
-def test_a_parametrization_parts_blocks_of_one_class() -> None:
-    odd = Block()
-    odd.inner = nn.utils.parametrizations.weight_norm(odd.inner)
-    held = blocks(Block(), odd, Block())
-    assert paths(Net(one_after_the_other, blocks=held)) == [numbered("blocks", 0, 2)]
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_are_found_by_structure_and_use(name: str) -> None:
+    net, expected = BLOCKS[name]
+    x = X.clone().requires_grad_("checkpointed" in name)
+    with torch.set_grad_enabled(x.requires_grad):
+        assert paths(net, (x,)) == expected
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in net.modules())
 
 
 def mixture(net: Any, x: Tensor) -> Tensor:
@@ -208,7 +200,7 @@ NO_BLOCKS = {
         lambda net, x: torch.cat([h(x) for h in net.heads], -1), heads=many(Block, 3)
     ),
     "single operations": nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)),
-    "two classes": Net(one_after_the_other, blocks=blocks(Block(), OtherBlock())),
+    "two classes": in_order(Block(), OtherBlock()),
     "never called": Net(lambda net, x: net.a(x), a=Block(), b=Block()),
 }
 
@@ -219,16 +211,6 @@ def test_no_repeated_blocks(name: str) -> None:
         NotApplicable, match=rf"\bblocks\b.*{type(NO_BLOCKS[name]).__name__}"
     ):
         plan(NO_BLOCKS[name])
-
-
-def test_equal_towers_side_by_side_have_their_blocks_compiled() -> None:
-    def tower() -> Net:
-        return Net(one_after_the_other, blocks=many(Block, 2))
-
-    net = Net(lambda net, x: net.left(x) @ net.right(x).T, left=tower(), right=tower())
-    assert paths(net) == [
-        (*numbered("left.blocks", 0, 1), *numbered("right.blocks", 0, 1))
-    ]
 
 
 def test_plain_function_has_no_blocks_and_no_method() -> None:
@@ -250,8 +232,10 @@ def test_workloads() -> None:
     ]
     assert found.note is not None
     assert "2 x Block, 2 x RotaryBlock; eager: embedding" in found.note
+    widths = plan(BLOCKS["two widths"][0]).regions
+    assert [r.name for r in widths] == ["Block at blocks.0", "Block at wide.0"]
     model, calls = gpt.make()
-    assert paths(model, calls[0]) == [numbered("blocks", 0, 1, 2, 3)]
+    assert paths(model, calls[0]) == ["blocks.0 blocks.1 blocks.2 blocks.3"]
 
 
 def small(kind: str) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -266,9 +250,6 @@ def small(kind: str) -> tuple[nn.Module, dict[str, Tensor]]:
         return library.GPT2LMHeadModel(config), ids
     if kind == "llama":
         return library.LlamaForCausalLM(library.LlamaConfig(**wide, **words)), ids
-    if kind == "vit":
-        config = library.ViTConfig(**wide, image_size=16, patch_size=8)
-        return library.ViTModel(config), {"pixel_values": torch.randn(2, 3, 16, 16)}
     config = library.T5Config(
         d_model=32, d_kv=8, d_ff=64, num_layers=3, num_heads=4, vocab_size=99
     )
@@ -279,7 +260,6 @@ def small(kind: str) -> tuple[nn.Module, dict[str, Tensor]]:
 PLACES = {
     "gpt2": ["MODEL.transformer.h"],
     "llama": ["MODEL.model.layers"],
-    "vit": ["MODEL.layers"],
     # The first block of each stack has a table of positions that the others lack.
     "t5": ["MODEL.encoder.block[1:]", "MODEL.decoder.block[1:]"],
 }
@@ -302,12 +282,9 @@ def odd_names(net: Any, x: Tensor) -> Tensor:
 
 
 PYTHON = {
-    "a whole list": (
-        Net(one_after_the_other, blocks=many(Block, 3)),
-        "MODEL.blocks",
-    ),
+    "a whole list": (in_order(Block(), Block(), Block()), "MODEL.blocks"),
     "the end of a list": (
-        Net(one_after_the_other, blocks=blocks(OtherBlock(), Block(), Block())),
+        in_order(OtherBlock(), Block(), Block()),
         "MODEL.blocks[1:]",
     ),
     "the middle of a list": (
@@ -315,7 +292,7 @@ PYTHON = {
         "MODEL[1:3]",
     ),
     "here and there": (
-        Net(one_after_the_other, blocks=blocks(Block(), OtherBlock(), Block())),
+        in_order(Block(), OtherBlock(), Block()),
         "(MODEL.blocks[0], MODEL.blocks[2])",
     ),
     "lists and more": (
@@ -343,9 +320,3 @@ def test_blocks_as_one_writes_them(name: str) -> None:
     assert region.place == place
     held = eval(place, {"MODEL": net})
     assert list(held) == [net.get_submodule(path) for path in region.paths]
-
-
-def test_watching_leaves_no_hook_behind() -> None:
-    net = Net(one_after_the_other, blocks=many(Block, 2))
-    plan(net)
-    assert not any(m._forward_pre_hooks or m._forward_hooks for m in net.modules())

@@ -44,13 +44,9 @@ class RequestLog:
         self._flag, self._origin = rows["state"][count:], rows["begin"][count:]
         self._stopped = rows["end"][count:]
         rows = rows[:count]
-        self.begin = rows["begin"]
-        self.end = rows["end"]
-        self.late = rows["late"]
-        self.first_token = rows["first_token"]
-        self.tokens = rows["tokens"]
-        self.worker = rows["worker"]
-        self.batch = rows["batch"]
+        self.begin, self.end, self.late = rows["begin"], rows["end"], rows["late"]
+        self.first_token, self.tokens = rows["first_token"], rows["tokens"]
+        self.worker, self.batch = rows["worker"], rows["batch"]
         self.state = rows["state"]
         if create:
             for times in (self.begin, self.end, self.late, self.first_token):
@@ -103,16 +99,16 @@ class RequestLog:
         has_tokens = bool((tokens >= 0).any())
         return Requests(
             arrival_s=timetable.arrival_s,
-            begin_s=_times(self.begin[:count], ended),
-            end_s=_times(self.end[:count], ended),
+            begin_s=_values(self.begin[:count], ended),
+            end_s=_values(self.end[:count], ended),
             call=timetable.call,
-            worker=_numbers(self.worker[:count], ended),
-            batch=_numbers(self.batch[:count], ended),
-            failed=_where(state == FAILED),
-            rejected=_where(state == REJECTED),
-            first_token_s=_times(first_token, ended) if has_tokens else (),
+            worker=_values(self.worker[:count], ended),
+            batch=_values(self.batch[:count], ended),
+            failed=tuple(np.flatnonzero(state == FAILED).tolist()),
+            rejected=tuple(np.flatnonzero(state == REJECTED).tolist()),
+            first_token_s=_values(first_token, ended) if has_tokens else (),
             prompt_tokens=timetable.prompt_tokens,
-            output_tokens=_numbers(tokens, ended) if has_tokens else (),
+            output_tokens=_values(tokens, ended) if has_tokens else (),
         )
 
     def slower_than(self, limit_s: float, arrival_s: Any) -> int:
@@ -131,15 +127,8 @@ class RequestLog:
         return (late[~np.isnan(late)] * 1e3).tolist()  # type: ignore[no-any-return]
 
 
-def _times(values: Any, ended: Any) -> tuple[float | None, ...]:
-    pairs = zip(values.tolist(), ended.tolist(), strict=True)
-    return tuple(v if ok and not math.isnan(v) else None for v, ok in pairs)
-
-
-def _numbers(values: Any, ended: Any) -> tuple[int | None, ...]:
-    pairs = zip(values.tolist(), ended.tolist(), strict=True)
-    return tuple(v if ok else None for v, ok in pairs)
-
-
-def _where(mask: Any) -> tuple[int, ...]:
-    return tuple(np.flatnonzero(mask).tolist())
+def _values(values: Any, ended: Any) -> tuple[Any, ...]:
+    """The value of each request that has ended and has one, else None."""
+    known = ended & ~np.isnan(values)
+    pairs = zip(values.tolist(), known.tolist(), strict=True)
+    return tuple(value if is_known else None for value, is_known in pairs)

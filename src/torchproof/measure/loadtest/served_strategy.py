@@ -54,11 +54,6 @@ class ServedStrategy(Record):
     def as_written(self) -> bool:
         return self.name == AS_WRITTEN
 
-    @property
-    def observes(self) -> bool:
-        """Whether it runs the calls once in eager, to find what to compile."""
-        return self.strategy is not None and self.strategy.observes
-
 
 def named(text: str, compile_arguments: dict[str, Any] | None = None) -> ServedStrategy:
     """Parses the name of a strategy; raises a `UserError` that says what is wrong."""
@@ -72,7 +67,8 @@ def named(text: str, compile_arguments: dict[str, Any] | None = None) -> ServedS
     if head == GRAPH:
         if text != BEST:
             raise UserError(f"strategy {text!r}: did you mean {BEST}?")
-        return ServedStrategy(text, lines=_graphed("wait=False"), on_cuda=True)
+        lines = _called("torchproof.graph", [_MODEL, "wait=False"])
+        return ServedStrategy(text, lines=lines, on_cuda=True)
     waits = words[-1:] != [NOWAIT]
     strategy = parse(text if waits else text.removesuffix(f":{NOWAIT}"))
     if compile_arguments and strategy.compiles:
@@ -126,10 +122,6 @@ def _packed(text: str) -> ServedStrategy:
     return ServedStrategy(text, lines=_called("torchproof.load", arguments))
 
 
-def _graphed(*more: str) -> str:
-    return _called("torchproof.graph", [_MODEL, *more])
-
-
 def _called(function: str, arguments: Sequence[str]) -> str:
     call = f"{_MODEL} = {function}({', '.join(arguments)})"
     return f"import torchproof\n\n{call}"
@@ -150,11 +142,8 @@ def apply(served: ServedStrategy, fn: Callable[..., Any], calls: Sequence[Any]) 
     names: dict[str, Any] = {_MODEL: fn}
     exec(compile(served.lines, f"<strategy {served.name}>", "exec"), names)
     if served.name.startswith(f"{RECIPE}:"):
-        _assert_followed(names["torchproof"].status(names[_MODEL]))
+        # A model that runs eager must not be measured under the name of a recipe.
+        status = names["torchproof"].status(names[_MODEL])
+        if status.recipe is not None and status.recipe["followed"] is False:
+            raise NotApplicable("; ".join(each.why for each in status.fallbacks))
     return names[_MODEL]
-
-
-def _assert_followed(status: Any) -> None:
-    """A model that runs eager must not be measured under the name of a recipe."""
-    if status.recipe is not None and status.recipe["followed"] is False:
-        raise NotApplicable("; ".join(each.why for each in status.fallbacks))

@@ -58,7 +58,6 @@ class LoadWorker:
         self._device = str(describe(self._run)["device"])
         profiling.initialise_device(self._device)
         self._fn, source, notes = self._applied(plan)
-        self._assert_same_calls(other_calls)
         self._calls = self._table(other_calls)
         return ServedTarget(
             calls=tuple(_words(by_batch[1]) for by_batch in self._calls),
@@ -132,40 +131,29 @@ class LoadWorker:
             )
         return loaded
 
-    def _other_calls(self) -> dict[tuple[tuple[str, int], ...], list[Any]]:
-        """The calls that the factory makes with other sizes."""
+    def _other_calls(self) -> list[list[Any]]:
+        """The calls that the factory makes for a file's sizes, and for batches."""
         shapes: list[Mapping[str, int]] = [kind.sizes for kind in self._job.sized]
         shapes += [{"batch": count} for count in range(2, self._most + 1)]
-        return {
-            _key(shape): calls.fresh(dataclasses.replace(self._run, shape=shape)).calls
-            for shape in shapes
-        }
+        runs = (dataclasses.replace(self._run, shape=shape) for shape in shapes)
+        return [calls.fresh(run).calls for run in runs]
 
-    def _assert_same_calls(
-        self, other: Mapping[tuple[tuple[str, int], ...], list[Any]]
-    ) -> None:
-        for key, made in other.items():
-            if self._job.batching and len(made) != len(self._loaded.calls):
-                raise UserError(
-                    f"--max-batch: with {dict(key)} the factory returns {len(made)}"
-                    f" calls, with batch 1 it returns {len(self._loaded.calls)}: they"
-                    " must be the same calls in other sizes"
-                )
-
-    def _table(
-        self, other: Mapping[tuple[tuple[str, int], ...], list[Any]]
-    ) -> list[dict[int, Any]]:
+    def _table(self, other: Sequence[list[Any]]) -> list[dict[int, Any]]:
         """By the number of a call and the size of a batch: its arguments."""
+        own, sized = self._loaded.calls, self._job.sized
+        for count, made in enumerate(other[len(sized) :], start=2):
+            if len(made) != len(own):
+                raise UserError(
+                    f"--max-batch: with batch {count} the factory returns {len(made)}"
+                    f" calls, with batch 1 it returns {len(own)}: they must be the same"
+                    " calls in other sizes"
+                )
+        batches = dict(enumerate([own, *other[len(sized) :]], start=1))
         table = [
-            {1: call}
-            | {
-                count: other[_key({"batch": count})][index]
-                for count in range(2, self._most + 1)
-            }
-            for index, call in enumerate(self._loaded.calls)
+            {count: made[index] for count, made in batches.items()}
+            for index in range(len(own))
         ]
-        for kind in self._job.sized:
-            made = other[_key(kind.sizes)]
+        for kind, made in zip(sized, other, strict=False):
             if kind.index >= len(made):
                 raise UserError(
                     f"--arrivals: call {kind.index} with {dict(kind.sizes)}, but the"
@@ -194,10 +182,6 @@ class LoadWorker:
             return fn, served.lines, ()
         applied = served.strategy.apply(loaded.fn, loaded.calls, plan)
         return applied.fn, applied.source, (applied.note,) if applied.note else ()
-
-
-def _key(shape: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(shape.items()))
 
 
 def _words(call: Any) -> str:
