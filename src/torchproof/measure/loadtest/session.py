@@ -187,15 +187,15 @@ class _Session:
     """What the strategies of one test share."""
 
     def __init__(self, plan: LoadPlan, progress: Progress) -> None:
-        self._plan = plan
+        self.plan = plan
         self._progress = progress
         self._timetable: Timetable | None = None
         self._prepared: ServedTarget | None = None
         self._ending = "finished"
-        self._results: list[LoadResult] = []
+        self.results: list[LoadResult] = []
 
     def run(self) -> LoadTestResult:
-        for served in self._plan.strategies:
+        for served in self.plan.strategies:
             with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:
                 run = _StrategyRun(self, served, Path(folder))
                 try:
@@ -204,7 +204,7 @@ class _Session:
                     self._ending = "interrupted"
                 finally:
                     run.close()
-                self._results.append(run.result)
+                self.results.append(run.result)
             if self._ending != "finished":
                 break
         return LoadTestResult(
@@ -214,21 +214,13 @@ class _Session:
             self._failure(),
         )
 
-    @property
-    def plan(self) -> LoadPlan:
-        return self._plan
-
-    @property
-    def has_results(self) -> bool:
-        return bool(self._results)
-
     def progress(self, served: ServedStrategy, text: str) -> None:
         self._progress(f"{served.name}: {text}")
 
     def timetable(self, prepared: ServedTarget) -> Timetable:
         """The one timetable; it is drawn when the first process knows the calls."""
         if self._timetable is None or self._prepared is None:
-            self._timetable = self._plan.timetable(prepared)
+            self._timetable = self.plan.timetable(prepared)
             self._prepared = prepared
         elif self._prepared.calls != prepared.calls:
             raise WorkerError(
@@ -240,28 +232,28 @@ class _Session:
     def _record(self) -> LoadTest:
         prepared, table = self._prepared, self._timetable
         if prepared is None or table is None:
-            return record_of(self._plan.options, None, self._results)
+            return record_of(self.plan.options, None, self.results)
         return record_of(
-            self._plan.options,
+            self.plan.options,
             table,
-            self._results,
+            self.results,
             calls=prepared.calls,
-            weights=prepared.weights if self._plan.trace is None else (),
+            weights=prepared.weights if self.plan.trace is None else (),
         )
 
     def _failure(self) -> str | None:
         """Why no strategy answered anything; None if one did."""
-        if self._ending != "finished" or any(r.answered for r in self._results):
+        if self._ending != "finished" or any(r.answered for r in self.results):
             return None
-        for result in self._results:
+        for result in self.results:
             if result.error:
                 return f"{result.strategy}: {result.error}"
             if result.errors:
                 text = max(result.errors, key=lambda key: result.errors[key])
                 return f"all {result.failed} requests failed: {text}"
-        if not all(result.ending == "skipped" for result in self._results):
+        if not all(result.ending == "skipped" for result in self.results):
             return None
-        reasons = [f"{r.strategy}: {'; '.join(r.notes)}" for r in self._results]
+        reasons = [f"{r.strategy}: {'; '.join(r.notes)}" for r in self.results]
         return f"no strategy applies to this target: {', '.join(reasons)}"
 
 
@@ -299,7 +291,7 @@ class _StrategyRun:
             )
         except UserError as error:
             # Before anything was answered, it is most likely the target's own.
-            if not self._session.has_results and self._served.strategy is not None:
+            if not self._session.results and self._served.strategy is not None:
                 raise
             self.result = replace(self.result, ending="crashed", error=str(error))
         except WorkerError as error:

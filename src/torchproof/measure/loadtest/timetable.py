@@ -75,18 +75,17 @@ class Timetable(Record):
 
 @dataclass(frozen=True)
 class Trace:
-    """The requests of a file. `kinds` lists what they call, in order of appearance."""
+    """The requests of a file, one entry per request."""
 
     arrival_s: tuple[float, ...]
-    kind: tuple[int, ...]
     kinds: tuple[CallKind, ...]
-    lines: tuple[int, ...]  # by kind: the first line that has it
+    lines: tuple[int, ...]
     file: str
 
     @property
     def sized(self) -> tuple[CallKind, ...]:
-        """The calls that the factory has to make with other sizes."""
-        return tuple(kind for kind in self.kinds if kind.sizes)
+        """The calls that the factory has to make with other sizes, each one once."""
+        return tuple(dict.fromkeys(kind for kind in self.kinds if kind.sizes))
 
     def assert_fits(self, calls: int) -> None:
         """Raises `UserError` if a line names a call that the target does not have."""
@@ -141,9 +140,8 @@ def from_trace(trace: Trace, options: LoadOptions, calls: int) -> Timetable:
         raise UserError(f"{trace.file}: no request arrives within the --duration")
     last_s = trace.arrival_s[count - 1]
     length_s = options.duration_s or last_s + last_s / max(1, count - 1)
-    sized = iter(range(calls, calls + len(trace.sized)))
-    numbers = [next(sized) if kind.sizes else kind.index for kind in trace.kinds]
-    chosen = tuple(numbers[kind] for kind in trace.kind[:count])
+    sized = {kind: calls + number for number, kind in enumerate(trace.sized)}
+    chosen = tuple(sized.get(kind, kind.index) for kind in trace.kinds[:count])
     return Timetable(trace.arrival_s[:count], chosen, length_s)
 
 
@@ -197,28 +195,14 @@ def read_trace(path: str) -> Trace:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"--arrivals {path}: cannot read it: {why}") from None
-    times: list[float] = []
-    chosen: list[int] = []
-    kinds: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
-    lines: list[int] = []
-    for number, time_s, kind in _requests_of(path, text):
-        if times and time_s < times[-1]:
-            raise UserError(f"{path}:{number}: the time goes back: sort the lines")
-        key = (kind.index, tuple(sorted(kind.sizes.items())))
-        if key not in kinds:
-            kinds[key] = len(kinds)
-            lines.append(number)
-        times.append(time_s)
-        chosen.append(kinds[key])
-    if not times:
+    requests = list(_requests_of(path, text))
+    if not requests:
         raise UserError(f"{path} has no requests: write one per line, as 0.25,0")
-    return Trace(
-        arrival_s=tuple(time_s - times[0] for time_s in times),
-        kind=tuple(chosen),
-        kinds=tuple(CallKind(index, dict(sizes)) for index, sizes in kinds),
-        lines=tuple(lines),
-        file=path,
-    )
+    lines, times, kinds = zip(*requests, strict=True)
+    for line, before, time_s in zip(lines[1:], times, times[1:], strict=False):
+        if time_s < before:
+            raise UserError(f"{path}:{line}: the time goes back: sort the lines")
+    return Trace(tuple(time_s - times[0] for time_s in times), kinds, lines, path)
 
 
 def _requests_of(path: str, text: str) -> Iterator[tuple[int, float, CallKind]]:
