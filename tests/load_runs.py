@@ -12,6 +12,7 @@ import bench_runs
 
 from torchproof.measure.loadtest import Timetable, metric_ms, result_of
 from torchproof.measure.loadtest.percentiles import percentiles
+from torchproof.measure.loadtest.tail import explained
 from torchproof.records import Run
 from torchproof.records.load_test import (
     Generation,
@@ -23,7 +24,6 @@ from torchproof.records.load_test import (
     Requests,
     Stall,
     Tail,
-    TailCause,
 )
 from torchproof.records.run import Finding
 
@@ -82,11 +82,6 @@ def services(
     return times
 
 
-def latencies(requests: Requests) -> list[float]:
-    """In ms; infinite for what was never served."""
-    return metric_ms(requests, "latency")
-
-
 def result(strategy: str, requests: Requests, **more: Any) -> LoadResult:
     """What a load test computes from requests, and what `more` adds."""
     times = requests.arrival_s
@@ -104,93 +99,29 @@ def recompiling() -> LoadResult:
     """`full`: compiles at first, again at request 700; a collection at 1100."""
     stalls_s = {0: 6.2, RECOMPILED: 1.4, COLLECTED: 0.4}
     requests = queued(arrivals(COUNT), services(COUNT, 0.005, stalls_s))
+    recompile = "recompile of Model.forward: size 1 of x was 128, is 576"
+    sizes = {"source": "x", "dim": 1, "expected": "128", "actual": "576"}
+    data: dict[str, Any] = {"guard": {"cause": "size", **sizes}, "generation": 2}
     stalls = (
-        _stall("compile", 0, requests, 6.2, "first compile of Model.forward"),
+        _stall("compile", 0, requests, 6.2, "first compilation of Model.forward"),
         _stall("inductor", 0, requests, 4.0, "Inductor"),
-        _stall("compile", RECOMPILED, requests, 1.4, "recompile of Model.forward"),
+        _stall("compile", RECOMPILED, requests, 1.4, recompile, **data),
         _stall("inductor", RECOMPILED, requests, 0.9, "Inductor"),
-        _stall("gc", COLLECTED, requests, 0.4, "garbage collection, generation 2"),
+        _stall(
+            "gc", COLLECTED, requests, 0.4, "garbage collection, generation 2", **data
+        ),
     )
-    made = result("full", requests, stalls=stalls)
-    assert made.cold is not None and made.cold.requests is not None
-    warm = made.cold.requests
-    cold_tail = _tail(requests, range(warm), {"LT102": (0, 0)})
-    cold = dataclasses.replace(made.cold, tail=cold_tail)
-    causes = {"LT101": (RECOMPILED, 2), "LT103": (COLLECTED, 4)}
-    tail = _tail(requests, range(warm, COUNT), causes)
     missing = {"triton": "torch 2.13 without a GPU compiles no Triton kernels"}
-    return dataclasses.replace(
-        made, cold=cold, tail=dataclasses.replace(tail, missing=missing)
-    )
-
-
-def _tail(
-    requests: Requests,
-    members: Sequence[int],
-    codes: Mapping[str, tuple[int, int]],
-) -> Tail:
-    """Slow requests; a cause explains all from its culprit to the next one's.
-
-    `codes` has the culprit and the stall of each cause. What is before the first is
-    plain load, with a part that is unexplained.
-    """
-    latency, usual = latencies(requests), 5.3
-    slow = [n for n in members if latency[n] > 4 * usual]
-    excess = {n: latency[n] - usual for n in slow}
-    total = sum(excess.values())
-    causes, until = [], COUNT
-    for code, (culprit, stall) in reversed([*codes.items()]):
-        mine = [n for n in slow if culprit <= n < until]
-        causes.append(_cause(code, mine, sum(excess[n] for n in mine), total, stall))
-        until = culprit
-    rest = sum(excess[n] for n in slow if n < until)
-    return Tail(
-        threshold_ms=4 * usual,
-        slow=tuple(slow),
-        excess_ms=total,
-        causes=tuple(causes),
-        load_ms=rest * 0.9,
-        load_share=rest * 0.9 / total,
-        unexplained_ms=rest * 0.1,
-        unexplained_share=rest * 0.1 / total,
-    )
+    return explained(result("full", requests), stalls, missing)
 
 
 def _stall(
-    kind: Any, request: int, requests: Requests, seconds: float, text: str
+    kind: Any, request: int, requests: Requests, seconds: float, text: str, **data: Any
 ) -> Stall:
     begin = (requests.begin_s[request] or 0.0) + 0.001
     place: dict[str, Any] = PLACE if kind == "compile" else {}
     return Stall(
-        kind, begin, begin + seconds, text, request, thread="worker 0", **place
-    )
-
-
-TEXTS: dict[str, tuple[Any, str, str]] = {
-    "LT101": (
-        "compile",
-        "recompile of Model.forward: size 1 of x was 128, 256, 576 (model.py:42)",
-        REMEDY,
-    ),
-    "LT102": ("compile", "first compile of Model.forward", "answer a call at start"),
-    "LT103": ("gc", "garbage collection, generation 2", "`gc.freeze()` when warm"),
-}
-
-
-def _cause(
-    code: str, slow: Sequence[int], excess: float, total: float, stall: int
-) -> TailCause:
-    kind, text, remedy = TEXTS[code]
-    return TailCause(
-        code,
-        kind,
-        text,
-        remedy,
-        stalls=(stall,),
-        culprits=tuple(slow[:1]),
-        victims=tuple(slow[1:]),
-        excess_ms=excess,
-        share=excess / total,
+        kind, begin, begin + seconds, text, request, "worker 0", **place, data=data
     )
 
 
@@ -198,18 +129,17 @@ def overloaded() -> LoadResult:
     """`eager`: 26 ms a request at 50 a second, so that the queue grows."""
     times = arrivals(COUNT)
     requests = queued(times, services(COUNT, 0.026), end_s=times[-1] + 2)
-    made = result("eager", requests)
-    slow = [n for n, ms in enumerate(latencies(requests)) if 100 < ms < math.inf]
+    latency = metric_ms(requests, "latency")
     tail = Tail(
         threshold_ms=100.0,
-        slow=tuple(slow),
+        slow=tuple(n for n, ms in enumerate(latency) if 100 < ms < math.inf),
         excess_ms=1e6,
         load_ms=0.97e6,
         load_share=0.97,
         unexplained_ms=0.03e6,
         unexplained_share=0.03,
     )
-    return dataclasses.replace(made, tail=tail)
+    return result("eager", requests, tail=tail)
 
 
 def interrupted() -> LoadResult:

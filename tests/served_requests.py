@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.serving import serve
-from torchproof.measure.loadtest.stalls import observed
+from torchproof.measure.loadtest.stalls import serve_observed
 from torchproof.measure.loadtest.tail import Tails, explain
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import Stall, TailCause
@@ -29,11 +28,7 @@ class LoadRun:
             length_s=EVERY_S * count,
         )
         log = RequestLog(folder / "log", count, create=True)
-        reply = observed(
-            lambda recorder: serve(
-                lambda numbers: answer(numbers[0]), table, log, observer=recorder
-            )
-        )
+        reply = serve_observed(lambda numbers: answer(numbers[0]), table, log)
         assert not reply.errors
         self.stalls = reply.stalls or ()
         requests = log.requests(table)

@@ -8,9 +8,8 @@ from typing import Any
 
 from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.serving import serve
 from torchproof.measure.loadtest.session import measured, record_of
-from torchproof.measure.loadtest.stalls import observed
+from torchproof.measure.loadtest.stalls import serve_observed
 from torchproof.measure.loadtest.timetable import draw
 from torchproof.records import LoadTest
 from torchproof.targets import calls
@@ -38,14 +37,11 @@ def serve_here(
             answer(call)
     timetable = draw(options, [1.0] * len(inputs))
     log = RequestLog(folder / "requests", len(timetable), create=True)
-    reply = observed(
-        lambda recorder: serve(
-            lambda numbers: answer(timetable.call[numbers[0]]),
-            timetable,
-            log,
-            workers=options.workers,
-            observer=recorder,
-        )
+    reply = serve_observed(
+        lambda numbers: answer(timetable.call[numbers[0]]),
+        timetable,
+        log,
+        workers=options.workers,
     )
     result = measured(name, log, timetable, options, cold=options.cold, reply=reply)
     return record_of(options, timetable, [result])

@@ -23,7 +23,9 @@ from typing import Any, Self, get_args
 
 from torchproof.measure.loadtest.heartbeat import Heartbeat, Hold, why_blind
 from torchproof.measure.loadtest.load_job import ServingReply
-from torchproof.measure.loadtest.serving import ServingEnd
+from torchproof.measure.loadtest.request_log import RequestLog
+from torchproof.measure.loadtest.serving import Answer, serve
+from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.observe import (
     FailedGuard,
     find_recompile_causes,
@@ -330,10 +332,12 @@ def _kernels(recorder: SpanRecorder, missing: dict[str, str]) -> Iterator[None]:
         runtime.jit_cache_hook, runtime.jit_post_compile_hook = before, after
 
 
-def observed(serve: Callable[[StallRecorder], ServingEnd]) -> ServingReply:
+def serve_observed(
+    answer: Answer, timetable: Timetable, log: RequestLog, **options: Any
+) -> ServingReply:
     """Serves requests, and says what only this process knows about them."""
     with StallRecorder() as recorder:
-        served = serve(recorder)
+        served = serve(answer, timetable, log, observer=recorder, **options)
     return ServingReply(
         errors=served.errors,
         stalls=recorder.stalls(served.origin),

@@ -26,8 +26,7 @@ from torchproof.measure.loadtest.served_strategy import (
     PACK,
     ServedStrategy,
 )
-from torchproof.measure.loadtest.serving import serve
-from torchproof.measure.loadtest.stalls import observed
+from torchproof.measure.loadtest.stalls import serve_observed
 from torchproof.measure.loadtest.text import (
     TextRequest,
     TextShape,
@@ -257,9 +256,5 @@ class TextWorker:
             requests.tokens[number] = len(tokens)
 
         limit = self._options.queue_limit
-        reply = observed(
-            lambda recorder: serve(
-                answer, table, requests, queue_limit=limit, observer=recorder
-            )
-        )
+        reply = serve_observed(answer, table, requests, queue_limit=limit)
         return replace(reply, peak_bytes=profiling.peak_bytes(self._device))

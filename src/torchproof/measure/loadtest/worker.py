@@ -19,8 +19,7 @@ from torchproof.measure.command_loop import run_commands
 from torchproof.measure.loadtest import served_strategy
 from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget, ServingReply
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.serving import Observer, ServingEnd, serve
-from torchproof.measure.loadtest.stalls import observed
+from torchproof.measure.loadtest.stalls import serve_observed
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import UserError
 from torchproof.targets import Loaded, calls
@@ -79,26 +78,18 @@ class LoadWorker:
 
     def serve(self, timetable: dict[str, Any], log: str) -> ServingReply:
         """Serves a timetable; the requests are in the file of the log."""
-        table = Timetable.from_json(timetable)
-        requests = RequestLog(Path(log), len(table))
-        reply = observed(lambda recorder: self._serve(table, requests, recorder))
+        table, answer = Timetable.from_json(timetable), self._answer()
+        reply = serve_observed(
+            lambda numbers: answer(table.call[numbers[0]], len(numbers)),
+            table,
+            RequestLog(Path(log), len(table)),
+            workers=self._job.workers,
+            batching=self._job.batching,
+        )
         peak_bytes = profiling.peak_bytes(self._device)
         return dataclasses.replace(reply, peak_bytes=peak_bytes)
 
     # -- the target ----------------------------------------------------------------
-
-    def _serve(
-        self, table: Timetable, log: RequestLog, observer: Observer
-    ) -> ServingEnd:
-        answer = self._answer()
-        return serve(
-            lambda numbers: answer(table.call[numbers[0]], len(numbers)),
-            table,
-            log,
-            workers=self._job.workers,
-            batching=self._job.batching,
-            observer=observer,
-        )
 
     def _answer(self) -> Callable[[int, int], None]:
         """Answers requests of a call until their last kernel has ended.
