@@ -114,8 +114,8 @@ def test_what_is_not_ours_to_clear_is_refused(
         mine = os.geteuid()
         monkeypatch.setattr(cache_folders.os, "geteuid", lambda: mine + 1)
         why = f"user {mine}"
-    told = {**places, "TORCHINDUCTOR_CACHE_DIR": str(root)}
-    found = cache_folders.listing(told)
+    variables = {**places, "TORCHINDUCTOR_CACHE_DIR": str(root)}
+    found = cache_folders.listing(variables)
     assert why in found[0].kept
     with pytest.raises(UserError, match=f"{root}.*{re.escape(found[0].kept)}"):
         cache_folders.cleared(found, "inductor")
@@ -128,9 +128,9 @@ def test_the_commands(places: dict[str, str], tmp_path: Path) -> None:
     assert done.returncode == 0 and "1.20 KiB" in done.stdout
     assert " torchproof show --caches --clear inductor\n" in done.stdout
     line = ["show", "--caches", "--clear", "cuda", "--format", "json"]
-    told = json.loads(torchproof(*line, cwd=tmp_path, variables=places).stdout)
-    assert told["cleared"] == ["cuda"]
-    assert [row["bytes"] for row in told["caches"] if row["name"] == "cuda"] == [12]
+    document = json.loads(torchproof(*line, cwd=tmp_path, variables=places).stdout)
+    assert document["cleared"] == ["cuda"]
+    assert [row["bytes"] for row in document["caches"] if row["name"] == "cuda"] == [12]
     assert not Path(places["HOME"], ".nv/ComputeCache/index").exists()
 
 

@@ -17,8 +17,8 @@ FLAG = "self.flag == {}"
 OBJECT = "___check_obj_id(L['f'], {}), type=<class 'function'>"
 
 
-def records(*told: Sequence[str], frame: int = 0) -> list[Record]:
-    """Recompiles of one function, each told as `graph: guard` in torch's order."""
+def records(*refusals: Sequence[str], frame: int = 0) -> list[Record]:
+    """Recompiles of one function, each as `graph: guard` in torch's order."""
     return [
         Record(
             {
@@ -28,12 +28,12 @@ def records(*told: Sequence[str], frame: int = 0) -> list[Record]:
             },
             json.dumps([f"{frame}/{reason}" for reason in reasons]),
         )
-        for number, reasons in enumerate(told, start=1)
+        for number, reasons in enumerate(refusals, start=1)
     ]
 
 
-def recompiled(*told: Sequence[str]) -> list[Event]:
-    return interpret(records(*told))
+def recompiled(*refusals: Sequence[str]) -> list[Event]:
+    return interpret(records(*refusals))
 
 
 def sources(events: list[Event]) -> list[str]:
@@ -63,7 +63,7 @@ def test_where_only_the_combination_is_new_what_had_more_values_goes_on() -> Non
 @pytest.mark.parametrize(
     ("first", "second"), [(GRAD.format(1), FLAG.format(0)), (FLAG.format(0), "y == 3")]
 )
-def test_the_first_told_stands_where_nothing_speaks_against_it(
+def test_the_first_guard_is_the_cause_where_nothing_decides(
     first: str, second: str
 ) -> None:
     [event] = recompiled(["1: " + first, "0: " + second])
@@ -72,15 +72,16 @@ def test_the_first_told_stands_where_nothing_speaks_against_it(
 
 def test_what_a_graph_was_made_for_shows_in_a_later_refusal() -> None:
     flag = FLAG.format(0)
-    told = [
+    refusals = [
         ["0: " + OBJECT.format(10)],
         ["1: " + OBJECT.format(11), "0: " + OBJECT.format(10)],
         ["2: " + OBJECT.format(12), "1: " + flag, "0: " + flag],
     ]
-    assert sources(recompiled(*told)) == ["f", "f", "f"], "nobody knows: the first told"
+    # Nothing decides between them: the first guard.
+    assert sources(recompiled(*refusals)) == ["f", "f", "f"]
     for value, cause in ((13, "f"), (10, "self.flag")):
         later = ["3: " + OBJECT.format(value), "2: " + flag]
-        assert sources(recompiled(*told, later))[2] == cause
+        assert sources(recompiled(*refusals, later))[2] == cause
 
 
 def test_of_two_values_what_is_not_asked_for_is_the_other() -> None:
@@ -112,19 +113,19 @@ def test_an_attribute_has_no_symbol() -> None:
 
 def test_the_place_is_that_of_the_guard_that_decided() -> None:
     where = '\nUser stack trace:\n  File "m.py", line 7, in forward\n    self.seen += 1'
-    told = ["1: " + GRAD.format(1), "0: " + SEEN.format(0) + where]
-    events = recompiled(["0: " + GRAD.format(0)], told)
+    refusals = ["1: " + GRAD.format(1), "0: " + SEEN.format(0) + where]
+    events = recompiled(["0: " + GRAD.format(0)], refusals)
     assert [[frame.line for frame in event.frames] for event in events] == [[], [7]]
 
 
 def test_functions_do_not_speak_for_each_other() -> None:
     other = records(["0: " + GRAD.format(0)], frame=1)
-    told = records(["1: " + GRAD.format(1), "0: " + SEEN.format(0)], frame=2)
-    assert sources(interpret(other + told)) == ["x", "x"]
+    refusals = records(["1: " + GRAD.format(1), "0: " + SEEN.format(0)], frame=2)
+    assert sources(interpret(other + refusals)) == ["x", "x"]
 
 
 def test_the_limit_names_the_guard_that_decided() -> None:
-    told = records(
+    refusals = records(
         ["0: " + GRAD.format(0)],
         ["1: " + GRAD.format(1), "0: " + SEEN.format(0)],
     )
@@ -133,6 +134,6 @@ def test_the_limit_names_the_guard_that_decided() -> None:
         "fail_reason": "Dynamo recompile limit exceeded",
     }
     refused = {"compilation_metrics": metrics, "frame_id": 0, "frame_compile_id": 2}
-    first, limit = interpret([*told, Record(refused)])
+    first, limit = interpret([*refusals, Record(refused)])
     assert (first.kind, limit.kind) == ("recompile", "recompile_limit")
     assert limit.data["guard"].source == "self.seen"

@@ -126,13 +126,13 @@ def test_breaks_that_ddp_intends_are_no_findings() -> None:
 
 def test_a_break_nobody_has_met_is_placed_and_explained() -> None:
     here = Frame("/home/me/model.py", 7, "forward", "y = weave(x)", (4, 12))
-    told = "Unheard of\n  Explanation: Dynamo cannot weave.\n  Hint: Use knit."
+    text = "Unheard of\n  Explanation: Dynamo cannot weave.\n  Hint: Use knit."
     event = Event(
         "graph_break",
         "0/0",
         (here,),
         Frame("/home/me/model.py", 3, "forward"),
-        {**read_reason(told), "skips": False},
+        {**read_reason(text), "skips": False},
     )
     [found] = rules.check(Observation((event,), {}))
     assert (found.code, found.kind, found.line) == ("GB199", "graph_break", 7)

@@ -128,11 +128,11 @@ def test_lines_at_which_tracing_ended_for_good(folder: Path) -> None:
     write(folder / "model.py", "x = 1\n" * 9)
     traced = {"model.py": {"f": (3, 4), "g": (8,)}}
     seen = Observation(events, {}, calls=2, traced=traced)
-    told = source_reading.run_evidence(seen, {"CG": "lifetimes"})
+    evidence = source_reading.run_evidence(seen, {"CG": "lifetimes"})
     file = str(folder / "model.py")
-    assert told.traced == {file: frozenset({3, 4, 8})}
-    assert {line for at, line in told.stopped if at == file} == {4, 5}
-    assert (told.calls, told.unseen) == (2, {"CG": "lifetimes"})
+    assert evidence.traced == {file: frozenset({3, 4, 8})}
+    assert {line for at, line in evidence.stopped if at == file} == {4, 5}
+    assert (evidence.calls, evidence.unseen) == (2, {"CG": "lifetimes"})
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,9 @@ def test_every_file_that_is_not_understood_is_named(
     for name in "abcde":
         Path(f"src_{name}.py").write_text("import torch\ndef broken(:")
     Path("fine.py").write_text(READ)
-    told: list[str] = []
-    read = source_reading.read_target(parse("."), told.append)
-    whole = source_reading.part(read, []).why + "".join(told)
+    notes: list[str] = []
+    read = source_reading.read_target(parse("."), notes.append)
+    whole = source_reading.part(read, []).why + "".join(notes)
     assert all(f"src_{name}.py" in whole for name in "abcde")
 
 
