@@ -57,12 +57,6 @@ class Clean(Model):
         return self.layer(x).sum()
 
 
-class Clean(torch.nn.Module):
-    @wrapped
-    def forward(self, x):
-        return x.sin()
-
-
 def function(x):
     x = x.sin()
     log.warning("function")  # function
@@ -252,46 +246,25 @@ except Exception:
 """
 
 
-FACTORIES = """\
-def make():
-    return fakelib.Model(), [(torch.randn(3, 4),)]
-
-def itself():
-    c = torch.compile(fakelib.Model(), backend="eager")
-    def step(x):
-        return c(x)  # a caller
-    return step, [(torch.randn(3, 4),)]
-
-def clean():
-    return fakelib.Clean(), [(torch.randn(3, 4),)] * 3
-"""
-PLAIN = "torch.compile(fakelib.Model(), backend='eager')(torch.randn(3, 4))\n"
-FAILING = """\
-def main():
-    c = torch.compile(fakelib.function, backend="eager", fullgraph=True)
-    c(torch.randn(3))
-try:
-    main()
-except Exception:
-    pass
-"""
-
-
 def test_a_factory_a_script_and_as_written_agree(
     package: Path, observe_all: Any
 ) -> None:
-    plain, failing = script(package, PLAIN), script(package, FAILING, "failing.py")
-    factory = script(package, FACTORIES, "factory.py")
-    targets = [(str(plain), {}), (f"{factory}:make", {})]
-    targets += [(f"{factory}:itself", {"as_written": True}), (str(failing), {})]
-    observed = observe_all([*targets, (f"{factory}:clean", {})])
-    *found, failed, clean = map(rules.check, observed)
+    plain = "torch.compile(fakelib.Model(), backend='eager')(torch.randn(3, 4))\n"
+    factory = script(package, FACTORY, "factory.py")
+    targets = [
+        (str(script(package, plain)), {}),
+        (f"{factory}:make", {}),
+        (f"{factory}:itself", {"as_written": True}),
+        (f"{factory}:clean", {}),
+        (str(script(package, FAILS, "fails.py")), {}),
+    ]
+    *same, clean, failed = [rules.check(seen) for seen in observe_all(targets)]
     places = [
-        [(f.code, f.file, f.line, f.function) for f in breaks(each)] for each in found
+        [(f.code, f.file, f.line, f.function) for f in breaks(findings)]
+        for findings in same
     ]
     assert len(places[0]) == 1 and places == [places[0]] * 3
     assert clean == []
-    # An error in a library is not its callers'.
     [error] = [f for f in failed if f.kind == "compile_error"]
     assert (error.file, error.line) == (str(package), line_of(LIBRARY, "# function"))
     assert error.owner == "library" and error.function == "function"
