@@ -73,15 +73,6 @@ def test_half_a_reply_of_an_ended_process_is_an_error(
         worker.ask(Facts, "warm_up", 5.0)
 
 
-def test_process_that_closed_its_channel_is_not_waited_for(
-    pair: tuple[WorkerProcess, Puppet],
-) -> None:
-    worker, child = pair
-    child.hangs_up()
-    with pytest.raises(WorkerError, match="answer"):
-        worker.ask(Facts, "warm_up", None)
-
-
 def test_late_process_is_ended(
     pair: tuple[WorkerProcess, Puppet],
 ) -> None:
