@@ -10,7 +10,7 @@ import load_runs
 import pytest
 
 from torchproof.measure import Comparison, Metric, compare
-from torchproof.records import LoadResult, Run, UserError
+from torchproof.records import LoadResult, Run, TextLoad, UserError
 
 
 def run(*results: LoadResult, **test: Any) -> Run:
@@ -99,7 +99,14 @@ def test_too_few_requests_have_no_verdict() -> None:
 
 
 @pytest.mark.parametrize(
-    "load", [{"rate": 80.0}, {"seed": 1}, {"arrivals": "constant"}, {"rate": None}]
+    "load",
+    [
+        {"rate": 80.0},
+        {"seed": 1},
+        {"arrivals": "constant"},
+        {"rate": None},
+        {"text": TextLoad((1, 20), (1, 9))},
+    ],
 )
 def test_other_loads_are_refused(load: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"in A, .* in B"):

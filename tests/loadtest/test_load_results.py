@@ -207,23 +207,6 @@ def test_a_full_batch_before_its_window_ends_is_no_queue() -> None:
     assert kept_up(requests, table, window_s=0.25) is True
 
 
-def test_objectives_of_text_models() -> None:
-    requests = Requests(
-        arrival_s=(0.0, 1.0),
-        begin_s=(0.0, 1.0),
-        end_s=(0.9, None),
-        call=(0, 0),
-        first_token_s=(0.1, None),
-        output_tokens=(9, None),
-    )
-    from torchproof.measure.loadtest import metric_ms
-
-    inf = float("inf")
-    assert metric_ms(requests, "latency") == pytest.approx([900, inf])
-    assert metric_ms(requests, "first_token") == pytest.approx([100, inf])
-    assert metric_ms(requests, "token") == pytest.approx([100, inf])
-
-
 # -- the highest rate ------------------------------------------------------------------
 
 

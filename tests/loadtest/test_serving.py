@@ -109,21 +109,6 @@ def test_an_interrupt_ends_the_other_workers_too(tmp_path: Path) -> None:
     assert log.is_stopped and "worker-1" not in names
 
 
-def test_the_observer_sees_each_request(tmp_path: Path) -> None:
-    seen = []
-
-    class Observer:
-        def begin_request(self, number: int) -> None:
-            seen.append(number)
-
-        def end_request(self, number: int) -> None:
-            seen.append(-number)
-
-    server = VirtualServer(tmp_path, lambda call, count: 0.01)
-    server.serve(constant(3, 1.0), observer=Observer())
-    assert seen == [0, 0, 1, -1, 2, -2]
-
-
 def test_the_parent_can_stop_a_test(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = RequestLog(path, 1000, create=True)
@@ -183,21 +168,3 @@ def test_a_batch_begins_when_it_is_full_or_its_window_ends() -> None:
     assert Queue(table, Batching(0.1, 3)).take(0.0) == ([0, 1, 2], 0.02)
     assert Queue(table, Batching(0.1, 4)).take(0.0) == ([0, 1, 2], 0.1)
     assert Queue(table, Batching(0.1, 4)).take(5.0) == ([0, 1, 2], 5.0)
-
-
-def test_a_batch_is_answered_once(tmp_path: Path) -> None:
-    sizes = []
-
-    def service(call: int, count: int) -> float:
-        sizes.append(count)
-        return 0.05
-
-    table = constant(100, 0.01)
-    requests = VirtualServer(tmp_path, service).serve(table, batching=Batching(0.02, 8))
-    assert sum(sizes) == 100
-    assert max(sizes) > 3
-    assert sorted(requests.batch) == sorted(size for size in sizes for _ in range(size))
-    result = result_of(
-        "full", requests, table, objective=None, cold=True, window_s=0.02
-    )
-    assert result.kept_up is True

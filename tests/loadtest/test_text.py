@@ -13,7 +13,6 @@ import torch
 from forked_commands import torchproof
 from torch import Tensor
 
-from torchproof.measure.comparison.load_tests import assert_same_load
 from torchproof.measure.loadtest.options import LoadOptions, TextOptions, read_range
 from torchproof.measure.loadtest.served_strategy import named
 from torchproof.measure.loadtest.session import LoadPlan
@@ -32,7 +31,6 @@ from torchproof.records import (
     Frame,
     Generation,
     LoadResult,
-    LoadTest,
     Percentile,
     RateTrial,
     Requests,
@@ -306,16 +304,6 @@ def test_ranges_and_options_that_are_wrong_name_their_flag(tmp_path: Path) -> No
     options = LoadOptions(arrivals=str(tmp_path / "trace.txt"), text=OPTIONS)
     with pytest.raises(UserError, match=r"trace\.txt:2"):
         LoadPlan.of(parse("workload:gpt"), options)
-
-
-def test_tests_with_other_lengths_are_not_compared() -> None:
-    short, long = (
-        LoadTest(1.0, "poisson", 0, planned=9, text=TextOptions((1, most)).load)
-        for most in (10, 20)
-    )
-    assert_same_load(short, short)
-    with pytest.raises(UserError):
-        assert_same_load(short, long)
 
 
 # -- the command -----------------------------------------------------------------------

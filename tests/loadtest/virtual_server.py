@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.serving import Batching, Observer, ServingEnd, serve
+from torchproof.measure.loadtest.serving import Batching, ServingEnd, serve
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import Requests
 
@@ -46,7 +46,6 @@ class VirtualServer:
         *,
         batching: Batching | None = None,
         queue_limit: int | None = None,
-        observer: Observer | None = None,
     ) -> Requests:
         clock = VirtualClock(self._wakes_late_s)
 
@@ -62,7 +61,6 @@ class VirtualServer:
             self.log,
             batching=batching,
             queue_limit=queue_limit,
-            observer=observer,
             clock=clock,
         )
         return self.log.requests(timetable)

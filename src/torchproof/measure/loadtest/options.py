@@ -49,12 +49,8 @@ class TextOptions(Record):
     @property
     def load(self) -> TextLoad:
         """What is asked of the model, for the record."""
-        return TextLoad(
-            prompt_tokens=self.prompt_tokens,
-            output_tokens=self.output_tokens,
-            temperature=self.temperature,
-            queue_limit=self.queue_limit,
-        )
+        lengths = self.prompt_tokens, self.output_tokens
+        return TextLoad(*lengths, self.temperature, self.queue_limit)
 
     def __post_init__(self) -> None:
         _check_range(self.prompt_tokens, "--prompt-tokens")
