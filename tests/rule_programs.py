@@ -5,6 +5,10 @@ pattern. `# <- GB101` marks a line with the finding that `check` reports there, 
 `# <- GB117<2.14` one that only older versions of torch have. A program is the factory
 with the lines above it, up to the factory before; the last one goes on to the end.
 `OPTIONS` has the options of a run by factory, and under `*` those of all others.
+
+In tests/static, `# <- GB101` marks a line that reading suspects and a run confirms,
+`# read: GB101` one that only reading reports, and `# run: GB101` one that only the run
+reports.
 """
 
 from __future__ import annotations

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import Any
 
 from torchproof.checking import rules
-from torchproof.records.run import Finding
 
 HISTORY = """\
 import torch
@@ -42,23 +40,18 @@ for _ in range(5):
 """
 
 
-def recompiles(path: Path, observe: Any, program: str) -> list[Finding]:
-    path.write_text(textwrap.dedent(program))
-    target = f"{path}:make" if "def make" in program else str(path)
-    return [f for f in rules.check(observe(target)) if f.kind == "recompile"]
-
-
-def test_a_list_that_only_changes_does_not_grow(tmp_path: Path, observe: Any) -> None:
-    statement = "self.past = [x] * (len(self.past) % 3 + 1)"
-    program = HISTORY.replace("STATEMENT", statement)
-    found = recompiles(tmp_path / "net.py", observe, program)
-    assert found and not any("growing" in f.message for f in found)
-
-
-def test_tokens_that_are_generated(tmp_path: Path, observe: Any) -> None:
-    statement = "tokens = torch.cat((tokens, step(tokens)))"
-    program = GENERATION.replace("STATEMENT", statement)
-    [finding] = recompiles(tmp_path / "generate.py", observe, program)
+def test_only_what_grows_is_said_to_grow(tmp_path: Path, observe_all: Any) -> None:
+    net, generate = tmp_path / "net.py", tmp_path / "generate.py"
+    changes = "self.past = [x] * (len(self.past) % 3 + 1)"
+    net.write_text(HISTORY.replace("STATEMENT", changes))
+    grows = "tokens = torch.cat((tokens, step(tokens)))"
+    generate.write_text(GENERATION.replace("STATEMENT", grows))
+    changed, grown = (
+        [f for f in rules.check(seen) if f.kind == "recompile"]
+        for seen in observe_all([(f"{net}:make", {}), (str(generate), {})])
+    )
+    assert changed and not any("growing" in f.message for f in changed)
+    [finding] = grown
     assert "growing by 1 with each call" in finding.message
-    assert "`tokens = torch.cat((tokens, step(tokens)))`" in finding.fix
+    assert f"`{grows}`" in finding.fix
     assert "generate.py:11" in finding.fix and "final size" in finding.fix
