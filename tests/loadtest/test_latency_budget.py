@@ -67,7 +67,7 @@ def test_a_nearer_mark_overrides_what_it_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "pattern"),
     [
         ({}, "p99_ms"),
         ({"p99": 50}, "p99_ms"),
@@ -81,8 +81,8 @@ def test_a_nearer_mark_overrides_what_it_names() -> None:
         ({"p99_ms": 50, "arrivals": "gamma:x"}, "gamma"),
     ],
 )
-def test_wrong_marks_are_refused(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_wrong_marks_are_refused(arguments: dict[str, Any], pattern: str) -> None:
+    with pytest.raises(UserError, match=pattern):
         budget(**arguments)
     with pytest.raises(UserError, match="keyword"):
         LatencyBudget.of([((50,), {})])

@@ -139,13 +139,13 @@ def drawn(share: float, burst: int, seed: int, count: int = 1000) -> list[bool]:
 
 def verdicts(share: float, burst: int, *, queue: bool, runs: int) -> Counter[str]:
     """Of many runs; with `queue`, the requests of a burst wait for each other."""
-    said: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed in range(runs):
         late = drawn(share, burst, seed)
         behind = [False, *(late[:-1] if queue else [False] * (len(late) - 1))]
         alone = [number for number, waits in enumerate(behind) if not waits]
-        said[judge(late, 99, alone).verdict] += 1
-    return said
+        counts[judge(late, 99, alone).verdict] += 1
+    return counts
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def verdicts(share: float, burst: int, *, queue: bool, runs: int) -> Counter[str
 def test_an_objective_is_not_missed_by_one_burst(
     share: float, burst: int, queue: bool, runs: int
 ) -> None:
-    said = verdicts(share, burst, queue=queue, runs=runs)
-    assert said["missed"] <= runs * 0.01 + 3 * math.sqrt(runs * 0.01 * 0.99)
+    counts = verdicts(share, burst, queue=queue, runs=runs)
+    assert counts["missed"] <= runs * 0.01 + 3 * math.sqrt(runs * 0.01 * 0.99)
 
 
 @pytest.mark.parametrize(("share", "burst"), [(0.04, 1), (0.3, 25)])

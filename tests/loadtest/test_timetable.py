@@ -1,4 +1,4 @@
-"""Timetables: seeded, absolute, of the asked rate; and files of requests."""
+"""Timetables: seeded, absolute, at the given rate; and files of requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_seed_draws_the_same_timetable_again() -> None:
     ("arrivals", "variation"),
     [("poisson", 1.0), ("constant", 0.0), ("gamma:0.25", 2.0), ("gamma:4", 0.5)],
 )
-def test_gaps_have_the_asked_mean_and_variation(
+def test_gaps_have_the_given_mean_and_variation(
     arrivals: str, variation: float
 ) -> None:
     table = draw(LoadOptions(rate=50, arrivals=arrivals, requests=20_000), [1])

@@ -83,8 +83,8 @@ def make(kind: type[Block] = Block, count: int = 3) -> Net:
     return Net(kind, count).requires_grad_(False)
 
 
-def counted(name: str) -> Strategy:
-    return with_arguments(parse(name), backend="counter")
+def counted(name: str, backend: str = "counter") -> Strategy:
+    return with_arguments(parse(name), backend=backend)
 
 
 def calls_of(*rows: int) -> list[tuple[Tensor]]:
@@ -92,10 +92,12 @@ def calls_of(*rows: int) -> list[tuple[Tensor]]:
     return [(torch.arange(count * 8.0).view(count, 8) / 99,) for count in rows]
 
 
-def applied(name: str, net: Any, calls: Any = None) -> Applied:
+def applied(
+    name: str, net: Any, calls: Any = None, *, backend: str = "counter"
+) -> Applied:
     """The strategy on a target; all calls have been made."""
     calls = calls or calls_of(*ROWS)
-    done = counted(name).apply(net, calls)
+    done = counted(name, backend).apply(net, calls)
     with done.recording_compilations():
         for call in calls:
             done.fn(**call) if isinstance(call, dict) else done.fn(*call)
@@ -153,7 +155,7 @@ def test_marks_where_nothing_varies_are_left_out(counter: CompileCounter) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "pattern"),
     [
         ("core", r"core:METHOD\b.*\bNet\b.*\bforward, encode, head\.forward\b"),
         ("core:encoed", r"\bNet\b.*\bencoed\b.*\bencode\?"),
@@ -161,8 +163,8 @@ def test_marks_where_nothing_varies_are_left_out(counter: CompileCounter) -> Non
         ("core:nowhere.forward", r"\bNet\b.*\bnowhere\b"),
     ],
 )
-def test_missing_method_is_refused_with_existing_ones(name: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_missing_method_is_refused_with_existing_ones(name: str, pattern: str) -> None:
+    with pytest.raises(UserError, match=pattern):
         parse(name).apply(make(), calls_of(*ROWS))
 
 
@@ -182,9 +184,9 @@ def test_equal_blocks_share_one_artifact(
 def test_number_in_each_block_prevents_sharing(counter: CompileCounter) -> None:
     done = applied("regional", make(CountedBlock))
     assert artifacts(done) == {"CountedBlock": 3}
-    (said,) = sharing(done)
-    assert re.search(r"\b3 x CountedBlock\b.*\b3\b.*\bself\.index\b", said)
-    assert "limit" not in said
+    (note,) = sharing(done)
+    assert re.search(r"\b3 x CountedBlock\b.*\b3\b.*\bself\.index\b", note)
+    assert "limit" not in note
 
 
 def test_too_many_artifacts_leave_blocks_eager(
@@ -192,8 +194,8 @@ def test_too_many_artifacts_leave_blocks_eager(
 ) -> None:
     done = applied("regional", make(CountedBlock, count=10), calls_of(3))
     assert artifacts(done) == {"CountedBlock": 8}
-    (said,) = sharing(done)
-    assert re.search(r"\b10 x CountedBlock\b.*\b8\b.*\blimit\b", said)
+    (note,) = sharing(done)
+    assert re.search(r"\b10 x CountedBlock\b.*\b8\b.*\blimit\b", note)
 
 
 # -- backends --------------------------------------------------------------------------

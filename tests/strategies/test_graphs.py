@@ -137,7 +137,7 @@ def test_other_backends_and_methods_compile_before_recording(graph: Recorder) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "pattern"),
     [
         ("full+graph:reduce-overhead", r"full\+graph:max-autotune-no-cudagraphs"),
         ("regional+graph:max-autotune", "regional\\+graph:max-autotune-no-cudagraphs"),
@@ -146,8 +146,8 @@ def test_other_backends_and_methods_compile_before_recording(graph: Recorder) ->
         ("eager+graph:fullgraph", r"'eager\+graph:fullgraph': eager\b"),
     ],
 )
-def test_unrecordable_strategy_is_refused(name: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_unrecordable_strategy_is_refused(name: str, pattern: str) -> None:
+    with pytest.raises(UserError, match=pattern):
         parse(name)
 
 

@@ -40,7 +40,7 @@ def test_meaning_of_a_name(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "pattern"),
     [
         ("ful", r"\bfull\?"),
         ("nothing-like-it", "eager, full, core, regional, nested"),
@@ -50,8 +50,8 @@ def test_meaning_of_a_name(name: str) -> None:
         ("full:max-autotune:reduce-overhead", r"\bdefault, reduce-overhead\b"),
     ],
 )
-def test_wrong_name_is_refused_with_a_suggestion(name: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_wrong_name_is_refused_with_a_suggestion(name: str, pattern: str) -> None:
+    with pytest.raises(UserError, match=pattern):
         parse(name)
 
 
@@ -75,7 +75,7 @@ def test_modes_mean_what_torch_says_they_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "said"),
+    ("name", "more", "pattern"),
     [
         ("eager", {"fullgraph": True}, "^eager: .*arguments"),
         ("full:reduce-overhead", {"backend": "aot_eager"}, "aot_eager.*reduce-overh"),
@@ -83,9 +83,9 @@ def test_modes_mean_what_torch_says_they_mean() -> None:
     ],
 )
 def test_arguments_that_contradict_are_refused(
-    name: str, more: dict[str, Any], said: str
+    name: str, more: dict[str, Any], pattern: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=pattern):
         with_arguments(parse(name), **more)
 
 

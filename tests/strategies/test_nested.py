@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import test_applying
 import torch
 import torch._dynamo
 from test_applying import ROWS, Block, CountedBlock, Net, calls_of
 from torch import Tensor, nn
 
 from torchproof.measure.shared_code import artifacts, sharing
-from torchproof.strategies.applied import Applied
-from torchproof.strategies.strategy import NotApplicable, parse, with_arguments
+from torchproof.strategies.strategy import NotApplicable, parse
 
 LINES = """\
 import functools
@@ -26,6 +27,9 @@ for block in model.blocks:
 model = torch.compile(model, backend="aot_eager")"""
 
 
+applied = functools.partial(test_applying.applied, backend="aot_eager")
+
+
 @pytest.fixture(autouse=True)
 def afresh() -> Iterator[None]:
     torch._dynamo.reset()
@@ -36,17 +40,6 @@ def afresh() -> Iterator[None]:
 def make(kind: type[Block] = Block, count: int = 3) -> Net:
     torch.manual_seed(0)
     return Net(kind, count)
-
-
-def applied(name: str, net: Any, calls: Any = None, **more: Any) -> Applied:
-    """The strategy on a target, without code generation; all calls have been made."""
-    calls = calls or calls_of(*ROWS)
-    strategy = with_arguments(parse(name), backend="aot_eager", **more)
-    done = strategy.apply(net, calls)
-    with done.recording_compilations():
-        for call in calls:
-            done.fn(**call) if isinstance(call, dict) else done.fn(*call)
-    return done
 
 
 def gradients(net: nn.Module, answer: Tensor) -> list[Tensor]:

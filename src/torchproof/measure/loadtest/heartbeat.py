@@ -163,8 +163,8 @@ class Heartbeat:
             if waited_s >= _SHORTEST_CPU_WAIT_S and ident != own:
                 self._waited(ident, waited_s)
         if late_s >= _SHORTEST_S and own in before:
-            asked = self._threads[own].turns_while_idle(before[own], late_s)
-            if asked >= 1 + late_s / sys.getswitchinterval() / 2:
+            turns = self._threads[own].turns_while_idle(before[own], late_s)
+            if turns >= 1 + late_s / sys.getswitchinterval() / 2:
                 holders = self._holders(before, frames, late_s)
                 self._held(Hold(due, now, holders))
 
@@ -174,7 +174,7 @@ class Heartbeat:
         frames: Mapping[int, FrameType],
         late_s: float,
     ) -> list[Holder]:
-        """The threads that ran Python code since the last beat and asked least often.
+        """The threads that ran Python code since the last beat and woke up least often.
 
         A thread that holds the GIL does not ask for it before it has released it. By
         then it may have ended.
