@@ -13,8 +13,7 @@ from torchproof.measure.replies import Facts, Reference
 from torchproof.measure.specs import Plan, StrategySpec
 from torchproof.measure.starts import start_record
 from torchproof.process import aslr
-from torchproof.records import FELL_BACK as FELL_BACK
-from torchproof.records import Measurement, RankTime, one_line, stats
+from torchproof.records import Measurement, RankTime, Verdict, one_line, stats
 
 if TYPE_CHECKING:
     from torchproof.measure.strategy_state import StrategyState
@@ -124,9 +123,9 @@ def _row(state: StrategyState, number: int, reference: Reference) -> Measurement
     source = "" if state.spec.as_written else state.spec.strategy.source()
     row = Measurement(state.spec.strategy.name, source=source)
     if state.skipped:
-        return replace(row, verdict="skipped", notes=(state.skipped,))
+        return replace(row, verdict=Verdict.SKIPPED, notes=(state.skipped,))
     if state.error:
-        row = replace(row, verdict="failed", error=one_line(state.error))
+        row = replace(row, verdict=Verdict.FAILED, error=one_line(state.error))
     if number >= len(state.facts):
         return row
     facts = state.facts[number]
@@ -230,7 +229,7 @@ def _warm(state: StrategyState) -> dict[str, Any] | None:
 def _notes(state: StrategyState, facts: Facts, reference: Reference) -> Iterator[str]:
     yield from facts.notes
     for why in facts.fell_back:
-        yield f"{FELL_BACK}, no CUDA graph was replayed: {why}"
+        yield f"{Verdict.FELL_BACK}, no CUDA graph was replayed: {why}"
     if not facts.steady:
         yield _unsteady(facts)
     if facts.compilations:
@@ -317,23 +316,12 @@ def _with_verdict(
     row: Measurement, base: Measurement | None, state: StrategyState
 ) -> Measurement:
     """Adds the verdict; without right outputs a strategy is not ranked."""
-    if row.verdict:  # failed or skipped
-        return row
-    if row.verification == "wrong":
-        return replace(row, verdict="wrong")
-    if state.spec.is_eager:
-        return replace(
-            row, verdict="reference", vs_eager=1.0 if row.rounds_ms else None
-        )
-    if not row.rounds_ms:
-        return replace(row, verdict="not measured")
-    if row.fell_back:
-        return replace(row, verdict=FELL_BACK)
-    if row.verification == "unverified":
-        return replace(row, verdict="unverified")
-    if base is None or not base.rounds_ms or base.verification == "wrong":
-        return replace(row, verdict="no eager to compare with")
-    assert row.luck is not None
+    verdict = _verdict(row, base, is_eager=state.spec.is_eager)
+    if verdict is Verdict.REFERENCE:
+        row = replace(row, vs_eager=1.0 if row.rounds_ms else None)
+    if verdict is not None:
+        return replace(row, verdict=verdict)
+    assert base is not None and row.luck is not None
     ratio = stats.compare(
         base.rounds_ms, row.rounds_ms, repeats=row.repeats, variation=row.luck
     )
@@ -348,6 +336,27 @@ def _with_verdict(
         advice=(*row.advice, *ratio.advice),
     )
     return _with_break_even(row, base, ratio)
+
+
+def _verdict(
+    row: Measurement, base: Measurement | None, *, is_eager: bool
+) -> str | None:
+    """The verdict of a row that has no ratio to eager; None if it has one."""
+    if row.verdict:  # failed or skipped
+        return row.verdict
+    if row.verification == "wrong":
+        return Verdict.WRONG
+    if is_eager:
+        return Verdict.REFERENCE
+    if not row.rounds_ms:
+        return Verdict.NOT_MEASURED
+    if row.fell_back:
+        return Verdict.FELL_BACK
+    if row.verification == "unverified":
+        return Verdict.UNVERIFIED
+    if base is None or not base.rounds_ms or base.verification == "wrong":
+        return Verdict.NO_EAGER
+    return None
 
 
 def _verdict_text(ratio: stats.Ratio) -> str:

@@ -5,6 +5,7 @@ Takes a plan, starts `script_bench_worker`, and turns its stream into measuremen
 
 from __future__ import annotations
 
+import functools
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -53,7 +54,7 @@ def measure(plan: Plan, progress: Progress) -> MeasureResult:
         stream = follow(
             "torchproof.measure.script_bench_worker",
             json.dumps(ScriptJob(run, plan.seconds).to_json()),
-            _ProgressReporter(progress),
+            functools.partial(_report, progress),
             conditions,
         )
         timeline.process_ended(stream.pid)
@@ -68,17 +69,11 @@ def measure(plan: Plan, progress: Progress) -> MeasureResult:
     )
 
 
-class _ProgressReporter:
-    """Reports the progress of the script from the entries of its stream."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def __call__(self, entry: Entry, seconds: float) -> None:
-        if entry["kind"] == "steps":
-            self._progress(f"{entry['doing']}, step {entry['seen']}, {seconds:.0f} s")
-        if entry["kind"] == "measured":
-            self._progress("measured; the script runs to its end (Ctrl-C stops it)")
+def _report(progress: Progress, entry: Entry, seconds: float) -> None:
+    if entry["kind"] == "steps":
+        progress(f"{entry['doing']}, step {entry['seen']}, {seconds:.0f} s")
+    if entry["kind"] == "measured":
+        progress("measured; the script runs to its end (Ctrl-C stops it)")
 
 
 # -- rows ------------------------------------------------------------------------------

@@ -206,11 +206,8 @@ class StrategyWorker:
             return Operations(why="not counted on several ranks")
 
         def run() -> None:
-            for index, call in enumerate(self.loaded.calls):
+            for index, call in self._calls():
                 calls.seed(index)
-                calls.before(self.loaded, index)
-                if self.train:
-                    calls.forget_gradients(self.loaded.fn, call)
                 calls.invoke(self.loaded.fn, call, train=self.train)
 
         try:
@@ -482,10 +479,7 @@ class StrategyWorker:
             return None
         with self.break_cost.watching():
             for _ in range(_WATCHED_PASSES):
-                for index, call in enumerate(self.loaded.calls):
-                    calls.before(self.loaded, index)
-                    if self.train:
-                        calls.forget_gradients(self.loaded.fn, call)
+                for index, call in self._calls():
                     with self.break_cost.call(index):
                         self._invoke(call)
         return self.break_cost.costs()
@@ -579,17 +573,20 @@ class StrategyWorker:
     def _invoke(self, call: Any) -> Any:
         return calls.invoke(self.fn, call, train=self._backward)
 
+    def _calls(self) -> Iterator[tuple[int, Any]]:
+        """The calls of a pass, each when all before it is done, which is not timed."""
+        for index, call in enumerate(self.loaded.calls):
+            calls.before(self.loaded, index)
+            if self.train:
+                calls.forget_gradients(self.loaded.fn, call)
+            yield index, call
+
     def _pass(self) -> float:
         """Times all calls in order, one by one; returns their sum in milliseconds."""
         total = 0.0
         self.peers.meet()
-        loaded, fn, train = self.loaded, self.fn, self.train
-        backward = self._backward
-        for index, call in enumerate(loaded.calls):
-            if loaded.before_call is not None:
-                calls.before(loaded, index)
-            if train:
-                calls.forget_gradients(loaded.fn, call)
+        fn, backward = self.fn, self._backward
+        for index, call in self._calls():
             step = calls.step(fn, call, train=backward)
             if self.call_times is None:
                 total += self.clock.milliseconds(step)

@@ -96,7 +96,6 @@ if TYPE_CHECKING:
     from torchproof.records.repository import repository_of as repository_of
     from torchproof.records.run import CATEGORIES as CATEGORIES
     from torchproof.records.run import COUNTS as COUNTS
-    from torchproof.records.run import FELL_BACK as FELL_BACK
     from torchproof.records.run import SCHEMA as SCHEMA
     from torchproof.records.run import SEVERITIES as SEVERITIES
     from torchproof.records.run import SHOWN as SHOWN
@@ -114,6 +113,7 @@ if TYPE_CHECKING:
     from torchproof.records.run import Run as Run
     from torchproof.records.run import Severity as Severity
     from torchproof.records.run import Status as Status
+    from torchproof.records.run import Verdict as Verdict
     from torchproof.records.schema import Mismatch as Mismatch
     from torchproof.records.schema import Record as Record
     from torchproof.records.schema import to_plain as to_plain

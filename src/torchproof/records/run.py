@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from torchproof.records import printable, shapes
@@ -232,9 +233,28 @@ _OF_VERIFIED = (
     "break_even",
     "break_even_steps",
 )
-FELL_BACK = "fell back"  # the verdict of a strategy whose CUDA graph did not replay
-# Verdicts on how a strategy ended, which say nothing about its speed.
-_ENDED = ("failed", "skipped", FELL_BACK, "not measured")
+
+
+class Verdict(StrEnum):
+    """The verdicts on a measurement that are not about its speed."""
+
+    REFERENCE = "reference"  # eager itself
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    NOT_MEASURED = "not measured"
+    FELL_BACK = "fell back"  # its CUDA graph did not replay
+    WRONG = "wrong"
+    UNVERIFIED = "unverified"
+    NO_EAGER = "no eager to compare with"
+
+
+# How a strategy ended: this stays, whatever is known of its outputs.
+_ENDED = (
+    Verdict.FAILED,
+    Verdict.SKIPPED,
+    Verdict.FELL_BACK,
+    Verdict.NOT_MEASURED,
+)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from torchproof.measure import (
     WorkerError,
     rows,
 )
-from torchproof.records import Measurement, Outcome, Trial, UserError
+from torchproof.records import Measurement, Outcome, Trial, UserError, Verdict
 from torchproof.tuning.candidates import SWITCHES, Candidate, Eager
 
 _OWN_REPLAYS = 100  # in which a strategy has to repeat its own outputs
@@ -41,7 +41,7 @@ _OUTCOMES: dict[str, Outcome] = {
     "wrong": "wrong",
     "unverified": "unverified",
     "not measured": "failed",
-    rows.FELL_BACK: "failed",
+    Verdict.FELL_BACK: "failed",
 }
 Progress = Callable[[str], None]
 Finalists = Sequence[tuple[Candidate, Trial]]
@@ -362,5 +362,5 @@ def outcome_of(
     if outcome == "measured":
         return outcome, None
     reason = (row.numerics or {}).get("why") if outcome != "not applicable" else None
-    fell = [note for note in row.notes if note.startswith(rows.FELL_BACK)]
+    fell = [note for note in row.notes if note.startswith(Verdict.FELL_BACK)]
     return outcome, reason or "; ".join(fell or row.notes) or row.verdict

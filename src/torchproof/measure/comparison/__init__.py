@@ -47,6 +47,7 @@ from torchproof.records import (
     Part,
     Run,
     UserError,
+    Verdict,
     findings_only_in,
     same_calls,
     to_plain,
@@ -310,7 +311,7 @@ def _broken(a: Measurement, b: Measurement) -> Row | None:
         return replace(row, note=f"not ranked in either run; in B it {is_}")
     if was:
         return replace(row, note=f"ranked in B; in A it {was}")
-    if b.verdict == "skipped":
+    if b.verdict == Verdict.SKIPPED:
         return Row(name_of(b), note=f"in B it {is_}")
     return Row(name_of(b), broken=is_ or "")
 

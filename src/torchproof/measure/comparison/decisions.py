@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from torchproof.measure.comparison import ratios
 from torchproof.measure.comparison.metrics import Thresholds, ratio_text
-from torchproof.records import FELL_BACK, Measurement, Run, stats
+from torchproof.records import Measurement, Run, Verdict, stats
 
 # Variants that are conditions of the measurement, and not choices of the user.
 CONDITIONS = ("batch", "sequence", "dtype")
@@ -43,11 +43,11 @@ def name_of(row: Measurement) -> str:
 
 def exclusion_reason(row: Measurement) -> str | None:
     """Returns why a row is not ranked, such as failed, wrong or unverified, or None."""
-    if row.verdict == "skipped":
+    if row.verdict == Verdict.SKIPPED:
         return f"was skipped: {'; '.join(row.notes) or 'no reason given'}"
     if row.error:
         return f"failed: {row.error}"
-    if row.verdict == FELL_BACK:
+    if row.verdict == Verdict.FELL_BACK:
         why = "; ".join(row.fell_back)
         return f"fell back, no CUDA graph was replayed: {why}" if why else row.verdict
     wrong = (row.numerics or {}).get("why")
