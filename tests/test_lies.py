@@ -120,23 +120,25 @@ def test_kernels_of_an_older_cache_are_seen_though_torch_counts_no_lookup(
     assert str(tmp_path) in start.refused
 
 
-def test_a_graph_that_autograd_could_not_keep_is_no_warm_start() -> None:
-    """Without a backward, AOTAutograd saves nothing where gradients are wanted."""
-    lookups = Lookup("aot_autograd", False, False), Lookup("inductor", True, False)
-    cache = CacheUse(hits=1, misses=1, lookups=lookups)
-    start = start_record("warm", Facts(cache=cache))
-    facts = ("1 of 1 graphs", "AOTAutograd", "torch.no_grad()")
-    assert missing(start.refused, *facts) == []
+WITHOUT_BACKWARD = CacheUse(
+    hits=1,
+    misses=1,
+    lookups=(Lookup("aot_autograd", False, False), Lookup("inductor", True, False)),
+)
 
 
-def test_a_start_that_looked_into_no_cache_is_no_warm_start() -> None:
-    """Caches that are switched off are asked for nothing, so they miss nothing."""
-    first = Facts(cache=CacheUse(), compile_s={"inductor": 1.5})
-    start = start_record("warm", first)
-    assert "cache" in start.refused
-    other = Facts(cache=CacheUse(), compile_s={"inductor": 0.0})
-    other_backend = start_record("warm", other)
-    assert other_backend.refused is None
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (Facts(cache=WITHOUT_BACKWARD), ("1 of 1 graphs", "torch.no_grad()")),
+        # Caches that are switched off are not looked into, so they miss nothing.
+        (Facts(cache=CacheUse(), compile_s={"inductor": 1.5}), ("cache",)),
+        (Facts(cache=CacheUse(), compile_s={"inductor": 0.0}), None),
+    ],
+)
+def test_which_start_is_warm(facts: Facts, words: tuple[str, ...] | None) -> None:
+    refused = start_record("warm", facts).refused
+    assert refused is None if words is None else missing(refused, *words) == []
 
 
 # -- the first call in the mean --------------------------------------------------------

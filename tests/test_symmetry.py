@@ -69,7 +69,7 @@ def test_the_other_way_round_is_the_mirror_image(a: Run, b: Run) -> None:
     assert_mirrored(compare(a, b), compare(b, a))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.data(), st.sampled_from([3, 8, 20]))
 def test_strategies_of_one_run_mirror_each_other(
     data: st.DataObject, count: int
@@ -79,10 +79,7 @@ def test_strategies_of_one_run_mirror_each_other(
     apart = data.draw(st.sampled_from([1.0, 1.03, 1.06, 1.1]))
     base = np.exp(noise * chance.standard_normal((count, 5))).tolist()
     other = (apart * np.exp(noise * chance.standard_normal((count, 5)))).tolist()
-    least = data.draw(st.sampled_from([0.0, 0.05]))
-    one, two = (
-        stats.compare(*pair, least=least) for pair in ((base, other), (other, base))
-    )
+    one, two = stats.compare(base, other), stats.compare(other, base)
     assert {one.verdict, two.verdict} in ({"not significant"}, {"faster", "slower"})
     assert math.isclose(one.value * two.value, 1, rel_tol=1e-9)
     if one.low and two.high:
@@ -104,15 +101,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-@pytest.mark.parametrize("swapped", [False, True])
-def test_samples_that_cannot_be_used_are_unknown(name: str, swapped: bool) -> None:
+def test_samples_that_cannot_be_used_are_unknown(name: str) -> None:
     bad = replace(A, measurements=(A.measurements[0], replace(SLOW, **BAD[name])))
-    found = compare(bad, A) if swapped else compare(A, bad)
-    (full,) = (r for r in found.rows if r.name == "full")
-    (speed,) = (m for m in full.metrics if m.name == "speed")
-    assert not speed.significant and not speed.regression
-    assert found.uncompared and found.uncompared[0].startswith("full: ")
-    assert found.verdict == "not judged"
+    for found in (compare(bad, A), compare(A, bad)):
+        (full,) = (r for r in found.rows if r.name == "full")
+        (speed,) = (m for m in full.metrics if m.name == "speed")
+        assert not speed.significant and not speed.regression
+        assert found.uncompared and found.uncompared[0].startswith("full: ")
+        assert found.verdict == "not judged"
 
 
 def test_bad_samples_in_eager_spoil_no_other_verdict_in_silence() -> None:

@@ -286,14 +286,12 @@ def compare(
     other: Rounds,
     *,
     repeats: Sequence[int] = (),
-    least: float = 0.0,
     variation: float = SAME_LAYOUT_VARIATION,
 ) -> Ratio:
     """Returns the base's time over the other's, from paired rounds.
 
-    `repeats` has the number of rounds of each repeat; by default there is one repeat. A
-    verdict other than "not significant" needs the interval to lie beyond `least`.
-    `variation` is that between processes; enough repeats show it themselves.
+    `repeats` has the number of rounds of each repeat; by default there is one
+    repeat. `variation` is that between processes; enough repeats show it themselves.
 
     The ratio of the two medians is another estimate. They agree unless the speed of the
     machine changed between rounds; the interval covers both.
@@ -315,7 +313,7 @@ def compare(
             " between rounds, so the interval covers both: close other programs",
         )
         low, high = min(low, of_medians), max(high, of_medians)
-    ratio = ratio_of(centres.mean(), low, high, least=math.log1p(least))
+    ratio = ratio_of(centres.mean(), low, high)
     return replace(ratio, advice=advice, of_medians=exp(of_medians))
 
 
@@ -358,19 +356,15 @@ def interval(drawn: _Floats) -> tuple[float, float]:
 
 
 def ratio_of(
-    value: float,
-    low: float | None = None,
-    high: float | None = None,
-    *,
-    least: float = 0.0,
+    value: float, low: float | None = None, high: float | None = None
 ) -> Ratio:
     """The ratio and its verdict, from logarithms; without an interval, it has none."""
     if low is None or high is None:
         return Ratio(exp(value), None, None, "not significant")
     verdict: RatioVerdict = "not significant"
-    if low > least:
+    if low > 0:
         verdict = "faster"
-    elif high < -least:
+    elif high < 0:
         verdict = "slower"
     return Ratio(exp(value), exp(low), exp(high), verdict)
 
