@@ -19,15 +19,15 @@ Join = Callable[[Sequence[Any]], Any]
 
 def joined(replies: Sequence[Reply]) -> Reply:
     """One reply for those of all ranks."""
-    joins = {item.name: item.metadata.get("join") for item in fields(replies[0])}
-    return replace(
-        replies[0],
-        **{
-            name: join([getattr(reply, name) for reply in replies])
-            for name, join in joins.items()
-            if join is not None
-        },
-    )
+    first: Any = replies[0]  # a dataclass, which `Record` alone is not
+    joins = {item.name: item.metadata.get("join") for item in fields(first)}
+    changes = {
+        name: join([getattr(reply, name) for reply in replies])
+        for name, join in joins.items()
+        if join is not None
+    }
+    whole: Reply = replace(first, **changes)
+    return whole
 
 
 def _by(join: Join, default: Any = None) -> Any:

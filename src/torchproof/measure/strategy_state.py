@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchproof.measure.replies import Facts
+from torchproof.measure.replies import Facts, Reply
 from torchproof.measure.specs import StrategySpec
-from torchproof.measure.worker_process import Reply, WorkerInterface
+from torchproof.measure.worker_process import WorkerInterface
 from torchproof.records import RaisedError
 
 
