@@ -271,8 +271,6 @@ def test_wrong_gradients_are_caught_where_gradients_are_used() -> None:
     assert trained["aot_eager"].verdict not in {"wrong", "failed"}
     assert trained["wrong_gradients"].verdict == "wrong"
     assert "gradient" in str(trained["wrong_gradients"].numerics)
-    forward = by_backend(session("linear", backends("wrong_gradients")))
-    assert forward["wrong_gradients"].verdict not in {"wrong", "failed"}
 
 
 # -- a machine that gets slower --------------------------------------------------------

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from torchproof.measure.replies import Probed as Probed
     from torchproof.measure.replies import Replayed as Replayed
     from torchproof.measure.session import Session as Session
-    from torchproof.measure.session import begin_repeat as begin_repeat
     from torchproof.measure.specs import AS_WRITTEN as AS_WRITTEN
     from torchproof.measure.specs import EAGER as EAGER
     from torchproof.measure.specs import MeasureResult as MeasureResult
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from torchproof.measure.specs import measure as measure
     from torchproof.measure.specs import strategy_named as strategy_named
     from torchproof.measure.specs import switches as switches
-    from torchproof.measure.starts import start_record as start_record
     from torchproof.measure.strategy_state import StrategyState as StrategyState
     from torchproof.measure.worker_process import WorkerError as WorkerError
     from torchproof.measure.worker_process import WorkerProcess as WorkerProcess

@@ -372,7 +372,7 @@ class Session:
             state.facts.append(replace(first, numerics=numerics).after_warm_up(warm))
         elif number == 0 and repeat == 1:
             state.warm = first
-        begin_repeat(state, number)
+        state.facts[number] = state.facts[number].with_repeat()
 
     def _first_pass(self, state: StrategyState, repeat: int) -> Facts:
         """The first pass of a new process, which may have run already."""
@@ -506,11 +506,6 @@ class Session:
         except NotApplicable as error:
             state.skipped = str(error)
             state.abandon()
-
-
-def begin_repeat(state: StrategyState, number: int = 0) -> None:
-    """Adds an empty repeat, which the following rounds belong to."""
-    state.facts[number] = state.facts[number].with_repeat()
 
 
 def _left(begin: float, turn: int, count: int) -> str:
