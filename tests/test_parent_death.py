@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -102,27 +101,18 @@ def test_hung_child_ends_with_its_killed_parent(
     assert ends(child), "it outlives its parent"
 
 
-@pytest.fixture
-def gone() -> Iterator[int]:
-    """The number of a process that has ended."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    yield process.pid
-
-
 def held(parent: int) -> int:
     """The exit code of a process that is bound to this parent."""
-    line = [
-        sys.executable,
-        "-c",
-        "from torchproof.process import parent_death; parent_death.hold()",
-    ]
+    line = "from torchproof.process import parent_death; parent_death.hold()"
     variables = os.environ | {"TORCHPROOF_PARENT": str(parent)}
-    return subprocess.run(line, env=variables, check=False).returncode
+    command = [sys.executable, "-c", line]
+    return subprocess.run(command, env=variables, check=False).returncode
 
 
-def test_child_starts_only_if_its_parent_is_there(gone: int) -> None:
-    assert held(gone) == 1
+def test_child_starts_only_if_its_parent_is_there() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert held(gone.pid) == 1
     assert held(os.getppid()) == 0  # which began it through another process
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,17 +101,8 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[Rank]]
 
 def at_once(*work: Callable[[], Any]) -> list[Any]:
     """Runs each function in a thread, as ranks run; their results."""
-    results: list[Any] = [None] * len(work)
-
-    def run(number: int) -> None:
-        results[number] = work[number]()
-
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(len(work))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
+    with ThreadPoolExecutor(len(work)) as pool:
+        return [each.result() for each in [pool.submit(act) for act in work]]
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -137,9 +128,9 @@ def test_a_lone_recompile_does_not_wait(ranks: Any) -> None:
     first, second = ranks()
     first.couple()
     second.couple()
-    before = time.monotonic()
-    assert first.vote(call=3, by_all=False) is None
-    assert time.monotonic() - before < 10  # of the 20 s to the deadline
+    until = time.monotonic() + 100
+    assert first.vote(call=3, by_all=False, until=until) is None
+    assert time.monotonic() < until
 
 
 @pytest.fixture
@@ -172,14 +163,14 @@ class BreakingStore:
         return getattr(self._store, operation)(*args)
 
 
-@pytest.mark.parametrize("by_all", [True, False])
 @pytest.mark.parametrize(
-    ("faulty", "fault"),
+    ("faulty", "fault", "by_all"),
     [
-        (0, ("set", "begin/", "raises")),
-        (1, ("set", "vote/", "raises")),
-        (0, ("check", "vote/", "raises")),
-        (1, ("set", "confirmed/", "hangs")),
+        (0, ("set", "begin/", "raises"), True),
+        (1, ("set", "vote/", "raises"), True),
+        (1, ("set", "vote/", "raises"), False),
+        (0, ("check", "vote/", "raises"), False),
+        (1, ("set", "confirmed/", "hangs"), True),
     ],
 )
 def test_no_rank_compiles_if_the_store_of_one_breaks(

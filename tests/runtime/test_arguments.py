@@ -108,20 +108,19 @@ def test_what_excludes_each_other_or_cannot_be_compiled_is_refused() -> None:
     assert "forward" not in vars(model)
 
 
-@pytest.mark.parametrize(
-    ("variable", "texts"),
-    [
-        ("TORCHPROOF_DEADLINE_S", ("nan", "0", "soon")),
-        ("TORCHPROOF_CHILD_MEMORY_MB", ("lots", "0", "1.5")),
-    ],
-)
-def test_bad_environment_variables_are_refused(
-    variable: str, texts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for text in texts:
-        monkeypatch.setenv(variable, text)
-        for act in FORMS.values():
-            assert variable in refused(act)
+BAD_VARIABLES = {
+    "TORCHPROOF_DEADLINE_S": ("nan", "0", "soon"),
+    "TORCHPROOF_CHILD_MEMORY_MB": ("lots", "0", "1.5"),
+}
+
+
+def test_bad_environment_variables_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, texts in BAD_VARIABLES.items():
+        for text in texts:
+            monkeypatch.setenv(variable, text)
+            for act in FORMS.values():
+                assert variable in refused(act)
+        monkeypatch.delenv(variable)
 
 
 @pytest.mark.parametrize(
@@ -170,16 +169,17 @@ def test_the_switch_that_turns_torchproof_off_checks_and_changes_nothing(
 HUGE = 10**400
 
 
-@pytest.mark.parametrize(
-    "deadline", [INF, 1e308, threading.TIMEOUT_MAX, HUGE, np.float32(5), Decimal("3.5")]
-)
-def test_any_positive_number_is_a_deadline(deadline: Any) -> None:
-    function = torchproof.compile(whole, deadline=deadline, backend="eager")
-    function(torch.ones(2))
-    status = torchproof.status(function)
-    assert (status.compiled_calls, status.fallbacks) == (1, ())
-    assert status.deadline_s == (INF if deadline is HUGE else float(deadline))
-    json.dumps(status.to_json(), allow_nan=False)  # infinities are no JSON
+DEADLINES = INF, 1e308, threading.TIMEOUT_MAX, HUGE, np.float32(5), Decimal("3.5")
+
+
+def test_any_positive_number_is_a_deadline() -> None:
+    for deadline in DEADLINES:
+        function = torchproof.compile(whole, deadline=deadline, backend="eager")
+        function(torch.ones(2))
+        status = torchproof.status(function)
+        assert (status.compiled_calls, status.fallbacks) == (1, ())
+        assert status.deadline_s == (INF if deadline is HUGE else float(deadline))
+        json.dumps(status.to_json(), allow_nan=False)  # infinities are no JSON
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,20 @@ def test_a_model_that_gains_too_little_stays_eager(
     assert [item.kind for item in status.fallbacks] == kinds, status
 
 
+def test_state_is_restored_where_a_trial_fails() -> None:
+    model, x = Net(), torch.ones(32, 64)
+
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        speed_trial.measured(
+            lambda m: (model.forward, fails), (x,), {}, owner=model, seconds=1
+        )
+    assert x.sum() == x.numel() and model.norm.num_batches_tracked == 0
+
+
 def test_the_threshold_and_the_sign_must_both_be_shown() -> None:
     def of(gain: float, low: float | None) -> SpeedTrial:
         return SpeedTrial(2.0, 1.0, gain, low, 2.0, 50, "copy")

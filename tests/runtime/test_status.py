@@ -171,11 +171,9 @@ def test_reasons_of_single_calls_and_partial_fallbacks() -> None:
 REJECTED: dict[str, tuple[Any, Any]] = {
     "integers": (net(), ints(2, 4)),
     "shape": (net(), torch.ones(2, 3)),
-    "text": (net(), "a"),
     "later layer": (nn.Sequential(nn.ReLU(), net()), ints(2, 4)),
     "kernel": (lambda x: F.silu(x + 1), ints(3)),
     "bits": (lambda x: x & 1, torch.ones(2)),
-    "dimension": (nn.Conv2d(1, 1, 1), torch.ones(2, 2)),
 }
 
 
