@@ -62,29 +62,6 @@ def test_the_line_that_waits_is_named(step: Callable[..., Any], word: str) -> No
     assert (stop.file, stop.line) == (__file__, first + 1)
 
 
-class Remembering(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls, self.last = 0, torch.zeros(3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        self.last = self.last + x
-        return self.last * self.calls
-
-
-def test_state_of_python_that_a_step_changes_is_not_replayed() -> None:
-    """The runs that look at the step change it, too."""
-    model = Remembering()
-    graphed = torchproof.graph(model)
-    for _ in range(2):
-        assert torch.equal(graphed(torch.ones(3)), model.last * model.calls)
-    stops = graphed.status().stops
-    assert {stop.kind for stop in stops} == {"python"}
-    reasons = " ".join(stop.reason for stop in stops)
-    assert "calls" in reasons or "last" in reasons
-
-
 def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "home_of", capture.home_of)
     graphed = torchproof.graph(nn.Linear(3, 3), (torch.ones(2, 3),))

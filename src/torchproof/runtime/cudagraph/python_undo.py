@@ -58,7 +58,7 @@ from torchproof.runtime.cudagraph.watched_places import (
     mro_of,
 )
 
-_MOST_OBJECTS = 50_000
+_MOST_OBJECTS = 20_000
 _MOST_BYTES = 1 << 20  # of one array
 _OF_FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
 _SKIPPED: tuple[Any, ...] = (*ATOMS, types.CodeType, *CACHED)
@@ -208,18 +208,14 @@ def _has_content(value: Any) -> bool:
         return isinstance(file, str) and whose(file) == "user"
     if isinstance_of(value, (type,)):
         return _is_of_user(value)
+    if isinstance_of(value, (types.FunctionType,)):
+        return owner_of(value.__code__) not in ("standard", "sink")
     return not str(type(value).__module__).startswith(_SKIPPED_MODULES)
 
 
 def _content(value: Any) -> _Content:
-    slots: dict[Any, Any] = {}
-    for kind in mro_of(type(value)):
-        if kind.__flags__ & _HEAP_TYPE and not isinstance_of(value, (type,)):
-            slots |= {
-                member: in_slot(member, value)
-                for member in list(dict_of_class(kind).values())
-                if type(member) is types.MemberDescriptorType
-            }
+    kind: Any = type(value)
+    slots = {each: in_slot(each, value) for each in _slots_of(kind)}
     if isinstance_of(value, (types.FunctionType,)):
         slots |= {name: getattr(value, name) for name in _OF_FUNCTION}
     elif isinstance_of(value, (types.CellType,)):
@@ -229,6 +225,22 @@ def _content(value: Any) -> _Content:
     elif isinstance_of(value, (threading.local,)):
         slots["items"] = dict(vars(value))
     return _Content(value, type(value), dict_of(value), _items(value), slots)
+
+
+@functools.lru_cache(maxsize=4096)
+def _slots_of(kind: type) -> list[Any]:
+    return [
+        member
+        for each in mro_of(kind)
+        if each.__flags__ & _HEAP_TYPE and not issubclass(kind, type)
+        for member in list(dict_of_class(each).values())
+        if type(member) is types.MemberDescriptorType
+    ]
+
+
+@functools.lru_cache(maxsize=4096)
+def _classes_of(kind: type) -> list[type]:
+    return list(filter(_is_of_user, mro_of(kind)))
 
 
 def _items(value: Any) -> list[Any] | None:
@@ -259,7 +271,8 @@ def _parts(content: _Content) -> Iterator[Any]:
     yield content.namespace
     yield from content.values.values()
     if not isinstance_of(value, (types.FunctionType, type, types.ModuleType)):
-        yield from filter(_is_of_user, mro_of(type(value)))
+        kind: Any = type(value)
+        yield from _classes_of(kind)
     if isinstance_of(value, (types.FunctionType,)):
         yield from value.__closure__ or ()
         if owner_of(value.__code__) == "user":
@@ -328,8 +341,21 @@ def _refill(container: Any, items: list[Any]) -> None:
         set.clear(container)
         set.update(container, items)
     elif isinstance_of(container, (dict,)):
-        ordered = isinstance_of(container, (collections.OrderedDict,))
-        kind: Any = collections.OrderedDict if ordered else dict
+        _refill_dict(container, items)
+
+
+def _refill_dict(container: dict[Any, Any], items: list[Any]) -> None:
+    """Restores entries one by one; all of them only if the order has changed."""
+    ordered = isinstance_of(container, (collections.OrderedDict,))
+    kind: Any = collections.OrderedDict if ordered else dict
+    keys = {id(key) for key, _ in items}
+    for key, _ in _items(container) or ():
+        if id(key) not in keys:
+            kind.__delitem__(container, key)
+    for key, value in items:
+        if dict.get(container, key, GONE) is not value:
+            kind.__setitem__(container, key, value)
+    if not _is_same(items, _items(container)):
         kind.clear(container)
         for key, value in items:
             kind.__setitem__(container, key, value)

@@ -20,6 +20,7 @@ import contextvars
 import ctypes
 import functools
 import gc
+import io
 import sys
 import threading
 import types
@@ -145,6 +146,7 @@ class ReachableState:
         self.tensors: dict[int, tuple[str, Tensor]] = {}
         self.unwatchable_tensors: list[tuple[str, Tensor]] = []  # without plain memory
         self.opaque: list[str] = []  # messages about state that cannot be watched
+        self.hides_state = False  # whether a run may change such state
         # Scopes, classes and containers of torch by id; and by id and name, attributes
         # of other objects that only torch reads.
         self.foreign: dict[int | tuple[int, str], Any] = {}
@@ -412,6 +414,7 @@ class ReachableState:
         self._visit_class(label, kind)
         if (base := hidden(kind)) is not None:
             self.opaque.append(f"{label} is a {base.__name__}")
+            self.hides_state |= not issubclass(base, io.TextIOBase)
         self._visit_attributes(label, value)
 
     def _visit_attributes(self, label: str, value: Any) -> None:
@@ -499,7 +502,11 @@ class ReachableState:
             code.co_freevars, function.__closure__ or (), strict=True
         ):
             self.watches.add(CELL, name, cell)
-            if (value := contents(cell)) is not cell:
+            if (value := contents(cell)) is cell:
+                continue
+            if label == "step" and _is_compiled_step(owner, value):
+                self._visit(label, value)
+            else:
                 self._visit_as(owner, name, value)
         for value in (function.__defaults__, function.__kwdefaults__):
             self._visit_as(owner, f"{label}'s defaults", value)
@@ -689,6 +696,18 @@ def _modules_of(reads: Reads, scope: dict[str, Any]) -> set[str]:
 
 
 _BY_NAME = frozenset({"modules", "import_module", "__import__"})
+
+
+def _is_compiled_step(owner: str, value: Any) -> bool:
+    """Whether a variable of a wrapper of torch.compile is what it compiles."""
+    if owner in _OWN or not callable(value):
+        return False
+    if isinstance_of(value, (types.FunctionType,)):
+        is_wrapper = value.__module__ == "torch._dynamo.external_utils"
+        return is_wrapper or owner_of(value.__code__) in _OWN
+    if isinstance_of(value, (functools.partial, types.MethodType)):
+        return True
+    return not _is_of_library(type(value), inherited=False)
 
 
 def _is_special(name: str) -> bool:

@@ -59,12 +59,14 @@ class StateSnapshot:
 
         What such an object holds, for example an iterator, cannot be undone either.
         """
+        if not self._reachable.opaque and ran is self.ran:
+            return []
         return ReachableState(self._step, ran, strict=True).opaque
 
     @property
     def must_run_first(self) -> bool:
         """Whether only a real call shows if the step reads what cannot be undone."""
-        return not self.ran.codes and bool(self._reachable.opaque)
+        return not self.ran.codes and self._reachable.hides_state
 
     def owners(self) -> Iterator[Any]:
         """The objects that the watched places belong to."""
