@@ -53,29 +53,6 @@ def test_blocks_of_a_region_share_what_is_compiled() -> None:
     assert (status.calls, status.compiled_calls) == (3, 2)
 
 
-class Handwritten(Blocks):
-    """Layers that are attributes of their own, called one after the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.third = self.blocks
-        del self.blocks
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.third(self.second(self.first(x))))
-
-
-def test_handwritten_layers_are_blocks() -> None:
-    model, x = Handwritten(), torch.randn(5, 4)
-    expected = model(x)
-    compiled(model, strategy="regional")
-    with torch.no_grad():
-        for _ in range(2):
-            torch.testing.assert_close(model(x), expected)
-    status = torchproof.status(model)
-    assert (status.strategy, len(status.compilations)) == ("regional", 1), status
-
-
 def test_without_blocks_the_whole_is_compiled() -> None:
     model = compiled(nn.Linear(3, 3), strategy="regional")
     for _ in range(2):
