@@ -703,7 +703,9 @@ def _is_compiled_step(owner: str, value: Any) -> bool:
     if owner in _OWN or not callable(value):
         return False
     if isinstance_of(value, (types.FunctionType,)):
-        is_wrapper = value.__module__ == "torch._dynamo.external_utils"
+        # `__module__` is that of the wrapped object.
+        scope = value.__globals__.get("__name__")
+        is_wrapper = scope == "torch._dynamo.external_utils"
         return is_wrapper or owner_of(value.__code__) in _OWN
     if isinstance_of(value, (functools.partial, types.MethodType)):
         return True
