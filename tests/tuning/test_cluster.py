@@ -137,7 +137,7 @@ def test_lost_node_does_not_change_the_answer_and_a_lost_cluster_keeps_its_trial
     is ready before the head, otherwise the next. The head is lost in a second search.
     """
     before = folders()
-    head, other = (f"({node[:4]})" for node in nodes.raylets)
+    head, other = nodes.raylets
     lost: list[str] = []
 
     def lose_the_other(text: str) -> None:
