@@ -1,8 +1,7 @@
 """A Ray cluster of two nodes on this machine, until the standard input ends.
 
-Each node has one CPU and an address of its own: a driver connects to a node of its own
-address, which is the head. Prints one line of JSON: the cluster's address, and the
-process of each node's raylet by the node's address, the head first.
+Each node has one CPU. Prints one line of JSON: the cluster's address, and the process
+of each node's raylet by the node's id, the head first.
 """
 
 import json
@@ -11,16 +10,12 @@ import sys
 
 from ray.cluster_utils import Cluster
 
-OTHER = "127.0.0.2"
-
 
 def main() -> None:
     settings = {"include_dashboard": False, "num_cpus": 1}
     cluster = Cluster(initialize_head=True, head_node_args=settings)
-    nodes = [cluster.head_node, cluster.add_node(node_ip_address=OTHER, **settings)]
-    raylets = {
-        n.node_ip_address: n.all_processes["raylet"][0].process.pid for n in nodes
-    }
+    nodes = [cluster.head_node, cluster.add_node(**settings)]
+    raylets = {n.node_id: n.all_processes["raylet"][0].process.pid for n in nodes}
     print(json.dumps({"address": cluster.address, "raylets": raylets}), flush=True)
     sys.stdin.read()
     for node in nodes[::-1]:
