@@ -223,6 +223,7 @@ exec g++ "$@"
 """
 
 
+@pytest.mark.slow  # two compile processes
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="needs C++ kernels")
 def test_killed_linker_leaves_no_library_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
