@@ -48,6 +48,10 @@ class LearningRates:
                 )
                 # Otherwise it warns at every step outside of a capture.
                 optimizer._warned_capturable_if_run_uncaptured = True
+            if any(map(_can_be_fused, optimizer.param_groups)):
+                # `in_memory` runs it fused, and a fused step would set this at its
+                # first run: a change of state, which only a recording makes.
+                optimizer._need_device_dtype_check_for_fused = False  # type: ignore[attr-defined]
             self.optimizers.append(optimizer)
             for group in optimizer.param_groups:
                 self._add_group(group)

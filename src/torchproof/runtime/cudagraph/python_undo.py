@@ -146,6 +146,8 @@ class PythonUndo:
             name = watch.arguments[1]
             if not is_forgotten(id(owner), name):
                 old = dict(_identified(before.items or ())).get(name, GONE)
+                if dict.get(owner, name, GONE) is not old:
+                    self._restore_replaced(old)
                 _set_entry(owner, name, old)
         elif kind in _SINGLE:
             _restore_value(watch, before)
@@ -176,12 +178,33 @@ class PythonUndo:
             before, now = old.get(name, GONE), namespace.get(name, GONE)
             if before is now:
                 continue
+            self._restore_replaced(before)
             if not is_class:
                 _set_entry(namespace, name, before)
             elif before is GONE:
                 type.__delattr__(owner, name)
             else:
                 type.__setattr__(owner, name, before)
+
+    def _restore_replaced(self, value: Any) -> None:
+        """Restores what the trial changed in an object before it replaced it.
+
+        Nothing watches such an object any more: `GradScaler.update` replaces a dict
+        that `GradScaler.step` has filled.
+        """
+        todo, seen = [value], set()
+        while todo:
+            each = todo.pop()
+            content = self._contents.get(id(each))
+            if content is None or id(each) in seen:
+                continue
+            seen.add(id(each))
+            if content.items is not None and not isinstance_of(each, (type, *_ARRAYS)):
+                self._restore_items(each)
+                parts = content.items
+                pairs = isinstance_of(each, (dict,))
+                todo += [part for pair in parts for part in pair] if pairs else parts
+            todo.append(content.namespace)
 
     def _restore_items(self, container: Any) -> None:
         before = self._contents.get(id(container))
