@@ -12,7 +12,7 @@ from typing import Any
 
 from torchproof.measure.diagnosis import outside_state
 from torchproof.measure.diagnosis.outside_state import (
-    OutsideReads,
+    LateHooks,
     StaleCause,
     watch,
 )
@@ -44,15 +44,15 @@ def diagnose(
     like do. There are no events if eager does not give the same outputs twice.
     """
     runner = TargetRunner(job)
-    reads, outputs = watch(runner)
+    late, outputs = watch(runner)
     if not same(outputs, runner.eager()):
         return []
     function = calls.function_of(runner.fresh())
     if wrong:
-        events = _explain(runner, reads, function)
+        events = _explain(runner, late, function)
     else:
         events = [_other_form(each, function) for each in forms]
-    causes = outside_state.ignored_hooks(runner, reads)
+    causes = outside_state.ignored_hooks(runner, late)
     explained = {(event.data.get("what"), event.data.get("name")) for event in events}
     return events + [
         _stale(cause, function, None)
@@ -61,11 +61,11 @@ def diagnose(
     ]
 
 
-def _explain(runner: TargetRunner, reads: OutsideReads, function: Frame) -> list[Event]:
+def _explain(runner: TargetRunner, late: LateHooks, function: Frame) -> list[Event]:
     layer = first_wrong_layer(runner)
     if layer is None:
         return _unexplained(runner, function)
-    if causes := _stale_causes(runner, layer, reads):
+    if causes := _stale_causes(runner, layer, late):
         return [_stale(cause, function, layer) for cause in causes]
     if layer.name == LAYERS[_TRACING]:
         return _in_tracing(runner, layer, function)
@@ -86,12 +86,12 @@ def _explain(runner: TargetRunner, reads: OutsideReads, function: Frame) -> list
 
 
 def _stale_causes(
-    runner: TargetRunner, layer: Layer, reads: OutsideReads
+    runner: TargetRunner, layer: Layer, late: LateHooks
 ) -> Sequence[StaleCause]:
     """Returns stale causes; generated code has none, except for folded weights."""
     if layer.name == LAYERS["inductor"] and not switches.folds_weights():
         return ()
-    return outside_state.stale(runner, layer.backend, layer.wrong.call, reads)
+    return outside_state.stale(runner, layer.backend, layer.wrong.call, late)
 
 
 def _in_tracing(runner: TargetRunner, layer: Layer, function: Frame) -> list[Event]:

@@ -1,9 +1,9 @@
 """Finds state outside of the arguments that compiled code does not follow.
 
-`watch` records what a pass in eager reads outside of its arguments: environment
-variables, and hooks that are registered or removed between calls, each with its stack.
-Compiled code is stale if compiling it again before every call gives eager's outputs and
-reusing it does not.
+`watch` records the hooks that a pass in eager registers or removes between calls, each
+with its stack; other state is found in the source of what Dynamo traces. Compiled code
+is stale if compiling it again before every call gives eager's outputs and reusing it
+does not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from typing import Any, Literal
 import torch
 
 from torchproof import torch_private
-from torchproof.measure.diagnosis.reruns import TargetRunner, changed_compile, same
+from torchproof.measure.diagnosis.reruns import (
+    TargetRunner,
+    changed_compile,
+    nothing,
+    same,
+)
 from torchproof.observe import reads_of
 from torchproof.records import Frame, whose
 from torchproof.targets import Answers, frame_of, stack
@@ -34,16 +39,6 @@ _REMOVAL = (torch.utils.hooks.RemovableHandle, "remove")
 
 
 @dataclass(frozen=True)
-class VariableRead:
-    """An environment variable read inside a call; `value` is None if it is unset."""
-
-    name: str
-    value: str | None
-    call: int
-    frames: tuple[Frame, ...]
-
-
-@dataclass(frozen=True)
 class LateHook:
     """A hook registered after a module's first call, and before call `call`."""
 
@@ -53,20 +48,19 @@ class LateHook:
 
 
 @dataclass
-class OutsideReads:
-    """The outside reads of a pass in eager."""
+class LateHooks:
+    """The hooks that change between the calls of a pass."""
 
-    variables: list[VariableRead] = field(default_factory=list)
     hooks: list[LateHook] = field(default_factory=list)
     fired: int = 0  # calls of late hooks
     call: int = -1  # index of the current call
-    inside: bool = False
+    inside: bool = False  # that call is running
 
     def begin(self, index: int) -> None:
         self.call = index
 
     def around(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps a function so that variables it reads are recorded."""
+        """Wraps a function so that hooks that it registers itself are not late."""
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             self.inside = True
@@ -77,23 +71,25 @@ class OutsideReads:
 
         return watched
 
-    def note_variable(self, name: Any, value: str | None) -> None:
-        if not self.inside or not isinstance(name, str):
-            return
-        frames = stack()
-        while frames and whose(frames[-1].file) in {"standard", "generated"}:
-            frames = frames[:-1]
-        if frames and whose(frames[-1].file) in {"user", "library"}:
-            self.variables.append(VariableRead(name, value, self.call, frames))
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        with contextlib.ExitStack() as patches:
+            hooks = [(torch.nn.Module, name) for name in _HOOKS]
+            for owner, name in [*hooks, _REMOVAL]:
+                noted = self._noting(name, getattr(owner, name))
+                patches.enter_context(torch_private.patched(owner, name, noted))
+            yield
 
-    def note_hook(self, name: str) -> bool:
-        """Records a hook that is late; returns whether it is."""
-        late = self.call >= 0 and not self.inside
-        if late:
-            self.hooks.append(LateHook(name, self.call + 1, stack()))
-        return late
+    def _noting(self, name: str, change: Callable[..., Any]) -> Callable[..., Any]:
+        def note(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if self.call >= 0 and not self.inside:
+                self.hooks.append(LateHook(name, self.call + 1, stack()))
+                args = (*map(self._counted, args[:1]), *args[1:])
+            return change(owner, *args, **kwargs)
 
-    def counted(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        return note
+
+    def _counted(self, hook: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             self.fired += 1
             return hook(*args, **kwargs)
@@ -101,49 +97,12 @@ class OutsideReads:
         return run
 
 
-def watch(runner: TargetRunner) -> tuple[OutsideReads, Answers]:
-    """Runs one pass in eager and records its outside reads."""
-    reads = OutsideReads()
-    with _watched_variables(reads), watched_hooks(reads):
-        outputs = runner.eager(reads.begin, around=reads.around)
-    return reads, outputs
-
-
-@contextlib.contextmanager
-def _watched_variables(reads: OutsideReads) -> Iterator[None]:
-    original = type(os.environ).__getitem__
-
-    def get(self: Any, key: Any) -> Any:
-        try:
-            value = original(self, key)
-        except KeyError:
-            reads.note_variable(key, None)
-            raise
-        reads.note_variable(key, value)
-        return value
-
-    with torch_private.patched(type(os.environ), "__getitem__", get):
-        yield
-
-
-@contextlib.contextmanager
-def watched_hooks(reads: OutsideReads) -> Iterator[None]:
-    def watched(name: str, register: Callable[..., Any]) -> Callable[..., Any]:
-        def note(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if reads.note_hook(name) and args:
-                args = (reads.counted(args[0]), *args[1:])
-            return register(self, *args, **kwargs)
-
-        return note
-
-    with contextlib.ExitStack() as patches:
-        for owner, name in [*((torch.nn.Module, name) for name in _HOOKS), _REMOVAL]:
-            note = watched(name, getattr(owner, name))
-            patches.enter_context(torch_private.patched(owner, name, note))
-        yield
-
-
-# -- causes of stale outputs -----------------------------------------------------------
+def watch(runner: TargetRunner) -> tuple[LateHooks, Answers]:
+    """Runs one pass in eager and records the hooks that change between its calls."""
+    late = LateHooks()
+    with late.recording():
+        outputs = runner.eager(late.begin, around=late.around)
+    return late, outputs
 
 
 @dataclass(frozen=True)
@@ -164,7 +123,7 @@ class StaleCause:
 
 
 def stale(
-    runner: TargetRunner, backend: str | None, call: int, reads: OutsideReads
+    runner: TargetRunner, backend: str | None, call: int, late: LateHooks
 ) -> list[StaleCause]:
     """Returns why a call gives the outputs of an earlier one; empty if it does not."""
     if call == 0:
@@ -173,34 +132,30 @@ def stale(
         return dropped
     if _still_wrong(runner, backend, recompile=True):
         return []
-    if changed := list(_changed_variables(reads, call)):
+    if changed := _changed_variables(runner, backend, call):
         return changed
-    late = [hook for hook in reads.hooks if hook.call <= call]
-    if late:
+    if hooks := [hook for hook in late.hooks if hook.call <= call]:
         with switches.guard_module_hooks():
             fixed = not _still_wrong(runner, backend)
         if fixed:
-            return _from_hooks(late)
+            return _from_hooks(hooks)
     if constant := _constant_results(runner, backend, call):
         return constant
     return [StaleCause("other", call)]
 
 
-def ignored_hooks(runner: TargetRunner, reads: OutsideReads) -> list[StaleCause]:
+def ignored_hooks(runner: TargetRunner, late: LateHooks) -> list[StaleCause]:
     """Returns late hooks that run in eager and never in compiled code."""
-    if not reads.fired:
+    if not late.fired:
         return []
-    compiled_reads = OutsideReads()
+    compiled = LateHooks()
     try:
-        with watched_hooks(compiled_reads):
-            runner.compiled("eager", compiled_reads.begin)
+        with compiled.recording():
+            runner.compiled("eager", compiled.begin)
     except Exception:  # code that does not compile ignores no hooks
         return []
-    return (
-        _from_hooks(reads.hooks)
-        if compiled_reads.hooks and not compiled_reads.fired
-        else []
-    )
+    ignored = compiled.hooks and not compiled.fired
+    return _from_hooks(late.hooks) if ignored else []
 
 
 def _from_hooks(hooks: Sequence[LateHook]) -> list[StaleCause]:
@@ -215,11 +170,7 @@ def _still_wrong(
     runner: TargetRunner, backend: str | None, *, recompile: bool = False
 ) -> bool:
     """Whether the outputs are still wrong, or the target no longer runs."""
-
-    def prepare(index: int) -> None:
-        if recompile:
-            torch.compiler.reset()
-
+    prepare = (lambda _: torch.compiler.reset()) if recompile else nothing
     try:
         with compile_costs.eager_random():
             outputs = runner.compiled(backend, prepare)
@@ -228,21 +179,19 @@ def _still_wrong(
     return runner.wrong(outputs) is not None
 
 
-def _changed_variables(outside: OutsideReads, call: int) -> Iterator[StaleCause]:
-    """Yields variables whose value differs from that of earlier calls."""
-    for name in dict.fromkeys(read.name for read in outside.variables):
-        reads = [read for read in outside.variables if read.name == name]
-        then = [read for read in reads if read.call < call]
-        now = [read for read in reads if read.call == call]
-        if then and now and then[-1].value != now[0].value:
-            yield StaleCause(
-                "environment",
-                call,
-                name,
-                now[0].frames,
-                old=then[-1].value,
-                new=now[0].value,
-            )
+def _changed_variables(
+    runner: TargetRunner, backend: str | None, call: int
+) -> list[StaleCause]:
+    """Returns environment variables that are read, and change before this call."""
+    variables: list[dict[str, str]] = []
+    functions = traced(runner, backend, lambda _: variables.append(dict(os.environ)))
+    causes: dict[str, StaleCause] = {}
+    for name, frame in _reads(functions, "environment"):
+        old, new = (variables[index].get(name) for index in (call - 1, call))
+        if old != new:
+            cause = StaleCause("environment", call, name, (frame,), old=old, new=new)
+            causes.setdefault(name, cause)
+    return [*causes.values()]
 
 
 def _constant_results(
@@ -258,13 +207,11 @@ def _constant_results(
         if _still_wrong(runner, backend):
             return []
     names = {getattr(each, "__name__", "") for each in marked}
-    reads = [
-        read
-        for read in reads_of(functions)
-        if read.what == "constant_result" and read.name in names
-    ]
+    reads = _reads(functions, "constant_result")
     return [
-        StaleCause("constant_result", call, read.name, (read.frame,)) for read in reads
+        StaleCause("constant_result", call, name, (frame,))
+        for name, frame in reads
+        if name in names
     ] or [StaleCause("constant_result", call, name) for name in sorted(names)]
 
 
@@ -295,7 +242,11 @@ def _dropped_guards(
     return [StaleCause("guards", call, name, at) for name, at in dropped.items()]
 
 
-def traced(runner: TargetRunner, backend: str | None) -> list[Frame]:
+def traced(
+    runner: TargetRunner,
+    backend: str | None,
+    prepare: Callable[[int], None] = nothing,
+) -> list[Frame]:
     """Returns the functions of users and libraries that Dynamo traces in a pass."""
     codes: list[types.CodeType] = []
 
@@ -307,19 +258,22 @@ def traced(runner: TargetRunner, backend: str | None) -> list[Frame]:
         torch_private.inlined_code(codes.append),
         torch_private.frame_callbacks(convert),
     ):
-        runner.compiled(backend)
+        runner.compiled(backend, prepare)
     functions = map(frame_of, dict.fromkeys(codes))
     return [each for each in functions if whose(each.file) in {"user", "library"}]
 
 
-# -- numpy's seed ----------------------------------------------------------------------
+def _reads(functions: Sequence[Frame], what: str) -> list[tuple[str, Frame]]:
+    """The names that the functions read, with the places."""
+    found = [read for read in reads_of(functions) if read.what == what]
+    return list(dict.fromkeys((read.name, read.frame) for read in found))
 
 
 def ignores_numpy_seed(
     runner: TargetRunner, functions: Sequence[Frame]
 ) -> list[StaleCause]:
     """Returns calls for which compiled code uses torch's generator, eager numpy's."""
-    drawn = [read for read in reads_of(functions) if read.what == "numpy_random"]
+    drawn = _reads(functions, "numpy_random")
     if not drawn:
         return []
 
@@ -330,5 +284,4 @@ def ignores_numpy_seed(
         first, second = runner.compiled("eager"), runner.compiled("eager", other_seed)
     if same(first, second):
         return []
-    frames = dict.fromkeys((read.name, read.frame) for read in drawn)
-    return [StaleCause("numpy_seed", 0, name, (frame,)) for name, frame in frames]
+    return [StaleCause("numpy_seed", 0, name, (frame,)) for name, frame in drawn]

@@ -26,8 +26,8 @@ Backend = str | Callable[[Mapping[str, Any]], Callable[..., Any]]
 Fn = Callable[..., Any]
 
 
-def _nothing(index: int) -> None:
-    return None
+def nothing(index: int) -> None:
+    """What happens before a call that needs no preparation."""
 
 
 def _itself(anything: Any) -> Any:
@@ -55,7 +55,7 @@ class TargetRunner:
 
     def eager(
         self,
-        prepare: Callable[[int], None] = _nothing,
+        prepare: Callable[[int], None] = nothing,
         *,
         around: Callable[[Fn], Fn] = _itself,
     ) -> Answers:
@@ -66,7 +66,7 @@ class TargetRunner:
     def _uncompiled(
         self,
         loaded: Loaded,
-        prepare: Callable[[int], None] = _nothing,
+        prepare: Callable[[int], None] = nothing,
         *,
         around: Callable[[Fn], Fn] = _itself,
     ) -> Answers:
@@ -77,7 +77,7 @@ class TargetRunner:
     def compiled(
         self,
         backend: Backend | None = None,
-        prepare: Callable[[int], None] = _nothing,
+        prepare: Callable[[int], None] = nothing,
     ) -> Answers:
         """Runs a compiled pass, with the program's own backend or another one."""
         torch.compiler.reset()
