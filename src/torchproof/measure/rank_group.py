@@ -8,10 +8,10 @@ group ends too: the other ranks may wait for it in a collective.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import Pipe
 from typing import Any
 
 from torchproof.measure.replies import Reply, joined
@@ -87,7 +87,7 @@ class RankGroup:
         port = self._port.getsockname()[1]
         self._ranks: list[WorkerProcess] = []
         # Rank 0 talks to each of the others.
-        pairs = [socket.socketpair() for _ in range(job.ranks - 1)]
+        pairs = [Pipe() for _ in range(job.ranks - 1)]
         try:
             for rank in range(job.ranks):
                 ends = (

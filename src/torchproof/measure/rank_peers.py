@@ -1,7 +1,7 @@
 """What a worker does as one of several ranks: agree with them, and run wrapped code.
 
 Timed loops have to make the same number of passes on all ranks, or the last rank waits
-in a collective. So ranks exchange a number before each decision, over sockets and
+in a collective. So ranks exchange a number before each decision, over sockets,
 outside of what is timed. A worker without other ranks is `Alone`, and agrees at once.
 """
 
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import socket
-import struct
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 # Takes a target and its calls, and applies a strategy as planned.
 Apply = Callable[[Any, Sequence[Any]], "Applied"]
 
-_NUMBER = struct.Struct("d")
 # Applied before the model is wrapped; others compile the wrapped model.
 _INSIDE = ("regional", "nested", "core")
 NO_FLOAT64 = (
@@ -83,18 +81,11 @@ class Peers(Alone):
 
     several = True
 
-    def __init__(self, rank: int, ends: Sequence[socket.socket]) -> None:
+    def __init__(self, rank: int, descriptors: Sequence[int]) -> None:
         self.rank = rank
-        self._ends = tuple(ends)
-
-    @classmethod
-    def of_environment(cls) -> Peers:
-        numbers = [n for n in os.environ.pop(PEERS_VARIABLE).split(",") if n]
-        ends = [socket.socket(fileno=int(number)) for number in numbers]
-        for end in ends:
-            end.set_inheritable(False)
-            end.settimeout(None)
-        return cls(int(os.environ["RANK"]), ends)
+        for each in descriptors:
+            os.set_inheritable(each, False)
+        self._ends = [Connection(each) for each in descriptors]
 
     def meet(self) -> None:
         self.largest(0.0)
@@ -103,14 +94,14 @@ class Peers(Alone):
         return self.largest(float(flag)) > 0
 
     def largest(self, value: float) -> float:
-        if self.rank == 0:
-            value = max([value, *map(_received, self._ends)])
+        try:
+            if self.rank == 0:
+                value = max([value, *(end.recv() for end in self._ends)])
             for end in self._ends:
-                _send(end, value)
-            return value
-        [end] = self._ends
-        _send(end, value)
-        return _received(end)
+                end.send(value)
+            return value if self.rank == 0 else float(self._ends[0].recv())
+        except (EOFError, OSError):
+            raise RankLost("another rank has ended") from None
 
     def own_file(self, path: Path) -> Path:
         return path.with_name(f"rank{self.rank}-{path.name}")
@@ -160,34 +151,14 @@ class Peers(Alone):
         return dataclasses.replace(found[0], fn=fn, source=source)
 
 
-def _send(end: socket.socket, value: float) -> None:
-    try:
-        end.sendall(_NUMBER.pack(value))
-    except OSError:
-        raise RankLost("another rank has ended") from None
-
-
-def _received(end: socket.socket) -> float:
-    data = b""
-    while len(data) < _NUMBER.size:
-        try:
-            more = end.recv(_NUMBER.size - len(data))
-        except OSError:
-            more = b""
-        if not more:
-            raise RankLost("another rank has ended")
-        data += more
-    value: float = _NUMBER.unpack(data)[0]
-    return value
-
-
 # -- the target on a rank --------------------------------------------------------------
 
 
 def join(job: Job) -> Peers:
     """Joins the process group of all ranks; the job must be resolved."""
     parallel.join(job.device)
-    return Peers.of_environment()
+    descriptors = os.environ.pop(PEERS_VARIABLE).split(",")
+    return Peers(int(os.environ["RANK"]), [int(each) for each in descriptors if each])
 
 
 def _as_is(whole: Any) -> Any:
