@@ -19,10 +19,10 @@ from torchproof.measure.specs import StrategyJob
 from torchproof.measure.worker_process import (
     PEERS_VARIABLE,
     WorkerError,
+    WorkerInterface,
     WorkerProcess,
     WorkerTimeout,
     nothing,
-    raise_error,
 )
 from torchproof.process import (
     Message,
@@ -68,7 +68,7 @@ class _Replies:
         return {**failed, "error": f"rank {rank}: {failed['error']}"}
 
 
-class RankGroup:
+class RankGroup(WorkerInterface):
     """The worker processes of all ranks. They handle one command at a time."""
 
     def __init__(
@@ -114,19 +114,8 @@ class RankGroup:
         for process in self._ranks:
             process.tell(do, **values)
 
-    def ask(
-        self, kind: type[Reply], do: str, limit_s: float | None, **values: Any
-    ) -> Reply:
-        self.tell(do, **values)
-        return self.reply(kind, limit_s)
-
-    def reply(
-        self, kind: type[Reply], limit_s: float | None, tick: Tick = nothing
-    ) -> Reply:
-        """Waits for the replies to the last command, and joins them."""
-        answer = self.wait(limit_s, tick)
-        if "error" in answer:
-            raise_error(answer)
+    def read(self, kind: type[Reply], answer: Message) -> Reply:
+        """The replies of all ranks, joined."""
         return joined([kind.from_json(each) for each in answer["replies"]])
 
     def wait(self, limit_s: float | None, tick: Tick = nothing) -> Message:

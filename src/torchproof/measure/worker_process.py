@@ -7,8 +7,9 @@ import json
 import os
 import subprocess
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from torchproof.measure.replies import Reply
 from torchproof.measure.specs import StrategyJob
@@ -37,27 +38,11 @@ class WorkerTimeout(WorkerError):
     """A worker did not answer in time, and was ended."""
 
 
-class WorkerInterface(Protocol):
-    """A worker that runs commands: a process, or a group of them on several ranks."""
-
-    def tell(self, do: str, **values: Any) -> None: ...
-
-    def ask(
-        self, kind: type[Reply], do: str, limit_s: float | None, **values: Any
-    ) -> Reply: ...
-
-    def reply(self, kind: type[Reply], limit_s: float | None) -> Reply: ...
-
-    def wait(self, limit_s: float | None) -> Message: ...
-
-    def close(self) -> None: ...
-
-
 def nothing() -> None:
     """What happens while nothing is to be done between two waits."""
 
 
-def raise_error(answer: Message) -> NoReturn:
+def _raise_error(answer: Message) -> NoReturn:
     """Raises the error that a worker replied."""
     if answer.get("skips"):
         raise NotApplicable(answer["error"])
@@ -69,7 +54,43 @@ def raise_error(answer: Message) -> NoReturn:
     )
 
 
-class WorkerProcess:
+class WorkerInterface(ABC):
+    """A worker that runs commands: a process, or a group of them on several ranks."""
+
+    @abstractmethod
+    def tell(self, do: str, **values: Any) -> None:
+        """Sends a command and does not wait for its reply."""
+
+    @abstractmethod
+    def wait(self, limit_s: float | None, tick: Tick = nothing) -> Message:
+        """Waits for the replies to all commands, with `tick` meanwhile; the last."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Kills its processes and everything they started."""
+
+    def ask(
+        self, kind: type[Reply], do: str, limit_s: float | None, **values: Any
+    ) -> Reply:
+        """Sends a command and returns its reply; raises `WorkerError` on failure."""
+        self.tell(do, **values)
+        return self.reply(kind, limit_s)
+
+    def reply(
+        self, kind: type[Reply], limit_s: float | None, tick: Tick = nothing
+    ) -> Reply:
+        """Waits for the reply to the last command."""
+        answer = self.wait(limit_s, tick)
+        if "error" in answer:
+            _raise_error(answer)
+        return self.read(kind, answer)
+
+    def read(self, kind: type[Reply], answer: Message) -> Reply:
+        """The record in an answer."""
+        return kind.from_json(answer["reply"])
+
+
+class WorkerProcess(WorkerInterface):
     """A worker in a child process. It handles one command at a time."""
 
     def __init__(
@@ -95,29 +116,11 @@ class WorkerProcess:
         self._last: Message = {}  # that was read
 
     def tell(self, do: str, **values: Any) -> None:
-        """Sends a command and does not wait for its reply."""
         with contextlib.suppress(Ended):  # the next `ask` reports it
             self._child.channel.send({"do": do, **values})
         self._unread += 1
 
-    def ask(
-        self, kind: type[Reply], do: str, limit_s: float | None, **values: Any
-    ) -> Reply:
-        """Sends a command and returns its reply; raises `WorkerError` on failure."""
-        self.tell(do, **values)
-        return self.reply(kind, limit_s)
-
-    def reply(
-        self, kind: type[Reply], limit_s: float | None, tick: Tick = nothing
-    ) -> Reply:
-        """Waits for the reply to the last command; calls `tick` meanwhile."""
-        answer = self.wait(limit_s, tick)
-        if "error" in answer:
-            raise_error(answer)
-        return kind.from_json(answer["reply"])
-
     def wait(self, limit_s: float | None, tick: Tick = nothing) -> Message:
-        """Waits for the replies to all commands; returns the last."""
         answer: Message = {}
         while self._unread:
             answer = self._read(limit_s, tick)
@@ -154,7 +157,6 @@ class WorkerProcess:
         raise WorkerError(why)
 
     def close(self) -> None:
-        """Kills the process and everything it started."""
         self._child.kill()
 
 

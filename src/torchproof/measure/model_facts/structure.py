@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
-import textwrap
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
@@ -105,7 +103,7 @@ def _argument_name(path: tuple[int | str, ...]) -> str:
 
 
 class CallRecorder:
-    """Records which modules of a target are called, and which methods of its root.
+    """Records which modules of a target are called, and by which methods of its root.
 
     Its hooks stay in the target, so the target must be discarded.
     """
@@ -113,24 +111,32 @@ class CallRecorder:
     def __init__(self, root: nn.Module) -> None:
         self.root = root
         self.modules: set[nn.Module] = set()
-        self.methods: set[str] = set()
+        self.methods: dict[str, set[nn.Module]] = {}  # the modules that each calls
+        self._method: str | None = None  # that runs; other methods are parts of it
         for module in root.modules():
             if not isinstance(module, torch.jit.ScriptModule):
                 module.register_forward_pre_hook(self._note_module)
-        for name in _attributes_in(root, "forward"):
-            if _is_own_method(root, name):
-                setattr(root, name, self._recording(name))
+        scripted = isinstance(root, torch.jit.ScriptModule)
+        for name, _ in inspect.getmembers(type(root), inspect.isfunction):
+            if not (scripted or hasattr(nn.Module, name)):
+                setattr(root, name, self._recording(name, getattr(root, name)))
 
     def _note_module(self, module: nn.Module, inputs: Any) -> None:
         self.modules.add(module)
+        if self._method is not None:
+            self.methods[self._method].add(module)
 
-    def _recording(self, name: str) -> Callable[..., Any]:
-        method = getattr(self.root, name)
-
+    def _recording(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def recording(*args: Any, **kwargs: Any) -> Any:
-            self.methods.add(name)
-            return method(*args, **kwargs)
+            if self._method is not None:
+                return method(*args, **kwargs)
+            self.methods.setdefault(name, set())
+            self._method = name
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self._method = None
 
         return recording
 
@@ -150,50 +156,14 @@ class CallRecorder:
 
     def _called_parts(self) -> Iterator[tuple[str, list[nn.Module]]]:
         """Yields the called children and methods, with the modules that each uses."""
-        parts = dict(self.root.named_children())
-        for name, part in parts.items():
+        for name, part in self.root.named_children():
             if part in self.modules and not _is_single(part):
                 yield name, [part]
         for name in sorted(self.methods):
-            named = _reached(self.root, name, set())
-            yield name, [parts[part] for part in parts if part in named]
+            yield name, [*self.methods[name]]
 
 
 def _is_single(part: nn.Module) -> bool:
     """Whether the part is a single operation, which has nothing to fuse."""
     is_leaf = next(part.children(), None) is None
     return is_leaf and type(part).__module__.startswith("torch.nn.")
-
-
-def _reached(root: nn.Module, method: str, visited: set[str]) -> set[str]:
-    """Returns the attributes that a method uses, with those of methods it calls."""
-    if method in visited:
-        return set()
-    visited.add(method)
-    names = set(_attributes_in(root, method))
-    inner = (_reached(root, n, visited) for n in names if _is_own_method(root, n))
-    return names.union(*inner)
-
-
-def _is_own_method(root: nn.Module, name: str) -> bool:
-    method = getattr(type(root), name, None)
-    return inspect.isfunction(method) and not hasattr(nn.Module, name)
-
-
-def _attributes_in(root: nn.Module, method: str) -> list[str]:
-    """Returns the attributes of `self` in the source of a method, in order."""
-    function = inspect.unwrap(getattr(type(root), method))
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError):
-        return []
-    self_name = next(iter(inspect.signature(function).parameters), None)
-    nodes = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == self_name
-    ]
-    nodes.sort(key=lambda node: (node.lineno, node.col_offset))
-    return list(dict.fromkeys(node.attr for node in nodes))
