@@ -1,8 +1,7 @@
 """A model whose best strategy is known: its blocks compiled, the rest as it is.
 
 What its parts do when they are compiled: `Block` no longer waits; all outside of blocks
-gets slower, and `hangs`, `crashes` and `errs` do what they are called. `holds` waits
-while it is compiled, until there is a file `released` in the working directory.
+gets slower, and `hangs`, `crashes` and `errs` do what they are called.
 """
 
 import os
@@ -34,18 +33,6 @@ def hang(x: Tensor) -> Tensor:
 @hang.register_fake
 def _(x: Tensor) -> Tensor:
     time.sleep(600)
-    return torch.empty_like(x)
-
-
-@torch.library.custom_op("planted::hold", mutates_args=())
-def hold(x: Tensor) -> Tensor:
-    return x.clone()
-
-
-@hold.register_fake
-def _(x: Tensor) -> Tensor:
-    while not os.path.exists("released"):
-        time.sleep(0.1)
     return torch.empty_like(x)
 
 
@@ -82,8 +69,6 @@ class Part(nn.Module):
         if torch.compiler.is_compiling():
             if self.part == "hangs":
                 x = hang(x)
-            elif self.part == "holds":
-                x = hold(x)
             elif self.part == "crashes":
                 x = crash(x)
             elif self.part == "errs":
@@ -116,10 +101,6 @@ def make() -> tuple[nn.Module, list[tuple[Tensor, ...]]]:
 
 def make_hostile() -> tuple[nn.Module, list[tuple[Tensor, ...]]]:
     return Model("hangs", "crashes", "errs").eval(), [(torch.randn(2, 16),)]
-
-
-def make_holding() -> tuple[nn.Module, list[tuple[Tensor, ...]]]:
-    return Model("holds", "crashes").eval(), [(torch.randn(2, 16),)]
 
 
 def make_idle() -> tuple[nn.Module, list[tuple[Tensor, ...]]]:

@@ -126,34 +126,26 @@ def test_compile_argument_that_is_a_switch_is_tried_once() -> None:
 @pytest.mark.parametrize(
     ("name", "device", "available"),
     [
-        ("inductor.triton.enable_pdl", "cpu", False),
         ("inductor.cpp_wrapper", "cpu", True),
         ("dynamo.nested_graph_breaks", "cpu", True),
         ("dynamo.no_such_setting", "cpu", False),
         ("inductor.max_autotune_gemm", "cuda", True),
+        ("inductor.max_autotune_gemm", "cpu", False),
+        ("inductor.max_autotune_gemm", "cpu with frozen weights", True),
+        ("inductor.triton.enable_pdl", "cpu", False),
+        ("inductor.triton.enable_pdl", "cuda", True),
+        ("inductor.triton.enable_pdl", "cuda 8.6", False),
     ],
 )
 def test_installed_torch_has_the_setting(
-    name: str, device: str, available: bool
+    name: str, device: str, available: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (configs.why_unavailable(name, device) is None) == available
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_cpu_tunes_products_only_with_frozen_weights(frozen: bool) -> None:
-    config = importlib.import_module("torch._inductor.config")
-    with config.patch(freezing=frozen):
-        why = configs.why_unavailable("inductor.max_autotune_gemm", "cpu")
-    assert (why is None) == frozen
-
-
-@pytest.mark.parametrize(("capability", "enough"), [((8, 6), False), ((9, 0), True)])
-def test_dependent_launches_need_a_recent_gpu(
-    capability: tuple[int, int], enough: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    capability = (8, 6) if device == "cuda 8.6" else (9, 0)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    why = configs.why_unavailable("inductor.triton.enable_pdl", "cuda")
-    assert (why is None) == enough
+    config = importlib.import_module("torch._inductor.config")
+    with config.patch(freezing="frozen" in device):
+        why = configs.why_unavailable(name, device.split()[0])
+    assert (why is None) == available
 
 
 # -- replays ---------------------------------------------------------------------------

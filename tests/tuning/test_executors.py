@@ -61,34 +61,24 @@ def local(folder: Path, *, shares_caches: bool = True) -> Local:
     return found
 
 
-def both(executor: Local) -> list[tuple[str, str]]:
-    found: list[Trial] = []
-    while len(found) < 2:
-        found += executor.wait(10)
-    return sorted((trial.name, trial.where) for trial in found)
-
-
-def test_trials_are_spread_over_the_gpus(tmp_path: Path, gpus: None) -> None:
+@pytest.mark.parametrize("broken", [None, "GPU 1"])
+def test_trials_are_spread_over_the_gpus_that_work(
+    broken: str | None, tmp_path: Path, gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Device, "broken", broken)
     executor = local(tmp_path)
     assert executor.name == "2 GPUs" and executor.slots() == 2
     for candidate in (FULL, REGIONAL):
         executor.submit(candidate, 5.0)
     assert executor.slots() == 0
     Device.open.set()
-    assert both(executor) == [("full", ""), ("regional", "GPU 1")]
-    executor.close()
-
-
-def test_trial_of_a_broken_gpu_runs_on_another(
-    tmp_path: Path, gpus: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Device, "broken", "GPU 1")
-    executor = local(tmp_path)
-    Device.open.set()
-    for candidate in (FULL, REGIONAL):
-        executor.submit(candidate, 5.0)
-    assert both(executor) == [("full", ""), ("regional", "")]
-    assert executor.slots() == 1 and executor.name == "this machine"
+    ended: list[Trial] = []
+    while len(ended) < 2:
+        ended += executor.wait(10)
+    places = {trial.name: trial.where for trial in ended}
+    assert places == {"full": "", "regional": "" if broken else "GPU 1"}
+    assert executor.slots() == (1 if broken else 2)
+    assert executor.name == ("this machine" if broken else "2 GPUs")
     executor.close()
 
 

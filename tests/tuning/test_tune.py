@@ -119,11 +119,6 @@ def test_budget_too_small_for_a_trial_is_an_error() -> None:
         tuned("make_hostile", replace(QUICK, budget_s=3, names=("core:hangs",)))
 
 
-def test_script_cannot_be_tuned() -> None:
-    with pytest.raises(UserError, match=r"planted\.py\b.*\bscript\b"):
-        tune(str(PLANTED), PLAIN)
-
-
 def test_existing_recipe_is_not_replaced() -> None:
     Path("torchproof.toml").write_text("mine")
     with pytest.raises(UserError, match=r"torchproof\.toml\b.*--overwrite"):

@@ -122,10 +122,10 @@ ORIGINALS: list[Any] = [
         {
             "NC803": ["return self.base(x, turn, at)"],
             "RC201": [
-                "def forward(  # type: ignore[override]",
+                "def forward(self, context: Context | SessionContext)",
                 "def forward(self, x: Tensor, counts: Tensor | None",
             ],
-            "RC290": ["def forward(  # type: ignore[override]"],
+            "RC290": ["def forward(self, context: Context | SessionContext)"],
         },
         marks=slow,
     ),

@@ -57,7 +57,7 @@ def doubled(module: nn.Module) -> nn.Module:
     return module.double()
 
 
-def given(
+def inputs(
     samples: int, level_2_share: float, width: int = 150
 ) -> tuple[Tensor, list[list[WorkingContext]], Tensor]:
     """Tokens, plans and packed working contexts."""
@@ -70,17 +70,15 @@ def given(
     return tokens, plans, megacontext_step.pack(plans, SIZE.length, width)
 
 
-@pytest.mark.slow
-def test_micro_step_equals_the_original_without_padding() -> None:
+def test_micro_step_equals_the_original() -> None:
     fixed = doubled(megacontext_step.MicroStep(SIZE))
     original = megacontext_original.MicroStep(SIZE).double()
     original.load_state_dict(fixed.state_dict())
-    tokens, plans, entries = given(2, level_2_share=0.0)
-    assert (entries >= 0).all()
-    ours, theirs = fixed(tokens, entries), original(tokens, plans, 150)
+    tokens, _, entries = inputs(2, level_2_share=0.5)
+    ours, theirs = fixed(tokens, entries), original(tokens, entries)
     torch.testing.assert_close(ours.loss, theirs.loss, **ROUNDED)
     torch.testing.assert_close(ours.nll, theirs.nll, **ROUNDED)
-    torch.testing.assert_close(ours.scores, theirs.scores, **EXACT)
+    torch.testing.assert_close(ours.scores, theirs.scores, **ROUNDED)
     ours.loss.backward()
     theirs.loss.backward()
     others = dict(original.named_parameters())
@@ -91,7 +89,7 @@ def test_micro_step_equals_the_original_without_padding() -> None:
 
 def test_sample_does_not_depend_on_its_batch() -> None:
     step = doubled(megacontext_step.MicroStep(SIZE))
-    tokens, _, entries = given(4, level_2_share=0.5)
+    tokens, _, entries = inputs(4, level_2_share=0.5)
     filled_up = (entries < 0).any(dim=2)
     assert filled_up.any()
     together = step(tokens, entries)
@@ -104,7 +102,7 @@ def test_sample_does_not_depend_on_its_batch() -> None:
 
 
 def test_entry_predicts_the_token_after_its_span() -> None:
-    tokens, plans, entries = given(3, level_2_share=0.5)
+    tokens, plans, entries = inputs(3, level_2_share=0.5)
     context = megacontext_nets.read(
         torch.zeros(3, 252, SIZE.dim), entries, SIZE.length, SIZE
     )
@@ -126,7 +124,7 @@ def test_entry_predicts_the_token_after_its_span() -> None:
 
 def test_no_entry_sees_the_token_it_predicts() -> None:
     step = doubled(megacontext_step.MicroStep(SIZE))
-    tokens, _, entries = given(1, level_2_share=1.0)
+    tokens, _, entries = inputs(1, level_2_share=1.0)
     changed = tokens.clone()
     changed[0, 100] = (changed[0, 100] + 1) % SIZE.vocabulary
     seen = []

@@ -16,11 +16,8 @@ from torchproof.observe import audit
 from torchproof.records.run import Finding, Observation
 from torchproof.targets.options import Options
 from torchproof.targets.target import parse
-from torchproof.targets.workloads import megacontext_original
 
 CONTROLS = Path(__file__).with_name("megacontext_controls.py")
-ORIGINAL = Path(megacontext_original.__file__)
-MARK = "torch.compiler.cudagraph_mark_step_begin()"
 
 pytestmark = pytest.mark.slow
 
@@ -36,12 +33,9 @@ def audited(target: str, *, train: bool) -> tuple[list[Finding], str]:
     return found, part.status
 
 
-def lines(findings: list[Finding], path: Path) -> set[tuple[str, str, str]]:
-    """Code, severity and source line of each finding."""
-    source = path.read_text().splitlines()
-    here = [f for f in findings if Path(f.file or "").name == path.name]
-    assert len(here) == len(findings), findings
-    return {(f.code, f.severity, source[(f.line or 0) - 1].strip()) for f in here}
+def source_line(finding: Finding) -> str:
+    assert finding.file and finding.line
+    return Path(finding.file).read_text().splitlines()[finding.line - 1].strip()
 
 
 def test_fixed_micro_step_is_clean() -> None:
@@ -49,22 +43,23 @@ def test_fixed_micro_step_is_clean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factory", "produced"),
+    ("factory", "train", "expected"),
     [
         (
-            "step",
-            'scores = controller.lens_net(**inputs | {"x": inputs["x"].detach()})',
+            "make_original_step",
+            True,
+            {
+                "CG301": "self.last_scores = scores.detach()",
+                "CG303": "torch.compiler.cudagraph_mark_step_begin()",
+            },
         ),
-        ("session", "scores = controller.lens_net(self.context)"),
+        ("make_original_session", False, {"CG301": "self.scores = scores"}),
     ],
 )
-def test_defects_of_the_original_are_found(factory: str, produced: str) -> None:
+def test_defects_of_the_original_are_found(
+    factory: str, train: bool, expected: dict[str, str]
+) -> None:
     """Training marks a step before each call; both hold scores without a copy."""
-    train = factory == "step"
-    found, status = audited(f"{CONTROLS}:make_original_{factory}", train=train)
-    by_code = {code: line for code, _, line in lines(found, ORIGINAL)}
-    assert status == "found"
-    assert by_code.pop("CG303", MARK) == MARK
-    assert (len(found) == 2) is train
-    remembered = "self.last_scores = scores.detach()"
-    assert by_code["CG301"].startswith((produced, remembered))
+    found, status = audited(f"{CONTROLS}:{factory}", train=train)
+    assert status == "found" and len(found) == len(expected)
+    assert {each.code: source_line(each) for each in found} == expected

@@ -156,17 +156,14 @@ class LensNet(nn.Module):
         for block in self.blocks:
             x = block(x, turn)
         spans = torch.pow(float(self.block), levels)
-        distances = positions / self.farthest(positions).clamp(min=1)
+        # By the largest of each row, so that a score ignores the other rows.
+        distances = positions / positions.amax(dim=-1, keepdim=True).clamp(min=1)
         side = (
             self.level(levels)
             + self.span(spans[..., None].to(x.dtype))
             + self.distance(distances[..., None].to(x.dtype))
         )
         return torch.tanh(self.head(torch.cat((x, side), dim=-1))).squeeze(-1)
-
-    def farthest(self, positions: Tensor) -> Tensor:
-        """The largest position of each row, so that a score ignores the other rows."""
-        return positions.amax(dim=-1, keepdim=True)
 
 
 class Nets(nn.Module):

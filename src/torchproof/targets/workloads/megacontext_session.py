@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.targets.workloads import synthetic
-from torchproof.targets.workloads.megacontext_nets import LEVELS, Nets, Size, read
+from torchproof.targets.workloads.megacontext_nets import (
+    LEVELS,
+    Context,
+    Nets,
+    Size,
+    read,
+)
 from torchproof.targets.workloads.megacontext_step import (
     RESERVED,
     WorkingContext,
@@ -179,7 +185,10 @@ class Session(nn.Module):
     def predict(self, pool: Tensor, entries: Tensor, last: Tensor) -> Tensor:
         """The base net's logits (vocabulary,) after the last entry."""
         context = read(pool[None], entries[None, None], self.limit, self.size)
-        return self.nets.base(context.x, context.turn, last)[0]
+        return self.logits(context, last)[0]
+
+    def logits(self, context: Context, last: Tensor) -> Tensor:
+        return self.nets.base(context.x, context.turn, last)
 
 
 def assert_one(batch: int | None) -> None:

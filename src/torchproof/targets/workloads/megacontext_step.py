@@ -136,10 +136,16 @@ class MicroStep(nn.Module):
         groups = level[:, : whole * block].unflatten(1, (whole, block))
         return self.gist(groups.flatten(0, 1)).unflatten(0, groups.shape[:2])
 
-    # -- the nets, each with its pre- and postprocessing -------------------------------
+    # -- the nets, alone and with their pre- and postprocessing ------------------------
 
     def gist(self, groups: Tensor) -> Tensor:
         return self.nets.gist(groups)
+
+    def logits(self, context: Context) -> Tensor:
+        return self.nets.base(context.x, context.turn)
+
+    def scores(self, context: Context) -> Tensor:
+        return self.nets.lens(*context.lens_inputs)
 
     def predict(
         self, pool: Tensor, entries: Tensor, tokens: Tensor
@@ -147,7 +153,7 @@ class MicroStep(nn.Module):
         """The base net's loss, and that of the recent tokens (batch, contexts)."""
         length = tokens.shape[1]
         context = read(pool, entries, length, self.size)
-        logits = self.nets.base(context.x, context.turn)
+        logits = self.logits(context)
         losses, present = token_losses(logits, tokens, context)
         nll = mean_where(present & is_recent(context, length, self.size), losses)
         return mean_of(mean_where(present, losses), context.present), nll
@@ -157,7 +163,7 @@ class MicroStep(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """LensNet's loss, and its scores (batch, contexts, width)."""
         context = read(pool, entries, tokens.shape[1], self.size)
-        scores = self.nets.lens(*context.lens_inputs).unflatten(0, entries.shape[:2])
+        scores = self.scores(context).unflatten(0, entries.shape[:2])
         wish = mean_where(context.present, scores)
         return mean_of(lens_losses(wish, nll), context.present), scores
 
@@ -275,31 +281,25 @@ def filled(slots: list[int], width: int) -> list[int]:
     return slots + [-1] * (width - len(slots))
 
 
-def batches(
-    size: Size, length: int, batch: int | None, device: str
-) -> list[tuple[Tensor, list[list[WorkingContext]], int]]:
-    """Tokens, plans and width for each width, and the first width with a batch of 1."""
+def calls(
+    size: Size, length: int, batch: int | None, device: str, *, marked: bool = True
+) -> list[tuple[Tensor, Tensor]]:
+    """The inputs of a micro-step of each width, and of the first width with batch 1.
+
+    If `marked`, batch and width are dynamic.
+    """
     draw = random.Random(0)
-    ordinary = size.vocabulary - RESERVED
-    drawn = []
+    found = []
     every = widths(size, length)
     counts = synthetic.sizes_of_calls(batch, [*[size.batch] * len(every), 1])
     for width, samples in zip([*every, every[0]], counts, strict=True):
         plans = [plan(size, length, width, draw) for _ in range(samples)]
+        ordinary = size.vocabulary - RESERVED
         tokens = synthetic.token_ids(ordinary, samples, length, device)
-        drawn.append((tokens, plans, width))
-    return drawn
-
-
-def calls(
-    size: Size, length: int, batch: int | None, device: str
-) -> list[tuple[Tensor, Tensor]]:
-    """The inputs of the micro-step, with batch and width marked as dynamic."""
-    marked = []
-    for tokens, plans, width in batches(size, length, batch, device):
         entries = pack(plans, length, width).to(device)
-        synthetic.any_batch(tokens, entries)
-        synthetic.any_length(tokens)
-        synthetic.any_length(entries, dimension=2)
-        marked.append((tokens, entries))
-    return marked
+        if marked:
+            synthetic.any_batch(tokens, entries)
+            synthetic.any_length(tokens)
+            synthetic.any_length(entries, dimension=2)
+        found.append((tokens, entries))
+    return found
