@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from torchproof.checking import rules, suspicions
+from torchproof.checking import rules
 from torchproof.checking.rules.advice import NO_EDIT, Piece, assembled
 from torchproof.checking.static.attribute_facts import attribute_facts
 from torchproof.checking.static.line_facts import facts_at, marks_in, sets
@@ -259,12 +259,6 @@ ADVICE: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
     "code of a helper": (HELPER.format("options(text, x)"), "GB105", (), (BEFORE,)),
     "a setting": (SCALARS.format("", ""), "GB101", (CAPTURE,), ()),
     "a setting in force": (
-        SCALARS.format(f"{CAPTURE} = True", ""),
-        "GB101",
-        (),
-        (CAPTURE, "fullgraph"),
-    ),
-    "a setting in other words": (
         SCALARS.format(SET, ""),
         "GB101",
         (),
@@ -394,36 +388,6 @@ def test_a_value_that_the_source_does_not_show_is_unknown(tmp_path: Path) -> Non
         assert attribute_facts("n", [str(file)], line=5).first is None
 
 
-def test_static_advice_uses_the_first_value(tmp_path: Path) -> None:
-    file = tmp_path / "net.py"
-    file.write_text(
-        f"{HEAD}class Net(nn.Module):\n    def __init__(self):\n"
-        "        super().__init__()\n        self.n = 7\n    def forward(self, x):\n"
-        "        self.n += 1\n        return x + self.n\n"
-    )
-    [found] = suspicions.read([file]).suspicions
-    assert "torch.tensor(7)" in found.finding.fix
-
-
 def test_pieces_that_do_not_apply_are_left_out() -> None:
     assert assembled(Piece("a"), Piece("b", when=False), Piece("c")) == "a; or c"
     assert assembled(Piece("a", when=False)) == NO_EDIT
-
-
-@pytest.mark.parametrize(
-    ("statement", "given", "absent"),
-    [
-        ("return sorted(torch.relu(x))", "torch.sort", "is_compiling"),
-        ("y = torch.equal(x, ids)", "(x == ids).all()", "isclose"),
-        ("y = torch.allclose(x, ids, atol=1)", "isclose(x, ids, atol=1)", "=="),
-    ],
-)
-def test_static_advice_suits_the_statement(
-    statement: str, given: str, absent: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "net.py"
-    body = f"        {statement}\n        return x\n"
-    forward = "class Net(nn.Module):\n    def forward(self, x, ids):\n"
-    file.write_text(f"{HEAD}{forward}{body}")
-    [found] = suspicions.read([file]).suspicions
-    assert given in found.finding.fix and absent not in found.finding.fix

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
 
-import torch
-from rule_programs import programs
+import pytest
 
 from torchproof.checking import rules
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import SECTIONS
+from torchproof.observe.trace_log import read_reason
+from torchproof.records.run import Event, Frame, Observation
 
 KNOWN = {page for page in vars(torch_pages).values() if isinstance(page, str)}
 HOMES = ("https://docs.pytorch.org/docs/stable/", "https://docs.pytorch.org/tutorials/")
@@ -42,14 +42,11 @@ def test_examples_are_python_with_the_indent_taken_off() -> None:
     assert ast.parse(good).body and "torch.where" in good
 
 
-def test_the_fix_names_the_torch_that_traces_this(observe_all: Any) -> None:
-    known = {("GB117", "bad_4"), ("GB105", "bad_6")}
-    chosen = [p for p in programs() if (p.rule, p.factory) in known]
-    observed = observe_all([(each.target, each.options) for each in chosen])
-    for program, observation in zip(chosen, observed, strict=True):
-        found = rules.check(observation)
-        fixes = [finding.fix for finding in found if finding.code == program.rule]
-        newer = [fix.endswith("; torch 2.14.1 traces this") for fix in fixes]
-        assert newer == [True] * (torch.__version__ < "2.14")
-        page = rules.by_code(program.rule).documentation()
-        assert "\n\n## Versions\n" in page
+@pytest.mark.parametrize(("torch", "named"), [("2.13.0+cpu", True), ("2.15.0", False)])
+def test_the_fix_names_the_torch_that_traces_this(torch: str, named: bool) -> None:
+    here = Frame("/home/me/model.py", 7, "forward", "states.rotate(1)", (0, 16))
+    reason = {**read_reason("Unsupported deque"), "skips": False}
+    event = Event("graph_break", "0/0", (here,), here, reason)
+    [found] = rules.check(Observation((event,), {"torch": torch}))
+    assert found.code == "GB117" and ("torch 2.14.1" in found.fix) is named
+    assert "\n\n## Versions\n" in rules.by_code("GB117").documentation()

@@ -53,9 +53,10 @@ def test_every_rule_about_a_run_has_a_trigger_and_a_clean_twin() -> None:
         measured = rule.code.startswith(MEASURED)
         if rule.code in WITHOUT_PROGRAMS or rule.parts != ("breaks",) or measured:
             continue
-        own = {each.factory: each for each in programs(f"{rule.code}*")}
-        assert rule.code in re.findall(r"\w+", own["bad"].path.read_text()), rule.code
-        assert "good" in own or rule.code in read, f"{rule.code} has no clean twin"
+        if rule.code not in read:
+            own = {each.factory: each for each in programs(f"{rule.code}*")}
+            assert rule.code in re.findall(r"\w+", own["bad"].path.read_text())
+            assert "good" in own, f"{rule.code} has no clean twin"
 
 
 def test_every_rule_is_listed_once() -> None:

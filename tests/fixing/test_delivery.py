@@ -50,20 +50,23 @@ def test_without_write_or_proof_nothing_changes(file: Path) -> None:
     assert file.read_text() == BEFORE
 
 
-def test_mode_line_endings_and_encoding_stay(file: Path) -> None:
-    before = "# -*- coding: latin-1 -*-\r\n# \xe4\r\n" + BEFORE.replace("\n", "\r\n")
-    file.write_bytes(before.encode("latin-1"))
+@pytest.mark.parametrize(
+    ("before", "encoding"),
+    [
+        ("# -*- coding: latin-1 -*-\n# \xe4\n" + BEFORE, "latin-1"),
+        (BEFORE, "utf-8-sig"),
+    ],
+)
+def test_mode_line_endings_and_encoding_stay(
+    before: str, encoding: str, file: Path
+) -> None:
+    before = before.replace("\n", "\r\n")
+    file.write_bytes(before.encode(encoding))
     file.chmod(0o750)
-    deliver(run_of(edit(file, before.replace("x.item()", "x"))), write=True)
-    expected = before.replace("x.item()", "x").encode("latin-1")
-    assert file.read_bytes() == expected
+    after = before.replace("x.item()", "x")
+    deliver(run_of(edit(file, after)), write=True)
+    assert file.read_bytes() == after.encode(encoding)
     assert stat.S_IMODE(file.stat().st_mode) == 0o750
-
-
-def test_a_byte_order_mark_stays(file: Path) -> None:
-    file.write_bytes(b"\xef\xbb\xbf" + BEFORE.encode())
-    deliver(run_of(edit(file, AFTER)), write=True)
-    assert file.read_bytes() == b"\xef\xbb\xbf" + AFTER.encode()
 
 
 def test_fixes_of_one_file_are_applied_together(file: Path) -> None:
@@ -99,20 +102,17 @@ def test_a_file_that_changed_is_refused_and_no_other_is_written(
     assert {fix.status for fix in run.fixes} == {"verified"}
 
 
-def test_a_link_out_of_the_directory_is_refused(
+def test_a_link_stays_one_and_leads_nowhere_else(
     file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     outside = tmp_path_factory.mktemp("outside") / "model.py"
-    file.rename(outside)
+    outside.write_text(BEFORE)
+    real = file.rename(file.with_name("real.py"))
     file.symlink_to(outside)
     run = deliver(run_of(edit(file, AFTER)), write=True)
     assert run.error is not None and "is a link to" in run.error
     assert outside.read_text() == BEFORE
-
-
-def test_a_link_inside_the_directory_stays_a_link(file: Path) -> None:
-    real = file.with_name("real.py")
-    file.rename(real)
+    file.unlink()
     file.symlink_to("real.py")
     deliver(run_of(edit(file, AFTER)), write=True)
     assert file.is_symlink() and real.read_text() == AFTER
@@ -163,10 +163,17 @@ def test_write_exits_1_only_if_a_verified_fix_is_not_applied(
     assert bool(capsys.readouterr().err) is bool(code)
 
 
-def test_libraries_and_torchproof_itself_are_never_edited(file: Path) -> None:
-    installed = file.parent / "site-packages" / "lib" / "model.py"
-    installed.parent.mkdir(parents=True)
-    installed.write_text(BEFORE)
+@pytest.fixture
+def installed(file: Path) -> Path:
+    path = file.parent / "site-packages" / "lib" / "model.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(BEFORE)
+    return path
+
+
+def test_libraries_and_torchproof_itself_are_never_edited(
+    file: Path, installed: Path
+) -> None:
     run = deliver(run_of(edit(installed, AFTER), edit(file, AFTER)), write=True)
     assert [fix.status for fix in run.fixes] == ["verified", "applied"]
     assert installed.read_text() == BEFORE
@@ -177,10 +184,7 @@ def test_libraries_and_torchproof_itself_are_never_edited(file: Path) -> None:
     assert not is_own(delivery.__file__)
 
 
-def test_what_is_written_alone_is_checked(file: Path) -> None:
-    installed = file.parent / "site-packages" / "lib" / "model.py"
-    installed.parent.mkdir(parents=True)
-    installed.write_text(BEFORE)
+def test_what_is_written_alone_is_checked(file: Path, installed: Path) -> None:
     run = run_of(edit(installed, AFTER), edit(file, AFTER))
     checked: list[Sequence[Fix]] = []
 

@@ -135,7 +135,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "train.py").write_text("print(1)\n")
-    (tmp_path / "syntax.py").write_text("def make(:\n")
     (tmp_path / "nb.ipynb").write_text("{}")
     for name in ("taken", "source", "trace"):
         (tmp_path / name).mkdir()
@@ -164,10 +163,8 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         (["source"], "cannot be run"),
         (["nb.ipynb:make"], "is in a notebook"),
         (["missing.py:make"], "no file missing.py"),
-        (["model.py:make", "--write", "--patch", "new"], "not allowed with"),
         (["model.py:make", "--patch", "taken"], "taken exists"),
         (["model.py:make", "--patch", "no/where"], "is not a writable directory"),
-        (["model.py:make", "--select", "ZZ9"], "ZZ9"),
         (["20990101", "--write"], "no target"),
     ],
 )
@@ -178,19 +175,15 @@ def test_what_cannot_be_fixed_is_said_at_once(
     assert not (folder / ".torchproof").exists()
 
 
-def test_source_that_does_not_parse_and_a_target_that_fails(folder: Path) -> None:
+def test_a_target_that_fails_in_eager_is_one_line(folder: Path) -> None:
     (folder / "eager.py").write_text(
         "import torch\n\n\ndef make():\n"
         "    return (lambda x: x @ torch.ones(3)), [(torch.ones(2),)]\n"
     )
-    for target, line in (
-        ("syntax.py:make", "SyntaxError: invalid syntax (syntax.py, line 1)"),
-        ("eager.py:make", "the target fails in eager, at call 0: RuntimeError"),
-    ):
-        done = torchproof("fix", target, "-q", cwd=folder)
-        assert done.returncode == 2 and not done.stdout
-        [error] = [e for e in done.stderr.splitlines() if e.startswith("torchproof")]
-        assert line in error
+    done = torchproof("fix", "eager.py:make", "-q", cwd=folder)
+    assert done.returncode == 2 and not done.stdout
+    [error] = [e for e in done.stderr.splitlines() if e.startswith("torchproof")]
+    assert "the target fails in eager, at call 0: RuntimeError" in error
 
 
 def test_a_read_only_file_is_one_line_and_the_run_is_kept(

@@ -2,29 +2,6 @@ import torch
 from torch._dynamo.decorators import mark_unbacked
 
 
-# A Python if on the value of a loss.
-def guarded(x, target):
-    loss = (x - target).pow(2).mean()
-    if loss > 100.0:  # <- GB102
-        loss = loss * 0.0
-    return loss + x.sum()
-
-
-def bad():
-    return guarded, [(torch.randn(2, 4), torch.randn(2, 4)) for _ in range(4)]
-
-
-# An assert whose message is an f-string turns into a Python branch on the tensor.
-def embed(ids, table):
-    ids = ids.clamp(min=0)
-    assert (ids < table.shape[0]).all(), f"ids outside a table of {table.shape[0]} rows"  # <- GB102
-    return table[ids] * 2
-
-
-def bad_4():
-    return embed, [(torch.tensor([0, 3, 1]), torch.randn(5, 4))] * 2
-
-
 # `and` between two tensor conditions in a helper that decides on early exit.
 def confident(p):
     return p.max() > 2.0 and p.min() >= 0.0  # <- GB102
@@ -37,19 +14,8 @@ def early_exit(x):
     return p * 2
 
 
-def bad_5():
+def bad():
     return early_exit, [(torch.randn(2, 4),)] * 2
-
-
-# torch.allclose gives a Python bool, so the branch on it needs the data.
-def refine(estimate, previous):
-    estimate = estimate * 0.9
-    settled = torch.allclose(estimate, previous)  # <- GB102
-    return estimate if settled else estimate + previous.mean()
-
-
-def bad_6():
-    return refine, [(torch.ones(4), torch.zeros(4))] * 2
 
 
 # A generator that branches on data.

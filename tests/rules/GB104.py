@@ -1,7 +1,6 @@
 import logging
 import sys
 import torch
-import warnings
 from torch import nn
 
 
@@ -17,17 +16,6 @@ def encode(x):
 
 def bad():
     return encode, [(torch.randn(2, 4),)] * 3
-
-
-# A deprecation warning raised on every call.
-def scale(x):
-    x = x.sigmoid()
-    warnings.warn("factor will be required", stacklevel=2)  # <- GB104
-    return x * 2
-
-
-def bad_3():
-    return scale, [(torch.randn(4),)] * 3
 
 
 # A home-made progress bar that writes to the terminal inside the layer loop.

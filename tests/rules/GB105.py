@@ -1,19 +1,7 @@
 import contextvars
 import numpy as np
 import torch
-import zlib
 from torch.utils.data import TensorDataset
-
-
-# A checksum is computed by a C function on every call.
-def hashed(x):
-    x = x.tanh()
-    bucket = zlib.crc32(b"user") % 16  # <- GB105
-    return x + bucket
-
-
-def bad():
-    return hashed, [(torch.randn(3, 4),)] * 3
 
 
 # A numpy function that torch does not know runs as plain Python.
@@ -23,7 +11,7 @@ def tone_curve(image, curve):
     return torch.from_numpy(mapped).float().sqrt()
 
 
-def bad_4():
+def bad():
     return tone_curve, [(torch.rand(4, 4), [0.0, 0.7, 1.0])] * 2
 
 

@@ -20,18 +20,6 @@ def bad():  # <- NC805
     return shared, [(torch.randn(2, 4),)] * 3
 
 
-# torch.device as a context manager.
-def positions(x):
-    x = x * 2
-    with torch.device("cpu"):  # <- GB111
-        steps = torch.arange(4)
-    return x + steps
-
-
-def bad_2():  # <- NC805
-    return positions, [(torch.randn(2, 4),)] * 3
-
-
 # A dispatch mode (FLOP counter and the like) entered in the forward.
 class CountOps(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

@@ -1,33 +1,5 @@
-import os
 import random
-import time
 import torch
-import torch.nn.functional as F
-
-
-# Timing a block with time.perf_counter() inside the function.
-def timed(x):
-    x = x * 2
-    started = time.perf_counter()  # <- GB115
-    x = x.relu()
-    stopped = time.perf_counter()  # <- GB115
-    return x + 1, (started, stopped)
-
-
-def bad():
-    return timed, [(torch.randn(2, 4),)]
-
-
-# A cached file is looked for on disk in every call.
-def cached_bias(x):
-    x = x * 2
-    if os.path.exists("/nonexistent/bias.pt"):  # <- GB115
-        x = x + 1
-    return x.relu()
-
-
-def bad_2():
-    return cached_bias, [(torch.randn(2, 4),)] * 3
 
 
 # A private torch.Generator for reproducible noise.
@@ -40,19 +12,8 @@ def noisy(x):
     return x + 0.1 * noise
 
 
-def bad_4():
+def bad():
     return noisy, [(torch.randn(2, 4),)] * 3
-
-
-# Seeding inside the compiled function, for a reproducible dropout.
-def reproducible(x):
-    x = x * 2
-    torch.manual_seed(7)  # <- GB115
-    return F.dropout(x, 0.5)
-
-
-def bad_6():
-    return reproducible, [(torch.randn(4),)] * 3
 
 
 # The random() of the Python standard library is not traced (random.uniform is).

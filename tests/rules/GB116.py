@@ -1,16 +1,4 @@
 import torch
-from torch import nn
-
-
-# requires_grad_() on an intermediate (saliency maps).
-def saliency(x):
-    pixels = x.detach() * 2
-    pixels.requires_grad_(True)  # <- GB116
-    return pixels.sum(), pixels
-
-
-def bad():
-    return saliency, [(torch.randn(3, 4),)] * 2
 
 
 # Reading .grad_fn to find out whether a tensor is part of a graph.
@@ -21,19 +9,8 @@ def probe(x):
     return y.relu()
 
 
-def bad_2():  # <- NC805
+def bad():  # <- NC805
     return probe, [(torch.randn(2, 4, requires_grad=True),)] * 3
-
-
-# Assigning .data of an intermediate tensor.
-def renormalise(x):
-    y = x * 3
-    y.data = y.data / y.data.norm()  # <- GB116
-    return y.tanh()
-
-
-def bad_3():
-    return renormalise, [(torch.randn(4),)] * 2
 
 
 # A graph layer multiplies by a sparse adjacency matrix.
@@ -72,14 +49,3 @@ def inspect(x):
 
 def bad_6():
     return inspect, [(torch.randn(2, 4),)] * 3
-
-
-# A new nn.Parameter is created inside the function.
-def lazy_scale(x):
-    x = x.relu()
-    scale = nn.Parameter(torch.ones(x.shape[-1]))  # <- GB116
-    return x * scale
-
-
-def bad_7():
-    return lazy_scale, [(torch.randn(2, 4),)] * 2

@@ -2,28 +2,6 @@ import collections
 import torch
 
 
-# sorted() with a tensor as the key (rank heads by importance).
-def prune(x):
-    heads = list(x.chunk(3, dim=-1))
-    ranked = sorted(heads, key=lambda head: head.norm())  # <- GB117
-    return ranked[-1] * 2
-
-
-def bad():
-    return prune, [(torch.randn(2, 6),)] * 2
-
-
-# repr() of a tensor builds a cache key.
-def keyed(x):
-    x = x.round()
-    key = repr(x)  # <- GB117
-    return x * 2, key
-
-
-def bad_2():
-    return keyed, [(torch.ones(4),)] * 2
-
-
 # deque.rotate on a ring buffer of states.
 def ring(x):
     states = collections.deque([x, x * 2, x * 3], maxlen=3)
@@ -31,7 +9,7 @@ def ring(x):
     return states[0] + states[1]
 
 
-def bad_4():
+def bad():
     return ring, [(torch.randn(4),)] * 2
 
 

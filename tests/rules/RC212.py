@@ -2,23 +2,12 @@ import torch
 from torch import nn
 
 
-# A key/value cache kept as a growing Python list.
-def decode(token, past):
-    keys = torch.cat([*past, token * 2])  # <- RC212
-    return (token @ keys.t()).softmax(-1)
-
-
-def bad():
-    past = [torch.randn(1, 4) for _ in range(6)]
-    return decode, [(torch.randn(1, 4), past[:n]) for n in (2, 3, 4, 5)]
-
-
 # A dictionary whose keys change from batch to batch.
 def multi_task(batch):
     return {name: x * 2 for name, x in batch.items()}  # <- RC212
 
 
-def bad_2():
+def bad():
     return multi_task, [({name: torch.randn(2, 4) for name in names},) for names in ("ab", "ac", "bc")]
 
 

@@ -15,17 +15,3 @@ def expand(logits):
 
 def bad():
     return expand, [(torch.randn(1, 4),)] * 4
-
-
-# A global counter is incremented by the compiled function itself.
-CALLS = 0
-
-
-def counted(x):
-    global CALLS
-    CALLS += 1  # <- RC214<2.14
-    return x * 2
-
-
-def bad_2():
-    return counted, [(torch.randn(2, 4),)] * 5

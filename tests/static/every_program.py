@@ -1,4 +1,4 @@
-"""Programs as targets, many in one: each is compiled and called for itself."""
+"""Programs as one target: each is compiled and called for itself."""
 
 import importlib.util
 from pathlib import Path
@@ -14,14 +14,6 @@ PROGRAMS = [
 ]
 
 
-# Run each time; the others where slow tests are.
-QUICK = ("branches", "counter", "outputs", "texts", "values")
-GROUPS = {
-    "quick": [path for path in PROGRAMS if path.stem.startswith(QUICK)],
-    "others": [path for path in PROGRAMS if not path.stem.startswith(QUICK)],
-}
-
-
 def loaded(path):
     spec = importlib.util.spec_from_file_location(f"program_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
@@ -29,16 +21,8 @@ def loaded(path):
     return module
 
 
-def make_quick():
-    return together(GROUPS["quick"])
-
-
-def make_others():
-    return together(GROUPS["others"])
-
-
-def together(programs):
-    made = [loaded(path).make() for path in programs]
+def make():
+    made = [loaded(path).make() for path in PROGRAMS]
     compiled = [(torch.compile(fn, backend="eager"), calls) for fn, calls in made]
 
     def every(index):
