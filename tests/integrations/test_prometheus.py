@@ -116,7 +116,7 @@ def test_counters_never_decrease(registry: Any) -> None:
     telemetry.fell_back(item)
     telemetry.undelivered.clear()
     assert scraped(registry)["fallbacks_totalcompile error"] == 1
-    telemetry.withdraw([item])
+    telemetry.remove([item])
     assert torchproof.status(model).totals.fallbacks == {}
     assert scraped(registry)["fallbacks_totalcompile error"] == 1
 

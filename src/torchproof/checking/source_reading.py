@@ -89,7 +89,7 @@ def read_and_join(
         if observation.traced is None:
             reading = read_target(target, progress)
         else:
-            reading = read_beside_run(target, observation)
+            reading = read_with_run(target, observation)
         evidence = run_evidence(observation, unseen)
         joined = join(reading.suspicions, findings, evidence)
     except KeyboardInterrupt:
@@ -131,7 +131,7 @@ def _after_a_second(progress: Progress) -> Progress:
     return lambda text: progress(text) if time.monotonic() - begun > 1 else None
 
 
-def read_beside_run(target: Target, observation: Observation) -> Reading:
+def read_with_run(target: Target, observation: Observation) -> Reading:
     """Reads the code that the run compiled or traced, and where it was compiled."""
     roots = _roots(observation)
     file = own_file(target)

@@ -34,8 +34,8 @@ def header(run: Run, width: int) -> Iterator[str]:
     rounds = max((len(row.rounds_ms) for row in run.measurements), default=0)
     if rounds:
         every = dict.fromkeys(map(bench_sections.processes, run.measurements))
-        beside = ", ".join(filter(None, every))
-        covered = f" ({beside} per strategy)" if beside else " over processes"
+        sources = ", ".join(filter(None, every))
+        covered = f" ({sources} per strategy)" if sources else " over processes"
         yield from wrap(
             f"median time per call with its 95 percent interval{covered}, in"
             f" {numbers.amount(rounds, 'round')} that interleave the strategies",

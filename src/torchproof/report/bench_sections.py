@@ -73,8 +73,8 @@ def processes(row: Measurement) -> str:
 
 def interval(row: Measurement) -> str:
     """`2.41-2.60 (single process)`."""
-    text, beside = numbers.interval(row.low_ms, row.high_ms), processes(row)
-    return f"{text} ({beside})" if beside and text != numbers.UNKNOWN else text
+    text, source = numbers.interval(row.low_ms, row.high_ms), processes(row)
+    return f"{text} ({source})" if source and text != numbers.UNKNOWN else text
 
 
 def not_ranked(run: Run) -> list[str]:
@@ -206,8 +206,8 @@ def _tail(row: Measurement) -> str:
 
 def _interval(row: Measurement) -> Iterator[str]:
     """What the interval of the median covers."""
-    if beside := processes(row):
-        yield f"{beside}: the interval covers rounds, not what other processes show"
+    if source := processes(row):
+        yield f"{source}: the interval covers rounds, not what other processes show"
     elif row.processes:
         yield f"{row.processes} processes; the interval covers them"
 

@@ -98,8 +98,8 @@ def flags_of(run: Run, verb: str = "") -> tuple[list[str], list[str]]:
     delivers_saved = run.verb == "fix" and run.target not in words
     if words and not delivers_saved:
         return flags, script
-    asked = [*_flags_of_call(run), *(_ranks_of_call(run) if on_ranks else ())]
-    return asked, list(run.options.get("arguments", ()))
+    flags = [*_flags_of_call(run), *(_ranks_of_call(run) if on_ranks else ())]
+    return flags, list(run.options.get("arguments", ()))
 
 
 def _flags_of_call(run: Run) -> Iterator[str]:

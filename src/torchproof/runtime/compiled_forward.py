@@ -477,7 +477,7 @@ class CompiledForward(MethodReplacement):
         if frames.why_compile_is_disabled():
             self.telemetry.ran_eager("disabled")
         else:
-            self.telemetry.withdraw_note(f"{NOTHING_COMPILED}{why}")
+            self.telemetry.remove_note(f"{NOTHING_COMPILED}{why}")
             with self._switch_lock:
                 if self.strategy != "eager":
                     self.run = run

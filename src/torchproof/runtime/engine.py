@@ -181,7 +181,7 @@ class Engine:
             self.agreement.note_graph(gm)
 
     def graph_ran(self, name: str, failure: Fallback | None = None) -> None:
-        """After a graph's first run: withdraws recompiled code that failed."""
+        """After a graph's first run: removes recompiled code that failed."""
         code = self._unproven.pop(name, None)
         if code is None:
             return
@@ -196,9 +196,9 @@ class Engine:
     # -- calls -------------------------------------------------------------------------
 
     def call_raised(self) -> None:
-        """The call raised: withdraws refusals the model's own error may have caused."""
+        """The call raised: removes refusals the model's own error may have caused."""
         call = self.telemetry.call
-        withdrawn = []
+        removed = []
         with self._lock:
             self._raised.append(call)
             for code, rejected in list(self._rejected.items()):
@@ -207,13 +207,13 @@ class Engine:
             for code, refusal in list(self.refused.items()):
                 # The model does not cause a missed deadline or a recompile storm.
                 if refusal.call == call is not None and refusal.inner:
-                    withdrawn.append(self.refused.pop(code).item)
+                    removed.append(self.refused.pop(code).item)
         for number, item, answer in self._failed_graphs:
             if number == call is not None:
-                withdrawn.append(item)
+                removed.append(item)
                 frames.invalidate(answer, "the model raised an error")
         self._failed_graphs = [e for e in self._failed_graphs if e[0] != call]
-        self.telemetry.withdraw(withdrawn)
+        self.telemetry.remove(removed)
         self.telemetry.raised()  # the call returned no answer of compiled code
 
     def has_raised(self, call: int | None) -> bool:
@@ -516,7 +516,7 @@ class Engine:
         """
         if not job.missed_deadline or item.kind != "deadline" or job.failure is None:
             return item
-        self.telemetry.withdraw([job.failure])
+        self.telemetry.remove([job.failure])
         return replace(item, phase=job.failure.phase)
 
     def _expect_first_run(

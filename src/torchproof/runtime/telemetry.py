@@ -271,8 +271,8 @@ class Telemetry:
         if self.announce is not None:
             self.announce(item)
 
-    def withdraw(self, items: list[Fallback]) -> None:
-        """Removes fallbacks that the model's own error caused, before they are told."""
+    def remove(self, items: list[Fallback]) -> None:
+        """Removes fallbacks that the model's own error caused, before any is shown."""
         with self._lock:
             self.undelivered[:] = [
                 each
@@ -329,7 +329,7 @@ class Telemetry:
             self._add(self.notes, text)
             self.log(logging.INFO, text)
 
-    def withdraw_note(self, text: str) -> None:
+    def remove_note(self, text: str) -> None:
         with self._lock:
             self.notes[:] = [note for note in self.notes if note != text]
 

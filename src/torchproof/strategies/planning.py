@@ -44,7 +44,7 @@ def plan(
         return Plan()
     if strategy.form in BLOCKS and strategy.graph:
         if not compiled_by_graph(strategy):
-            others = ", ".join({*strategy.beside_name} - {*RECORDED_ARGUMENTS})
+            others = ", ".join({*strategy.other_arguments} - {*RECORDED_ARGUMENTS})
             raise NotApplicable(f"{strategy.name} takes no {others} for torch.compile")
         return Plan()  # `torchproof.graph` finds the blocks itself
     if strategy.form == "regional":

@@ -78,8 +78,8 @@ def recorded(
     if compiled_by_graph(strategy):
         if strategy.compiles:
             arguments.append(f"strategy={_literal(inner.name)}")
-        if strategy.beside_name:
-            arguments.append(_keywords(strategy.beside_name))
+        if strategy.other_arguments:
+            arguments.append(_keywords(strategy.other_arguments))
     else:
         before = written(inner, name, plan).replace("import torch\n", "", 1).lstrip()
     if train:
@@ -104,7 +104,7 @@ def _settings(strategy: Strategy) -> str:
 
 def compiled_by_graph(strategy: Strategy) -> bool:
     """Whether `torchproof.graph` has arguments to compile the step in this way."""
-    return strategy.form != "core" and strategy.beside_name.keys() <= {
+    return strategy.form != "core" and strategy.other_arguments.keys() <= {
         *RECORDED_ARGUMENTS
     }
 

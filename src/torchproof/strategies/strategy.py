@@ -83,7 +83,7 @@ class Strategy:
         return self.form == "eager" and not self.graph
 
     @property
-    def beside_name(self) -> dict[str, Any]:
+    def other_arguments(self) -> dict[str, Any]:
         """The arguments that the name does not contain."""
         named = parse(self.name).arguments
         return {k: v for k, v in self.arguments.items() if (k, v) not in named.items()}

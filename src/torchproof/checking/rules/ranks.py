@@ -94,12 +94,12 @@ class RankRule(Rule):
         who = ranks_in_words(r for each in every for r in each.ranks)
         functions = dict.fromkeys(each.function for each in every)
         more = plural(len(functions) - 1, "more function")
-        beside = f" (and {more})" if len(functions) > 1 else ""
+        others = f" (and {more})" if len(functions) > 1 else ""
         steps = sorted({each.step for each in every if each.step is not None})
         at = first.at
         if len(steps) > 1:
             at = f" in {len(steps)} steps, first at step {steps[0]}"
-        return f"{who} {first.what}{beside}{at}{self._waited(every)}"
+        return f"{who} {first.what}{others}{at}{self._waited(every)}"
 
     def _waited(self, every: list[RankEvidence]) -> str:
         seconds = [each.waited_s for each in every if each.waited_s is not None]

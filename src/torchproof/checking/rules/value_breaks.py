@@ -378,7 +378,7 @@ def _is_symbol(group: EventGroup) -> bool:
 def _tests(node: ast.AST, at: Flow) -> list[ast.expr]:
     """The tensors that a node converts to a bool."""
     if isinstance(node, ast.Compare):
-        return [node] if _is_asked(node, at) else []
+        return [node] if _becomes_bool(node, at) else []
     if isinstance(node, ast.Assert):
         # Dynamo captures `assert tensor, "text"`, but not with an f-string.
         built = node.msg is not None and not isinstance(node.msg, ast.Constant)
@@ -394,7 +394,7 @@ def _tests(node: ast.AST, at: Flow) -> list[ast.expr]:
     return [test for test in tests if at.kind(test).is_tensor]
 
 
-def _is_asked(node: ast.Compare, at: Flow) -> bool:
+def _becomes_bool(node: ast.Compare, at: Flow) -> bool:
     """Whether a comparison converts to bool, as `a < x < b` and `x in (1, 2)` do."""
     if len(node.ops) > 1:
         return at.kind(node).is_tensor

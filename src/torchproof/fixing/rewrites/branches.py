@@ -61,15 +61,15 @@ def select(site: Site) -> Draft:
 
 def _conditional_expression(site: Site) -> cst.IfExp | None:
     """The `a if c else b` whose condition is the tensor."""
-    asked = site.expression
+    wanted = site.expression
     inside = [
         node
         for node in nodes(site.statement)
         if isinstance(node, cst.IfExp)
         and (
             site.range_of(node.test).start.line == site.line
-            if asked is None
-            else asked in set(nodes(node.test))
+            if wanted is None
+            else wanted in set(nodes(node.test))
         )
     ]
     return inside[-1] if inside else None

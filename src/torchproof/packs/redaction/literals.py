@@ -60,7 +60,7 @@ def _longest_first(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(values), key=lambda value: (-len(value), value)))
 
 
-def _is_told(value: str) -> bool:
+def _is_uncommon(value: str) -> bool:
     """Whether a value is hidden wherever it occurs, because it is no common word."""
     return len(value) >= SECRET_LENGTH and not is_common(value)
 
@@ -75,7 +75,7 @@ def _secrets(secrets: Iterable[tuple[str, str]]) -> Iterator[Literal]:
         if _LEAST <= len(value) < SECRET_LENGTH and not is_common(value):
             spelled[f"={value}"] = Literal(value, r"\1<secret>", _alone(value))
         pieces = [value, *value.splitlines()] if "\n" in value else [value]
-        for piece in filter(_is_told, map(str.strip, pieces)):
+        for piece in filter(_is_uncommon, map(str.strip, pieces)):
             for text in escaped(piece):
                 # Hide a word or a number only if it is a whole word.
                 plain = re.fullmatch(r"[A-Za-z]{,11}|\d{,9}", text)

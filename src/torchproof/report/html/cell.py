@@ -61,6 +61,6 @@ def _note(run: Run) -> str:
 def _skipped(run: Run) -> Iterator[tuple[str, str]]:
     """The parts that could not run, not those that nobody asked for."""
     for name, part in run.parts.items():
-        asked = part.status == "skipped" and part.why and "--" not in part.why
-        if asked or part.status == "failed":
+        could_not_run = part.status == "skipped" and part.why and "--" not in part.why
+        if could_not_run or part.status == "failed":
             yield name, part.why

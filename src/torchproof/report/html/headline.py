@@ -199,11 +199,11 @@ def _counted(run: Run, findings: Sequence[Entry]) -> Iterator[Tile]:
 
 
 def _count(
-    counts: Mapping[str, int | None], name: str, label: str, beside: str
+    counts: Mapping[str, int | None], name: str, label: str, other_label: str
 ) -> Iterator[Tile]:
-    number, other = counts.get(name), counts.get(f"{beside.replace(' ', '_')}s")
+    number, other = counts.get(name), counts.get(f"{other_label.replace(' ', '_')}s")
     if number is not None:
-        note = "" if other is None else numbers.amount(other, beside)
+        note = "" if other is None else numbers.amount(other, other_label)
         yield Tile(label, str(number), note)
 
 

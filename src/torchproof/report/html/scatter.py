@@ -131,9 +131,9 @@ def _placed(mark: Mark, boxes: Sequence[Box]) -> Mark:
     own_box = _around(mark)
     others = [box for box in boxes if box != own_box]
     aside = _MARK + 4 if mark.kind == "chosen" else _MARK
-    beside = [("start", aside, 4.0), ("end", -aside, 4.0)]
+    sides = [("start", aside, 4.0), ("end", -aside, 4.0)]
     above = _anchor(mark.x)
-    places = [*beside, (above, 0.0, -aside - 3), (above, 0.0, aside + _LINE)]
+    places = [*sides, (above, 0.0, -aside - 3), (above, 0.0, aside + _LINE)]
     tried = [replace(mark, anchor=a, dx=dx, dy=dy) for a, dx, dy in places]
     inside = [each for each in tried if _is_inside(_box(each))] or tried[2:3]
 

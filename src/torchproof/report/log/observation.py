@@ -81,8 +81,8 @@ def sentence(run: Run) -> str:
     if run.verb == "loadtest":
         test = load_sections.load_test_of(run)
         result = prose(load_sections.answer(test))
-        asked = prose(load_sections.question(test))
-        return f"Load test of {code(run.target)}{on}, {asked}. {result}."
+        load = prose(load_sections.question(test))
+        return f"Load test of {code(run.target)}{on}, {load}. {result}."
     if run.counts.get("calls") is None and not run.environment.get("torch"):
         return f"The source of {code(run.target)} (not run) has {_found(run)}."
     result = _found(run, " since the previous run")

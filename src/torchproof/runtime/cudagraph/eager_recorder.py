@@ -116,7 +116,7 @@ class EagerRecorder(EagerDispatchMode):
         for tensor in tensors:
             self._save(tensor)
 
-    def settle(self) -> None:
+    def drop_precautions(self) -> None:
         """Drops the precautionary copies of tensors that did not change."""
         for key in self._precautions:
             if not self.saved[key].differs():

@@ -281,7 +281,7 @@ class Execution:
                 self.codes.setdefault(code, frame.f_globals)
                 facts.is_noted = True
             return
-        if code in _ABSTRACT and _is_asked_by_torchproof(frame):
+        if code in _ABSTRACT and _is_called_by_torchproof(frame):
             return
         self.codes.setdefault(code, frame.f_globals)
         values = list(frame.f_locals.values())
@@ -342,7 +342,7 @@ class Execution:
         )
 
     @property
-    def asked_abstract_classes(self) -> bool:
+    def checked_abstract_classes(self) -> bool:
         return not _ABSTRACT.isdisjoint(self.codes)
 
     def forget(self, owner: Any, name: str | None) -> None:
@@ -382,7 +382,7 @@ def _is_of_tensor(called: Any) -> bool:
     return isinstance_of(getattr(called, "__self__", None), (Tensor,))
 
 
-def _is_asked_by_torchproof(frame: types.FrameType) -> bool:
+def _is_called_by_torchproof(frame: types.FrameType) -> bool:
     """Whether code that watches the step calls `isinstance`, not the step."""
     caller: types.FrameType | None = frame
     while caller is not None and caller.f_code in _ABSTRACT:

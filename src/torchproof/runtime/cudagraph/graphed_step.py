@@ -177,7 +177,7 @@ class Graphed(Explained):
                 return
             recording = self._attempt(key, call)
             if recording is not None:
-                recording.withdraw()
+                recording.roll_back()
             # the first call shows whether the step itself fails
             elif self._failure is not None:
                 self._log_stops((self._failure,))
@@ -237,7 +237,7 @@ class Graphed(Explained):
             within=self._within,
         )
         state = self._snapshot.state
-        recording.spare_gradients()  # before they are noted, in order to be restored
+        recording.move_gradients()  # before they are noted, in order to be restored
         new = upgrade.advance(moment)
         if not state.unchanged():  # the compiler changes torch, and marks the step
             state.forget_foreign_changes()
@@ -465,7 +465,7 @@ class Graphed(Explained):
             if key_of_bucket in self._postponed:
                 del self._snapshot.cuts[key]
             return self._answer(call), False
-        recording.spare_gradients()  # before they are noted, in order to be restored
+        recording.move_gradients()  # before they are noted, in order to be restored
         try:
             check = PaddingCheck(self._recorder(), call)
             shapes = padding.shapes_of(check.output)

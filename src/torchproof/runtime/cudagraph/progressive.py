@@ -283,7 +283,7 @@ class Upgrade:
             self._status.measured(old_s, new_s)
             is_faster = new_s < old_s
         finally:
-            new.withdraw()
+            new.roll_back()
             if not is_faster:
                 new.drop()
         return is_faster

@@ -157,9 +157,9 @@ class Recording:
     def start(self, call: Call) -> list[Tensor]:
         """Copies a call's tensors to the buffers and starts the replay."""
         self.capture.pool.join()
-        self.spare_gradients()
+        self.move_gradients()
         tensors = self.inputs.fill(call)
-        self.gradients.arrange()
+        self.gradients.fill()
         self.capture.replay()
         self.replays += 1
         return tensors
@@ -171,15 +171,15 @@ class Recording:
         self.inputs.give_back(tensors)
         return self.output_copies()
 
-    def spare_gradients(self) -> None:
+    def move_gradients(self) -> None:
         """Copies gradients of other recordings that a replay would overwrite."""
-        self.capture.pool.gradients.spare(self.gradients)
+        self.capture.pool.gradients.move_out_of(self.gradients)
 
     def keep(self) -> None:
         """Accepts the effects of the first replay."""
         self._forget_state()
 
-    def withdraw(self) -> None:
+    def roll_back(self) -> None:
         """Undoes the effects of the first replay."""
         if self.undo is not None:
             self.undo()
@@ -291,7 +291,7 @@ class _Attempt:
         except BaseException as error:
             if self._python_undo is not None:
                 self._restore_python()
-            # Undoing needs memory for parked gradients.
+            # Undoing needs memory for offloaded gradients.
             self.output = None
             _free_locals(error)
             self.undo()
@@ -302,7 +302,7 @@ class _Attempt:
         start = time.monotonic()
         recording = Recording(self.call, self.inputs, self.capture)
         if like is None and self._uses_gradients():
-            self.gradients.park()
+            self.gradients.offload()
         self.capture.release()
         expected = self.in_eager() if like is None else self._in_eager_like(like)
         self.output = None
@@ -443,8 +443,8 @@ class _Attempt:
                 [self.recorder.preparation.step, self.call, *state.owners()]
             )
             numbers = learning_rates.numbers()
-            plants = self._uses_gradients()
-            result = self._watched_run(plants=plants)
+            with_zeros = self._uses_gradients()
+            result = self._watched_run(with_zeros=with_zeros)
             moved = self.rng_state.drawn_since(self.rng_state.current())
             new = state.forget_foreign_changes() | state.ran.add(self.ran)
             if has_drawn := self._python_undo.has_drawn():
@@ -457,7 +457,7 @@ class _Attempt:
                 new or actions or has_drawn
             ):  # it may have changed state that was not watched yet
                 self._restore_python()
-            new |= self._uses_gradients() != plants or self._had_to_unpark()
+            new |= self._uses_gradients() != with_zeros or self._had_to_reload()
             if not new:
                 break
         else:
@@ -486,29 +486,29 @@ class _Attempt:
                 "python", f"the step reads {more} more objects that cannot be watched"
             )
 
-    def _had_to_unpark(self) -> bool:
+    def _had_to_reload(self) -> bool:
         """Whether the step needs the gradients that the last run was without."""
-        if not self.gradients.are_parked or self.gradients.may_stay_parked:
+        if not self.gradients.are_offloaded or self.gradients.may_stay_offloaded:
             return False
-        self.gradients.unpark()
+        self.gradients.reload()
         return True
 
     def _uses_gradients(self) -> bool:
         """Whether the step may use gradients, as far as the runs so far show."""
         return self.gradients.are_used or self.recorder.state.ran.mentions(_GRADIENTS)
 
-    def _watched_run(self, *, plants: bool) -> StepResult:
+    def _watched_run(self, *, with_zeros: bool) -> StepResult:
         self.output = None
         self.gradients.begin()
         with self.capture.aside():  # where the step can reuse the memory
-            zeros = self.gradients.plant() if plants else []
+            zeros = self.gradients.set_zeros() if with_zeros else []
         self.eager_recorder = self._new_eager_recorder(zeros)
         del zeros
         self.eager_recorder.save_as_precaution(self.recorder.state.buffers)
         self.ran = Execution(self.eager_recorder.handle_read)
         with self.capture.listening(self.eager_recorder.handle_warning):
             output = self._run_in_eager(self.eager_recorder, self.ran)
-        self.eager_recorder.settle()
+        self.eager_recorder.drop_precautions()
         self.gradients.learn(
             self.eager_recorder.wrote,
             self.eager_recorder.read,
@@ -581,7 +581,7 @@ class _Attempt:
         self.gradients.undo()
 
     def _reset(self) -> None:
-        """Undoes a run; gradients that are parked stay so."""
+        """Undoes a run; gradients that are offloaded stay so."""
         with torch.no_grad():
             for region in self.eager_recorder.saved.values():
                 region.restore()

@@ -51,7 +51,7 @@ class StateSnapshot:
         self._reachable = reachable = ReachableState(self._step, self.ran)
         self.modules: list[nn.Module] = reachable.modules
         self.optimizers: list[torch.optim.Optimizer] = reachable.optimizers
-        self._asks_abstract_classes = self.ran.asked_abstract_classes
+        self._checks_abstract_classes = self.ran.checked_abstract_classes
         self._take()
 
     def unwatchable(self, ran: Execution) -> list[str]:
@@ -195,7 +195,7 @@ class StateSnapshot:
 
     def _registrations(self) -> object:
         """A token that changes when `isinstance` may change for an abstract class."""
-        return abc.get_cache_token() if self._asks_abstract_classes else None
+        return abc.get_cache_token() if self._checks_abstract_classes else None
 
     def changes(self) -> list[str]:
         """A message for each change; an equal object is no change."""

@@ -21,7 +21,7 @@ from torchproof.torch_private import step_capture
 
 
 @dataclass(frozen=True)
-class _Parked:
+class _Offloaded:
     """A gradient that takes no device memory, unless something else refers to it."""
 
     copy: Tensor
@@ -31,7 +31,7 @@ class _Parked:
     place: tuple[int, torch.Size, tuple[int, ...]]  # in the storage
 
     @classmethod
-    def of(cls, tensor: Tensor, copy: Tensor) -> _Parked:
+    def of(cls, tensor: Tensor, copy: Tensor) -> _Offloaded:
         storage = weakref.ref(tensor.untyped_storage())
         place = int(tensor.storage_offset()), tensor.shape, tensor.stride()
         return cls(copy, tensor.device, weakref.ref(tensor), storage, place)
@@ -54,9 +54,9 @@ class _Gradient:
     parameter: Tensor
     before: Tensor | None
     # Weak: a step that drops its gradients frees the zeros before it needs memory.
-    planted: weakref.ref[Tensor] | None = None
+    zeros: weakref.ref[Tensor] | None = None
     after: Tensor | None = None
-    parked: _Parked | None = None  # in place of `before`
+    offloaded: _Offloaded | None = None  # in place of `before`
     had_gradient: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,12 +65,12 @@ class _Gradient:
     @property
     def at_start(self) -> Tensor | None:
         """The gradient when the eager run began; None if it no longer exists."""
-        return self.before if self.planted is None else self.planted()
+        return self.before if self.zeros is None else self.zeros()
 
     @property
     def is_replaced(self) -> bool:
         """Whether the step has dropped the gradient, or set another one."""
-        zeros_are_gone = self.planted is not None and self.planted() is None
+        zeros_are_gone = self.zeros is not None and self.zeros() is None
         return zeros_are_gone or self.parameter.grad is not self.at_start
 
     @property
@@ -78,24 +78,24 @@ class _Gradient:
         """Whether `.grad` is in the memory of the recording."""
         return self.after is not None and self.parameter.grad is self.after
 
-    def plant(self) -> None:
-        self.planted = None
+    def set_zeros(self) -> None:
+        self.zeros = None
         if self.before is None and self.parameter.requires_grad:
             zeros = torch.zeros_like(self.parameter)
-            self.planted = weakref.ref(zeros)
+            self.zeros = weakref.ref(zeros)
             self.set(zeros)
 
-    def park(self, copies: Copies) -> None:
+    def offload(self, copies: Copies) -> None:
         tensor = self.before
         if tensor is None or tensor.requires_grad or not has_plain_memory(tensor):
             return
         if (copy := copies.make(tensor)) is not None:
-            self.parked = _Parked.of(tensor, copy)
+            self.offloaded = _Offloaded.of(tensor, copy)
             self.before = None
 
-    def unpark(self) -> None:
-        if self.parked is not None:
-            self.before, self.parked = self.parked.back(), None
+    def reload(self) -> None:
+        if self.offloaded is not None:
+            self.before, self.offloaded = self.offloaded.back(), None
 
     def set(self, gradient: Tensor | None) -> None:
         if self.parameter.grad is not gradient:
@@ -117,48 +117,48 @@ class Gradients:
         self._adds = self._drops_all = self._uses_dropped = False
 
     def begin(self) -> None:
-        """Sets `.grad` as before the step; to None if it is parked."""
+        """Sets `.grad` as before the step; to None if it is offloaded."""
         for each in self._all:
             each.set(each.before)
 
     def undo(self) -> None:
         """Restores the original `.grad`."""
-        self.unpark()
+        self.reload()
         self.begin()
 
-    def park(self) -> None:
+    def offload(self) -> None:
         """Frees the device memory of gradients that the step is likely to drop."""
         copies = Copies()
         for each in self._all:
-            each.park(copies)
+            each.offload(copies)
         self.begin()
 
-    def unpark(self) -> None:
+    def reload(self) -> None:
         for each in self._all:
-            each.unpark()
+            each.reload()
 
     @property
-    def may_stay_parked(self) -> bool:
-        """Whether the last run dropped all gradients that are parked."""
+    def may_stay_offloaded(self) -> bool:
+        """Whether the last run dropped all gradients that are offloaded."""
         used = {*self._used}
         return self._drops_all and all(
-            each in used for each in self._all if each.parked is not None
+            each in used for each in self._all if each.offloaded is not None
         )
 
     @property
-    def are_parked(self) -> bool:
-        return any(each.parked is not None for each in self._all)
+    def are_offloaded(self) -> bool:
+        return any(each.offloaded is not None for each in self._all)
 
-    def plant(self) -> list[Tensor]:
+    def set_zeros(self) -> list[Tensor]:
         """Sets missing gradients to zeros before the eager run, and returns the zeros.
 
         This distinguishes a step that accumulates from one that drops gradients first.
         """
         self.begin()
         for each in self._all:
-            each.plant()
-        planted = (each.planted() for each in self._all if each.planted is not None)
-        return [zeros for zeros in planted if zeros is not None]
+            each.set_zeros()
+        references = (each.zeros() for each in self._all if each.zeros is not None)
+        return [zeros for zeros in references if zeros is not None]
 
     def learn(
         self,
@@ -169,7 +169,7 @@ class Gradients:
     ) -> None:
         """Finds the parameters whose gradient the eager run changed.
 
-        `used_zeros` says that it computed with the zeros from `plant`.
+        `used_zeros` says that it computed with the zeros from `set_zeros`.
         """
         dropped = [g for g in self._all if g.is_replaced]
         added = [
@@ -189,7 +189,7 @@ class Gradients:
         )
         self._drops_all = bool(dropped) and not added and not self._uses_dropped
         for each in self._all:
-            each.planted = None
+            each.zeros = None
 
     @property
     def are_used(self) -> bool:
@@ -255,10 +255,10 @@ class Gradients:
         needed = {*self._accumulated, *self._read}
         for each in self._used:
             if each not in needed:
-                each.before = each.parked = None
+                each.before = each.offloaded = None
         self._all = []
 
-    def arrange(self) -> None:
+    def fill(self) -> None:
         """Copies `.grad` to the memory that the replay reads."""
         absent = []
         for each in self._accumulated:
@@ -301,7 +301,7 @@ class AttachedGradients:
     def __init__(self) -> None:
         self._recordings: list[Gradients] = []  # the latest that was replayed is last
 
-    def spare(self, replay: Gradients) -> None:
+    def move_out_of(self, replay: Gradients) -> None:
         """Copies gradients that a replay would overwrite."""
         if self._recordings and self._recordings[-1] is replay:
             return

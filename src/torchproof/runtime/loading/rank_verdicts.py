@@ -4,7 +4,7 @@ Each rank checks the pack for itself, says whether it accepts it, and reads what
 others say, through the store of the process group. A warm-up runs the model, which may
 wait for other ranks: they warm up together or not at all. Code with collectives must
 not run beside eager: all ranks use the pack, or none. A rank that waited in vain and a
-late one read different verdicts, so the first to judge them settles for all. It settles
+late one read different verdicts, so the first to judge them decides for all. It decides
 to use code with collectives only after all ranks have said that they read all verdicts:
 a rank whose store fails while it waits does not use the pack.
 """
@@ -36,7 +36,7 @@ _SHORT_WAIT_S = 60.0
 _GRACE_S = 1.0  # for a store that answers late
 _READ_S = 30.0  # from the last verdict until all ranks have read it
 _SHOWN = 12  # digits of a pack's hash
-_OUTCOME = "outcome"  # the key of what is settled
+_OUTCOME = "outcome"  # the key of what is decided
 
 # Ranks load their packs in the same order, so the number names the same load on each.
 _numbers = itertools.count()
@@ -63,7 +63,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the first rank to judge the verdicts settled for all ranks."""
+    """What the first rank to judge the verdicts decided for all ranks."""
 
     rank: int
     why_not: str | None
@@ -119,8 +119,8 @@ class PackRanks:
 
     @property
     def all_warm_up(self) -> bool:
-        settled = self._outcome if self._failure is None else None
-        return settled is not None and settled.warm
+        decided = self._outcome if self._failure is None else None
+        return decided is not None and decided.warm
 
     @property
     def all_miss_it(self) -> bool:
@@ -186,7 +186,7 @@ class PackRanks:
             return
         if own.collectives and not self.problems:
             self._read_together(store, min(until, time.monotonic() + _READ_S))
-        self._settle(store, own)
+        self._decide(store, own)
 
     def _key(self, name: int | str) -> str:
         return f"torchproof/load/{self._number}/{name}"
@@ -212,8 +212,8 @@ class PackRanks:
                 self.verdicts[rank] = Verdict(**json.loads(text))
         return not self._group.others <= self.verdicts.keys()
 
-    def _settle(self, store: Any, own: Verdict) -> None:
-        """Proposes what this rank concludes, and reads what was settled.
+    def _decide(self, store: Any, own: Verdict) -> None:
+        """Proposes what this rank concludes, and reads what was decided.
 
         Only a rank that has read all verdicts proposes to use a pack with collectives.
         A rank that is outvoted reads those that it did not wait for.
@@ -223,8 +223,8 @@ class PackRanks:
         proposed = Outcome(own.rank, why, warm and why is None)
         text = json.dumps(dataclasses.asdict(proposed))
         answer = store.compare_set(self._key(_OUTCOME), "", text)
-        settled = Outcome(**json.loads(answer))
+        decided = Outcome(**json.loads(answer))
         self._read_missing(store)
-        if settled.rank != own.rank:  # its reason counts
+        if decided.rank != own.rank:  # its reason counts
             self._unread.clear()
-        self._outcome = settled
+        self._outcome = decided
