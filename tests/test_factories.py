@@ -102,9 +102,3 @@ def test_file_that_only_defines_factories_names_them(
     assert found["code"] == code and "--as-written" not in found["fix"]
     for name in ("m.py:make", "m.py:make_other"):
         assert (name in found["fix"]) == named
-
-
-def test_repro_pack_names_the_factory_of_what_was_not_compiled(tmp_path: Path) -> None:
-    (tmp_path / "m.py").write_text(TWO)
-    done = forked_commands.torchproof("pack", "m.py", "--for", "repro", cwd=tmp_path)
-    assert done.returncode == 2 and "m.py:make" in done.stderr

@@ -305,18 +305,6 @@ def test_history_is_that_of_the_session(
 
 
 @pytest.mark.slow
-def test_fix_of_a_cell(cell: dict[str, Any]) -> None:
-    model = cell["Net"]()
-    before = state(model)
-    run = torchproof.fix(model, torch.ones(4, 8), effort="quick", write=True)
-    assert_same(before, state(model))
-    [fix] = [fix for fix in run.fixes if fix.status == "verified"]
-    assert "In [2] is a cell" in fix.why  # nobody but the user can write it
-    assert "a/In [2]" in fix.diff and "Imports of other cells" not in fix.diff
-    assert run.fixing is not None and run.error is None
-
-
-@pytest.mark.slow
 def test_bench_of_a_live_model(cell: dict[str, Any]) -> None:
     run: Run = torchproof.bench(
         cell["Clean"](),

@@ -126,6 +126,7 @@ def test_magics_in_a_notebook(tmp_path: Path) -> None:
     new = fixed["text/html"].partition("New text of <b>In [2]</b>")[2]
     assert "%%torchproof fix --effort quick\n" in new and "\n%time\n" in new
     assert "torch.where" in new.partition("</details>")[0]
+    assert "Imports of other cells" not in fixed["text/html"]
     assert "In [2], line 6" in checked["text/plain"]
     assert "check of live:lambda" in named["text/plain"]
 

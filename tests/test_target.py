@@ -96,10 +96,6 @@ def test_workload_counts_its_own_work() -> None:
     assert calls.amount(load(parse("workload:arrcoc"), {"batch": 3})) == (3.0, "images")
 
 
-def test_module_is_found_by_name() -> None:
-    assert len(load(parse("some_factory:make")).calls) == 2
-
-
 def test_file_that_can_run_only_once_is_reused(folder: Path) -> None:
     once = folder / "runs_once.py"
     once.write_text(

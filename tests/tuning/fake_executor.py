@@ -12,7 +12,7 @@ from torchproof.records import Measurement, Outcome, Trial
 from torchproof.tuning import candidates
 from torchproof.tuning.candidates import Candidate, Eager, Space
 from torchproof.tuning.objectives import Objective
-from torchproof.tuning.search import Effort, Search, SearchOptions
+from torchproof.tuning.search import Effort, Search, TuneOptions
 from torchproof.tuning.trial_worker import Finalists
 
 EAGER_MS = 10.0
@@ -161,17 +161,14 @@ class Setting:
     ) -> tuple[Trial, Search, Fake]:
         """The winner among these names, or among all candidates."""
         fake = Fake(self.fates, lanes=self.lanes)
-        options = SearchOptions(
-            Objective.parse(self.objective),
-            self.effort,
-            1.05,
-            self.budget_s,
-            time.monotonic() + self.budget_s,
+        search = Search(
+            fake,
+            TuneOptions(Objective.parse(self.objective), self.budget_s, self.effort),
+            eager=Eager(EAGER.trial("eager"), self.probe, {}),
+            deadline=time.monotonic() + self.budget_s,
             timeout_s=self.timeout_s,
-            probe=self.probe,
+            earlier=self.earlier,
         )
-        eager = EAGER.trial("eager")
-        search = Search(fake, options, eager=eager, earlier=self.earlier)
         change(fake)
         left_s = search.time_left_s
         # Seconds of the table pass without being waited for.

@@ -18,6 +18,7 @@ from torchproof.targets.options import Options
 from torchproof.tuning import tuner
 from torchproof.tuning.candidates import Candidate, Eager
 from torchproof.tuning.executors import ExecutorLost
+from torchproof.tuning.objectives import Objective
 from torchproof.tuning.tuner import TuneOptions, tune
 
 PLANTED = Path(__file__).parent / "planted.py"
@@ -207,7 +208,7 @@ def test_trials_of_another_search_are_not_reused(search: Any, change: str) -> No
     elif change == "options":
         more["options"] = replace(PLAIN, train=True)
     elif change == "cold":
-        more["objective"] = tuner.Objective.parse("first")
+        more["objective"] = Objective.parse("first")
     elif change == "ranks":
         more["ranks"] = 2
     else:

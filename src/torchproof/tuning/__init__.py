@@ -11,7 +11,7 @@ from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchproof.tuning.objectives import Objective as Objective
-    from torchproof.tuning.tuner import TuneOptions as TuneOptions
+    from torchproof.tuning.search import TuneOptions as TuneOptions
     from torchproof.tuning.tuner import tune as tune
 else:
     __getattr__, __all__ = lazy_exports(__name__)

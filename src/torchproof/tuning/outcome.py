@@ -17,7 +17,6 @@ def run_of(
     search: Search,
     chosen: Trial | None,
     *,
-    environment: Mapping[str, Any],
     executor: str,
     key: str,
     **identity: Any,
@@ -26,7 +25,7 @@ def run_of(
     return Run(
         **identity,
         strategy=chosen.name if chosen else "",
-        environment=environment,
+        environment=search.environment,
         counts=dict.fromkeys(COUNTS),
         measurements=search.rows,
         tuning=_tuning_of(search, chosen, executor, key),
@@ -36,7 +35,10 @@ def run_of(
 
 
 def recipe_of(search: Search, chosen: Trial, run: Run, *, train: bool) -> Recipe:
-    """The recipe: the chosen strategy and everything needed to apply it elsewhere."""
+    """The recipe: the chosen strategy and everything needed to apply it elsewhere.
+
+    `train`: whether a step has a backward pass, which the target may run itself.
+    """
     candidate, eager = search.candidates.get(chosen.name), search.eager
     strategy = candidate.strategy if candidate else EAGER
     gain = {"value": chosen.vs_eager, "low": chosen.vs_eager_low}
@@ -54,7 +56,7 @@ def recipe_of(search: Search, chosen: Trial, run: Run, *, train: bool) -> Recipe
     return Recipe(
         replace(strategy, dynamo={}),  # a recipe has a table for them
         Plan.from_json(chosen.plan) if chosen.plan else Plan(),
-        train=train,
+        train=bool(run.environment.get("train") or train),
         target=run.target,
         run=run.id,
         objective=str(search.options.objective),
@@ -62,7 +64,7 @@ def recipe_of(search: Search, chosen: Trial, run: Run, *, train: bool) -> Recipe
         measured=_rounded(measured),
         numerics=_rounded(numerics) if candidate else {},
         environment=matching.environment_of(run.environment),
-        model=search.options.probe.get("fingerprint") or {},
+        model=search.probe.get("fingerprint") or {},
         lines=chosen.source,
         dynamo=strategy.dynamo,
     )
@@ -84,13 +86,13 @@ def _tuning_of(search: Search, chosen: Trial | None, executor: str, key: str) ->
         objective=str(options.objective),
         effort=options.effort,
         budget_s=options.budget_s,
-        spent_s=options.budget_s - (options.deadline - time.monotonic()),
+        spent_s=options.budget_s - (search.deadline - time.monotonic()),
         min_gain=options.least,
         stopped=search.stopped if chosen else "interrupted",
         executor=executor,
         key=key,
         resumed=sum(trial.resumed for trial in search.trials.values()),
-        probe={k: v for k, v in options.probe.items() if k != "fingerprint"},
+        probe={k: v for k, v in search.probe.items() if k != "fingerprint"},
         trials=search.valued(),
         skipped=tuple(search.skipped),
         chosen=chosen.name if chosen else None,

@@ -11,11 +11,11 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from torchproof.measure import WorkerError
 from torchproof.records import Measurement, SearchState, Skip, Trial, UserError
-from torchproof.tuning.candidates import Candidate, Space
+from torchproof.tuning.candidates import Candidate, Eager, Space
 from torchproof.tuning.executors import Executor
 from torchproof.tuning.objectives import Objective
 from torchproof.tuning.trial_worker import is_short_of_memory, outcome_of
@@ -35,16 +35,18 @@ _LEAST_S = 120.0  # a trial gets at least this long, if so much time remains
 
 
 @dataclass(frozen=True)
-class SearchOptions:
-    """The options of a search; `deadline` is a time of the monotonic clock."""
+class TuneOptions:
+    """The options of a search; `names` limits it to these strategies."""
 
-    objective: Objective
-    effort: Effort
-    least: float
-    budget_s: float
-    deadline: float
-    timeout_s: float | None = None
-    probe: Mapping[str, Any] = field(default_factory=dict)
+    objective: Objective = field(default_factory=Objective)
+    budget_s: float = 600.0
+    effort: Effort = "normal"
+    least: float = 1.05  # times as fast as eager, as in bench
+    names: tuple[str, ...] = ()
+    resume: bool = False
+    ray: str | None = None  # the address of a Ray cluster
+    ranks: int | None = None  # processes that run each trial; None: one
+    wrap: str | None = None  # what wraps the model on each of them
 
 
 def too_small(budget_s: float, why: str) -> UserError:
@@ -58,24 +60,29 @@ def too_small(budget_s: float, why: str) -> UserError:
 class Search:
     """One search; it calls `show` with its state whenever that changes.
 
-    `earlier` has the trials of an interrupted search, which are not run again.
+    `deadline` is a time of the monotonic clock, `timeout_s` the user's limit of a
+    trial. `earlier` has the trials of an interrupted search, which are not run again.
     """
 
     def __init__(
         self,
         executor: Executor,
-        options: SearchOptions,
+        options: TuneOptions,
         *,
-        eager: Trial,
+        eager: Eager,
+        deadline: float,
+        timeout_s: float | None = None,
         earlier: Mapping[str, Trial] | None = None,
         show: Callable[[SearchState], None] = lambda state: None,
     ) -> None:
         self.executor = executor
         self.options = options
-        self.eager = eager
+        self.eager, self.probe = eager.trial, eager.probe
+        self.environment = eager.environment
+        self.deadline, self.timeout_s = deadline, timeout_s
         self._earlier = earlier or {}
         self._show = show
-        self.trials: dict[str, Trial] = {eager.name: eager}
+        self.trials: dict[str, Trial] = {self.eager.name: self.eager}
         self.candidates: dict[str, Candidate] = {}
         self.skipped: list[Skip] = []
         self.rows: tuple[Measurement, ...] = ()
@@ -101,7 +108,7 @@ class Search:
         return "all candidates of this effort were tried"
 
     def time_left_s(self) -> float:
-        return self.options.deadline - time.monotonic()
+        return self.deadline - time.monotonic()
 
     def run(self, space: Space) -> Trial:
         """Run the search and return the winner, which may be eager."""
@@ -134,7 +141,7 @@ class Search:
         return self.time_left_s() - _RESERVE * self.options.budget_s
 
     def _limit_s(self) -> float:
-        limit, left_s = self.options.timeout_s, max(1.0, self._trial_time_s())
+        limit, left_s = self.timeout_s, max(1.0, self._trial_time_s())
         most = max(_MOST * left_s, min(left_s, _LEAST_S))
         return most if limit is None else min(limit, most)
 

@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,11 +33,7 @@ from torchproof.targets import parse as parse_target
 from torchproof.tuning import candidates, outcome
 from torchproof.tuning.candidates import Eager, Space
 from torchproof.tuning.executors import Executor, ExecutorLost, Local, Task
-from torchproof.tuning.objectives import Objective
-from torchproof.tuning.search import Effort, Search, SearchOptions, too_small
-
-BUDGET_S = 600.0
-LEAST_GAIN = 1.05  # times as fast as eager, as in bench
+from torchproof.tuning.search import Search, TuneOptions, too_small
 
 
 class Watcher(Protocol):
@@ -52,21 +48,6 @@ class NoWatcher:
     def __call__(self, text: str) -> None: ...
 
     def show(self, state: SearchState) -> None: ...
-
-
-@dataclass(frozen=True)
-class TuneOptions:
-    """The options of a search; `names` limits it to these strategies."""
-
-    objective: Objective = field(default_factory=Objective)
-    budget_s: float = BUDGET_S
-    effort: Effort = "normal"
-    least: float = LEAST_GAIN
-    names: tuple[str, ...] = ()
-    resume: bool = False
-    ray: str | None = None  # the address of a Ray cluster
-    ranks: int | None = None  # processes that run each trial; None: one
-    wrap: str | None = None  # what wraps the model on each of them
 
 
 def tune(
@@ -97,7 +78,6 @@ def tune(
     run = outcome.run_of(
         tuning.search,
         chosen,
-        environment=tuning.environment,
         executor=tuning.where,
         key=tuning.key,
         id=f"{started:%Y%m%d-%H%M}-{target.name}",
@@ -110,7 +90,7 @@ def tune(
         if tuning.lost is not None:
             raise tuning.lost
         return run
-    recipe = outcome.recipe_of(tuning.search, chosen, run, train=tuning.trains)
+    recipe = outcome.recipe_of(tuning.search, chosen, run, train=options.train)
     file = None if recipe_file is None else str(recipe_file)
     assert run.tuning is not None
     tuned = replace(run.tuning, recipe=recipe.to_json(), recipe_file=file)
@@ -229,15 +209,6 @@ class _Tuning:
     def _shares_caches(self) -> bool:
         return not self.tune_options.objective.needs_cold_starts
 
-    @property
-    def environment(self) -> Mapping[str, Any]:
-        return self.eager.environment
-
-    @property
-    def trains(self) -> bool:
-        """Whether a step has a backward pass, by option or in the target."""
-        return bool(self.environment.get("train") or self.options.train)
-
     def _executor(self, task: Task) -> Executor:
         if self.tune_options.ray is None:
             return Local(task, self.watcher)
@@ -248,13 +219,13 @@ class _Tuning:
     def _key(self) -> str:
         """Trials of a search are valid for another one with the same key."""
         options = {k: v for k, v in vars(self.options).items() if k in _KEY_OPTIONS}
-        tune_options = self.tune_options
+        tune_options, environment = self.tune_options, self.eager.environment
         about = {
             "target": self.target.text,
             "options": options,
             "cold": not self._shares_caches,
             "ranks": [tune_options.ranks, tune_options.wrap],
-            "environment": [self.environment.get(name) for name in _KEY_ENVIRONMENT],
+            "environment": [environment.get(name) for name in _KEY_ENVIRONMENT],
             "code": self._code(),
         }
         text = json.dumps(about, sort_keys=True, default=str)
@@ -286,25 +257,23 @@ class _Tuning:
         return {"model": fingerprint, "factory": digest}
 
     def _search(self, executor: Executor, earlier: Mapping[str, Trial]) -> Search:
-        tune_options, eager = self.tune_options, self.eager
-        options = SearchOptions(
-            objective=tune_options.objective,
-            effort=tune_options.effort,
-            least=tune_options.least,
-            budget_s=tune_options.budget_s,
-            deadline=self.begun + tune_options.budget_s,
+        return Search(
+            executor,
+            self.tune_options,
+            eager=self.eager,
+            deadline=self.begun + self.tune_options.budget_s,
             timeout_s=self.options.timeout_s,
-            probe=eager.probe,
+            earlier=earlier,
+            show=self.watcher.show,
         )
-        show = self.watcher.show
-        return Search(executor, options, eager=eager.trial, earlier=earlier, show=show)
 
     def _space(self) -> Space:
         compile_with = self.options.compile
         if self.tune_options.names:
             return candidates.named(self.tune_options.names, compile_with)
-        device, objective = self.environment["device"], self.tune_options.objective
-        return candidates.candidates(self.eager.probe, device, objective, compile_with)
+        eager, objective = self.eager, self.tune_options.objective
+        device = eager.environment["device"]
+        return candidates.candidates(eager.probe, device, objective, compile_with)
 
 
 def earlier_trials(runs: Path, target: str, key: str) -> dict[str, Trial]:
