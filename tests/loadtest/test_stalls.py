@@ -13,7 +13,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,111 +24,130 @@ from served_requests import STALLED, LoadRun, work
 
 import torchproof
 from torchproof.measure.loadtest import heartbeat
-from torchproof.measure.loadtest.heartbeat import (
-    Heartbeat,
-    Hold,
-    Holder,
-    why_blind,
-)
+from torchproof.measure.loadtest.heartbeat import Heartbeat, why_blind
 from torchproof.measure.loadtest.stalls import StallRecorder
 from torchproof.torch_private import contract, recording_times
 
 STALL_S = 0.6  # far above what a busy machine delays a request
+RECOMPILED, COMPILED, COLLECTED, WARNED = range(STALLED, STALLED + 4)
 
 
 @pytest.fixture
-def compiled() -> Iterator[Callable[[int], None]]:
-    """Calls a compiled function with a size; its backend takes long."""
-
-    def slow_backend(graph: Any, inputs: Any) -> Any:
-        time.sleep(STALL_S)
-        return graph.forward
-
-    def scale(x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
+def _reset() -> Iterator[None]:
     torch._dynamo.reset()
-    step = torch.compile(scale, backend=slow_backend)
-    yield lambda size: step(torch.ones(4, size))
+    yield
     torch._dynamo.reset()
 
 
-def test_a_recompile_is_attributed_to_its_request(
-    tmp_path: Path, compiled: Callable[[int], None]
+def slow_backend(graph: Any, inputs: Any) -> Any:
+    time.sleep(STALL_S)
+    return graph.forward
+
+
+def scale(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+class Net(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+
+@pytest.mark.usefixtures("_reset")
+def test_stalls_are_attributed_to_the_requests_in_which_they_happen(
+    tmp_path: Path,
 ) -> None:
-    compiled(8)
+    """`torchproof.compile` compiles in a helper thread."""
+    step = torch.compile(scale, backend=slow_backend)
+    model = torchproof.compile(Net(), backend=slow_backend, verify=False)
+    step(torch.ones(4, 8))
+
+    def delay_collection(phase: str, facts: dict[str, int]) -> None:
+        if phase == "stop":
+            time.sleep(STALL_S)
 
     def answer(number: int) -> None:
         work()
-        compiled(9 if number == STALLED else 8)
+        step(torch.ones(4, 9 if number == RECOMPILED else 8))
+        if number == COMPILED:
+            model(torch.ones(4, 8))
+        elif number == COLLECTED:
+            gc.callbacks.insert(0, delay_collection)
+            gc.collect()
+            gc.callbacks.remove(delay_collection)
+        elif number == WARNED:
+            logging.getLogger("torchproof").warning("Net: forward runs eager: why")
 
     run = LoadRun(tmp_path, answer)
-    cause = run.causes["LT101"]
-    assert cause.culprits == (STALLED,)
-    assert cause.victims[:5] == tuple(range(STALLED + 1, STALLED + 6))
-    assert cause.share is not None and cause.share > 0.5
-    [stall] = [each for each in run.of_kind("compile") if each.request == STALLED]
+    recompile, compilation = run.causes["LT101"], run.causes["LT102"]
+    assert recompile.culprits == (RECOMPILED,)
+    assert recompile.victims[:5] == tuple(range(STALLED + 1, STALLED + 6))
+    assert compilation.culprits == (COMPILED,)
+    assert COMPILED + 1 in compilation.victims
+    stalls = [each for each in run.of_kind("compile") if each.request == RECOMPILED]
+    [stall] = stalls
     assert stall.function is not None and stall.function.endswith("scale")
     assert stall.file is not None and stall.line is not None
-    guard = stall.data["guard"]
-    assert (guard["cause"], guard["source"], guard["dim"]) == ("size", "x", 1)
-    assert (guard["expected"], guard["actual"]) == ("8", "9")
-    assert stall.end_s - stall.begin_s >= STALL_S
+    guard = {"cause": "size", "source": "x", "dim": 1, "expected": "8", "actual": "9"}
+    assert stall.data["guard"] == guard
+    waited = [each for each in run.of_kind("compile") if each.request == COMPILED]
+    collected = max(run.of_kind("gc"), key=lambda each: each.end_s - each.begin_s)
+    assert (collected.data["generation"], collected.request) == (2, COLLECTED)
+    assert collected.function is not None and "answer" in collected.function
+    for found in ([stall], waited, [collected]):
+        assert max(each.end_s - each.begin_s for each in found) >= STALL_S
+    [fallback] = run.of_kind("fallback")
+    assert fallback.request == WARNED and "why" in fallback.text
 
 
-OWN, HOLDER, WAITER = threading.get_ident(), 11, 12
-
-
-def seen(**turns: int) -> dict[int, Any]:
-    """The threads at a beat; `turns` says which got a CPU, and how often."""
-    idents = {"own": OWN, "holder": HOLDER, "waiter": WAITER}
-    return {
-        idents[name]: SimpleNamespace(f_lasti=count, turns=count, name=name)
-        for name, count in turns.items()
-    }
+OWN, HOLDER, WAITER = IDENTS = threading.get_ident(), 11, 12
+NAMES = ("own", "holder", "waiter")
 
 
 @pytest.mark.parametrize(
     ("turns", "holders"),
     [
         # Who waits for the GIL asks 120 times in 0.6 s; the holder does not.
-        ({"own": 120, "holder": 1, "waiter": 118}, [["holder"]]),
-        ({"own": 120, "holder": 1, "waiter": 2}, [["holder", "waiter"]]),
-        ({"own": 120, "waiter": 118}, [["holder", "waiter"]]),  # the holder has ended
-        ({"own": 120, "holder": 0, "waiter": 0}, [[]]),  # neither has moved
-        ({"own": 3, "holder": 1, "waiter": 1}, []),  # it waited for a CPU
+        ((120, 1, 118), [["holder"]]),
+        ((120, 1, 2), [["holder", "waiter"]]),
+        ((120, None, 118), [["holder", "waiter"]]),  # the holder has ended
+        ((120, 0, 0), [[]]),  # neither has moved
+        ((3, 1, 1), []),  # it waited for a CPU
     ],
 )
 def test_a_thread_that_holds_the_gil_is_named(
-    turns: dict[str, int], holders: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    turns: tuple[int | None, ...],
+    holders: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    beats = [seen(own=0, holder=0, waiter=0), seen(**turns)]
-    frame = sys._getframe()
+    """`turns` says how often each thread got a CPU between two beats."""
 
-    def look(frames: Any) -> dict[int, Any]:
-        threads = beats.pop(0)
+    def threads_after(turns: Sequence[int | None]) -> dict[int, heartbeat._Thread]:
         return {
-            ident: heartbeat._Thread(each.name, (1, each.f_lasti), turns=each.turns)
-            for ident, each in threads.items()
+            ident: heartbeat._Thread(name, (1, count), turns=count)
+            for ident, name, count in zip(IDENTS, NAMES, turns, strict=True)
+            if count is not None
         }
 
-    frames = dict.fromkeys((OWN, HOLDER, WAITER), frame)
+    beats = [threads_after((0, 0, 0)), threads_after(turns)]
+    frames = dict.fromkeys(IDENTS, sys._getframe())
     monkeypatch.setattr(heartbeat, "frames_of_threads", lambda: frames)
-    monkeypatch.setattr(heartbeat, "_look", look)
-    held: list[Hold] = []
-    beat = Heartbeat(held.append, lambda ident, seconds: None)
+    monkeypatch.setattr(heartbeat, "_look", lambda frames: beats.pop(0))
+    held: list[list[str]] = []
+    beat = Heartbeat(
+        lambda begin, end, holders: held.append(sorted(holders.values())),
+        lambda ident, seconds: None,
+    )
     beat._beat(0.0, 0.005)
     beat._beat(1.0, 1.6)
-    found = [sorted(each.name for each in hold.holders) for hold in held]
-    assert found == holders and all(hold.end - hold.begin > 0.5 for hold in held)
+    assert held == holders
 
 
 def test_a_hold_of_the_gil_is_a_stall_of_its_only_holder() -> None:
-    holders = [Holder(name, 11, sys._getframe()) for name in ("metrics", "other")]
     with StallRecorder() as recorder:
         now = time.perf_counter()
-        recorder._held(Hold(now, now + 0.5, holders[:1]))
-        recorder._held(Hold(now + 1, now + 1.5, holders))
+        recorder._held(now, now + 0.5, {OWN: "metrics"})
+        recorder._held(now + 1, now + 1.5, {OWN: "metrics", 11: "other"})
     known, unknown = [each for each in recorder.stalls(0.0) if each.kind == "gil"]
     assert (known.thread, known.request, unknown.thread) == ("metrics", None, None)
     assert known.file is not None and known.file.endswith("test_stalls.py")
@@ -142,73 +161,9 @@ def test_times_count_from_the_origin(
     origin: float, times: list[tuple[float, float]]
 ) -> None:
     recorder = StallRecorder()
-    recorder._held(Hold(10.0, 10.5, []))
+    recorder._held(10.0, 10.5, {})
     stalls = recorder.stalls(origin)
     assert [(each.begin_s, each.end_s) for each in stalls] == times
-
-
-def test_a_collection_is_attributed(tmp_path: Path) -> None:
-    slow: list[bool] = []
-
-    def wait(phase: str, facts: dict[str, int]) -> None:
-        if phase == "stop" and slow:
-            time.sleep(STALL_S)
-
-    def answer(number: int) -> None:
-        work()
-        if number == STALLED:
-            slow.append(True)
-            gc.collect()
-            slow.clear()
-
-    gc.callbacks.insert(0, wait)
-    try:
-        run = LoadRun(tmp_path, answer)
-    finally:
-        gc.callbacks.remove(wait)
-    collected = max(run.of_kind("gc"), key=lambda each: each.end_s - each.begin_s)
-    assert collected.data["generation"] == 2 and collected.request == STALLED
-    assert collected.function is not None and "answer" in collected.function
-
-
-# -- what happens in other threads and processes ---------------------------------------
-
-
-def test_a_compilation_that_a_request_waits_for_is_its_own(tmp_path: Path) -> None:
-    """`torchproof.compile` compiles in a helper thread."""
-
-    class Net(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * 2
-
-    def slow_backend(graph: Any, inputs: Any) -> Any:
-        time.sleep(STALL_S)
-        return graph.forward
-
-    model = torchproof.compile(Net(), backend=slow_backend, verify=False)
-    x = torch.ones(4, 8)
-
-    def answer(number: int) -> None:
-        work()
-        if number >= STALLED:
-            model(x)
-
-    run = LoadRun(tmp_path, answer)
-    waited = [each for each in run.of_kind("compile") if each.request == STALLED]
-    assert waited and max(each.end_s - each.begin_s for each in waited) >= STALL_S
-    cause = run.causes["LT102"]
-    assert cause.culprits == (STALLED,) and STALLED + 1 in cause.victims
-
-
-def test_a_warning_of_torchproof_is_a_fallback(tmp_path: Path) -> None:
-    def answer(number: int) -> None:
-        work()
-        if number == STALLED:
-            logging.getLogger("torchproof").warning("Net: forward runs eager: why")
-
-    run = LoadRun(tmp_path, answer, 60)
-    [stall] = run.of_kind("fallback")
-    assert stall.request == STALLED and "why" in stall.text
 
 
 def test_phases_of_the_compiler_are_inside_the_compilation() -> None:
@@ -304,8 +259,8 @@ def test_kinds_that_torch_does_not_show_are_named(
         pass
     contract.missing.cache_clear()
     for kind in ("compile", "inductor"):
-        assert "log_event_end" in recorder.missing[kind]
-    assert "gc" not in recorder.missing
+        assert "log_event_end" in recorder.unseen[kind]
+    assert "gc" not in recorder.unseen
 
 
 @pytest.mark.skipif(why_blind() is not None, reason="threads cannot be watched")
@@ -318,5 +273,5 @@ def test_an_error_while_watching_threads_is_named(
     monkeypatch.setattr(heartbeat, "frames_of_threads", fails)
     with StallRecorder() as recorder:
         pass
-    assert "closed by another" in recorder.missing["gil"]
-    assert recorder.missing["gil"] == recorder.missing["cpu"]
+    assert "closed by another" in recorder.unseen["gil"]
+    assert recorder.unseen["gil"] == recorder.unseen["cpu"]

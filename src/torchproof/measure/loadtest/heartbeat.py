@@ -13,8 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import NamedTuple
 
@@ -28,30 +27,6 @@ _MORE_OFTEN = 3  # turns on a CPU by which waiting threads differ from the holde
 # Threads that wait in these files wait for each other, without the GIL.
 _WAITING = ("threading.py", "queue.py", "selectors.py", "socket.py")
 _SERVING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "serving.py")
-
-
-class Holder(NamedTuple):
-    """A thread that may have held the GIL; `frame` is where it is shortly afterwards.
-
-    The frame is None if the thread has ended since.
-    """
-
-    name: str
-    ident: int
-    frame: FrameType | None
-
-
-@dataclass(frozen=True)
-class Hold:
-    """The GIL was held from `begin` to `end`.
-
-    `begin` is when the beat was due, so it began up to a period earlier. `holders` are
-    the threads of which one held it.
-    """
-
-    begin: float
-    end: float
-    holders: Sequence[Holder]
 
 
 class _Thread(NamedTuple):
@@ -108,31 +83,29 @@ def _is_idle(frame: FrameType) -> bool:
 
 
 class Heartbeat:
-    """Calls `held(hold)` when the GIL was held, and `poll()` every few beats.
+    """Watches threads from a thread of its own.
 
-    `waited(ident, seconds)` is called for a thread that waited for a CPU. An error ends
-    the beats, and not the test: `failure` has it.
+    It calls `held(begin, end, holders)` when the GIL was held: `begin` is when the beat
+    was due, so it began up to a period earlier, and `holders` are the names of the
+    threads of which one held it, by their idents. `waited(ident, seconds)` is called
+    for a thread that waited for a CPU, and `poll()` every few beats. An error ends the
+    beats, and not the test: `blind` then says why.
     """
 
     def __init__(
         self,
-        held: Callable[[Hold], None],
+        held: Callable[[float, float, Mapping[int, str]], None],
         waited: Callable[[int, float], None],
         poll: Callable[[], None] | None = None,
     ) -> None:
-        self._held = held
-        self._waited = waited
-        self._poll = poll
-        self._is_blind = why_blind() is not None
+        self._held, self._waited, self._poll = held, waited, poll
         self._stopping = threading.Event()
         self._threads: dict[int, _Thread] = {}  # at the last beat
-        self.failure: Exception | None = None
+        self.blind = why_blind()
         self._thread = threading.Thread(
             target=self._run, name="torchproof-heartbeat", daemon=True
         )
-
-    def start(self) -> None:
-        self._thread.start()
+        self.start = self._thread.start
 
     def stop(self) -> None:
         self._stopping.set()
@@ -144,13 +117,14 @@ class Heartbeat:
             while not self._stopping.is_set():
                 due = time.perf_counter() + PERIOD_S
                 time.sleep(PERIOD_S)
-                if not self._is_blind:
+                if not self.blind:
                     self._beat(due, time.perf_counter())
                 beats += 1
                 if self._poll is not None and beats % _POLL_EVERY == 0:
                     self._poll()
         except Exception as error:
-            self.failure = error
+            why = f"{type(error).__name__}: {error}"
+            self.blind = f"watching threads ended early: {why}"
 
     def _beat(self, due: float, now: float) -> None:
         """Compares all threads with the last beat; keeps no frame of them."""
@@ -165,15 +139,14 @@ class Heartbeat:
         if late_s >= _SHORTEST_S and own in before:
             turns = self._threads[own].turns_while_idle(before[own], late_s)
             if turns >= 1 + late_s / sys.getswitchinterval() / 2:
-                holders = self._holders(before, frames, late_s)
-                self._held(Hold(due, now, holders))
+                self._held(due, now, self._holders(before, frames, late_s))
 
     def _holders(
         self,
         before: Mapping[int, _Thread],
         frames: Mapping[int, FrameType],
         late_s: float,
-    ) -> list[Holder]:
+    ) -> dict[int, str]:
         """The threads that ran Python code since the last beat and woke up least often.
 
         A thread that holds the GIL does not ask for it before it has released it. By
@@ -187,13 +160,6 @@ class Heartbeat:
                 continue
             turns[ident] = thread.turns_while_idle(known, late_s) if known else 0
         least = min(turns.values(), default=0) + _MORE_OFTEN
-        ended = [
-            Holder(thread.name, ident, None)
-            for ident, thread in before.items()
-            if ident not in self._threads
-        ]
-        return ended + [
-            Holder(self._threads[ident].name, ident, frames[ident])
-            for ident, count in turns.items()
-            if count < least
-        ]
+        ended = {i: t.name for i, t in before.items() if i not in self._threads}
+        ran = {i: self._threads[i].name for i, count in turns.items() if count < least}
+        return ended | ran

@@ -13,15 +13,16 @@ import contextlib
 import importlib.util
 import itertools
 import logging
+import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
-from typing import Any, Self, get_args
+from typing import Any, Self, cast
 
-from torchproof.measure.loadtest.heartbeat import Heartbeat, Hold, why_blind
+from torchproof.measure.loadtest.heartbeat import Heartbeat
 from torchproof.measure.loadtest.load_job import ServingReply
 from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.serving import Answer, serve
@@ -32,24 +33,21 @@ from torchproof.observe import (
     guard_failures,
     timeline,
 )
+from torchproof.process import frames_of_threads
 from torchproof.records import Event, Frame, Stall, StallKind, plain_name, shown, whose
 
 _SHORTEST_S = 0.0005  # what is shorter does not matter to a request
 _MOST = 100_000  # spans, so that the record itself takes little memory
-# The categories of spans that are stalls; most have the name of the kind of stall.
-_CATEGORIES: Mapping[str, StallKind] = {
-    **{kind: kind for kind in get_args(StallKind)},
-    "cache": "cache_miss",
-}
+_CACHE, _PHASE = "cache", "phase"  # categories that are no kinds of stalls
 # The phases of torch that are stalls themselves.
-_PHASES: Mapping[str, tuple[StallKind, str]] = {
+_PHASES: Mapping[str, tuple[str, str]] = {
     "inductor_compile": ("inductor", "Inductor compiles a graph"),
     "CachingAutotuner.slow_precompile_config": ("triton", "a kernel is compiled"),
     "CachingAutotuner.benchmark_all_configs": ("triton", "a kernel is tuned"),
     "CachingAutotuner.coordinate_descent_tuning": ("triton", "a kernel is tuned"),
 }
 # What cannot be seen without a feature of torch.
-_SHOWN_BY: Mapping[str, tuple[StallKind, ...]] = {
+_SHOWN_BY: Mapping[str, tuple[str, ...]] = {
     "compiles under load": ("compile",),
     "compile events under load": ("compile", "inductor", "triton", "cache_miss"),
     "recordings under load": ("cudagraph",),
@@ -73,107 +71,45 @@ def _place_of_frame(frame: FrameType | None) -> Frame | None:
 class Span:
     """Something that happened in a thread; `end` is None until it has ended."""
 
-    category: str
-    name: str
+    kind: str  # of a stall, or `_WAIT`
+    text: str
     begin: float
     thread: str
     request: int | None
     background: bool  # the thread serves no requests
     end: float | None = None
-    details: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
     place: Frame | None = None
 
-    def surrounds(self, other: Span) -> bool:
-        """Whether the other one begins meanwhile."""
-        return self.begin <= other.begin <= (self.end or float("inf"))
 
+class StallRecorder(timeline.SpanWriter):
+    """A context manager around the serving of requests, which keeps spans in memory.
 
-class SpanRecorder(timeline.SpanWriter):
-    """Keeps the spans of all threads in memory, with the request of each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.serving: dict[int, int] = {}  # the request of each thread, by its ident
-        self.names: dict[int, str] = {}  # of threads that have served a request
-        self.spans: list[Span] = []
-        self.unseen: dict[str, str] = {}  # why, by the kind of stall
-        self.dropped = 0
-        self._open: dict[int, Span] = {}
-
-    def begin_request(self, number: int) -> None:
-        ident = threading.get_ident()
-        self.serving[ident] = number
-        self.names.setdefault(ident, threading.current_thread().name)
-
-    def end_request(self, number: int) -> None:
-        self.serving.pop(threading.get_ident(), None)
-
-    def add(self, category: str, name: str, begin: float, **more: Any) -> Span:
-        """Adds a span of this thread, unless `more` says which."""
-        ident = threading.get_ident()
-        values: dict[str, Any] = {
-            "thread": threading.current_thread().name,
-            "request": self.serving.get(ident),
-            "background": ident not in self.names,
-        }
-        span = Span(category, name, begin, **(values | more))
-        if len(self.spans) < _MOST:
-            self.spans.append(span)
-        else:
-            self.dropped += 1
-        return span
-
-    def missing(self, message: str, feature: str) -> None:
-        self.unseen |= dict.fromkeys(_SHOWN_BY.get(feature, ()), message)
-
-    def write(self, do: str, **values: Any) -> None:
-        now = time.perf_counter()
-        match do:
-            case "begin" | "moment":
-                end = now if do == "moment" else None
-                details = values["details"]
-                span = self.add(
-                    values["category"], values["name"], now, end=end, details=details
-                )
-                if do == "begin":
-                    self._open[values["id"]] = span
-            case "describe" if values["id"] in self._open:
-                span = self._open[values["id"]]
-                span.name = values["name"]
-                span.details = span.details | values["details"]
-            case "end" if values["id"] in self._open:
-                self._open.pop(values["id"]).end = now
-            case "span":
-                begin, end = values["begin"] / 1e9, values["end"] / 1e9
-                place = _place_of_frame(sys._getframe(1))
-                more = {"end": end, "details": values["details"], "place": place}
-                self.add(values["category"], values["name"], begin, **more)
-
-
-class StallRecorder:
-    """A context manager around the serving of requests.
-
-    `missing` has, for each kind of stall that cannot be seen here, why.
+    `unseen` has, for each kind of stall that cannot be seen here, why.
     """
 
     def __init__(self) -> None:
-        self._recorder = SpanRecorder()
+        super().__init__()
+        self.unseen: dict[str, str] = {}
+        self._spans: list[Span] = []
+        self._open: dict[int, Span] = {}
+        self._dropped = 0
+        self._serving: dict[int, int] = {}  # the request of each thread, by its ident
+        self._names: dict[int, str] = {}  # of threads that have served a request
         self._hooks = contextlib.ExitStack()
         self._retries: int | None = None
         self._polled = 0.0
-        self._missing: dict[str, str] = {}
         self._had_compiler = "torch._dynamo" in sys.modules
-        self.begin_request = self._recorder.begin_request
-        self.end_request = self._recorder.end_request
 
     def __enter__(self) -> Self:
-        poll = self._poll if self._start_polling() else None
-        self._heartbeat = heartbeat = Heartbeat(self._held, self._waited, poll)
-        compiler = timeline.CompilerHooks(self._recorder, breaks=False)
+        compiler = timeline.CompilerHooks(self, breaks=False)
+        self._heartbeat = Heartbeat(
+            self._held, self._waited, self._poll if self._start_polling() else None
+        )
         with contextlib.ExitStack() as hooks:
             compiler.install()
             hooks.callback(compiler.remove)
-            hooks.enter_context(_kernels(self._recorder, self._missing))
+            hooks.enter_context(_kernels(self))
             warnings = logging.Handler(logging.WARNING)
             warnings.emit = self._fell_back  # type: ignore[method-assign]
             logging.getLogger("torchproof").addHandler(warnings)
@@ -182,27 +118,27 @@ class StallRecorder:
                 from torchproof.torch_private import frames
 
                 hooks.enter_context(frames.watch_conversions(self._wait))
-            heartbeat.start()
-            hooks.callback(heartbeat.stop)
+            self._heartbeat.start()
+            hooks.callback(self._heartbeat.stop)
             self._hooks = hooks.pop_all()
-        if why := why_blind():
-            self._missing |= {"gil": why, "cpu": why}
         return self
 
     def __exit__(self, *error: object) -> None:
         self._hooks.close()
-        if (failure := self._heartbeat.failure) is not None:
-            why = f"watching threads ended early: {type(failure).__name__}: {failure}"
-            self._missing |= {"gil": why, "cpu": why}
+        if why := self._heartbeat.blind:
+            self.unseen |= {"gil": why, "cpu": why}
         if not self._had_compiler and "torch._dynamo" in sys.modules:
-            self._missing["compile"] = "torch.compile was first used under load"
-        if self._recorder.dropped:
-            count = self._recorder.dropped
-            self._missing["gc"] = f"{count} stalls were too many to keep"
+            self.unseen["compile"] = "torch.compile was first used under load"
+        if self._dropped:
+            self.unseen["gc"] = f"{self._dropped} stalls were too many to keep"
 
-    @property
-    def missing(self) -> Mapping[str, str]:
-        return self._recorder.unseen | self._missing
+    def begin_request(self, number: int) -> None:
+        ident = threading.get_ident()
+        self._serving[ident] = number
+        self._names.setdefault(ident, threading.current_thread().name)
+
+    def end_request(self, number: int) -> None:
+        self._serving.pop(threading.get_ident(), None)
 
     def stalls(self, origin: float) -> tuple[Stall, ...]:
         """The stalls since `origin`; their times count from then.
@@ -210,14 +146,61 @@ class StallRecorder:
         Of one that began earlier, the rest counts; one that lasts ends now.
         """
         now = time.perf_counter()
-        spans = [s for s in self._recorder.spans if (s.end or now) > origin]
+        spans = [s for s in self._spans if (s.end or now) > origin]
         _join_waits(spans)
         _mark_repeated(spans)
-        guards = _guards(spans)
-        stalls = [_stall(span, origin, now, guards.get(id(span))) for span in spans]
+        _name_compilations(spans)
+        stalls = (_stall(span, origin, now) for span in spans)
         return tuple(sorted(filter(None, stalls), key=lambda s: (s.begin_s, -s.end_s)))
 
     # -- sources -----------------------------------------------------------------------
+
+    def missing(self, message: str, feature: str) -> None:
+        self.unseen |= dict.fromkeys(_SHOWN_BY.get(feature, ()), message)
+
+    def write(self, do: str, **values: Any) -> None:
+        """What the hooks of the timeline report."""
+        now, span = time.perf_counter(), self._open.get(values.get("id", -1))
+        match do:
+            case "begin":
+                if added := self._add_reported(values, now):
+                    self._open[values["id"]] = added
+            case "moment":
+                self._add_reported(values, now, end=now)
+            case "span":
+                place = _place_of_frame(sys._getframe(1))
+                begin, end = values["begin"] / 1e9, values["end"] / 1e9
+                self._add_reported(values, begin, end=end, place=place)
+            case "describe" if span is not None:
+                span.data = span.data | values["details"]
+            case "end" if span is not None:
+                self._open.pop(values["id"]).end = now
+
+    def _add_reported(
+        self, values: Mapping[str, Any], begin: float, **more: Any
+    ) -> Span | None:
+        kind, text, data = values["category"], values["name"], values["details"]
+        if kind == _PHASE:
+            if data["torch_name"] not in _PHASES:
+                return None
+            kind, text = _PHASES[data["torch_name"]]
+        kind = "cache_miss" if kind == _CACHE else kind
+        return self._add(kind, text, begin, data=data, **more)
+
+    def _add(self, kind: str, text: str, begin: float, **more: Any) -> Span:
+        """Adds a span of this thread, unless `more` says which."""
+        ident = threading.get_ident()
+        values: dict[str, Any] = {
+            "thread": threading.current_thread().name,
+            "request": self._serving.get(ident),
+            "background": ident not in self._names,
+        }
+        span = Span(kind, text, begin, **(values | more))
+        if len(self._spans) < _MOST:
+            self._spans.append(span)
+        else:
+            self._dropped += 1
+        return span
 
     def _wait(self, convert: Callable[[], Any], code: CodeType) -> Any:
         """`torchproof.compile` answers for a frame; this thread waits meanwhile."""
@@ -235,35 +218,26 @@ class StallRecorder:
                 name = _UNNAMED if is_torch else plain_name(code.co_qualname)
                 place = Frame(code.co_filename, code.co_firstlineno, name)
                 more = {"end": end, "place": None if is_torch else place}
-                details = {"compiled": is_compiled}
-                self._recorder.add(_WAIT, name, begin, details=details, **more)
+                self._add(_WAIT, name, begin, data={"compiled": is_compiled}, **more)
 
-    def _held(self, hold: Hold) -> None:
+    def _held(self, begin: float, end: float, holders: Mapping[int, str]) -> None:
         """Another thread held the GIL; which one is known if only one ran."""
-        more: dict[str, Any] = {"thread": "", "request": None, "end": hold.end}
-        more["details"] = {"threads": [each.name for each in hold.holders]}
-        text = "a thread held the GIL"
-        if len(hold.holders) == 1:
-            [holder] = hold.holders
-            text = f"thread {holder.name} held the GIL"
-            more["thread"] = holder.name
-            more["request"] = self._recorder.serving.get(holder.ident)
-            more["place"] = _place_of_frame(holder.frame)
-        self._recorder.add("gil", text, hold.begin, **more)
+        text, name, request, place = "a thread held the GIL", "", None, None
+        if len(holders) == 1:
+            [(ident, name)] = holders.items()
+            text, request = f"thread {name} held the GIL", self._serving.get(ident)
+            place = _place_of_frame(frames_of_threads().get(ident))
+        data = {"threads": [*holders.values()]}
+        more = {"thread": name, "request": request, "data": data, "place": place}
+        self._add("gil", text, begin, end=end, **more)
 
     def _waited(self, ident: int, seconds: float) -> None:
         """A thread waited for a CPU until about now; only requests matter."""
-        request = self._recorder.serving.get(ident)
+        request = self._serving.get(ident)
         if request is not None:
-            now = time.perf_counter()
-            self._recorder.add(
-                "cpu",
-                "the serving thread waited for a CPU",
-                now - seconds,
-                end=now,
-                thread=self._recorder.names.get(ident, ""),
-                request=request,
-            )
+            now, text = time.perf_counter(), "the serving thread waited for a CPU"
+            name = self._names.get(ident, "")
+            self._add("cpu", text, now - seconds, end=now, thread=name, request=request)
 
     def _start_polling(self) -> bool:
         torch = sys.modules.get("torch")
@@ -278,22 +252,22 @@ class StallRecorder:
         retries = _allocator_retries(sys.modules["torch"])
         now = time.perf_counter()
         if self._retries is not None and retries > self._retries:
-            requests = list(self._recorder.serving.values())
-            self._recorder.add(
+            requests = list(self._serving.values())
+            self._add(
                 "allocator",
                 "the CUDA allocator freed its cache and tried again",
                 self._polled,
                 end=now,
                 thread="",
                 request=requests[0] if len(requests) == 1 else None,
-                details={"retries": retries - self._retries},
+                data={"retries": retries - self._retries},
             )
         self._retries, self._polled = retries, now
 
     def _fell_back(self, record: logging.LogRecord) -> None:
         """`torchproof.compile` logs why it fell back, after the wait for it."""
         now, line = time.perf_counter(), record.getMessage()
-        self._recorder.add("fallback", line, now, end=now, details={"why": line})
+        self._add("fallback", line, now, end=now, data={"why": line})
 
 
 def _allocator_retries(torch: Any) -> int:
@@ -301,7 +275,7 @@ def _allocator_retries(torch: Any) -> int:
 
 
 @contextlib.contextmanager
-def _kernels(recorder: SpanRecorder, missing: dict[str, str]) -> Iterator[None]:
+def _kernels(recorder: StallRecorder) -> Iterator[None]:
     """Triton calls one hook before it compiles a kernel, and one afterwards."""
     if importlib.util.find_spec("triton") is None:
         yield
@@ -309,7 +283,7 @@ def _kernels(recorder: SpanRecorder, missing: dict[str, str]) -> Iterator[None]:
     knobs = getattr(importlib.import_module("triton"), "knobs", None)
     runtime: Any = getattr(knobs, "runtime", None)
     if not hasattr(runtime, "jit_post_compile_hook"):
-        missing["triton"] = "Triton has no knobs.runtime.jit_post_compile_hook"
+        recorder.unseen["triton"] = "Triton has no knobs.runtime.jit_post_compile_hook"
         yield
         return
     local = threading.local()
@@ -341,7 +315,7 @@ def serve_observed(
     return ServingReply(
         errors=served.errors,
         stalls=recorder.stalls(served.origin),
-        missing=recorder.missing,
+        missing=recorder.unseen,
     )
 
 
@@ -354,100 +328,82 @@ def _join_waits(spans: Sequence[Span]) -> None:
     A compilation in another thread during a wait is what the thread waited for. A line
     of the log after its begin says why it ended without one.
     """
-    for wait in [span for span in spans if span.category == _WAIT]:
-        compiled = [
-            span
-            for span in spans
-            if span.category == "compile" and span.background and wait.surrounds(span)
-        ]
-        if wait.details.pop("compiled", False):
-            wait.category = "compile"
-            details = compiled[0].details if compiled else {}
-            wait.details = {"function": wait.name} | details
+    for wait in [span for span in spans if span.kind == _WAIT]:
+        until = wait.end or math.inf
+        behind = [span for span in spans if span.kind == "compile" and span.background]
+        compiled = [span for span in behind if wait.begin <= span.begin <= until]
+        if wait.data.pop("compiled", False):
+            wait.kind = "compile"
+            wait.data = {"function": wait.text} | (compiled[0].data if compiled else {})
         elif compiled:
-            wait.category, wait.name = "fallback", f"{wait.name} runs eager"
-    fallbacks = [span for span in spans if span.category == "fallback"]
+            wait.kind, wait.text = "fallback", f"{wait.text} runs eager"
+    fallbacks = [span for span in spans if span.kind == "fallback"]
     for wait, line in itertools.pairwise(sorted(fallbacks, key=lambda s: s.begin)):
         same = (wait.thread, wait.request) == (line.thread, line.request)
-        if same and "why" in line.details and "why" not in wait.details:
-            wait.details, wait.name = line.details, line.name
-            line.category = _WAIT  # it is the same stall
+        if same and "why" in line.data and "why" not in wait.data:
+            wait.data, wait.text = line.data, line.text
+            line.kind = _WAIT  # it is the same stall
 
 
 def _mark_repeated(spans: Sequence[Span]) -> None:
     """Steps of `torchproof.graph` do not know of each other's recordings."""
-    recordings = [span for span in spans if span.category == "cudagraph"]
     has_step = False
-    for details in (span.details for span in recordings):
-        is_step = details["how"] == "step"
-        details["again"] = details["again"] or (is_step and has_step)
-        repeated = details["again"] and not details["reasons"]
-        details["new_shapes"] = is_step or repeated
+    for data in (span.data for span in spans if span.kind == "cudagraph"):
+        is_step = data["how"] == "step"
+        data["again"] = data["again"] or (is_step and has_step)
+        repeated = data["again"] and not data["reasons"]
+        data["new_shapes"] = is_step or repeated
         has_step |= is_step
 
 
-def _guards(spans: Sequence[Span]) -> dict[int, guard_failures.Guard]:
-    """The guard that caused each recompile, by the id of its span."""
-    recompiles = [span for span in spans if span.details.get("failed_guards")]
+def _name_compilations(spans: Sequence[Span]) -> None:
+    """Adds the guard that caused a recompile."""
+    compiles = [span for span in spans if span.kind == "compile"]
+    for span in compiles:
+        what = "compilation of the backward graph of"
+        what = what if span.data.get("backward") else "first compilation of"
+        span.text = f"{what} {span.data.get('function', _UNNAMED)}"
+    recompiles = [span for span in compiles if span.data.get("failed_guards")]
     events = find_recompile_causes(
         Event(
             "recompile",
-            compile_id=span.details.get("compile_id"),
+            compile_id=span.data.get("compile_id"),
             data={
                 "failed_guards": [
                     FailedGuard(guard_failures.parse(reason))
-                    for reason in span.details["failed_guards"]
+                    for reason in span.data["failed_guards"]
                 ]
             },
         )
         for span in recompiles
     )
-    pairs = zip(recompiles, events, strict=True)
-    return {id(span): event.data["guard"] for span, event in pairs}
+    for span, event in zip(recompiles, events, strict=True):
+        guard, function = event.data["guard"], span.data.get("function", _UNNAMED)
+        span.text = f"recompile of {function}: {guard_failures.what_changed(guard)}"
+        fields = ("cause", "source", "dim", "expected", "actual")
+        span.data["guard"] = {each: getattr(guard, each) for each in fields}
 
 
-def _stall(
-    span: Span, origin: float, now: float, guard: guard_failures.Guard | None
-) -> Stall | None:
+def _stall(span: Span, origin: float, now: float) -> Stall | None:
     """The record of a span; None if it is too short to matter, or no stall."""
-    end, name, details = span.end or now, span.name, dict(span.details)
-    kind: StallKind | None = _CATEGORIES.get(span.category)
-    if span.category == "phase":
-        kind, name = _PHASES.get(details.get("torch_name", ""), (None, name))
-    if kind is None:
+    end, data, place = span.end or now, dict(span.data), span.place
+    lasts = span.kind not in ("cache_miss", "fallback")
+    if span.kind == _WAIT or (lasts and end - span.begin < _SHORTEST_S):
         return None
-    lasts = kind not in ("cache_miss", "fallback")
-    if lasts and end - span.begin < _SHORTEST_S:
-        return None
-    place = span.place
-    if place is None and details.get("place"):
-        file, _, line = details["place"].rpartition(":")
-        place = Frame(file, int(line), details["function"])
-    if kind == "compile":
-        name = _compilation(details, guard)
-        if guard is not None:
-            fields = ("cause", "source", "dim", "expected", "actual")
-            details["guard"] = {each: getattr(guard, each) for each in fields}
-    if span.background and kind != "gil":
-        details["background"] = True
+    if place is None and data.get("place"):
+        file, _, line = data["place"].rpartition(":")
+        place = Frame(file, int(line), data["function"])
+    if span.background and span.kind != "gil":
+        data["background"] = True
     return Stall(
-        kind=kind,
+        kind=cast("StallKind", span.kind),
         begin_s=max(0.0, span.begin - origin),
         end_s=end - origin,
-        text=name,
+        text=span.text,
         request=span.request,
         thread=span.thread or None,
         file=shown(place.file) if place else None,
         line=place.line if place else None,
         function=place.function if place else None,
-        data=details,
+        data=data,
     )
-
-
-def _compilation(details: Mapping[str, Any], guard: guard_failures.Guard | None) -> str:
-    function = details.get("function", _UNNAMED)
-    if details.get("backward"):
-        return f"compilation of the backward graph of {function}"
-    if guard is None:
-        return f"first compilation of {function}"
-    return f"recompile of {function}: {guard_failures.what_changed(guard)}"
