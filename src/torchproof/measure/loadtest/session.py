@@ -8,6 +8,7 @@ or a crash keeps what was answered before.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -203,13 +204,17 @@ class _Session:
                 except KeyboardInterrupt:
                     self._ending = "interrupted"
                 finally:
-                    run.close()
+                    run.process.close()
                 self.results.append(run.result)
             if self._ending != "finished":
                 break
+        target: dict[str, Any] = {}
+        if (prepared := self._prepared) is not None:
+            weights = prepared.weights if self.plan.trace is None else ()
+            target = {"calls": prepared.calls, "weights": weights}
         return LoadTestResult(
-            self._record(),
-            self._prepared.environment if self._prepared else {},
+            record_of(self.plan.options, self._timetable, self.results, **target),
+            prepared.environment if prepared else {},
             self._ending,
             self._failure(),
         )
@@ -228,18 +233,6 @@ class _Session:
                 " strategy"
             )
         return self._timetable
-
-    def _record(self) -> LoadTest:
-        prepared, table = self._prepared, self._timetable
-        if prepared is None or table is None:
-            return record_of(self.plan.options, None, self.results)
-        return record_of(
-            self.plan.options,
-            table,
-            self.results,
-            calls=prepared.calls,
-            weights=prepared.weights if self.plan.trace is None else (),
-        )
 
     def _failure(self) -> str | None:
         """Why no strategy answered anything; None if one did."""
@@ -265,18 +258,15 @@ class _StrategyRun:
         self._plan = session.plan
         self._served = served
         self._folder = folder
-        self._logs = 0
+        self._logs = itertools.count(1)
         self._known = ServingReply()
         self.result = LoadResult(served.name, ending="interrupted")
-        self._process = WorkerProcess(
+        self.process = WorkerProcess(
             self._plan.job(served),
             _environment(folder),
             quiet=self._plan.quiet,
             module=_WORKER,
         )
-
-    def close(self) -> None:
-        self._process.close()
 
     def run(self) -> None:
         try:
@@ -300,34 +290,49 @@ class _StrategyRun:
 
     def _prepare(self) -> ServedTarget:
         self._session.progress(self._served, "imports, model and strategy")
-        prepared = self._process.ask(ServedTarget, "prepare", self._plan.timeout_s)
+        prepared = self.process.ask(ServedTarget, "prepare", self._plan.timeout_s)
         if not self._plan.options.cold:
             self._session.progress(self._served, "answering every call once")
-            self._process.ask(Done, "answer_all", self._plan.timeout_s)
+            self.process.ask(Done, "answer_all", self._plan.timeout_s)
         return prepared
 
     def _serve_main(self, prepared: ServedTarget, timetable: Timetable) -> None:
-        log, ending = self._new_log(timetable), "crashed"
+        log, ending = self._new_log(timetable), "interrupted"
         try:
             self._serve(log, timetable)
             ending = "finished"
         except WorkerTimeout:
             log.stop()
-            ending, timetable = "timeout", _arrived(timetable, log)
+            timetable = _arrived(timetable, log)
             raise
         except KeyboardInterrupt:
             log.stop()
             # Lets the process end its requests and say what it knows, for a moment.
             with contextlib.suppress(WorkerError, UserError, KeyboardInterrupt):
-                self._known = self._process.reply(ServingReply, _STOP_S)
-            ending, timetable = "interrupted", self._known_part(timetable, log)
+                self._known = self.process.reply(ServingReply, _STOP_S)
+            timetable = self._known_part(timetable, log)
             raise
         finally:
-            self.result = self._result(log, timetable, prepared, ending)
+            options, known = self._plan.options, self._known
+            result = measured(
+                self._served.name,
+                log,
+                timetable,
+                options,
+                cold=options.cold,
+                reply=known,
+            )
+            self.result = replace(
+                result,
+                cold=result.cold and replace(result.cold, start_s=prepared.start_s),
+                peak_bytes=known.peak_bytes,
+                source=prepared.source,
+                notes=prepared.notes,
+                ending=ending,
+            )
 
     def _new_log(self, timetable: Timetable) -> RequestLog:
-        self._logs += 1
-        path = self._folder / f"requests-{self._logs}"
+        path = self._folder / f"requests-{next(self._logs)}"
         return RequestLog(path, len(timetable), create=True)
 
     def _serve(
@@ -337,8 +342,7 @@ class _StrategyRun:
 
         `watch` is called meanwhile, and may stop the test.
         """
-        plain = timetable.to_json()
-        self._process.tell("serve", timetable=plain, log=str(log.path))
+        self.process.tell("serve", timetable=timetable.to_json(), log=str(log.path))
         limit_s = self._plan.timeout_s
         if limit_s is not None:
             limit_s += timetable.length_s
@@ -352,7 +356,7 @@ class _StrategyRun:
                 shown = time.monotonic()
                 self._session.progress(self._served, _position(log, timetable))
 
-        self._known = self._process.reply(ServingReply, limit_s, show)
+        self._known = self.process.reply(ServingReply, limit_s, show)
 
     def _known_part(self, timetable: Timetable, log: RequestLog) -> Timetable:
         """Without the requests that waited as usual when the user stopped the test."""
@@ -381,15 +385,12 @@ class _StrategyRun:
         try:
             search.run(options.rate)
         finally:
-            notes = self.result.notes
-            if search.is_hopeless and search.highest is None:
-                notes += ("no rate meets the objective: its calls alone take longer",)
             searched = replace(
-                self.result,
-                trials=search.trials,
-                highest_rate=search.highest,
-                notes=notes,
+                self.result, trials=search.trials, highest_rate=search.highest
             )
+            if search.is_hopeless and search.highest is None:
+                note = "no rate meets the objective: its calls alone take longer"
+                searched = replace(searched, notes=(*searched.notes, note))
             self.result = with_capacity(searched)
 
     def _stop_when_missed(self, log: RequestLog, timetable: Timetable) -> Tick | None:
@@ -405,23 +406,6 @@ class _StrategyRun:
                 log.stop()
 
         return stop
-
-    def _result(
-        self, log: RequestLog, timetable: Timetable, prepared: ServedTarget, ending: str
-    ) -> LoadResult:
-        options, known = self._plan.options, self._known
-        result = measured(
-            self._served.name, log, timetable, options, cold=options.cold, reply=known
-        )
-        cold = result.cold and replace(result.cold, start_s=prepared.start_s)
-        return replace(
-            result,
-            cold=cold,
-            peak_bytes=known.peak_bytes,
-            source=prepared.source,
-            notes=prepared.notes,
-            ending=ending,
-        )
 
 
 def measured(

@@ -18,7 +18,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torchproof.measure.loadtest.tail_causes import CauseKey, describe, key_of
 from torchproof.records import LoadResult, Requests, Stall, Tail, TailCause
@@ -35,6 +35,7 @@ _FEW = 3  # services from which the usual time is known
 _OWN, _SLOWS, _POLLED = 0, 3, 4
 _STOPS = {"gc": 1, "gil": 2}
 
+Key = TypeVar("Key")
 # Seconds by cause; None stands for services that took long without a stall.
 Delays = dict[CauseKey | None, float]
 
@@ -112,10 +113,15 @@ def _priority(stall: Stall, members: Sequence[int]) -> int | None:
 class _Overlap(NamedTuple):
     """The seconds of a service that a stall covers."""
 
+    priority: int
     number: int  # of the stall
     cause: CauseKey
-    stops: bool  # if not, it explains no more than the excess
     seconds: float
+
+    @property
+    def stops(self) -> bool:
+        """Whether the service stood still; if not, it explains only the excess."""
+        return self.priority < _SLOWS
 
 
 @dataclass
@@ -145,20 +151,19 @@ class _Service:
         return max(0.0, self.taken - sum(o.seconds for o in self.overlaps if o.stops))
 
     @property
-    def is_slowed(self) -> bool:
-        return not all(overlap.stops for overlap in self.overlaps)
+    def causes(self) -> dict[CauseKey, float]:
+        return {cause: seconds for cause, seconds in self.delays.items() if cause}
 
     def join(self, during: Sequence[tuple[int, Stall]]) -> None:
         """Adds the overlap with each stall, the most certain one first."""
-        found = []
         for number, stall in during:
             priority = _priority(stall, self.members)
             first = self.begin if priority == _OWN else self.ready
             seconds = min(stall.end_s, self.end) - max(stall.begin_s, first)
             if priority is not None and seconds > 0:
-                overlap = _Overlap(number, key_of(stall), priority < _SLOWS, seconds)
-                found.append((priority, overlap))
-        self.overlaps = [overlap for _, overlap in sorted(found, key=lambda f: f[0])]
+                overlap = _Overlap(priority, number, key_of(stall), seconds)
+                self.overlaps.append(overlap)
+        self.overlaps.sort(key=lambda overlap: overlap.priority)
 
 
 def _services(requests: Requests) -> list[_Service]:
@@ -252,7 +257,7 @@ def _set_delays(services: Sequence[_Service], usual: Mapping[int, float]) -> Non
         service.delays = delays
 
 
-def _capped(parts: Delays, most: float) -> Delays:
+def _capped(parts: Mapping[Key, float], most: float) -> dict[Key, float]:
     """The parts, scaled down if they are more than this together."""
     total = sum(parts.values())
     scale = min(1.0, max(0.0, most) / total) if total > 0 else 0.0
@@ -275,7 +280,8 @@ def _usual_services(
     every: dict[Hashable, list[float]] = defaultdict(list)
     for service in services:
         every[service.kind].append(service.moved)
-        if not service.is_slowed and {*service.members}.isdisjoint(failed):
+        is_slowed = not all(overlap.stops for overlap in service.overlaps)
+        if not is_slowed and {*service.members}.isdisjoint(failed):
             alone[service.kind].append(service.moved)
     usual = {
         kind: statistics.median(alone[kind] if len(alone[kind]) >= _FEW else times)
@@ -323,29 +329,23 @@ class _Analysis:
         _join(self._services, stalls)
         # Latencies are compared in relation to what the length of a text usually takes.
         text = usual_times(requests)
-        self._is_text = bool(text)
         _set_delays(
             self._services, _usual_services(self._services, requests.failed) | text
         )
-        self._delays: dict[int, Delays] = {}
-        self._causes: dict[int, Delays] = {}
-        latency: dict[int, float] = {}
-        scale: dict[int, float] = {}
-        for service in self._services:
-            causes: Delays = {key: s for key, s in service.delays.items() if key}
-            for number in service.members:
-                self._delays[number], self._causes[number] = service.delays, causes
-                latency[number] = service.end - requests.arrival_s[number]
-                scale[number] = max(text.get(number, 1.0), _LEAST_PART_S)
+        self._by_request = {n: each for each in self._services for n in each.members}
+        served = self._by_request
+        latency = {n: served[n].end - requests.arrival_s[n] for n in served}
+        scale = {n: max(text.get(n, 1.0), _LEAST_PART_S) for n in latency}
         undelayed = [
-            (latency[n] - sum(self._causes[n].values())) / scale[n] for n in usual
+            (latency[n] - sum(served[n].causes.values())) / scale[n] for n in usual
         ]
-        median, self._limit = statistics.median(undelayed), slow_above(undelayed)
+        median, limit = statistics.median(undelayed), slow_above(undelayed)
+        self._threshold_ms = None if text else limit * 1e3
         excess = {n: latency[n] - median * scale[n] for n in latency}
         self._excess = {  # of slow requests
             n: s
             for n, s in excess.items()
-            if s > _LEAST_S and latency[n] > self._limit * scale[n]
+            if s > _LEAST_S and latency[n] > limit * scale[n]
         }
 
     def tail(self, phase: Sequence[int], missing: Mapping[str, str]) -> Tail:
@@ -355,18 +355,17 @@ class _Analysis:
         load_s = explained_s = 0.0
         by_cause: dict[CauseKey, dict[int, float]] = defaultdict(dict)
         for number in slow:
-            excess = self._excess[number]
-            parts = _capped(self._causes[number], excess)
-            at_usual_speed = excess - sum(self._delays[number].values())
+            excess, service = self._excess[number], self._by_request[number]
+            parts = _capped(service.causes, excess)
+            at_usual_speed = excess - sum(service.delays.values())
             load_s += max(0.0, min(excess - sum(parts.values()), at_usual_speed))
             explained_s += sum(parts.values())
             for cause, seconds in parts.items():
-                assert cause is not None
                 by_cause[cause][number] = seconds
         causes = [self._record(cause, by_cause[cause], excess_s) for cause in by_cause]
         unexplained_s = max(0.0, excess_s - explained_s - load_s)
         return Tail(
-            threshold_ms=None if self._is_text else self._limit * 1e3,
+            threshold_ms=self._threshold_ms,
             slow=tuple(slow),
             excess_ms=excess_s * 1e3,
             causes=tuple(sorted(causes, key=lambda each: -(each.excess_ms or 0))),
@@ -381,11 +380,8 @@ class _Analysis:
         self, cause: CauseKey, seconds: Mapping[int, float], excess_s: float
     ) -> TailCause:
         """The record of a cause, from the seconds it added to each slow request."""
-        delayed = {
-            number
-            for number, part in seconds.items()
-            if part >= _VICTIM_SHARE * self._excess[number]
-        }
+        least = {number: _VICTIM_SHARE * self._excess[number] for number in seconds}
+        delayed = {number for number in seconds if seconds[number] >= least[number]}
         hit = [
             (service.members, overlap.number)
             for service in self._services
@@ -394,12 +390,8 @@ class _Analysis:
         ]
         in_slow = [each for each in hit if not delayed.isdisjoint(each[0])]
         numbers = sorted({number for _, number in in_slow or hit})
-        culprits = {
-            member
-            for members, number in in_slow
-            if self._stalls[number].request in members
-            for member in members
-        }
+        own = (m for m, number in in_slow if self._stalls[number].request in m)
+        culprits = {number for members in own for number in members}
         stalls = [self._stalls[number] for number in numbers]
         text, remedy = describe(cause, stalls)
         total_s = sum(seconds.values())
