@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from torchproof.measure.loadtest.served_strategy import named
 from torchproof.measure.loadtest.session import LoadPlan
 from torchproof.measure.loadtest.tail import explain, usual_times
 from torchproof.measure.loadtest.text import (
+    TextRequest,
     shape_of,
     text_request,
     with_capacity,
@@ -63,15 +65,6 @@ class Subject:
     logits: Callable[[Tensor], Tensor]  # (1, sequence) -> (1, sequence, vocabulary)
     device: str = "cpu"
 
-    def without_cache(self, prompt: Any, count: int) -> list[int]:
-        """Greedy tokens, each from a forward of everything before it."""
-        tokens: list[int] = prompt.tolist()
-        with torch.no_grad():
-            for _ in range(count):
-                before = torch.tensor([tokens], device=self.device)
-                tokens.append(int(self.logits(before)[0, -1].argmax()))
-        return tokens[len(prompt) :]
-
 
 def _loaded(fn: Any, served: Any = None) -> Loaded:
     return Loaded(
@@ -83,10 +76,6 @@ def small_gpt(window: int | None = None, device: str = "cpu") -> Subject:
     torch.manual_seed(0)
     model = gpt.GPT(SMALL, window=window).eval().requires_grad_(False).to(device)
     return Subject(text_model(_loaded(model, gpt.served)), model, device)
-
-
-def windowed_gpt() -> Subject:
-    return small_gpt(window=5)
 
 
 def llama() -> Subject:
@@ -118,32 +107,41 @@ def drawn(seed: int, count: int, options: TextOptions = OPTIONS) -> Timetable:
     return with_lengths(Timetable(times, (0,) * count, count), options, seed)
 
 
-def generated(
-    generator: TextGenerator, seed: int, ends: frozenset[int] = frozenset()
-) -> list[list[int]]:
-    table, vocabulary = drawn(seed, 12), generator.model.vocabulary
+def requests_of(model: TextModel, seed: int) -> list[TextRequest]:
+    table, vocabulary = drawn(seed, 12), model.vocabulary
     return [
-        generator.generate(
-            text_request(number, table, vocabulary=vocabulary, seed=seed),
-            end_tokens=ends,
-        )
-        for number in range(len(table))
-    ]
-
-
-def expected(subject: Subject, seed: int) -> list[list[int]]:
-    table, vocabulary = drawn(seed, 12), subject.model.vocabulary
-    requests = [
         text_request(number, table, vocabulary=vocabulary, seed=seed)
         for number in range(len(table))
     ]
-    answers = [subject.without_cache(r.prompt, r.output_tokens) for r in requests]
+
+
+def generated(
+    generator: TextGenerator, seed: int, ends: frozenset[int] = frozenset()
+) -> list[list[int]]:
+    requests = requests_of(generator.model, seed)
+    return [generator.generate(request, end_tokens=ends) for request in requests]
+
+
+@torch.no_grad()
+def expected(subject: Subject, seed: int) -> list[list[int]]:
+    """Greedy tokens, each from a forward of everything before it."""
+    answers = []
+    for request in requests_of(subject.model, seed):
+        tokens: list[int] = request.prompt.tolist()
+        for _ in range(request.output_tokens):
+            before = torch.tensor([tokens], device=subject.device)
+            tokens.append(int(subject.logits(before)[0, -1].argmax()))
+        answers.append(tokens[len(request.prompt) :])
     # Tokens that repeat would not show a wrong position.
     assert len({token for tokens in answers for token in tokens}) > 12
     return answers
 
 
-@pytest.mark.parametrize("make", [small_gpt, windowed_gpt, llama])
+@pytest.mark.parametrize(
+    "make",
+    [small_gpt, functools.partial(small_gpt, 5), llama],
+    ids=["gpt", "window", "llama"],
+)
 def test_tokens_are_those_of_the_model_without_a_cache(
     make: Callable[[], Subject],
 ) -> None:
@@ -251,16 +249,14 @@ def test_lengths_are_drawn_from_the_whole_ranges_and_padded() -> None:
 
 
 def test_a_prompt_depends_on_its_number_and_seed_alone() -> None:
-    table = drawn(1, 9)
-    first, again, other, seeded = (
-        text_request(number, table, vocabulary=50, seed=seed)
-        for number, seed in ((4, 1), (4, 1), (5, 1), (4, 2))
+    table = replace(drawn(1, 9), prompt_tokens=(20,) * 9)
+    drawn_at = ((4, 1), (4, 1), (5, 1), (4, 2))
+    first, again, *others = (
+        text_request(number, table, vocabulary=50, seed=seed).prompt.tolist()
+        for number, seed in drawn_at
     )
-    assert first.prompt.tolist() == again.prompt.tolist()
-    assert first.chances().tolist() == again.chances().tolist()
-    assert first.prompt.tolist() != other.prompt.tolist()[: len(first.prompt)]
-    assert first.prompt.tolist() != seeded.prompt.tolist()
-    assert len(first.prompt) == table.prompt_tokens[4] and max(first.prompt) < 50
+    assert first == again and first not in others and others[0] != others[1]
+    assert len(first) == 20 and max(first) < 50
 
 
 @pytest.mark.parametrize(
@@ -375,19 +371,26 @@ def test_a_decode_that_always_fails_is_exit_2(tmp_path: Path) -> None:
 # -- results ---------------------------------------------------------------------------
 
 
-def answered(count: int, *, tokens: int = 11) -> Requests:
-    """A request a second: 200 ms to the first token, 30 ms for each further one."""
+def answered(count: int, *, tokens: int = 11, served: int | None = None) -> Requests:
+    """A request a second: 200 ms to the first token, 30 ms for each further one.
+
+    All after the first `served` are rejected.
+    """
     arrivals = tuple(map(float, range(count)))
+    taken = count if served is None else served
+
+    def times(seconds: float) -> tuple[float | None, ...]:
+        return tuple(at + seconds if at < taken else None for at in arrivals)
+
     return Requests(
         arrival_s=arrivals,
-        begin_s=tuple(each + 0.1 for each in arrivals),
-        end_s=tuple(each + 0.2 + 0.03 * (tokens - 1) for each in arrivals),
+        begin_s=times(0.1),
+        end_s=times(0.2 + 0.03 * (tokens - 1)),
         call=(0,) * count,
-        worker=(0,) * count,
-        batch=(1,) * count,
-        first_token_s=tuple(each + 0.2 for each in arrivals),
+        first_token_s=times(0.2),
         prompt_tokens=(5,) * count,
-        output_tokens=(tokens,) * count,
+        output_tokens=tuple(tokens if at < taken else None for at in arrivals),
+        rejected=tuple(range(taken, count)),
     )
 
 
@@ -420,17 +423,7 @@ def test_cold_failed_and_rejected_requests_are_no_answers() -> None:
     assert never_warm.tokens_per_s is None and never_warm.cost_per_million is None
     failed = generation_of(replace(requests, failed=(9,)))
     assert failed.tokens_per_s == pytest.approx(99 / 8.5)
-    gone: tuple[None, ...] = (None,) * 6
-    rejected = generation_of(
-        replace(
-            requests,
-            begin_s=(*requests.begin_s[:4], *gone),
-            end_s=(*requests.end_s[:4], *gone),
-            first_token_s=(*requests.first_token_s[:4], *gone),
-            output_tokens=(*requests.output_tokens[:4], *gone),
-            rejected=(4, 5, 6, 7, 8, 9),
-        )
-    )
+    rejected = generation_of(answered(10, served=4))
     assert rejected.first_token[0].value_ms is None and rejected.prompt_tokens == 20
     assert with_generation(LoadResult("eager"), OPTIONS).generation is None
 
