@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -44,25 +45,32 @@ def arrivals(count: int, rate: float = RATE) -> list[float]:
 
 
 def queued(
-    arrival: Sequence[float], service: Sequence[float], *, end_s: float = math.inf
+    arrival: Sequence[float],
+    service: Sequence[float],
+    *,
+    workers: int = 1,
+    call: Sequence[int] | None = None,
+    end_s: float = math.inf,
 ) -> Requests:
-    """One worker that takes requests in order, until the test ends."""
+    """Workers that take requests in order, until the test ends."""
+    free = [(0.0, worker) for worker in range(workers)]
     begin: list[float | None] = []
     end: list[float | None] = []
-    free = 0.0
+    who: list[int | None] = []
     for due, seconds in zip(arrival, service, strict=True):
-        start = max(due, free)
+        at, worker = heapq.heappop(free)
+        start = max(due, at)
         is_served = start < end_s
         begin.append(round(start, 6) if is_served else None)
         end.append(round(start + seconds, 6) if is_served else None)
-        free = start + seconds
-    count = len(arrival)
+        who.append(worker if is_served else None)
+        heapq.heappush(free, (start + seconds, worker))
     return Requests(
         arrival_s=tuple(arrival),
         begin_s=tuple(begin),
         end_s=tuple(end),
-        call=tuple(number % 3 for number in range(count)),
-        worker=tuple(None if at is None else 0 for at in begin),
+        call=tuple(call or (number % 3 for number in range(len(arrival)))),
+        worker=tuple(who),
         batch=tuple(None if at is None else 1 for at in begin),
     )
 

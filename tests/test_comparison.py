@@ -173,7 +173,8 @@ CASES: dict[str, tuple[Any, ...]] = {
 
 def line_of(metric: Metric) -> str:
     worse = ", a regression" if metric.regression else ""
-    known = "" if metric.low is None else f" ({metric.low:.2f} to {metric.high:.2f})"
+    ends = ("-" if end is None else f"{end:.2f}" for end in (metric.low, metric.high))
+    known = "" if metric.low is None else f" ({' to '.join(ends)})"
     return f"{metric.name}: {metric.verdict}{known}{worse}{' *' * bool(metric.why)}"
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import load_runs
 import pytest
 
 from torchproof.measure.loadtest.tail import Tails, explain, slow_above
@@ -23,8 +23,10 @@ def stall(kind: Any, begin_s: float, end_s: float, **fields: Any) -> Stall:
     return Stall(kind=kind, begin_s=begin_s, end_s=end_s, **fields)
 
 
+GUARD = {"cause": "size", "source": "x", "dim": 1, "expected": "8", "actual": "9"}
+
+
 def recompile(begin_s: float, end_s: float, request: int) -> Stall:
-    guard = {"cause": "size", "source": "x", "dim": 1, "expected": "8", "actual": "9"}
     return stall(
         "compile",
         begin_s,
@@ -33,7 +35,7 @@ def recompile(begin_s: float, end_s: float, request: int) -> Stall:
         thread="worker-0",
         text="recompile of Net.forward: size 1 of x was 8, is 9",
         function="Net.forward",
-        data={"guard": guard},
+        data={"guard": GUARD},
     )
 
 
@@ -46,25 +48,11 @@ def served(
     call: Sequence[int] | None = None,
 ) -> Requests:
     """What a first-come-first-served queue records; `extra` are longer services."""
-    free = [(0.0, worker) for worker in range(workers)]
-    begins, ends, who = [], [], []
-    for number, arrival in enumerate(arrivals):
-        at, worker = heapq.heappop(free)
-        begin = max(at, arrival)
-        service = services[number] if services is not None else SERVICE_S
-        end = begin + service + (extra or {}).get(number, 0.0)
-        heapq.heappush(free, (end, worker))
-        begins.append(begin)
-        ends.append(end)
-        who.append(worker)
-    return Requests(
-        arrival_s=tuple(arrivals),
-        begin_s=tuple(begins),
-        end_s=tuple(ends),
-        call=tuple(call or (0,) * len(arrivals)),
-        worker=tuple(who),
-        batch=(1,) * len(arrivals),
-    )
+    times = list(services or [SERVICE_S] * len(arrivals))
+    for number, seconds in (extra or {}).items():
+        times[number] += seconds
+    call = call or (0,) * len(arrivals)
+    return load_runs.queued(arrivals, times, workers=workers, call=call)
 
 
 def warm(tails: Tails) -> Tail:
@@ -86,7 +74,6 @@ def shares(tail: Tail) -> float:
 EVERY_20_MS = [0.020 * number for number in range(100)]
 LATE = 40  # the request whose service takes 200 ms longer
 BEGIN = 0.020 * LATE
-GUARD = {"cause": "size", "source": "x", "dim": 1, "expected": "8", "actual": "9"}
 
 
 def delayed(*stalls: Stall, **changes: Any) -> Tail:

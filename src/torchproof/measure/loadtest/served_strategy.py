@@ -19,7 +19,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchproof.records import Record, UserError
 from torchproof.strategies import (
@@ -31,6 +31,9 @@ from torchproof.strategies import (
     source_lines,
     with_arguments,
 )
+
+if TYPE_CHECKING:
+    from torchproof.strategies import Applied
 
 COMPILE, RECIPE, PACK, NOWAIT = "compile", "recipe", "pack", "nowait"
 AS_WRITTEN = "as-written"
@@ -133,10 +136,19 @@ def assert_distinct(names: Sequence[str]) -> None:
             raise UserError(f"--strategies: {name} is there twice")
 
 
-def apply(served: ServedStrategy, fn: Callable[..., Any], calls: Sequence[Any]) -> Any:
+def apply(
+    served: ServedStrategy,
+    fn: Callable[..., Any],
+    calls: Sequence[Any],
+    plan: Plan | None = None,
+) -> Applied:
     """What answers the requests; runs in the process of the strategy."""
-    from torchproof.strategies import on_cuda
+    from torchproof.strategies import Applied, on_cuda
 
+    if served.as_written:
+        return Applied(fn, source="")
+    if served.strategy is not None:
+        return served.strategy.apply(fn, calls, plan)
     if served.on_cuda and not on_cuda(fn, calls):
         raise NotApplicable("CUDA graphs need a CUDA device")
     names: dict[str, Any] = {_MODEL: fn}
@@ -146,4 +158,4 @@ def apply(served: ServedStrategy, fn: Callable[..., Any], calls: Sequence[Any]) 
         status = names["torchproof"].status(names[_MODEL])
         if status.recipe is not None and status.recipe["followed"] is False:
             raise NotApplicable("; ".join(each.why for each in status.fallbacks))
-    return names[_MODEL]
+    return Applied(names[_MODEL], source=served.lines)

@@ -34,7 +34,7 @@ from torchproof.measure.loadtest.text import (
     text_request,
 )
 from torchproof.measure.loadtest.timetable import Timetable
-from torchproof.strategies import NotApplicable, Strategy
+from torchproof.strategies import NotApplicable
 from torchproof.targets import TextModel, calls, end_tokens, text_model
 from torchproof.torch_private import describe
 
@@ -159,20 +159,22 @@ def compiled(
     With a CUDA graph, only decode is recorded. Its shapes never change, and it launches
     as many kernels as prefill for far less work.
     """
-    if served.as_written:
-        return Compiled(model.prefill, model.decode)
     if served.strategy is not None and served.strategy.form == "core":
-        return _compiled_method(served.strategy, model)
+        # `core:decode` compiles decode alone, and `core:prefill` prefill.
+        applied = served.strategy.apply(model, [])  # type: ignore[arg-type]
+        return Compiled(model.prefill, model.decode, applied.source)
     if served.in_graph is not None and served.in_graph.form == "core":
         raise NotApplicable("of text models, eager+graph or full+graph record decode")
     if served.name.startswith(f"{PACK}:"):
         raise NotApplicable("a pack does not contain prefill and decode")
     before = _for_prefill(served)
-    prefill, prefill_source = _compiled_function(before, model.prefill, prefill_calls)
-    decode, source = _compiled_function(served, model.decode, decode_calls)
+    with torch.no_grad():
+        prefill = served_strategy.apply(before, model.prefill, prefill_calls)
+        decode = served_strategy.apply(served, model.decode, decode_calls)
+    source = decode.source
     if before.name != served.name:
-        source = f"# decode\n{source}\n\n# prefill\n{prefill_source}"
-    return Compiled(prefill, decode, source)
+        source = f"# decode\n{source}\n\n# prefill\n{prefill.source}"
+    return Compiled(prefill.fn, decode.fn, source)
 
 
 def _for_prefill(served: ServedStrategy) -> ServedStrategy:
@@ -182,22 +184,6 @@ def _for_prefill(served: ServedStrategy) -> ServedStrategy:
     if served.in_graph is None or served.name.endswith(f":{NOWAIT}"):
         return served_strategy.named(f"{COMPILE}:{NOWAIT}")
     return ServedStrategy(served.in_graph.name, served.in_graph)
-
-
-def _compiled_function(
-    served: ServedStrategy, fn: Callable[..., Tensor], calls: list[Call]
-) -> tuple[Callable[..., Tensor], str]:
-    if served.strategy is None:
-        return served_strategy.apply(served, fn, calls), served.lines
-    with torch.no_grad():
-        applied = served.strategy.apply(fn, calls)
-    return applied.fn, applied.source
-
-
-def _compiled_method(strategy: Strategy, model: TextModel) -> Compiled:
-    """`core:decode` compiles decode alone, and `core:prefill` prefill."""
-    applied = strategy.apply(model, [])  # type: ignore[arg-type]
-    return Compiled(model.prefill, model.decode, applied.source)
 
 
 # -- the worker ------------------------------------------------------------------------

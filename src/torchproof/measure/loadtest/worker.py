@@ -56,16 +56,18 @@ class LoadWorker:
         self._loaded = self._load()
         self._device = str(describe(self._run)["device"])
         profiling.initialise_device(self._device)
-        self._fn, source, notes = self._applied(plan)
+        loaded, served = self._loaded, self._job.served
+        applied = served_strategy.apply(served, loaded.fn, loaded.calls, plan)
+        self._fn = applied.fn
         self._calls = self._table(other_calls)
         return ServedTarget(
             calls=tuple(_words(by_batch[1]) for by_batch in self._calls),
-            own_calls=len(self._loaded.calls),
-            weights=calls.weights(self._loaded),
+            own_calls=len(loaded.calls),
+            weights=calls.weights(loaded),
             start_s=profiling.process_age_s() - other_s,
             environment=describe(self._run),
-            source=source,
-            notes=notes,
+            source=applied.source,
+            notes=(applied.note,) if applied.note else (),
         )
 
     def answer_all(self, times: int = _WARM_ANSWERS) -> None:
@@ -156,23 +158,12 @@ class LoadWorker:
     def _plan(self) -> Any:
         """Plans what the strategy compiles, on a target that is discarded."""
         strategy = self._job.served.strategy
-        if strategy is None or not strategy.observes or self._run.as_written:
+        if strategy is None or not strategy.observes:
             return None
         loaded = self._load()
         return strategy.plan(
             loaded.fn, loaded.calls, lambda index: calls.before(loaded, index)
         )
-
-    def _applied(self, plan: Any) -> tuple[Callable[..., Any], str, tuple[str, ...]]:
-        """What answers requests, the lines that made it, and notes."""
-        served, loaded = self._job.served, self._loaded
-        if self._run.as_written:
-            return loaded.fn, "", ()
-        if served.strategy is None:
-            fn = served_strategy.apply(served, loaded.fn, loaded.calls)
-            return fn, served.lines, ()
-        applied = served.strategy.apply(loaded.fn, loaded.calls, plan)
-        return applied.fn, applied.source, (applied.note,) if applied.note else ()
 
 
 def _words(call: Any) -> str:
