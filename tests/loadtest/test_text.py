@@ -128,7 +128,7 @@ def expected(subject: Subject, seed: int) -> list[list[int]]:
     answers = []
     for request in requests_of(subject.model, seed):
         tokens: list[int] = request.prompt.tolist()
-        for _ in range(request.output_tokens):
+        for _ in request.chances:
             before = torch.tensor([tokens], device=subject.device)
             tokens.append(int(subject.logits(before)[0, -1].argmax()))
         answers.append(tokens[len(request.prompt) :])

@@ -60,20 +60,38 @@ class ServedStrategy(Record):
 
 def named(text: str, compile_arguments: dict[str, Any] | None = None) -> ServedStrategy:
     """Parses the name of a strategy; raises a `UserError` that says what is wrong."""
-    head, *words = text.split(":")
+    name = text.removesuffix(f":{NOWAIT}")
+    waits = name == text
+    wait = [] if waits else ["wait=False"]
+    head, _, rest = name.partition(":")
     if head == COMPILE:
-        return _compiled(text, words)
+        if rest not in ("", *_COMPILE_FORMS):
+            choices = ", ".join((*_COMPILE_FORMS, NOWAIT))
+            raise UserError(
+                f"strategy {text!r}: {rest!r} is unknown after {COMPILE}: choose from"
+                f" {choices}"
+            )
+        form = [f"strategy={json.dumps(rest)}"] if rest else []
+        return _called(text, "torchproof.compile", _MODEL, *form, *wait)
     if head == RECIPE:
-        return _followed(text)
+        if not os.path.isfile(rest):
+            raise UserError(f"strategy {text!r}: there is no recipe {rest!r}")
+        recipe = f"recipe={json.dumps(rest)}"
+        return _called(text, "torchproof.compile", _MODEL, recipe, *wait)
     if head == PACK:
-        return _packed(text)
+        path = text.partition(":")[2]
+        if not os.path.exists(path):
+            raise UserError(
+                f"strategy {text!r}: there is no pack {path!r}: torchproof pack TARGET"
+                " --for deploy makes one"
+            )
+        # A pack that is refused must not be measured under its name.
+        return _called(text, "torchproof.load", json.dumps(path), _MODEL, "strict=True")
     if head == GRAPH:
         if text != BEST:
             raise UserError(f"strategy {text!r}: did you mean {BEST}?")
-        lines = _called("torchproof.graph", [_MODEL, "wait=False"])
-        return ServedStrategy(text, lines=lines, on_cuda=True)
-    waits = words[-1:] != [NOWAIT]
-    strategy = parse(text if waits else text.removesuffix(f":{NOWAIT}"))
+        return _called(text, "torchproof.graph", _MODEL, *wait, on_cuda=True)
+    strategy = parse(name)
     if compile_arguments and strategy.compiles:
         strategy = with_arguments(strategy, **compile_arguments)
     if not strategy.graph:
@@ -88,46 +106,11 @@ def named(text: str, compile_arguments: dict[str, Any] | None = None) -> ServedS
     return ServedStrategy(text, lines=lines, on_cuda=True, in_graph=strategy.in_graph)
 
 
-def _compiled(text: str, words: Sequence[str]) -> ServedStrategy:
-    arguments = [_MODEL]
-    forms = [word for word in words if word != NOWAIT]
-    if len(forms) > 1 or (forms and forms[0] not in _COMPILE_FORMS):
-        choices = ", ".join((*_COMPILE_FORMS, NOWAIT))
-        raise UserError(
-            f"strategy {text!r}: {forms[-1]!r} is unknown after {COMPILE}: choose from"
-            f" {choices}"
-        )
-    arguments += [f"strategy={json.dumps(form)}" for form in forms]
-    arguments += ["wait=False"] if NOWAIT in words else []
-    return ServedStrategy(text, lines=_called("torchproof.compile", arguments))
-
-
-def _followed(text: str) -> ServedStrategy:
-    path = text.partition(":")[2]
-    waits = not path.endswith(f":{NOWAIT}")
-    path = path.removesuffix(f":{NOWAIT}")
-    if not os.path.isfile(path):
-        raise UserError(f"strategy {text!r}: there is no recipe {path!r}")
-    arguments = [_MODEL, f"recipe={json.dumps(path)}"]
-    arguments += [] if waits else ["wait=False"]
-    return ServedStrategy(text, lines=_called("torchproof.compile", arguments))
-
-
-def _packed(text: str) -> ServedStrategy:
-    path = text.partition(":")[2]
-    if not os.path.exists(path):
-        raise UserError(
-            f"strategy {text!r}: there is no pack {path!r}: torchproof pack TARGET"
-            " --for deploy makes one"
-        )
-    # A pack that is refused must not be measured under its name.
-    arguments = [json.dumps(path), _MODEL, "strict=True"]
-    return ServedStrategy(text, lines=_called("torchproof.load", arguments))
-
-
-def _called(function: str, arguments: Sequence[str]) -> str:
-    call = f"{_MODEL} = {function}({', '.join(arguments)})"
-    return f"import torchproof\n\n{call}"
+def _called(
+    name: str, function: str, *arguments: str, on_cuda: bool = False
+) -> ServedStrategy:
+    lines = f"import torchproof\n\n{_MODEL} = {function}({', '.join(arguments)})"
+    return ServedStrategy(name, lines=lines, on_cuda=on_cuda)
 
 
 def assert_distinct(names: Sequence[str]) -> None:

@@ -83,26 +83,26 @@ def shape_of(options: TextOptions, context: int | None = None) -> TextShape:
 
 @dataclass(frozen=True)
 class TextRequest:
-    """One request: its prompt, and how many tokens to answer with."""
+    """One request: its prompt, and a number from 0 to 1 for each token of its answer.
 
-    number: int
+    The number decides how the token is sampled.
+    """
+
     prompt: Any  # int64 array
-    output_tokens: int
-    seed: int
-
-    def chances(self) -> Any:
-        """A number from 0 to 1 for each token, which decides how it is sampled."""
-        generator = np.random.default_rng([self.seed, _CHANCE, self.number])
-        return generator.random(self.output_tokens)
+    chances: Any  # float64 array
 
 
 def text_request(
     number: int, timetable: Timetable, *, vocabulary: int, seed: int
 ) -> TextRequest:
     """The request with random tokens as prompt."""
-    generator = np.random.default_rng([seed, _TOKENS, number])
-    prompt = generator.integers(vocabulary, size=timetable.prompt_tokens[number])
-    return TextRequest(number, prompt, timetable.output_tokens[number], seed)
+    tokens, chances = (
+        np.random.default_rng([seed, stream, number]) for stream in (_TOKENS, _CHANCE)
+    )
+    return TextRequest(
+        tokens.integers(vocabulary, size=timetable.prompt_tokens[number]),
+        chances.random(timetable.output_tokens[number]),
+    )
 
 
 # -- results ---------------------------------------------------------------------------

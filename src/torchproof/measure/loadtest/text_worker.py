@@ -8,7 +8,7 @@ a strategy compiled them, and samples tokens from their logits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +41,6 @@ from torchproof.torch_private import describe
 Call = tuple[Tensor, ...]
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """The two functions of a text model under a strategy."""
-
-    prefill: Callable[..., Tensor]
-    decode: Callable[..., Tensor]
-    source: str = ""  # the lines that compiled them
-
-
 class TextGenerator:
     """A text model with a cache for one request.
 
@@ -64,22 +55,46 @@ class TextGenerator:
         self._temperature = temperature
         self._device = device_of(model)
         model.allocate(1, shape.length)
-        self.compiled = Compiled(model.prefill, model.decode)
+        self.prefill: Callable[..., Tensor] = model.prefill
+        self.decode: Callable[..., Tensor] = model.decode
+        self.source = ""  # the lines that compiled them
 
+    @torch.no_grad()
     def compile(self, served: ServedStrategy) -> None:
-        """Compiles prefill and decode separately; nothing runs compiled yet."""
-        self.compiled = compiled(
-            served, self.model, self._prefill_calls(), self._decode_calls()
-        )
+        """Compiles prefill and decode separately; nothing runs compiled yet.
 
+        With a CUDA graph, only decode is recorded. Its shapes never change, and it
+        launches as many kernels as prefill for far less work.
+        """
+        model = self.model
+        if served.strategy is not None and served.strategy.form == "core":
+            # `core:decode` compiles decode alone, and `core:prefill` prefill.
+            applied = served.strategy.apply(model, [])  # type: ignore[arg-type]
+            self.prefill, self.decode = model.prefill, model.decode
+            self.source = applied.source
+            return
+        if served.in_graph is not None and served.in_graph.form == "core":
+            raise NotApplicable(
+                "of text models, eager+graph or full+graph record decode"
+            )
+        if served.name.startswith(f"{PACK}:"):
+            raise NotApplicable("a pack does not contain prefill and decode")
+        before = _for_prefill(served)
+        prefill = served_strategy.apply(before, model.prefill, self._prefill_calls())
+        decode = served_strategy.apply(served, model.decode, self._decode_calls())
+        self.prefill, self.decode = prefill.fn, decode.fn
+        self.source = decode.source
+        if before.name != served.name:
+            self.source = f"# decode\n{decode.source}\n\n# prefill\n{prefill.source}"
+
+    @torch.no_grad()
     def warm_up(self) -> None:
         """Calls prefill with every size of a prompt, and decode, a few times."""
-        with torch.no_grad():
-            for _ in range(3):
-                for call in self._prefill_calls():
-                    self.compiled.prefill(*call).argmax(-1).tolist()
-                for call in self._decode_calls():
-                    self.compiled.decode(*call).argmax(-1).tolist()
+        for _ in range(3):
+            for call in self._prefill_calls():
+                self.prefill(*call).argmax(-1).tolist()
+            for call in self._decode_calls():
+                self.decode(*call).argmax(-1).tolist()
 
     @torch.no_grad()
     def generate(
@@ -90,25 +105,21 @@ class TextGenerator:
         first_token: Callable[[], None] = lambda: None,
     ) -> list[int]:
         """The tokens of an answer; `first_token` is called when there is one."""
-        chances = request.chances() if self._temperature else None
         count = len(request.prompt)
         size = self.shape.prompt_sizes[self.shape.size_of(count)]
         padded = torch.zeros((1, size), dtype=torch.int64)
         padded[0, :count] = torch.from_numpy(request.prompt)
         position = self._zeros(1) + count
-        logits = self.compiled.prefill(
-            padded.to(self._device), position, self._zeros(1)
-        )
+        logits = self.prefill(padded.to(self._device), position, self._zeros(1))
         tokens: list[int] = []
         while True:
-            chance = 0.0 if chances is None else float(chances[len(tokens)])
-            token = self._sample(logits, chance)
+            token = self._sample(logits, float(request.chances[len(tokens)]))
             tokens.append(int(token.item()))
             if len(tokens) == 1:
                 first_token()
-            if len(tokens) >= request.output_tokens or tokens[-1] in end_tokens:
+            if len(tokens) == len(request.chances) or tokens[-1] in end_tokens:
                 return tokens
-            logits = self.compiled.decode(token[:, None], position)
+            logits = self.decode(token[:, None], position)
             position = position + 1
 
     def _sample(self, logits: Tensor, chance: float) -> Tensor:
@@ -148,35 +159,6 @@ def device_of(model: TextModel) -> torch.device:
     return torch.device(getattr(model, "device", "cpu"))
 
 
-def compiled(
-    served: ServedStrategy,
-    model: TextModel,
-    prefill_calls: list[Call],
-    decode_calls: list[Call],
-) -> Compiled:
-    """Applies a strategy to prefill and to decode.
-
-    With a CUDA graph, only decode is recorded. Its shapes never change, and it launches
-    as many kernels as prefill for far less work.
-    """
-    if served.strategy is not None and served.strategy.form == "core":
-        # `core:decode` compiles decode alone, and `core:prefill` prefill.
-        applied = served.strategy.apply(model, [])  # type: ignore[arg-type]
-        return Compiled(model.prefill, model.decode, applied.source)
-    if served.in_graph is not None and served.in_graph.form == "core":
-        raise NotApplicable("of text models, eager+graph or full+graph record decode")
-    if served.name.startswith(f"{PACK}:"):
-        raise NotApplicable("a pack does not contain prefill and decode")
-    before = _for_prefill(served)
-    with torch.no_grad():
-        prefill = served_strategy.apply(before, model.prefill, prefill_calls)
-        decode = served_strategy.apply(served, model.decode, decode_calls)
-    source = decode.source
-    if before.name != served.name:
-        source = f"# decode\n{source}\n\n# prefill\n{prefill.source}"
-    return Compiled(prefill.fn, decode.fn, source)
-
-
 def _for_prefill(served: ServedStrategy) -> ServedStrategy:
     """The strategy without the CUDA graph, which waits for the compiler or does not."""
     if not served.on_cuda:
@@ -212,7 +194,7 @@ class TextWorker:
             weights=(),  # the lengths of prompts decide
             start_s=profiling.process_age_s(),
             environment=environment,
-            source=self._generator.compiled.source,
+            source=self._generator.source,
         )
 
     def answer_all(self) -> None:
