@@ -70,6 +70,8 @@ FILES = {
     "exit_text.py": "import sys; sys.exit('no data\\nin ./data')\n",
     "killed.py": "import os; os.kill(os.getpid(), 9)\n",
     "notes.txt": "not Python\n",
+    "requests.txt": "0,0\nlater,0\n",
+    "calls.txt": "0.5\n0.9,1\n",
     "folder/notes": "not Python\n",
     "there.json": "{}\n",
     "odd_trace/trace.log": "V1115 10:00:00.000000 1 nothing] {broken\n\x00\xff\n",
@@ -108,6 +110,63 @@ check workload:gpt -o no/where
 check broken.py:fine --compile dynamic=maybe
 check broken.py:fine --compile fullgraph=none
 check broken.py:fine --compile disable=2
+loadtest broken.py:fine
+loadtest broken.py:fine --rate 0
+loadtest broken.py:fine --rate inf
+loadtest broken.py:fine --rate nan
+loadtest broken.py:fine --rate 9 --train
+loadtest broken.py:fine --rate 9 --size tiny
+loadtest broken.py:fine --rate 9 --arrivals requests.txt
+loadtest broken.py:fine --rate 9 --arrivals gamma
+loadtest broken.py:fine --rate 9 --arrivals gamma:0
+loadtest broken.py:fine --rate 9 --arrivals gamma:nan
+loadtest broken.py:fine --arrivals requests.txt
+loadtest broken.py:fine --arrivals nowhere
+loadtest broken.py:fine --rate 9 --requests 0
+loadtest broken.py:fine --rate 9 --duration 0
+loadtest broken.py:fine --rate 9 --duration long
+loadtest broken.py:fine --rate 1e6 --duration 60
+loadtest broken.py:fine --rate 9 --workers 0
+loadtest broken.py:fine --rate 9 --seed -1
+loadtest broken.py:fine --rate 9 --batch-window 1s
+loadtest broken.py:fine --rate 9 --max-batch 8
+loadtest broken.py:fine --rate 9 --batch-window 1s --max-batch 1
+loadtest broken.py:fine --rate 9 --batch-window 1s --max-batch 8
+loadtest broken.py:fine --rate 9 --find-rate
+loadtest broken.py:fine --rate 9 --find-rate --slo p99.9999=5ms
+loadtest broken.py:fine --arrivals requests.txt --find-rate --slo p99=5ms
+loadtest broken.py:fine --rate 9 --slo fast
+loadtest broken.py:fine --rate 9 --slo p99=
+loadtest broken.py:fine --rate 9 --slo p99=soon
+loadtest broken.py:fine --rate 9 --slo p99=0ms
+loadtest broken.py:fine --rate 9 --slo p99=1e400s
+loadtest broken.py:fine --rate 9 --slo p100=1s
+loadtest broken.py:fine --rate 9 --slo p0=1s
+loadtest broken.py:fine --rate 9 --slo word:p99=1s
+loadtest broken.py:fine --rate 9 --slo token:p99=1s
+loadtest broken.py:fine --rate 9 --strategies ful
+loadtest broken.py:fine --rate 9 --strategies eager,full,eager
+loadtest broken.py:fine --rate 9 --strategies full:nowait
+loadtest broken.py:fine --rate 9 --strategies compile:fast
+loadtest broken.py:fine --rate 9 --strategies compile:full:regional
+loadtest broken.py:fine --rate 9 --strategies graph
+loadtest broken.py:fine --rate 9 --strategies recipe:nowhere.toml
+loadtest broken.py:fine --rate 9 --strategies pack:nowhere
+loadtest broken.py:fine --rate 9 --strategies full+graph:marks
+loadtest broken.py:fine --rate 9 --strategies eager --as-written
+loadtest broken.py:fine --rate 9 --price 2
+loadtest workload:gpt --rate 9 --output-tokens 4 --price 0
+loadtest workload:gpt --rate 9 --output-tokens 4 --temperature -1
+loadtest workload:gpt --rate 9 --output-tokens 4 --queue-limit -1
+loadtest workload:gpt --rate 9 --output-tokens 4 --workers 2
+loadtest workload:gpt --rate 9 --output-tokens 4 --batch-window 1s --max-batch 4
+loadtest workload:gpt --arrivals calls.txt --output-tokens 4
+loadtest workload:gpt --rate 9 --prompt-tokens 5-4
+loadtest workload:gpt --rate 9 --prompt-tokens 0-4
+loadtest workload:gpt --rate 9 --prompt-tokens 1-2-3
+loadtest workload:gpt --rate 9 --prompt-tokens 1-
+loadtest workload:gpt --rate 9 --prompt-tokens 1.5
+loadtest workload:gpt --rate 9 --prompt-tokens 1-9999999
 rule GB999
 show 2020
 show 2026

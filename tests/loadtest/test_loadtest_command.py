@@ -17,7 +17,6 @@ import torch
 from commands import PROGRAM, Done
 from forked_commands import torchproof
 
-from torchproof.cli import main
 from torchproof.measure.loadtest import served_strategy
 from torchproof.records import LoadTest, Run, store
 from torchproof.strategies import NotApplicable, parse
@@ -184,31 +183,6 @@ def test_a_target_that_compiles_itself_is_served_as_written(folder: Path) -> Non
     refused = loadtest(folder, "compiled", *arguments)
     assert refused.returncode == 2
     assert "--as-written" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--arrivals", "invalid.txt"), "invalid.txt:3"),
-        (("--rate", "10", "--train"), "--train"),
-        (("--rate", "10", "--size", "tiny"), "--size"),
-        (("--rate", "9", "--price", "2"), "--price"),
-    ],
-)
-def test_bad_input_is_one_line(
-    arguments: tuple[str, ...],
-    words: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    (folder / "invalid.txt").write_text("0,0\n1,0\nlater,0\n")
-    monkeypatch.chdir(folder)
-    assert main(["loadtest", "served.py:make", *arguments]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert len(output.err.splitlines()) == 1
-    assert words in output.err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs no GPU")

@@ -14,9 +14,8 @@ import torch
 from forked_commands import torchproof
 from torch import Tensor
 
-from torchproof.measure.loadtest.options import LoadOptions, TextOptions, read_range
+from torchproof.measure.loadtest.options import TextOptions, read_range
 from torchproof.measure.loadtest.served_strategy import named
-from torchproof.measure.loadtest.session import LoadPlan
 from torchproof.measure.loadtest.tail import explain, usual_times
 from torchproof.measure.loadtest.text import (
     TextRequest,
@@ -41,7 +40,7 @@ from torchproof.records import (
     UserError,
 )
 from torchproof.strategies import NotApplicable
-from torchproof.targets import Loaded, TextModel, end_tokens, parse, text_model
+from torchproof.targets import Loaded, TextModel, end_tokens, text_model
 from torchproof.targets.workloads import gpt
 
 OPTIONS = TextOptions(prompt_tokens=(1, 20), output_tokens=(1, 9), price=3.6)
@@ -283,23 +282,9 @@ def test_prompts_are_padded_to_a_few_sizes(
         shape_of(options, prompts[1] + outputs - 1)
 
 
-def test_ranges_and_options_that_are_wrong_name_their_flag(tmp_path: Path) -> None:
+def test_a_range_may_be_one_length() -> None:
     assert read_range("16-128", "--prompt-tokens") == (16, 128)
     assert read_range(" 7 ", "--prompt-tokens") == (7, 7)
-    for text in ("", "a", "0-4", "5-4", "1-", "1-2-3", "1.5", "1-9999999"):
-        with pytest.raises(UserError, match="--prompt-tokens"):
-            read_range(text, "--prompt-tokens")
-    wrong: dict[str, Any] = {"temperature": -1.0, "queue_limit": -1, "price": 0.0}
-    for name, value in (wrong | {"output_tokens": (0, 2)}).items():
-        with pytest.raises(UserError, match=f"--{name.replace('_', '-')}"):
-            TextOptions(**{name: value})
-    for more in ({"workers": 2}, {"max_batch": 4, "batch_window_s": 0.1}):
-        with pytest.raises(UserError):
-            LoadOptions(rate=1.0, text=OPTIONS, **more)
-    (tmp_path / "trace.txt").write_text("0.5\n0.9,1\n")
-    options = LoadOptions(arrivals=str(tmp_path / "trace.txt"), text=OPTIONS)
-    with pytest.raises(UserError, match=r"trace\.txt:2"):
-        LoadPlan.of(parse("workload:gpt"), options)
 
 
 # -- the command -----------------------------------------------------------------------
