@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.serving import Batching, ServingEnd, serve
+from torchproof.measure.loadtest.serving import serve
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import Requests
 
@@ -37,16 +38,9 @@ class VirtualServer:
         self._service = service
         self._wakes_late_s = wakes_late_s
         self._tests = 0
-        self.served: ServingEnd | None = None
         self.log: RequestLog | None = None
 
-    def serve(
-        self,
-        timetable: Timetable,
-        *,
-        batching: Batching | None = None,
-        queue_limit: int | None = None,
-    ) -> Requests:
+    def serve(self, timetable: Timetable, **options: Any) -> Requests:
         clock = VirtualClock(self._wakes_late_s)
 
         def answer(numbers: Sequence[int]) -> None:
@@ -55,12 +49,5 @@ class VirtualServer:
         self._tests += 1
         path = self._folder / f"log-{self._tests}"
         self.log = RequestLog(path, len(timetable), create=True)
-        self.served = serve(
-            answer,
-            timetable,
-            self.log,
-            batching=batching,
-            queue_limit=queue_limit,
-            clock=clock,
-        )
+        serve(answer, timetable, self.log, clock=clock, **options)
         return self.log.requests(timetable)
