@@ -82,98 +82,68 @@ class Fault:
 
 
 _TRAINING = ("training",)
-_LATE = {"kind": "deadline", "deadline_s": HANG_S, "words": "took too long"}
-_CHILD_LATE = {**_LATE, "backend": "inductor", "deadline_s": INDUCTOR_HANG_S}
-# It cannot be seen from outside that a lock is waited for: so, long enough.
-_LOCKED = {**_CHILD_LATE, "deadline_s": 40.0, "phase": "lock"}
-_GXX = {**_CHILD_LATE, "phase": "C++ compiler"}
-_ERROR = {"kind": "compile error", "backend": "inductor"}
-_PLANTED = {"kind": "compile error", "words": "planted in a fake kernel"}
-_FIRST_RUN = {**_ERROR, "kind": "first run", "words": "planted in a first run"}
 _OVERCOME = {"backend": "inductor"}
+_FIRST_RUN = {**_OVERCOME, "kind": "first run", "words": "planted in a first run"}
 
+
+def _late(phase: str, deadline_s: float = HANG_S, **more: Any) -> dict[str, Any]:
+    late = {"kind": "deadline", "phase": phase, "words": "took too long"}
+    return {**late, "deadline_s": deadline_s, **more}
+
+
+def _child_late(phase: str, deadline_s: float = INDUCTOR_HANG_S) -> dict[str, Any]:
+    return _late(phase, deadline_s, backend="inductor")
+
+
+def _error(words: str = "", **more: Any) -> dict[str, Any]:
+    return {"kind": "compile error", "backend": "inductor", "words": words, **more}
+
+
+_ROWS: tuple[tuple[str, type[ways.Injection], tuple[str, ...], dict[str, Any]], ...] = (
+    ("tracing loops in Python", ways.LoopsInPython, ALL, _late("tracing")),
+    ("tracing loops, the clock jumps", ways.ClockJumps, FEW, _late("tracing")),
+    ("AOTAutograd loops in Python", ways.LoopsInAutograd, ALL, _late("AOTAutograd")),
+    (
+        *("AOTAutograd raises", ways.RaisesInAutograd, ALL),
+        _error("planted in a fake kernel", backend="aot_eager"),
+    ),
+    ("C++ compiler hangs", ways.Compiler, ALL, _child_late("C++ compiler")),
+    (
+        "C++ compiler hangs, no child",
+        ways.KeptCompiler,
+        ALL,
+        _child_late("C++ compiler"),
+    ),
+    (
+        *("C++ compiler hangs in the backward", ways.BackwardCompiler, _TRAINING),
+        _child_late("C++ compiler"),
+    ),
+    ("child loops in Python", ways.CHILD_LOOPS, ALL, _child_late("code generation")),
+    (
+        *("worker pool waits for ever", ways.CHILD_WAITS_FOR_POOL, ALL),
+        _child_late("worker pool"),
+    ),
+    ("child stopped by SIGSTOP", ways.CHILD_STOPPED, FEW, _child_late("stopped child")),
+    ("child stopped, continued later", ways.CHILD_STOPPED_FOR_A_WHILE, FEW, _OVERCOME),
+    ("child killed by SIGKILL", ways.CHILD_KILLED, ALL, _error("SIGKILL")),
+    ("child dies by SIGSEGV", ways.CHILD_CRASHES, ALL, _error("SIGSEGV")),
+    ("child eats memory", ways.ChildEatsMemory, ALL, _error("memory")),
+    ("code generation raises", ways.CHILD_RAISES, ALL, _error("planted")),
+    ("code generation raises, no child", ways.KeptRaises, ALL, _error("planted")),
+    ("first run fails", ways.FirstRunFails, ALL, _FIRST_RUN),
+    ("first run of the backward fails", ways.BackwardFails, _TRAINING, _FIRST_RUN),
+    ("cache folder not writable", harm.NoCacheFolder, ALL, _error()),
+    ("disk full", harm.FullDisk, ALL, _error()),
+    ("shared memory full", harm.FullSharedMemory, FEW, _OVERCOME),
+    ("no file can be opened", harm.NoFiles, FEW, _error("Too many open files")),
+    ("process limit reached", harm.NoProcesses, FEW, _error("thread")),
+    ("signal handlers of the user", harm.UserSignals, FEW, _OVERCOME),
+    ("cache entries broken", harm.BrokenEntries, ALL, _OVERCOME),
+    ("cached libraries broken", harm.BrokenLibraries, ALL, _error()),
+    # It cannot be seen from outside that a lock is waited for: so, long enough.
+    ("cache locks held", harm.LocksHeld, ALL, _child_late("lock", 40.0)),
+)
 FAULTS = {
-    fault.name: fault
-    for fault in (
-        Fault("tracing loops in Python", ways.LoopsInPython, phase="tracing", **_LATE),
-        Fault(
-            "tracing loops, the clock jumps",
-            ways.ClockJumps,
-            FEW,
-            phase="tracing",
-            **_LATE,
-        ),
-        Fault(
-            "AOTAutograd loops in Python",
-            ways.LoopsInAutograd,
-            phase="AOTAutograd",
-            **_LATE,
-        ),
-        Fault("AOTAutograd raises", ways.RaisesInAutograd, **_PLANTED),
-        Fault("C++ compiler hangs", ways.Compiler, **_GXX),
-        Fault("C++ compiler hangs, no child", ways.KeptCompiler, **_GXX),
-        Fault(
-            "C++ compiler hangs in the backward",
-            ways.BackwardCompiler,
-            _TRAINING,
-            **_GXX,
-        ),
-        Fault(
-            "child loops in Python",
-            ways.CHILD_LOOPS,
-            phase="code generation",
-            **_CHILD_LATE,
-        ),
-        Fault(
-            "worker pool waits for ever",
-            ways.CHILD_WAITS_FOR_POOL,
-            phase="worker pool",
-            **_CHILD_LATE,
-        ),
-        Fault(
-            "child stopped by SIGSTOP",
-            ways.CHILD_STOPPED,
-            FEW,
-            phase="stopped child",
-            **_CHILD_LATE,
-        ),
-        Fault(
-            "child stopped, continued later",
-            ways.CHILD_STOPPED_FOR_A_WHILE,
-            FEW,
-            **_OVERCOME,
-        ),
-        Fault("child killed by SIGKILL", ways.CHILD_KILLED, words="SIGKILL", **_ERROR),
-        Fault("child dies by SIGSEGV", ways.CHILD_CRASHES, words="SIGSEGV", **_ERROR),
-        Fault("child eats memory", ways.ChildEatsMemory, words="memory", **_ERROR),
-        Fault("code generation raises", ways.CHILD_RAISES, words="planted", **_ERROR),
-        Fault(
-            "code generation raises, no child",
-            ways.KeptRaises,
-            words="planted",
-            **_ERROR,
-        ),
-        Fault("first run fails", ways.FirstRunFails, **_FIRST_RUN),
-        Fault(
-            "first run of the backward fails",
-            ways.BackwardFails,
-            _TRAINING,
-            **_FIRST_RUN,
-        ),
-        Fault("cache folder not writable", harm.NoCacheFolder, **_ERROR),
-        Fault("disk full", harm.FullDisk, **_ERROR),
-        Fault("shared memory full", harm.FullSharedMemory, FEW, **_OVERCOME),
-        Fault(
-            "no file can be opened",
-            harm.NoFiles,
-            FEW,
-            words="Too many open files",
-            **_ERROR,
-        ),
-        Fault("process limit reached", harm.NoProcesses, FEW, words="thread", **_ERROR),
-        Fault("signal handlers of the user", harm.UserSignals, FEW, **_OVERCOME),
-        Fault("cache entries broken", harm.BrokenEntries, **_OVERCOME),
-        Fault("cached libraries broken", harm.BrokenLibraries, **_ERROR),
-        Fault("cache locks held", harm.LocksHeld, **_LOCKED),
-    )
+    name: Fault(name, way, situations, **expected)
+    for name, way, situations, expected in _ROWS
 }

@@ -71,7 +71,7 @@ class Injection:
 
 # -- custom operators, whose fake kernels torch calls while it compiles ----------------
 
-_deeds: dict[str, Callable[[], None]] = {}
+deeds: dict[str, Callable[[], None]] = {}
 
 
 @torch.library.custom_op("faults::double", mutates_args=())
@@ -81,7 +81,7 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 @double.register_fake
 def _(x: torch.Tensor) -> torch.Tensor:
-    _deeds.get("fake kernel", lambda: None)()
+    deeds.get("fake kernel", lambda: None)()
     return torch.empty_like(x)
 
 
@@ -99,7 +99,7 @@ class FakeKernel(Injection):
     within = ""  # the deed is done below a file whose path has this part
 
     def arm(self) -> None:
-        _deeds["fake kernel"] = self._run
+        deeds["fake kernel"] = self._run
 
     def _run(self) -> None:
         if self.within and not _is_below(self.within):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import distributed as dist
+from waiting import wait_for
 
 from torchproof.runtime import agreement as agreements
 from torchproof.runtime.agreement import Agreement
@@ -105,13 +106,6 @@ def at_once(*work: Callable[[], Any]) -> list[Any]:
         return [each.result() for each in [pool.submit(act) for act in work]]
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert holds()
-
-
 def test_the_others_follow_a_rank_that_fails(ranks: Any) -> None:
     first, second = ranks()
     first.couple()  # the second one failed before it had a graph
@@ -204,9 +198,9 @@ def test_a_rank_in_doubt_after_its_confirmation_takes_the_others_to_eager(
     for rank in (first, second):
         rank.couple()
     answer, _ = at_once(first.vote, second.vote)
-    wait_until(lambda: second.forward.strategy == "eager")
+    wait_for(lambda: second.forward.strategy == "eager")
     if answer is None:  # the confirmation of the other one was its last word
-        wait_until(lambda: first.agreement.arrival is not None)
+        wait_for(lambda: first.agreement.arrival is not None)
         for _ in range(3):
             first.forward.call()
     assert first.forward.strategy == "eager"

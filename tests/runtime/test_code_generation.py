@@ -18,12 +18,11 @@ import pytest
 import torch
 import torch._inductor.config
 from torch import Tensor, nn
+from waiting import AGES_S, wait_for
 
 import torchproof
 from torchproof.runtime import compile_job
 from torchproof.torch_private import remote_codegen
-
-AGES_S = 300.0  # long enough for any machine
 
 
 @pytest.fixture(autouse=True)
@@ -48,14 +47,6 @@ def children(pid: int | None = None) -> set[psutil.Process]:
         if process.status() != psutil.STATUS_ZOMBIE
         and "torchproof.runtime.child" in process.cmdline()
     }
-
-
-def wait_for(condition: Callable[[], Any]) -> Any:
-    until = time.monotonic() + AGES_S
-    while not (value := condition()):
-        assert time.monotonic() < until, "it never happened"
-        time.sleep(0.02)
-    return value
 
 
 def net(width: int) -> nn.Module:

@@ -21,9 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import cells
+import injections
 import pytest
 import torch
-from torch import Tensor, nn
+from cells import Model, take_step
+from injections import HEALTHY, double
+from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
 import torchproof
@@ -35,22 +38,6 @@ pytestmark = [
 ]
 HANG_S = 0.7  # the deadline of what never ends
 GRACE_S = 60.0  # on a machine that is busy with other things as well
-_armed: list[Callable[[], None]] = []
-
-
-@torch.library.custom_op("torchproof_faults::double", mutates_args=())
-def double(x: Tensor) -> Tensor:
-    return x * 2
-
-
-@double.register_fake
-def _(x: Tensor) -> Tensor:
-    for act in _armed:
-        act()
-    return torch.empty_like(x)
-
-
-double.register_autograd(lambda ctx, grad: grad * 2)
 
 
 @torch.library.custom_op("torchproof_faults::bare", mutates_args=())
@@ -60,25 +47,6 @@ def bare(x: Tensor) -> Tensor:
 
 
 bare.register_autograd(lambda ctx, grad: grad * 2)
-
-
-class Net(nn.Module):
-    """Changes whatever a model can: buffers, an input, a list, random numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix = nn.Linear(4, 4)
-        self.norm = nn.BatchNorm1d(4)
-        self.op: Callable[[Tensor], Tensor] = torch.sin
-        self.seen: list[int] = []
-        self.label = ""
-        self.draws = True
-
-    def forward(self, x: Tensor, scratch: Tensor) -> Tensor:
-        self.seen.append(1)
-        hidden = self.op(self.norm(self.mix(x))) * (1 + len(self.label))
-        scratch.add_(hidden.detach())
-        return hidden + (torch.rand_like(hidden) if self.draws else 0)
 
 
 def loop() -> None:
@@ -116,8 +84,8 @@ class Fault:
 
     kind: str
     backend: Callable[[Any], Any] | None = None
-    kernel: Callable[[], None] | None = None
-    op: Callable[[Tensor], Tensor] = torch.sin
+    kernel: Callable[[], None] = lambda: None
+    op: Callable[[Tensor], Tensor] = HEALTHY
     deadline_s: float = 300.0
     verify: bool = False
 
@@ -147,31 +115,21 @@ SITUATIONS = {
 CELLS = [(fault, each) for fault, names in SITUATIONS.items() for each in names]
 
 
-def everything(model: Net, x: Tensor, train: bool) -> list[Any]:
-    """What a call returns and changes."""
-    model.zero_grad()
-    model.seen.clear()
-    x, scratch = x.clone().requires_grad_(train), torch.zeros(len(x), 4)
-    with torch.set_grad_enabled(train):
-        answer = model(x, scratch)
-        if train:
-            (answer * torch.arange(4.0)).sum().backward()
-    found = [answer.detach(), scratch, len(model.seen), torch.get_rng_state(), x.grad]
-    found += [parameter.grad for parameter in model.parameters()]
-    return found + [value.clone() for value in model.state_dict().values()]
-
-
-def assert_same_call(model: Net, twin: Net, rows: int, train: bool) -> None:
-    x, state = torch.randn(rows, 4), torch.get_rng_state()
-    found = everything(model, x, train)
+def assert_same_call(model: Model, twin: Model, rows: int, train: bool) -> None:
+    """Both return the same and change the same."""
+    x, state = torch.randn(rows, 8), torch.get_rng_state()
+    found, _ = take_step(model, x, train, lambda: None)
     torch.set_rng_state(state)
-    torch.testing.assert_close(found, everything(twin, x, train))
+    expected, _ = take_step(twin, x, train, lambda: None)
+    torch.testing.assert_close(found, expected)
 
 
 # The thread that traces is interrupted wherever it is, which may be in a finalizer.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("fault", "situation"), CELLS)
-def test_a_fault_costs_nothing_but_speed(fault: str, situation: str) -> None:
+def test_a_fault_costs_nothing_but_speed(
+    fault: str, situation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     row, is_armed = FAULTS[fault], [False]
     train = situation not in ("inference", "recompile")
 
@@ -180,8 +138,8 @@ def test_a_fault_costs_nothing_but_speed(fault: str, situation: str) -> None:
             return row.backend(gm)
         return gm.forward
 
-    plain = Net().train(train)
-    plain.draws = not row.verify
+    # Other random numbers are no miscompilation.
+    plain = Model(recorded=row.verify).train(train)
     model = torchproof.compile(
         copy.deepcopy(plain),
         backend=backend,
@@ -193,42 +151,35 @@ def test_a_fault_costs_nothing_but_speed(fault: str, situation: str) -> None:
         for _ in range(2 if row.verify else 1):
             assert_same_call(model, plain, 3, train)
         assert torchproof.status(model).compilations
-    is_armed[0], model.op = True, row.op
-    plain.op = row.op
-    _armed[:] = [row.kernel] if row.kernel else []
+    is_armed[0] = True
+    model.op = plain.op = row.op
+    monkeypatch.setitem(injections.deeds, "fake kernel", row.kernel)
     began = time.monotonic()
-    work = [lambda: assert_same_call(model, plain, 5, train)] * 2
-    try:
-        run_all(work, other_thread=situation == "other thread")
-        tries = 12 if situation == "wait=False" else 0
-        while tries and not torchproof.status(model).fallbacks:
-            while torchproof.status(model).pending:
-                time.sleep(0.02)
-            run_all(work)
-            tries -= 1
-    finally:
-        _armed.clear()
+
+    def call_twice() -> None:
+        for _ in range(2):
+            assert_same_call(model, plain, 5, train)
+
+    if situation == "other thread":
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(call_twice).result()
+    else:
+        call_twice()
+    tries = 12 if situation == "wait=False" else 0
+    while tries and not torchproof.status(model).fallbacks:
+        while torchproof.status(model).pending:
+            time.sleep(0.02)
+        call_twice()
+        tries -= 1
     assert time.monotonic() - began < 2 * row.deadline_s + GRACE_S
     status = torchproof.status(model)
     assert {item.kind for item in status.fallbacks} == {row.kind}, status
     assert not status.stuck
     if situation == "recompile" and not row.verify:  # other code is still used
-        model.op = plain.op = torch.sin
+        model.op = plain.op = HEALTHY
         before = status.compiled_calls
         assert_same_call(model, plain, 3, train)
         assert torchproof.status(model).compiled_calls == before + 1
-
-
-def run_all(work: list[Callable[[], None]], *, other_thread: bool = False) -> None:
-    def run() -> None:
-        for each in work:
-            each()
-
-    if other_thread:
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(run).result()
-    else:
-        run()
 
 
 def test_other_models_compile_and_run_as_without_torchproof() -> None:

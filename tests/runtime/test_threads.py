@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import importlib
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +17,12 @@ from torch import Tensor, nn
 from torch._dynamo import config
 from torch._dynamo.backends.registry import lookup_backend
 from twins import Net, Stack, assert_alike, compiled, sample, twins
+from waiting import AGES_S, wait_for
 
 import torchproof
 from torchproof.torch_private import hidden_gradients
 
 THREADS = 6
-AGES_S = 300.0  # long enough for any machine
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
@@ -55,13 +54,6 @@ def at_once(work: Callable[[int], Any], threads: int = THREADS) -> None:
         assert not worker.is_alive(), "a thread hangs"
     if errors:
         raise errors[0]
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + AGES_S
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.01)
 
 
 def wait_until_idle(model: Any) -> None:
@@ -163,35 +155,6 @@ def test_other_threads_see_no_compilation() -> None:
         caller.join(AGES_S)
     assert torchproof.status(model).compilations
     assert (config.recompile_limit, config.skip_nnmodule_hook_guards) == before
-
-
-def is_tracing() -> bool:
-    return bool(torch.fx._symbolic_trace.is_fx_tracing())
-
-
-def test_no_flag_stays_set_when_the_first_thread_to_begin_is_the_first_to_end() -> None:
-    """Torch restores what it found: the second thread found the flag of the first."""
-    torchproof.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
-    begun = threading.Event(), threading.Event()
-    may_end = threading.Event(), threading.Event()
-
-    def trace(number: int) -> None:
-        class Tracer(torch.fx.Tracer):
-            def create_args_for_root(self, *args: Any, **kwargs: Any) -> Any:
-                begun[number].set()
-                may_end[number].wait(AGES_S)
-                return super().create_args_for_root(*args, **kwargs)
-
-        Tracer().trace(lambda x: x + 1)
-
-    threads = [threading.Thread(target=trace, args=(n,), daemon=True) for n in range(2)]
-    for number, thread in enumerate(threads):
-        thread.start()
-        assert begun[number].wait(AGES_S)
-    for number, thread in enumerate(threads):
-        may_end[number].set()
-        thread.join(AGES_S)
-        assert not is_tracing()
 
 
 # -- wait=False ------------------------------------------------------------------------

@@ -14,8 +14,21 @@ from twin_machine import COPIES, FORWARDS, HOOKS, PLACES, REFUSED, Call, TwinMac
 # -- at random -------------------------------------------------------------------------
 
 
-def run(machine: type[TwinMachine], examples: int, *, steps: int) -> Counter[str]:
-    """Runs so many sequences; what became of all their calls."""
+class WithInductor(TwinMachine):
+    rounding = 20
+
+    def arguments(self, way: str) -> dict[str, Any]:
+        # Otherwise compiled code draws other random numbers.
+        return {"options": {"fallback_random": True}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("machine", "examples", "steps"), [(TwinMachine, 6, 12), (WithInductor, 2, 8)]
+)
+def test_models_do_what_their_twins_do(
+    machine: type[TwinMachine], examples: int, steps: int
+) -> None:
     machine.counts = Counter()
     run_state_machine_as_test(
         machine,
@@ -28,43 +41,14 @@ def run(machine: type[TwinMachine], examples: int, *, steps: int) -> Counter[str
             suppress_health_check=[*HealthCheck],
         ),
     )
-    return machine.counts
-
-
-class Thorough(TwinMachine):
-    ways = (
-        *TwinMachine.ways,
-        {"backend": "eager", "wait": False},
-        {"backend": "eager", "verify": 2},
-        {"backend": "aot_eager", "recompile_limit": 2},
-        {"backend": "aot_eager", "strategy": "core:blocks"},
-        {"strategy": "eager"},
-    )
-
-
-@pytest.mark.slow
-def test_models_do_what_their_twins_do() -> None:
-    counts = run(Thorough, 6, steps=12)
-    assert counts["compiled"], counts  # to compile nothing is no way to pass
-
-
-class WithInductor(TwinMachine):
-    # Otherwise compiled code draws other random numbers.
-    ways = ({"options": {"fallback_random": True}},)
-    rounding = 20
-
-
-@pytest.mark.slow
-def test_models_compiled_by_inductor_do_what_their_twins_do() -> None:
-    counts = run(WithInductor, 2, steps=8)
-    assert counts["compiled"], counts
+    # To compile nothing is no way to pass.
+    assert machine.counts["compiled"], machine.counts
 
 
 # -- one by one ------------------------------------------------------------------------
 
 
 Sequence = Callable[[TwinMachine, Any], Any]
-FULL, AUTOGRAD, REGIONAL = range(3)  # of TwinMachine.ways
 
 
 def changes(*names: str) -> Sequence:
@@ -96,7 +80,7 @@ def new_forward(machine: TwinMachine, pair: Any) -> None:
 
 def again(machine: TwinMachine, pair: Any) -> None:
     machine.retry(pair, quietly=False)
-    machine.compile_again(pair, AUTOGRAD, quietly=False)
+    machine.compile_again(pair, "autograd", quietly=False)
     for what in REFUSED:
         machine.refuse(pair, what)
 
@@ -115,21 +99,23 @@ def graph(machine: TwinMachine, pair: Any) -> None:
     machine.change(pair, "set_scale", quietly=False)
 
 
-SEQUENCES: dict[str, tuple[Sequence, tuple[int, ...]]] = {
-    "state dict": (changes("load_other", "assign_other"), (FULL,)),
-    "modes": (changes("flip_training", "part_to_eval"), (FULL,)),
-    "types": (changes("to_bfloat16", "to_float32"), (FULL,)),
-    "values": (changes("set_scale", "set_activation", "flip_mode"), (FULL,)),
-    "containers": (changes("change_list", "replace_table", "write_buffer"), (FULL,)),
-    "weights": (changes("change_weight", "replace_weight", "move_weight"), (FULL,)),
-    "gradients": (changes("freeze", "set_gradient", "descend"), (AUTOGRAD,)),
-    "parts": (changes("replace_part", "replace_block"), (REGIONAL,)),
-    "hooks": (hooks, (FULL,)),
-    "copies": (copies, (FULL, REGIONAL)),
-    "forward of a class": (new_forward, (FULL, REGIONAL)),
-    "again": (again, (REGIONAL,)),
-    "steps": (steps, (FULL,)),
-    "graph": (graph, (FULL,)),
+# Strategies that replace parts have to follow copies and new classes.
+EVERY = ("full", "regional", "nested", "core", "background")
+SEQUENCES: dict[str, tuple[Sequence, tuple[str, ...]]] = {
+    "state dict": (changes("load_other", "assign_other"), ("full",)),
+    "modes": (changes("flip_training", "part_to_eval"), ("full",)),
+    "types": (changes("to_bfloat16", "to_float32"), ("full",)),
+    "values": (changes("set_scale", "set_activation", "flip_mode"), ("full",)),
+    "containers": (changes("change_list", "replace_table", "write_buffer"), ("full",)),
+    "weights": (changes("change_weight", "replace_weight", "move_weight"), ("full",)),
+    "gradients": (changes("freeze", "set_gradient", "descend"), ("autograd",)),
+    "parts": (changes("replace_part", "replace_block"), ("regional",)),
+    "hooks": (hooks, ("full",)),
+    "copies": (copies, EVERY),
+    "forward of a class": (new_forward, EVERY),
+    "again": (again, ("regional",)),
+    "steps": (steps, ("full",)),
+    "graph": (graph, ("full",)),
 }
 
 
@@ -137,7 +123,7 @@ SEQUENCES: dict[str, tuple[Sequence, tuple[int, ...]]] = {
     ("name", "way"),
     [(name, way) for name, (_, ways) in SEQUENCES.items() for way in ways],
 )
-def test_a_sequence(name: str, way: int) -> None:
+def test_a_sequence(name: str, way: str) -> None:
     TwinMachine.counts = Counter()
     machine = TwinMachine()
     try:

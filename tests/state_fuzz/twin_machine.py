@@ -15,7 +15,7 @@ import pickle
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -41,6 +41,19 @@ from torchproof.records.run import UserError
 from torchproof.runtime.steps import StepError
 
 MOST_PAIRS = 3
+# Arguments of `compile`.
+WAYS: dict[str, dict[str, Any]] = {
+    "full": {"backend": "eager"},
+    "autograd": {"backend": "aot_eager"},
+    "regional": {"backend": "aot_eager", "strategy": "regional"},
+    "nested": {"backend": "eager", "strategy": "nested"},
+    "core": {"backend": "aot_eager", "strategy": "core:blocks"},
+    "dynamic": {"backend": "eager", "dynamic": True},
+    "background": {"backend": "eager", "wait": False},
+    "verified": {"backend": "eager", "verify": 2},
+    "limited": {"backend": "aot_eager", "recompile_limit": 2},
+    "eager": {"strategy": "eager"},
+}
 PADDING: dict[str, Any] = {"pad": {0: ("batch",)}, "buckets": [4]}
 WITHOUT_GRADIENT = (
     "train=True: no floating-point tensor of the output requires a gradient"
@@ -194,16 +207,17 @@ def _shifted(module: nn.Module, args: Any, output: Tensor) -> Tensor:
     return output + 1
 
 
-def _halved(module: nn.Module, given: Any, output: Any) -> Any:
-    return tuple(each if each is None else each * 0.5 for each in given)
+def _halved(module: nn.Module, gradients: Any, *_: Any) -> Any:
+    return tuple(each if each is None else each * 0.5 for each in gradients)
 
 
 HOOKS = {
     "register_forward_pre_hook": _doubled,
     "register_forward_hook": _shifted,
+    "register_full_backward_pre_hook": _halved,
     "register_full_backward_hook": _halved,
 }
-PLACES = ("", "norm", "blocks.0")
+PLACES = ("", "norm", "blocks.0", "a")
 
 
 def _saved(model: nn.Module) -> Any:
@@ -214,6 +228,7 @@ def _saved(model: nn.Module) -> Any:
 
 
 COPIES: dict[str, Callable[[Any], Any]] = {
+    "copy": copy.copy,  # which shares parameters and parts
     "deepcopy": copy.deepcopy,
     "pickle": lambda model: pickle.loads(pickle.dumps(model)),
     "torch.save": _saved,
@@ -391,19 +406,13 @@ def _facts(model: Any) -> Any:
 
 
 class TwinMachine(RuleBasedStateMachine):
-    """Does what programs do, in any order; `ways` are arguments of `compile`."""
+    """Does what programs do, in any order."""
 
-    ways: ClassVar[tuple[Mapping[str, Any], ...]] = (
-        {"backend": "eager"},
-        {"backend": "aot_eager"},
-        {"backend": "aot_eager", "strategy": "regional"},
-        {"backend": "eager", "dynamic": True},
-    )
     rounding: ClassVar[int] = 1
     counts: ClassVar[Counter[str]] = Counter()  # of all examples
 
     pairs: Bundle[Pair] = Bundle("pairs")
-    way = st.integers(0, 11)
+    way = st.sampled_from([*WAYS])
 
     def __init__(self) -> None:
         super().__init__()
@@ -433,8 +442,8 @@ class TwinMachine(RuleBasedStateMachine):
             self.counts["graph calls"] += pair.graphed.status().calls
             self.counts["replays"] += pair.graphed.status().replays
 
-    def _arguments(self, number: int) -> dict[str, Any]:
-        return {"deadline": 60, **self.ways[number % len(self.ways)]}
+    def arguments(self, way: str) -> dict[str, Any]:
+        return {"deadline": 60, **WAYS[way]}
 
     def _add(self, pair: Pair) -> Pair:
         self._all.append(pair)
@@ -453,32 +462,32 @@ class TwinMachine(RuleBasedStateMachine):
     # -- models ------------------------------------------------------------------------
 
     @initialize(target=pairs, way=way)
-    def begin(self, way: int) -> Pair:
+    def begin(self, way: str) -> Pair:
         pair = self.compile(way)
         for _ in range(2):  # of regions, the first call shows where they are
             pair.call(Call())
         return pair
 
-    def compile(self, way: int) -> Pair:
+    def compile(self, way: str) -> Pair:
         seed_all(0)
         twin = Model()
-        model = torchproof.compile(copy.deepcopy(twin), **self._arguments(way))
+        model = torchproof.compile(copy.deepcopy(twin), **self.arguments(way))
         return self._add(Pair(twin, model, Rounding(self.rounding)))
 
     @precondition(_has_room)
     @rule(target=pairs, way=way)
-    def compile_another(self, way: int) -> Pair:
+    def compile_another(self, way: str) -> Pair:
         return self.compile(way)
 
     @rule(pair=pairs, way=way, quietly=st.booleans())
-    def compile_again(self, pair: Pair, way: int, quietly: bool) -> None:
-        assert torchproof.compile(pair.model, **self._arguments(way)) is pair.model
+    def compile_again(self, pair: Pair, way: str, quietly: bool) -> None:
+        assert torchproof.compile(pair.model, **self.arguments(way)) is pair.model
         self._after(pair, quietly)
 
     @precondition(_has_room)
     @rule(target=pairs, pair=pairs, how=st.sampled_from([*COPIES]))
     def make_copy(self, pair: Pair, how: str) -> Pair:
-        twin, model = copy.deepcopy(pair.twin), COPIES[how](pair.model)
+        twin, model = COPIES[how](pair.twin), COPIES[how](pair.model)
         made = Pair(twin, model, pair.rounding)
         assert torchproof.status(made.model).calls == 0
         self._after(made, False)

@@ -72,11 +72,18 @@ def _in_helper_thread(
 ) -> Any:
     work = functools.partial(_carry_out, conversion.with_frame_copy(), job)
     name = f"torchproof-{conversion.code.co_name}"
-    thread = interruptible_thread.InterruptibleThread(
-        functools.partial(state.run, work), name
-    )
-    with gil_watchdog.dump_stacks_after(job.until - time.monotonic() + _DUMP_AFTER_S):
-        _wait(thread, job, telemetry)
+    after_s = job.until - time.monotonic() + _DUMP_AFTER_S
+    try:
+        thread = interruptible_thread.InterruptibleThread(
+            functools.partial(state.run, work), name
+        )
+        with gil_watchdog.dump_stacks_after(after_s):
+            _wait(thread, job, telemetry)
+    except interruptible_thread.Interrupted:
+        raise
+    except BaseException:  # a signal handler raised, maybe before this thread waits
+        job.caller_left, job.until = True, 0.0
+        raise
     if thread.error is None:
         return thread.value
     # An error references its frames, and they reference tensors of the call.
@@ -120,8 +127,7 @@ def _wait(
         if job.is_sending and thread.wait(job.until + _GRACE_S):
             return
     except BaseException:  # Ctrl-C, or an exception of the caller's signal handler
-        job.caller_left = True
-        job.until = 0.0
+        job.caller_left, job.until = True, 0.0
         with interruptible_thread.short_switch_interval():
             job.end_compilers(thread.thread_id)
             stack = thread.stack()
