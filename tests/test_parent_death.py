@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from commands import PROGRAM
+from waiting import in_fork, wait_for
 
 from torchproof.process import parent_death
 
@@ -50,30 +50,17 @@ def folder(tmp_path: Path) -> Path:
 
 def asleep(folder: Path, parent: subprocess.Popen[bytes]) -> psutil.Process:
     """The process that hangs, once it does."""
-    deadline = time.monotonic() + 60
-    while not (folder / "asleep").exists():
-        assert parent.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: (folder / "asleep").exists() or parent.poll() is not None)
     number, has_variable = (folder / "asleep").read_text().split()
     assert has_variable == "False", "the program sees what only its start needs"
     return psutil.Process(int(number))
 
 
 def is_running(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-
-
-def ends(process: psutil.Process, within_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        try:
-            if not is_running(process):
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    process.kill()
-    return False
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize(
@@ -98,7 +85,11 @@ def test_hung_child_ends_with_its_killed_parent(
     finally:
         parent.kill()
         parent.wait()
-    assert ends(child), "it outlives its parent"
+    try:
+        wait_for(lambda: not is_running(child), 30)
+    finally:
+        if is_running(child):
+            child.kill()
 
 
 def held(parent: int) -> int:
@@ -124,8 +115,8 @@ def test_error_of_a_start_is_raised_by_the_caller() -> None:
 
 def test_forked_process_begins_with_a_thread_of_its_own() -> None:
     parent_death.begun(lambda: None)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)
-        os._exit(parent_death.begun(lambda: 7))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+    def begin() -> None:
+        assert parent_death.begun(lambda: 7) == 7
+
+    assert in_fork(begin, 60) == 0

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from torchproof import process
 from torchproof.process import (
@@ -146,10 +147,8 @@ def test_kill_tree_without_a_mark_ends_session_and_descendants() -> None:
     middle = "import subprocess, sys, time; subprocess.run([sys.executable, '-c', "
     leaf = repr("import time; time.sleep(99)")
     with spawn("-c", f"{middle}{leaf}])", output=process.DEVNULL) as child:
-        deadline = time.monotonic() + 60
-        while len(members := process.tree(child.pid)) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(lambda: len(process.tree(child.pid)) >= 2)
+        members = process.tree(child.pid)
         assert process.kill_tree(child.pid)
         assert not any(map(is_running, members))
 
@@ -262,10 +261,7 @@ def test_jobs_end_with_their_server(server: ForkServer, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     write = f"open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(99)"
     future = server.submit({"run": write, "code": 0}, 60.0)
-    deadline = time.monotonic() + 60
-    while not (file.exists() and file.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: file.exists() and file.read_text())
     server.close()
     assert future.result(10).code == -9
     assert not is_running(int(file.read_text()))

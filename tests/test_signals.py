@@ -13,12 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import PROGRAM
-
-DEFAULTS = """
-import json, signal
-numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
-print(json.dumps([signal.getsignal(n) is signal.SIG_IGN for n in numbers]))
-"""
+from waiting import wait_for
 
 
 def ignoring(numbers: Iterable[int], command: list[str]) -> list[str]:
@@ -29,15 +24,6 @@ def ignoring(numbers: Iterable[int], command: list[str]) -> list[str]:
     )
     program += "os.execvp(sys.argv[1], sys.argv[1:])"
     return [sys.executable, "-c", program, *command]
-
-
-def test_what_tests_start_has_default_signals() -> None:
-    """Also under nohup, and where a shell ignores SIGINT for a background job."""
-    done = subprocess.run(
-        [sys.executable, "-c", DEFAULTS], capture_output=True, text=True, check=True
-    )
-    assert json.loads(done.stdout) == [False] * 4
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.parametrize(
@@ -62,10 +48,7 @@ def test_a_check_keeps_signals_ignored_that_it_was_started_with(
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        until = time.monotonic() + 120
-        while not (tmp_path / "begun").exists():
-            assert process.poll() is None and time.monotonic() < until
-            time.sleep(0.05)
+        wait_for(lambda: (tmp_path / "begun").exists() or process.poll() is not None)
         for number in sent:
             os.kill(process.pid, number)
         if code == 0:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+import traceback
+import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -17,3 +21,23 @@ def wait_for(condition: Callable[[], T], seconds: float = AGES_S) -> T:
         assert time.monotonic() < end, "it never happened"
         time.sleep(0.01)
     return value
+
+
+def in_fork(work: Callable[[], object], seconds: float = AGES_S) -> int:
+    """The exit code of a fork that does the work; that of SIGALRM if it hangs."""
+    with warnings.catch_warnings():
+        # Python 3.12 warns of forks of processes with threads.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(int(seconds))
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

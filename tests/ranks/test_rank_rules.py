@@ -28,17 +28,6 @@ def gc(start_s: float, seconds: float) -> RankEvent:
     return RankEvent("gc", start_s=start_s, seconds=seconds, reason="generation 2")
 
 
-def wrapped(order: Any, function: str) -> RankEvent:
-    return RankEvent(
-        "wrap",
-        start_s=0.0,
-        function=function,
-        file=FILE,
-        line=20,
-        order=order,
-    )
-
-
 ATTRIBUTE = "0/0: self.scale == 1"
 ON_TIME = all_reduce(18, 17.2, 0.02)
 CASES: dict[str, tuple[RankRun, RankRun]] = {
@@ -108,42 +97,40 @@ CASES: dict[str, tuple[RankRun, RankRun]] = {
 }
 
 
+# A break explains other graphs; a recompile explains a failed collective.
+ALSO = {"RK110": {"RK105"}}
+
+
 @pytest.mark.parametrize("code", CASES)
-def test_a_rule_finds_its_case(code: str) -> None:
-    found = {each.code: each for each in findings(CASES[code][0])}
-    assert code in found
+def test_rule_finds_its_case_alone_and_not_the_twin(code: str) -> None:
+    bad, good = CASES[code]
+    found = {each.code: each for each in findings(bad)}
+    assert found.keys() == {code, *ALSO.get(code, ())}
     finding = found[code]
     assert finding.ranks and finding.cause and finding.fix
     assert finding.status == "open" and finding.origin == "dynamic"
+    assert findings(good) == []
 
 
-@pytest.mark.parametrize("code", CASES)
-def test_its_clean_twin_is_silent(code: str) -> None:
-    assert findings(CASES[code][1]) == []
-
-
-def test_a_case_shows_nothing_else() -> None:
-    """A break explains other graphs; a recompile explains a failed collective."""
-    also = {"RK110": {"RK105"}}
-    for code, (bad, _) in CASES.items():
-        codes = {each.code for each in findings(bad)}
-        assert codes - {code} == also.get(code, set()), code
-
-
-@pytest.mark.parametrize("order", ["compiled_first", "wrapped_first"])
-@pytest.mark.parametrize("wrapper", ["DistributedDataParallel", "fully_shard"])
-@pytest.mark.parametrize("broken_at", ["fsdp/hooks.py", "nn/parallel/distributed.py"])
-def test_an_order_is_found_only_where_the_hooks_of_fsdp_break_the_graph(
-    order: str, wrapper: str, broken_at: str
+@pytest.mark.parametrize(
+    ("order", "wrapper", "broken_at", "expected"),
+    [
+        ("wrapped_first", "fully_shard", "fsdp/hooks.py", [("RK107", (0, 1))]),
+        ("compiled_first", "fully_shard", "fsdp/hooks.py", []),
+        ("wrapped_first", "DistributedDataParallel", "fsdp/hooks.py", []),
+        ("wrapped_first", "fully_shard", "nn/parallel/distributed.py", []),
+    ],
+)
+def test_order_matters_only_where_hooks_of_fsdp_break_the_graph(
+    order: str, wrapper: str, broken_at: str, expected: list[Any]
 ) -> None:
     frame = Frame(f"/torch/distributed/{broken_at}", 3, "forward")
     observation = Observation((Event("graph_break", frames=(frame,)),), {})
-    run = ranks([wrapped(order, wrapper)], [wrapped(order, wrapper)])
-    evidence = Evidence(run, {0: observation, 1: observation}, {})
-    found = [(each.code, each.ranks) for each in evidence._wraps()]
-    costs = (order, wrapper, broken_at)
-    costly = costs == ("wrapped_first", "fully_shard", "fsdp/hooks.py")
-    assert found == ([("RK107", (0, 1))] if costly else [])
+    wrap = RankEvent(
+        "wrap", start_s=0.0, function=wrapper, file=FILE, line=20, order=order
+    )
+    evidence = Evidence(ranks([wrap], [wrap]), {0: observation, 1: observation}, {})
+    assert [(each.code, each.ranks) for each in evidence._wraps()] == expected
 
 
 def test_a_lone_recompile_names_rank_step_line_and_wait() -> None:

@@ -10,12 +10,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import fcntl
-import functools
 import itertools
 import logging
 import multiprocessing
 import os
-import signal
 import time
 import traceback
 import uuid
@@ -31,6 +29,7 @@ from gpu_faults import GPU_FAULTS, GPU_SITUATIONS
 from injections import HEALTHY, CannotInject, Injection
 from surroundings import MARK, Surroundings, compile_plainly, strangers
 from torch import nn
+from waiting import in_fork
 
 import torchproof.runtime.production
 from torchproof.runtime import codegen_worker, compile_job
@@ -257,7 +256,9 @@ def _work_on_compile(
 ) -> Outcome:
     injection = fault.way(folder)
     if injection.fills_cache:
-        in_fork(functools.partial(fill_cache, fault, situation, injection))
+        # What it loads is not loaded here afterwards.
+        code = in_fork(lambda: fill_cache(fault, situation, injection))
+        assert code == 0, "the cache could not be filled"
     # Loads what is loaded late, so that no deadline is spent on it. `compile_plainly`
     # compiles in a thread, which must not be the first one to load the compiler.
     backends.prepare_for_threads(inductor=True)
@@ -330,19 +331,6 @@ def fill_cache(fault: Fault, situation: Situation, injection: Injection) -> None
     assert not pair.wrong and not pair.status.fallbacks, (pair.wrong, pair.status)
 
 
-def in_fork(work: Callable[[], None]) -> None:
-    """What it loads is not loaded here afterwards."""
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0, "the cache could not be filled"
-
-
 def start_child(situation: Situation) -> None:
     """Waits until the child has started, which takes a share of the deadline.
 
@@ -398,30 +386,16 @@ def check_calls_after(situation: Situation, pair: Pair) -> list[str]:
 
 def check_fork(pair: Pair) -> list[str]:
     """A fork of the process, as a data loader is one, answers and ends."""
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            before = len(pair.wrong)
-            if torch.backends.cuda.is_built():
-                # Such a torch, once it has compiled, runs no backward in a fork.
-                pair.situation = replace(pair.situation, train=False)
-            pair.call(ROWS, pair.injection.op, what="call in a fork")
-            code = 0 if len(pair.wrong) == before else 2
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    until = time.monotonic() + FORK_PATIENCE_S
-    while time.monotonic() < until:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            code = os.waitstatus_to_exitcode(status)
-            return [] if code == 0 else [f"a fork fails: exit code {code}"]
-        time.sleep(0.02)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return ["a fork hangs"]
+
+    def call() -> None:
+        if torch.backends.cuda.is_built():
+            # Such a torch, once it has compiled, runs no backward in a fork.
+            pair.situation = replace(pair.situation, train=False)
+        pair.call(ROWS, pair.injection.op, what="call in a fork")
+        assert not pair.wrong, pair.wrong
+
+    code = in_fork(call, FORK_PATIENCE_S)
+    return [f"a fork fails: exit code {code}"] if code else []
 
 
 # -- on a device -----------------------------------------------------------------------

@@ -316,17 +316,6 @@ def test_the_recompile_limit_is_that_of_torch() -> None:
     assert [item.kind for item in torchproof.status(compiled).fallbacks] == ["storm"]
 
 
-def test_isolated_models_share_no_code() -> None:
-    for isolate, shares in ((False, True), (True, False)):
-        models = [
-            torchproof.compile(net(), backend="eager", isolate_recompiles=isolate)
-            for _ in range(2)
-        ]
-        for model in models:
-            model(torch.ones(2, 4))
-        assert torchproof.status(models[1]).shares_code is shares
-
-
 def test_the_guard_filter_is_obeyed() -> None:
     for compiler in COMPILERS:
         options = {"guard_filter_fn": lambda entries: [False for _ in entries]}

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 import torch
 import torch._inductor.config
 from torch import Tensor, nn
-from waiting import AGES_S, wait_for
+from waiting import AGES_S, in_fork, wait_for
 
 import torchproof
 from torchproof.runtime import compile_job
@@ -187,18 +186,14 @@ def test_a_child_that_no_model_needs_any_more_ends() -> None:
 def test_a_fork_leaves_the_child_of_its_parent_alone() -> None:
     torchproof.compile(net(4))
     before = wait_for(children)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of forks where there are threads
-        fork = os.fork()
-    if fork == 0:
-        try:
-            torchproof.compile(net(4))
-            own = wait_for(children)
-            compile_job.shared_worker().close()
-            os._exit(0 if own != before and not children() else 1)
-        finally:
-            os._exit(2)
-    assert os.waitpid(fork, 0)[1] == 0
+
+    def start_another() -> None:
+        torchproof.compile(net(4))
+        assert wait_for(children) != before
+        compile_job.shared_worker().close()
+        assert not children()
+
+    assert in_fork(start_another) == 0
     assert children() == before
 
 

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from waiting import in_fork
 
 import torchproof
 
 DEADLINE_S = 200.0  # that a call in the fork would wait for
 PATIENCE_S = 60
-
-
-def holds_in_a_fork(check: Callable[[], Any]) -> bool:
-    """Whether a fork of this process, here and now, finds it so, and soon."""
-    with warnings.catch_warnings():
-        # Python 3.12 warns of forks of processes with threads, which this is about.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if not child:
-        signal.alarm(PATIENCE_S)
-        try:
-            os._exit(0 if check() else 1)
-        except BaseException:
-            logging.exception("in the fork")
-        finally:
-            os._exit(2)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.fixture
@@ -80,18 +61,17 @@ class Net(nn.Module):
         return x
 
 
-def compiles_anew(model: nn.Module, eager: Tensor, compiled: Tensor) -> bool:
+def compiles_anew(model: nn.Module, eager: Tensor, compiled: Tensor) -> None:
     """A call in the fork answers at once and right; the model is compiled soon."""
     x, until = torch.ones(2, 4), time.monotonic() + PATIENCE_S / 2
     answer = model(x)
     # With wait=False a compilation is counted before its code answers calls.
     while not torch.allclose(answer, compiled) and time.monotonic() < until:
-        if not torch.allclose(answer, eager):
-            return False
+        assert torch.allclose(answer, eager)
         time.sleep(0.02)
         answer = model(x)
-    status = torchproof.status(model)
-    return torch.allclose(answer, compiled) and status.fallbacks == ()
+    assert torch.allclose(answer, compiled)
+    assert torchproof.status(model).fallbacks == ()
 
 
 @pytest.mark.parametrize("settings", [{}, {"wait": False}, {"strategy": "regional"}])
@@ -123,7 +103,7 @@ def test_a_model_that_is_compiled_while_another_thread_forks(
                 model(x)  # of regions, the first call shows where they are
 
         held(act)
-        assert holds_in_a_fork(lambda: compiles_anew(model, eager, doubled))
+        assert in_fork(lambda: compiles_anew(model, eager, doubled), PATIENCE_S) == 0
 
 
 @pytest.fixture
@@ -157,15 +137,11 @@ def test_a_fork_of_a_process_that_used_cuda_can_compile(
     x = torch.ones(2)
     torchproof.compile(torch.sin, backend="eager")(x)
 
-    def check() -> bool:
+    def check() -> None:
         compiled = torchproof.compile(where_it_is, backend="eager", deadline=DEADLINE_S)
         eager, answer = where_it_is(x), compiled(x)
+        assert torch.equal(eager, x * 3.0) and torch.equal(answer, eager)
         status = torchproof.status(compiled)
-        return (
-            torch.equal(eager, x * 3.0)
-            and torch.equal(answer, eager)
-            and len(status.compilations) == 1
-            and status.fallbacks == ()
-        )
+        assert (len(status.compilations), status.fallbacks) == (1, ())
 
-    assert holds_in_a_fork(check)
+    assert in_fork(check, PATIENCE_S) == 0

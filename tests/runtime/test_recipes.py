@@ -17,7 +17,6 @@ import recipe_nets
 import torch
 from forked_commands import python
 from recipe_nets import ROWS, Net, calls, followed, parts, recipe_for
-from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 import torchproof
@@ -177,20 +176,12 @@ def eager_because(model: Any, recipe: Any, caplog: Any) -> str:
 
 
 def test_another_model_or_place(caplog: Any) -> None:
+    """tests/recipe has each difference."""
     recipe = recipe_for(Net(), "regional")
-    for place, why in (
-        ({"torch": "1.9.0"}, r"torch 1\.9\.0\b"),
-        ({"device": "cuda", "torch": "1.9.0"}, r"device cuda\b.*\bcpu\b"),
-    ):
-        place = {**recipe.environment, **place}
-        elsewhere = dataclasses.replace(recipe, environment=place)
-        assert re.search(why, eager_because(Net(), elsewhere, caplog))
+    place = {**recipe.environment, "device": "cuda", "torch": "1.9.0"}
+    elsewhere = dataclasses.replace(recipe, environment=place)
+    assert re.search(r"device cuda\b.*\bcpu\b", eager_because(Net(), elsewhere, caplog))
     assert "20 more" in eager_because(Net(blocks=4), recipe, caplog)
-    why = eager_because(nn.Linear(4, 4), recipe, caplog)
-    assert re.search(r"\bNet\b.*\bLinear\b", why)
-    changed = {"code": {"mine": "0" * 32}}
-    changed = dataclasses.replace(recipe, model={**recipe.model, **changed})
-    assert "code of mine" in eager_because(Net(), changed, caplog)
     lost = dataclasses.replace(recipe.plan.sites[0], paths=("layers.0",))
     lost = dataclasses.replace(recipe, plan=Plan((lost,)))
     assert "'layers.0'" in eager_because(Net(), lost, caplog)

@@ -53,7 +53,11 @@ def test_models_of_one_class_share_code(fresh_compiler: None) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"dynamic": True}, {"strategy": "eager"}, {"deadline": 30.0}]
+    "options",
+    [
+        *({"dynamic": True}, {"strategy": "eager"}, {"deadline": 30.0}),
+        {"isolate_recompiles": True},
+    ],
 )
 def test_other_options_share_nothing(
     options: dict[str, Any], fresh_compiler: None

@@ -16,7 +16,12 @@ from torch._dynamo.testing import CompileCounter
 from torchproof.measure.shared_code import artifacts, sharing
 from torchproof.records.run import UserError
 from torchproof.strategies.applied import Applied, assert_backend
-from torchproof.strategies.strategy import Strategy, parse, with_arguments
+from torchproof.strategies.strategy import (
+    NotApplicable,
+    Strategy,
+    parse,
+    with_arguments,
+)
 
 ROWS = (3, 5, 7)
 
@@ -65,7 +70,7 @@ class Net(nn.Module):
         return x
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def counter() -> Iterator[CompileCounter]:
     """A backend named `counter` that counts the graphs it gets."""
     made = CompileCounter()
@@ -143,7 +148,7 @@ def test_pasted_lines_equal_the_applied_strategy(
     assert counter.frame_count == GRAPHS[name]
 
 
-def test_marks_where_nothing_varies_are_left_out(counter: CompileCounter) -> None:
+def test_marks_where_nothing_varies_are_left_out() -> None:
     done = applied("full:marks", make(), calls_of(3))
     assert done.source == (
         'import torch\n\nmodel = torch.compile(model, backend="counter")'
@@ -171,31 +176,103 @@ def test_missing_method_is_refused_with_existing_ones(name: str, pattern: str) -
 # -- one artifact ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Block, DecoratedBlock])
-@pytest.mark.parametrize("name", ["regional", "regional:marks"])
+@pytest.mark.parametrize(
+    ("name", "kind", "graphs"),
+    [
+        ("regional", Block, None),
+        ("regional:marks", DecoratedBlock, None),
+        ("nested", DecoratedBlock, 2),
+        ("nested:marks", Block, 1),
+    ],
+)
 def test_equal_blocks_share_one_artifact(
-    kind: type[Block], name: str, counter: CompileCounter
+    name: str, kind: type[Block], graphs: int | None
 ) -> None:
-    done = applied(name, make(kind, count=5))
+    done = applied(name, make(kind, count=5), backend="aot_eager")
     assert artifacts(done) == {kind.__name__: 1}
     assert sharing(done) == []
+    if graphs is not None:
+        assert len({each.circumstances[0] for each in done.compilations}) == graphs
 
 
-def test_number_in_each_block_prevents_sharing(counter: CompileCounter) -> None:
-    done = applied("regional", make(CountedBlock))
+@pytest.mark.parametrize("name", ["regional", "nested"])
+def test_number_in_each_block_prevents_sharing(name: str) -> None:
+    done = applied(name, make(CountedBlock), calls_of(3), backend="aot_eager")
     assert artifacts(done) == {"CountedBlock": 3}
     (note,) = sharing(done)
-    assert re.search(r"\b3 x CountedBlock\b.*\b3\b.*\bself\.index\b", note)
-    assert "limit" not in note
+    pattern = r"\b3 x CountedBlock\b" + r".*\b3\b.*\bself\.index\b" * (name != "nested")
+    assert re.search(pattern, note) and "limit" not in note
 
 
-def test_too_many_artifacts_leave_blocks_eager(
-    counter: CompileCounter, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_too_many_artifacts_leave_blocks_eager() -> None:
     done = applied("regional", make(CountedBlock, count=10), calls_of(3))
     assert artifacts(done) == {"CountedBlock": 8}
     (note,) = sharing(done)
     assert re.search(r"\b10 x CountedBlock\b.*\b8\b.*\blimit\b", note)
+
+
+# -- nested: one graph, in which the code of a block is made once ---------------------
+
+LINES = """\
+import functools
+
+import torch
+
+for block in model.blocks:
+    region = torch.compiler.nested_compile_region(type(block).forward)
+    block.forward = functools.partial(region, block)
+model = torch.compile(model, backend="aot_eager")"""
+
+
+def test_every_block_runs_with_its_own_weights() -> None:
+    plain, net = make().requires_grad_(), make().requires_grad_()
+    done = applied("nested", net, calls_of(3, 5), backend="aot_eager")
+    (call,) = calls_of(5)
+    for each in (done.fn, plain):
+        each(*call).sum().backward()
+    for mine, theirs in zip(net.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_lines_and_the_note() -> None:
+    done = applied("nested", make(), calls_of(3), backend="aot_eager")
+    assert done.source == LINES
+    assert done.note is not None and "3 x Block" in done.note
+    names: dict[str, Any] = {"model": make()}
+    exec(done.source, names)
+    assert torch.equal(names["model"](*calls_of(3)[0]), done.fn(*calls_of(3)[0]))
+
+
+def test_blocks_of_a_kind_that_others_have_leave_those_alone() -> None:
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3)))
+    forward = nn.Sequential.forward
+    done = applied("nested", net.requires_grad_(False), backend="aot_eager")
+    assert artifacts(done) == {"Sequential": 1}
+    assert nn.Sequential.forward is forward and "forward" not in vars(net)
+
+
+def test_tensors_inside_arguments_are_marked() -> None:
+    def mixed(pair: tuple[Tensor, Tensor], *, more: dict[str, Tensor]) -> Tensor:
+        return pair[0] + pair[1] + more["bias"]
+
+    more = {"bias": torch.ones(3)}
+    calls = [
+        {"pair": (torch.randn(rows, 3), torch.randn(rows, 1)), "more": more}
+        for rows in (4, 5, 6)
+    ]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        done = applied("full:marks", mixed, calls, backend="aot_eager")
+    assert "{('pair', 0): (0,), ('pair', 1): (0,)}" in done.source
+
+
+def test_nested_needs_repeated_blocks_with_their_own_forward() -> None:
+    for target in (nn.Sequential(nn.Linear(8, 8)), torch.tanh):
+        with pytest.raises(NotApplicable, match=r"\bblocks\b"):
+            parse("nested").plan(target, calls_of(3))
+    net = make()
+    net.blocks[1].forward = lambda x: x  # type: ignore[method-assign]
+    with pytest.raises(NotApplicable, match=r"blocks\.1\b.*\bforward\b"):
+        parse("nested").plan(net, calls_of(3))
 
 
 # -- backends --------------------------------------------------------------------------
