@@ -1,4 +1,4 @@
-"""Runs `torchproof` as a user does: in a process of its own, in a folder of its own."""
+"""Runs `torchproof` and Python as a user does: in processes of their own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,20 @@ PROGRAM = (sys.executable, "-m", "torchproof")
 def torchproof(
     *arguments: str, cwd: Path, variables: Mapping[str, str] | None = None
 ) -> Done:
+    return _run([*PROGRAM, *arguments], cwd, variables)
+
+
+def python(
+    source: str, *, cwd: Path | None = None, variables: Mapping[str, str] | None = None
+) -> Done:
+    return _run([sys.executable, "-c", source], cwd, variables)
+
+
+def _run(
+    command: list[str], cwd: Path | None, variables: Mapping[str, str] | None
+) -> Done:
     return subprocess.run(
-        [*PROGRAM, *arguments],
+        command,
         cwd=cwd,
         env={**os.environ, **(variables or {})},
         stdin=subprocess.DEVNULL,

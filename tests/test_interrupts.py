@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import forked_commands
 import pytest
 
@@ -99,17 +97,7 @@ def test_a_program_that_does_not_catch_it_ends_with_the_status_of_ctrl_c(
 ) -> None:
     (tmp_path / "m.py").write_text(TARGET)
     program = PROGRAM.partition("try:")[0].format() + CALLS["check"] + "\nprint(1)\n"
-    (tmp_path / "program.py").write_text(program)
-    source = Path(__file__).resolve().parent.parent / "src"
-    done = subprocess.run(
-        [sys.executable, "program.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(source)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    done = commands.python(program, cwd=tmp_path)
     assert done.returncode == -signal.SIGINT and done.stdout == "", done.stderr
     [folder] = store.listing(tmp_path / store.RUNS)
     run = saved(tmp_path, folder.name)
@@ -135,13 +123,5 @@ raise SystemExit(main(["check", ".", "--effort", "static"]))
 def test_ctrl_c_ends_the_processes_that_read_a_folder(tmp_path: Path) -> None:
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text("import torch\n")
-    source = Path(__file__).resolve().parent.parent / "src"
-    done = subprocess.run(
-        [sys.executable, "-c", READING],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(source)},
-        capture_output=True,
-        check=False,
-        timeout=240,
-    )
-    assert (done.returncode, done.stderr) == (130, b"")
+    done = commands.python(READING, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (130, "")

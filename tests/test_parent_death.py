@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import PROGRAM
+from commands import PROGRAM, python
 from waiting import in_fork, wait_for
 
 from torchproof.process import parent_death
@@ -95,9 +95,7 @@ def test_hung_child_ends_with_its_killed_parent(
 def held(parent: int) -> int:
     """The exit code of a process that is bound to this parent."""
     line = "from torchproof.process import parent_death; parent_death.hold()"
-    variables = os.environ | {"TORCHPROOF_PARENT": str(parent)}
-    command = [sys.executable, "-c", line]
-    return subprocess.run(command, env=variables, check=False).returncode
+    return python(line, variables={"TORCHPROOF_PARENT": str(parent)}).returncode
 
 
 def test_child_starts_only_if_its_parent_is_there() -> None:

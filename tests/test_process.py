@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import python
 from waiting import wait_for
 
 from torchproof import process
@@ -305,4 +304,5 @@ assert not gc.isenabled()
 
 def test_frames_of_threads_are_safe_beside_garbage_collections() -> None:
     """`sys._current_frames` itself blocks for ever here, on Python 3.11."""
-    subprocess.run([sys.executable, "-c", FRAMES_AND_GARBAGE], check=True, timeout=90)
+    done = python(FRAMES_AND_GARBAGE)
+    assert done.returncode == 0, done.stderr

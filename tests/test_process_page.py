@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import python
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "process.md"
 
@@ -51,13 +50,7 @@ assert handlers == {n: signal.getsignal(n) for n in signal.valid_signals()}
 
 @pytest.mark.slow
 def test_page_lists_the_attributes_of_torch_that_stay_replaced() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = python(PROGRAM, variables={"PYTHONWARNINGS": "ignore"})
     assert done.returncode == 0, done.stderr
     table = PAGE.read_text().partition("<!-- begin replaced -->")[2]
     listed = re.findall(r"^\| `(torch\.\S+)` \|", table, re.M)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import python
 
 from torchproof.checking import causes
 from torchproof.checking.ranks import CheckedRanks, check_ranks
@@ -174,13 +172,8 @@ def test_a_rank_with_an_empty_cache_beside_a_rank_with_a_full_one(
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "OMP_NUM_THREADS": "1",  # as the launcher sets it: it is part of the keys
     }
-    subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=PROGRAMS,
-        env={**os.environ, **variables},
-        check=True,
-        timeout=480,
-    )
+    done = python(program, cwd=PROGRAMS, variables=variables)
+    assert done.returncode == 0, done.stderr
     # Nothing else differs between these ranks.
     [found] = findings(checked("seeded.py", "clean", "cached", str(tmp_path)))
     assert (found.code, found.ranks) == ("RK104", (1,))

@@ -26,49 +26,12 @@ X = torch.ones(3)
 # -- forwards that are no plain methods ------------------------------------------------
 
 
-class Static(nn.Module):
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x + 1
-
-
-class OfClass(nn.Module):
-    amount = 2
-
-    @classmethod
-    def forward(cls, x: Tensor) -> Tensor:
-        return x + cls.amount
-
-
-class Partial(nn.Module):
-    forward = functools.partial(torch.add, other=3)
-
-
-class PartialMethod(nn.Module):
-    def run(self, x: Tensor, amount: int) -> Tensor:
-        return x + amount
-
-    forward = functools.partialmethod(run, amount=4)
-
-
-class ModuleInBody(nn.Module):
-    forward = nn.Linear(3, 3)
-
-
 class Adder:
     def __call__(self, x: Tensor) -> Tensor:
         return x + 5
 
     def method(self, x: Tensor) -> Tensor:
         return x + 6
-
-
-class ObjectInBody(nn.Module):
-    forward = Adder()
-
-
-class Builtin(nn.Module):
-    forward = torch.sin
 
 
 class OfInstance(nn.Module):
@@ -82,12 +45,6 @@ class OfInstance(nn.Module):
         return x * 2
 
 
-class Wrapped(nn.Module):
-    @functools.wraps(Static.forward)
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return Static.forward(*args, **kwargs) * 2
-
-
 class MadeUp(nn.Module):
     def __getattr__(self, name: str) -> Any:
         return Adder() if name == "encode" else super().__getattr__(name)
@@ -97,26 +54,42 @@ class MadeUp(nn.Module):
         return answer
 
 
-class DecoratedInBody(nn.Module):
-    @torchproof.compile(backend="eager")
-    def forward(self, x: Tensor) -> Tensor:
-        return x * 3
+def add_one(x: Tensor) -> Tensor:
+    return x + 1
 
 
-FORWARDS = [
-    *(Static, OfClass, PartialMethod, ModuleInBody, ObjectInBody, Builtin, OfInstance),
-    *(Wrapped, MadeUp, DecoratedInBody),
-    pytest.param(
-        Partial,
-        marks=[
-            pytest.mark.filterwarnings("ignore:functools.partial will be a method"),
-            pytest.mark.skipif(sys.version_info >= (3, 14), reason="it binds `self`"),
-        ],
-    ),
-]
+# What stands in the body of a class.
+BODIES: dict[str, Any] = {
+    "static method": staticmethod(add_one),
+    "class method": classmethod(lambda cls, x: x + 2 * issubclass(cls, nn.Module)),
+    "partial method": functools.partialmethod(lambda self, x, y: x + y, y=4),
+    "module": nn.Linear(3, 3),
+    "object": Adder(),
+    "builtin": torch.sin,
+    "wrapper": functools.wraps(add_one)(lambda self, *args: add_one(*args) * 2),
+    "compiled": torchproof.compile(lambda self, x: x * 3, backend="eager"),
+    "partial": functools.partial(torch.add, other=3),
+}
 
 
-@pytest.mark.parametrize("kind", FORWARDS)
+def of_body(name: str) -> type[nn.Module]:
+    return type("Net", (nn.Module,), {"forward": BODIES[name]})
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(OfInstance, MadeUp),
+        *(pytest.param(of_body(name), id=name) for name in [*BODIES][:-1]),
+        pytest.param(
+            of_body("partial"),
+            marks=[
+                pytest.mark.filterwarnings("ignore:functools.partial will be a method"),
+                pytest.mark.skipif(sys.version_info >= (3, 14), reason="binds `self`"),
+            ],
+        ),
+    ],
+)
 def test_a_forward_of_any_kind_is_compiled(kind: type[nn.Module]) -> None:
     model = kind()
     expected = model(X)

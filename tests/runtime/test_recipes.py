@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import recipe_nets
 import torch
-from forked_commands import python
-from recipe_nets import ROWS, Net, calls, followed, parts, recipe_for
+from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 import torchproof
@@ -24,8 +22,65 @@ from torchproof.records.run import UserError
 from torchproof.strategies.plan import Plan
 from torchproof.strategies.recipe import Recipe
 from torchproof.strategies.recipe.fingerprint import fingerprint
-from torchproof.strategies.strategy import Strategy
+from torchproof.strategies.recipe.matching import environment_here
+from torchproof.strategies.strategy import Strategy, parse
 from torchproof.torch_private import subgraphs
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return x + self.inner(x).tanh() * scale.sum()
+
+
+class Net(nn.Module):
+    def __init__(self, blocks: int = 3) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(blocks))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x, scale=x)
+        return self.head(x)
+
+
+ROWS = (3, 5, 7)
+
+
+def calls() -> list[tuple[torch.Tensor]]:
+    return [(torch.randn(rows, 4),) for rows in ROWS]
+
+
+def recipe_for(model: Any, name: str, **more: Any) -> Recipe:
+    """As a search makes one, with a backend that compiles at once."""
+    strategy = parse(name)
+    plan = strategy.plan(copy.deepcopy(model), calls())
+    if strategy.compiles:
+        arguments = {**strategy.arguments, "backend": "aot_eager"}
+        strategy = dataclasses.replace(strategy, arguments=arguments)
+    made = {
+        "plan": plan,
+        "run": "20261115-0102-net",
+        "lines": strategy.source("model", plan),
+        "environment": environment_here(model),
+        "model": fingerprint(model),
+    }
+    return Recipe(strategy, **{**made, **more})
+
+
+def followed(model: Any, recipe: Any, **more: Any) -> Any:
+    model = torchproof.compile(model, recipe=recipe, **more)
+    assert torchproof.status(model).recipe["followed"]  # type: ignore[index]
+    return model
+
+
+def parts(model: nn.Module) -> list[str]:
+    """The modules that have something else in the place of their forward."""
+    return [path for path, each in model.named_modules() if "forward" in vars(each)]
 
 
 @pytest.fixture(autouse=True)
@@ -69,28 +124,6 @@ def test_a_recipe_gives_what_its_lines_give(
     # As often as the lines: marks and dynamic shapes hold from the first call on.
     assert len(found.compilations) == counter.frame_count
     assert found.compiled_calls == (0 if name == "eager" else len(ROWS))
-
-
-SERVICE = """
-import copy, torch, torchproof
-from served import Net, calls
-plain = Net()
-model = torchproof.compile(copy.deepcopy(plain), recipe="torchproof.toml")
-with torch.no_grad():
-    for call in calls():
-        torch.testing.assert_close(model(*call), plain(*call))
-status = torchproof.status(model)
-print(status.strategy, status.calls, status.compiled_calls, status.recompiles)
-"""
-
-
-@pytest.mark.slow
-def test_a_recipe_is_followed_in_another_process(tmp_path: Path) -> None:
-    """The same strategy, of a class that is loaded by another name."""
-    recipe_for(Net(), "regional:marks").write(tmp_path / "torchproof.toml")
-    (tmp_path / "served.py").write_text(Path(recipe_nets.__file__).read_text())
-    done = python(SERVICE, cwd=tmp_path)
-    assert done.stdout == "regional:marks 3 3 0\n", done.stderr
 
 
 def test_functions_follow_recipes_and_status_names_what_differs(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from commands import python
 from torch import Tensor, nn
 from twins import Block, Net, compiled, sample
 
@@ -381,8 +381,5 @@ print(sorted(heavy & gained), sorted(rooms))
 
 
 def test_loading_the_runtime_loads_no_compiler_and_no_diagnosis() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "[] ['records', 'runtime']\n"
+    done = python(LOADED)
+    assert done.stdout == "[] ['records', 'runtime']\n", done.stderr

@@ -78,10 +78,6 @@ def plan(net: nn.Module, *calls: Any) -> Plan:
     return parse("regional").plan(net, calls or [(X,)])
 
 
-def paths(net: nn.Module, *calls: Any) -> list[str]:
-    return [" ".join(region.paths) for region in plan(net, *calls).regions]
-
-
 class PairBlock(Block):
     def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:  # type: ignore[override]
         return super().forward(x), {"weights": x.sum()}
@@ -129,6 +125,12 @@ def widening(net: Any, x: Tensor) -> Tensor:
     return x
 
 
+def odd_names(net: Any, x: Tensor) -> Tensor:
+    for name in ("first", "two words"):
+        x = net.held[name](x)
+    return x
+
+
 # The blocks of each model, as paths; blocks that share code are one text.
 BLOCKS: dict[str, tuple[nn.Module, list[str]]] = {
     "attributes, and arithmetic in between": (
@@ -137,43 +139,76 @@ BLOCKS: dict[str, tuple[nn.Module, list[str]]] = {
             first=Block(),
             second=Block(),
         ),
-        ["first second"],
+        ["first|second"],
     ),
     "several answers": (
         Net(lambda net, x: net.b(net.a(x)[0])[0], a=PairBlock(), b=PairBlock()),
-        ["a b"],
+        ["a|b"],
     ),
-    "writes into its input": (Net(written, a=Writer(), b=Writer()), ["a b"]),
+    "writes into its input": (Net(written, a=Writer(), b=Writer()), ["a|b"]),
     "hands on a record": (
         Net(lambda net, x: net.b(net.a(State(x))).x, a=Stateful(), b=Stateful()),
-        ["a b"],
+        ["a|b"],
     ),
-    "checkpointed": (checkpointed(False), ["blocks.0 blocks.1 blocks.2"]),
-    "checkpointed, reentrant": (checkpointed(True), ["blocks.0 blocks.1 blocks.2"]),
+    "checkpointed": (checkpointed(False), ["blocks.0|blocks.1|blocks.2"]),
+    "checkpointed, reentrant": (checkpointed(True), ["blocks.0|blocks.1|blocks.2"]),
     "the outermost level": (
         Net(lambda net, x: net.stages(x), stages=stages()),
-        ["stages.0 stages.1 stages.2"],
+        ["stages.0|stages.1|stages.2"],
     ),
     "one block called several times": (Net(several_times, inner=Block()), ["inner"]),
     "a loop over a whole model": (
         Net(several_times, inner=tower()),
-        ["inner.blocks.0 inner.blocks.1"],
+        ["inner.blocks.0|inner.blocks.1"],
     ),
     "two widths": (
         Net(widening, blocks=many(Block, 2), wide=many(Block, 2, 16)),
-        ["blocks.0 blocks.1", "wide.0 wide.1"],
+        ["blocks.0|blocks.1", "wide.0|wide.1"],
     ),
     "two classes": (
         in_order(Block(), OtherBlock(), Block(), OtherBlock()),
-        ["blocks.0 blocks.2", "blocks.1 blocks.3"],
+        ["blocks.0|blocks.2", "blocks.1|blocks.3"],
     ),
     "one with a parametrization": (
         in_order(Block(), parametrized(), Block()),
-        ["blocks.0 blocks.2"],
+        ["blocks.0|blocks.2"],
+    ),
+    "the end of a list": (
+        in_order(OtherBlock(), Block(), Block()),
+        ["blocks.1|blocks.2"],
+    ),
+    "the middle of a list": (
+        nn.Sequential(nn.Linear(8, 8), Block(), Block(), nn.Linear(8, 8)),
+        ["1|2"],
+    ),
+    "lists and more": (
+        Net(
+            lambda net, x: one_after_the_other(net, net.first(x)),
+            first=Block(),
+            blocks=many(Block, 2),
+        ),
+        ["first|blocks.0|blocks.1"],
+    ),
+    "names that are no names": (
+        Net(odd_names, held=nn.ModuleDict({"first": Block(), "two words": Block()})),
+        ["held.first|held.two words"],
     ),
     "equal towers side by side": (
         Net(lambda net, x: net.left(x) @ net.right(x).T, left=tower(), right=tower()),
-        ["left.blocks.0 left.blocks.1 right.blocks.0 right.blocks.1"],
+        ["left.blocks.0|left.blocks.1|right.blocks.0|right.blocks.1"],
+    ),
+}
+
+
+# As one writes the blocks in Python; of the other rows, no text is expected.
+PLACES = {
+    "checkpointed": "MODEL.blocks",
+    "the end of a list": "MODEL.blocks[1:]",
+    "the middle of a list": "MODEL[1:3]",
+    "one with a parametrization": "(MODEL.blocks[0], MODEL.blocks[2])",
+    "lists and more": "(MODEL.first, *MODEL.blocks)",
+    "names that are no names": (
+        "(MODEL.held.first, MODEL.get_submodule('held.two words'))"
     ),
 }
 
@@ -183,8 +218,15 @@ def test_blocks_are_found_by_structure_and_use(name: str) -> None:
     net, expected = BLOCKS[name]
     x = X.clone().requires_grad_("checkpointed" in name)
     with torch.set_grad_enabled(x.requires_grad):
-        assert paths(net, (x,)) == expected
+        regions = plan(net, (x,)).regions
+    assert ["|".join(region.paths) for region in regions] == expected
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in net.modules())
+    for region in regions:
+        blocks = eval(region.place, {"MODEL": net})
+        blocks = [blocks] if isinstance(blocks, Block) else list(blocks)
+        assert blocks == [net.get_submodule(path) for path in region.paths]
+    if name in PLACES:
+        assert [region.place for region in regions] == [PLACES[name]]
 
 
 def mixture(net: Any, x: Tensor) -> Tensor:
@@ -235,7 +277,8 @@ def test_workloads() -> None:
     widths = plan(BLOCKS["two widths"][0]).regions
     assert [r.name for r in widths] == ["Block at blocks.0", "Block at wide.0"]
     model, calls = gpt.make()
-    assert paths(model, calls[0]) == ["blocks.0 blocks.1 blocks.2 blocks.3"]
+    (region,) = plan(model, calls[0]).regions
+    assert region.paths == ("blocks.0", "blocks.1", "blocks.2", "blocks.3")
 
 
 def small(kind: str) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -257,7 +300,7 @@ def small(kind: str) -> tuple[nn.Module, dict[str, Tensor]]:
     return model, ids | {"decoder_input_ids": ids["input_ids"]}
 
 
-PLACES = {
+STACKS = {
     "gpt2": ["MODEL.transformer.h"],
     "llama": ["MODEL.model.layers"],
     # The first block of each stack has a table of positions that the others lack.
@@ -265,58 +308,8 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("kind", STACKS)
 def test_models_of_a_library(kind: str) -> None:
     pytest.importorskip("transformers")
     model, call = small(kind)
-    assert [region.place for region in plan(model, call).regions] == PLACES[kind]
-
-
-# -- as Python -------------------------------------------------------------------------
-
-
-def odd_names(net: Any, x: Tensor) -> Tensor:
-    for name in ("first", "two words"):
-        x = net.held[name](x)
-    return x
-
-
-PYTHON = {
-    "a whole list": (in_order(Block(), Block(), Block()), "MODEL.blocks"),
-    "the end of a list": (
-        in_order(OtherBlock(), Block(), Block()),
-        "MODEL.blocks[1:]",
-    ),
-    "the middle of a list": (
-        nn.Sequential(nn.Linear(8, 8), Block(), Block(), nn.Linear(8, 8)),
-        "MODEL[1:3]",
-    ),
-    "here and there": (
-        in_order(Block(), OtherBlock(), Block()),
-        "(MODEL.blocks[0], MODEL.blocks[2])",
-    ),
-    "lists and more": (
-        Net(
-            lambda net, x: one_after_the_other(net, net.first(x)),
-            first=Block(),
-            blocks=many(Block, 2),
-        ),
-        "(MODEL.first, *MODEL.blocks)",
-    ),
-    "names that are no names": (
-        Net(
-            odd_names,
-            held=nn.ModuleDict({"first": Block(), "two words": Block()}),
-        ),
-        "(MODEL.held.first, MODEL.get_submodule('held.two words'))",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", PYTHON)
-def test_blocks_as_one_writes_them(name: str) -> None:
-    net, place = PYTHON[name]
-    (region,) = plan(net).regions
-    assert region.place == place
-    held = eval(place, {"MODEL": net})
-    assert list(held) == [net.get_submodule(path) for path in region.paths]
+    assert [region.place for region in plan(model, call).regions] == STACKS[kind]
