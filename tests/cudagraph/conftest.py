@@ -35,3 +35,11 @@ def recordings(request: pytest.FixtureRequest) -> Iterator[None]:
 def compiler() -> Iterator[stage_compiler.Compiler]:
     with stage_compiler.installed() as compiler:
         yield compiler
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """Recording on the CPU makes Dynamo skip code for good; on a GPU it does not."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()

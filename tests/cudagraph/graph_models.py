@@ -33,6 +33,18 @@ class Net(nn.Module):
         return x
 
 
+def close(actual: Tensor | None, expected: Tensor | None) -> None:
+    assert actual is not None and expected is not None
+    torch.testing.assert_close(actual, expected.detach(), rtol=2e-3, atol=2e-4)
+
+
+def close_gradients(one: nn.Module, other: nn.Module) -> None:
+    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None)
+        if mine.grad is not None:
+            close(mine.grad, theirs.grad)
+
+
 def recipe_for(model: nn.Module, name: str, **more: Any) -> Recipe:
     made = {"environment": environment_here(model), "model": fingerprint(model)}
     return Recipe(parse(name), **{**made, **more})

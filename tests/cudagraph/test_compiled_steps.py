@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,22 +11,13 @@ from torch import nn
 
 import torchproof
 from torchproof.records.run import UserError
-from torchproof.runtime.cudagraph import build_graph
-from torchproof.runtime.cudagraph.graphed_step import Graphed
-from torchproof.strategies.strategy import parse, with_arguments
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 FORMS = ("full", "regional", "nested")
 
 
 def net() -> nn.Sequential:
     return nn.Sequential(Block(), Block(), Block())
-
-
-@pytest.fixture(autouse=True)
-def afresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture
@@ -42,13 +32,6 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     monkeypatch.setattr(torch, "compile", note)
     return calls
-
-
-def recorded(model: nn.Module, form: str, **settings: Any) -> Graphed:
-    """With a backend whose operations a strip can note."""
-    strategy = with_arguments(parse(form), backend="aot_eager")
-    options = {"train": False, "pool": None, "buffers": False, "padder": None}
-    return build_graph.build_graphed(model, strategy=strategy, **options | settings)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -82,30 +65,11 @@ def test_what_is_given_wins_over_what_each_shape_needs(
         ({"strategy": "eager", "dynamic": True}, r"\beager\b.*\barguments\b"),
         ({"strategy": "full:marks"}, "marks"),
         ({"strategy": "core:encode"}, "eager, full, regional, nested"),
+        ({"wait": "no"}, r"^wait\b.*\bTrue or False"),
+        ({"strategy": "best"}, r"^strategy 'best' needs wait=False"),
+        ({"strategy": "beast", "wait": False}, r"^no strategy 'beast'"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         torchproof.graph(net(), **{"strategy": "full", **arguments})
-
-
-def test_nested_blocks_are_replayed_with_their_own_weights() -> None:
-    train = True
-    model, plain = net().train(train), net().train(train)
-    plain.load_state_dict(model.state_dict())
-    graphed = recorded(model, "nested", train=train)
-    for rows in (3, 5, 3):
-        x = torch.randn(rows, 4)
-        model.zero_grad()
-        plain.zero_grad()
-        answer, expected = graphed(x), plain(x)
-        torch.testing.assert_close(answer, expected.detach())
-        if train:
-            expected.mean().backward()
-            for mine, theirs in zip(
-                model.parameters(), plain.parameters(), strict=True
-            ):
-                torch.testing.assert_close(mine.grad, theirs.grad)
-    status = graphed.status()
-    assert (status.recordings, status.stops, status.strategy) == (2, (), "nested")
-    assert not any("forward" in vars(block) for block in model)

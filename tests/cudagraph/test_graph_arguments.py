@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,12 +46,9 @@ FORMS: dict[str, Callable[[], Tensor]] = {
 }
 
 
-def by_layout(x: Tensor) -> Tensor:
-    return x + 1 if x.is_contiguous() else x * 3
-
-
 def by_strides(x: Tensor) -> Tensor:
-    return x * float(x.stride(0)) + float(x.stride(1))
+    layout = 1 if x.is_contiguous() else 3
+    return x * (layout * float(x.stride(0))) + float(x.stride(1))
 
 
 def restrided(x: Tensor) -> Tensor:
@@ -63,36 +59,33 @@ def from_the_start(x: Tensor) -> Tensor:
     return x.as_strided((SIZE,), (1,), 0) * 2
 
 
-def by_offset(x: Tensor) -> Tensor:
-    return x + float(x.storage_offset())
+def by_memory(x: Tensor) -> Tensor:
+    return x * (1.0 + x.storage_offset()) + float(x.untyped_storage().nbytes())
 
 
-def by_storage(x: Tensor) -> Tensor:
-    return x + float(x.untyped_storage().nbytes())
+def views(x: Tensor) -> tuple[Tensor, ...]:
+    own = torch.empty_like(x).fill_(1)
+    seen = x, x.t(), x[:, 1:], x[:, ::2], x[:1].expand(SIZE, SIZE), x.diagonal()
+    return *seen, (x * 2).t(), own, x.contiguous() + x
 
 
-def viewed(x: Tensor) -> tuple[Tensor, ...]:
-    return x, x.t(), x[:, 1:], x[:, ::2], x[:1].expand(SIZE, SIZE), x.diagonal()
-
-
-def computed(x: Tensor) -> tuple[Tensor, ...]:
-    return x * 2, (x * 2).t(), torch.empty_like(x).fill_(1), x.contiguous() + x
-
-
-STEPS = (
-    *(by_layout, by_strides, restrided, from_the_start, by_offset, by_storage),
-    *(viewed, computed),
-)
+STEPS = (by_strides, by_memory, restrided, from_the_start, views)
 
 
 def outcome(step: Callable[..., Any], *args: Any) -> Any:
     """The values and strides of the outputs, or the error."""
     try:
-        given = step(*args)
-    except RuntimeError as error:
+        with torch.no_grad():
+            output = step(*args)
+    except Exception as error:
         return type(error)
-    tensors = given if isinstance(given, tuple) else (given,)
-    return [(each.tolist(), each.stride()) for each in tensors]
+    tensors = output if isinstance(output, tuple) else (output,)
+    return [
+        each
+        if each is None
+        else (each.double().round(decimals=4).tolist(), each.stride())
+        for each in tensors
+    ]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -119,8 +112,8 @@ def test_a_written_argument_is_written() -> None:
         return x * 2
 
     graphed = torchproof.graph(step)
-    for form in (*FORMS.values(), *FORMS.values()):
-        x = form()
+    for name in ("contiguous", "transposed", "every second column", "windows") * 2:
+        x = FORMS[name]()
         twin = strides.clone(x, x.stride())
         assert outcome(graphed, x) == outcome(step, twin)
         assert torch.equal(x, twin)
@@ -222,32 +215,14 @@ class Rows(nn.Module):
         return None if x is None else self.inner(x)
 
 
-def answer_of(step: Callable[..., Any], *args: Any) -> Any:
-    """The answer, or the kind of error."""
-    try:
-        with torch.no_grad():
-            return step(*args)
-    except Exception as error:
-        return type(error)
-
-
-def assert_same(given: Any, expected: Any) -> None:
-    if isinstance(expected, Tensor):
-        torch.testing.assert_close(given, expected)
-    else:
-        assert given == expected
-
-
 CALLS: dict[str, tuple[Any, ...]] = {
     "empty batch": (torch.ones(0, 4),),
-    "no dimensions": (torch.tensor(1.0),),
     "one dimension": (torch.ones(4),),
     "too many dimensions": (torch.ones(2, 3, 4),),
     "wrong width": (torch.ones(2, 5),),
     "None": (None,),
     "nothing": (),
     "a number": (3,),
-    "a list": ([1.0, 2.0],),
     "larger than all buckets": (torch.ones(9, 4),),
     "other type": (torch.ones(2, 4, dtype=torch.int64),),
     "needs a gradient": (torch.ones(2, 4, requires_grad=True),),
@@ -258,13 +233,14 @@ CALLS: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("padded", [True, False])
 def test_the_outcome_is_that_of_eager(padded: bool) -> None:
     settings: Any = {"pad": {"x": ("batch",)}, "buckets": [4, 8]} if padded else {}
-    x = torch.randn(3, 4)
-    for call in CALLS.values():
-        model = Rows().eval()
-        graphed = torchproof.graph(model, **settings)
-        for args in ((x,), call, call, (x,)):
-            assert_same(answer_of(graphed, *args), answer_of(model, *args))
-        assert graphed.status().replays >= 2
+    x, model = torch.randn(3, 4), Rows().eval()
+    graphed = torchproof.graph(model, **settings)
+    for args in CALLS.values():
+        replays = graphed.status().replays
+        for each in (args, args, (x,)):
+            assert outcome(graphed, *each) == outcome(model, *each), args
+        assert graphed.status().replays > replays
+    assert graphed.status().calls == 3 * len(CALLS)
 
 
 # -- arguments that carry more than their tensors --------------------------------------
@@ -366,10 +342,11 @@ def functions() -> Iterator[tuple[Any, ...]]:
     yield X, times
 
 
-def options(made: Any) -> Iterator[tuple[Any, ...]]:
-    yield X, made
-    made.scale = 9.0
-    yield X, made
+def options() -> Iterator[tuple[Any, ...]]:
+    changing = Changing()
+    yield X, changing
+    changing.scale = 9.0
+    yield X, changing
 
 
 def ordered() -> Iterator[tuple[Any, ...]]:
@@ -391,10 +368,7 @@ CASES: dict[str, Case] = {
     "the same tensor twice": (
         *(mixed, lambda: [(ONE, ONE), (ONE, TWO), (TWO, ONE), (TWO, TWO)], None),
     ),
-    "dataclass that changes": (scaled, lambda: options(Changing()), (0, 0)),
-    "namespace that changes": (
-        *(scaled, lambda: options(SimpleNamespace(scale=2.0)), (0, 0)),
-    ),
+    "dataclass that changes": (scaled, options, (0, 0)),
     "enums, dtypes and numbers": (
         chosen,
         lambda: (
@@ -427,7 +401,7 @@ def test_calls_are_answered_as_in_eager(name: str) -> None:
     step, calls, counts = CASES[name]
     graphed = torchproof.graph(step)
     for call in calls():
-        assert_same(graphed(*call), step(*call))
+        torch.testing.assert_close(graphed(*call), step(*call))
     status = graphed.status()
     if counts is not None:
         assert (status.recordings, status.replays) == counts, status

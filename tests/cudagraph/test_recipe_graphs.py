@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import pickle
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import graph_models
 import pytest
 import torch
-from graph_models import Net, applied, without_code
+from graph_models import Net, applied, close, close_gradients, without_code
 from torch import nn
 
 import torchproof
@@ -24,14 +24,10 @@ from torchproof.strategies import Recipe, environment_here
 from torchproof.strategies.recipe import loads
 from torchproof.torch_private.comparison import Comparison
 
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
+    pytest.mark.usefixtures("fresh_dynamo"),
+]
 
 
 X = torch.linspace(-1, 1, 8).view(2, 4)
@@ -49,15 +45,6 @@ def recipe_for(model: nn.Module, name: str, **more: Any) -> Recipe:
     recipe = graph_models.recipe_for(model, name, **more)
     on_cpu = next(model.parameters()).device.type == "cpu"
     return without_code(recipe) if on_cpu else recipe
-
-
-def close(given: torch.Tensor | None, expected: torch.Tensor | None) -> None:
-    torch.testing.assert_close(given, expected, rtol=1e-3, atol=1e-3)
-
-
-def close_gradients(one: nn.Module, other: nn.Module) -> None:
-    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
-        close(mine.grad, theirs.grad)
 
 
 @pytest.mark.parametrize(("device", "name"), DEVICES_AND_NAMES)
@@ -207,30 +194,31 @@ def test_the_whole_step_by_a_recipe(device: str, name: str) -> None:
     assert not step.falls_back
 
 
-def test_without_a_match_the_step_runs_as_it_is(
+@pytest.mark.parametrize("cause", ["torch 1.9", "TORCHPROOF_DISABLE", "strategy"])
+def test_a_recipe_that_does_not_apply_leaves_the_step_as_it_is(
+    cause: str,
+    tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Another torch, switched off, or a file that is no recipe."""
     plain = Net()
-    recipe = recipe_for(plain, "full+graph", train=True, environment={"torch": "1.9"})
-    model = copy.deepcopy(plain)
+    model, recipe = copy.deepcopy(plain), recipe_for(plain, "full+graph", train=True)
+    if cause == "torch 1.9":
+        recipe = dataclasses.replace(recipe, environment={"torch": "1.9"})
+    elif cause == "strategy":
+        recipe = tmp_path / "torchproof.toml"
+        recipe.write_text("schema = 1")
+    else:
+        monkeypatch.setenv(cause, "1")
     with caplog.at_level(logging.WARNING, "torchproof"):
-        step = torchproof.graph(model, (X,), recipe=recipe)
+        step = torchproof.graph(model, recipe=recipe, train=True)
         step(X)
     plain(X).mean().backward()
-    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, theirs.grad)
+    close_gradients(model, plain)
     (why,) = step.falls_back
-    assert "torch 1.9" in why and len(caplog.records) == 1
-    assert step.status().plain_calls == 1 and step.status().recordings == 0
-
-
-def test_switched_off_the_step_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHPROOF_DISABLE", "1")
-    model = Net()
-    step = torchproof.graph(model, recipe=recipe_for(model, "full+graph", train=True))
-    step(X)
-    assert all(each.grad is not None for each in model.parameters())
-    assert step.status().recordings == 0 and "TORCHPROOF_DISABLE" in step.falls_back[0]
+    assert cause in why and len(caplog.records) == 1
+    assert (step.status().plain_calls, step.status().recordings) == (1, 0)
 
 
 def test_a_recipe_without_a_graph_is_compiled_and_not_recorded() -> None:
@@ -267,10 +255,6 @@ def test_what_a_program_gets_wrong_about_a_recipe_raises(tmp_path: Path) -> None
     ]:
         with pytest.raises(UserError, match=why):
             torchproof.graph(model, recipe=given, **settings)
-    step = torchproof.graph(model, recipe=path, train=True)
-    step(X)
-    assert all(each.grad is not None for each in model.parameters())
-    assert "strategy" in step.falls_back[0]
 
 
 # -- recipes of a GPU ------------------------------------------------------------------

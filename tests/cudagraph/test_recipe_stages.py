@@ -20,13 +20,7 @@ from torch._dynamo import convert_frame
 import torchproof
 from torchproof.runtime.cudagraph import progressive, recorder
 
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    """Recording on the CPU makes Dynamo skip code for good; on a GPU it does not."""
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def applied(
@@ -92,14 +86,6 @@ def test_calls_in_inference_mode_get_compiled_code(compiler: Compiler) -> None:
     stages = graph_of(model)["stages"]
     found = [(each["strategy"], each["state"]) for each in stages]
     assert found == 2 * [("eager", "replaced"), ("full", "in use")]
-
-
-def test_nothing_of_eager_is_compiled(compiler: Compiler) -> None:
-    plain, model = applied("eager+graph")
-    answers(model, plain, 3)
-    found = torchproof.status(model)
-    assert found.graph is not None and found.graph["replays"] == 3
-    assert not states(model) and not compiler.graphs
 
 
 def test_a_stage_that_takes_too_long_is_not_used(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from graph_models import close, close_gradients
 from torch import Tensor, nn
 
 import torchproof
@@ -56,18 +57,6 @@ def batch(device: str, rows: int = 3) -> Tensor:
 
 def small_net(device: str) -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).to(device)
-
-
-def close(given: Tensor | None, expected: Tensor | None) -> None:
-    assert given is not None and expected is not None
-    torch.testing.assert_close(given, expected.detach(), rtol=2e-3, atol=2e-4)
-
-
-def close_gradients(one: nn.Module, other: nn.Module) -> None:
-    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
-        assert (mine.grad is None) == (theirs.grad is None)
-        if mine.grad is not None:
-            close(mine.grad, theirs.grad)
 
 
 # -- inference -------------------------------------------------------------------------

@@ -166,6 +166,11 @@ NOT_FLIPPED = {"_get_default_device": "only `set_default_tensor_type` changes it
 NEED_CUDA = {"_get_blas_preferred_backend", "_get_linalg_preferred_backend"}
 if not torch.cuda.is_available():
     NOT_FLIPPED |= dict.fromkeys(NEED_CUDA, "needs CUDA")
+for value in (True, False):
+    try:
+        C._set_cpu_allow_fp16_reduced_precision_reduction(value)
+    except RuntimeError as error:  # the processor has no arithmetic of float16
+        NOT_FLIPPED["_get_cpu_allow_fp16_reduced_precision_reduction"] = str(error)
 
 
 def in_child(work: Callable[[], Any]) -> Any:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -47,16 +48,11 @@ def pack_of(model: Net, folder: Path, name: str, **changes: Any) -> str:
     """The same pack on both ranks; the first one makes it."""
     path = folder / name
     if dist.get_rank() == 0:
-        state = {"training": False, "others": []}
-        call = _call() | {"state": state}
+        [call] = details_of(Net())["calls"]
+        call["state"] = {"training": False, "others": []}
         fabricated(path, model, calls=[call], **changes)
     dist.barrier()
     return str(path)
-
-
-def _call() -> dict[str, Any]:
-    call: dict[str, Any] = details_of(Net())["calls"][0]
-    return call
 
 
 def damaged_here(path: str) -> str:
@@ -168,35 +164,17 @@ def a_pack_that_one_rank_lacks(folder: Path) -> None:
         torchproof.load("nowhere", model)
 
 
-def loaded_late(path: Path, model: nn.Module, wait: str) -> Any:
-    """The first rank does not wait for the other one any more."""
-    if dist.get_rank() == FAULTY:
-        dist.barrier()
-        return torchproof.load(path, model)
-    usual_s = getattr(rank_verdicts, wait)
-    setattr(rank_verdicts, wait, 0.3)
-    loaded = torchproof.load(path, model)
-    setattr(rank_verdicts, wait, usual_s)
-    dist.barrier()
-    return loaded
-
-
-def a_rank_that_loads_late_without_collectives(folder: Path) -> None:
-    """Both use the pack, and neither warms up, which the first did not."""
-    model = made(Net)
-    path = pack_of(model, folder, "late-apart", collectives=False)
-    loaded = loaded_late(path, model, "_SHORT_WAIT_S")
-    status = torchproof.status(loaded)
-    assert status.pack is not None and status.pack["used"], status
-    assert not status.compilations, status
-    assert_like_eager(loaded, made(Net))
-
-
 def a_rank_that_loads_too_late(folder: Path) -> None:
-    """No rank uses the pack."""
+    """No rank uses the pack, for which the first rank does not wait any more."""
     model, is_late = made(Joined), dist.get_rank() == FAULTY
     path = pack_of(model, folder, "late", collectives=True, world_size=RANKS)
-    loaded = loaded_late(path, model, "_LONGEST_WAIT_S")
+    if is_late:
+        dist.barrier()
+        loaded = torchproof.load(path, model)
+    else:
+        with mock.patch.object(rank_verdicts, "_LONGEST_WAIT_S", 0.3):
+            loaded = torchproof.load(path, model)
+        dist.barrier()
     status = torchproof.status(loaded)
     assert status.pack is not None and not status.pack["used"], status
     assert status.strategy == "eager" and not status.compilations
@@ -346,7 +324,6 @@ SITUATIONS = (
     *(a_damaged_pack_without_collectives, packs_that_are_not_for_these_ranks),
     *(a_pack_that_one_rank_lacks, a_rank_that_loads_too_late, a_model_inside_ddp),
     *(a_recipe_that_one_rank_refuses, a_divided_model),
-    a_rank_that_loads_late_without_collectives,
 )
 
 

@@ -89,6 +89,10 @@ def fails(each: PackJob) -> dict[str, Any]:
     raise UserError("no such layer")
 
 
+def breaks(each: PackJob) -> dict[str, Any]:
+    raise RuntimeError("Connection closed by peer")
+
+
 def test_ranks_that_compile_the_same(run: Any) -> None:
     assert run(CALLS.format(2), works) == FACTS
 
@@ -109,27 +113,23 @@ def test_ranks_that_compile_the_same(run: Any) -> None:
         ("os._exit(3)", works, Unverified, r"rank 1: its process ended .* 3"),
         # The others say nothing, so that the own error counts.
         (HANGS, fails, UserError, r"^no such layer$"),
+        # The connection breaks because the other rank has failed.
+        ("stream.write('unusable', message='boom')", breaks, UserError, "1: boom$"),
     ],
 )
 def test_rank_with_other_code_is_refused(
-    body: str, work: rank_jobs.Work, error: type[Exception], reason: str, run: Any
+    body: str,
+    work: rank_jobs.Work,
+    error: type[Exception],
+    reason: str,
+    run: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if work is breaks:
+        monkeypatch.setattr(rank_jobs, "_GRACE_S", 60.0)
     role = {"role": "verify"} if "_exit" in body else {}
     with pytest.raises(error, match=reason):
         run(body, work, **role)
-
-
-def test_another_error_explains_the_own_one(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The connection breaks because the other rank has failed."""
-    monkeypatch.setattr(rank_jobs, "_GRACE_S", 60.0)
-
-    def breaks(each: PackJob) -> dict[str, Any]:
-        raise RuntimeError("Connection closed by peer")
-
-    with pytest.raises(UserError, match=r"^on rank 1: boom$"):
-        run("stream.write('unusable', message='boom')", breaks)
 
 
 def test_a_rank_that_fails_while_the_first_one_waits(

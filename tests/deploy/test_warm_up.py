@@ -61,11 +61,6 @@ def test_made_calls_are_of_the_same_kind_with_other_values() -> None:
     assert not torch.equal(made["a"], again(call, seed=1)["a"])
 
 
-def test_what_cannot_be_made_again_says_so() -> None:
-    assert "object" in (example_inputs.describe((object(),)).why_not or "")
-    assert example_inputs.describe((torch.ones(2).to_sparse(),)).why_not
-
-
 def test_a_warm_up_leaves_the_model_as_it_was() -> None:
     model, packed = Net().eval(), details()
     model.inner.weight.grad = torch.ones(4, 4)

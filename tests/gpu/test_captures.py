@@ -1,4 +1,4 @@
-"""What only real CUDA graphs show: capture errors, memory, streams, switches.
+"""What only real CUDA graphs show: capture errors, memory, streams.
 
 What a graphed step computes is in tests/cudagraph, on the CPU and on a GPU.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from typing import Any
 
 import pytest
 import torch
@@ -218,49 +217,3 @@ def test_threads_take_turns() -> None:
     assert not wrong
     assert graphed.falls_back == []
     assert graphed.status().recordings == 2
-
-
-# -- switches --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def matmul_precision() -> Any:
-    yield
-    torch.backends.cuda.matmul.fp32_precision = "none"
-    torch.set_float32_matmul_precision("highest")
-
-
-def test_a_precision_set_by_the_newer_interface_is_seen(matmul_precision: Any) -> None:
-    torch.set_float32_matmul_precision("highest")
-    model = nn.Linear(512, 512).to(DEVICE)
-    x = torch.randn(64, 512, device=DEVICE)
-    graphed = torchproof.graph(model)
-    exact = graphed(x)
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    rounded = graphed(x)
-    with torch.no_grad():
-        difference = (rounded - model(x)).abs().max()
-    assert difference < (rounded - exact).abs().max() / 10
-    assert graphed.falls_back == [] and graphed.status().replays == 2
-
-
-def test_switches_of_attention_and_of_reduced_precision_are_seen() -> None:
-    def step(q: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, q, q) @ q.transpose(-1, -2)
-
-    graphed = torchproof.graph(step)
-    q = torch.randn(2, 4, 64, 64, device=DEVICE, dtype=torch.float16)
-    backends = nn.attention.SDPBackend
-    for kind in (backends.MATH, backends.FLASH_ATTENTION, backends.MATH):
-        with nn.attention.sdpa_kernel(kind):
-            torch.testing.assert_close(graphed(q), step(q), rtol=1e-2, atol=1e-2)
-    products = torch.backends.cuda.matmul
-    before = products.allow_fp16_accumulation
-    try:
-        for accumulates in (False, True):
-            products.allow_fp16_accumulation = accumulates
-            torch.testing.assert_close(graphed(q), step(q), rtol=1e-2, atol=1e-1)
-    finally:
-        products.allow_fp16_accumulation = before
-    assert graphed.status().recordings == 4
-    assert graphed.falls_back == []

@@ -80,17 +80,6 @@ def indexed(x):
     return x[:, None, ..., 1:-1:2], x[..., [1, 3]], made, x.double() ** 2, ~(x > 0)
 
 
-def in_place(x):
-    y = x.clone()
-    y.mul_(2)
-    y += 1
-    return y
-
-
-def spectrum(x):
-    return torch.fft.rfft(x).abs(), torch.linalg.vector_norm(x), x.std(dim=0)
-
-
 def recorded(
     run: Callable[[], Any], folder: Path, *, weights: bool = False
 ) -> tuple[list[Candidate], list[str]]:

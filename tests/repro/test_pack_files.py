@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -71,6 +70,8 @@ def test_report_has_the_fields_of_the_form(
     bare = dataclasses.replace(SYMPTOM, ids=(), search="")
     same = dataclasses.replace(WRITTEN, first=WRITTEN.candidate, signature=bare)
     snapshot("repro/bare_report.md", readme(same))
+    long = dataclasses.replace(WRITTEN.candidate, source="x = 1\n" * 61)
+    assert "```python" not in readme(dataclasses.replace(WRITTEN, candidate=long))
 
 
 def test_the_code_in_the_report_runs_as_it_stands() -> None:
@@ -92,20 +93,6 @@ import torch
 torch.ones = lambda size: size
 torch.compile = lambda fn, backend: print(backend) or fn
 """
-
-
-def test_a_long_program_is_named_and_not_shown() -> None:
-    long = dataclasses.replace(WRITTEN.candidate, source="x = 1\n" * 61)
-    assert "```python" not in readme(dataclasses.replace(WRITTEN, candidate=long))
-    short = dataclasses.replace(WRITTEN.candidate, source="x = 1\n" * 60)
-    assert "```python" in readme(dataclasses.replace(WRITTEN, candidate=short))
-
-
-def test_texts_of_searches_and_unknown_facts() -> None:
-    assert report.query("a & b").endswith("?q=is%3Aissue+a+%26+b")
-    text = versions.text({"torch": None, "gpu": ""}, "")
-    assert "PyTorch version: torch -, Python -" in text
-    assert "Variables" not in text and "None" not in text
 
 
 def test_facts_of_the_repetition_come_before_those_of_the_run() -> None:
@@ -141,10 +128,3 @@ def test_graphs_of_one_origin_get_files_of_their_own() -> None:
     assert "logs/torch.txt" in found
     silent = dataclasses.replace(WRITTEN, outcome=Outcome("same", "FAILS", 1.0))
     assert "logs/torch.txt" not in pack_files.files(silent, [])
-
-
-def test_details_are_plain_data() -> None:
-    found = pack_files.details(WRITTEN)
-    assert json.loads(json.dumps(found)) == found
-    assert found["size"] == {"unit": "statements", "first": 40, "last": 5}
-    assert found["verified"]["line"] == "FAILS AS STATED: GB0059"

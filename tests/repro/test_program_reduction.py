@@ -118,7 +118,6 @@ def test_end_of_the_time_keeps_the_best_so_far(
     [
         ("def f(x, y): return x + y\ndef make(): return f, [(1, 2)]", "+"),
         ("K = 5\ndef make(): return len, [(K,)]", "K"),
-        ("def f(x: int): return x\ndef make(): return f, [(1,)]", "int"),
     ],
 )
 def test_what_is_not_needed_goes(before: str, gone: str) -> None:

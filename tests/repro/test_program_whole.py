@@ -139,20 +139,16 @@ def test_before_call_is_kept(tmp_path: Path) -> None:
     assert names["STATE"] == [3]
 
 
-def test_a_package_that_is_needed_is_named(tmp_path: Path) -> None:
-    written(tmp_path, needy="import rich\ndef make(): return rich.print, [()]\n")
-    with pytest.raises(Unsuitable, match="needs rich"):
-        extracted(f"{tmp_path}/needy.py:make")
-
-
-def test_a_package_that_is_not_needed_is_cut(tmp_path: Path) -> None:
+def test_a_package_is_named_if_it_is_needed_and_cut_otherwise(tmp_path: Path) -> None:
     written(
         tmp_path,
+        needy="import rich\ndef make(): return rich.print, [()]\n",
         frugal="import rich\ndef show(): rich.print()\nrich.print('hello')\n"
         "def make(): return len, [([],)]\n",
     )
-    candidate = extracted(f"{tmp_path}/frugal.py:make")
-    assert "rich" not in candidate.source
+    with pytest.raises(Unsuitable, match="needs rich"):
+        extracted(f"{tmp_path}/needy.py:make")
+    assert "rich" not in extracted(f"{tmp_path}/frugal.py:make").source
 
 
 def test_a_script_becomes_a_function_that_runs_it(tmp_path: Path) -> None:
