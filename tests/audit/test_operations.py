@@ -16,11 +16,8 @@ Use = Callable[[torch.Tensor], Any]
 USES: dict[str, Use] = {
     "add": lambda t: t + 1,
     "item": lambda t: t[0].item(),
-    "float": lambda t: float(t[0]),
-    "tolist": lambda t: t.tolist(),
     "numpy": lambda t: t.numpy(),
     "list argument": lambda t: torch.stack([t, t]),
-    "keyword": lambda t: torch.add(input=t, other=1),
     "in place": lambda t: t.zero_(),
     "foreach": lambda t: torch._foreach_add([t], 1.0),
     "print": lambda t: repr(t),
@@ -28,7 +25,6 @@ USES: dict[str, Use] = {
     "save": lambda t: torch.save(t, io.BytesIO()),
 }
 LOOKS: dict[str, Use] = {
-    "view": lambda t: t.view(3, 1),
     "index": lambda t: t[:2],
     "detach": lambda t: t.detach(),
     "shape": lambda t: (t.shape, t.numel(), t.is_contiguous()),

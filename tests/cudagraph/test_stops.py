@@ -26,14 +26,6 @@ def finds_nonzero(x: Tensor) -> Tensor:
     return x.nonzero()
 
 
-def takes_by_mask(x: Tensor) -> Tensor:
-    return x[x > 0]
-
-
-def repeats(x: Tensor) -> Tensor:
-    return x.repeat_interleave(torch.ones(3, dtype=torch.long))
-
-
 def only(step: Callable[..., Any], *args: Any) -> Stop:
     """The first reason, after the step has answered as it would have."""
     graphed = torchproof.graph(step)
@@ -50,8 +42,6 @@ def only(step: Callable[..., Any], *args: Any) -> Stop:
         (asks_for_a_number, ".item()"),
         (branches, "if"),
         (finds_nonzero, "nonzero"),
-        (takes_by_mask, "mask"),
-        (repeats, "repeat_interleave"),
     ],
 )
 def test_the_line_that_waits_is_named(step: Callable[..., Any], word: str) -> None:

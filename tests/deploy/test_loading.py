@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import json
 import logging
 import os
 import re
 import shutil
-import tarfile
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +35,6 @@ from torchproof.runtime.pack_format.contents import open_pack
 from torchproof.runtime.pack_format.manifest import Refused
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-Change = Callable[[Path], object]
 PATIENCE_S = 120
 
 
@@ -73,46 +69,20 @@ def refusal_of_load(pack: Path, model: Net | None = None) -> str:
 # -- trust -----------------------------------------------------------------------------
 
 
-def flip(pack: Path) -> None:
-    file = pack / "caches" / "ab" / "code.py"
-    raw = bytearray(file.read_bytes())
-    raw[0] ^= 1
-    file.write_bytes(raw)
-
-
-def cut_off(pack: Path) -> None:
-    raw = pack.read_bytes()
-    pack.write_bytes(raw[: len(raw) // 2])
-
-
-def climb(pack: Path) -> None:
-    raw = io.BytesIO(pack.read_bytes())
-    with tarfile.open(fileobj=raw) as old, tarfile.open(pack, "w:gz") as changed:
-        for entry in old:
-            changed.addfile(entry, old.extractfile(entry))
-        entry = tarfile.TarInfo("pack/../../evil.py")
-        changed.addfile(entry, io.BytesIO())
-
-
-SPOILT: dict[str, tuple[str, Change]] = {
-    "sha256": ("pack", flip),
-    "chmod -R go-w": ("pack", lambda pack: (pack / "graphs.json").chmod(0o666)),
-    "cut off": ("pack.tar.gz", cut_off),
-    "'../../evil.py'": ("pack.tar.gz", climb),
-}
-
-
 def test_pack_that_others_changed_starts_cold(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every other way to spoil a pack is a test of pack_format."""
     model = Net()
-    for number, (reason, (name, change)) in enumerate(SPOILT.items()):
-        (tmp_path / f"{number}").mkdir()
-        pack = fabricated(tmp_path / f"{number}" / name, model)
-        change(pack)
-        assert reason in refusal_of_load(pack, model)
-    assert reason in refusal(pack, caplog, model)
+    changed = fabricated(tmp_path / "changed", model)
+    (changed / "caches" / "ab" / "code.py").write_text("x = 2\n")
+    assert "sha256" in refusal(changed, caplog, model)
+    writable = fabricated(tmp_path / "writable", model)
+    (writable / "graphs.json").chmod(0o666)
+    assert "chmod -R go-w" in refusal_of_load(writable, model)
+    cut_off = fabricated(tmp_path / "pack.tar.gz", model)
+    cut_off.write_bytes(cut_off.read_bytes()[:300])
+    assert "cut off" in refusal_of_load(cut_off, model)
 
 
 def test_key_that_did_not_sign_it_is_refused(tmp_path: Path) -> None:

@@ -359,31 +359,6 @@ def test_doctor_runs_a_kernel_on_each_gpu(tmp_path: Path) -> None:
 
 # -- ranks -----------------------------------------------------------------------------
 
-# Two ranks share the GPU over gloo, as NCCL needs a GPU for each.
-RANKS = """
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-torch.cuda.set_device(0)
-torch.manual_seed(0)
-net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(),
-                          torch.nn.Linear(64, 64))
-step = torch.compile(DistributedDataParallel(net.cuda()))
-for number in range(6):
-    short = number == 4 and dist.get_rank() == 1
-    step(torch.randn(5 if short else 8, 64, device="cuda")).sum().backward()
-dist.destroy_process_group()
-"""
-
-
-def test_a_rank_that_recompiles_alone_is_found(tmp_path: Path) -> None:
-    written(tmp_path, RANKS, "train.py")
-    findings = document(tmp_path, "check", "train.py", "--ranks", "2")["findings"]
-    alone = [f for f in findings if f["code"] == "RK105"]
-    assert [(f["ranks"], f["step"]) for f in alone] == [([1], 4)]
-
 
 def test_a_factory_runs_under_nccl(tmp_path: Path) -> None:
     written(tmp_path, LAYERS)

@@ -1,9 +1,9 @@
-"""Entries of the log as they are written: run this file to renew `entries.md`."""
+"""Entries of the log as they are written."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,6 @@ from torchproof.report.log import (
 )
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "log.md"
-ENTRIES = Path(__file__).resolve().parent / "entries.md"
 BREAK = Finding(
     "GB102",
     "graph_break",
@@ -106,8 +105,8 @@ def shown() -> dict[str, str]:
     }
 
 
-def test_entries_are_as_before() -> None:
-    assert "\n".join(shown().values()) == ENTRIES.read_text()
+def test_entries_are_as_before(snapshot: Callable[[str, str], None]) -> None:
+    snapshot("log/entries.md", "\n".join(shown().values()))
 
 
 def test_page_shows_entries_as_they_are_written() -> None:
@@ -122,7 +121,3 @@ def test_the_page_names_every_metric_and_flag() -> None:
         *(f"--{n}" for f in flags.LOG_ACTIONS.values() for n in f),
     ]
     assert [name for name in named if not re.search(rf"`{name}\b", text)] == []
-
-
-if __name__ == "__main__":
-    ENTRIES.write_text("\n".join(shown().values()))

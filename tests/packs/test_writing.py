@@ -155,33 +155,20 @@ def test_only_packs_are_replaced_and_only_if_asked(kind: str, tmp_path: Path) ->
     assert after == before
 
 
-def test_what_came_to_lie_there_meanwhile_is_not_replaced(tmp_path: Path) -> None:
-    at = made_packs.folder(tmp_path / "a")
+@pytest.mark.parametrize("kind", MAKE)
+def test_what_came_to_lie_there_meanwhile_stays(kind: str, tmp_path: Path) -> None:
+    make = MAKE[kind]
+    with pytest.raises(UserError, match="--overwrite"), make(tmp_path / "a") as stage:
+        made_packs.fill(stage)
+        made_packs.folder(tmp_path / "a")
+    trusted(tmp_path / "a")
     with (
         pytest.raises(UserError, match=r"--overwrite .*'notes\.txt'"),
-        packs.folder(at, overwrite=True) as stage,
+        make(tmp_path / "a", overwrite=True) as stage,
     ):
         made_packs.fill(stage)
-        (at / "notes.txt").write_text("mine")
-    assert (at / "notes.txt").exists() and os.listdir(tmp_path) == ["a"]
-
-
-@pytest.mark.parametrize("kind", MAKE)
-def test_a_name_that_is_taken_meanwhile_stays(kind: str, tmp_path: Path) -> None:
-    make = MAKE[kind]
-    for name in ("file", "folder"):
-        with (
-            pytest.raises(UserError, match="--overwrite"),
-            make(tmp_path / name) as stage,
-        ):
-            made_packs.fill(stage)
-            if name == "file":
-                (tmp_path / "file").write_text("mine")
-            else:
-                made_packs.folder(tmp_path / "folder")
-    assert (tmp_path / "file").read_text() == "mine"
-    trusted(tmp_path / "folder")
-    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+        (tmp_path / "a" / "notes.txt").write_text("mine")
+    assert (tmp_path / "a" / "notes.txt").exists() and os.listdir(tmp_path) == ["a"]
 
 
 def test_an_archive_is_the_same_each_time_and_tells_nothing(
