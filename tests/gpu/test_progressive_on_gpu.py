@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import torchproof
 from torchproof.runtime.cudagraph.graphed_step import Graphed
 from torchproof.strategies import Recipe, environment_here, fingerprint, parse
+from torchproof.torch_private import remote_graphs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
@@ -131,6 +132,34 @@ def test_training_goes_on_across_the_swap() -> None:
         # Adam turns rounding of a gradient near zero into whole steps of a few weights.
         apart = (one - other).abs() > 2e-3
         assert apart.float().mean() < 1e-3
+
+
+def test_wrong_code_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = remote_graphs.DeferredGraph.load
+
+    def load(self: remote_graphs.DeferredGraph, compiled: bytes) -> None:
+        original(self, compiled)
+        right = self._run
+
+        def wrong(*args: Any) -> Any:
+            output = right(*args)
+            return type(output)([output[0] + 1, *output[1:]])
+
+        self._run = wrong
+
+    monkeypatch.setattr(remote_graphs.DeferredGraph, "load", load)
+    model = net().eval()
+    graphed = torchproof.graph(model, wait=False, strategy="full")
+
+    def call() -> None:
+        x = batch()
+        with torch.no_grad():
+            close(graphed(x), model(x))
+
+    states = upgrade(graphed, call, ends=2)
+    assert states == {"eager": "in use", "full": "failed"}
+    [full] = [each for each in graphed.status().stages if each.strategy == "full"]
+    assert "differs from eager" in str(full.why)
 
 
 @pytest.mark.parametrize(
