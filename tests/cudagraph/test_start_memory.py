@@ -96,7 +96,7 @@ def test_gradients_from_before_the_call(way: str) -> None:
     torch.testing.assert_close(answers[0], answers[1])
 
 
-def test_parked_gradients_take_no_memory_while_a_step_that_drops_them_runs(
+def test_earlier_gradients_take_no_memory_while_a_step_that_drops_them_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = net()
