@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from forked_children import forked
+from forked_commands import forked
 from report_runs import RECEIPT
 
 from torchproof.fixing import FixOptions, fix

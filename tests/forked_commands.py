@@ -1,9 +1,10 @@
-"""A stand-in for real processes: `torchproof` forked from one where torch is loaded.
+"""Stand-ins for processes: forked from one where torch is loaded.
 
-It saves the seconds that `import torch` takes in each process. Folder, streams, exit
-codes and children are as users have them. What is read while torch is imported
-(TORCH_LOGS, TORCH_TRACE) has no effect, and a script finds torch imported. Each verb
-has a test with real processes besides (commands.py).
+`torchproof` and `python` are whole commands, `forked` children of this process. They
+save the seconds of `import torch` in each process. Folder, streams, exit codes and
+children are as users have them. What is read while torch is imported (TORCH_LOGS,
+TORCH_TRACE) has no effect, and a script finds torch imported. Each verb has a test with
+real processes besides (commands.py).
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
-import psutil
 from commands import Done
+
+from torchproof.process.trees import kill_tree
 
 PATIENCE_S = 300.0
 _ASIDE = 512  # descriptors from here on are not in use
@@ -35,12 +38,25 @@ _ASIDE = 512  # descriptors from here on are not in use
 
 def torchproof(*arguments: str, cwd: Path) -> Done:
     """As `commands.torchproof`, at the cost of what the command itself does."""
-    return _forked(_command, arguments, cwd)
+    return _forked("-m", "torchproof", *arguments, cwd=cwd)
 
 
 def python(source: str, *, cwd: Path) -> Done:
     """A program as `python -c` runs it."""
-    return _forked(_program, (source,), cwd)
+    return _forked("-c", source, cwd=cwd)
+
+
+@contextmanager
+def forked() -> Iterator[None]:
+    """Children that this process starts meanwhile are forked, if they run a module."""
+    from torchproof.process import children
+
+    before = children.subprocess  # type: ignore[attr-defined]
+    children.subprocess = with_popen(_popen)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        children.subprocess = before  # type: ignore[attr-defined]
 
 
 def child(arguments: list[str], path: str) -> int:
@@ -82,61 +98,18 @@ class _FileStream:
                 file.write(json.dumps({"kind": kind, **values}, default=str) + "\n")
 
 
-def _forked(act: Callable[..., int], arguments: Sequence[str], cwd: Path) -> Done:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["warm_torch"])
-    with tempfile.TemporaryDirectory() as scratch:
-        outputs = Path(scratch, "stdout"), Path(scratch, "stderr")
-        surroundings = str(cwd), dict(os.environ), tuple(map(str, outputs))
-        process = context.Process(target=_serve, args=(act, arguments, surroundings))
-        process.start()
+def _forked(*words: str, cwd: Path) -> Done:
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
+        paths = Path(scratch, "stdout"), Path(scratch, "stderr")
+        out, err = (stack.enter_context(path.open("w")) for path in paths)
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+        process = Forked([sys.executable, *words], env=os.environ, cwd=cwd, **streams)
         try:
-            process.join(PATIENCE_S)
-            assert process.exitcode is not None, f"it did not end: {arguments}"
+            code = process.wait(PATIENCE_S)
         finally:
-            if process.exitcode is None:
-                _kill(process.pid)
-        stdout, stderr = (path.read_text() for path in outputs)
-    return Done(arguments, process.exitcode, stdout, stderr)
-
-
-def _kill(pid: int | None) -> None:
-    """Ends what still runs, with everything it started."""
-    try:
-        process = psutil.Process(pid)
-        family = [*process.children(recursive=True), process]
-    except psutil.NoSuchProcess:
-        return
-    for member in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
-
-
-def _serve(
-    act: Callable[..., int],
-    arguments: Sequence[str],
-    surroundings: tuple[str, Mapping[str, str], Sequence[str]],
-) -> None:
-    cwd, env, outputs = surroundings
-    _place(cwd, env)
-    for number, path in enumerate(outputs, 1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
-    _fork_children()
-    end(lambda: act(*arguments))
-
-
-def _command(*arguments: str) -> int:
-    from torchproof.cli import verbs as cli
-
-    return cli.main(list(arguments))
-
-
-def _program(source: str) -> int:
-    sys.path.insert(0, os.getcwd())
-    main = ModuleType("__main__")
-    sys.modules["__main__"] = main
-    exec(compile(source, "<string>", "exec"), main.__dict__)
-    return 0
+            if process.poll() is None:
+                kill_tree(process.pid)
+        return Done(words, code, *(path.read_text() for path in paths))
 
 
 def with_popen(popen: Callable[..., Any]) -> SimpleNamespace:
@@ -146,22 +119,21 @@ def with_popen(popen: Callable[..., Any]) -> SimpleNamespace:
     return SimpleNamespace(Popen=popen, **others)
 
 
+def _popen(command: Sequence[str], **settings: Any) -> Any:
+    return (Forked if "-m" in command else subprocess.Popen)(command, **settings)
+
+
 def _fork_children() -> None:
     """What torchproof starts from here on is forked from this process."""
     from torchproof.process import children, parent_death
 
-    begun = parent_death.begun
-
-    def popen(command: Sequence[str], **settings: Any) -> Any:
-        if "-m" in command:
-            return Forked(command, **settings)
-        # Linux would end it with the thread that started it.
-        return begun(lambda: subprocess.Popen(command, **settings))
+    def begun(begin: Callable[[], Any]) -> Any:
+        # A forked process goes on in the thread that forked it: in the main one.
+        return begin()
 
     Forked.method = "fork"
-    # A forked process goes on in the thread that forked it: in the main one.
-    parent_death.begun = lambda begin: begin()
-    children.subprocess = with_popen(popen)  # type: ignore[attr-defined]
+    parent_death.begun = begun
+    children.subprocess = with_popen(_popen)  # type: ignore[attr-defined]
 
 
 def _place(cwd: str, env: Mapping[str, str]) -> None:
@@ -275,16 +247,33 @@ def connect(descriptors: Mapping[int, int]) -> None:
 
 
 def become(command: Sequence[str], env: Mapping[str, str]) -> int:
+    """Runs what follows `-m` or `-c` in a command."""
     os.setsid()
     _place(os.getcwd(), env)
+    if command[1] == "-c":
+        _fork_children()
+        return _program(command[2])
+    arguments = list(command[command.index("-m") + 1 :])
+    if arguments[0] == "torchproof":
+        from torchproof.cli import verbs
+
+        _fork_children()
+        return verbs.main(arguments[1:])
     from torchproof.targets import script
 
     # Torch is imported already.
     script.when_imported = lambda name, act: act()
-    arguments = list(command[command.index("-m") + 1 :])
     if arguments[0] == "torchproof.process.aslr":
         del arguments[:2]
     module = importlib.import_module(arguments[0])
     if not hasattr(module, "main"):
         module = importlib.import_module(f"{arguments[0]}.__main__")
     return int(module.main(arguments[1:]))
+
+
+def _program(source: str) -> int:
+    sys.path.insert(0, os.getcwd())
+    main = ModuleType("__main__")
+    sys.modules["__main__"] = main
+    exec(compile(source, "<string>", "exec"), main.__dict__)
+    return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_children import forked
+from forked_commands import forked
 
 from torchproof.measure.session import Session
 from torchproof.measure.specs import EAGER, MeasureResult, Plan, Progress, StrategySpec

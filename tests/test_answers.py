@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import multiprocessing
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,25 +20,6 @@ from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
 Diagnosed = Callable[[Program], list[Finding]]
-
-
-def events_from(plain: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """Events restored from `dataclasses.asdict` or from JSON."""
-    return [
-        Event(
-            kind=entry["kind"],
-            frames=tuple(_frame(each) for each in entry["frames"]),
-            function=_frame(entry["function"]) if entry["function"] else None,
-            data=entry["data"],
-            call=entry["call"],
-        )
-        for entry in plain
-    ]
-
-
-def _frame(plain: Mapping[str, Any]) -> Frame:
-    columns = plain["columns"]
-    return Frame(**{**plain, "columns": tuple(columns) if columns else None})
 
 
 # Inductor builds kernels for these; and further programs of a rule.
@@ -74,13 +53,12 @@ def serve(cache: str, requests: Connection) -> None:
     from torchproof.torch_private.comparison import form_differences
 
     while request := requests.recv():
-        job = Job.from_json(json.loads(request))
+        job = Job.from_json(request)
         trial = TargetRunner(job)
         compiled = trial.compiled()
         wrong = trial.wrong(compiled) is not None
         forms = form_differences(compiled, trial.reference.eager)
-        events = diagnose(job, wrong=wrong, forms=forms)
-        requests.send(json.dumps([dataclasses.asdict(event) for event in events]))
+        requests.send(tuple(diagnose(job, wrong=wrong, forms=forms)))
 
 
 @pytest.fixture(scope="session")
@@ -95,13 +73,13 @@ def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Diagnosed]:
 
     def findings(program: Program) -> list[Finding]:
         job = Job.of(parse(program.target), Options(**program.options))
-        ours.send(json.dumps(job.to_json()))
+        ours.send(job.to_json())
         assert ours.poll(300), f"no answer about {program.name}"
-        return rules.check(Observation(tuple(events_from(json.loads(ours.recv()))), {}))
+        return rules.check(Observation(ours.recv(), {}))
 
     yield findings
     with contextlib.suppress(BrokenPipeError):
-        ours.send("")
+        ours.send(None)
     process.join(60)
 
 
@@ -123,10 +101,3 @@ def test_an_answer_that_was_wrong_once_is_reported() -> None:
     event = Event("wrong_answer", function=function, data={"layer": None})
     [found] = rules.check(Observation((event,), {}))
     assert (found.code, found.severity, found.line) == ("NM409", "high", 3)
-
-
-def test_events_survive_the_stream() -> None:
-    frame = Frame("/home/me/model.py", 7, "f", "y = acosh(x)", (4, 12))
-    event = Event("wrong_answer", None, (frame,), frame, {"layer": "x"}, 2)
-    text = json.dumps(dataclasses.asdict(event))
-    assert events_from([json.loads(text)]) == [event]

@@ -18,29 +18,23 @@ print(next(line.split("-")[0] for line in lines if "libc" in line), *sys.argv[1:
 """
 
 
-@pytest.fixture
-def module(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the module `where` tells where the process lies."""
+@pytest.mark.skipif(not aslr.is_possible(), reason="the system forbids it")
+def test_a_number_is_a_layout(tmp_path: Path) -> None:
     (tmp_path / "where.py").write_text(WHERE)
     path = os.pathsep.join([str(ROOT / "src"), str(tmp_path)])
-    return {**os.environ, "PYTHONPATH": path}
 
+    def place(number: int) -> str:
+        command = f"torchproof.process.aslr {number} where --flag"
+        return subprocess.check_output(
+            [sys.executable, "-m", *command.split(), "a b"],
+            env={**os.environ, "PYTHONPATH": path},
+            text=True,
+        )
 
-def place(environment: dict[str, str], *command: str) -> str:
-    return subprocess.check_output(
-        [sys.executable, "-m", *command], env=environment, text=True
-    )
-
-
-@pytest.mark.skipif(not aslr.is_possible(), reason="the system forbids it")
-def test_a_number_is_a_layout(module: dict[str, str]) -> None:
-    one = place(module, "torchproof.process.aslr", "1", "where", "--flag", "a b")
+    one = place(1)
     assert one.endswith(" --flag a b\n")
-    assert (
-        place(module, "torchproof.process.aslr", "1", "where", "--flag", "a b") == one
-    )
-    other = [place(module, "torchproof.process.aslr", n, "where") for n in ("2", "3")]
-    assert len({one.split()[0], *(text.strip() for text in other)}) == 3
+    assert place(1) == one
+    assert len({one, place(2), place(3)}) == 3
 
 
 def test_asking_leaves_the_layout_of_this_process_alone(

@@ -1,20 +1,19 @@
 """Input that torchproof refuses: one line on stderr, exit code 2.
 
-Commands that need a child run in stand-ins for real processes (forked_commands.py).
+Children of the commands are forked where torch is loaded (forked_commands.py).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from forked_commands import torchproof
+from forked_commands import forked
 
 from torchproof.cli import flags, main
 from torchproof.records import store
-from torchproof.records.run import Run
 
 BROKEN = """
 import sys
@@ -78,8 +77,10 @@ FILES = {
     "newer.json": json.dumps({"schema": 99}),
     "broken_run.json": '{"schema": 1, "id": "x"',
 }
-# Refused before a process is started; tests/snapshots has the line of each.
+# Refused before a process is started, the first for want of a verb; tests/snapshots has
+# the line of each.
 PARENT = """
+
 check
 check missing.py:make
 check missing.py
@@ -168,6 +169,10 @@ loadtest workload:gpt --rate 9 --prompt-tokens 1-
 loadtest workload:gpt --rate 9 --prompt-tokens 1.5
 loadtest workload:gpt --rate 9 --prompt-tokens 1-9999999
 rule GB999
+show --clear
+show --caches --clear some
+show --caches --format md
+show --caches --list
 show 2020
 show 2026
 show broken_run.json
@@ -192,8 +197,11 @@ workload:gpt --size huge
 SCRIPTS = ("broken.py:process_ends", "exit_text.py", "killed.py")
 
 
+Run = Callable[[str], tuple[object, str, str]]
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="latin-1")
@@ -201,18 +209,23 @@ def folder(tmp_path: Path) -> Path:
     for name in ("20260101-0000-a", "20260101-0000-b"):
         (tmp_path / ".torchproof/runs" / name).mkdir(parents=True)
         (tmp_path / ".torchproof/runs" / name / "run.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """That folder, with commands that run in this process."""
-    monkeypatch.chdir(folder)
-    return folder
+def run(folder: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Exit code, stdout and stderr of a command in that folder."""
 
+    def command(words: str) -> tuple[object, str, str]:
+        try:
+            code: object = main(words.split())
+        except SystemExit as end:
+            code = end.code
+        return code, *capfd.readouterr()
 
-def commands(table: str) -> list[str]:
-    return [line for line in table.splitlines() if line]
+    with forked():
+        yield command
 
 
 def assert_one_line(code: object, stdout: str, stderr: str) -> None:
@@ -220,89 +233,70 @@ def assert_one_line(code: object, stdout: str, stderr: str) -> None:
     assert stderr.startswith("torchproof") and stderr.count("\n") == 1, stderr
 
 
+@pytest.mark.parametrize(
+    ("table", "options", "name"),
+    [(PARENT, "", "refused"), (CHILD, "check -q ", "refused_by_the_child")],
+)
 def test_refused_in_one_line_with_exit_code_2(
-    inside: Path,
-    capsys: pytest.CaptureFixture[str],
+    table: str,
+    options: str,
+    name: str,
+    folder: Path,
+    run: Run,
     snapshot: Callable[[str, str], None],
 ) -> None:
     lines = []
-    for command in ["", *commands(PARENT)]:
-        try:
-            code: object = main(command.split())
-        except SystemExit as end:
-            code = end.code
-        stdout, stderr = capsys.readouterr()
+    for command in table.splitlines()[1:]:
+        code, stdout, stderr = run(f"{options}{command}")
         assert_one_line(code, stdout, stderr)
         lines.append(f"{command}\n    {stderr}")
     # Versions of argparse quote choices differently.
-    text = "".join(lines).replace(str(inside), "FOLDER").replace("'", "")
-    snapshot("refused.txt", text)
+    text = "".join(lines).replace(str(folder), "FOLDER")
+    snapshot(f"{name}.txt", text if name != "refused" else text.replace("'", ""))
     assert Path("there.json").read_text() == FILES["there.json"]
 
 
-def test_refused_by_the_child_in_one_line(
-    folder: Path, snapshot: Callable[[str, str], None]
-) -> None:
-    lines = []
-    for command in commands(CHILD):
-        done = torchproof("check", "-q", *command.split(), cwd=folder)
-        assert_one_line(done.returncode, done.stdout, done.stderr)
-        lines.append(f"{command}\n    {done.stderr}")
-    snapshot("refused_by_the_child.txt", "".join(lines))
-
-
 def test_run_of_a_failed_script_is_saved(
-    folder: Path, snapshot: Callable[[str, str], None]
+    folder: Path, run: Run, snapshot: Callable[[str, str], None]
 ) -> None:
     lines = []
     for script in SCRIPTS:
-        done = torchproof("check", "-q", script, cwd=folder)
-        assert done.returncode == 2 and done.stdout, done.stderr
-        assert_one_line(done.returncode, "", done.stderr)
-        (saved,) = (
-            run
-            for path in folder.glob(".torchproof/runs/*/*.json")
-            if (run := json.loads(path.read_text())).get("target") == script
-        )
+        code, stdout, stderr = run(f"check -q {script}")
+        assert stdout
+        assert_one_line(code, "", stderr)
+        paths = folder.glob(".torchproof/runs/*/*.json")
+        saved_runs = [json.loads(path.read_text()) for path in paths]
+        [saved] = [each for each in saved_runs if each.get("target") == script]
         facts = [saved["parts"]["breaks"]["status"], saved["ending"]]
         facts += [saved["exit_code"], saved["error"]]
-        lines.append(f"{script} {facts}\n    {done.stderr}")
+        lines.append(f"{script} {facts}\n    {stderr}")
     snapshot("failed_scripts.txt", "".join(lines))
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [
-        *((word, True) for word in ("true", "True", "YES", "on", "1")),
-        *((word, False) for word in ("false", "False", "no", "Off", "0")),
-        *((word, None) for word in ("None", "auto")),
-    ],
+    [("true", True), ("YES", True), ("1", True), ("no", False), ("0", False)],
 )
-def test_values_of_compile_arguments(text: str, value: bool | None) -> None:
-    assert flags.compile_arguments(f"dynamic={text}") == {"dynamic": value}
-    if value is not None:
-        assert flags.compile_arguments(f"fullgraph= {text} ,mode=x") == {
-            "fullgraph": value,
-            "mode": "x",
-        }
+def test_values_of_compile_arguments(text: str, value: bool) -> None:
+    found = flags.compile_arguments(f"dynamic={text},fullgraph= {text} ,mode=x")
+    assert found == {"dynamic": value, "fullgraph": value, "mode": "x"}
+    assert flags.compile_arguments("dynamic=None") == {"dynamic": None}
+    assert flags.compile_arguments("dynamic=auto") == {"dynamic": None}
 
 
-def test_verbose_shows_the_traceback_of_a_factory(folder: Path) -> None:
-    done = torchproof("check", "-v", "broken.py:raises", cwd=folder)
-    assert done.returncode == 2
-    *above, last = done.stderr.splitlines()
+def test_verbose_shows_the_traceback_of_a_factory(run: Run) -> None:
+    code, _, stderr = run("check -v broken.py:raises")
+    assert code == 2
+    *above, last = stderr.splitlines()
     assert last.startswith("torchproof: error: the factory raises failed: ValueError")
     assert above[0] == "Traceback (most recent call last):"
-    assert 'broken.py", line 8, in raises' in done.stderr
-    assert "torchproof/targets" not in done.stderr
+    assert 'broken.py", line 8, in raises' in stderr
+    assert "torchproof/targets" not in stderr
 
 
 def test_defect_of_torchproof_is_exit_code_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(name: str) -> Run:
-        raise TypeError("a defect")
-
-    monkeypatch.setattr(store, "load", broken)
-    assert main(["compare", "a", "b"]) == 2
-    assert "TypeError" in capsys.readouterr().err
+    monkeypatch.setattr(store, "load", lambda name: 1 / 0)
+    code, _, stderr = run("compare a b")
+    assert code == 2 and "ZeroDivisionError" in stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from installed_library import install, script
 
 from torchproof.checking import rules
 from torchproof.observe.arguments import Call
@@ -49,18 +50,8 @@ def train(model, batches):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    package = tmp_path / "site-packages" / "fakelib"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(LIBRARY)
-    return tmp_path
-
-
-def script(folder: Path, body: str, name: str = "script.py") -> Path:
-    head = f"import sys\nsys.path.insert(0, {str(folder / 'site-packages')!r})\n"
-    path = folder / name
-    path.write_text(head + "import torch\nimport fakelib\n" + textwrap.dedent(body))
-    return path
+def library(tmp_path: Path) -> Path:
+    return install(tmp_path, LIBRARY)
 
 
 def recompiles(observe: Any, path: Path) -> list[Finding]:
@@ -120,10 +111,10 @@ def applied(text: str, finding: Finding) -> str:
 
 
 def test_the_words_are_the_callers_and_the_advice_cures(
-    folder: Path, observe: Any
+    library: Path, observe: Any
 ) -> None:
     body = "".join(program(call, f"f{i}") for i, call in enumerate(CALLS))
-    path = script(folder, body)
+    path = script(library, body)
     before = recompiles(observe, path)
     assert len(before) == len(CALLS)
     text = path.read_text()
@@ -186,10 +177,10 @@ SCRIPTS = {
 IGNORE = "torch._dynamo.config.ignore_logging_functions.add(fakelib.log.warning)\n"
 
 
-def test_advice_for_each_kind_of_call_cures(folder: Path, observe_all: Any) -> None:
+def test_advice_for_each_kind_of_call_cures(library: Path, observe_all: Any) -> None:
     paths = {
-        name: script(folder, body, f"script_{number}.py")
-        for number, (name, body) in enumerate(SCRIPTS.items())
+        name: script(library, body, name.replace(" ", "_"))
+        for name, body in SCRIPTS.items()
     }
 
     def findings() -> dict[str, list[Finding]]:
@@ -206,7 +197,7 @@ def test_advice_for_each_kind_of_call_cures(folder: Path, observe_all: Any) -> N
         paths[name].write_text(text.replace(old, new))
 
     found = findings()
-    # What has no name is to be given one.
+    # What has no name gets one.
     [finding] = found["no name"]
     assert "tensor = torch.zeros(n)" in finding.fix
     mark = "x = torch.zeros(n); torch._dynamo.maybe_mark_dynamic(x, 0); c(x)"
@@ -249,11 +240,8 @@ def test_advice_for_each_kind_of_call_cures(folder: Path, observe_all: Any) -> N
 
 def test_a_trace_reads_the_call_from_the_source(tmp_path: Path) -> None:
     """A trace records the line of the call, and neither its columns nor its sizes."""
-    library = tmp_path / "site-packages" / "lib.py"
-    library.parent.mkdir()
-    library.write_text(
-        "def forward(self, x, *args, scale=1, **kwargs):\n    return x\n"
-    )
+    header = "def forward(self, x, *args, scale=1, **kwargs):\n    return x\n"
+    library = install(tmp_path, header)
     caller = tmp_path / "train.py"
     caller.write_text("out = c(a.x, rest, **batch)\nlog(c(1))\n")
     function = Frame(str(library), 1, "forward")
@@ -271,19 +259,11 @@ def test_a_trace_reads_the_call_from_the_source(tmp_path: Path) -> None:
     assert Call.read_from_source(Frame(str(caller), 2, "<module>"), function) is None
 
 
-def call_at(text: str, **values: Any) -> Call:
-    [node] = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)][:1]
-    span = (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
-    record = {"entry": 0, "positional": 0, "sources": [], "sizes": []}
-    site = ["/nowhere.py", node.lineno, "f", list(span)]
-    call = Call.read({**record, "site": site, **values})
-    assert call is not None
-    return call
-
-
 def test_a_file_that_is_gone_gives_the_name_of_the_parameter() -> None:
     sources = [["x", [], ["args", 0]], ["kwargs", ["y"], ["kwargs", "y"]]]
-    call = call_at("c(a, y=b)", positional=1, sources=sources)
-    assert call.words("x") == "x" and call.words("kwargs['y']") == "y"
-    assert call.words("kwargs['y'].shape") == "y.shape"
-    assert call.words("other") == "other"
+    site = ["/nowhere.py", 1, "f", [1, 1, 0, len("c(a, y=b)")]]
+    record = {"entry": 0, "positional": 1, "sources": sources, "sizes": []}
+    call = Call.read({**record, "site": site})
+    assert call is not None
+    words = ("x", "kwargs['y']", "kwargs['y'].shape", "other")
+    assert [call.words(each) for each in words] == ["x", "y", "y.shape", "other"]

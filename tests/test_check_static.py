@@ -55,27 +55,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def observed(folder: Path, observe: Any) -> Callable[..., Observation]:
+def observed(folder: Path, observe: Any) -> Callable[[str, str], Observation]:
     """Observes a program by the real child, and each text once."""
-
-    @cache
-    def run(target: str, text: str) -> Observation:
-        found: Observation = observe(str(folder / target))
-        return found
-
-    return run
+    return cache(lambda target, text: observe(str(folder / target)))
 
 
 @pytest.fixture
-def check(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, observed: Any
-) -> Callable[..., Run]:
+def check(folder: Path, monkeypatch: pytest.MonkeyPatch, observed: Any) -> Check:
     """A check of a program at effort quick."""
 
     def run(text: str, **options: Any) -> Run:
         (folder / "model.py").write_text(text)
-        options.setdefault("effort", "quick")
-        return checker.check("model.py:make", **options)
+        return checker.check("model.py:make", **{"effort": "quick", **options})
 
     def observe_once(target: Any, options: Options, progress: Any) -> Observation:
         found: Observation = observed(target.text, (folder / "model.py").read_text())
@@ -145,7 +136,7 @@ def test_where_all_that_breaks_is_meant_the_part_passes(check: Check) -> None:
 def test_a_reader_that_fails_costs_the_run_nothing(
     check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*given: Any) -> Any:
+    def fails(*arguments: Any) -> Any:
         raise RecursionError("deep")
 
     monkeypatch.setattr(source_reading, "read_beside_run", fails)
@@ -155,31 +146,30 @@ def test_a_reader_that_fails_costs_the_run_nothing(
     assert at(run, "shown") and run.ending == "finished"
 
 
-def test_identities_survive_edits_elsewhere(check: Check) -> None:
-    before = check(model())
-    after = check(model(above=7, rows=6, calls=5))
-    assert [f.identity for f in after.findings] == [f.identity for f in before.findings]
-    assert [f.line for f in after.findings] != [f.line for f in before.findings]
-    assert after.baseline and after.baseline.id == before.id
+def test_identities_survive_edits_and_what_was_mended_is_resolved_once(
+    check: Check,
+) -> None:
+    first = check(model())
+    moved = check(model(above=7, rows=6, calls=5))
+    assert [f.identity for f in moved.findings] == [f.identity for f in first.findings]
+    assert [f.line for f in moved.findings] != [f.line for f in first.findings]
+    assert moved.baseline and moved.baseline.id == first.id
 
+    def resolved(run: Run) -> list[tuple[str, int | None]]:
+        gone = (f for f in run.findings if f.status == "resolved")
+        return [(f.identity, f.line) for f in gone]
 
-def test_what_was_mended_is_resolved_once(check: Check) -> None:
     first = check(model())
     [shown] = at(first, "shown")
+    gone = [(shown.identity, shown.line)]  # where it was
     mended = model(above=2).replace("if y.sum() > 0:", "if x.dim() > 0:")
     second = check(mended)
-    gone = [f for f in second.findings if f.status == "resolved"]
-    assert [f.identity for f in gone] == [shown.identity]
-    assert gone[0].line == shown.line, "where it was"
+    assert resolved(second) == gone
     assert second.baseline and second.baseline.findings
     assert second.baseline.findings["high"] == 1
     assert store.load(second.id) == second
-    third = check(mended)
-    assert not [f for f in third.findings if f.status == "resolved"]
-    named = check(mended, baseline=first)
-    assert [f.identity for f in named.findings if f.status == "resolved"] == [
-        shown.identity
-    ]
+    assert resolved(check(mended)) == []
+    assert resolved(check(mended, baseline=first)) == gone
 
 
 def test_what_was_not_looked_for_is_not_resolved(check: Check) -> None:
@@ -221,23 +211,6 @@ def test_static_effort_reads_what_could_not_even_be_imported(
     assert run["environment"]["torch"] is None and run["counts"]["calls"] is None
 
 
-def test_what_forward_calls_in_another_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "ops.py").write_text(
-        "import torch\n\ndef scale(x):\n    return x * x.sum().item()\n"
-    )
-    (tmp_path / "net.py").write_text(
-        "from torch import nn\nfrom ops import scale\n\n"
-        "class Net(nn.Module):\n    def forward(self, x):\n        return scale(x)\n"
-    )
-    target = parse(str(tmp_path / "net.py"))
-    found = source_reading.read_target(target, print)
-    places = [
-        (Path(s.finding.file or "").name, s.finding.line) for s in found.suspicions
-    ]
-    assert places == [("ops.py", 4)]
-    assert found.files == 2
-
-
 def test_a_folder_is_read_and_not_run(
     program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,19 +232,23 @@ def test_a_baseline_that_is_not_there_fails_before_the_work(
     assert not (program / ".torchproof").exists()
 
 
-def test_torch_itself_is_not_read_where_it_lies_beside_the_target(
-    tmp_path: Path,
+@pytest.mark.parametrize(("module", "is_read"), [("own", True), ("torch.own", False)])
+def test_imports_of_the_user_are_read_and_a_torch_beside_them_is_not(
+    tmp_path: Path, module: str, is_read: bool
 ) -> None:
-    (tmp_path / "torch").mkdir()
-    asking = "import torch\ndef ask(x: torch.Tensor):\n    return x.item()\n"
-    (tmp_path / "torch" / "overrides.py").write_text(asking)
-    (tmp_path / "own.py").write_text(asking)
-    for module in ("torch.overrides", "own"):
-        text = f"import torch\nfrom {module} import ask\n" + (
-            "class M(torch.nn.Module):\n    def forward(self, x):\n"
-            "        return ask(x)\n"
-        )
-        (tmp_path / "m.py").write_text(text)
-        roots = {str(tmp_path / "m.py"): ["M.forward"]}
-        found = suspicions.read([tmp_path / "m.py"], roots=roots).suspicions
-        assert [s.finding.code for s in found] == ["GB101"] * (module == "own")
+    imported = (tmp_path / module.replace(".", "/")).with_suffix(".py")
+    imported.parent.mkdir(exist_ok=True)
+    imported.write_text("def ask(x):\n    return x * x.sum().item()\n")
+    (tmp_path / "net.py").write_text(
+        f"import torch\nfrom {module} import ask\n\n"
+        "class Net(torch.nn.Module):\n    def forward(self, x):\n"
+        "        return ask(x)\n"
+    )
+    found = source_reading.read_target(parse(str(tmp_path / "net.py")), print)
+    places = [
+        (s.finding.code, s.finding.file, s.finding.line) for s in found.suspicions
+    ]
+    assert places == [("GB101", str(imported), 2)] * is_read
+    roots = {str(tmp_path / "net.py"): ["Net.forward"]}
+    alone = suspicions.read([tmp_path / "net.py"], roots=roots).suspicions
+    assert len(alone) == is_read

@@ -23,9 +23,7 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 Make = Callable[[], tuple[Any, list[Any]]]
 
 
-def verdicts(
-    make: Make, *, train: bool = False, **arguments: Any
-) -> dict[str, Comparison]:
+def verdicts(make: Make, **arguments: Any) -> dict[str, Comparison]:
     """What judging each answer of a compiled target gives, and all of them together.
 
     `arguments` are those of torch.compile.
@@ -35,9 +33,9 @@ def verdicts(
         seed()
         return Loaded(*make(), None, SimpleNamespace())
 
-    judge = reference(load, lambda made: answers(made, made.fn, train=train))
+    judge = reference(load, lambda made: answers(made, made.fn, train=False))
     made = load()
-    found = answers(made, torch.compile(made.fn, **arguments), train=train)
+    found = answers(made, torch.compile(made.fn, **arguments), train=False)
     assert judge.exact is not None
     each = {
         name: compare(
@@ -47,13 +45,6 @@ def verdicts(
         if isinstance(value, torch.Tensor)
     }
     return each | {"all": judge.compare(found)}
-
-
-def verdict(make: Make, **arguments: Any) -> Comparison:
-    return verdicts(make, **arguments)["all"]
-
-
-# -- wrong -----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -98,5 +89,5 @@ def test_an_undeclared_mutation_is_wrong_from_aot_autograd_on() -> None:
     def make() -> Any:
         return fn, [(torch.randn(8),)]
 
-    assert verdict(make, backend="eager").verdict == "same"
-    assert verdict(make, backend="aot_eager").verdict == "wrong"
+    assert verdicts(make, backend="eager")["all"].verdict == "same"
+    assert verdicts(make, backend="aot_eager")["all"].verdict == "wrong"

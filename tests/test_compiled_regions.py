@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import sys
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from installed_library import install, script
 
 from torchproof.checking import rules
-from torchproof.observe.capture import observe as read
 from torchproof.records.run import Finding, Frame
 from torchproof.records.stacks import starts_with
-from torchproof.targets.options import Options
-from torchproof.targets.target import parse
 
 # Each function has a break of its own, so that a finding says how it was reached.
 LIBRARY = """\
@@ -78,40 +76,9 @@ def line_of(text: str, mark: str) -> int:
     return line
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """An installed package: `fakelib`, in a folder named as pip names it."""
-    folder = tmp_path / "site-packages" / "fakelib"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text(LIBRARY)
-    return folder / "__init__.py"
-
-
-def script(package: Path, body: str, name: str = "script.py") -> Path:
-    head = f"import sys\nsys.path.insert(0, {str(package.parents[1])!r})\n"
-    path = package.parents[2] / name
-    path.write_text(head + "import torch\nimport fakelib\n" + textwrap.dedent(body))
-    return path
-
-
-def breaks(findings: list[Finding]) -> list[Finding]:
+def breaks(findings: Iterable[Finding]) -> list[Finding]:
     kinds = {"graph_break", "skipped_frame", "compile_error"}
     return [f for f in findings if f.kind in kinds]
-
-
-def found_by_way(
-    observe_all: Any, package: Path, bodies: dict[str, str]
-) -> dict[str, list[Finding]]:
-    """The open breaks of each script; all of them run in one process."""
-    paths = [
-        script(package, body, f"script{number}.py")
-        for number, body in enumerate(bodies.values())
-    ]
-    observations = observe_all([(str(path), {}) for path in paths])
-    return {
-        way: [f for f in breaks(rules.check(seen)) if f.status == "open"]
-        for way, seen in zip(bodies, observations, strict=True)
-    }
 
 
 CALLS = {
@@ -154,23 +121,6 @@ CALLS = {
 }
 
 
-def test_a_caller_is_never_the_place(package: Path, observe_all: Any) -> None:
-    at = line_of(LIBRARY, "# model"), line_of(LIBRARY, "# function")
-    head = "def main():\n    x = torch.randn(3, 4)\n"
-    bodies = {
-        way: f"{head}{textwrap.indent(call, '    ')}\nmain()\n"
-        for way, call in CALLS.items()
-    }
-    for way, findings in found_by_way(observe_all, package, bodies).items():
-        assert findings, way
-        for finding in findings:
-            assert finding.file == str(package) and finding.line in at, way
-            assert finding.owner == "library"
-            assert finding.function in {"Model.forward", "function"}
-            assert any("script" in line for line in finding.evidence)
-            assert "ignore_logging_functions.add(fakelib.log.warning)" in finding.fix
-
-
 USERS = {
     "inlined": """\
         @torch.compile(backend="eager")
@@ -211,17 +161,6 @@ USERS = {
 }
 
 
-def test_the_users_frame_inside_the_region_is_the_place(
-    package: Path, observe_all: Any
-) -> None:
-    for way, findings in found_by_way(observe_all, package, USERS).items():
-        assert findings, way
-        for finding in findings:
-            file = Path(finding.file or "")
-            assert file.parent == package.parents[2] and finding.owner == "user", way
-            assert finding.line == line_of(file.read_text(), "# here"), way
-
-
 FACTORY = """\
 def make():
     return fakelib.Model(), [(torch.randn(3, 4),)]
@@ -235,6 +174,7 @@ def itself():
 def clean():
     return fakelib.Clean(), [(torch.randn(3, 4),)]
 """
+PLAIN = "torch.compile(fakelib.Model(), backend='eager')(torch.randn(3, 4))\n"
 FAILS = """\
 def main():
     c = torch.compile(fakelib.function, backend="eager", fullgraph=True)
@@ -246,84 +186,94 @@ except Exception:
 """
 
 
-def test_a_factory_a_script_and_as_written_agree(
-    package: Path, observe_all: Any
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(tmp_path_factory.mktemp("regions"), LIBRARY)
+
+
+@pytest.fixture(scope="module")
+def found(library: Path, observe_all: Any) -> dict[str, list[Finding]]:
+    """The findings of every target, all of them run in one process."""
+    head = "def main():\n    x = torch.randn(3, 4)\n"
+    scripts = {
+        way: f"{head}{textwrap.indent(call, '    ')}\nmain()\n"
+        for way, call in CALLS.items()
+    }
+    scripts |= {"plain": PLAIN, "fails": FAILS, **USERS}
+    targets: dict[str, tuple[str, dict[str, Any]]] = {
+        way: (str(script(library, body, way.replace(" ", "_"))), {})
+        for way, body in scripts.items()
+    }
+    factory = script(library, FACTORY, "factory")
+    targets |= {
+        "make": (f"{factory}:make", {}),
+        "itself": (f"{factory}:itself", {"as_written": True}),
+        "clean": (f"{factory}:clean", {}),
+    }
+    observed = observe_all(list(targets.values()))
+    return dict(zip(targets, map(rules.check, observed), strict=True))
+
+
+@pytest.mark.parametrize("way", CALLS)
+def test_a_caller_is_never_the_place(library: Path, found: Any, way: str) -> None:
+    findings = [f for f in breaks(found[way]) if f.status == "open"]
+    assert findings
+    for finding in findings:
+        assert (finding.file, finding.owner) == (str(library), "library")
+        at = line_of(LIBRARY, "# model"), line_of(LIBRARY, "# function")
+        assert finding.line in at
+        assert finding.function in {"Model.forward", "function"}
+        assert any(f"{way.replace(' ', '_')}.py" in line for line in finding.evidence)
+        assert "ignore_logging_functions.add(fakelib.log.warning)" in finding.fix
+
+
+@pytest.mark.parametrize("way", USERS)
+def test_the_users_frame_inside_the_region_is_the_place(
+    library: Path, found: Any, way: str
 ) -> None:
-    plain = "torch.compile(fakelib.Model(), backend='eager')(torch.randn(3, 4))\n"
-    factory = script(package, FACTORY, "factory.py")
-    targets = [
-        (str(script(package, plain)), {}),
-        (f"{factory}:make", {}),
-        (f"{factory}:itself", {"as_written": True}),
-        (f"{factory}:clean", {}),
-        (str(script(package, FAILS, "fails.py")), {}),
-    ]
-    *same, clean, failed = [rules.check(seen) for seen in observe_all(targets)]
+    findings = [f for f in breaks(found[way]) if f.status == "open"]
+    assert findings
+    for finding in findings:
+        file = library.parents[2] / f"{way.replace(' ', '_')}.py"
+        assert (finding.file, finding.owner) == (str(file), "user")
+        assert finding.line == line_of(file.read_text(), "# here")
+
+
+def test_a_factory_a_script_and_as_written_agree(library: Path, found: Any) -> None:
     places = [
-        [(f.code, f.file, f.line, f.function) for f in breaks(findings)]
-        for findings in same
+        [(f.code, f.file, f.line, f.function) for f in breaks(found[way])]
+        for way in ("plain", "make", "itself")
     ]
     assert len(places[0]) == 1 and places == [places[0]] * 3
-    assert clean == []
-    [error] = [f for f in failed if f.kind == "compile_error"]
-    assert (error.file, error.line) == (str(package), line_of(LIBRARY, "# function"))
+    assert found["clean"] == []
+    [error] = [f for f in found["fails"] if f.kind == "compile_error"]
+    assert (error.file, error.line) == (str(library), line_of(LIBRARY, "# function"))
     assert error.owner == "library" and error.function == "function"
 
 
-def test_a_trace_gives_the_same_places(package: Path, observe_all: Any) -> None:
-    body = "\n".join(
-        CALLS[way] for way in ("module", "in place", "function", "called by a library")
-    )
-    path = script(package, f"x = torch.randn(3, 4)\n{body}\n")
-    [live] = [rules.check(seen) for seen in observe_all([(str(path), {})])]
-    folder = package.parents[2] / "trace"
-    folder.mkdir()
-    context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=_record, args=(str(path), str(folder)))
-    process.start()
-    process.join(60)
-    traced = rules.check(read(parse(f"trace:{folder}"), Options(), lambda text: None))
-    assert {(f.file, f.line) for f in breaks(live)} == {
-        (f.file, f.line) for f in breaks(traced)
-    }
-    assert all(f.file == str(package) for f in breaks(traced))
-
-
 def test_a_test_that_calls_it_is_not_the_place(
-    package: Path, monkeypatch: pytest.MonkeyPatch
+    library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the pytest plugin watches: the call is in the test itself."""
     import torch
 
     from torchproof.checking.budget import Watch
 
-    monkeypatch.syspath_prepend(str(package.parents[1]))
-    library = importlib.import_module("fakelib")
+    monkeypatch.syspath_prepend(str(library.parents[1]))
+    fakelib = importlib.import_module("fakelib")
     watch = Watch()
     watch.start()
     try:
         with torch.no_grad():
-            torch.compile(library.Model(), backend="eager")(torch.randn(3, 4))
+            torch.compile(fakelib.Model(), backend="eager")(torch.randn(3, 4))
         run = watch.run("a test")
     finally:
         watch.stop()
         sys.modules.pop("fakelib")
         torch._dynamo.reset()
-    [broken] = breaks(list(run.findings))
-    assert (broken.file, broken.owner) == (str(package), "library")
+    [broken] = breaks(run.findings)
+    assert (broken.file, broken.owner) == (str(library), "library")
     assert any(Path(__file__).name in line for line in broken.evidence)
-
-
-def _record(program: str, folder: str) -> None:
-    import os
-    import runpy
-
-    import torch
-
-    os.environ["TORCH_TRACE"] = folder
-    torch._logging._internal.LOG_TRACE_HANDLER = None
-    torch._logging._internal._init_logs()
-    runpy.run_path(program, run_name="__main__")
 
 
 def test_callers_are_found_where_torch_shows_one_of_two_names() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.records import repository
 from torchproof.records.repository import repository_of
 from torchproof.targets import Job, parse
 from torchproof.torch_private import environment
@@ -35,6 +34,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_commit_and_changes_since(file: Path) -> None:
+    assert repository_of(file) == UNKNOWN  # without a repository
+    repository_of.cache_clear()
     git(file.parent, "init", "-q")
     assert repository_of(file) == UNKNOWN  # without a commit
     git(file.parent, "add", "model.py")
@@ -55,14 +56,11 @@ def test_a_commit_and_changes_since(file: Path) -> None:
 def test_without_git_nothing_is_known(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert repository_of(file) == UNKNOWN
-    repository_of.cache_clear()
     monkeypatch.setenv("PATH", str(file.parent))
-    assert repository_of(file) == UNKNOWN
-    assert repository.repository_of(None) == UNKNOWN
+    assert repository_of(file) == repository_of(None) == UNKNOWN
 
 
-def test_the_environment_of_a_target(file: Path) -> None:
+def test_environment_of_a_target(file: Path) -> None:
     facts = environment.describe(Job(parse(f"{file}:make")))
     assert {"commit", "dirty"} <= set(facts)
     workload = environment.describe(Job(parse("workload:gpt")))

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import forked_commands
 import pytest
+from forked_commands import forked
 from rule_programs import programs
 
 from torchproof.checking import suspicions
@@ -23,7 +23,7 @@ def test_crash_of_reading_is_a_failed_part(
     target: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     def crash(*_: object) -> Any:
         raise TypeError("made-up-reason")
@@ -33,7 +33,7 @@ def test_crash_of_reading_is_a_failed_part(
     Path("m.py").write_text("import torch\n\ndef make():\n    return f, [()]\n")
     Path("other.py").write_text("x = 1\n")
     code = main(["check", target, "--effort", "static", "--format", "json", "-q"])
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     assert code == 2 and "Traceback" not in captured.err
     static = json.loads(captured.out)["parts"]["static"]
     assert static["status"] == "failed" and "made-up-reason" in static["why"]
@@ -56,12 +56,15 @@ def test_errors_of_compiled_code_are_events(
     assert [e.data["error"] for e in measurer.collected.events] == expected
 
 
-def test_without_a_compiler_nothing_is_clean(tmp_path: Path) -> None:
+def test_without_a_compiler_nothing_is_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     [program] = programs("CE705")
-    line = ["check", program.target, "--format", "json"]
-    done = forked_commands.torchproof(*line, cwd=tmp_path)
-    run = json.loads(done.stdout)
+    with forked():
+        code = main(["check", program.target, "--format", "json"])
+    run = json.loads(capfd.readouterr().out)
     [found] = run["findings"]
     assert {(found["code"], found["line"])} == program.expected
-    assert (done.returncode, found["severity"]) == (1, "high")
+    assert (code, found["severity"]) == (1, "high")
     assert run["parts"]["baseline"]["status"] == "failed"

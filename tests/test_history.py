@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,26 +46,14 @@ def run(*findings: Finding, **changes: Any) -> Run:
     return replace(made, **changes)
 
 
-def parts_of(finding: Finding) -> Iterable[str]:
-    return ["static" if finding.origin == "static" else "breaks"]
-
-
-def resolved(
-    before: Run, after: Run, *, suspected: bool = False
-) -> tuple[Finding, ...]:
-    found = history.resolved(
-        before, after, parts_of=parts_of, suspected=lambda finding: suspected
-    )
-    assert all(f.status == "resolved" for f in found)
-    return tuple(replace(f, status="open") for f in found)
-
-
-def compared(before: Run, after: Run, *, reached: bool = True) -> Run:
+def compared(
+    before: Run, after: Run, *, reached: bool = True, suspected: bool = False
+) -> Run:
     return history.with_resolved(
         after,
         before,
-        parts_of=parts_of,
-        suspected=lambda finding: False,
+        parts_of=lambda f: ["static" if f.origin == "static" else "breaks"],
+        suspected=lambda finding: suspected,
         reached=lambda finding: reached,
     )
 
@@ -74,55 +61,55 @@ def compared(before: Run, after: Run, *, reached: bool = True) -> Run:
 # -- what is gone ----------------------------------------------------------------------
 
 
-def test_absent_finding_is_resolved() -> None:
-    assert resolved(run(BREAK, HAZARD), run()) == (BREAK, HAZARD)
-    moved = replace(BREAK, line=50, message="in 2 of 9 calls", severity="low")
-    assert resolved(run(BREAK), run(moved)) == ()
-
-
-def test_only_open_findings_are_resolved_each_by_itself() -> None:
-    meant = replace(BREAK, status="intentional")
-    assert resolved(run(meant), run()) == resolved(run(BREAK), run(meant)) == ()
-    twin = replace(BREAK, line=9)
-    assert len(resolved(run(BREAK, twin), run(BREAK))) == 1
-    assert resolved(run(BREAK, twin), run(BREAK, twin)) == ()
-    assert resolved(run(BREAK), run(), suspected=True) == ()
-
-
-def test_finding_in_a_renamed_function_is_not_resolved() -> None:
-    known = replace(BREAK, source="    y = x.item()")
-    renamed = replace(known, function="Net.run", source="y = x.item()", line=9)
-    assert resolved(run(known), run(renamed)) == ()
-    assert resolved(run(known, replace(known, line=7)), run(renamed)) == (
-        replace(known, line=7),
-    )
-    assert resolved(run(known), run(replace(renamed, source="z = x.item()"))) == (
-        known,
-    )
-    other = replace(known, function="Net.other")
-    assert resolved(run(known, other), run(other)) == (known,)  # other was there before
+MEANT = replace(BREAK, status="intentional")
+TWIN = replace(BREAK, line=9)
+MOVED = replace(BREAK, line=50, message="in 2 of 9 calls", severity="low")
+KNOWN = replace(BREAK, source="    y = x.item()")
+ALIKE = replace(KNOWN, line=7)
+RENAMED = replace(KNOWN, function="Net.run", source="y = x.item()", line=9)
+OTHER = replace(KNOWN, function="Net.other")
+STATIC = {"options": {"effort": "static"}}
 
 
 @pytest.mark.parametrize(
-    "after",
+    ("before", "after", "gone"),
     [
-        run(ending="interrupted"),
-        run(ending="timeout"),
-        run(error="the script ended with exit code 1"),
-        run(parts={**DONE, "breaks": Part("skipped", "left out with --skip")}),
-        run(parts={**DONE, "breaks": Part("failed", "interrupted")}),
-        run(parts={}),
+        (run(BREAK, HAZARD), run(), [BREAK, HAZARD]),
+        (run(BREAK), run(MOVED), []),
+        # Open findings only, and each by itself.
+        (run(MEANT), run(), []),
+        (run(BREAK), run(MEANT), []),
+        (run(BREAK, TWIN), run(BREAK), [TWIN]),
+        (run(BREAK, TWIN), run(BREAK, TWIN), []),
+        # In a function that has another name now, the same line is the same finding.
+        (run(KNOWN), run(RENAMED), []),
+        (run(KNOWN, ALIKE), run(RENAMED), [ALIKE]),
+        (run(KNOWN), run(replace(RENAMED, source="z = x.item()")), [KNOWN]),
+        (run(KNOWN, OTHER), run(OTHER), [KNOWN]),
+        # A run that did not look resolves nothing.
+        (run(BREAK), run(ending="interrupted"), []),
+        (run(BREAK), run(ending="timeout"), []),
+        (run(BREAK), run(error="the script ended with exit code 1"), []),
+        (run(BREAK), run(parts={**DONE, "breaks": Part("skipped", "--skip")}), []),
+        (run(BREAK), run(parts={**DONE, "breaks": Part("failed", "crashed")}), []),
+        (run(BREAK), run(parts={}), []),
+        # A static check reads other code than a run.
+        (run(HAZARD), run(**STATIC), []),
+        (run(HAZARD, **STATIC), run(), []),
+        (run(HAZARD, **STATIC), run(**STATIC), [HAZARD]),
     ],
 )
-def test_run_that_did_not_look_resolves_nothing(after: Run) -> None:
-    assert resolved(run(BREAK), after) == ()
+def test_absent_finding_is_resolved_if_the_run_looked_for_it(
+    before: Run, after: Run, gone: list[Finding]
+) -> None:
+    found = compared(before, after).findings[len(after.findings) :]
+    assert found == tuple(replace(f, status="resolved") for f in gone)
 
 
-def test_static_check_and_run_do_not_compare() -> None:
-    read = run(options={"effort": "static"})
-    assert resolved(run(HAZARD), read) == ()
-    assert resolved(replace(read, findings=(HAZARD,)), run()) == ()
-    assert resolved(replace(read, findings=(HAZARD,)), read) == (HAZARD,)
+def test_finding_that_is_not_reached_or_still_suspected_is_not_resolved() -> None:
+    for more in ({"reached": False}, {"suspected": True}):
+        after = compared(run(BREAK), run(), **more)
+        assert (after.findings, after.baseline and after.baseline.unjudged) == ((), 1)
 
 
 # -- like with like --------------------------------------------------------------------
@@ -158,11 +145,6 @@ def test_only_runs_of_the_same_calls_resolve_anything(
     assert after.baseline.unjudged == 2 - len(codes)
     again = Run.from_json(after.to_json())
     assert again.baseline == after.baseline
-
-
-def test_unreached_finding_is_not_resolved() -> None:
-    after = compared(run(BREAK), run(), reached=False)
-    assert (after.findings, after.baseline and after.baseline.unjudged) == ((), 1)
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,10 @@ def test_what_is_certain_stands_as_it_is() -> None:
 
 def test_one_place_is_one_finding_with_its_own_severity() -> None:
     below = replace(ITEM, finding=replace(SUSPECTED, line=9))
-    found = join([ITEM, ITEM, below], [], RunEvidence()).findings
-    assert [f.line for f in found] == [5, 9]
-    assert [f.line for f in without_run([ITEM, ITEM, below]).findings] == [5, 9]
-    joined = without_run([ITEM])
-    assert joined.findings == (SUSPECTED,) and joined.undecided == (ITEM,)
+    for joined in (
+        join([ITEM, ITEM, below], [], RunEvidence()),
+        without_run([ITEM, ITEM, below]),
+    ):
+        assert [f.line for f in joined.findings] == [5, 9]
+    assert without_run([ITEM]).findings == (SUSPECTED,)
+    assert without_run([ITEM]).undecided == (ITEM,)

@@ -40,21 +40,15 @@ for step, batch in enumerate(DataLoader(samples, batch_size=3, collate_fn=collat
 """
 ONE_BATCH, RAGGED = (9, 12, 7), (9, 12, 12, 7, 17, 11, 10, 8)
 COMPILED = 'compiled = torch.compile(model, backend="eager")'
-# How a script compiles its model, and how it computes the loss.
-FORMS = {
-    "model": (COMPILED, "compiled(**batch).loss"),
-    "together": (
-        '@torch.compile(backend="eager")\n'
-        "def compute(model, batch):\n"
-        "    outputs = model(**batch)\n"
-        "    return outputs.loss / 2\n\n",
-        "compute(model, batch)",
-    ),
-}
+TOGETHER = """\
+@torch.compile(backend="eager")
+def compute(model, batch):
+    outputs = model(**batch)
+    return outputs.loss / 2
+"""
 
 
-def write(folder: Path, form: str, lengths: tuple[int, ...]) -> Path:
-    compiling, loss = FORMS[form]
+def write(folder: Path, compiling: str, loss: str, lengths: tuple[int, ...]) -> Path:
     text = SCRIPT.replace("LENGTHS", str(lengths))
     file = folder / "train.py"
     file.write_text(text.replace("COMPILE", compiling).replace("LOSS", loss))
@@ -64,7 +58,7 @@ def write(folder: Path, form: str, lengths: tuple[int, ...]) -> Path:
 def test_break_below_the_compiled_function_is_placed_in_it(
     observe: Any, tmp_path: Path
 ) -> None:
-    script = write(tmp_path, "together", ONE_BATCH)
+    script = write(tmp_path, TOGETHER, "compute(model, batch)", ONE_BATCH)
     [found] = [f for f in rules.check(observe(str(script))) if f.kind == "graph_break"]
     assert (found.owner, found.function) == ("user", "compute")
     assert (found.source or "").strip() == "outputs = model(**batch)"
@@ -80,7 +74,7 @@ SETTINGS = (
 
 @pytest.mark.slow
 def test_every_fix_followed_leaves_nothing(observe: Any, tmp_path: Path) -> None:
-    script = write(tmp_path, "model", RAGGED)
+    script = write(tmp_path, COMPILED, "compiled(**batch).loss", RAGGED)
     findings = rules.check(observe(str(script)))
     [broken] = [f for f in findings if f.kind in ("graph_break", "skipped_frame")]
     assert broken.owner == "library" and "GPT2LMHeadModel.forward" in broken.message

@@ -17,7 +17,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from forked_children import forked
+from forked_commands import forked
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchproof

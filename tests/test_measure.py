@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from commands import PROGRAM
-from forked_children import Forked, forked
+from forked_commands import Forked, forked
 from forked_workers import backends, by_backend, measured
 
 from torchproof import observe

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import forked_commands
 import pytest
+from forked_commands import forked
 
 from torchproof import api
+from torchproof.checking import measured_parts
 from torchproof.checking.measured_parts import PartsMeasurer
-from torchproof.records import store
-from torchproof.records.run import Run
+from torchproof.records import stats, store
+from torchproof.records.run import Measurement, Run
 from torchproof.report import terminal
 from torchproof.targets.options import Options
 from torchproof.targets.target import parse
@@ -20,27 +21,16 @@ from torchproof.targets.target import parse
 TARGET = Path(__file__).parent / "models" / "examined.py"
 
 
-# The real thing, but for how long it samples.
-PROGRAM = """
-from torchproof import api
-from torchproof.checking import measured_parts as parts
-from torchproof.records import stats
-from torchproof.targets import Options
-
-parts._SECONDS, stats.ROUNDS = 0.2, 4
-options = Options(compile={"backend": "aot_eager"}, quiet=True)
-print(api.check(TARGET, options, effort="full").id)
-"""
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Every part, with all processes forked where torch is loaded."""
-    folder = tmp_path_factory.mktemp("runs")
-    program = PROGRAM.replace("TARGET", repr(f"{TARGET}:make"))
-    done = forked_commands.python(program, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return store.read(folder / store.RUNS / done.stdout.strip() / "run.json")
+    """Every part; the real thing, but for how long it samples."""
+    options = Options(compile={"backend": "aot_eager"}, quiet=True)
+    with pytest.MonkeyPatch.context() as patch, forked():
+        patch.chdir(tmp_path_factory.mktemp("runs"))
+        patch.setattr(measured_parts, "_SECONDS", 0.2)
+        patch.setattr(stats, "ROUNDS", 4)
+        made = api.check(f"{TARGET}:make", options, effort="full")
+        return store.load(made.id)
 
 
 def test_parts_are_done_or_say_why_not(run: Run) -> None:
@@ -76,16 +66,11 @@ def test_other_batches_that_compile_again_are_found(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("numbers", "skipped"),
-    [
-        ({"first_call_s": None}, "first call"),
-        ({}, "compiling"),
-    ],
+    [({"first_call_s": None}, "first call"), ({}, "compiling")],
 )
 def test_latency_needs_a_first_call_of_the_whole(
     numbers: Mapping[str, Any], skipped: str
 ) -> None:
-    from torchproof.records.run import Measurement
-
     examined = PartsMeasurer(parse(f"{TARGET}:make"), Options(), print)
     row = {"median_ms": 1.0, "first_call_s": 2.0, **numbers}
     examined.collected.rows = [Measurement("as-written", **row)]
@@ -93,7 +78,7 @@ def test_latency_needs_a_first_call_of_the_whole(
     assert part.status == "skipped" and skipped in part.why
 
 
-def test_a_script_and_a_trace_are_not_measured(tmp_path: Path) -> None:
+def test_a_script_is_not_measured(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("print('no torch here')\n")
     options = Options(quiet=True)

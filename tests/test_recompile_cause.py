@@ -15,6 +15,7 @@ SEEN = "self.seen == {}"
 SIZE = "tensor 'x' size mismatch at index 0. expected {}, actual {}"
 FLAG = "self.flag == {}"
 OBJECT = "___check_obj_id(L['f'], {}), type=<class 'function'>"
+WHERE = '\nUser stack trace:\n  File "m.py", line 7, in forward\n    self.seen += 1'
 
 
 def records(*refusals: Sequence[str], frame: int = 0) -> list[Record]:
@@ -32,108 +33,103 @@ def records(*refusals: Sequence[str], frame: int = 0) -> list[Record]:
     ]
 
 
-def recompiled(*refusals: Sequence[str]) -> list[Event]:
-    return interpret(records(*refusals))
-
-
 def sources(events: list[Event]) -> list[str]:
     return [event.data["guard"].source for event in events]
 
 
-def test_a_value_that_a_refusing_graph_was_made_for_is_not_the_cause() -> None:
-    events = recompiled(
-        ["0: " + GRAD.format(0)],
-        ["1: " + GRAD.format(1), "0: " + SEEN.format(0)],
-    )
-    assert sources(events) == ["x", "self.seen"]
-    assert events[1].data["guard"].graph == "0/0"
-
-
-def test_where_only_the_combination_is_new_what_had_more_values_goes_on() -> None:
-    events = recompiled(
-        ["0: " + GRAD.format(0)],
-        ["1: " + GRAD.format(1), "0: " + SEEN.format(0)],
-        ["2: " + GRAD.format(0), "1: " + SEEN.format(0), "0: " + GRAD.format(0)],
-        ["3: " + GRAD.format(1), "2: " + SEEN.format(1), "0: " + SEEN.format(0)],
-        ["4: " + SEEN.format(2), "3: " + SEEN.format(1), "0: " + SEEN.format(0)],
-    )
-    assert sources(events) == ["x"] + ["self.seen"] * 4
-
-
-@pytest.mark.parametrize(
-    ("first", "second"), [(GRAD.format(1), FLAG.format(0)), (FLAG.format(0), "y == 3")]
+# The first graph was made without gradients, the second for the first value.
+TWO = (["0: " + GRAD.format(0)], ["1: " + GRAD.format(1), "0: " + SEEN.format(0)])
+OBJECTS = (
+    ["0: " + OBJECT.format(10)],
+    ["1: " + OBJECT.format(11), "0: " + OBJECT.format(10)],
+    ["2: " + OBJECT.format(12), "1: " + FLAG.format(0), "0: " + FLAG.format(0)],
 )
-def test_the_first_guard_is_the_cause_where_nothing_decides(
-    first: str, second: str
-) -> None:
-    [event] = recompiled(["1: " + first, "0: " + second])
-    assert event.data["guard"].text == first
+SIZES = (
+    ["0: " + SIZE.format(8, 5)],
+    ["0: " + SIZE.format(8, 7), "1: " + FLAG.format(True)],
+)
+# Recompiles of one function, and the source of the guard that each is put down to.
+CASES: dict[str, tuple[tuple[Sequence[str], ...], list[str]]] = {
+    "a value that a refusing graph was made for is not the cause": (
+        TWO,
+        ["x", "self.seen"],
+    ),
+    "where only the combination is new, what had more values goes on": (
+        (
+            *TWO,
+            ["2: " + GRAD.format(0), "1: " + SEEN.format(0), "0: " + GRAD.format(0)],
+            ["3: " + GRAD.format(1), "2: " + SEEN.format(1), "0: " + SEEN.format(0)],
+            ["4: " + SEEN.format(2), "3: " + SEEN.format(1), "0: " + SEEN.format(0)],
+        ),
+        ["x"] + ["self.seen"] * 4,
+    ),
+    "the first guard, where nothing decides": (
+        (["1: " + GRAD.format(1), "0: " + FLAG.format(0)],),
+        ["x"],
+    ),
+    "the first guard, in the other order": (
+        (["1: " + FLAG.format(0), "0: y == 3"],),
+        ["self.flag"],
+    ),
+    "nothing decides between the graphs of one object each": (OBJECTS, ["f"] * 3),
+    "a later refusal shows that no graph was made for the object": (
+        (*OBJECTS, ["3: " + OBJECT.format(13), "2: " + FLAG.format(0)]),
+        ["f", "f", "f", "f"],
+    ),
+    "a later refusal shows that a graph was made for the object": (
+        (*OBJECTS, ["3: " + OBJECT.format(10), "2: " + FLAG.format(0)]),
+        ["f", "f", "self.flag", "f"],
+    ),
+    "of two values, the one that the other graph does not ask for": (
+        (OBJECTS[0], ["1: " + OBJECT.format(11), "0: " + FLAG.format(0)]),
+        ["f", "self.flag"],
+    ),
+    "a size that has a symbol is not the cause": (SIZES, ["x", "self.flag"]),
+    "a size that a graph was made for alone is": (
+        (
+            *SIZES,
+            [
+                "0: " + SIZE.format(8, 6),
+                "1: " + SIZE.format(5, 6),
+                "2: " + FLAG.format(True),
+            ],
+        ),
+        ["x", "x", "self.flag"],
+    ),
+    "an attribute has no symbol": (
+        (
+            ["0: " + SEEN.format(0)],
+            ["0: " + SEEN.format(0), "1: " + FLAG.format(True)],
+        ),
+        ["self.seen", "self.seen"],
+    ),
+}
 
 
-def test_what_a_graph_was_made_for_shows_in_a_later_refusal() -> None:
-    flag = FLAG.format(0)
-    refusals = [
-        ["0: " + OBJECT.format(10)],
-        ["1: " + OBJECT.format(11), "0: " + OBJECT.format(10)],
-        ["2: " + OBJECT.format(12), "1: " + flag, "0: " + flag],
-    ]
-    # Nothing decides between them: the first guard.
-    assert sources(recompiled(*refusals)) == ["f", "f", "f"]
-    for value, cause in ((13, "f"), (10, "self.flag")):
-        later = ["3: " + OBJECT.format(value), "2: " + flag]
-        assert sources(recompiled(*refusals, later))[2] == cause
+@pytest.mark.parametrize("case", CASES)
+def test_recompile_is_put_down_to_the_guard_that_decided(case: str) -> None:
+    refusals, causes = CASES[case]
+    assert sources(interpret(records(*refusals))) == causes
 
 
-def test_of_two_values_what_is_not_asked_for_is_the_other() -> None:
-    events = recompiled(
-        ["0: " + OBJECT.format(10)],
-        ["1: " + OBJECT.format(11), "0: " + FLAG.format(0)],
-    )
-    assert sources(events) == ["f", "self.flag"]
-
-
-def test_a_size_that_has_a_symbol_is_not_the_cause() -> None:
-    flag = "1: " + FLAG.format(True)
-    events = recompiled(["0: " + SIZE.format(8, 5)], ["0: " + SIZE.format(8, 7), flag])
-    assert sources(events) == ["x", "self.flag"]
-    static = recompiled(
-        ["0: " + SIZE.format(8, 5)],
-        ["0: " + SIZE.format(8, 7), flag],
-        ["0: " + SIZE.format(8, 6), "1: " + SIZE.format(5, 6), "2: " + flag[3:]],
-    )
-    assert sources(static)[1] == "x", "graph 1 was made for size 5 alone"
-
-
-def test_an_attribute_has_no_symbol() -> None:
-    events = recompiled(
-        ["0: " + SEEN.format(0)], ["0: " + SEEN.format(0), "1: " + FLAG.format(True)]
-    )
-    assert sources(events) == ["self.seen", "self.seen"]
-
-
-def test_the_place_is_that_of_the_guard_that_decided() -> None:
-    where = '\nUser stack trace:\n  File "m.py", line 7, in forward\n    self.seen += 1'
-    refusals = ["1: " + GRAD.format(1), "0: " + SEEN.format(0) + where]
-    events = recompiled(["0: " + GRAD.format(0)], refusals)
-    assert [[frame.line for frame in event.frames] for event in events] == [[], [7]]
+def test_place_and_graph_are_those_of_the_guard_that_decided() -> None:
+    placed = ["1: " + GRAD.format(1), "0: " + SEEN.format(0) + WHERE]
+    first, second = interpret(records(TWO[0], placed))
+    assert not first.frames and [frame.line for frame in second.frames] == [7]
+    assert second.data["guard"].graph == "0/0"
 
 
 def test_functions_do_not_speak_for_each_other() -> None:
-    other = records(["0: " + GRAD.format(0)], frame=1)
-    refusals = records(["1: " + GRAD.format(1), "0: " + SEEN.format(0)], frame=2)
+    other, refusals = records(TWO[0], frame=1), records(TWO[1], frame=2)
     assert sources(interpret(other + refusals)) == ["x", "x"]
 
 
 def test_the_limit_names_the_guard_that_decided() -> None:
-    refusals = records(
-        ["0: " + GRAD.format(0)],
-        ["1: " + GRAD.format(1), "0: " + SEEN.format(0)],
-    )
     metrics = {
         "fail_type": "FailOnRecompileLimitHit",
         "fail_reason": "Dynamo recompile limit exceeded",
     }
     refused = {"compilation_metrics": metrics, "frame_id": 0, "frame_compile_id": 2}
-    first, limit = interpret([*refusals, Record(refused)])
+    first, limit = interpret([*records(*TWO), Record(refused)])
     assert (first.kind, limit.kind) == ("recompile", "recompile_limit")
     assert limit.data["guard"].source == "self.seen"

@@ -157,27 +157,18 @@ def test_published_runs_still_load() -> None:
         assert store.read(path).to_json()["id"] == plain[path]["id"]
 
 
-def test_older_name_of_a_field_is_read() -> None:
+def test_older_records_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     older = {**BENCH["measurements"][0], "sittings": [3, 5]}
     del older["repeats"]
     row = Measurement.from_json(older)
-    assert row.repeats == (3, 5)
-    assert "sittings" not in row.to_json()
+    assert row.repeats == (3, 5) and "sittings" not in row.to_json()
     with pytest.raises(schema.Mismatch, match="sittings"):
         schema.check(Measurement, older | {"sittings": "x"})
-
-
-def test_infinity_is_written_as_null(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An infinite error of an answer was saved by earlier versions."""
-    (tmp_path / "a.json").write_text(
-        put(BENCH, "measurements/0/numerics/max_rel_error", "Infinity")
-    )
+    # An infinite error of an answer is written as null.
+    error = "measurements/0/numerics/max_rel_error"
+    (tmp_path / "a.json").write_text(put(BENCH, error, "Infinity"))
     assert main(["show", str(tmp_path / "a.json"), "--format", "json"]) == 0
-
-    def never(constant: str) -> None:
-        raise AssertionError(constant)
-
-    shown = json.loads(capsys.readouterr().out, parse_constant=never)
+    shown = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert shown["measurements"][0]["numerics"]["max_rel_error"] is None

@@ -58,57 +58,34 @@ def test_a_module_is_located_and_nothing_is_imported(folder: Path) -> None:
 
 
 def test_the_users_own_imports_are_followed_and_others_are_not(folder: Path) -> None:
-    write(folder / "pack" / "__init__.py", "")
-    write(folder / "pack" / "blocks.py", "from . import parts\nimport pack.cycle\n")
-    write(folder / "pack" / "parts.py", "import json, torch, numpy\n")
-    write(folder / "pack" / "cycle.py", "from pack.blocks import Block\n")
-    write(folder / "pack" / "unused.py", "")
-    main = write(folder / "main.py", "def late():\n    from pack.blocks import B\n")
-    names = [str(path.relative_to(folder)) for path in with_imports([main])]
-    assert sorted(names) == [
-        "main.py",
-        "pack/__init__.py",
-        "pack/blocks.py",
-        "pack/cycle.py",
-        "pack/parts.py",
-    ]
-
-
-def test_packages_are_imported_before_their_modules(folder: Path) -> None:
-    write(folder / "outer" / "__init__.py", "import beside\n")
-    write(folder / "outer" / "inner" / "__init__.py", "")
-    write(folder / "outer" / "inner" / "leaf.py", "")
-    write(folder / "beside.py", "")
-    main = write(folder / "main.py", "import outer.inner.leaf as leaf\n")
+    pack = folder / "pack"
+    write(pack / "__init__.py", "import sibling\n")  # runs before its modules
+    write(folder / "sibling.py", "")
+    write(pack / "blocks.py", "from . import parts\nimport pack.cycle\n")
+    write(pack / "parts.py", "import json, torch, numpy\n")
+    write(pack / "cycle.py", "from pack.blocks import Block\n")
+    write(pack / "unused.py", "")
+    write(pack / "inner" / "__init__.py", "")
+    write(pack / "inner" / "leaf.py", "def (:")  # its reader says that it is no Python
+    main = write(
+        folder / "main.py",
+        "import pack.inner.leaf\ndef late():\n    from pack.blocks import B\n",
+    )
     names = {str(path.relative_to(folder)) for path in with_imports([main])}
-    packages = {"outer/__init__.py", "outer/inner/__init__.py"}
-    assert names == {"main.py", "beside.py", "outer/inner/leaf.py", *packages}
+    inside = ("__init__", "blocks", "cycle", "parts", "inner/__init__", "inner/leaf")
+    assert names == {"main.py", "sibling.py", *(f"pack/{name}.py" for name in inside)}
 
 
-def test_a_file_that_is_no_python_is_left_to_the_reader(folder: Path) -> None:
-    assert with_imports([write(folder / "m.py", "def (:")]) == [folder / "m.py"]
-
-
-@pytest.mark.parametrize("text", ["", "import torch\ndef broken(:"])
-def test_where_nothing_can_be_read_the_check_cannot_run(
-    folder: Path, text: str
-) -> None:
-    name = "broken.py" if text else "empty.txt"
-    write(folder / "src" / name, text)
-    with pytest.raises(UserError, match=r"\bsrc\b"):
-        source_reading.read_target(parse("src"), print)
-
-
-def test_a_file_that_is_not_understood_is_named_beside_the_others(
-    folder: Path,
-) -> None:
-    write(folder / "src" / "a.py", "import torch\ndef broken(:\n")
-    write(folder / "src" / "b.py", "import torch\n")
+def test_where_nothing_can_be_read_the_check_cannot_run(folder: Path) -> None:
+    for name in ("empty.txt", "broken.py"):
+        write(folder / "src" / name, "import torch\ndef broken(:\n")
+        with pytest.raises(UserError, match=r"\bsrc\b"):
+            source_reading.read_target(parse("src"), print)
+    write(folder / "src" / "sound.py", "import torch\n")
     found = source_reading.read_target(parse("src"), print)
     part = source_reading.part(found, [])
     assert (part.status, found.files) == ("passed", 2)
-    assert part.why.startswith("2 files")
-    assert "a.py" in part.why and "b.py" not in part.why
+    assert "broken.py" in part.why and "sound.py" not in part.why
 
 
 # -- what a run says about source ------------------------------------------------------
@@ -138,7 +115,6 @@ def test_lines_at_which_tracing_ended_for_good(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "plain"),
     [
-        ("Net.forward", "Net.forward"),
         ("make.<locals>.Net.forward", "make.Net.forward"),
         ("Net.torch_dynamo_resume_in_forward_at_14", "Net.forward"),
         ("f.<locals>.<listcomp>", "f"),
@@ -161,19 +137,18 @@ def wrapper(file: str, line: int, calls: int | None, **changes: Any) -> Event:
 SITE = CompileSite("train.py", 10, 12, None, "model", mode="'max-autotune'")
 
 
-def test_a_site_gets_the_calls_of_all_it_made(folder: Path) -> None:
-    events = [wrapper(str(folder / "train.py"), line, 3) for line in (11, 12)]
+@pytest.mark.parametrize(
+    ("seen", "calls"), [([(11, 3), (12, 3)], 6), ([(11, None)], None), ([], None)]
+)
+def test_site_has_the_calls_of_all_that_it_made(
+    folder: Path, seen: list[tuple[int, int | None]], calls: int | None
+) -> None:
+    events = [wrapper(str(folder / "train.py"), *each) for each in seen]
     [site] = source_reading.configuration(Reading(sites=(SITE,)), events)
-    assert site == replace(SITE, calls=6)
-    [unknown] = source_reading.configuration(
-        Reading(sites=(SITE,)), [wrapper("train.py", 11, None)]
-    )
-    assert unknown.calls is None
-    [never] = source_reading.configuration(Reading(sites=(SITE,)), [])
-    assert never.calls is None
+    assert site == replace(SITE, calls=calls)
 
 
-def test_a_site_that_only_the_run_saw_is_told_as_it_was_seen(folder: Path) -> None:
+def test_site_that_only_the_run_saw_is_listed(folder: Path) -> None:
     write(folder / "other.py", "import torch\nnet = fast(net)\n")
     events = [
         wrapper("other.py", 2, 4, arguments={"mode": "reduce-overhead"}),
@@ -201,54 +176,30 @@ def f(x):
 """
 
 
-def test_context_stays_within_the_function(folder: Path) -> None:
-    write(folder / "model.py", PROGRAM)
-    [found] = source_reading.with_source([replace(FOUND, line=4)])
-    assert found.context_from == 3
-    assert found.context == tuple(PROGRAM.splitlines()[2:7])
-    [end] = source_reading.with_source([replace(FOUND, line=9)])
-    assert (end.context_from, len(end.context)) == (6, 4)
-
-
-@pytest.mark.parametrize("change", [{"file": "gone.py"}, {"line": 99}, {"line": None}])
-def test_without_the_line_there_is_no_context(
-    folder: Path, change: dict[str, Any]
-) -> None:
-    write(folder / "model.py", PROGRAM)
-    [found] = source_reading.with_source([replace(FOUND, **change)])
-    assert (found.context, found.context_from, found.status) == ((), None, "open")
-
-
 @pytest.mark.parametrize(
-    ("line", "code", "status"),
+    ("change", "first", "lines", "status"),
     [
-        (6, "GB101", "intentional"),  # the comment is where the statement ends
-        (7, "GB101", "intentional"),
-        (6, "GB102", "open"),
-        (5, "GB101", "open"),  # the statement around it
+        ({"line": 4}, 3, 5, "open"),  # the lines around it, within the function
+        ({"line": 9}, 6, 4, "open"),
+        ({"line": 6}, 3, 7, "intentional"),  # the comment is where the statement ends
+        ({"line": 7}, 4, 6, "intentional"),
+        ({"line": 6, "code": "GB102"}, 3, 7, "open"),
+        ({"line": 5}, 3, 6, "open"),  # the statement around it
+        ({"line": 10}, 7, 4, "open"),  # the same words in a string
+        ({"file": "gone.py"}, None, 0, "open"),
+        ({"line": 99}, None, 0, "open"),
+        ({"line": None}, None, 0, "open"),
     ],
 )
-def test_a_comment_says_that_a_finding_is_meant(
-    folder: Path, line: int, code: str, status: str
+def test_finding_has_its_lines_and_what_a_comment_says(
+    folder: Path, change: dict[str, Any], first: int | None, lines: int, status: str
 ) -> None:
-    write(folder / "model.py", PROGRAM)
-    [found] = source_reading.with_source([replace(FOUND, line=line, code=code)])
-    assert found.status == status
-
-
-def test_the_same_words_in_a_string_say_nothing(folder: Path) -> None:
-    write(folder / "model.py", 'x = f("# torchproof: ignore")\n')
-    [found] = source_reading.with_source([replace(FOUND, line=1)])
-    assert found.status == "open"
-
-
-def test_an_edited_file_is_read_anew(folder: Path) -> None:
-    write(folder / "model.py", PROGRAM)
-    source_reading.with_source([FOUND])
-    write(folder / "model.py", "\n\n\n\n" + PROGRAM)
-    blame.forget()
-    [found] = source_reading.with_source([replace(FOUND, line=7)])
-    assert found.context[0] == "def f(x):"
+    text = PROGRAM + 'text = "# torchproof: ignore"\n'
+    write(folder / "model.py", text)
+    [found] = source_reading.with_source([replace(FOUND, **change)])
+    assert (found.status, found.context_from) == (status, first)
+    start = (first or 1) - 1
+    assert found.context == tuple(text.splitlines()[start : start + lines])
 
 
 def test_static_effort_loads_no_torch(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchproof.cli import main
-from torchproof.measure.comparison import Comparison, compare
-from torchproof.records import stats, store
+from torchproof.measure.comparison import Comparison, Metric, compare
+from torchproof.records import stats
 from torchproof.records.run import Measurement, Run
 
 MIRRORED = {"faster": "slower", "more": "less", "less": "more", "slower": "faster"}
@@ -88,24 +88,29 @@ def test_strategies_of_one_run_mirror_each_other(
 
 A = bench([row("eager", 1.0), row("full", 0.5)])
 SLOW = row("full", 5.0)
-BAD_TIMES = [math.nan, math.inf, -math.inf, -1.0, 0.0]
-BAD = {
-    **{f"a sample of {t}": {"rounds_ms": ((t, 5.0),) * 12} for t in BAD_TIMES},
-    **{f"a median of {t}": {"median_ms": t} for t in (math.nan, 0.0)},
-    "a low end of 0": {"low_ms": 0.0, "rounds_ms": ()},
-    "an infinite gain": {"vs_eager": math.inf},
-    "an empty round": {"rounds_ms": ((),) * 12},
-    "no samples": {"rounds_ms": (), "low_ms": None, "high_ms": None},
-    "a variation that is no number": {"luck": math.nan},
-}
+BAD: list[dict[str, Any]] = [
+    *({"rounds_ms": ((ms, 5.0),) * 12} for ms in (math.nan, math.inf, -math.inf)),
+    *({"rounds_ms": ((ms, 5.0),) * 12} for ms in (-1.0, 0.0)),
+    *({"median_ms": ms} for ms in (math.nan, 0.0)),
+    {"low_ms": 0.0, "rounds_ms": ()},
+    {"vs_eager": math.inf},
+    {"rounds_ms": ((),) * 12},
+    {"rounds_ms": (), "low_ms": None, "high_ms": None},
+    {"luck": math.nan},
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_samples_that_cannot_be_used_are_unknown(name: str) -> None:
-    bad = replace(A, measurements=(A.measurements[0], replace(SLOW, **BAD[name])))
+def speed_of_full(found: Comparison) -> Metric:
+    [full] = (each for each in found.rows if each.name == "full")
+    [speed] = (each for each in full.metrics if each.name == "speed")
+    return speed
+
+
+@pytest.mark.parametrize("change", BAD, ids=str)
+def test_samples_that_cannot_be_used_are_unknown(change: dict[str, Any]) -> None:
+    bad = replace(A, measurements=(A.measurements[0], replace(SLOW, **change)))
     for found in (compare(bad, A), compare(A, bad)):
-        (full,) = (r for r in found.rows if r.name == "full")
-        (speed,) = (m for m in full.metrics if m.name == "speed")
+        speed = speed_of_full(found)
         assert not speed.significant and not speed.regression
         assert found.uncompared and found.uncompared[0].startswith("full: ")
         assert found.verdict == "not judged"
@@ -113,9 +118,7 @@ def test_samples_that_cannot_be_used_are_unknown(name: str) -> None:
 
 def test_bad_samples_in_eager_spoil_no_other_verdict_in_silence() -> None:
     bad = replace(A.measurements[0], rounds_ms=((math.nan,),) * 12)
-    found = compare(A, bench([bad, SLOW]))
-    (full,) = (r for r in found.rows if r.name == "full")
-    (speed,) = (m for m in full.metrics if m.name == "speed")
+    speed = speed_of_full(compare(A, bench([bad, SLOW])))
     assert speed.regression and speed.verdict == "10.00x slower"
 
 
@@ -142,18 +145,3 @@ def test_an_uncompared_row_is_exit_code_2_and_a_regression_stays_1(
     files = [saved(was, tmp_path / "c.json"), saved(lost, tmp_path / "d.json")]
     assert main(["compare", *files]) == 1
     assert main(["compare", before, before]) == 0
-
-
-@pytest.mark.parametrize("text", ["NaN", "-1", '"a"'])
-def test_a_saved_run_with_such_a_sample_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
-    plain = bench([A.measurements[0], SLOW]).to_json()
-    plain["measurements"][1]["rounds_ms"][3][1] = "HERE"
-    path = tmp_path / "b.json"
-    path.write_text(json.dumps(plain).replace('"HERE"', text), encoding="utf-8")
-    assert main(["compare", saved(A, tmp_path / "a.json"), str(path)]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert "b.json" in err and "measurements[1].rounds_ms[3][1]" in err
-    assert store.read(tmp_path / "a.json") == A

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Sequence
+import runpy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rule_programs import Program, programs
+from installed_library import install, script
+from rule_programs import programs
 
 from torchproof.checking import rules
 from torchproof.observe.capture import observe as read
@@ -18,10 +20,10 @@ from torchproof.records.run import Finding, Observation, UserError
 from torchproof.targets.options import Options
 from torchproof.targets.target import load, parse
 
+Targets = dict[str, tuple[str, Mapping[str, Any]]]
 # One program of each kind of record: a break, a skipped frame, recompiles by size and
 # value, the limit, an error.
 NAMES = ("GB101-bad", "GB104-bad_4", "RC201-bad", "RC290-bad", "CE701-bad_3")
-PROGRAMS = {each.name: each for each in programs()}
 TRACED = {
     "graph_break",
     "skipped_frame",
@@ -29,86 +31,101 @@ TRACED = {
     "recompile_limit",
     "specialization",
 }
+LIBRARY = """\
+import logging
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        h = x.sin()
+        logging.getLogger("fakelib").warning("model")
+        return h.sum()
+
+def trains(model, x):
+    model(x).backward()  # the library calls what is compiled
+"""
+USES_LIBRARY = """\
+x = torch.randn(3, requires_grad=True)
+torch.compile(fakelib.Model(), backend="eager")(x)
+m = fakelib.Model(); m.compile(backend="eager"); fakelib.trains(m, x)
+"""
 
 
-def record_all(folders: dict[str, str]) -> None:
-    for name, folder in folders.items():
-        record(PROGRAMS[name], folder)
-
-
-def record(program: Program, folder: str) -> None:
-    """Runs a program under plain torch.compile with TORCH_TRACE set, nothing else."""
+def record_all(targets: Targets, folder: Path) -> None:
+    """Runs each target under plain torch.compile with TORCH_TRACE set, nothing else."""
     import torch
 
-    torch._dynamo.reset()
-    os.environ["TORCH_TRACE"] = folder
-    torch._logging._internal.LOG_TRACE_HANDLER = None
-    torch._logging.structured.INTERN_TABLE.clear()  # each trace names its files
-    torch._logging._internal._init_logs()  # reads TORCH_TRACE, as at import
-    loaded = load(parse(program.target))
+    for name, (target, options) in targets.items():
+        torch._dynamo.reset()
+        os.environ["TORCH_TRACE"] = str(folder / name)
+        torch._logging._internal.LOG_TRACE_HANDLER = None
+        torch._logging.structured.INTERN_TABLE.clear()  # each trace names its files
+        torch._logging._internal._init_logs()  # reads TORCH_TRACE, as at import
+        if target.endswith(".py"):
+            runpy.run_path(target, run_name="__main__")
+        else:
+            call(target, options)
+
+
+def call(target: str, options: Mapping[str, Any]) -> None:
+    import torch
+
+    loaded = load(parse(target))
     fn = loaded.fn
-    if not program.options.get("as_written"):
-        options = {"backend": "eager", **program.options.get("compile", {})}
-        fn = torch.compile(fn, **options)
-    for index, call in enumerate(loaded.calls):
+    if not options.get("as_written"):
+        fn = torch.compile(fn, **{"backend": "eager", **options.get("compile", {})})
+    for index, each in enumerate(loaded.calls):
         if loaded.before_call:
             loaded.before_call(loaded.fn, index)
         try:
-            fn(**call) if isinstance(call, dict) else fn(*call)
+            fn(**each) if isinstance(each, dict) else fn(*each)
         except Exception:  # the programs that fail to compile do so here too
             return
 
 
-def traced(names: Sequence[str], folder: Path) -> dict[str, Observation]:
-    """What the traces of programs say, all recorded in one process."""
-    folders = {name: str(folder / name) for name in names}
-    for each in folders.values():
-        Path(each).mkdir()
-    context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=record_all, args=(folders,))
-    process.start()
-    process.join(120)
-    return {
-        name: read(parse(f"trace:{each}"), Options(), lambda text: None)
-        for name, each in folders.items()
-    }
-
-
-def diagnosis(findings: list[Finding]) -> set[tuple[Any, ...]]:
+def diagnosis(seen: Observation) -> set[tuple[Any, ...]]:
     """What a trace can know: code, kind, place and cause."""
-    return {
-        (f.code, f.kind, f.file, f.line, f.function, f.owner, f.cause)
-        for f in findings
-        if f.kind in TRACED or f.code.startswith("CE")
-    }
+
+    def facts(f: Finding) -> tuple[Any, ...]:
+        return f.code, f.kind, f.file, f.line, f.function, f.owner, f.cause
+
+    found = rules.check(seen)
+    return {facts(f) for f in found if f.kind in TRACED or f.code.startswith("CE")}
 
 
-@pytest.mark.slow
+def trace(folder: Path) -> Observation:
+    return read(parse(f"trace:{folder}"), Options(), lambda text: None)
+
+
 def test_trace_and_live_run_agree(observe_all: Any, tmp_path: Path) -> None:
-    programs = [PROGRAMS[name] for name in NAMES]
-    live = observe_all([(each.target, each.options) for each in programs])
-    traces = traced(NAMES, tmp_path)
-    for name, seen in zip(NAMES, live, strict=True):
-        expected, found = diagnosis(rules.check(seen)), traces[name]
-        assert expected, "the live run found nothing to compare"
-        assert diagnosis(rules.check(found)) == expected
-        assert found.calls is None and found.compiled_calls is None
-        for finding in rules.check(found):
+    every = {each.name: each for each in programs()}
+    targets: Targets = {n: (every[n].target, every[n].options) for n in NAMES}
+    library = install(tmp_path, LIBRARY)
+    targets["library"] = str(script(library, USES_LIBRARY)), {}
+    for name in targets:
+        (tmp_path / name).mkdir()
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=record_all, args=(targets, tmp_path))
+    process.start()
+    live = observe_all(list(targets.values()))
+    process.join(120)
+    for name, seen in zip(targets, live, strict=True):
+        recorded = trace(tmp_path / name)
+        assert diagnosis(seen), "the live run found nothing to compare"
+        assert diagnosis(recorded) == diagnosis(seen)
+        assert recorded.calls is None and recorded.compiled_calls is None
+        for finding in rules.check(recorded):
             if finding.kind in {"graph_break", "skipped_frame"}:
                 assert finding.count is None and finding.steps is None
+    assert {place[2] for place in diagnosis(seen)} == {str(library)}
 
-
-def test_truncated_trace_gives_what_it_holds(tmp_path: Path) -> None:
-    traced(["GB104-bad"], tmp_path)
-    [log] = (tmp_path / "GB104-bad").iterdir()
+    [log] = (tmp_path / "GB104-bad_4").iterdir()
     whole = log.read_text()
     log.write_text(whole[: int(len(whole) * 0.97)])
-    target = parse(f"trace:{log.parent}")
-    found = rules.check(read(target, Options(), lambda text: None))
-    assert "GB104" in {f.code for f in found}
+    assert "GB104" in {f.code for f in rules.check(trace(log.parent))}
 
 
 def test_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text(json.dumps({"a": 1}))
     with pytest.raises(UserError, match=str(tmp_path)):
-        read(parse(f"trace:{tmp_path}"), Options(), lambda text: None)
+        trace(tmp_path)

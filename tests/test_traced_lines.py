@@ -53,26 +53,19 @@ def test_only_the_side_that_was_taken_is_traced() -> None:
 
 
 def test_what_a_module_may_run_is_the_forward_of_each_class_in_it() -> None:
-    model = Outer()
+    model, own = Outer(), ["Inner.forward", "Outer.forward"]
     found = forwards(model, Outer.forward.__code__)
-    assert [name for file, name in found if file == __file__] == [
-        "Inner.forward",
-        "Outer.forward",
-    ]
+    assert [name for file, name in found if file == __file__] == own
     assert forwards(chosen, chosen.__code__) == [(__file__, "chosen")]
     # Module.compile() hands over the module's bound call.
     assert forwards(model._call_impl, Outer.forward.__code__) == found
 
-
-def test_a_forward_that_is_no_function_is_not_asked() -> None:
     class Odd:
         def __getattr__(self, name: str) -> object:
             raise RuntimeError(name)
 
-    model = Outer()
     model.act = type("Act", (torch.nn.Module,), {"forward": Odd()})()
-    found = forwards(model, Outer.forward.__code__)
-    assert [name for _, name in found] == ["Inner.forward", "Outer.forward"]
+    assert [name for _, name in forwards(model, Outer.forward.__code__)] == own
 
 
 def test_lines_of_all_entries_hold_together_and_those_of_torch_are_left_out() -> None:

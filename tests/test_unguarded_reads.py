@@ -30,18 +30,21 @@ def constant():
 def f(x):
     """os.environ.get("IN_A_STRING")"""
     # os.environ.get("IN_A_COMMENT")
-    a = system.environ.get("ONE", "fast") == "slow"
-    b = environ["TWO"]
-    c = "THREE" in environ
-    d = getenv("FOUR")
+    a = system.environ.get("ONE", "fast") == "slow"  # -> environment ONE
+    b = environ["TWO"]  # -> environment TWO
+    c = "THREE" in environ  # -> environment THREE
+    d = getenv("FOUR")  # -> environment FOUR
     name = "FIVE"
-    e = system.getenv(name)
-    n = np.random.randn(3) + npr.rand()
-    if is_compiling() or torch.compiler.is_dynamo_compiling():
-        x = x * GAIN
-    x.register_hook(print)
-    t = time.time() + datetime.datetime.now().second
-    return x * constant()
+    e = system.getenv(name)  # -> environment name
+    n = np.random.randn(3)  # -> numpy_random numpy.random.randn
+    n = n + npr.rand()  # -> numpy_random numpy.random.rand
+    if is_compiling():  # -> compiling is_compiling
+        x = x * GAIN  # -> global GAIN
+    if torch.compiler.is_dynamo_compiling():  # -> compiling is_dynamo_compiling
+        x.register_hook(print)  # -> hook register_hook
+    t = time.time()  # -> clock time.time
+    t = datetime.datetime.now().second  # -> clock datetime.datetime.now
+    return x * constant()  # -> constant_result constant
 
 
 def quiet(x, environ_like={}):
@@ -63,38 +66,25 @@ def file(tmp_path: Path) -> str:
 
 
 def line(text: str) -> int:
-    return next(i + 1 for i, t in enumerate(SOURCE.splitlines()) if text in t)
+    return next(i for i, t in enumerate(SOURCE.splitlines(), 1) if text in t)
 
 
 def test_each_kind_of_read_is_found_at_its_line(file: str) -> None:
+    """Each line of `f` that reads something says so at its end."""
     found = reads_of([Frame(file, line("def f(x)"), "f")])
-    assert [(read.what, read.name, read.frame.line) for read in found] == [
-        ("environment", "ONE", line('"ONE"')),
-        ("environment", "TWO", line('"TWO"')),
-        ("environment", "THREE", line('"THREE"')),
-        ("environment", "FOUR", line('"FOUR"')),
-        ("environment", "name", line("getenv(name)")),
-        ("numpy_random", "numpy.random.randn", line("np.random")),
-        ("numpy_random", "numpy.random.rand", line("np.random")),
-        ("compiling", "is_compiling", line("is_compiling()")),
-        ("compiling", "is_dynamo_compiling", line("is_compiling()")),
-        ("global", "GAIN", line("x * GAIN")),
-        ("hook", "register_hook", line("register_hook")),
-        ("clock", "time.time", line("t = time")),
-        ("clock", "datetime.datetime.now", line("t = time")),
-        ("constant_result", "constant", line("x * constant()")),
+    marked = [
+        (*text.partition(" # -> ")[2].split(), number)
+        for number, text in enumerate(SOURCE.splitlines(), 1)
+        if " # -> " in text
     ]
-
-
-def test_what_the_code_compares_a_variable_with_is_told(file: str) -> None:
-    found = reads_of([Frame(file, line("def f(x)"), "f")])
-    [one] = [read for read in found if read.name == "ONE"]
-    assert {"slow", "fast"} <= set(one.values) and "ONE" not in one.values
+    assert [(read.what, read.name, read.frame.line) for read in found] == marked
+    # What the code compares a variable with.
+    assert {"slow", "fast"} <= set(found[0].values) and "ONE" not in found[0].values
 
 
 def test_other_functions_and_likenesses_are_no_reads(file: str) -> None:
-    assert reads_of([Frame(file, line("def quiet"), "quiet")]) == []
-    assert reads_of([Frame(file, line("def f(x)"), "elsewhere")]) == []
+    for name, start in (("quiet", "def quiet"), ("elsewhere", "def f(x)")):
+        assert reads_of([Frame(file, line(start), name)]) == []
     assert reads_of([Frame("/no/such/file.py", 1, "f")]) == []
 
 

@@ -9,7 +9,7 @@ import forked_commands
 import pytest
 import torch
 from fake_executor import Fate, Setting
-from forked_children import forked
+from forked_commands import forked
 
 from torchproof.measure import Replayed, numerics
 from torchproof.measure.specs import Plan, StrategySpec

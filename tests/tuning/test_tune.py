@@ -10,7 +10,7 @@ from typing import Any
 import bench_runs
 import pytest
 from fake_executor import EAGER, Fake, Fate
-from forked_children import forked
+from forked_commands import forked
 
 from torchproof.records import Run, SearchState, Trial, UserError
 from torchproof.strategies import recipe
