@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from torchproof.measure.loadtest import LoadOptions, Timetable, draw
-from torchproof.measure.loadtest.timetable import CallKind, from_trace, read_trace
+from torchproof.measure.loadtest.timetable import from_trace, read_trace
 from torchproof.records import UserError
 
 
@@ -81,92 +82,71 @@ def test_no_request_within_the_duration_is_an_error() -> None:
 
 # -- files -----------------------------------------------------------------------------
 
+SIZES = '"sizes": {"batch": 4, "sequence": 16}'
+FILES = {
+    "times and calls": "\ufefftime,call\n5.0,2\r\n\n# a pause\n5.5,0\n7,2\n",
+    "sizes": (
+        f'{{"time": 0, {SIZES}}}\n'
+        '{"time": 1, "call": 1}\n'
+        '{"time": 2, "sizes": {"sequence": 16, "batch": 4}}\n'
+        f'{{"time": 3, "call": 1, {SIZES}}}\n'
+    ),
+    "ten times": "\n".join(f"{time},0" for time in range(10)),
+    "nothing": "# nothing\n",
+    "unsorted": "0,0\n2,0\n1,0\n",
+    "a call too many": "0,0\n1,1\n2,5\n",
+    **{
+        line[:40]: f"0,0\n{line}\n"
+        for line in (
+            "soon,1",
+            "1.0,one",
+            "1.0,-1",
+            "-1,0",
+            "nan,0",
+            "1,2,3",
+            "{",
+            "[1, 2]",
+            '{"call": 1}',
+            '{"time": "1"}',
+            '{"time": true}',
+            '{"time": 1, "call": 1.5}',
+            '{"time": 1, "size": {"batch": 1}}',
+            '{"time": 1, "sizes": {"width": 1}}',
+            '{"time": 1, "sizes": {"batch": 0}}',
+            '{"time": 1, "sizes": [1]}',
+        )
+    },
+}
 
-def written(folder: Path, *lines: str) -> str:
-    path = folder / "requests.txt"
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
 
-
-def test_a_file_of_times_and_calls(tmp_path: Path) -> None:
-    path = written(
-        tmp_path, "\ufefftime,call", "5.0,2\r", "", "# a pause", "5.5,0", "7,2"
-    )
-    trace = read_trace(path)
-    table = from_trace(trace, LoadOptions(arrivals=path), calls=3)
-    assert table.arrival_s == (0.0, 0.5, 2.0)
-    assert table.call == (2, 0, 2)
-    assert table.length_s == 3.0
-
-
-def test_a_file_with_sizes_names_calls_after_those_of_the_target(
-    tmp_path: Path,
+def test_files_of_requests_are_read_as_they_were(
+    tmp_path: Path, snapshot: Callable[[str, str], None]
 ) -> None:
-    path = written(
-        tmp_path,
-        '{"time": 0, "sizes": {"batch": 4, "sequence": 16}}',
-        '{"time": 1, "call": 1}',
-        '{"time": 2, "sizes": {"sequence": 16, "batch": 4}}',
-        '{"time": 3, "call": 1, "sizes": {"batch": 4, "sequence": 16}}',
-    )
-    trace = read_trace(path)
-    sizes = {"batch": 4, "sequence": 16}
-    assert trace.sized == (CallKind(0, sizes), CallKind(1, sizes))
-    table = from_trace(trace, LoadOptions(arrivals=path), calls=2)
-    assert table.call == (2, 1, 2, 3)
+    lines = []
+    for name, text in FILES.items():
+        path = tmp_path / "requests.txt"
+        path.write_text(text)
+        try:
+            trace = read_trace(str(path))
+            table = from_trace(trace, LoadOptions(arrivals=str(path)), calls=3)
+        except UserError as error:
+            lines.append(f"{name}: {str(error).replace(str(tmp_path), 'FOLDER')}")
+            assert "\n" not in lines[-1]
+            continue
+        sizes = [(kind.index, dict(kind.sizes)) for kind in trace.sized]
+        lines.append(f"{name}: {table.arrival_s} of {table.length_s:g} s")
+        lines.append(f"    calls {table.call}, the last ones with {sizes}")
+    snapshot("request-files.txt", "\n".join(lines) + "\n")
 
 
-def test_a_file_can_be_cut(tmp_path: Path) -> None:
-    path = written(tmp_path, *(f"{time},0" for time in range(10)))
-    trace = read_trace(path)
-    some = from_trace(trace, LoadOptions(arrivals=path, requests=4), calls=1)
+def test_a_file_is_cut_and_may_be_too_deep(tmp_path: Path) -> None:
+    path = tmp_path / "requests.txt"
+    path.write_text(FILES["ten times"])
+    trace = read_trace(str(path))
+    some = from_trace(trace, LoadOptions(arrivals=str(path), requests=4), calls=1)
     assert some.arrival_s == (0, 1, 2, 3)
-    early = from_trace(trace, LoadOptions(arrivals=path, duration_s=2.5), calls=1)
-    assert early.arrival_s == (0, 1, 2)
-    assert early.length_s == 2.5
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "soon,1",
-        "1.0,one",
-        "1.0,-1",
-        "-1,0",
-        "nan,0",
-        "1,2,3",
-        "{",
-        "[1, 2]",
-        '{"call": 1}',
-        '{"time": "1"}',
-        '{"time": true}',
-        '{"time": 1, "call": 1.5}',
-        '{"time": 1, "size": {"batch": 1}}',
-        '{"time": 1, "sizes": {"width": 1}}',
-        '{"time": 1, "sizes": {"batch": 0}}',
-        '{"time": 1, "sizes": [1]}',
-        "{" * 5000,
-    ],
-)
-def test_an_invalid_line_is_one_error_with_its_number(
-    tmp_path: Path, line: str
-) -> None:
-    path = written(tmp_path, "0,0", line)
-    with pytest.raises(UserError, match=r"requests\.txt:2: ") as caught:
-        read_trace(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_file_without_requests_or_with_unsorted_ones(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no requests"):
-        read_trace(written(tmp_path, "# nothing"))
-    with pytest.raises(UserError, match=":3: "):
-        read_trace(written(tmp_path, "0,0", "2,0", "1,0"))
-    with pytest.raises(UserError, match="poisson"):
-        read_trace(str(tmp_path / "nowhere"))
-
-
-def test_a_call_that_the_target_does_not_have(tmp_path: Path) -> None:
-    path = written(tmp_path, "0,0", "1,1", "2,5")
-    with pytest.raises(UserError, match=":3: call 5"):
-        from_trace(read_trace(path), LoadOptions(arrivals=path), calls=2)
+    early = from_trace(trace, LoadOptions(arrivals=str(path), duration_s=2.5), calls=1)
+    assert early.arrival_s == (0, 1, 2) and early.length_s == 2.5
+    path.write_text("0,0\n" + "{" * 5000)
+    with pytest.raises(UserError, match=r"requests\.txt:2: "):
+        read_trace(str(path))
