@@ -74,7 +74,7 @@ def test_failing_requests_are_counted_by_their_text(tmp_path: Path) -> None:
         raise ValueError(f"request {numbers[0]}")
 
     many = RequestLog(tmp_path / "many", 100, create=True)
-    errors = serve(fail, constant(100, 0.0), many).errors
+    errors = serve(fail, constant(100, 0.0), many)
     assert len(errors) == 21 and errors[OTHER_ERRORS] == 80
 
     def answer(numbers: Sequence[int]) -> None:
@@ -85,8 +85,8 @@ def test_failing_requests_are_counted_by_their_text(tmp_path: Path) -> None:
 
     table = constant(6, 0.0, (0, 1, 0, 1, 2, 0))
     log = RequestLog(tmp_path / "log", 6, create=True)
-    served = serve(answer, table, log)
-    assert served.errors == {"ValueError: no such token": 2, "SystemExit: enough": 1}
+    errors = serve(answer, table, log)
+    assert errors == {"ValueError: no such token": 2, "SystemExit: enough": 1}
     requests = log.requests(table)
     assert requests.failed == (1, 3, 4)
     result = result_of("eager", requests, table, objective=None, cold=False)
@@ -127,8 +127,7 @@ def test_several_workers_serve_at_the_same_time(tmp_path: Path) -> None:
     log = RequestLog(tmp_path / "log", 4, create=True)
     table = constant(4, 0.0)
     # Each request waits for one that is served beside it.
-    served = serve(lambda numbers: both.wait() and None, table, log, workers=2)
-    assert not served.errors
+    assert not serve(lambda numbers: both.wait() and None, table, log, workers=2)
     assert {*log.requests(table).worker} == {0, 1}
 
 

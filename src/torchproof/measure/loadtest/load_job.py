@@ -8,7 +8,7 @@ from typing import Any
 
 from torchproof.measure.loadtest.options import TextOptions
 from torchproof.measure.loadtest.served_strategy import ServedStrategy
-from torchproof.measure.loadtest.serving import Batching
+from torchproof.measure.loadtest.serving import ALONE, Batching
 from torchproof.measure.loadtest.timetable import CallKind
 from torchproof.records import Record, Stall
 from torchproof.targets import Job
@@ -21,7 +21,7 @@ class LoadJob(Record):
     run: Job
     served: ServedStrategy
     workers: int = 1
-    batching: Batching | None = None
+    batching: Batching = ALONE
     sized: tuple[CallKind, ...] = ()  # calls with other sizes, after the target's own
     text: TextOptions | None = None  # serve prefill and decode instead of the calls
     seed: int = 0  # of prompts

@@ -72,9 +72,13 @@ class RequestLog:
         self._origin[0] = origin
 
     @property
+    def origin(self) -> float:
+        return float(self._origin[0])
+
+    @property
     def elapsed_s(self) -> float | None:
         """The time since the timetable began; None if it did not."""
-        origin = float(self._origin[0])
+        origin = self.origin
         return None if math.isnan(origin) else time.perf_counter() - origin
 
     @property

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from torchproof.measure.loadtest.request_log import (
@@ -74,12 +74,7 @@ class Batching:
     most: int = 1
 
 
-@dataclass(frozen=True)
-class ServingEnd:
-    """The start of the timetable on the process's clock, and the errors by text."""
-
-    origin: float
-    errors: dict[str, int] = field(default_factory=dict)
+ALONE = Batching()
 
 
 class Queue:
@@ -153,17 +148,19 @@ def serve(
     log: RequestLog,
     *,
     workers: int = 1,
-    batching: Batching | None = None,
+    batching: Batching = ALONE,
     queue_limit: int | None = None,
     observer: Observer | None = None,
     clock: Clock | None = None,
-) -> ServingEnd:
+) -> dict[str, int]:
     """Answers all requests, until the end or until the drain takes too long.
+
+    Returns how many failed, by the text of their error.
 
     Requests that wait when the timetable ends are answered for as long again, at least
     10 s, not counting the time to the first answer.
     """
-    queue = Queue(timetable, batching or Batching(), queue_limit)
+    queue = Queue(timetable, batching, queue_limit)
     server = _Server(
         answer, log, queue, length_s=timetable.length_s, observer=observer, clock=clock
     )
@@ -181,7 +178,7 @@ def serve(
     finally:
         for thread in threads:
             thread.join()
-    return ServingEnd(server.origin, dict(server.errors))
+    return dict(server.errors)
 
 
 class _Server:
@@ -203,8 +200,8 @@ class _Server:
         self._lock = threading.Lock()
         self._first_answer_s: float | None = None
         self.errors: Counter[str] = Counter()
-        self.origin = self._clock.now()
-        log.begin_at(self.origin)
+        self._origin = self._clock.now()
+        log.begin_at(self._origin)
 
     def run(self, worker: int) -> None:
         """Takes and answers requests until there are none, or the test ends."""
@@ -224,7 +221,7 @@ class _Server:
 
     def _now(self) -> float:
         """Seconds since the start of the timetable."""
-        return self._clock.now() - self.origin
+        return self._clock.now() - self._origin
 
     def _is_over(self, now: float) -> bool:
         """Whether the parent stopped the test, or the drain has taken too long."""
@@ -241,7 +238,7 @@ class _Server:
             self._clock.sleep_until(self._clock.now() + _NAP_S)
             if self._log.is_stopped:
                 return False
-        self._clock.sleep_until(self.origin + ready)
+        self._clock.sleep_until(self._origin + ready)
         return True
 
     def _answer_together(self, numbers: Sequence[int], worker: int) -> None:

@@ -105,29 +105,23 @@ class LoadPlan:
             **settings,
         )
 
-    @property
-    def batching(self) -> Batching | None:
-        options = self.options
-        if options.max_batch is None or options.batch_window_s is None:
-            return None
-        return Batching(options.batch_window_s, options.max_batch)
-
     def job(self, served: ServedStrategy) -> LoadJob:
+        options = self.options
         run = Job(
             self.target,
             device=self.device,
             size=self.size,
             as_written=self.as_written,
-            text_models=self.options.text is not None,
+            text_models=options.text is not None,
         )
         return LoadJob(
             run,
             served,
-            workers=self.options.workers,
-            batching=self.batching,
+            workers=options.workers,
+            batching=Batching(options.batch_window_s or 0.0, options.max_batch or 1),
             sized=self.trace.sized if self.trace else (),
-            text=self.options.text,
-            seed=self.options.seed,
+            text=options.text,
+            seed=options.seed,
         )
 
     def timetable(self, prepared: ServedTarget, **other: Any) -> Timetable:

@@ -311,10 +311,10 @@ def serve_observed(
 ) -> ServingReply:
     """Serves requests, and says what only this process knows about them."""
     with StallRecorder() as recorder:
-        served = serve(answer, timetable, log, observer=recorder, **options)
+        errors = serve(answer, timetable, log, observer=recorder, **options)
     return ServingReply(
-        errors=served.errors,
-        stalls=recorder.stalls(served.origin),
+        errors=errors,
+        stalls=recorder.stalls(log.origin),
         missing=recorder.unseen,
     )
 

@@ -42,7 +42,7 @@ class LoadWorker:
 
     def __init__(self, job: LoadJob) -> None:
         self._job = job
-        self._most = job.batching.most if job.batching else 1
+        self._most = job.batching.most
 
     # -- commands ------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class LoadWorker:
 
     def _load(self) -> Loaded:
         run = self._run
-        if self._job.batching:  # a request is one sample
+        if self._most > 1:  # a request is one sample
             run = dataclasses.replace(run, shape={"batch": 1})
         loaded = calls.fresh(run)
         if calls.compiles_itself(loaded.fn, run) and not run.as_written:
