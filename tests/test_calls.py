@@ -59,12 +59,12 @@ def test_function_without_an_output_is_judged_by_what_it_changes() -> None:
 
 
 def test_input_that_is_converted_has_a_gradient_of_its_own() -> None:
-    given = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    loaded = Loaded(len, [(given,)], None, Frame("file.py", 1, "make"))
+    original = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    loaded = Loaded(len, [(original,)], None, Frame("file.py", 1, "make"))
     [(moved,)] = calls._converted(loaded, dtype=torch.float32).calls
     assert moved.is_leaf and moved.requires_grad
     [(same,)] = calls._converted(loaded, dtype=torch.float64).calls
-    assert same is given
+    assert same is original
 
 
 class Batch(NamedTuple):
@@ -86,8 +86,8 @@ class Scores:
 
 def test_named_tuples_and_dataclasses_among_the_inputs_are_converted() -> None:
     x = torch.ones(3)
-    given = Scores(Request(Batch(x, 3), (x, torch.ones(3).bool())), x)
-    loaded = Loaded(torch.sin, [(given,)], None, Frame("file.py", 1, "make"))
+    original = Scores(Request(Batch(x, 3), (x, torch.ones(3).bool())), x)
+    loaded = Loaded(torch.sin, [(original,)], None, Frame("file.py", 1, "make"))
     [(moved,)] = calls._converted(loaded, dtype=torch.bfloat16).calls
     assert type(moved) is Scores and type(moved.request.batch) is Batch
     assert moved.request.batch.values.dtype is moved.bias.dtype is torch.bfloat16
@@ -95,6 +95,6 @@ def test_named_tuples_and_dataclasses_among_the_inputs_are_converted() -> None:
     assert (
         moved.request.masks[1].dtype is torch.bool and moved.request.batch.length == 3
     )
-    assert given.bias is x
+    assert original.bias is x
     [(moved,)] = calls._converted(loaded, device="meta").calls
     assert moved.bias.is_meta and moved.request.batch.values.is_meta

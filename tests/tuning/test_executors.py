@@ -73,7 +73,7 @@ def test_trials_are_spread_over_the_gpus_that_work(
     assert executor.slots() == 0
     Device.open.set()
     ended: list[Trial] = []
-    while len(ended) < 2:
+    for _ in range(3):
         ended += executor.wait(10)
     places = {trial.name: trial.where for trial in ended}
     assert places == {"full": "", "regional": "" if broken else "GPU 1"}

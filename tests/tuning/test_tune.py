@@ -186,7 +186,9 @@ def test_search_without_resume_starts_from_scratch(search: Any) -> None:
     assert resumed(search(resume=True)) == ["full", "regional"]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), ExecutorLost("no node left")])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), ExecutorLost("lost")], ids=["Ctrl-C", "lost"]
+)
 def test_trials_of_an_interrupted_search_are_saved(
     search: Any, error: BaseException
 ) -> None:
