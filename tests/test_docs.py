@@ -50,8 +50,7 @@ SHORTER = {
     "tune": ["--budget", "1m", "--effort", "quick"],
 }
 # Their programs compile or measure for long.
-SLOW_PROGRAMS = ("bench.md", "compile.md", "fix.md", "loadtest.md", "reliability.md")
-SLOW_PROGRAMS += ("tune.md",)
+SLOW_PROGRAMS = ("bench.md", "compile.md", "fix.md", "loadtest.md", "tune.md")
 NEEDS_PACK = "load.md"  # its program loads the pack that its command makes
 
 sys.path.insert(0, str(ROOT / "scripts" / "docs"))
