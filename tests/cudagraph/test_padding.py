@@ -178,45 +178,30 @@ class Output:
     loss: Tensor
 
 
-def outputs() -> list[Any]:
-    logits, state = torch.ones(4, 8, 3), torch.ones(4, 8)
-    loss = torch.tensor(1.0)
-    return [
-        Output(logits, (state, state + 1), loss),
-        {"logits": logits, "states": [state, state + 1], "loss": loss},
-    ]
-
-
-@pytest.mark.parametrize("output", outputs(), ids=["object", "dict"])
-def test_outputs_are_cut_by_name(output: Any) -> None:
-    names = ("batch", "length")
+@pytest.mark.parametrize("kind", [Output, dict])
+def test_outputs_are_cut_by_name(kind: Any) -> None:
+    names, state = ("batch", "length"), torch.ones(4, 8)
+    output = kind(
+        logits=torch.ones(4, 8, 3), states=(state, state + 1), loss=torch.tensor(1.0)
+    )
     unpad = {"logits": names, "states": names, "states.1": ("batch", None)}
     padding = Padding.parse({"x": names}, unpad, lambda x: x)
     found = padding.cut(output, {"batch": 3, "length": 5}, BUCKET)
-    assert type(found) is type(output)
+    assert type(found) is kind
     assert shapes_of(found) == ((3, 5, 3), (3, 5), (3, 8), ())
     assert shapes_of(output)[0] == (4, 8, 3)
 
 
-@pytest.mark.parametrize(
-    ("unpad", "output", "message"),
-    [
-        (
-            {"logits": ("batch",)},
-            {"more": torch.ones(4)},
-            r"\bmore\b.*\bunpad\b",
-        ),
-        ({"": ("batch",)}, torch.ones(5), r"\b5\b.*\bbatch\b.*\b4\b"),
-        ({"": ("batch", "length")}, torch.ones(4), r"\bdimension\b.*\blength\b"),
-        ({"": ("batch",)}, {torch.ones(4)}, r"\bset\b"),
-    ],
-)
-def test_an_output_that_was_not_described_stops_padding(
-    unpad: Any, output: Any, message: str
-) -> None:
-    padding = Padding.parse({"x": ("batch", "length")}, unpad, lambda x: x)
-    with pytest.raises(Stopped, match=message):
-        padding.cut(output, {"batch": 3, "length": 5}, BUCKET)
+def test_an_output_that_was_not_described_stops_padding() -> None:
+    for unpad, output in (
+        ({"logits": ("batch",)}, {"more": torch.ones(4)}),
+        ({"": ("batch",)}, torch.ones(5)),
+        ({"": ("batch", "length")}, torch.ones(4)),
+        ({"": ("batch",)}, {torch.ones(4)}),
+    ):
+        padding = Padding.parse({"x": ("batch", "length")}, unpad, lambda x: x)
+        with pytest.raises(Stopped):
+            padding.cut(output, {"batch": 3, "length": 5}, BUCKET)
 
 
 def test_outputs_are_cut_to_the_shapes_of_eager() -> None:

@@ -22,9 +22,6 @@ LAYERS = {
     "num_attention_heads": 4,
     "intermediate_size": 64,
 }
-GROUPED = {**LAYERS, "vocab_size": 100, "max_position_embeddings": 64}
-# The default is more key-value heads than there are heads here.
-GROUPED |= {"use_cache": False, "num_key_value_heads": 2}
 IMAGE = {**LAYERS, "image_size": 32, "patch_size": 8}
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 100, "use_cache": False}
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
@@ -32,7 +29,6 @@ T5 |= {"vocab_size": 100, "decoder_start_token_id": 0, "use_cache": False}
 TEXTS = {"input_ids": IDS}
 MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2, TEXTS),
-    "mistral": ("MistralForCausalLM", "MistralConfig", GROUPED, TEXTS),
     "vit": ("ViTForImageClassification", "ViTConfig", IMAGE, {"pixel_values": PIXELS}),
     "t5": (
         "T5ForConditionalGeneration",
@@ -56,7 +52,6 @@ def made(name: str, device: str = "cpu", **settings: Any) -> tuple[nn.Module, An
     ("name", "train"),
     [
         ("vit", True),
-        pytest.param("mistral", False, marks=pytest.mark.slow),
         pytest.param("t5", True, marks=pytest.mark.slow),
     ],
 )

@@ -295,15 +295,3 @@ def test_what_only_a_device_shows_is_not_seen_without_one(
     outcome = run_oracle(oracle, {"ratio": 2.0}, PLAIN)
     assert outcome.verdict == "other"
     assert "no CUDA device" in outcome.text
-
-
-def test_no_code_is_generated_to_see_a_break(run_oracle: RunOracle) -> None:
-    own = PRINTS.replace("def make():", "def made():") + (
-        "\ndef make():\n    fn, calls = made()\n    inner = torch.compile(fn)\n\n"
-        "    def step(x):\n        y = inner(x)\n"
-        "        assert 'torch._inductor.compile_fx' not in __import__('sys').modules\n"
-        "        return y\n\n    return step, calls\n"
-    )
-    assert run_oracle("breaks", {**PRINT, "skips": False}, own, **AS_WRITTEN).is_same
-    chosen = own.replace("compile(fn)", "compile(fn, backend='aot_eager')")
-    assert run_oracle("breaks", {**PRINT, "skips": False}, chosen, **AS_WRITTEN).is_same
