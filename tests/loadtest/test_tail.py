@@ -175,6 +175,18 @@ SCHEDULES: dict[str, tuple[Requests, list[Stall], int]] = {
         ],
         0,
     ),
+    "a stall inside another in every request": (
+        served(services=[0.015] * 100),
+        [
+            stall(kind, at + begin, seconds, request=number)
+            for number, at in enumerate(EVERY_20_MS)
+            for kind, begin, seconds in (
+                ("compile", 0.0, 0.008),
+                ("triton", 0.001, 0.006),
+            )
+        ],
+        0,
+    ),
     "a second cause in the backlog of the first": (
         TWO_LATE,
         [
