@@ -52,36 +52,3 @@ def test_counts_are_those_of_the_logs(name: str, observe: Any) -> None:
     for finding in findings:
         assert finding.message and finding.cause and finding.fix
         assert finding.file is None or "-packages/torch/" not in finding.file
-
-
-SCRIPT = """\
-import sys
-sys.path.insert(0, {folder!r})
-import torch
-import zoo
-
-model, batches = zoo.{name}()
-compiled = torch.compile(model, backend="eager")
-
-
-def main():
-    for batch in batches:
-        compiled(**batch)
-
-
-main()
-"""
-
-
-@pytest.mark.slow
-def test_a_script_breaks_where_the_factory_does(observe: Any, tmp_path: Path) -> None:
-    name = "big_bird"  # breaks and skipped frames
-    path = tmp_path / "script.py"
-    path.write_text(SCRIPT.format(folder=str(ZOO.parent), name=name))
-    findings = rules.check(observe(str(path)))
-    places = sorted(place(f) for f in findings if f.kind in BREAKS)
-    assert places == sorted(map(squashed, TRUTH[name].places))
-    for finding in findings:
-        if finding.kind in BREAKS:
-            assert finding.owner == "library"
-            assert any(f"{path}:12 main" in line for line in finding.evidence)

@@ -201,7 +201,7 @@ def test_replays_of_processes(tmp_path: Path) -> None:
     with forked():
         worker = Worker(plans["sound"], tmp_path, shares_caches=True)
         try:
-            worker.probe(300)
+            worker._refer()
             worker._running(sound)
             worker.session.plan = plans["racing"]
             expected = Replayed(0, "call 0: output")
