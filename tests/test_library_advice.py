@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import pytest
+from installed_library import install, script
 
 from torchproof.checking import rules
 from torchproof.records.run import Finding
@@ -112,8 +113,6 @@ class Pair(torch.nn.Module):
         return x + (x > 1).sum().item()
 """
 RUN = """\
-import torch
-import fakelib
 model = fakelib.{0}()
 {1}
 compiled = torch.compile(model, backend="eager")
@@ -121,8 +120,6 @@ for _ in range(3):
     compiled(torch.ones(2, 4))
 """
 NET = """\
-import torch
-import fakelib
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -137,8 +134,6 @@ for _ in range(3):
     compiled(torch.ones(2, 4))
 """
 SIZES = """\
-import torch
-import fakelib
 compiled = torch.compile(fakelib.Listing(), backend="eager")
 for size in {0}:
     batch = {{"x": torch.ones(size, 4), "y": torch.ones(size)}}
@@ -174,18 +169,12 @@ Found = dict[str, list[Finding]]
 @pytest.fixture(scope="module")
 def found(observe_all: Any, tmp_path_factory: pytest.TempPathFactory) -> Found:
     """The findings of each script, all of them run in one process."""
-    folder = tmp_path_factory.mktemp("scripts")
-    package = folder / "site-packages" / "fakelib"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(LIBRARY)
-    head = f"import sys\nsys.path.insert(0, {str(package.parent)!r})\n"
+    library = install(tmp_path_factory.mktemp("scripts"), LIBRARY)
     scripts = SCRIPTS | {f"cured {name}": text for name, text in CURED.items()}
-    targets = []
-    for number, text in enumerate(scripts.values()):
-        path = folder / f"script_{number}.py"
-        path.write_text(head + text)
-        targets.append((str(path), {}))
-    observed = observe_all(targets)
+    paths = [
+        script(library, text, f"script_{n}") for n, text in enumerate(scripts.values())
+    ]
+    observed = observe_all([(str(path), {}) for path in paths])
     return dict(zip(scripts, map(rules.check, observed), strict=True))
 
 

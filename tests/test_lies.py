@@ -47,24 +47,16 @@ def recommended(*rows: Measurement) -> str:
 # -- a warm cache called cold, a cold one called warm ----------------------------------
 
 
-@pytest.fixture(scope="module")
-def cached(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measurement]:
-    """A cache that is empty at first, the same again, and one that is never found."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LYING_CACHE", str(tmp_path_factory.mktemp("cache")))
-        full = [StrategySpec(parse("full"))]
-        return {
-            "empty": session("twice_from_folder", full, repeats=2).rows[0],
-            "filled": session("twice_from_folder", full).rows[0],
-            "lost": session("twice_from_nowhere", full, repeats=2).rows[0],
-        }
-
-
 @pytest.mark.slow
 def test_cold_and_warm_times_need_the_caches_they_claim(
-    cached: dict[str, Measurement],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filled, empty = cached["filled"], cached["empty"]
+    monkeypatch.setenv("LYING_CACHE", str(tmp_path))
+    full = [StrategySpec(parse("full"))]
+    # A cache that is empty at first, the same again, and one that is never found.
+    empty = session("twice_from_folder", full, repeats=2).rows[0]
+    filled = session("twice_from_folder", full).rows[0]
+    lost = session("twice_from_nowhere", full, repeats=2).rows[0].warm_start
     assert filled.error is None and filled.rounds_ms
     assert filled.start is not None and filled.start["label"] == "cold"
     assert filled.start["hits"] > 0 and filled.start["misses"] == 0
@@ -75,7 +67,7 @@ def test_cold_and_warm_times_need_the_caches_they_claim(
     assert empty.start["hits"] > 0, "the second graph is the first one again"
     assert empty.start["refused"] is None and empty.first_call_s is not None
     # A warm time needs hits alone.
-    warm, lost = empty.warm_start, cached["lost"].warm_start
+    warm = empty.warm_start
     assert warm is not None and lost is not None
     assert warm["refused"] is None and warm["misses"] == 0 and warm["hits"] > 0
     assert warm["first_call_s"] is not None and lost["first_call_s"] is None

@@ -69,7 +69,7 @@ class Net(nn.Module):
 
 
 @every_value
-def test_every_part_of_a_value_is_walked_once_by_a_name_of_its_own(make: Make) -> None:
+def test_every_part_of_a_value_is_walked_once_and_copied(make: Make) -> None:
     x = torch.ones(2)
     value = make(x)
     parts = list(walk(value, "input", objects=True))
@@ -80,6 +80,13 @@ def test_every_part_of_a_value_is_walked_once_by_a_name_of_its_own(make: Make) -
     assert all(each is x for each in tensors(value))
     assert all(each is x for _, each in tensor_paths(value))
     save_state(None, (value,), {}).restore()
+    copied = call_inputs.map_tensors(value, Tensor.clone)
+    again = list(walk(copied, objects=True))
+    assert len(again) == len(parts)
+    found = [part for _, part in again if isinstance(part, Tensor)]
+    assert found and all(part is x_of(copied) is not x for part in found)
+    with pytest.raises(pytree_json.Unfit):  # a pack refuses what has no end
+        pytree_json.flatten(value, [], "input")
 
 
 @every_value
@@ -115,8 +122,9 @@ def test_only_what_holds_a_tensor_with_a_history_is_made_anew() -> None:
     ],
 )
 def test_a_compiled_model_takes_and_returns_any_value(
-    make: Make, settings: dict[str, Any], fresh_dynamo: None
+    make: Make, settings: dict[str, Any]
 ) -> None:
+    torch._dynamo.reset()
     plain = Net()
     model = torchproof.compile(Net(), backend="eager", deadline=60, **settings)
     model.load_state_dict(plain.state_dict())
@@ -142,23 +150,6 @@ def test_a_graph_refuses_such_a_call_and_runs_it(make: Make) -> None:
         assert type(step(value)["same"]) is type(value)
     with torchproof.step() as each:
         assert each.run(Net(), value)["same"] is value
-
-
-@every_value
-def test_outputs_are_copied_and_packs_refuse_what_has_no_end(make: Make) -> None:
-    x = torch.ones(2)
-    value = make(x)
-    copied = call_inputs.map_tensors(value, Tensor.clone)
-    found = [part for _, part in walk(copied, objects=True) if isinstance(part, Tensor)]
-    assert found and all(part is x_of(copied) is not x for part in found)
-    assert len(list(walk(copied, objects=True))) == len(list(walk(value, objects=True)))
-    with pytest.raises(pytree_json.Unfit):
-        pytree_json.flatten(value, [], "input")
-
-
-@pytest.fixture
-def fresh_dynamo() -> None:
-    torch._dynamo.reset()
 
 
 # -- kinds of containers ---------------------------------------------------------------
