@@ -236,6 +236,7 @@ def assert_one_line(code: object, stdout: str, stderr: str) -> None:
 @pytest.mark.parametrize(
     ("table", "options", "name"),
     [(PARENT, "", "refused"), (CHILD, "check -q ", "refused_by_the_child")],
+    ids=["parent", "child"],
 )
 def test_refused_in_one_line_with_exit_code_2(
     table: str,
