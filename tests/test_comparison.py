@@ -76,6 +76,7 @@ A = pair_of_runs()
 SLOWER = pair_of_runs(0.6)
 LONG_TAIL = bench([A.measurements[0], with_tail(2)(A.measurements[1])])
 FAILED = bench([A.measurements[0], Measurement("full", error="boom")])
+UNVERIFIED = pair_of_runs(0.4, numerics=None)
 SKIPPED = Measurement("full", verdict="skipped", notes=("no blocks",))
 TWIN, HINT = replace(BREAK, line=50), replace(BREAK, kind="config", severity="low")
 MOVED = replace(BREAK, line=50, file="/b/model.py", cause="`loss.item()` needs 345")
@@ -141,6 +142,9 @@ CASES: dict[str, tuple[Any, ...]] = {
         elsewhere(bench([A.measurements[1]]), variables=VARIABLES),
     ),
     "wrong in B": (A, pair_of_runs(0.1, **WRONG)),
+    "unverified in B": (A, UNVERIFIED),
+    "unverified in A": (UNVERIFIED, A),
+    "unverified in both": (UNVERIFIED, pair_of_runs(0.1, numerics=None)),
     "failed in B": (A, FAILED),
     "failed in A": (FAILED, A),
     "skipped in B": (A, bench([A.measurements[0], SKIPPED])),

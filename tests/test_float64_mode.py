@@ -56,6 +56,13 @@ def refer(program: Program, kind: torch.dtype) -> Reference:
     return reference(make, run)
 
 
+def refer_to(
+    fn: Callable[..., Any], kind: torch.dtype = torch.float32, shape: Any = (4,)
+) -> Reference:
+    """The reference of a function of one tensor."""
+    return refer(lambda kind: Made(fn=fn, calls=[drawn(*shape).to(kind)]), kind)
+
+
 # -- programs, each in a type ----------------------------------------------------------
 
 
@@ -224,7 +231,7 @@ def attended(x: torch.Tensor) -> torch.Tensor:
 def test_float64_draws_the_same_random_numbers(
     fn: Callable[[torch.Tensor], torch.Tensor], kind: torch.dtype
 ) -> None:
-    result = refer(lambda kind: Made(fn=fn, calls=[drawn(4, 4).to(kind)]), kind)
+    result = refer_to(fn, kind, (4, 4))
     assert result.draws
     assert result.exact is not None, result.why
     exact, eager = result.exact["output"], result.eager["output"]
@@ -238,9 +245,7 @@ def test_attention_and_dropout_that_drop_nothing_draw_nothing() -> None:
         y = F.scaled_dot_product_attention(x[None], x[None], x[None])
         return F.dropout(y, 0.5, training=False)
 
-    result = refer(
-        lambda kind: Made(fn=fn, calls=[drawn(4, 4).to(kind)]), torch.float32
-    )
+    result = refer_to(fn, shape=(4, 4))
     assert result.exact is not None and not result.draws
 
 
@@ -248,7 +253,7 @@ def test_other_random_numbers_in_float64_are_no_reference() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x + (torch.rand(4) if x.dtype == torch.float32 else torch.randn(4))
 
-    result = refer(lambda kind: Made(fn=fn, calls=[drawn(4).to(kind)]), torch.float32)
+    result = refer_to(fn)
     assert result.exact is None
     assert "float64" in result.why and "random" in result.why
 
@@ -337,6 +342,6 @@ def test_a_target_whose_float64_takes_another_way_is_judged_by_eager() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x.exp() if x.dtype == torch.float32 else x.exp()[:2]
 
-    result = refer(lambda kind: Made(fn=fn, calls=[drawn(4).to(kind)]), torch.float32)
+    result = refer_to(fn)
     assert result.exact is not None
     assert result.compare(result.eager).reference == "eager"

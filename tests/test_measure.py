@@ -231,15 +231,6 @@ def command(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def refused(done: tuple[int, str, str]) -> str:
-    """The one line that says why."""
-    code, stdout, stderr = done
-    assert code == 2 and stdout == ""
-    [line] = stderr.splitlines()
-    assert line.startswith("torchproof: error: ")
-    return line
-
-
 def test_a_compiled_target_is_compared_with_itself_in_eager(command: Any) -> None:
     target = f"{LYING}:compiled_already"
     code, stdout, _ = command(target, "--repeats", "1", "--format", "json")
@@ -247,18 +238,31 @@ def test_a_compiled_target_is_compared_with_itself_in_eager(command: Any) -> Non
     eager, row = json.loads(stdout)["measurements"]
     assert [eager["strategy"], row["strategy"]] == ["eager", "as-written"]
     assert eager["counts"] is None and row["counts"]["graphs"] == 1
-    line = refused(command(target, "--strategies", "full"))
-    assert target in line and "--strategies" in line
 
 
-def test_a_target_that_fails_in_eager_is_told_in_one_line(command: Any) -> None:
-    line = refused(command(f"{LYING}:failing"))
-    assert re.search(r"\beager\b.*RuntimeError: no luck", line)
-
-
-def test_a_sweep_needs_a_factory_that_takes_it(command: Any) -> None:
-    line = refused(command(f"{LYING}:adding", "--batch", "2,4"))
-    assert "'batch'" in line
+@pytest.mark.parametrize(
+    ("factory", "flags", "why"),
+    [
+        ("failing", (), r"\beager\b.*RuntimeError: no luck"),
+        ("adding", ("--batch", "2,4"), "'batch'"),
+        ("batched", ("-o", "old.json"), r"old\.json"),
+        (
+            "compiled_already",
+            ("--strategies", "full"),
+            "compiled_already.*--strategies",
+        ),
+    ],
+)
+def test_a_bench_that_cannot_run_says_why_in_one_line(
+    command: Any, factory: str, flags: tuple[str, ...], why: str
+) -> None:
+    Path("old.json").write_text("mine")
+    code, stdout, stderr = command(f"{LYING}:{factory}", *flags)
+    assert code == 2 and stdout == ""
+    [line] = stderr.splitlines()
+    assert line.startswith("torchproof: error: ") and re.search(why, line)
+    assert Path("old.json").read_text() == "mine" and not os.path.exists(store.RUNS)
+    assert not Forked.begun or "-o" not in flags  # known before the work
 
 
 def test_an_interruption_before_the_first_strategy_ends_the_bench(
@@ -269,11 +273,3 @@ def test_an_interruption_before_the_first_strategy_ends_the_bench(
     code, stdout, _ = command(BATCHED, "--format", "json")
     assert code == 130 and json.loads(stdout)["ending"] == "interrupted"
     assert not Forked.begun
-
-
-def test_nothing_is_overwritten_and_that_is_known_before_the_work(command: Any) -> None:
-    Path("kept.json").write_text("mine")
-    line = refused(command(BATCHED, "-o", "kept.json"))
-    assert "kept.json" in line
-    assert Path("kept.json").read_text() == "mine"
-    assert not Forked.begun and not os.path.exists(store.RUNS)

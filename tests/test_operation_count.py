@@ -44,14 +44,10 @@ def test_a_training_step_has_no_gradient_of_its_input() -> None:
     assert counted.devices == ("cpu",) and counted.not_counted == ()
 
 
-@pytest.mark.parametrize("kind", ["conv", "attention", "inference"])
+@pytest.mark.parametrize("kind", ["conv", "attention", "inference", "no_grad"])
 def test_it_agrees_with_the_counter_of_torch(kind: str) -> None:
     x = torch.randn(2, 4, 16, 16)
     conv, linear = nn.Conv2d(4, 8, 3), nn.Linear(16, 8)
-
-    @torch.inference_mode()
-    def infer() -> object:
-        return linear(x)
 
     def attend() -> object:
         with nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
@@ -60,7 +56,8 @@ def test_it_agrees_with_the_counter_of_torch(kind: str) -> None:
     runs = {
         "conv": lambda: conv(x).mean().backward(),
         "attention": attend,
-        "inference": infer,
+        "inference": torch.inference_mode()(lambda: linear(x)),
+        "no_grad": torch.no_grad()(lambda: linear(x)),
     }
     with FlopCounterMode(display=False) as counter:
         runs[kind]()

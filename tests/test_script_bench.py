@@ -11,7 +11,7 @@ from typing import Any
 
 import forked_commands
 import pytest
-from commands import PROGRAM, Done, torchproof
+from commands import PROGRAM, Done
 
 from torchproof import api
 from torchproof.measure.bench_plan import BenchOptions
@@ -40,10 +40,12 @@ TWICE_AS_FAST = (
             spin(3)
         return x + 1
 
+    begin = time.monotonic()
     while True:
         step(torch.ones(2))
         spin(3)
-        if len(seen) == 85:
+        # Rounds are shorter on a busy machine, and all of them may be over before.
+        if len(seen) == 85 or time.monotonic() - begin > 40:
             print("four rounds are over", flush=True)
     """
 )
@@ -157,22 +159,17 @@ def test_known_times_are_found_and_an_interruption_keeps_them(tmp_path: Path) ->
     assert len(eager["rounds_ms"]) == len(compiled["rounds_ms"]) >= 4
 
 
-def test_training_is_not_disturbed(answers: dict[str, Done]) -> None:
+def test_training_is_undisturbed_and_its_steps_are_timed(
+    answers: dict[str, Done],
+) -> None:
     done = answers["training"]
     assert done.returncode == 0, done.stderr
     assert "trained alike --rate 3" in done.stderr
-
-
-def test_calls_between_optimizer_steps_are_one_step(answers: dict[str, Done]) -> None:
-    _, eager, compiled = rows(answers["training"])
+    _, eager, compiled = rows(done)
     assert any("2 calls" in note and "optimizer" in note for note in compiled["notes"])
     # The first block's input needs no gradient.
     assert compiled["counts"]["graphs"] == 2
     assert eager["median_ms"] and compiled["median_ms"]
-
-
-def test_costs_of_compiling_are_those_of_the_script(answers: dict[str, Done]) -> None:
-    _, eager, compiled = rows(answers["training"])
     assert compiled["first_call_s"] > 0 and compiled["compile_s"]["dynamo"] > 0
     assert compiled["start"]["label"] == "cold"
     assert compiled["numerics"]["verdict"] is None and compiled["peak_bytes"] is None
@@ -182,47 +179,33 @@ def test_costs_of_compiling_are_those_of_the_script(answers: dict[str, Done]) ->
     assert eager["first_call_s"] is None and eager["compile_s"] is None
 
 
-def test_a_script_that_fails_is_an_error_with_what_was_seen(
+def test_a_script_that_sets_the_stance_and_fails_keeps_what_was_seen(
     answers: dict[str, Done],
 ) -> None:
     done = answers["raising"]
-    run, _, compiled = rows(done)
-    assert done.returncode == 2
-    assert run["exit_code"] == 1
+    run, eager, compiled = rows(done)
+    assert (done.returncode, run["exit_code"]) == (2, 1)
     assert run["error"].endswith(" 1: ValueError: no more data")
     shown = done.stderr.partition("Traceback")[2].partition("ValueError")[0]
     assert "raising.py" in shown and "torchproof" not in shown
     assert compiled["counts"]["graphs"] == 1
-
-
-def test_a_script_that_sets_the_stance_itself_is_refused(
-    answers: dict[str, Done], folder: Path
-) -> None:
-    run, eager, compiled = rows(answers["raising"])
     assert compiled["verdict"] == "not measured" and not eager["rounds_ms"]
-    shown = " ".join(torchproof("show", run["id"], cwd=folder).stdout.split())
     assert any("stance" in note for note in compiled["notes"])
-    assert "stance" in shown
 
 
-FLAGS: dict[str, tuple[Options, BenchOptions, dict[str, Any]]] = {
-    "--strategies": (Options(), BenchOptions(strategies=("full",)), {}),
-    "--batch": (Options(), BenchOptions(batch=(4,)), {}),
-    "--train": (Options(train=True), BenchOptions(), {}),
-    "--compile": (Options(compile={"dynamic": True}), BenchOptions(), {}),
-    "--profile": (Options(), BenchOptions(), {"profile": True}),
-}
-
-
-@pytest.mark.parametrize("flag", FLAGS)
-def test_flags_that_a_script_cannot_follow(flag: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flag", "options", "more"),
+    [
+        ("--strategies", {}, {"bench_options": BenchOptions(strategies=("full",))}),
+        ("--batch", {}, {"bench_options": BenchOptions(batch=(4,))}),
+        ("--train", {"train": True}, {}),
+        ("--compile", {"compile": {"dynamic": True}}, {}),
+        ("--profile", {}, {"profile": True}),
+    ],
+)
+def test_flags_that_a_script_cannot_follow(
+    flag: str, options: dict[str, Any], more: dict[str, Any], tmp_path: Path
+) -> None:
     write(tmp_path, script="raise SystemExit('was run')\n")
-    options, bench_options, more = FLAGS[flag]
     with pytest.raises(UserError, match=rf"script\.py .*: {flag} "):
-        api.bench(
-            str(tmp_path / "script.py"),
-            options,
-            bench_options=bench_options,
-            save_in=tmp_path,
-            **more,
-        )
+        api.bench(f"{tmp_path}/script.py", Options(**options), save_in=tmp_path, **more)
