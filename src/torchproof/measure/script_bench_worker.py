@@ -25,6 +25,7 @@ from torchproof.measure.compile_stats import CompileStats
 from torchproof.measure.script_bench import ScriptJob
 from torchproof.observe import StepDetector, timeline
 from torchproof.process import Stream, hold
+from torchproof.records import stats
 from torchproof.targets import script
 from torchproof.torch_private import describe
 
@@ -127,8 +128,6 @@ class ScriptSampler:
 
     def _is_warm(self, now: float) -> bool:
         """Ends the warm-up if the times are steady; returns whether rounds begin."""
-        from torchproof.records import stats
-
         steady = stats.steady(self.times)
         if not steady and (
             now - self.warm_up_began < _WARM_UP_S or len(self.times) < _LEAST_TIMED
@@ -165,8 +164,6 @@ class ScriptSampler:
 
     def _needed(self) -> int:
         """Estimates the number of steps for a verdict."""
-        from torchproof.records import stats
-
         if self.rounds is not None:
             warm_up, length = self.rounds.first_step, self.rounds.length
         else:
@@ -195,8 +192,6 @@ class ScriptSampler:
 
 def length_of(step_ms: float) -> int:
     """Returns the steps of a round, with a first one that is dropped."""
-    from torchproof.records import stats
-
     steps = math.ceil(stats.ROUND_MS / step_ms)
     return 1 + max(_LEAST_LENGTH - 1, min(stats.ROUND_SAMPLES, steps))
 
@@ -205,8 +200,6 @@ class Rounds:
     """Alternates rounds of both strategies; the order changes from pair to pair."""
 
     def __init__(self, owner: ScriptSampler, length: int, step_ms: float) -> None:
-        from torchproof.records import stats
-
         self.owner = owner
         self.length = length
         self.first_step = owner.seen
@@ -253,8 +246,6 @@ class Rounds:
         return True
 
     def _keep(self) -> None:
-        from torchproof.records import stats
-
         times = _between(self.marks)[1:]
         interrupted = [b > a for a, b in itertools.pairwise(self.switches)][1:]
         samples = stats.uninterrupted(times, interrupted)
@@ -270,8 +261,6 @@ class Rounds:
         )
 
     def _enough(self) -> bool:
-        from torchproof.records import stats
-
         eager, compiled = self.rounds_ms.values()
         if len(eager) != len(compiled) or len(eager) < self.fewest:
             return False
