@@ -64,13 +64,6 @@ def test_a_small_wrong_element_is_not_excused_by_large_ones() -> None:
     assert one(output, eager, exact).verdict == "wrong"
 
 
-def test_a_wrong_element_among_three_of_all_sizes() -> None:
-    exact = torch.tensor([2.0, 1e20, 1e30], dtype=F64)
-    output = exact.to(F32)
-    output[0] = 5.0
-    assert one(output, exact.to(F32), exact).verdict == "wrong"
-
-
 def test_a_systematic_error_is_wrong_though_each_part_is_small() -> None:
     exact = randn(1000)
     assert one((exact * 1.001).to(F32), exact.to(F32), exact).verdict == "wrong"
