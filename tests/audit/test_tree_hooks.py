@@ -75,7 +75,7 @@ def manager(model: Callable[..., Any], **facts: Any) -> tuple[Any, FunctionID]:
         PlaceholderInfo("x", None, [], None),
         PlaceholderInfo("cache", STACK, [], STACK),
     ]
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "model": model,
         "static_input_idxs": [],
         "id": number,
@@ -87,7 +87,7 @@ def manager(model: Callable[..., Any], **facts: Any) -> tuple[Any, FunctionID]:
         **facts,
     }
     known = WrappedFunction.__dataclass_fields__
-    wrapped = WrappedFunction(**{k: v for k, v in given.items() if k in known})
+    wrapped = WrappedFunction(**{k: v for k, v in fields.items() if k in known})
     hints: dict[Any, dict[Any, bool]] = {None: {}}
     vars(made).update(
         graph=object(),

@@ -21,7 +21,7 @@ def net() -> nn.Sequential:
 
 
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def compile_calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The arguments of each torch.compile, which makes no code of its own here."""
     calls: list[dict[str, Any]] = []
     plain = torch.compile
@@ -35,23 +35,25 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_arguments_reach_torch_compile(form: str, given: list[dict[str, Any]]) -> None:
+def test_arguments_reach_torch_compile(
+    form: str, compile_calls: list[dict[str, Any]]
+) -> None:
     options = {"coordinate_descent_tuning": True}
     x = torch.randn(3, 4)
     model = net().eval()
     graphed = torchproof.graph(model, (x,), strategy=form, options=options)
-    assert given
-    assert all(each == {"dynamic": False, "options": options} for each in given)
+    assert compile_calls
+    assert all(each == {"dynamic": False, "options": options} for each in compile_calls)
     assert graphed.falls_back == [] and graphed.status().strategy == form
     torch.testing.assert_close(graphed(x), model(x).detach())
 
 
-def test_what_is_given_wins_over_what_each_shape_needs(
-    given: list[dict[str, Any]],
+def test_arguments_of_the_caller_win_over_those_of_each_shape(
+    compile_calls: list[dict[str, Any]],
 ) -> None:
     mode = "max-autotune-no-cudagraphs"
     torchproof.graph(net().eval(), strategy="full", dynamic=None, mode=mode)
-    assert given == [{"dynamic": None, "mode": mode}]
+    assert compile_calls == [{"dynamic": None, "mode": mode}]
 
 
 @pytest.mark.parametrize(

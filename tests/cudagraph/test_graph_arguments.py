@@ -171,9 +171,9 @@ def test_a_small_part_of_a_large_output_is_compact() -> None:
     graphed = torchproof.graph(step)
     x = torch.randn(SIZE, 100_000)
     for _ in range(2):
-        given = graphed(x)
-        assert torch.equal(given, step(x))
-    assert given.untyped_storage().nbytes() == SIZE * x.itemsize
+        output = graphed(x)
+        assert torch.equal(output, step(x))
+    assert output.untyped_storage().nbytes() == SIZE * x.itemsize
 
 
 # -- arguments that share memory, and those that are no tensors ------------------------

@@ -115,10 +115,10 @@ def test_the_padding_has_the_declared_value() -> None:
     padding = Padding.parse({"x": Pad(names, value=7)}, None, lambda x: x)
     for rows, columns in ((4, 8), (2, 3), (3, 1)):
         x = torch.arange(rows * columns).view(rows, columns)
-        (given,), _ = padding.padded(((x,), {}), BUCKET)
+        (padded_x,), _ = padding.padded(((x,), {}), BUCKET)
         expected = torch.full((4, 8), 7)
         expected[:rows, :columns] = x
-        assert torch.equal(given, expected)
+        assert torch.equal(padded_x, expected)
 
 
 def test_arguments_are_found_by_name_position_and_key() -> None:
@@ -130,12 +130,12 @@ def test_arguments_are_found_by_name_position_and_key() -> None:
     batch = {"ids": ids, "more": (mask, "text"), "other": ids}
     for args, kwargs in (((batch, mask), {}), ((batch,), {"mask": mask})):
         assert padding.sizes((args, kwargs)) == {"batch": 3, "length": 5}
-        given, named = padding.padded((args, {**kwargs, "scale": 2.0}), BUCKET)
-        assert given[0]["ids"].shape == (4, 8)
-        assert given[0]["more"][0].shape == (4,)
-        assert given[0]["more"][1] == "text"
-        assert given[0]["other"] is ids
-        grown = given[1] if len(given) > 1 else named["mask"]
+        padded_args, named = padding.padded((args, {**kwargs, "scale": 2.0}), BUCKET)
+        assert padded_args[0]["ids"].shape == (4, 8)
+        assert padded_args[0]["more"][0].shape == (4,)
+        assert padded_args[0]["more"][1] == "text"
+        assert padded_args[0]["other"] is ids
+        grown = padded_args[1] if len(padded_args) > 1 else named["mask"]
         assert grown.tolist() == [True, True, True, False]
         assert named["scale"] == 2.0
     assert batch["ids"] is ids, "the caller's batch is not touched"

@@ -246,7 +246,7 @@ def test_what_a_program_gets_wrong_about_a_recipe_raises(tmp_path: Path) -> None
     model, path = Net(), tmp_path / "torchproof.toml"
     recipe = recipe_for(model, "full+graph", train=True)
     path.write_text("schema = 1")
-    for given, settings, why in [
+    for each, settings, why in [
         (recipe, {"strategy": "full"}, "recipe and strategy"),
         (recipe, {"options": {}}, "recipe and options"),
         (recipe, {"train": False}, "train=True"),
@@ -254,7 +254,7 @@ def test_what_a_program_gets_wrong_about_a_recipe_raises(tmp_path: Path) -> None
         (path, {}, "strategy"),
     ]:
         with pytest.raises(UserError, match=why):
-            torchproof.graph(model, recipe=given, **settings)
+            torchproof.graph(model, recipe=each, **settings)
 
 
 # -- recipes of a GPU ------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_an_example_leaves_no_trace(device: str) -> None:
     assert torch.equal(torch.get_rng_state(), random)
 
 
-def test_changed_arguments_are_given_back(device: str) -> None:
+def test_arguments_that_the_step_writes_are_written(device: str) -> None:
     def step(x: Tensor, cache: Tensor) -> Tensor:
         cache.add_(x)
         return cache * 2

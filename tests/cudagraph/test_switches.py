@@ -224,9 +224,9 @@ def test_a_switch_that_changes_is_seen_and_its_recording_kept() -> None:
 
 # -- what torch can set ----------------------------------------------------------------
 
-# Names in torch.backends that set something and are no rows of the same name.
-OTHERWISE = {
-    # Rows of another name.
+# What is no row of the same name.
+EXPLAINED = {
+    # Of torch.backends: rows of another name.
     "torch.backends.fp32_precision",
     *("cudnn.fp32_precision", "mkldnn.fp32_precision", "cuda.matmul.fp32_precision"),
     "cuda.matmul.allow_fp16_reduced_precision_reduction",
@@ -249,10 +249,7 @@ OTHERWISE = {
     # Read only, the size of a cache, or not on Linux.
     *("quantized.supported_engines", "xnnpack.enabled", "python_native.available_dsls"),
     *("python_native.all_dsls", "cuda.cufft_plan_cache", "mps.fp32_precision"),
-}
-# Setters of `torch`.
-FUNCTIONS = {
-    # Rows.
+    # Setters of torch: rows.
     *("set_anomaly_enabled", "set_autocast_cache_enabled", "set_autocast_dtype"),
     *("set_autocast_enabled", "set_default_device", "set_default_dtype"),
     *("set_default_tensor_type", "set_deterministic_debug_mode", "set_num_threads"),
@@ -264,10 +261,7 @@ FUNCTIONS = {
     # They do not change what is computed; recordings handle random states.
     *("set_num_interop_threads", "set_printoptions", "set_rng_state"),
     "set_warn_always",
-}
-# Pairs of `_get_` and `_set_` in torch._C without a row of the name of the first.
-PRIVATE = {
-    # Rows of another name.
+    # Pairs of `_get_` and `_set_` in torch._C: rows of another name.
     *("_get_cudnn_benchmark", "_get_cudnn_depthwise_kernel", "_get_cudnn_enabled"),
     *("_get_cudnn_deterministic", "_get_miopen_immediate", "_get_mkldnn_enabled"),
     *("_get_mkldnn_deterministic", "_get_sdp_priority_order"),
@@ -292,7 +286,10 @@ def backend_modules() -> Iterator[tuple[str, Any]]:
 
 
 def settable() -> Iterator[str]:
-    """The names of everything in torch.backends that a program can set."""
+    """The names of everything in torch that a program can set."""
+    yield from (name for name in dir(torch) if name.startswith("set_"))
+    pairs = {f"_get_{name[5:]}" for name in dir(C) if name.startswith("_set_")}
+    yield from pairs & {*dir(C)}
     for backend, module in backend_modules():
         for name, flag in vars(type(module)).items():
             if hasattr(type(flag), "__set__") and not name.startswith("__"):
@@ -307,16 +304,8 @@ def settable() -> Iterator[str]:
     yield "torch.backends.fp32_precision"
 
 
-def test_every_flag_of_the_backends_is_a_row_or_explained() -> None:
-    names = {*settable()} - {*global_switches.names()}
-    assert names - OTHERWISE == set()
-
-
-def test_every_setter_of_torch_is_a_row_or_explained() -> None:
-    names = {name for name in dir(torch) if name.startswith("set_")}
-    assert names - FUNCTIONS == set()
-    pairs = {f"_get_{n[5:]}" for n in dir(C) if n.startswith("_set_")} & {*dir(C)}
-    assert pairs - {*global_switches.names()} - PRIVATE == set()
+def test_everything_that_can_be_set_is_a_row_or_explained() -> None:
+    assert {*settable()} - {*global_switches.names()} - EXPLAINED == set()
 
 
 # -- the precision of float32 products -------------------------------------------------

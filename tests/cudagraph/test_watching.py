@@ -265,7 +265,7 @@ UNWATCHABLE: dict[str, Callable[[], Step]] = {
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_it_is_not_recorded_and_the_reason_is_given() -> None:
+def test_unwatchable_state_is_a_reason_not_to_record() -> None:
     for name, make in UNWATCHABLE.items():
         graphed = torchproof.graph(make())
         for _ in range(2):

@@ -90,10 +90,10 @@ def test_package_answers_as_the_model_and_refuses_other_calls(tmp_path: Path) ->
     for number in (2, 5, 33):
         mine, others = call(number), call(number)
         mine["x"] = mine["x"].t().contiguous().t()
-        given, eager = deployed(**mine), model(**others)
-        torch.testing.assert_close(given[0].logits, eager[0].logits)
-        assert given[0].count == number and not given[0].logits.requires_grad
-        torch.testing.assert_close(given[1], eager[1])
+        answers, eager = deployed(**mine), model(**others)
+        torch.testing.assert_close(answers[0].logits, eager[0].logits)
+        assert answers[0].count == number and not answers[0].logits.requires_grad
+        torch.testing.assert_close(answers[1], eager[1])
         torch.testing.assert_close(mine["batch"], others["batch"])  # written to
     wrong = [
         (call(1), r"\bx\b.* size 1 .*dimension 0\b.*\b2\b"),

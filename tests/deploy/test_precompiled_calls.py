@@ -53,13 +53,13 @@ def test_code_is_known_by_what_it_does() -> None:
 # -- inputs ----------------------------------------------------------------------------
 
 
-def test_made_inputs_have_the_marks_of_the_given_ones() -> None:
-    given, plain = torch.ones(4, 5), torch.ones(2)
-    torch._dynamo.mark_dynamic(given, 0, min=2, max=9)
-    torch._dynamo.maybe_mark_dynamic(given, 1)
-    written = json.dumps(schema.to_plain(example_inputs.describe((given, plain))))
+def test_made_inputs_have_the_marks_of_the_originals() -> None:
+    original, plain = torch.ones(4, 5), torch.ones(2)
+    torch._dynamo.mark_dynamic(original, 0, min=2, max=9)
+    torch._dynamo.maybe_mark_dynamic(original, 1)
+    written = json.dumps(schema.to_plain(example_inputs.describe((original, plain))))
     made = example_inputs.make(schema.build(CallInputs, json.loads(written)))
-    assert marks_of(made[0]) == marks_of(given) != {}
+    assert marks_of(made[0]) == marks_of(original) != {}
     assert marks_of(made[1]) == {}
 
 

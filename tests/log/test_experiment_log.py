@@ -85,7 +85,7 @@ def test_the_text_of_a_run_cannot_make_an_entry() -> None:
     assert "x\\x00\\x1b[31m\\udc80" in LOG.read_text()
 
 
-def test_a_run_is_added_once_unless_asked_again(
+def test_a_run_is_added_twice_only_with_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     saved = store.save(check())
@@ -113,7 +113,7 @@ def test_an_expectation_that_cannot_be_judged_is_refused() -> None:
     assert not LOG.exists()
 
 
-def test_a_retrospective_sets_the_expected_beside_the_measured() -> None:
+def test_a_retrospective_compares_the_expected_with_the_measured() -> None:
     fast = bench_runs.row("full", 0.5)
     unsure = bench_runs.row("full", 0.9, noise=0.3)
     expect = "graph_breaks=0,speed>=1.2,recompiles<1,first_call_s<=1,skipped_frames=0"

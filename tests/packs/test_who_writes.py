@@ -105,7 +105,7 @@ def test_an_archive_by_hand_has_to_begin_with_its_manifest(
         packs.open_pack(archive)
 
 
-def test_a_bad_place_is_told_before_anything_runs(tmp_path: Path) -> None:
+def test_invalid_destination_is_refused_before_anything_runs(tmp_path: Path) -> None:
     """Neither the target is looked for nor a process started."""
     nowhere = tmp_path / "nowhere" / "a.tar.gz"
     for purpose in ("repro", "deploy"):

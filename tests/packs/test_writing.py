@@ -126,7 +126,9 @@ def test_an_error_leaves_nothing(make: object, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", MAKE)
-def test_only_packs_are_replaced_and_only_if_asked(kind: str, tmp_path: Path) -> None:
+def test_only_packs_are_replaced_and_only_with_overwrite(
+    kind: str, tmp_path: Path
+) -> None:
     make = MAKE[kind]
     at = made_packs.folder(tmp_path / "pack")
     with pytest.raises(UserError, match=r"-o\b.*--overwrite"), make(at):

@@ -199,9 +199,9 @@ def test_redacted_source_parses() -> None:
 
 def test_json_is_redacted_with_keys_numbers_and_variables() -> None:
     redactor = Redactor(PrivateValues(names=("alice",), secrets=KEY))
-    given = {"alice": [12345678, 3, None], "HF_TOKEN": "x", "code": "GB101"}
+    plain = {"alice": [12345678, 3, None], "HF_TOKEN": "x", "code": "GB101"}
     hidden = {"<user>": ["<secret>", 3, None], "HF_TOKEN": "<secret>", "code": "GB101"}
-    assert redactor.json(given) == hidden
+    assert redactor.json(plain) == hidden
     assert redactor.counts == {"user": 1, "secret": 2}
 
 

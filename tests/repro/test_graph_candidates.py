@@ -62,7 +62,7 @@ def test_a_draft_traces_again_and_gives_what_eager_gives(name, tmp_path):
             torch.testing.assert_close(found, wanted)
 
 
-def test_names_and_weights_of_the_user_are_left_out_unless_asked_for(tmp_path):
+def test_names_and_weights_of_the_user_are_left_out_by_default(tmp_path):
     model, ids, draft = block_drafts(tmp_path / "without")
     for text in (draft.source, str(draft.record).replace(str(tmp_path), "")):
         assert "private" not in text and "Attention" not in text
@@ -85,17 +85,17 @@ def test_inputs_are_as_they_were_seen(tmp_path):
     def run(x, ids, wide):
         return x.sum() + ids.sum() + wide.sum()
 
-    given = (base[:24].view(4, 6).t().requires_grad_(), ids, base[30:31].expand(5))
-    drafts, _ = recorded(lambda: torch.compile(run)(*given), tmp_path)
+    inputs = (base[:24].view(4, 6).t().requires_grad_(), ids, base[30:31].expand(5))
+    drafts, _ = recorded(lambda: torch.compile(run)(*inputs), tmp_path)
     for draft in variants(drafts[0]):
         _, calls = made(draft, tmp_path)
-        for found, wanted in zip(calls[0], given, strict=True):
+        for found, wanted in zip(calls[0], inputs, strict=True):
             assert found.stride() == wanted.stride()
             assert found.shape == wanted.shape
             assert found.dtype == wanted.dtype
             assert found.requires_grad == wanted.requires_grad
         assert 3 <= calls[0][1].min() <= calls[0][1].max() <= 6
-    assert torch.equal(calls[0][0], given[0])
+    assert torch.equal(calls[0][0], inputs[0])
 
 
 def test_inputs_that_share_memory_share_it_in_the_draft(tmp_path):

@@ -172,7 +172,7 @@ def test_a_script_becomes_a_function_that_runs_it(tmp_path: Path) -> None:
     assert names["seen"] == [0, 1, "--fast"]
 
 
-def test_with_its_source_asked_for_a_file_stays_as_it_is(tmp_path: Path) -> None:
+def test_file_as_written_is_not_changed(tmp_path: Path) -> None:
     text = "def build():  # why\n    return len, [([],)]\n"
     (tmp_path / "whole.py").write_text(text, encoding="utf-8")
     target = parse(f"{tmp_path}/whole.py:build")

@@ -80,7 +80,7 @@ def test_names_of_program_and_oracle_do_not_clash(
 
 
 def test_runs_get_only_variables_that_configure_torch() -> None:
-    given = {
+    environment = {
         "PATH": "/bin",
         "TORCH_COMPILE_DEBUG": "1",
         "CUDA_VISIBLE_DEVICES": "0",
@@ -90,7 +90,7 @@ def test_runs_get_only_variables_that_configure_torch() -> None:
         "USER": "ada",
         "TORCHINDUCTOR_CACHE_DIR": "/home/ada/cache",
     }
-    kept = run_variables(given)
+    kept = run_variables(environment)
     assert sorted(kept) == ["CUDA_VISIBLE_DEVICES", "PATH", "TORCH_COMPILE_DEBUG"]
 
 

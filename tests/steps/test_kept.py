@@ -40,7 +40,7 @@ def test_every_tensor_of_a_value_is_copied() -> None:
         None,
         3,
     )
-    assert value[1].scores.tolist() == [-1, -1]  # what was given is as it was
+    assert value[1].scores.tolist() == [-1, -1]  # the value itself is as it was
 
 
 def test_a_value_is_copied_once_in_a_step() -> None:
@@ -68,10 +68,10 @@ def test_nothing_is_held_after_the_step() -> None:
 
 
 def test_tensors_in_attributes_of_an_object_are_copied() -> None:
-    given = SimpleNamespace(x=torch.ones(1), n=1)
+    value = SimpleNamespace(x=torch.ones(1), n=1)
     with step() as begun:
-        _, kept = begun.keep((1, given))
-        assert kept.x is not given.x and kept.n == 1
+        _, kept = begun.keep((1, value))
+        assert kept.x is not value.x and kept.n == 1
         assert begun.keep(SimpleNamespace(x=1)).x == 1
 
 
