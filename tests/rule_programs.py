@@ -61,6 +61,13 @@ class Program:
         first, last = _read(self.path)[0][self.factory]
         return {each for each in marked(self.path) if first <= each[1] <= last}
 
+    @property
+    def text(self) -> str:
+        """The lines of this program alone, without imports."""
+        first, last = _read(self.path)[0][self.factory]
+        lines = self.path.read_text().splitlines(keepends=True)[first - 1 : last]
+        return "".join(line for line in lines if "import " not in line)
+
 
 def marked(path: Path, *signs: str) -> set[tuple[str, int]]:
     """The codes and lines that `<-` marks in a file, and these signs as well."""

@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rule_programs import FOLDER, Program
 from sites import program, rewritten
 
 from torchproof.checking import rules
+from torchproof.fixing.rewrites import Rewrite
 from torchproof.fixing.rewrites.compiling import (
     assign,
     call_result,
@@ -15,138 +17,50 @@ from torchproof.fixing.rewrites.compiling import (
     method,
 )
 
-CLASS = """\
-import torch
-
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.down = torch.nn.Linear(4, 2)
-
-    def encode(self, x):
-        return self.down(x).tanh()
-
-    def generate(self, x):
-        return self(x) + self(x)
-
-    def forward(self, x):
-        return self.down(x)
-
-
-"""
+DISCARDED, NAMED = "    torch.compile(", "    compiled = torch.compile("
+# Programs of tests/rules, with what the edit of their line writes.
 CASES = {
-    "discarded": (
-        "NC803",
-        assign,
-        """\
-def make():
-    model = Model()
-    # Faster.
-    torch.compile(model, backend="eager")
-
-    def step(x):
-        return model(x)  # <-
-
-    return step, [(torch.ones(2, 4),)] * 2
-""",
-        """\
-    # Faster.
-    model = torch.compile(model, backend="eager")
-""",
-    ),
-    "another name": (
-        "NC803",
-        call_result,
-        """\
-class Trainer:
-    def __init__(self):
-        self.model = Model()
-        self.compiled = torch.compile(self.model, backend="eager")
-
-    def step(self, x):
-        return self.model(x).sum()  # <-
-
-
-def make():
-    trainer = Trainer()
-    return lambda x: trainer.step(x), [(torch.ones(2, 4),)] * 2
-""",
-        "        return self.compiled(x).sum()\n",
-    ),
-    "generate": (
-        "NC802",
+    "NC803 bad": (assign, '    model = torch.compile(model, backend="eager")\n'),
+    "NC803 bad_2": (call_result, "        return self.compiled(x).sum()\n"),
+    "NC802 bad_2": (
         in_place,
-        """\
-def make():
-    model = torch.compile(Model(), backend="eager")
-
-    def step(x):
-        return model.generate(x)  # <-
-
-    return step, [(torch.ones(2, 4),)] * 2
-""",
-        """\
-    model = Model()
-    model.compile(backend="eager")
-""",
+        '    model = Decoder()\n    model.compile(backend="eager")\n',
     ),
-    "the original in place": (
-        "NC803",
+    "NC803 bad named": (
         in_place,
-        """\
-def make():
-    model = Model()
-    compiled = torch.compile(model, backend="eager")
-
-    def step(x):
-        return model(x)  # <-
-
-    return step, [(torch.ones(2, 4),)] * 2
-""",
-        """\
-    model.compile(backend="eager")
-    compiled = model
-""",
+        '    model.compile(backend="eager")\n    compiled = model\n',
     ),
-    "another method": (
-        "NC802",
+    "NC802 bad": (
         method,
-        """\
-def make():
-    model = torch.compile(Model(), backend="eager")
-
-    def step(x):
-        return model.encode(x)  # <-
-
-    return step, [(torch.ones(2, 4),)] * 2
-""",
-        """\
-    model = Model()
-    model.encode = torch.compile(model.encode, backend="eager")
-""",
+        "    model = AutoEncoder()\n"
+        '    model.encode = torch.compile(model.encode, backend="eager")\n',
     ),
 }
+
+
+def edited(name: str, rewrite: Rewrite) -> str:
+    """The program after the edit of its marked line."""
+    code, factory, *named = name.split()
+    lines = Program(FOLDER / f"{code}.py", factory).text
+    head = "import torch\nfrom torch import nn\n\n"
+    text = head + lines.replace(f"# <- {code}", "# <-")
+    if named:
+        text = text.replace(DISCARDED, NAMED)
+    return rewritten(rewrite, text).text
 
 
 def test_the_compiled_object_runs(observe_all: Any, tmp_path: Path) -> None:
     """The finding is gone, and a graph runs."""
     targets = []
-    for name, (_, rewrite, text, after) in CASES.items():
-        draft = rewritten(rewrite, program(CLASS + text))
-        assert after in draft.text, name
-        original = (CLASS + text).replace("# <-", "#")
-        for number, version in enumerate((original, draft.text)):
-            file = tmp_path / f"{name.replace(' ', '_')}_{number}.py"
-            file.write_text(version)
-            targets.append((f"{file}:make", {"as_written": True}))
-    observed = observe_all(targets)
-    for (code, *_), before, after in zip(
-        CASES.values(), observed[::2], observed[1::2], strict=True
-    ):
-        assert code in {f.code for f in rules.check(before)}
-        assert not [f for f in rules.check(after) if f.kind == "no_op"]
-        assert [event for event in after.events if event.kind == "graph"]
+    for name, (rewrite, after) in CASES.items():
+        text = edited(name, rewrite)
+        assert after in text, name
+        file = tmp_path / f"{name.replace(' ', '_')}.py"
+        file.write_text(text)
+        targets.append((f"{file}:{name.split()[1]}", {"as_written": True}))
+    for observation in observe_all(targets):
+        assert not [f for f in rules.check(observation) if f.kind == "no_op"]
+        assert [event for event in observation.events if event.kind == "graph"]
 
 
 def test_learning_rate() -> None:

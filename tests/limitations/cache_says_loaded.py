@@ -26,8 +26,8 @@ def first_call(**setting):
 first_call()
 saved, _ = torch.compiler.save_cache_artifacts()
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-told = torch.compiler.load_cache_artifacts(saved)
-assert told.inductor_artifacts and first_call(epilogue_fusion=False) == 0
+loaded = torch.compiler.load_cache_artifacts(saved)
+assert loaded.inductor_artifacts and first_call(epilogue_fusion=False) == 0
 
 # The workaround
 assert first_call() == 1

@@ -18,10 +18,10 @@ class Net(nn.Linear):
     pass
 
 
-kept = torch.compile(Net(2, 2), backend="eager").state_dict()
-assert set(kept) == {"_orig_mod.weight", "_orig_mod.bias"}
-told = Net(2, 2).load_state_dict(kept, strict=False)
-assert told.missing_keys == ["weight", "bias"]
+saved = torch.compile(Net(2, 2), backend="eager").state_dict()
+assert set(saved) == {"_orig_mod.weight", "_orig_mod.bias"}
+result = Net(2, 2).load_state_dict(saved, strict=False)
+assert result.missing_keys == ["weight", "bias"]
 
 # The workaround
 model = Net(2, 2)

@@ -21,8 +21,8 @@ def steps(x):
     return x
 
 
-told = torch._dynamo.explain(steps)(torch.ones(2))
-assert told.graph_break_count == -1 and not told.break_reasons
+report = torch._dynamo.explain(steps)(torch.ones(2))
+assert report.graph_break_count == -1 and not report.break_reasons
 
 # The workaround
 counter = CompileCounter()

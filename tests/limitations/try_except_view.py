@@ -28,8 +28,8 @@ assert failed and square(torch.ones(8)).shape == (2, 4)
 
 
 # The workaround
-def asked(x):
+def checked(x):
     return x.view(3, 3) if x.numel() == 9 else x.view(2, 4)
 
 
-assert torch.compile(asked, backend="eager")(torch.ones(8)).shape == (2, 4)
+assert torch.compile(checked, backend="eager")(torch.ones(8)).shape == (2, 4)

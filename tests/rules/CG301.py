@@ -4,7 +4,6 @@ import torch
 OPTIONS = {
     "*": {"as_written": True},
     "bad_state": {"compile": {"mode": "reduce-overhead"}},
-    "good_state": {"compile": {"mode": "reduce-overhead"}},
 }
 
 
@@ -117,20 +116,6 @@ def bad_marked():
     return driver, [(inputs(),)]
 
 
-# The state of a recurrence is the output of the call before.
-def bad_recurrent():
-    cell = torch.compile(lambda x, h: torch.tanh(x + h @ x), mode="reduce-overhead")
-
-    def driver(xs):
-        h = torch.zeros(8, 8, device=DEVICE)
-        with torch.no_grad():
-            for x in xs:
-                h = cell(x, h)  # <- CG301
-        return h.sum()
-
-    return driver, [(inputs(),)]
-
-
 # A module keeps an output of its own forward for its next call.
 class Memory(torch.nn.Module):
     def __init__(self):
@@ -159,20 +144,6 @@ def bad_view():
             for i, x in enumerate(xs):
                 rows[i] = f(x)[0]  # <- CG301
             return sum(row.sum() for row in rows.values())
-
-    return driver, [(inputs(),)]
-
-
-# A buffer that was an output is written to after its memory is gone.
-def bad_written():
-    f = compiled()
-
-    def driver(xs):
-        with torch.no_grad():
-            buffer = f(xs[0])  # <- CG301
-            for x in xs[1:]:
-                buffer.copy_(f(x))
-            return None
 
     return driver, [(inputs(),)]
 
@@ -221,35 +192,3 @@ def good_marked():
         return total
 
     return driver, [(inputs(),)]
-
-
-# The state is copied between calls.
-def good_recurrent():
-    cell = torch.compile(lambda x, h: torch.tanh(x + h @ x), mode="reduce-overhead")
-
-    def driver(xs):
-        h = torch.zeros(8, 8, device=DEVICE)
-        with torch.no_grad():
-            for x in xs:
-                h = cell(x, h).clone()
-        return h.sum()
-
-    return driver, [(inputs(),)]
-
-
-# A module keeps its state in a buffer that it writes to.
-class Memory2(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = torch.nn.Linear(8, 8, device=DEVICE)
-        self.register_buffer("state", torch.zeros(8, 8, device=DEVICE))
-
-    def forward(self, x):
-        y = torch.tanh(self.fc(x) + self.state)
-        self.state.copy_(y.detach())
-        return y.mean()
-
-
-def good_state():
-    model = Memory2().requires_grad_(False)
-    return model, [(x,) for x in inputs()]

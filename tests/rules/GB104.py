@@ -30,17 +30,6 @@ def bad_4():  # <- NC805
     return stack, [(torch.randn(2, 4),)] * 3
 
 
-# A forward hook that prints breaks the graph of the module it watches.
-def watch(module, inputs, output):
-    print("activation std", output.std())  # <- GB104
-
-
-def bad_5():
-    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    net[0].register_forward_hook(watch)
-    return net, [(torch.randn(3, 4),)] * 3
-
-
 # A print in the layer, the layer called in the model's loop.
 class Layer(nn.Module):
     def forward(self, x):

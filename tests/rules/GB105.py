@@ -1,7 +1,6 @@
 import contextvars
 import numpy as np
 import torch
-from torch.utils.data import TensorDataset
 
 
 # A numpy function that torch does not know runs as plain Python.
@@ -27,18 +26,6 @@ def scaled(x):
 
 def bad_6():
     return scaled, [(torch.randn(2, 4),)] * 2
-
-
-# A data set is indexed inside the compiled function.
-def bad_7():
-    data = TensorDataset(torch.randn(6, 4))
-
-    def compare(x):
-        x = x.tanh()
-        (reference,) = data[2]  # <- GB105
-        return x - reference
-
-    return compare, [(torch.randn(4),)] * 2
 
 
 # A break among the arguments of a tensor's method.

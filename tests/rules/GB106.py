@@ -1,4 +1,3 @@
-import contextlib
 import torch
 
 
@@ -18,24 +17,6 @@ def recorded(x):
 
 def bad():
     return recorded, [(torch.randn(3, 4),)] * 3
-
-
-# A disabled helper is called inside a user's context manager.
-@contextlib.contextmanager
-def section(name):
-    yield name
-
-
-def in_section(x):
-    store = {}
-    with section("first"):
-        x = x * 2
-        disabled(store, x)  # <- GB106
-    return x.relu()
-
-
-def bad_4():  # <- NC805
-    return in_section, [(torch.randn(2, 4),)] * 3
 
 
 # The same helper without the decorator is traced.

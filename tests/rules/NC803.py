@@ -5,8 +5,13 @@ OPTIONS = {"*": {"as_written": True}}
 
 
 # The result of torch.compile is thrown away.
+class Net(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
 def bad():
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    model = Net()
     torch.compile(model, backend="eager")
 
     def step(x):
@@ -31,11 +36,6 @@ def bad_2():
 
 
 # module.compile() works in place, so the old name is the compiled one.
-class Net(nn.Module):
-    def forward(self, x):
-        return x * 2
-
-
 def good():
     model = Net()
     model.compile(backend="eager")

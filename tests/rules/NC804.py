@@ -11,17 +11,6 @@ def bad():
     return lambda x: model(x).sum(), [(torch.randn(2, 4),)] * 3
 
 
-# The stance is set as a context manager around the call that was meant to be fast.
-def bad_2():
-    model = torch.compile(nn.Linear(4, 4), backend="eager")  # <- NC804
-
-    def evaluate(x):
-        with torch.compiler.set_stance("force_eager"):
-            return model(x)
-
-    return evaluate, [(torch.randn(2, 4),)] * 3
-
-
 # The default stance, set explicitly.
 def good():
     torch.compiler.set_stance("default")

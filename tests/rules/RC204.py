@@ -11,16 +11,6 @@ def bad():
     return stem, [(torch.randn(2, 3, 8, 8).to(memory_format=each),) for each in formats]
 
 
-# A transposed view on some calls, and a slice of a larger buffer on another.
-def energy(field):  # <- RC204
-    return (field * field).sum(-1).sqrt()
-
-
-def bad_2():
-    big = torch.randn(4, 16)
-    return energy, [(torch.randn(4, 8),), (torch.randn(8, 4).t(),), (big[:, 3:11],)]
-
-
 # The caller brings every image into one memory format first.
 def good():
     images = [torch.randn(2, 3, 8, 8) for _ in range(4)]

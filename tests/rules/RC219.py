@@ -22,20 +22,6 @@ def bad():
     return step, [(torch.randn(2, 4),)] * 5
 
 
-# A compiled lambda made in every step, with options that make a new backend each time.
-def bad_2():
-    weight = torch.randn(4, 4)
-
-    def train_step(x):
-        def backend(graph, example_inputs):
-            return graph.forward
-
-        forward = torch.compile(lambda t: (t @ weight).relu(), backend=backend)  # <- RC219
-        return forward(x).sum()
-
-    return train_step, [(torch.randn(2, 4),)] * 5
-
-
 # torch.compile is called once, outside the loop.
 def good():
     fast = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")
