@@ -344,6 +344,7 @@ NUMBERS = """\
 == trunc of numbers | k = -torch.div(n - length, 2, rounding_mode='trunc')  # <-
 == inside a call | k = max(1, torch.div(x.size(0), n, rounding_mode="floor"))  # <-
 == sum | k = int(np.sum(sizes[:n]))  # <-
+== prod | k = np.prod(sizes)  # <-
 == prod of a shape | k = np.prod(x.shape[:1])  # <-
 == ceil | k = int(np.ceil(length / n))  # <-
 == read back | k = torch.tensor(n).item()  # <-
