@@ -13,6 +13,7 @@ import torch._dynamo
 def fresh_compiler() -> Iterator[None]:
     """Nothing is compiled yet, and random numbers are the same ones each time."""
     torch._dynamo.reset()
-    torch.manual_seed(0)
+    # `torch.manual_seed` keeps a stack trace for each accelerator that is not there.
+    torch.default_generator.manual_seed(0)
     yield
     torch._dynamo.reset()

@@ -197,30 +197,37 @@ def test_a_fork_leaves_the_child_of_its_parent_alone() -> None:
     assert children() == before
 
 
+# An argument of `sleep` that nobody else uses, so that it can be found.
+SECONDS = f"{time.monotonic_ns()}.5"
 # Writes a part of the library and waits to be killed; the next time it compiles.
-SLOW_LINKER = """#!/bin/bash
+LINKER = """#!/bin/bash
 if [[ "$*" = *.main.cpp* && ! -e {mark} ]]; then
     while [ "$1" != -o ]; do shift; done
     echo part of a library > "$2"
     touch {mark}
-    sleep 1000
+    sleep {seconds}
 fi
 exec g++ "$@"
 """
 
 
+@pytest.fixture
+def linker(tmp_path: Path) -> Path:
+    path = tmp_path / "cxx"
+    path.write_text(LINKER.format(mark=tmp_path / "linking", seconds=SECONDS))
+    path.chmod(0o755)
+    return path
+
+
 @pytest.mark.slow  # two compile processes
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="needs C++ kernels")
 def test_killed_linker_leaves_no_library_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    linker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mark, linker = tmp_path / "linking", tmp_path / "cxx"
-    linker.write_text(SLOW_LINKER.format(mark=mark))
-    linker.chmod(0o755)
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", (str(linker),))
 
     def kill_child() -> None:
-        wait_for(mark.exists)
+        wait_for(linker.with_name("linking").exists)
         for child in children():
             child.kill()
 
@@ -238,10 +245,6 @@ def test_killed_linker_leaves_no_library_behind(
     assert not fallbacks()
 
 
-COMPILER = """#!/bin/sh
-case "$*" in *.main.cpp*) touch {mark}; sleep {seconds} & wait;; esac
-exec g++ "$@"
-"""
 PARENT = """
 import torch, torchproof
 torchproof.compile(lambda x: (x * 2.5).sin())(torch.ones(9))
@@ -250,23 +253,18 @@ torchproof.compile(lambda x: (x * 2.5).sin())(torch.ones(9))
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="needs C++ kernels")
-def test_child_and_compiler_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    # An argument of `sleep` that nobody else uses, so that it can be found.
-    seconds, mark = f"{time.monotonic_ns()}.5", tmp_path / "started"
-    compiler = tmp_path / "cxx"
-    compiler.write_text(COMPILER.format(mark=mark, seconds=seconds))
-    compiler.chmod(0o755)
-    variables = {**os.environ, "CXX": str(compiler)}
+def test_child_and_compiler_end_with_a_parent_that_is_killed(linker: Path) -> None:
+    variables = {**os.environ, "CXX": str(linker)}
 
     def sleeping() -> list[int]:
         return [
             process.pid
             for process in psutil.process_iter(["cmdline"])
-            if seconds in (process.info["cmdline"] or [])
+            if SECONDS in (process.info["cmdline"] or [])
         ]
 
     with subprocess.Popen([sys.executable, "-c", PARENT], env=variables) as parent:
-        wait_for(mark.exists)
+        wait_for(linker.with_name("linking").exists)
         (child,) = children(parent.pid)
         assert wait_for(sleeping)
         parent.send_signal(signal.SIGKILL)

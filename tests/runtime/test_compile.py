@@ -3,43 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from twins import Stack, compiled
 
 import torchproof
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
-class Blocks(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)
-        )
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = x + block(x)
-        return self.head(x)
-
-    def encode(self, x: torch.Tensor) -> torch.Tensor:
-        return self.blocks[0](x)
-
-
-def compiled(model: Any, **settings: Any) -> Any:
-    return torchproof.compile(model, backend="aot_eager", **settings)
-
-
 # -- strategies ------------------------------------------------------------------------
 
 
 def test_blocks_of_a_region_share_what_is_compiled() -> None:
-    model, x = Blocks(), torch.randn(5, 4)
+    model, x = Stack(), torch.randn(5, 4)
     expected = model(x)
     compiled(model, strategy="regional")
     with torch.no_grad():
@@ -48,7 +27,8 @@ def test_blocks_of_a_region_share_what_is_compiled() -> None:
     status = torchproof.status(model)
     assert status.strategy == "regional"
     [only] = status.compilations
-    assert (only.function, only.shapes) == ("Sequential.forward", {"args[0]": (5, 4)})
+    assert only.function.split()[0] == "Block.forward"
+    assert only.shapes == {"x": (5, 4)}
     # The first call shows where the blocks are, and runs eager.
     assert (status.calls, status.compiled_calls) == (3, 2)
 
@@ -62,16 +42,12 @@ def test_without_blocks_the_whole_is_compiled() -> None:
 
 
 def test_a_method_is_compiled_and_the_rest_is_not() -> None:
-    model, x = Blocks(), torch.randn(5, 4)
-    expected = model.encode(x)
-    compiled(model, strategy="core:encode")
-    model(x)
-    torch.testing.assert_close(model.encode(x), expected)
-    assert [item.function.split()[0] for item in statused(model)] == ["Blocks.encode"]
-
-
-def statused(model: Any) -> tuple[Any, ...]:
-    return torchproof.status(model).compilations
+    model, x = Stack(), torch.randn(5, 4)
+    expected = model(x)
+    compiled(model, strategy="core:finish")
+    torch.testing.assert_close(model(x), expected)
+    [only] = torchproof.status(model).compilations
+    assert only.function.split()[0] == "Stack.finish"
 
 
 @pytest.mark.parametrize(
@@ -102,8 +78,8 @@ def test_tied_weights_count_once_and_functions_and_lazy_modules_have_plans() -> 
 
 def test_limits_of_sizes_are_arguments() -> None:
     limits = {"full_below": 10, "regional_below": 1000}
-    assert torchproof.plan(Blocks(), **limits).strategy == "regional"
-    model = compiled(Blocks(), full_below=10, regional_below=20)
+    assert torchproof.plan(Stack(), **limits).strategy == "regional"
+    model = compiled(Stack(), full_below=10, regional_below=20)
     model(torch.ones(2, 4))
     status = torchproof.status(model)
     assert (status.strategy, status.compiled_calls) == ("eager", 0)
@@ -180,7 +156,7 @@ class Partly(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = Blocks()
+        self.body = Stack()
         self.calls = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -199,7 +175,7 @@ def test_what_fails_runs_eager_once_and_is_compiled_on_retry() -> None:
     status = torchproof.status(model)
     assert [item.kind for item in status.fallbacks] == ["compile error"]
     # Outside of what failed, frames are compiled.
-    assert any("Blocks.forward" in item.function for item in status.compilations)
+    assert any("Stack.forward" in item.function for item in status.compilations)
 
     incomplete.register_fake(torch.empty_like)
     torchproof.retry(model)

@@ -279,7 +279,8 @@ def _shown(value: Any) -> str:
 
 
 def seed_all(number: int) -> None:
-    torch.manual_seed(number)
+    # `torch.manual_seed` keeps a stack trace for each accelerator that is not there.
+    torch.default_generator.manual_seed(number)
     random.seed(number)
     numpy.random.seed(number)
 
