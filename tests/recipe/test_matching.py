@@ -1,4 +1,4 @@
-"""A model is known again, and what differs from a recipe is told in words."""
+"""A model is known again, and what differs from a recipe is named."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ REGION = '[[regions]]\nplace = "MODEL.blocks"\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("", "schema"),
         ("a = =", "line 1, column 5"),
@@ -172,10 +172,10 @@ REGION = '[[regions]]\nplace = "MODEL.blocks"\n'
         ("x = " + "[" * 100_000, "nested"),
     ],
 )
-def test_invalid_recipe_is_an_error_of_one_line(text: str, told: str) -> None:
+def test_invalid_recipe_is_an_error_of_one_line(text: str, expected: str) -> None:
     with pytest.raises(InvalidRecipe) as caught:
         loads(text, "there.toml")
-    assert all(token in str(caught.value) for token in told.split())
+    assert all(token in str(caught.value) for token in expected.split())
     assert str(caught.value).startswith("there.toml: ")
     assert "\n" not in str(caught.value)
 

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -111,37 +110,28 @@ def dies(gm: Any, inputs: Any) -> Any:
 # -- faults ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Fault:
-    """`backend` is that of the rank with the fault, `kind` that of its fallback."""
-
-    backend: Callable[..., Any]
-    kind: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-FAULTS = {
-    "compiler raises": Fault(raises, "compile error"),
-    "compiler hangs": Fault(hangs, "deadline"),
-    "code is wrong": Fault(is_wrong, "verification", {"verify": "first"}),
-}
+# The backend of the rank with the fault, the kind of its fallback, and options.
+FAULTS: tuple[tuple[Callable[..., Any], str, dict[str, Any]], ...] = (
+    (raises, "compile error", {}),
+    (hangs, "deadline", {}),
+    (is_wrong, "verification", {"verify": "first"}),
+)
 
 
 def faults_of_the_compiler(rank: int) -> None:
-    for fault in FAULTS.values():
+    for faulty, kind, options in FAULTS:
         model, eager = Reduced(), Reduced()
-        backend = fault.backend if rank == FAULTY else works
+        backend = faulty if rank == FAULTY else works
         # The other rank waits for the vote of this one, within its own deadline.
-        deadline = HANG_S if (fault.backend, rank) == (hangs, FAULTY) else 100.0
-        options = {"deadline": deadline, **fault.options}
-        torchproof.compile(model, backend=backend, **options)
+        deadline = HANG_S if backend is hangs else 100.0
+        torchproof.compile(model, backend=backend, deadline=deadline, **options)
         began = time.monotonic()
         with torch.no_grad():
             for seed in range(2):
                 torch.testing.assert_close(model(batch(seed)), eager(batch(seed)))
         assert time.monotonic() - began < DEADLINE_S + 60
         status = torchproof.status(model)
-        expected = fault.kind if rank == FAULTY else "agreement"
+        expected = kind if rank == FAULTY else "agreement"
         assert kinds(model) == [expected], str(status)
         assert status.compiled_calls == 0, str(status)
 

@@ -479,7 +479,7 @@ NOT_COMPARED: dict[str, tuple[Callable[[], Any], Callable[[], tuple[Any, ...]]]]
 
 
 @pytest.mark.parametrize("kind", NOT_COMPARED)
-def test_what_cannot_be_compared_is_answered_and_told(kind: str) -> None:
+def test_what_cannot_be_compared_is_answered_with_a_reason(kind: str) -> None:
     make, arguments = NOT_COMPARED[kind]
     answer, found, status = verified_call(make(), *arguments())
     expected = make()(*arguments())
