@@ -351,18 +351,6 @@ def test_configurations_for_agents_start_the_server() -> None:
         assert entry["command"] == "torchproof" and options.verb is verbs.mcp
 
 
-def test_index_for_agents_lists_every_page() -> None:
-    lines = (DOCS / "llms.txt").read_text().splitlines()
-    links = [
-        found[1]
-        for line in lines
-        if (found := re.fullmatch(r"- \[[^]]+\]\(([^)]+)\): \S.*", line))
-    ]
-    assert sorted(links) == sorted(
-        path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")
-    )
-
-
 # Attributes through which a page loads something when it is opened.
 LOADED = re.compile(
     r"<(?:script|img|iframe)[^>]* src=\"(https?:[^\"]+)"

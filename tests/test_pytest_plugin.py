@@ -149,11 +149,8 @@ def test_what_it_comes_with_is_not_rewritten_by_pytest() -> None:
 def test_what_a_budget_cannot_be_is_said(named: dict[str, object], why: str) -> None:
     with pytest.raises(UserError, match=why):
         Budget.of([((), named)])
-
-
-def test_a_budget_takes_names_only() -> None:
     with pytest.raises(UserError, match="graph_breaks=0"):
-        Budget.of([((0,), {})])
+        Budget.of([((0,), {})])  # it takes names only
 
 
 def test_only_open_findings_count_by_severity() -> None:

@@ -193,7 +193,6 @@ def test_report_of_any_check_is_valid(run: Run) -> None:
         text = render(run, format)
         text.encode()  # it can be written to a file
         assert_valid(run, text)
-        assert text == render(run, format)
 
 
 @pytest.mark.parametrize("width", [80, 110])
@@ -352,7 +351,7 @@ def test_work_grows_with_the_number_of_findings(
     counted(CauseTree, "causes_of", "work")
     counted(identity, "identity", "work")
     work = []
-    for size in (50, 200):
+    for size in (20, 80):
         run = _run(size, chain=chain)
         done.clear()
         assert formats.render(run, format)
