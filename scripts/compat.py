@@ -104,8 +104,8 @@ def _variables() -> dict[str, str]:
 
 def _commit() -> dict[str, Any]:
     return {
-        "commit": _git("rev-parse", "--short", "HEAD"),
-        "modified": bool(_git("status", "--porcelain", "--", "src", "tests")),
+        "commit": prove.git("rev-parse", "--short", "HEAD"),
+        "modified": bool(prove.git("status", "--porcelain", "--", "src", "tests")),
     }
 
 
@@ -137,13 +137,6 @@ def outcomes(rows: list[dict[str, Any]]) -> dict[str, Any]:
     failed = [row["test"] for row in rows if row["outcome"] == "failed"]
     counts = Counter(row["outcome"] for row in rows)
     return {"counts": dict(counts), "failed": sorted(failed)}
-
-
-def _git(*words: str) -> str:
-    done = subprocess.run(
-        ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
 
 
 def _write(path: Path, result: dict[str, Any]) -> None:

@@ -169,8 +169,8 @@ def _problem(argv: list[Any], folder: Path = ROOT) -> str:
 
 def tracked() -> set[str]:
     """The files of the repository, except hidden ones."""
-    names = _git("ls-files").splitlines()
-    return {name for name in names if not name.startswith(".")}
+    names = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True)
+    return {name for name in names.splitlines() if not name.startswith(".")}
 
 
 def wheel_differences(wheel: Path, repository: Iterable[str]) -> list[str]:
@@ -250,13 +250,6 @@ def problem_of(
     codes = f"{done.returncode} instead of {command.exit_code}"
     said = (done.stdout + done.stderr)[-2000:]
     return f"`{command.words}` exited with {codes}: {said}"
-
-
-def _git(*words: str) -> str:
-    done = subprocess.run(
-        ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
 
 
 def main() -> int:

@@ -164,13 +164,13 @@ def commit() -> str:
     if given := os.environ.get("TORCHPROOF_COMMIT"):
         return given
     paths = ("--", *_SOURCE, *_SETTINGS, ":!benchmarks/results")
-    changes = _git("status", "--porcelain", *paths)
-    return _git("log", "-1", "--format=%h", "--abbrev=12", *paths) + "-dirty" * bool(
+    changes = git("status", "--porcelain", *paths)
+    return git("log", "-1", "--format=%h", "--abbrev=12", *paths) + "-dirty" * bool(
         changes
     )
 
 
-def _git(*words: str) -> str:
+def git(*words: str) -> str:
     done = subprocess.run(
         ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -139,7 +139,7 @@ def test_a_reader_that_fails_costs_the_run_nothing(
     def fails(*arguments: Any) -> Any:
         raise RecursionError("deep")
 
-    monkeypatch.setattr(source_reading, "read_beside_run", fails)
+    monkeypatch.setattr(source_reading, "read_with_run", fails)
     run = check(model())
     static = run.parts["static"]
     assert static.status == "failed" and static.why.startswith("RecursionError: deep")
