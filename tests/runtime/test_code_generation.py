@@ -154,17 +154,20 @@ def test_other_threads_and_plain_torch_compile_generate_code_here() -> None:
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_the_child_yields_the_cpus_only_if_nobody_waits(waits: bool) -> None:
-    torchproof.compile(net(4), wait=waits)
+    model = torchproof.compile(net(4), wait=waits)  # without it, the child ends
     (child,) = wait_for(children)
     policy = os.sched_getscheduler(0) if waits else os.SCHED_IDLE
     wait_for(lambda: os.sched_getscheduler(child.pid) == policy)
+    del model
 
 
 def test_no_child_for_what_needs_no_generated_code() -> None:
-    torchproof.compile(net(4), strategy="eager")
-    torchproof.compile(net(4), backend="eager")
-    torchproof.compile(lambda x: x + 1)  # it may never be called
-    assert not children()
+    models = [
+        torchproof.compile(net(4), strategy="eager"),
+        torchproof.compile(net(4), backend="eager"),
+        torchproof.compile(lambda x: x + 1),  # it may never be called
+    ]
+    assert models and not children()
 
 
 class Untraceable(nn.Module):
@@ -184,17 +187,19 @@ def test_a_child_that_no_model_needs_any_more_ends() -> None:
 
 
 def test_a_fork_leaves_the_child_of_its_parent_alone() -> None:
-    torchproof.compile(net(4))
+    model = torchproof.compile(net(4))  # without it, the child ends
     before = wait_for(children)
 
     def start_another() -> None:
-        torchproof.compile(net(4))
+        other = torchproof.compile(net(4))
         assert wait_for(children) != before
         compile_job.shared_worker().close()
         assert not children()
+        del other
 
     assert in_fork(start_another) == 0
     assert children() == before
+    del model
 
 
 # An argument of `sleep` that nobody else uses, so that it can be found.
