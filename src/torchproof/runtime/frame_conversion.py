@@ -79,8 +79,8 @@ def _in_helper_thread(
         )
         with gil_watchdog.dump_stacks_after(after_s):
             _wait(thread, job, telemetry)
-    except interruptible_thread.Interrupted:
-        raise
+    except (interruptible_thread.Interrupted, RuntimeError):
+        raise  # or the system allows no further thread: the frame runs eager
     except BaseException:  # a signal handler raised, maybe before this thread waits
         job.caller_left, job.until = True, 0.0
         raise
