@@ -202,12 +202,13 @@ def make():
 """
 
 
-def traced(folder: Path, *arguments: str) -> dict[str, Any]:
+def traced(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     done = torchproof(*arguments, "--trace", "trace.json", "-q", cwd=folder)
     assert done.returncode in (0, 1), done.stderr
     found: dict[str, Any] = json.loads((folder / "trace.json").read_text())
-    assert_valid(found["traceEvents"])
-    return found
+    events: list[dict[str, Any]] = found["traceEvents"]
+    assert_valid(events)
+    return events
 
 
 def lies_in(event: dict[str, Any], other: dict[str, Any]) -> bool:
