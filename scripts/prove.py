@@ -60,7 +60,9 @@ class Step:
 def tests(name: str, claim: str, marks: str, at_a_time: int) -> Step:
     # worksteal: the long tests of one folder do not keep one process busy at the end.
     several = ("-n", str(at_a_time), "--dist", "worksteal") if at_a_time > 1 else ()
-    arguments = ("-m", "pytest", "-q", "-rs", "-p", "prove", *several, "-m", marks)
+    # pytest-benchmark, where it is installed, refuses to run beside several processes.
+    plugins = ("-p", "prove", "-p", "no:benchmark")
+    arguments = ("-m", "pytest", "-q", "-rs", *plugins, *several, "-m", marks)
     return Step(name, claim, arguments, limit_s=60 * 60, runs_tests=True)
 
 
