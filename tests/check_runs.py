@@ -8,6 +8,7 @@ from typing import Any
 import bench_runs
 from hypothesis import strategies as st
 
+from torchproof.checking import rules
 from torchproof.records.run import (
     CATEGORIES,
     SEVERITIES,
@@ -136,7 +137,7 @@ def check(*findings: Finding, **more: Any) -> Run:
         "command": "torchproof check model.py:make --effort quick --train -q",
         "started": "2026-01-02T03:04:05",
     }
-    return Run(**{**plain, **more})
+    return rules.with_texts(Run(**{**plain, **more}))
 
 
 FULL = check(

@@ -6,6 +6,7 @@ from pathlib import Path
 from forked_commands import forked
 from report_runs import RECEIPT
 
+from torchproof.checking import rules
 from torchproof.fixing import FixOptions, fix
 from torchproof.fixing.edits import located, overlay_of, replacements, unified
 from torchproof.fixing.source_text import digest, read_source
@@ -112,4 +113,4 @@ def run_of(
         "command": f"torchproof fix {target}",
         "started": "2026-11-16T17:00:00",
     }
-    return Run(**{**values, **settings})
+    return rules.with_texts(Run(**{**values, **settings}))

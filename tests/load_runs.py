@@ -11,6 +11,7 @@ from typing import Any
 
 import bench_runs
 
+from torchproof.checking import rules
 from torchproof.measure.loadtest import Timetable, metric_ms, result_of
 from torchproof.measure.loadtest.percentiles import percentiles
 from torchproof.measure.loadtest.tail import explained
@@ -260,4 +261,4 @@ def run(
         "command": "torchproof loadtest model.py:make --rate 50 --slo p99=50ms",
         "started": "2026-01-02T03:04:05",
     }
-    return Run(**{**plain, **more})
+    return rules.with_texts(Run(**{**plain, **more}))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from torchproof.checking import rules
 from torchproof.checking.ranks import check_ranks
 from torchproof.records import COUNTS, Part, Rank, RankEvent, RankRun, Run
 
@@ -118,4 +119,4 @@ def checked(run: RankRun, **more: Any) -> Run:
         "command": "torchproof check train.py --ranks 2",
         "started": "2026-01-02T03:04:05",
     }
-    return Run(**{**plain, **more})
+    return rules.with_texts(Run(**{**plain, **more}))

@@ -13,6 +13,7 @@ import tune_runs
 from bench_runs import WRONG, bench, row
 from check_runs import ITEM, READ, SIZE, check
 
+from torchproof.checking import rules
 from torchproof.measure import Comparison
 from torchproof.measure.comparison import compare
 from torchproof.records import Fix, Fixing, Part, Receipt, Run
@@ -271,7 +272,7 @@ def fixed() -> Run:
     rejected = Fix(
         "replace the condition", "unsafe", "rejected", ("GB102",), why="outputs differ"
     )
-    return Run(
+    run = Run(
         "20260102-0304-model",
         "model.py:make",
         "full",
@@ -291,6 +292,7 @@ def fixed() -> Run:
         command="torchproof fix model.py:make",
         started="2026-01-02T03:04:05",
     )
+    return rules.with_texts(run)
 
 
 def load_test() -> Run:

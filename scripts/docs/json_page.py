@@ -14,6 +14,7 @@ from torchproof.records import fixes, load_test, run, schema, tuning
 MEANINGS = Path(__file__).with_name("json_fields.toml")
 RECORDS: dict[type[schema.Record], str] = {
     run.Run: "The document itself",
+    run.RuleText: "A value of `rules`",
     run.Finding: "An entry of `findings`",
     run.Measurement: "An entry of `measurements`",
     run.Part: "A value of `parts`",

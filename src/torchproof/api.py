@@ -496,7 +496,7 @@ def _loadtest(
         ending=result.ending,
         error=result.error,
     )
-    return store.save(run, save_in)
+    return store.save(checking.rules.with_texts(run), save_in)
 
 
 def _assert_servable(target: Target, options: Options) -> None:

@@ -151,13 +151,15 @@ class Watch:
         skips = self._observed.cudagraph_skips()
         if skips is not None:
             counts["cudagraph_skips"] = skips
-        return Run(
-            id="",
-            target=name,
-            strategy="as-written",
-            environment=observation.environment,
-            counts=counts,
-            findings=tuple(findings),
+        return rules.with_texts(
+            Run(
+                id="",
+                target=name,
+                strategy="as-written",
+                environment=observation.environment,
+                counts=counts,
+                findings=tuple(findings),
+            )
         )
 
 

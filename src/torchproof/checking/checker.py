@@ -125,7 +125,7 @@ def check(
     )
     if (before := baseline or earlier) is not None:
         run = _with_resolved(run, before, scope, source, observed=observed)
-    return store.save(run, save_in)
+    return store.save(rules.with_texts(run), save_in)
 
 
 def _earlier(target: Target, options: dict[str, Any], save_in: Path) -> Run | None:

@@ -95,7 +95,8 @@ def with_resolved(
         worse=worse(before, run),
         unjudged=len(_lost(before, run)) - len(gone),
     )
-    return replace(run, findings=(*run.findings, *gone), baseline=summary)
+    rules = {**before.rules, **run.rules}  # also those of findings that are gone
+    return replace(run, findings=(*run.findings, *gone), rules=rules, baseline=summary)
 
 
 def resolved(

@@ -552,7 +552,7 @@ def fix(
             check = functools.partial(fixer.why_not, original)
             run = _delivered(run, fix_options, check)
             run = _with_outcome(run, proofs=prover.proofs)
-        return store.save(run, save_in)
+        return store.save(rules.with_texts(run), save_in)
 
 
 def _delivered(run: Run, options: FixOptions, check: Check) -> Run:

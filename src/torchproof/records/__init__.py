@@ -110,6 +110,7 @@ if TYPE_CHECKING:
     from torchproof.records.run import Part as Part
     from torchproof.records.run import PartState as PartState
     from torchproof.records.run import RankTime as RankTime
+    from torchproof.records.run import RuleText as RuleText
     from torchproof.records.run import Run as Run
     from torchproof.records.run import Severity as Severity
     from torchproof.records.run import Status as Status

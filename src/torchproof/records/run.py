@@ -7,6 +7,7 @@ saved records, `other` keeps fields that a newer torchproof wrote.
 from __future__ import annotations
 
 import functools
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -197,6 +198,34 @@ class Finding(Record):
         from torchproof.records.identity import identity
 
         return identity(self.code, self.file, self.function, self.key)
+
+
+@dataclass(frozen=True)
+class RuleText(Record):
+    """What a rule says about all its findings, saved with a run that has one.
+
+    So a saved run is shown as the version of torchproof that wrote it would show it.
+    `text` is the page that `torchproof rule` prints, in Markdown.
+    """
+
+    name: str
+    kind: str
+    summary: str
+    text: str
+    reference: str  # PyTorch's page about it
+    parts: tuple[str, ...] = ("breaks",)  # the parts of a check that show it
+    has_edits: bool = False  # whether `fix` has edits or settings to try
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def link(self) -> str | None:
+        """The reference as a link; a damaged run may have anything there."""
+        return self.reference if self.reference.startswith("https://") else None
+
+    def section(self, name: str) -> str:
+        """A section of the page, without its heading and indentation."""
+        _, _, rest = f"{self.text}\n".partition(f"\n## {name}\n")
+        return textwrap.dedent(rest.partition("\n## ")[0]).strip("\n")
 
 
 @dataclass(frozen=True)
@@ -456,6 +485,8 @@ class Run(Record):
     environment: Annotated[Mapping[str, Any], shapes.Environment]
     counts: Annotated[Mapping[str, int | None], shapes.Totals]
     findings: tuple[Finding, ...] = ()
+    # The rules of the findings, by code; empty in runs of older versions.
+    rules: Mapping[str, RuleText] = field(default_factory=dict)
     measurements: tuple[Measurement, ...] = ()
     parts: Mapping[str, Part] = field(default_factory=dict)
     configuration: tuple[CompileSite, ...] = ()

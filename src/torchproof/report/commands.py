@@ -9,8 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from torchproof.checking import by_code, parts_of
-from torchproof.records import Finding, Run, UserError
+from torchproof.records import Finding, Run
 
 # Flags of `check` that set how the target runs, with and without a value.
 RUN_FLAGS = ("--compile", "--device", "--size", "--timeout")
@@ -188,7 +187,8 @@ def verification(finding: Finding, run: Run, *output: str) -> str:
     alone = ("--select", finding.code, "--fail-on", "low", *output)
     if finding.origin == "static":
         return static(run, *alone)
-    needed = set(parts_of(finding.code))
+    rule = run.rules.get(finding.code)
+    needed = set(rule.parts if rule else ("breaks",))
     needed |= {"baseline"} if needed & _AFTER_BASELINE else set()
     if needed <= {"static", "breaks"} or kind(run.target) == "trace":
         return of(run, "check", "--effort", "quick", *alone)
@@ -221,15 +221,8 @@ def fixable(run: Run) -> list[Finding]:
     if not again or here or effort(run) == "static":
         return []
     found = [f for f in run.findings if f.status == "open" and f.kind != "hazard"]
-    return [finding for finding in found if finding.marks or _has_edits(finding.code)]
-
-
-def _has_edits(code: str) -> bool:
-    try:
-        rule = by_code(code)
-    except UserError:  # the rule of another version
-        return False
-    return bool(rule.rewrites or rule.settings)
+    editable = {code for code, rule in run.rules.items() if rule.has_edits}
+    return [finding for finding in found if finding.marks or finding.code in editable]
 
 
 def diagnostics(run: Run) -> Iterator[tuple[str, str]]:

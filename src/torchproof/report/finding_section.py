@@ -6,11 +6,15 @@ import ast
 import re
 from collections.abc import Iterator
 
-from torchproof.checking import Rule, by_code, torch_pages
-from torchproof.records import CATEGORIES, Finding, Run, UserError, line
+from torchproof.records import CATEGORIES, Finding, RuleText, Run, line
 from torchproof.report import commands, markup, numbers
 from torchproof.report.run_words import place
 
+# Where torch explains each of its graph breaks, by number.
+_BREAK_SITES = (
+    "https://meta-pytorch.github.io/compile-graph-break-site/",
+    "https://meta-pytorch.org/compile-graph-break-site/",
+)
 _TITLE = 150  # characters; a longer message is repeated below the heading
 # The effect of each kind of finding on the program.
 IMPACT = {
@@ -50,7 +54,7 @@ def title(finding: Finding) -> str:
 
 def entry(finding: Finding, run: Run) -> str:
     """Heading, location, impact, code, fix, cause and verification command."""
-    rule = _rule(finding.code)
+    rule = run.rules.get(finding.code)
     mark = finding.severity.upper()
     blocks = [
         f"### [{mark}] {_category(finding)}: {markup.inline(title(finding))}",
@@ -73,13 +77,6 @@ def _category(finding: Finding) -> str:
     if finding.kind != "hazard" or suspected is None:
         return finding.category
     return f"{finding.category} (suspected: {suspected})"
-
-
-def _rule(code: str) -> Rule | None:
-    try:
-        return by_code(code)
-    except UserError:  # the rule of another version
-        return None
 
 
 def _full(finding: Finding) -> str:
@@ -168,7 +165,7 @@ def _carets(finding: Finding, shift: int) -> str:
     return " " * (start - 1 - shift) + "^" * (end - start)
 
 
-def _fix(finding: Finding, rule: Rule | None) -> str:
+def _fix(finding: Finding, rule: RuleText | None) -> str:
     """The fix for this finding, and the example of the rule."""
     text = f"**Fix:** {_sentence(finding.fix)}"
     if rule is None:
@@ -188,7 +185,7 @@ def _is_code(text: str) -> bool:
     return True
 
 
-def _why(finding: Finding, rule: Rule | None) -> str:
+def _why(finding: Finding, rule: RuleText | None) -> str:
     general = f" {markup.inline(rule.section('Why'))}" if rule else ""
     return f"**Why:** {_sentence(finding.cause)}{general}"
 
@@ -197,23 +194,19 @@ def _sentence(text: str) -> str:
     return f"{markup.inline(line(text).rstrip('.'))}."
 
 
-def reference(finding: Finding) -> str | None:
+def reference(finding: Finding, rule: RuleText | None) -> str | None:
     """Torch's page for this graph break if the run names it, else the rule's page."""
     for item in finding.evidence:
         match = re.match(r"GB\d+ (https://\S+)$", item)
-        if match and match[1].startswith(torch_pages.BREAK_SITES):
+        if match and match[1].startswith(_BREAK_SITES):
             return match[1]
-    rule = _rule(finding.code)
-    return rule.reference if rule else None
+    return rule.link if rule else None
 
 
-def _references(finding: Finding, rule: Rule | None) -> Iterator[str]:
-    page = reference(finding)
+def _references(finding: Finding, rule: RuleText | None) -> Iterator[str]:
+    page = reference(finding, rule)
     if page:
         yield page
-    if rule:
-        if rule.reference != page:
-            yield rule.reference
-        yield markup.code(f"torchproof rule {finding.code}")
-    else:
-        yield f"this version of torchproof has no rule {markup.code(finding.code)}"
+    if rule and rule.link and rule.link != page:
+        yield rule.link
+    yield markup.code(f"torchproof rule {finding.code}")

@@ -13,14 +13,12 @@ from typing import Any
 from urllib.parse import quote
 
 from torchproof import __version__
-from torchproof.checking import by_code
 from torchproof.records import (
     SEVERITIES,
     CauseTree,
     Finding,
     Fix,
     Run,
-    UserError,
     line,
     seen,
     shown,
@@ -62,7 +60,7 @@ def _run(run: Run) -> Plain:
     fixes = _fixes(run)
     notifications = [*_placeless(placeless, codes, run), *_left_out(placed)]
     return {
-        "tool": {"driver": _driver(codes)},
+        "tool": {"driver": _driver(codes, run)},
         "automationDetails": {"id": f"torchproof/{line(run.target)}/{line(run.id)}"},
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {ROOT: {"description": _text("Directory of the run.")}},
@@ -91,28 +89,26 @@ def _text(text: str) -> Plain:
 # -- the tool and its rules ------------------------------------------------------------
 
 
-def _driver(codes: Sequence[str]) -> Plain:
+def _driver(codes: Sequence[str], run: Run) -> Plain:
     return {
         "name": "torchproof",
         "semanticVersion": __version__,
         "informationUri": HOME,
-        "rules": [_rule(code) for code in codes],
+        "rules": [_rule(code, run) for code in codes],
     }
 
 
-def _rule(code: str) -> Plain:
-    try:
-        rule = by_code(code)
-    except UserError:  # the rule of another version
-        text = f"torchproof {__version__} has no rule {line(code)}."
+def _rule(code: str, run: Run) -> Plain:
+    rule = run.rules.get(code)
+    if rule is None:  # a run of an older version
+        text = f"Run `torchproof rule {line(code)}`."
         return {"id": line(code), **_described(text, text, text), **_settings([])}
-    text = rule.documentation()
     return {
-        "id": code,
-        "name": type(rule).__name__,
-        **_described(rule.summary(), rule.section("Why"), text),
-        "helpUri": rule.reference,
-        **_settings(["torch.compile", rule.kind]),
+        "id": line(code),
+        "name": line(rule.name),
+        **_described(rule.summary, rule.section("Why"), rule.text),
+        **({"helpUri": rule.link} if rule.link else {}),
+        **_settings(["torch.compile", line(rule.kind)]),
     }
 
 

@@ -45,6 +45,7 @@ from torchproof.records import (
     Frame,
     LoadTest,
     Observation,
+    Run,
     UserError,
 )
 
@@ -269,6 +270,15 @@ def parts_of(code: str) -> tuple[str, ...]:
     """The parts of a check that show a rule; a saved run may name an unknown one."""
     known = (rule.parts for rule in RULES if rule.code == code)
     return next(known, ("breaks",))
+
+
+def with_texts(run: Run) -> Run:
+    """The run with the rules of its findings; those of an earlier version stay."""
+    remaining = run.fixing.remaining if run.fixing else ()
+    codes = {finding.code for finding in (*run.findings, *remaining)}
+    earlier = {code: text for code, text in run.rules.items() if code in codes}
+    own = {rule.code: rule.text() for rule in RULES if rule.code in codes}
+    return replace(run, rules={**earlier, **own})
 
 
 def select(

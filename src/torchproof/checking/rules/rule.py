@@ -9,7 +9,6 @@ import ast
 import functools
 import inspect
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, TypeVar
@@ -25,6 +24,7 @@ from torchproof.records import (
     Mark,
     Observation,
     Place,
+    RuleText,
     Setting,
     Severity,
     Status,
@@ -435,11 +435,17 @@ class Rule:
         return inspect.cleandoc(cls.__doc__ or "").split("\n")[0]
 
     @classmethod
-    def section(cls, name: str) -> str:
-        """A section of the documentation, without its heading and indentation."""
-        text = inspect.cleandoc(cls.__doc__ or "")
-        _, _, rest = f"{text}\n".partition(f"\n## {name}\n")
-        return textwrap.dedent(rest.partition("\n## ")[0]).strip("\n")
+    def text(cls) -> RuleText:
+        """What a run saves of the rule."""
+        return RuleText(
+            name=cls.__name__,
+            kind=cls.kind,
+            summary=cls.summary(),
+            text=cls.documentation(),
+            reference=cls.reference,
+            parts=cls.parts,
+            has_edits=bool(cls.rewrites or cls.settings),
+        )
 
     @classmethod
     def _versions(cls) -> str:

@@ -35,9 +35,3 @@ TORCHSCRIPT = f"{_DOCS}jit.html"
 TUNING = f"{_RECIPES}recipes/tuning_guide.html"
 USE = f"{_DOCS}generated/torch.compile.html"
 WHERE = f"{_MODEL}where_to_apply_compile.html"
-
-# Where torch explains each of its graph breaks, by number.
-BREAK_SITES = (
-    "https://meta-pytorch.github.io/compile-graph-break-site/",
-    "https://meta-pytorch.org/compile-graph-break-site/",
-)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from torchproof.checking import RULES, Rule
 from torchproof.measure import Comparison
 from torchproof.records import CauseTree, Run
 from torchproof.report import (
@@ -124,7 +123,7 @@ def _content(run: Run) -> dict[str, Any]:
         "chosen": bench_sections.chosen(run)[1] if run.verb == "bench" else None,
         "pages": list(_pages(findings)),
         "choices": choices(findings),
-        "rules": _rules(run),
+        "rules": run.rules,
         "closed": [e for e in findings if e.finding.status != "open"],
         "changes": earlier_run.changes(run),
         "unlike": earlier_run.unlike(run),
@@ -174,7 +173,7 @@ def _contents(
         "findings": (f"Findings ({len(run.findings)})", run.findings),
         "configuration": ("torch.compile calls", run.configuration),
         "history": ("Before and after", run.baseline or _closed(run)),
-        "rules": ("Rules", _rules(run)),
+        "rules": ("Rules", run.rules),
         "run": ("The run", True),
     }
     return [(anchor, label) for anchor, (label, content) in named.items() if content]
@@ -182,12 +181,6 @@ def _contents(
 
 def _strategies(run: Run) -> str:
     return "Finals" if run.verb == "tune" else "Strategies"
-
-
-def _rules(run: Run) -> dict[str, Rule]:
-    """The rule of each finding's code; a newer torchproof may have others."""
-    codes = {finding.code for finding in run.findings}
-    return {rule.code: rule for rule in RULES if rule.code in codes}
 
 
 def _closed(run: Run) -> bool:

@@ -56,7 +56,7 @@ class Entry:
 
     @property
     def reference(self) -> str | None:
-        return reference(self.finding)
+        return reference(self.finding, self.run.rules.get(self.finding.code))
 
     @property
     def verification(self) -> str:
