@@ -16,6 +16,7 @@ import forked_commands
 import psutil
 import pytest
 from commands import PROGRAM, Done, torchproof
+from waiting import wait_for_ends
 
 from torchproof.doctor import (
     cache_checks,
@@ -353,7 +354,8 @@ def test_interrupt_ends_all_processes(tmp_path: Path) -> None:
         children = psutil.Process(doctor.pid).children(recursive=True)
         doctor.send_signal(signal.SIGINT)
         assert (doctor.wait(60), doctor.stdout.read()) == (130, "")
-    assert children and not any(child.is_running() for child in children)
+    assert children
+    wait_for_ends((child.pid for child in children), 5.0)
 
 
 # -- what is printed -------------------------------------------------------------------

@@ -59,7 +59,11 @@ def alive(folder: Path) -> Iterator[psutil.Process]:
 
 
 @pytest.mark.parametrize(
-    ("number", "arguments"), [(signal.SIGINT, ["with-torch"]), (signal.SIGTERM, [])]
+    ("number", "arguments"),
+    [
+        pytest.param(signal.SIGINT, ["with-torch"], marks=pytest.mark.slow),
+        (signal.SIGTERM, []),
+    ],
 )
 def test_signal_saves_what_was_seen_and_leaves_no_process(
     number: signal.Signals, arguments: list[str], folder: Path
@@ -86,13 +90,13 @@ def test_signal_saves_what_was_seen_and_leaves_no_process(
 
 
 def test_timeout_saves_what_was_seen_and_leaves_no_process(folder: Path) -> None:
-    line = ["check", "sleeper.py", "--timeout", "4", "--format", "json"]
+    line = ["check", "sleeper.py", "--timeout", "3", "--format", "json"]
     done = torchproof(*line, cwd=folder)
     assert done.returncode == 2
     assert f"asleep in {os.path.realpath(folder)}" in done.stderr
     last = done.stderr.splitlines()[-1]
     assert last.startswith("torchproof: ")
-    assert " 4 s" in last and "--timeout" in last
+    assert " 3 s" in last and "--timeout" in last
     assert json.loads(done.stdout)["ending"] == "timeout"
     assert not list(alive(folder))
 

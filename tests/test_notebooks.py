@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import python
 
 from torchproof import api, ipython_magics
 from torchproof.records import Run, UserError
@@ -40,14 +39,7 @@ class Clean(nn.Module):
 def outputs(cells: list[str], folder: Path) -> list[list[dict[str, Any]]]:
     """The outputs of each cell of a notebook, run in the folder."""
     (folder / "cells.json").write_text(json.dumps(cells))
-    done = subprocess.run(
-        [sys.executable, "-c", EXECUTE],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=1600,
-        check=False,
-    )
+    done = python(EXECUTE, cwd=folder)
     assert done.returncode == 0, done.stderr
     found: list[list[dict[str, Any]]] = json.loads(
         (folder / "outputs.json").read_text()

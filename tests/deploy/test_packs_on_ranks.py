@@ -19,7 +19,6 @@ from fabricated import Net, details_of, fabricated, recipe_of
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.api import DeployOptions, pack
 from torchproof.records import UserError
 from torchproof.runtime import production
 from torchproof.runtime.loading import rank_verdicts
@@ -338,17 +337,6 @@ def test_packs_on_two_ranks(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     run_ranks(tmp_path, *(each.__name__ for each in SITUATIONS))
-
-
-def test_invalid_ranks_are_one_line() -> None:
-    for options in (
-        *({"ranks": 1}, {"ranks": 2, "artifact": "aoti"}, {"ranks": -3}),
-        *({"wrap": "tp"}, {"wrap": "ddp", "ranks": 2}, {"wrap": "none", "ranks": 2}),
-    ):
-        with pytest.raises(UserError, match=r"--(ranks|wrap)") as refused:
-            deploying: Any = DeployOptions(**options)  # type: ignore[arg-type]
-            pack("workload:nanovlm", purpose="deploy", pack_options=deploying)
-        assert "\n" not in str(refused.value)
 
 
 def test_cache_keys_contain_a_mesh_without_its_rank() -> None:

@@ -92,18 +92,6 @@ def test_a_damaged_pack_is_exit_1_and_is_not_to_be_run(tmp_path: Path) -> None:
     assert f"DAMAGED: {why}" in " ".join(done.stdout.split())
 
 
-def test_what_cannot_be_read_is_one_line_and_exit_2(tmp_path: Path) -> None:
-    at = made_packs.archive(tmp_path / "a.tar.gz")
-    at.write_bytes(at.read_bytes()[:-20])
-    done = torchproof("show", "a.tar.gz", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("torchproof: error: a.tar.gz ")
-    assert done.stderr.count("\n") == 1 and done.stderr.endswith("\n")
-    done = torchproof("show", "a.tar.gz", "--format", "html", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "text, json, md" in done.stderr and "html" in done.stderr
-
-
 def test_texts_of_others_do_nothing_to_a_terminal(tmp_path: Path) -> None:
     with packs.folder(tmp_path / "a") as stage:
         (stage.path / "x").write_text("")
