@@ -259,6 +259,12 @@ def test_checks_leave_nothing_behind(
     assert [each.name for each in path.iterdir()] == ["fxgraph"]
 
 
+def test_packages_of_extras_are_imported_only_if_asked() -> None:
+    extras = {each.name for each in package_checks.requirements() or () if each.extra}
+    assert extras & {*package_checks.installed(extras=True)}
+    assert not extras & {*package_checks.installed(extras=False)}
+
+
 def test_requirements_are_parsed_and_versions_are_numbers() -> None:
     assert Requirement.parse("numpy") == ("numpy", "", "")
     assert Requirement.parse("torch<2.16,>=2.11") == ("torch", "2.11", "")

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import psutil
 import pytest
 from commands import PROGRAM, torchproof
 from forked_commands import forked
+from waiting import wait_for
 
 from torchproof.cli import main
 from torchproof.records import store
@@ -72,10 +72,7 @@ def test_signal_saves_what_was_seen_and_leaves_no_process(
     with subprocess.Popen(
         line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        deadline = time.monotonic() + 120
-        while not (folder / "asleep").exists():
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for((folder / "asleep").exists)
         assert len(list(alive(folder))) >= 2
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=60)

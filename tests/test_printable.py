@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any, get_args
 
+from report_readers import ACTS
+
 from torchproof.records import printable
 from torchproof.records.ranks import WaitCause
 from torchproof.records.run import UserError
@@ -17,9 +19,6 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.fuzz_documents import run_documents  # noqa: E402
 
-ACTS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]"
-)
 ODD = ("\x1b[31m", "\x1b]0;t\x07", "\x9b2J", "\x7f", "\r", "\u202e", "\u2028", "\ud800")
 FORGED = "\n::error::forged"
 

@@ -8,12 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import git
+from waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -93,9 +93,7 @@ def result(project: Path) -> dict[str, Any]:
 
 def test_killed_run_continues_after_the_last_test_that_passed(project: Path) -> None:
     with start(project) as process:
-        while "hangs" not in ran(project):
-            assert process.poll() is None
-            time.sleep(0.05)
+        wait_for(lambda: "hangs" in ran(project))
         os.killpg(process.pid, signal.SIGKILL)
     assert ran(project) == ["quick", "fails", "hangs"]
     assert finish(project) == 0

@@ -91,6 +91,7 @@ def test_a_rank_that_fails_ends_its_row_only(
     assert row.error.startswith("rank 1: ") and why in row.error
 
 
+@pytest.mark.slow
 def test_gradients_of_ddp_are_compared_on_the_same_ranks() -> None:
     specs = (*backends("eager"), StrategySpec(parse("full+graph")))
     found = on_ranks("make", specs, wrap="ddp", train=True)
