@@ -25,6 +25,18 @@ def python(
     return run([sys.executable, "-c", source], cwd, variables)
 
 
+def on_ranks(
+    *words: str | Path,
+    ranks: int = 2,
+    cwd: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Done:
+    """A program of Python, or `-m` and a module, under torch's launcher."""
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+    command = [sys.executable, *launch, str(ranks), *words]
+    return run(command, cwd, {"OMP_NUM_THREADS": "1", **(variables or {})})
+
+
 def git(folder: Path, *words: str) -> str:
     """What git prints; fails if git does."""
     done = run(["git", *WHO, *words], folder)
@@ -36,6 +48,7 @@ def run(
     command: Sequence[str | Path],
     cwd: Path | None = None,
     variables: Mapping[str, str] | None = None,
+    timeout_s: float = 600.0,
 ) -> Done:
     return subprocess.run(
         command,
@@ -44,6 +57,6 @@ def run(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=1800,
+        timeout=timeout_s,
         check=False,
     )

@@ -217,7 +217,7 @@ def shortened(line: str) -> str:
 
 def in_shell(line: str, folder: Path) -> Done:
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return run(["sh", "-c", line], folder, {"PATH": search})
+    return run(["sh", "-c", line], folder, {"PATH": search}, 1200)
 
 
 @pytest.mark.slow

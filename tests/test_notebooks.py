@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import forked_commands
 import pytest
-from commands import python
+from commands import run
 
 from torchproof import api, ipython_magics
 from torchproof.records import Run, UserError
@@ -55,7 +56,7 @@ json.dump(outputs, open("outputs.json", "w"))
 def outputs(cells: list[str], folder: Path) -> list[list[dict[str, Any]]]:
     """The outputs of each cell of a notebook, run in the folder."""
     (folder / "cells.json").write_text(json.dumps(cells))
-    done = python(EXECUTE, cwd=folder)
+    done = run([sys.executable, "-c", EXECUTE], folder, timeout_s=1600)
     assert done.returncode == 0, done.stderr
     found: list[list[dict[str, Any]]] = json.loads(
         (folder / "outputs.json").read_text()

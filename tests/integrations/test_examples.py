@@ -30,7 +30,7 @@ def run(folder: Path, *arguments: str) -> str:
     variables = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
     variables |= {"PYTHONPATH": os.pathsep.join(path), "TORCHPROOF_DEADLINE_S": "inf"}
     variables |= {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
-    done = commands.run([sys.executable, *arguments], folder, variables)
+    done = commands.run([sys.executable, *arguments], folder, variables, 1800)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

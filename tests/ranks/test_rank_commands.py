@@ -6,20 +6,18 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import PROGRAM, run, torchproof
+from commands import PROGRAM, on_ranks, torchproof
 
 from torchproof.cli import verbs
 from torchproof.process import tree
 
 PROGRAMS = Path(__file__).parent / "programs"
 SEEDED = str(PROGRAMS / "seeded.py")
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 
 
 def test_ranks_inside_a_launch_are_refused(
@@ -59,7 +57,7 @@ def test_ranks_of_an_existing_launch_end_with_one_report_and_exit_code(
 ) -> None:
     check = ["-m", "torchproof", "check", SEEDED, "--format", "json"]
     check += ["--fail-on", "low", "--", str(tmp_path / "caches")]
-    done = run([*TORCHRUN, "--nproc-per-node=2", *check], tmp_path)
+    done = on_ranks(*check, cwd=tmp_path)
     found = json.loads(done.stdout)  # of rank 0 alone
     assert [rank["outcome"] for rank in found["ranks"]["ranks"]] == ["finished"] * 2
     assert "RK105" in {finding["code"] for finding in found["findings"]}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from commands import run, torchproof
+from commands import on_ranks, torchproof
 
 PROGRAMS = Path(__file__).parent / "programs"
 LLAMA = str(PROGRAMS / "rank_llama.py")
@@ -20,10 +19,7 @@ BOUND = 5e-6
 
 def parity(folder: Path, target: str, *cases: str, ranks: int = 2) -> dict[str, Any]:
     path = folder / "parity.json"
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
-    program = (str(PROGRAMS / "wrapped_parity.py"), str(path), target, *cases)
-    command = [sys.executable, *launcher, str(ranks), *program]
-    done = run(command, variables={"OMP_NUM_THREADS": "1"})
+    done = on_ranks(PROGRAMS / "wrapped_parity.py", path, target, *cases, ranks=ranks)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found

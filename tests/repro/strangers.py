@@ -50,7 +50,7 @@ def torchproof(home: Path, *arguments: str) -> Done:
     """The command in the author's project."""
     variables = {"USER": USER, "LOGNAME": USER, "HOME": str(home)}
     variables |= {"REGISTRY_TOKEN": SECRET, "TORCHPROOF_HOME": str(home)}
-    return run([*PROGRAM, *arguments], home / "project", variables)
+    return run([*PROGRAM, *arguments], home / "project", variables, LIMIT_S)
 
 
 def run_alone(
