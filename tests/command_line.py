@@ -23,4 +23,5 @@ def parsers(verb: str | None = None) -> dict[str, argparse.ArgumentParser]:
     return {"": top, **actions.choices}
 
 
+PARSER = verbs._parser()
 FLAGS = {verb: flags(parser) for verb, parser in parsers().items()}

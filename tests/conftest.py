@@ -30,6 +30,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent / "src"), str(HERE)]
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 Observe = Callable[..., Observation]
+Answer = tuple[int, str, str]  # exit code, stdout, stderr
 ObserveAll = Callable[[Sequence[tuple[str, Mapping[str, Any]]]], list[Observation]]
 
 
@@ -75,6 +76,25 @@ def snapshot(renew: bool) -> Callable[[str, str], None]:
         assert text.splitlines() == path.read_text(encoding="utf-8").splitlines()
 
     return compare
+
+
+@pytest.fixture
+def answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Answer]:
+    """`answer("show", "--list")` runs a command in this process, in an own folder."""
+    from torchproof.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Answer:
+        try:
+            code = main([*words])
+        except SystemExit as end:
+            code = int(str(end.code))
+        return code, *capfd.readouterr()
+
+    return run
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,11 @@ from torchproof.report import render
 
 # The schema that OASIS publishes, as the package sarif-pydantic 0.6.2 (MIT) has it.
 SARIF = Path(__file__).parent / "data" / "sarif-schema-2.1.0.json"
+
+# Characters that act on a terminal, or that nobody sees.
+ACTS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]"
+)
 
 
 class Page(HTMLParser):

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
+from commands import git
 
 ROOT = Path(__file__).resolve().parent.parent
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
@@ -187,14 +188,6 @@ class Job:
     def comments(self) -> list[dict[str, Any]]:
         file = self.temp / "comments.json"
         return json.loads(file.read_text()) if file.exists() else []
-
-
-def git(folder: Path, *words: str) -> str:
-    name = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
-    done = subprocess.run(
-        ["git", *name, "-C", folder, *words], capture_output=True, text=True, check=True
-    )
-    return done.stdout
 
 
 Start = Callable[..., Job]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from forked_commands import forked
 
-from torchproof.cli import flags, main
+from torchproof.cli import flags
 from torchproof.records import store
 
 BROKEN = """
@@ -76,6 +76,11 @@ FILES = {
     "odd_trace/trace.log": "V1115 10:00:00.000000 1 nothing] {broken\n\x00\xff\n",
     "newer.json": json.dumps({"schema": 99}),
     "broken_run.json": '{"schema": 1, "id": "x"',
+    "no_id.json": '{"schema": 1}',
+    "no_schema.json": "{}",
+    "list.json": "[]",
+    "nul.json": "\x00",
+    "cut_off.tar.gz": "\x1f\x8b\x08",
 }
 # Refused before a process is started, the first for want of a verb; tests/snapshots has
 # the line of each.
@@ -98,6 +103,41 @@ check broken.py:none --size tiny
 check workload:gpt --frobnicate
 check workload:gpt --form json
 bake cake
+check exit_text.py --ranks 0
+check exit_text.py --ranks -1
+check folder --ranks 2
+check exit_text.py --ranks 2 --wrap ddp
+check exit_text.py --ranks 2 --effort static
+check exit_text.py --ranks 2 --skip breaks
+check exit_text.py --ranks 2 --launcher=--nproc-per-node=4
+check exit_text.py --ranks 2 --launcher '
+check exit_text.py --launcher=--nnodes=2
+check broken.py:fine --wrap ddp
+bench broken.py:fine --ranks 0
+bench broken.py:fine --wrap ddp
+bench exit_text.py --ranks 2
+tune broken.py:fine --ranks 0
+tune broken.py:fine --wrap ddp
+tune exit_text.py --ranks 2
+pack workload:gpt --for deploy --ranks 1
+pack workload:gpt --for deploy --ranks -3
+pack workload:gpt --for deploy --ranks 2 --artifact aoti
+pack workload:gpt --for deploy --wrap tp
+pack workload:gpt --for deploy --ranks 2 --wrap ddp
+completion
+completion bash --line torchproof
+log add --expect speed>1
+log --again
+log plan
+log add nothing
+log plan x --expect speed
+log plan x --expect speed>=fast
+log plan x --expect brakes=0
+log plan x --expect median_ms=3
+log plan x --file broken.py
+log plan x --file no/where.md
+log --file .
+log retrospective
 check workload:gpt --effort huge
 check workload:gpt --format xml
 check workload:gpt --timeout -3
@@ -177,6 +217,15 @@ show 2020
 show 2026
 show broken_run.json
 show newer.json
+show no_id.json
+show no_schema.json
+show list.json
+show nul.json
+show cut_off.tar.gz
+show cut_off.tar.gz --format html
+pack broken.py:fine --for repro -o no/where/a.tar.gz
+pack broken.py:fine --for deploy -o no/where/a.tar.gz
+pack workload:gpt --for deploy --artifact aoti --train
 show notes.txt
 """
 # Refused by the process of the target. `check` gets -q: a slow machine adds lines.
@@ -197,11 +246,11 @@ workload:gpt --size huge
 SCRIPTS = ("broken.py:process_ends", "exit_text.py", "killed.py")
 
 
-Run = Callable[[str], tuple[object, str, str]]
+Run = Callable[[str], tuple[int, str, str]]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="latin-1")
@@ -209,23 +258,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("20260101-0000-a", "20260101-0000-b"):
         (tmp_path / ".torchproof/runs" / name).mkdir(parents=True)
         (tmp_path / ".torchproof/runs" / name / "run.json").write_text("{}")
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def run(folder: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
+def run(folder: Path, answer: Callable[..., tuple[int, str, str]]) -> Iterator[Run]:
     """Exit code, stdout and stderr of a command in that folder."""
-
-    def command(words: str) -> tuple[object, str, str]:
-        try:
-            code: object = main(words.split())
-        except SystemExit as end:
-            code = end.code
-        return code, *capfd.readouterr()
-
     with forked():
-        yield command
+        yield lambda command: answer(*command.split())
 
 
 def assert_one_line(code: object, stdout: str, stderr: str) -> None:

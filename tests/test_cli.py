@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +16,7 @@ import pytest
 import report_runs
 from check_runs import ITEM, READ, SIZE, check
 from command_line import FLAGS, flags, parsers
-from commands import PROGRAM, Done, torchproof
+from commands import PROGRAM, Done, run, torchproof
 
 import torchproof as package
 from torchproof.cli import exit_codes, output, verbs
@@ -130,13 +129,8 @@ print(json.dumps(answers))
 @pytest.fixture(scope="module")
 def light(saved: Path) -> dict[str, tuple[int, str, str, bool]]:
     """Exit code, both streams and whether torch or the SDK of MCP was imported."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUNS_LIGHT, json.dumps(LIGHT), json.dumps(PARENTS)],
-        cwd=saved,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    lines = json.dumps(LIGHT), json.dumps(PARENTS)
+    done = run([sys.executable, "-c", RUNS_LIGHT, *lines], saved)
     assert done.returncode == 0, done.stderr
     answers: dict[str, tuple[int, str, str, bool]] = json.loads(done.stdout)
     return answers
@@ -250,13 +244,8 @@ def test_output_is_never_overwritten(inside: Callable[..., Answer]) -> None:
 
 
 def test_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", f"{' '.join(PROGRAM)} rule | head -n 1"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    pipe = f"{' '.join(PROGRAM)} rule | head -n 1"
+    done = run(["bash", "-o", "pipefail", "-c", pipe], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 

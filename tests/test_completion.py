@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
-import pty
-import select
 import shutil
-import subprocess
 import sys
-import termios
-import time
 from pathlib import Path
 
+import pexpect
 import pytest
 
 from torchproof.cli import completion, verbs
@@ -110,12 +106,6 @@ def test_every_verb_and_flag_is_offered() -> None:
         assert offered(f"torchproof {verb} -") == flags
 
 
-def test_without_a_shell_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    assert verbs.main(["completion"]) == 2
-    assert capsys.readouterr().out == ""
-    assert verbs.main(["completion", "bash", "--line", "torchproof "]) == 2
-
-
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     path = tmp_path / "bin" / "torchproof"
@@ -150,59 +140,24 @@ LOADED = {
 @pytest.mark.parametrize("name", completion.SHELLS)
 def test_tab_in_a_real_shell(name: str, folder: Path, program: Path) -> None:
     """All lines in bash; those with signs that shells treat differently in all."""
-    path = shell(name)
-    session = Session([path, *STARTED[name]], folder, program.parent)
-    try:
-        session.type(f"{LOADED[name]}\n")
-        session.type("torchproof loaded\n")
-        assert session.answer() == "loaded"
-        for typed in TYPED if name == "bash" else FEW:
-            session.type(f"{typed}\n")
-            assert session.answer() == TYPED[typed]
-    finally:
-        session.close()
-
-
-class Session:
-    """An interactive shell on a terminal of its own."""
-
-    def __init__(self, command: list[str], folder: Path, programs: Path) -> None:
-        variables = {
-            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-            "HOME": str(folder),
-            "TERM": "dumb" if command[0].endswith("bash") else "xterm",
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-            "LANG": "C.UTF-8",
-        }
-        self._end, far = pty.openpty()
-        self._shell = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=variables,
-            stdin=far,
-            stdout=far,
-            stderr=far,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
-        os.close(far)
-        self._seen = b""
-
-    def type(self, text: str) -> None:
-        os.write(self._end, text.encode())
-
-    def answer(self, patience_s: float = 60.0) -> str:
-        """The words that the program got, which it prints."""
-        until = time.monotonic() + patience_s
-        while b">" not in self._seen.partition(b"<got:")[2]:
-            left = until - time.monotonic()
-            assert left > 0, self._seen.decode(errors="replace")[-2000:]
-            if select.select([self._end], [], [], left)[0]:
-                self._seen += os.read(self._end, 65536)
-        answer, _, self._seen = self._seen.partition(b"<got:")[2].partition(b">")
-        return answer.decode()
-
-    def close(self) -> None:
-        self._shell.kill()
-        self._shell.wait()
-        os.close(self._end)
+    variables = {
+        "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(folder),
+        "TERM": "dumb" if name == "bash" else "xterm",
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        "LANG": "C.UTF-8",
+    }
+    session = pexpect.spawn(
+        *(shell(name), STARTED[name]),
+        cwd=str(folder),
+        encoding="utf-8",
+        env=variables,
+        timeout=60,
+    )
+    with contextlib.closing(session):
+        session.sendline(LOADED[name])
+        lines = TYPED if name == "bash" else FEW
+        for typed in ("torchproof loaded", *lines):
+            session.sendline(typed)
+            session.expect("<got:(.*?)>")
+            assert session.match[1] == TYPED.get(typed, "loaded")

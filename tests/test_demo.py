@@ -10,8 +10,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from command_line import PARSER
 
-from torchproof.cli import main, verbs
+from torchproof.cli import main
 from torchproof.targets.workloads import WORKLOADS
 
 ROOT = Path(__file__).parent.parent
@@ -37,7 +38,7 @@ def script() -> str:
 def commands(script: str) -> list[argparse.Namespace]:
     lines = [line for line in script.splitlines() if line.startswith(TORCHPROOF)]
     words = [shlex.split(line.partition("||")[0])[1:] for line in lines]
-    return [verbs._parser().parse_args(each) for each in words]
+    return [PARSER.parse_args(each) for each in words]
 
 
 def test_demo_runs_a_workload_and_its_original(script: str) -> None:

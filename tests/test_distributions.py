@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,40 +26,39 @@ SOURCE = REPOSITORY | {"PKG-INFO", ".gitignore"}
 PAGE, TEST = "torchproof/report/page.html", "tests/test_cli.py"
 
 
-@pytest.mark.parametrize(
-    ("names", "found"),
-    [
-        (WHEEL, []),
-        (WHEEL - {PAGE}, [f"lacks {PAGE}"]),
-        (WHEEL - {MAN}, [f"lacks {MAN}"]),
-        (WHEEL | {TEST}, [f"should not contain {TEST}"]),
-    ],
-    ids=["whole", "no template", "no man page", "tests"],
-)
-def test_contents_of_a_wheel(tmp_path: Path, names: set[str], found: list[str]) -> None:
-    with zipfile.ZipFile(tmp_path / "a.whl", "w") as archive:
+def wheel(path: Path, names: set[str]) -> list[str]:
+    with zipfile.ZipFile(path, "w") as archive:
         for name in names:
             archive.writestr(name, "")
-    assert distributions.wheel_differences(tmp_path / "a.whl", REPOSITORY) == found
+    return distributions.wheel_differences(path, REPOSITORY)
+
+
+def source(path: Path, names: set[str]) -> list[str]:
+    with tarfile.open(path, "w:gz") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(f"torchproof-1.0/{name}"), io.BytesIO())
+    return distributions.source_differences(path, REPOSITORY)
 
 
 @pytest.mark.parametrize(
-    ("names", "found"),
+    ("differences", "names", "found"),
     [
-        (SOURCE, []),
-        (SOURCE - {"README.md"}, ["lacks README.md"]),
-        (SOURCE | {"notes.txt"}, ["should not contain notes.txt"]),
+        (wheel, WHEEL, []),
+        (wheel, WHEEL - {PAGE}, [f"lacks {PAGE}"]),
+        (wheel, WHEEL - {MAN}, [f"lacks {MAN}"]),
+        (wheel, WHEEL | {TEST}, [f"should not contain {TEST}"]),
+        (source, SOURCE, []),
+        (source, SOURCE - {"README.md"}, ["lacks README.md"]),
+        (source, SOURCE | {"notes.txt"}, ["should not contain notes.txt"]),
     ],
-    ids=["whole", "no README", "a file that is not tracked"],
 )
-def test_contents_of_a_source_distribution(
-    tmp_path: Path, names: set[str], found: list[str]
+def test_contents(
+    differences: Callable[[Path, set[str]], list[str]],
+    names: set[str],
+    found: list[str],
+    tmp_path: Path,
 ) -> None:
-    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
-        for name in names:
-            archive.addfile(tarfile.TarInfo(f"torchproof-1.0/{name}"), io.BytesIO())
-    there = tmp_path / "a.tar.gz"
-    assert distributions.source_differences(there, REPOSITORY) == found
+    assert differences(tmp_path / "archive", names) == found
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,6 @@ def test_contents_of_a_source_distribution(
         (1, "no findings", "", False),
         (1, "GB101 high", "Traceback (most recent call last):\n", False),
     ],
-    ids=["as it should", "other exit code", "other answer", "with a traceback"],
 )
 def test_a_command_is_judged(
     tmp_path: Path, exited: int, stdout: str, stderr: str, passed: bool

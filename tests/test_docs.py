@@ -12,24 +12,25 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import bench_runs
 import forked_commands
 import load_runs
 import pytest
 import report_runs
-from command_line import FLAGS
+from command_line import FLAGS, PARSER
+from commands import Done, run
 
 import torchproof
 from torchproof import packs
 from torchproof.checking.rules import RULES
-from torchproof.cli import main, verbs
+from torchproof.cli import verbs
 from torchproof.records import store
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -143,9 +144,11 @@ def write_inputs(folder: Path) -> None:
     """What commands name: files of the documents, saved runs and packs."""
     for name, text in FILES.items():
         (folder / name).write_text(text)
-    run = bench_runs.bench([bench_runs.row("eager", 1.0), bench_runs.row("full", 0.5)])
+    timed = bench_runs.bench(
+        [bench_runs.row("eager", 1.0), bench_runs.row("full", 0.5)]
+    )
     served = load_runs.run([load_runs.clean()])
-    saved = {"before": run, "after": run, "run": report_runs.STATIC}
+    saved = {"before": timed, "after": timed, "run": report_runs.STATIC}
     saved |= {"load-before": served, "load-after": served}
     for name, each in saved.items():
         (folder / f"{name}.json").write_text(json.dumps(each.to_json()))
@@ -167,7 +170,7 @@ def test_commands_are_understood(path: Path) -> None:
         name, *arguments = words(line)
         if name == "torchproof" and not {"|", ">", "&&"} & set(arguments):
             cut = arguments.index("--") if "--" in arguments else len(arguments)
-            options = verbs._parser().parse_args(arguments[:cut])
+            options = PARSER.parse_args(arguments[:cut])
             target = str(getattr(options, "target", None) or "").partition(":")[0]
             assert not target.endswith(".py") or target in FILES, line
         elif name == "make":
@@ -188,21 +191,16 @@ def test_commands_are_understood(path: Path) -> None:
     ids=[path.name for path in LIGHT_COMMANDS],
 )
 def test_light_commands_run(
-    path: Path,
-    lines: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    path: Path, lines: list[str], tmp_path: Path, answer: Any
 ) -> None:
     """One after the other in one folder, in this process."""
     write_inputs(tmp_path)
-    monkeypatch.chdir(tmp_path)
     for line in lines:
         arguments = words(line)[1:]
         if "-o" in arguments:
             Path(arguments[arguments.index("-o") + 1]).unlink(missing_ok=True)
-        assert main(arguments) in (0, 1), f"{line}: {capsys.readouterr().err}"
-        assert "Traceback" not in capsys.readouterr().err, line
+        code, _, err = answer(*arguments)
+        assert code in (0, 1) and "Traceback" not in err, f"{line}: {err}"
 
 
 def shortened(line: str) -> str:
@@ -217,18 +215,9 @@ def shortened(line: str) -> str:
     return shlex.join([*found[:at], *more, *found[at:]])
 
 
-def in_shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def in_shell(line: str, folder: Path) -> Done:
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return subprocess.run(
-        line,
-        shell=True,
-        cwd=folder,
-        env={**os.environ, "PATH": search},
-        capture_output=True,
-        text=True,
-        timeout=1200,
-        check=False,
-    )
+    return run(["sh", "-c", line], folder, {"PATH": search}, 1200)
 
 
 @pytest.mark.slow
@@ -361,15 +350,8 @@ LOADED = re.compile(
 @pytest.mark.slow
 def test_site_has_no_dead_link_and_loads_nothing(tmp_path: Path) -> None:
     """Strict: a link or an anchor that leads nowhere is an error."""
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", tmp_path],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d"]
+    done = run([*command, tmp_path], ROOT, {"NO_MKDOCS_2_WARNING": "1"})
     assert done.returncode == 0, done.stdout + done.stderr
     pages = list(tmp_path.rglob("*.html"))
     assert len(pages) > len(list(DOCS.rglob("*.md")))

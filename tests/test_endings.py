@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import psutil
 import pytest
 from commands import PROGRAM, torchproof
 from forked_commands import forked
+from waiting import wait_for
 
 from torchproof.cli import main
 from torchproof.records import store
@@ -59,7 +59,11 @@ def alive(folder: Path) -> Iterator[psutil.Process]:
 
 
 @pytest.mark.parametrize(
-    ("number", "arguments"), [(signal.SIGINT, ["with-torch"]), (signal.SIGTERM, [])]
+    ("number", "arguments"),
+    [
+        pytest.param(signal.SIGINT, ["with-torch"], marks=pytest.mark.slow),
+        (signal.SIGTERM, []),
+    ],
 )
 def test_signal_saves_what_was_seen_and_leaves_no_process(
     number: signal.Signals, arguments: list[str], folder: Path
@@ -68,10 +72,7 @@ def test_signal_saves_what_was_seen_and_leaves_no_process(
     with subprocess.Popen(
         line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        deadline = time.monotonic() + 120
-        while not (folder / "asleep").exists():
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for((folder / "asleep").exists)
         assert len(list(alive(folder))) >= 2
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=60)
@@ -86,13 +87,13 @@ def test_signal_saves_what_was_seen_and_leaves_no_process(
 
 
 def test_timeout_saves_what_was_seen_and_leaves_no_process(folder: Path) -> None:
-    line = ["check", "sleeper.py", "--timeout", "4", "--format", "json"]
+    line = ["check", "sleeper.py", "--timeout", "3", "--format", "json"]
     done = torchproof(*line, cwd=folder)
     assert done.returncode == 2
     assert f"asleep in {os.path.realpath(folder)}" in done.stderr
     last = done.stderr.splitlines()[-1]
     assert last.startswith("torchproof: ")
-    assert " 4 s" in last and "--timeout" in last
+    assert " 3 s" in last and "--timeout" in last
     assert json.loads(done.stdout)["ending"] == "timeout"
     assert not list(alive(folder))
 

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
+from commands import git
 
 from torchproof.records.repository import repository_of
 from torchproof.targets import Job, parse
 from torchproof.torch_private import environment
 
 UNKNOWN = {"commit": None, "dirty": None}
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=A", "-c", "user.email=a@example.com")
-    return subprocess.run(
-        ["git", *identity, *arguments],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
 
 
 @pytest.fixture
@@ -40,7 +29,7 @@ def test_a_commit_and_changes_since(file: Path) -> None:
     assert repository_of(file) == UNKNOWN  # without a commit
     git(file.parent, "add", "model.py")
     git(file.parent, "commit", "-qm", "one")
-    commit = git(file.parent, "rev-parse", "HEAD")
+    commit = git(file.parent, "rev-parse", "HEAD").strip()
     (file.parent / "other.txt").touch()
     repository_of.cache_clear()
     assert repository_of(file) == {"commit": commit, "dirty": False}

@@ -8,11 +8,11 @@ import socket
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import torchproof as package
-from torchproof.cli import main
 from torchproof.records import blame, files
 from torchproof.records.run import UserError
 from torchproof.runtime.pack_format.contents import open_pack
@@ -120,33 +120,29 @@ VERBS = (
 )
 
 
+def assert_refused(answer: Callable[..., tuple[int, str, str]], *words: str) -> None:
+    code, out, err = answer(*words)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+
+
 @pytest.mark.parametrize("command", VERBS)
 def test_command_refuses_an_odd_path_in_one_line(
-    odd: str, command: str, capsys: pytest.CaptureFixture[str]
+    odd: str, command: str, answer: Any
 ) -> None:
     if os.path.isdir(odd) and command.startswith(("check {} ", "check trace")):
         pytest.skip("a folder is what this command reads")
     if command.startswith("log") and not os.path.lexists(odd) and odd.endswith("odd"):
         pytest.skip("a new log")
-    assert_refused([word.format(odd, odd) for word in command.split()], capsys)
+    assert_refused(answer, *(word.format(odd, odd) for word in command.split()))
 
 
-def assert_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert len(printed.err.splitlines()) == 1, printed.err
-
-
-def test_impossible_name_fails_before_the_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_impossible_name_fails_before_the_work(answer: Any) -> None:
     for command in (
         "check workload:gpt -o",
         "tune workload:gpt --recipe",
         "pack workload:gpt --for deploy -o",
     ):
-        assert_refused([*command.split(), str(tmp_path / LONG)], capsys)
+        assert_refused(answer, *command.split(), LONG)
 
 
 def test_only_python_files_are_read_for_lines_of_source(tmp_path: Path) -> None:

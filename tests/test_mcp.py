@@ -9,20 +9,20 @@ import os
 import shlex
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from waiting import wait_for_ends
 
 anyio = pytest.importorskip("anyio")
 pytest.importorskip("mcp", reason="the extra `mcp` is not there")
 
 from mcp import Client, StdioServerParameters, stdio_client  # noqa: E402
 
-from torchproof.cli import main, mcp_server, verbs  # noqa: E402
+from torchproof.cli import mcp_server, verbs  # noqa: E402
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 BREAKS = """\
@@ -96,10 +96,21 @@ def verification(text: str) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names if getattr(options, name)}
 
 
-def test_find_edit_and_verify_without_running_the_target(tmp_path: Path) -> None:
+# A call that is refused, and the command line with the same error.
+REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("check", {"target": "no.py:make"}, ["check", "no.py:make", "-q"]),
+    ("explain", {"code": "GB999"}, ["rule", "GB999"]),
+    ("fix", {"target": "--write"}, []),
+    ("check", {"target": "no.py:make", "fail-on": "low"}, []),
+]
+
+
+def test_find_edit_and_verify_without_running_the_target(
+    tmp_path: Path, answer: Any
+) -> None:
     (tmp_path / "model.py").write_text(BREAKS)
 
-    async def script(client: Client) -> None:
+    async def script(client: Client) -> list[str]:
         text, first = await call(client, "check", target="model.py", effort="static")
         assert "GB102 " in text and text.startswith("exit code: ")
         before = (tmp_path / "model.py").read_text()
@@ -116,33 +127,15 @@ def test_find_edit_and_verify_without_running_the_target(tmp_path: Path) -> None
         assert "## Why" in rule and json.loads("[" + found)[0]["code"] == "GB102"
         rest, _ = await call(client, "show", run=first["run"], start=3)
         assert rest.startswith("exit code: 0\nto fix: ")
-
-    talk(tmp_path, script)
-
-
-def test_errors_are_the_line_of_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    calls: list[tuple[str, dict[str, Any], list[str]]] = [
-        ("check", {"target": "no.py:make"}, ["check", "no.py:make", "-q"]),
-        ("explain", {"code": "GB999"}, ["rule", "GB999"]),
-    ]
-    unknown = {"target": "no.py:make", "fail-on": "low"}
-
-    async def script(client: Client) -> list[str]:
-        results = [await client.call_tool(tool, given) for tool, given, _ in calls]
-        results.append(await client.call_tool("fix", {"target": "--write"}))
-        results.append(await client.call_tool("check", unknown))
+        results = [await client.call_tool(tool, given) for tool, given, _ in REFUSED]
         assert all(result.is_error for result in results)
         return [result.content[0].text for result in results]
 
-    *texts, flag, name = talk(tmp_path, script)
-    monkeypatch.chdir(tmp_path)
-    for text, (*_, words) in zip(texts, calls, strict=True):
-        assert main(words) == 2
-        assert capsys.readouterr().err == f"{text}\n"
-    assert flag == "torchproof: error: '--write' is not a target, run or code"
-    assert "fail-on" in name
+    errors = talk(tmp_path, script)
+    for error, (*_, words) in zip(errors, REFUSED, strict=True):
+        assert not words or answer(*words) == (2, "", f"{error}\n")
+    assert errors[2] == "torchproof: error: '--write' is not a target, run or code"
+    assert "fail-on" in errors[3]
 
 
 def values_for(schema: dict[str, Any]) -> list[Any]:
@@ -194,22 +187,6 @@ def test_each_given_argument_reaches_the_command_line(
         assert any(word.startswith("--effort=") for word in words)
 
 
-def gone(pids: list[int], within_s: float = 60.0) -> bool:
-    until = time.monotonic() + within_s
-    while time.monotonic() < until:
-        if not any(map(is_running, pids)):
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 async def hanging(client: Client, folder: Path, scope: Any) -> list[int]:
     """The processes of a check that hangs, once they run; then calls `scope`."""
     file = folder / "pids"
@@ -236,7 +213,7 @@ def test_cancelled_check_ends_with_all_of_its_processes(tmp_path: Path) -> None:
         pids = await hanging(
             client, tmp_path, lambda tasks: tasks.cancel_scope.cancel()
         )
-        assert await anyio.to_thread.run_sync(gone, pids)
+        await anyio.to_thread.run_sync(wait_for_ends, pids)
         text, _ = await call(client, "explain", code="GB101")  # it still serves
         assert "GB101" in text
 
@@ -265,7 +242,7 @@ def test_end_of_server_or_client_leaves_no_process(
 
     with contextlib.suppress(Exception, BaseExceptionGroup):
         talk(tmp_path, script)
-    assert gone([int(word) for word in (tmp_path / "pids").read_text().split()])
+    wait_for_ends(map(int, (tmp_path / "pids").read_text().split()))
 
 
 @pytest.mark.slow
@@ -329,10 +306,8 @@ def test_a_long_answer_is_cut_between_lines_and_can_be_continued() -> None:
 
 
 def test_without_the_extra_it_says_how_to_install_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, answer: Any
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert main(["mcp"]) == 2
-    assert capsys.readouterr().err == (
-        "torchproof: error: mcp needs the MCP SDK: pip install 'torchproof[mcp]'\n"
-    )
+    code, _, err = answer("mcp")
+    assert (code, err.count("\n")) == (2, 1) and "pip install 'torchproof[mcp]'" in err

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 import pytest
+from commands import run
 
 from torchproof import api, ipython_magics
 from torchproof.records import Run, UserError
@@ -37,17 +38,25 @@ class Clean(nn.Module):
         return x + 1"""
 
 
+# The same in IPython itself, without Jupyter.
+SHELL = """
+import json
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+shell, outputs = InteractiveShell.instance(colors="NoColor"), []
+for cell in json.load(open("cells.json")):
+    with capture_output() as said:
+        done = shell.run_cell(cell, store_history=True)
+    data = {} if done.result is None else shell.display_formatter.format(done.result)[0]
+    outputs.append([data, said.stdout, said.stderr])
+json.dump(outputs, open("outputs.json", "w"))
+"""
+
+
 def outputs(cells: list[str], folder: Path) -> list[list[dict[str, Any]]]:
     """The outputs of each cell of a notebook, run in the folder."""
     (folder / "cells.json").write_text(json.dumps(cells))
-    done = subprocess.run(
-        [sys.executable, "-c", EXECUTE],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=1600,
-        check=False,
-    )
+    done = run([sys.executable, "-c", EXECUTE], folder, timeout_s=1600)
     assert done.returncode == 0, done.stderr
     found: list[list[dict[str, Any]]] = json.loads(
         (folder / "outputs.json").read_text()
@@ -63,28 +72,32 @@ def result(cell: list[dict[str, Any]]) -> dict[str, str]:
 
 def test_check_in_a_notebook(tmp_path: Path) -> None:
     cell = "%%torchproof check --effort quick\n{}\nmodel, calls"
-    *_, found, lacks, raises, invalid = outputs(
-        [
-            BEGIN,
-            NET,
-            "model, calls = Net(), [(torch.ones(4),)]\n"
-            "%torchproof check model, calls --effort quick",
-            "%torchproof check model",
-            cell.format("1 / 0"),
-            cell.format("def f(:"),
-        ],
-        tmp_path,
+    cells = [
+        BEGIN,
+        NET,
+        "model, calls = Net(), [(torch.ones(4),)]\n"
+        "%torchproof check model, calls --effort quick",
+        "%torchproof check model",
+        cell.format("1 / 0"),
+        cell.format("def f(:"),
+    ]
+    (tmp_path / "cells.json").write_text(json.dumps(cells))
+    done = forked_commands.python(SHELL, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    *_, found, lacks, raises, invalid = json.loads(
+        (tmp_path / "outputs.json").read_text()
     )
-    report = result(found)
+    report = found[0]
     assert "In [2], line 3" in report["text/plain"]
     assert "GB101" in report["text/html"] and "In [2], line 3" in report["text/html"]
     assert "<script" not in report["text/html"]
-    [message] = lacks
-    assert message["name"] == "stderr" and len(message["text"].splitlines()) == 1
-    for outcome, error in ((raises, "ZeroDivisionError"), (invalid, "SyntaxError")):
-        assert outcome[-1]["output_type"] == "error"
-        assert error in "".join(outcome[-1]["traceback"])
-        assert "ipython_magics.py" not in "".join(outcome[-1]["traceback"])
+    assert lacks[:2] == [{}, ""] and lacks[2].count("\n") == 1
+    for (_, traceback, _), kind in (
+        (raises, "ZeroDivisionError"),
+        (invalid, "SyntaxError"),
+    ):
+        assert kind in traceback
+        assert "ipython_magics.py" not in traceback
 
 
 def test_an_interrupted_run_is_shown_and_stops_the_notebook(

@@ -8,10 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from commands import PROGRAM, python
-from waiting import in_fork, wait_for
+from waiting import in_fork, is_running, wait_for, wait_for_ends
 
 from torchproof.process import parent_death
 
@@ -48,19 +47,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def asleep(folder: Path, parent: subprocess.Popen[bytes]) -> psutil.Process:
+def asleep(folder: Path, parent: subprocess.Popen[bytes]) -> int:
     """The process that hangs, once it does."""
     wait_for(lambda: (folder / "asleep").exists() or parent.poll() is not None)
     number, has_variable = (folder / "asleep").read_text().split()
     assert has_variable == "False", "the program sees what only its start needs"
-    return psutil.Process(int(number))
-
-
-def is_running(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    return int(number)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +77,7 @@ def test_hung_child_ends_with_its_killed_parent(
     finally:
         parent.kill()
         parent.wait()
-    try:
-        wait_for(lambda: not is_running(child), 30)
-    finally:
-        if is_running(child):
-            child.kill()
+    wait_for_ends([child], 30)
 
 
 def held(parent: int) -> int:

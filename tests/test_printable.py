@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any, get_args
 
-import pytest
+from report_readers import ACTS
 
-from torchproof.cli import main
 from torchproof.records import printable
 from torchproof.records.ranks import WaitCause
 from torchproof.records.run import UserError
@@ -20,9 +19,6 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.fuzz_documents import run_documents  # noqa: E402
 
-ACTS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]"
-)
 ODD = ("\x1b[31m", "\x1b]0;t\x07", "\x9b2J", "\x7f", "\r", "\u202e", "\u2028", "\ud800")
 FORGED = "\n::error::forged"
 
@@ -54,30 +50,22 @@ def restored(document: Any, like: Any) -> Any:
     return document
 
 
-def test_characters_of_a_saved_run_do_not_act(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_characters_of_a_saved_run_do_not_act(answer: Any) -> None:
     for number, document in enumerate(run_documents()):
-        path = tmp_path / f"{number}.json"
+        path = Path(f"{number}.json")
         changed = restored(spoilt(document, "".join(ODD) + FORGED), document)
         path.write_text(json.dumps(changed))
         formats = ("md", "github", "gitlab", "sarif", "agent")
         for more in (["-v"], *(["--format", f] for f in formats)):
-            assert main(["show", str(path), *more]) == 0
-            out, err = capsys.readouterr()
-            assert not ACTS.search(out) and not err
+            code, out, err = answer("show", path.name, *more)
+            assert code == 0 and not ACTS.search(out) and not err
             assert not re.search("(?m)^ *::error::forged", out)
-        assert main(["compare", str(path), str(path)]) in (0, 1, 2)
-        out, err = capsys.readouterr()
+        code, out, err = answer("compare", path.name, path.name)
+        assert code in (0, 1, 2)
         assert not ACTS.search(out + err) and not re.search("(?m)^ *::error", out)
 
 
-def test_names_in_errors_lists_and_logs_do_not_act(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_names_in_errors_lists_and_logs_do_not_act(answer: Any) -> None:
     name = f"a{''.join(ODD[:-1])}b"  # no file has half a character in its name
     folder = Path(".torchproof/runs") / name
     folder.mkdir(parents=True)
@@ -96,11 +84,7 @@ def test_names_in_errors_lists_and_logs_do_not_act(
         ["log", "--list", "--file", "log.md"],
         ["log", "--file", f"{name}.md"],
     ):
-        try:
-            code = main(arguments)
-        except SystemExit as end:
-            code = int(str(end.code))
-        out, err = capsys.readouterr()
+        code, out, err = answer(*arguments)
         assert not ACTS.search(out + err), (arguments, out + err)
         assert code in (0, 2) and (code == 0 or err.count("\n") == 1)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
+import sys
 import textwrap
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import pytest
-import terminals
 import tune_runs
 from facts import missing
 
@@ -101,24 +104,28 @@ def states_of(earlier: Run | None, *begun: tuple[str, float]) -> list[PartState]
     return states
 
 
-def test_first_check_of_a_target_has_no_estimate() -> None:
-    states = states_of(None, ("breaks", 0.0), ("baseline", 20.0))
-    assert states == [PartState("breaks", 1, 4), PartState("baseline", 2, 4)]
+FAILED = {
+    name: {**EARLIER.parts, name: Part("failed")}
+    for name in ("breaks", "baseline", "static")
+}
 
 
-def test_time_left_is_estimated_from_the_earlier_check() -> None:
+@pytest.mark.parametrize(
+    ("earlier", "left_s"),
+    [
+        (None, [None, None, None]),  # the first check of a target
+        # At first nothing of this run to scale by, then twice as slow as before.
+        (EARLIER, [None, 2 * (60 + 0 + 1), 2 * 1]),
+        *((replace(EARLIER, parts=parts), [None, None]) for parts in FAILED.values()),
+    ],
+)
+def test_time_left_is_estimated_from_the_earlier_check(
+    earlier: Run | None, left_s: list[float | None]
+) -> None:
     begun = ("breaks", 0.0), ("baseline", 20.0), ("static", 140.0)
-    states = states_of(EARLIER, *begun)
-    assert states[0].left_s is None  # nothing of this run to scale by
-    assert states[1].left_s == 2 * (60 + 0 + 1)  # twice as slow as before
-    assert states[2].left_s == 2 * 1
-    assert [state.number for state in states] == [1, 2, 4]
-
-
-@pytest.mark.parametrize("part", ["baseline", "breaks", "static"])
-def test_part_of_unknown_length_leaves_no_estimate(part: str) -> None:
-    earlier = replace(EARLIER, parts={**EARLIER.parts, part: Part("failed")})
-    assert states_of(earlier, ("breaks", 0.0), ("baseline", 20.0))[1].left_s is None
+    states = states_of(earlier, *begun)
+    assert [(each.number, each.count) for each in states] == [(1, 4), (2, 4), (4, 4)]
+    assert [each.left_s for each in states][: len(left_s)] == left_s
 
 
 def test_sizes_are_counted_and_the_rest_estimated_from_those_done(
@@ -157,6 +164,7 @@ PROGRAM = """
 import subprocess, sys, time, tune_runs
 from torchproof.cli.progress_line import ProgressLine
 from torchproof.records import SearchState, Trial
+sys.stdout = open({out!r}, "w")
 shown = ProgressLine()
 with shown.opened():
     shown("timing eager")
@@ -170,15 +178,51 @@ CHILD = (
 )
 
 
-def program(then: str = "pass") -> str:
-    return textwrap.dedent(PROGRAM).format(then=then)
-
-
 # -- on a terminal ---------------------------------------------------------------------
 
 
-def test_terminal_has_one_line_and_those_of_trials() -> None:
-    seen = terminals.run(program(f"shown('x' * 500); {CHILD}"))
+@dataclass(frozen=True)
+class Seen:
+    """`sent` is all that came over the terminal, `out` what went to stdout."""
+
+    code: int
+    sent: str
+    out: str
+
+    @property
+    def screen(self) -> list[str]:
+        """The lines that stand there in the end: what came after each was cleared."""
+        lines = [line.rstrip("\r") for line in self.sent.split("\n")]
+        return [re.split(r"\r(?:\x1b\[K)?", line)[-1].rstrip() for line in lines]
+
+
+def on_terminal(folder: Path, then: str, until: str = "", term: str = "xterm") -> Seen:
+    """The program on a terminal of 80 columns; it gets SIGINT once a text is there."""
+    out = folder / "out"
+    source = textwrap.dedent(PROGRAM).format(then=then, out=str(out))
+    own = {"NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"}
+    variables = {k: v for k, v in os.environ.items() if k not in own} | {"TERM": term}
+    child = pexpect.spawn(
+        *(sys.executable, ["-c", source]),
+        dimensions=(40, 80),
+        encoding="utf-8",
+        env=variables,
+        timeout=60,
+    )
+    sent = ""
+    if until:
+        child.expect_exact(until)
+        sent = child.before + until
+        child.kill(signal.SIGINT)
+    child.expect(pexpect.EOF)
+    sent += child.before
+    child.close()
+    code = -child.signalstatus if child.exitstatus is None else child.exitstatus
+    return Seen(code, sent, out.read_text())
+
+
+def test_terminal_has_one_line_and_those_of_trials(tmp_path: Path) -> None:
+    seen = on_terminal(tmp_path, f"shown('x' * 500); {CHILD}")
     assert "x" * 79 in seen.sent and "x" * 80 not in seen.sent  # cut to the terminal
     assert seen.code == 0 and seen.out == "the answer\n"
     assert "timing eager" in seen.sent and "\x1b[?25l" not in seen.sent
@@ -187,18 +231,15 @@ def test_terminal_has_one_line_and_those_of_trials() -> None:
     assert [text.strip()[:1] for text in rest] == ["1"]  # of the child process
 
 
-def test_ctrl_c_leaves_no_progress_line() -> None:
-    def enough(sent: str) -> int | None:
-        return signal.SIGINT if "full: " in sent else None
-
-    seen = terminals.run(program("time.sleep(30)"), when=enough)
+def test_ctrl_c_leaves_no_progress_line(tmp_path: Path) -> None:
+    seen = on_terminal(tmp_path, "time.sleep(30)", until="full: ")
     shown = "\n".join(seen.screen)
     assert seen.code != 0 and "KeyboardInterrupt" in shown
     assert "timing eager" not in shown
 
 
-def test_dumb_terminal_gets_lines() -> None:
-    seen = terminals.run(program(), environment={"TERM": "dumb"})
+def test_dumb_terminal_gets_lines(tmp_path: Path) -> None:
+    seen = on_terminal(tmp_path, "pass", term="dumb")
     assert "\x1b" not in seen.sent
     [line] = [line for line in seen.sent.splitlines() if line.startswith("full: ")]
     assert missing(line, "1.93 ms", "1.61x", "12.1 s", "7 trials") == []

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import forked_commands
 import pytest
+from commands import run
 
 from torchproof.checking.budget import Budget
 from torchproof.records.run import Finding, Run, UserError
@@ -41,15 +40,8 @@ PLUGINS = ("-p", "no:cacheprovider", "-p", "no:benchmark")
 
 
 def run_pytest(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *PLUGINS, *arguments],
-        cwd=folder,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, "-m", "pytest", *PLUGINS, *arguments]
+    done = run(command, folder, {"CUDA_VISIBLE_DEVICES": ""})
     return done.stdout + done.stderr
 
 
@@ -159,7 +151,7 @@ def test_only_open_findings_count_by_severity() -> None:
 
     found = (finding("high", "intentional"), finding("low", "open"))
     counts = {"graphs": 1, "graph_breaks": 2, "cudagraph_skips": None}
-    run = Run("", "t", "full", {}, counts, findings=found)
+    checked = Run("", "t", "full", {}, counts, findings=found)
     for limits, said in (
         ({"high": 0, "medium": 0, "low": 1, "findings": 1}, None),
         ({"low": 0}, "compile_budget(low=0): 1 "),
@@ -167,7 +159,7 @@ def test_only_open_findings_count_by_severity() -> None:
         ({"graph_breaks": 2}, None),
         ({"graph_breaks": 1}, "compile_budget(graph_breaks=1): 2 "),
     ):
-        broken = Budget.of([((), limits)]).broken_by(run)
+        broken = Budget.of([((), limits)]).broken_by(checked)
         assert (broken or "").startswith(said or "") and bool(broken) == bool(said)
     nothing = Run("", "t", "full", {}, {"graphs": 0, "graph_breaks": 0})
     assert Budget.of([((), {"high": 0})]).broken_by(nothing)

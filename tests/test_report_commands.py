@@ -10,9 +10,10 @@ from typing import Any
 import check_runs
 import pytest
 from check_runs import ITEM, READ
+from command_line import PARSER
 
 from torchproof.checking import checker, rules
-from torchproof.cli import flags, verbs
+from torchproof.cli import flags
 from torchproof.records.run import Finding, Run
 from torchproof.report import commands
 
@@ -42,7 +43,7 @@ def parsed(line: str) -> argparse.Namespace:
         words.pop(0)
     assert words.pop(0) == "torchproof", line
     cut = words.index("--") if "--" in words else len(words)
-    options = verbs._parser().parse_args(words[:cut])
+    options = PARSER.parse_args(words[:cut])
     options.script = words[cut + 1 :]
     return options
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from torchproof.cli import main
 from torchproof.records import schema, store
 from torchproof.records.run import CompileSite, Finding, Measurement, Part, Run
 
@@ -34,12 +35,9 @@ def put(document: dict[str, Any], path: str, text: str) -> str:
     return json.dumps(plain).replace('"HERE"', text)
 
 
-def refused(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], said: str
-) -> None:
-    assert main(arguments) == 2, arguments
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1), err
+def refused(answer: Any, words: Sequence[str], said: str) -> None:
+    code, out, err = answer(*words)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
     assert err.startswith("torchproof: error: ") and "bad.json" in err and said in err
 
 
@@ -72,55 +70,49 @@ BAD = {
 }
 
 
-def test_wrong_value_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file, sound = tmp_path / "bad.json", tmp_path / "sound.json"
-    sound.write_text(json.dumps(BENCH))
+def test_wrong_value_is_named(answer: Any) -> None:
+    file = Path("bad.json")
+    Path("sound.json").write_text(json.dumps(BENCH))
     for path, text, said in BAD.values():
         file.write_text(put(BENCH, path, text))
-        refused(["show", str(file)], capsys, said)
-    refused(["compare", str(sound), str(file)], capsys, said)
+        refused(answer, ["show", "bad.json"], said)
+    refused(answer, ["compare", "sound.json", "bad.json"], said)
 
 
 @pytest.mark.parametrize("levels", [100, 200_000])
 @pytest.mark.parametrize(("before", "after"), [("[", "]"), ('{"a": ', "}")])
 def test_deep_nesting_is_refused(
-    *, levels: int, before: str, after: str, tmp_path: Path, capsys: Any
+    *, levels: int, before: str, after: str, answer: Any
 ) -> None:
     text = before * levels + "1" + after * levels
-    (tmp_path / "bad.json").write_text(put(CHECK, "options", text))
-    refused(["show", str(tmp_path / "bad.json")], capsys, "nest")
+    Path("bad.json").write_text(put(CHECK, "options", text))
+    refused(answer, ["show", "bad.json"], "nest")
 
 
-def test_every_verb_that_reads_a_run_refuses_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_every_verb_that_reads_a_run_refuses_it(answer: Any) -> None:
     Path("bad.json").write_text(put(CHECK, "measurements/0/median_ms", '"x"'))
     Path("model.py").write_text("import torch\n")
     said = "measurements[0].median_ms"
-    static = ["check", "model.py", "--effort", "static", "-q", "--baseline", "bad.json"]
-    bench = ["bench", "model.py:make", "-q", "--baseline", "bad.json"]
-    repro = ["pack", "bad.json", "--for", "repro", "-q"]
-    for arguments in (static, bench, repro, ["log", "add", "bad.json"]):
-        refused(arguments, capsys, said)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.json", "model.py"]
+    for line in (
+        "check model.py --effort static -q --baseline bad.json",
+        "bench model.py:make -q --baseline bad.json",
+        "pack bad.json --for repro -q",
+        "log add bad.json",
+    ):
+        refused(answer, line.split(), said)
+    assert sorted(os.listdir()) == ["bad.json", "model.py"]
     Path(".torchproof/runs/20260101-bad.json").mkdir(parents=True)
     Path("bad.json").rename(".torchproof/runs/20260101-bad.json/run.json")
-    assert main(["show", "--list"]) == 0
-    assert said in capsys.readouterr().err
+    code, _, err = answer("show", "--list")
+    assert code == 0 and said in err
 
 
 @pytest.mark.parametrize("document", [NO_ROWS, STATIC, TUNE], ids=["bench", "a", "b"])
-def test_empty_run_is_shown(
-    document: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "run.json").write_text(json.dumps(document))
+def test_empty_run_is_shown(document: dict[str, Any], answer: Any) -> None:
+    Path("run.json").write_text(json.dumps(document))
     for format in FORMATS:
-        assert main(["show", str(tmp_path / "run.json"), "--format", format]) == 0
-        out, err = capsys.readouterr()
-        assert out and not err
+        code, out, err = answer("show", "run.json", "--format", format)
+        assert (code, err) == (0, "") and out
 
 
 def values(kind: type) -> dict[str, Any]:
@@ -157,9 +149,7 @@ def test_published_runs_still_load() -> None:
         assert store.read(path).to_json()["id"] == plain[path]["id"]
 
 
-def test_older_records_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_older_records_are_read(answer: Any) -> None:
     older = {**BENCH["measurements"][0], "sittings": [3, 5]}
     del older["repeats"]
     row = Measurement.from_json(older)
@@ -168,7 +158,8 @@ def test_older_records_are_read(
         schema.check(Measurement, older | {"sittings": "x"})
     # An infinite error of an answer is written as null.
     error = "measurements/0/numerics/max_rel_error"
-    (tmp_path / "a.json").write_text(put(BENCH, error, "Infinity"))
-    assert main(["show", str(tmp_path / "a.json"), "--format", "json"]) == 0
-    shown = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    Path("a.json").write_text(put(BENCH, error, "Infinity"))
+    code, out, _ = answer("show", "a.json", "--format", "json")
+    shown = json.loads(out, parse_constant=pytest.fail)
+    assert code == 0
     assert shown["measurements"][0]["numerics"]["max_rel_error"] is None

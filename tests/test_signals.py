@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from commands import PROGRAM
+from commands import PROGRAM, run
 from waiting import wait_for
 
 
@@ -64,11 +64,5 @@ def test_exit_codes_of_children_are_known_where_sigchld_is_ignored(
 ) -> None:
     (tmp_path / "fails.py").write_text("raise SystemExit(3)\n")
     command = [*PROGRAM, "check", "fails.py", "--effort", "quick", "--format", "json"]
-    done = subprocess.run(
-        ignoring([signal.SIGCHLD], [*command, "-q"]),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(ignoring([signal.SIGCHLD], [*command, "-q"]), tmp_path)
     assert done.returncode == 2 and json.loads(done.stdout)["exit_code"] == 3

@@ -74,36 +74,6 @@ def test_run_is_found_by_id_prefix_folder_and_file(tmp_path: Path) -> None:
         store.load(None, tmp_path / "empty")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"schema": 2}', r"run\.json.* schema 2\b.* 1\b"),
-        ('{"schema": 1}', r"run\.json: .*\bid: "),
-        ("{}", r"run\.json.*\bschema\b"),
-        ("[]", r"run\.json.*\bJSON\b"),
-        ('{"schema": 1, ', r"run\.json.*\bJSON\b"),
-        ("\x00", r"run\.json.*\bJSON\b"),
-    ],
-)
-def test_damaged_run_is_refused_in_one_line(
-    tmp_path: Path, text: str, said: str
-) -> None:
-    file = tmp_path / "run.json"
-    file.write_text(text)
-    with pytest.raises(UserError, match=said) as caught:
-        store.read(file)
-    assert "\n" not in str(caught.value)
-
-
-def test_unwritable_folder_is_named_before_the_work(
-    tmp_path: Path,
-) -> None:
-    blocked = tmp_path / ".torchproof"
-    blocked.write_text("in the way")
-    with pytest.raises(UserError, match=str(blocked)):
-        store.assert_writable(blocked / "runs")
-
-
 def test_saves_at_the_same_moment_do_not_collide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from commands import git
+from waiting import wait_for, wait_for_ends
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -139,14 +140,11 @@ def test_a_row_that_hangs_ends_at_its_limit(tmp_path: Path) -> None:
 def test_an_end_of_the_survey_ends_what_it_started(tmp_path: Path) -> None:
     process = started(tmp_path, "-o", str(tmp_path / "x.json"))
     whole = psutil.Process(process.pid)
-    deadline = time.monotonic() + 60
-    while len(children := whole.children(recursive=True)) < 2:
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
+    wait_for(lambda: len(whole.children(recursive=True)) >= 2)
+    children = [child.pid for child in whole.children(recursive=True)]
     process.terminate()
     process.wait(60)
-    _, alive = psutil.wait_procs(children, timeout=30)
-    assert not alive
+    wait_for_ends(children)
 
 
 def test_a_changed_checkout_is_another_commit(
@@ -154,18 +152,13 @@ def test_a_changed_checkout_is_another_commit(
 ) -> None:
     monkeypatch.delenv(survey.COMMIT, raising=False)
 
-    def git(*words: str) -> None:
-        identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-        command = ["git", *identity, *words]
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-
-    git("init", "-q")
+    git(tmp_path, "init", "-q")
     code, page = tmp_path / "code.py", tmp_path / "docs" / "page.md"
     page.parent.mkdir()
     code.write_text("one")
     page.write_text("one")
-    git("add", ".")
-    git("commit", "-qm", "first")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
     clean = survey.commit_of(tmp_path)
     page.write_text("two")  # made of results
     assert survey.commit_of(tmp_path) == clean and not clean[1]

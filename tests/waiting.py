@@ -7,8 +7,10 @@ import signal
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
+
+import psutil
 
 AGES_S = 300.0  # long enough for any machine
 T = TypeVar("T")
@@ -21,6 +23,19 @@ def wait_for(condition: Callable[[], T], seconds: float = AGES_S) -> T:
         assert time.monotonic() < end, "it never happened"
         time.sleep(0.01)
     return value
+
+
+def is_running(pid: int) -> bool:
+    """A process that has ended, and that nobody has waited for, does not run."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_for_ends(pids: Iterable[int], seconds: float = 60.0) -> None:
+    every = [*pids]
+    wait_for(lambda: not any(map(is_running, every)), seconds)
 
 
 def in_fork(work: Callable[[], object], seconds: float = AGES_S) -> int:

@@ -177,7 +177,7 @@ def test_theme_can_be_chosen(window: Browser, tmp_path: Path, storage: bool) -> 
 def test_many_findings_come_in_parts_and_a_link_opens_one(
     window: Browser, tmp_path: Path
 ) -> None:
-    run = report_runs.many(350)
+    run = report_runs.many(210)
     last = [found for found in run.findings if found.severity == "low"][-1]
     opened(window, run, tmp_path, f"#f-{last.identity}")
     found = f"document.getElementById('f-{last.identity}')"

@@ -11,14 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from torchproof.packs import Unverified, deploy
+from torchproof.packs import Unverified
 from torchproof.packs.deploy import packages as builder
 from torchproof.packs.deploy import verification_inputs
 from torchproof.packs.deploy.tensor_function import Refusal, flatten_target
-from torchproof.records.run import UserError
 from torchproof.runtime.loading.input_spec import InputSpec, evaluate
 from torchproof.runtime.loading.pytree_json import Unfit
-from torchproof.targets import Options, Target
 
 
 def rows(number: int, width: int = 8) -> torch.Tensor:
@@ -152,13 +150,6 @@ def test_a_limit_that_only_eager_has_is_held_to() -> None:
     (letter,) = found.ranges
     assert found.ranges[letter].high is None
     assert verification_inputs.limited(flat, found).ranges[letter].high == 19
-
-
-def test_training_is_refused() -> None:
-    target = Target("x.py:make", "factory", "x.py")
-    options = deploy.DeployOptions(artifact="aoti")
-    with pytest.raises(UserError, match="--train"):
-        deploy.pack(target, Options(train=True), options)
 
 
 def test_conditions_are_read_and_never_run() -> None:

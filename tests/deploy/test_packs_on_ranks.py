@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,12 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
+from commands import on_ranks
 from commands import torchproof as command
 from fabricated import Net, details_of, fabricated, recipe_of
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.api import DeployOptions, pack
 from torchproof.records import UserError
 from torchproof.runtime import production
 from torchproof.runtime.loading import rank_verdicts
@@ -214,10 +212,10 @@ def a_recipe_that_one_rank_refuses(folder: Path) -> None:
         assert "recipe" in str(status)
 
 
-def main(names: str, rank: int, port: int, folder: Path) -> None:
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS
-    )
+def main(names: str, folder: Path) -> None:
+    """Each of the ranks that torch's launcher starts, with a cache of its own."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / f"cache-{os.environ['RANK']}")
+    dist.init_process_group("gloo")
     plain = production.compile
 
     def compile(model: Any, *, recipe: Any = None, **options: Any) -> Any:
@@ -232,40 +230,10 @@ def main(names: str, rank: int, port: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def run_ranks(folder: Path, *names: str) -> None:
-    port = free_port()
-    processes = [
-        subprocess.Popen(
-            [
-                *(sys.executable, __file__, ",".join(names)),
-                *(str(rank), str(port), str(folder)),
-            ],
-            env=os.environ
-            | {
-                "OMP_NUM_THREADS": "1",
-                "GLOO_SOCKET_IFNAME": "lo",
-                "TORCHINDUCTOR_CACHE_DIR": str(folder / f"cache-{rank}"),
-                "TORCHPROOF_DEADLINE_S": "120",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        outputs = [process.communicate(timeout=300)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for process, output in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, output
+    variables = {"GLOO_SOCKET_IFNAME": "lo", "TORCHPROOF_DEADLINE_S": "120"}
+    done = on_ranks(__file__, ",".join(names), folder, variables=variables)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 DIVIDED = """
@@ -340,17 +308,6 @@ def test_packs_on_two_ranks(tmp_path: Path) -> None:
     run_ranks(tmp_path, *(each.__name__ for each in SITUATIONS))
 
 
-def test_invalid_ranks_are_one_line() -> None:
-    for options in (
-        *({"ranks": 1}, {"ranks": 2, "artifact": "aoti"}, {"ranks": -3}),
-        *({"wrap": "tp"}, {"wrap": "ddp", "ranks": 2}, {"wrap": "none", "ranks": 2}),
-    ):
-        with pytest.raises(UserError, match=r"--(ranks|wrap)") as refused:
-            deploying: Any = DeployOptions(**options)  # type: ignore[arg-type]
-            pack("workload:nanovlm", purpose="deploy", pack_options=deploying)
-        assert "\n" not in str(refused.value)
-
-
 def test_cache_keys_contain_a_mesh_without_its_rank() -> None:
     """As torch makes them, they fit one process only."""
     from torch._inductor import codecache
@@ -371,4 +328,4 @@ def test_cache_keys_contain_a_mesh_without_its_rank() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    main(sys.argv[1], Path(sys.argv[2]))

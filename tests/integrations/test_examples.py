@@ -7,18 +7,17 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 PAGE = (ROOT / "docs" / "integrations.md").read_text()
-PATIENCE_S = 1800
 
 
 def need(library: str, extra: str) -> None:
@@ -28,21 +27,10 @@ def need(library: str, extra: str) -> None:
 
 def run(folder: Path, *arguments: str) -> str:
     path = [os.environ["PYTHONPATH"], str(EXAMPLES), str(ROOT)]
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=os.environ
-        | {
-            "ACCELERATE_USE_CPU": "true",
-            "CUDA_VISIBLE_DEVICES": "",
-            "PYTHONPATH": os.pathsep.join(path),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
-            "TORCHPROOF_DEADLINE_S": "inf",
-        },
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    variables = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
+    variables |= {"PYTHONPATH": os.pathsep.join(path), "TORCHPROOF_DEADLINE_S": "inf"}
+    variables |= {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
+    done = commands.run([sys.executable, *arguments], folder, variables, 1800)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
+import shutil
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -22,13 +25,21 @@ def fill(stage: packs.Stage, *, key: bytes | None = None) -> packs.Manifest:
 
 
 def folder(at: Path, *, key: bytes | None = None) -> Path:
-    with packs.folder(at) as stage:
-        fill(stage, key=key)
-    return at
+    return Path(shutil.copytree(_made("folder", key), at))
 
 
 def archive(at: Path, *, key: bytes | None = None) -> Path:
-    with packs.archive(at) as stage:
+    return Path(shutil.copy(_made("archive", key), at))
+
+
+_MADE = tempfile.TemporaryDirectory()
+
+
+@functools.cache
+def _made(kind: str, key: bytes | None) -> Path:
+    """Made once, as a process watches over each pack that is made."""
+    at = Path(tempfile.mkdtemp(dir=_MADE.name), "a.tar.gz")
+    with getattr(packs, kind)(at) as stage:
         fill(stage, key=key)
     return at
 
@@ -44,7 +55,7 @@ def rewritten(at: Path, change: Callable[[list[Member]], Iterable[Member]]) -> P
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for member, content in change(held):
             tar.addfile(member, io.BytesIO(content))
-    at.write_bytes(gzip.compress(raw.getvalue()))
+    at.write_bytes(gzip.compress(raw.getvalue(), 1))
     return at
 
 

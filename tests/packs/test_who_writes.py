@@ -12,9 +12,7 @@ from pathlib import Path
 import made_packs
 import pytest
 
-import torchproof
 from torchproof import packs
-from torchproof.records.run import UserError
 from torchproof.runtime.pack_format import trust
 
 ANN = pwd.struct_passwd(("ann", "x", 1500, 1500, "", "/home/ann", "/bin/sh"))
@@ -103,11 +101,3 @@ def test_an_archive_by_hand_has_to_begin_with_its_manifest(
             tar.add(pack / name, f"{pack.name}/{name}")
     with pytest.raises(packs.Refused, match="unpack"):
         packs.open_pack(archive)
-
-
-def test_invalid_destination_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    """Neither the target is looked for nor a process started."""
-    nowhere = tmp_path / "nowhere" / "a.tar.gz"
-    for purpose in ("repro", "deploy"):
-        with pytest.raises(UserError, match=f"-o .*{nowhere.parent}"):
-            torchproof.pack("no_such.py:make", purpose=purpose, dest=nowhere)  # type: ignore[arg-type]

@@ -9,11 +9,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import made_packs
 import pytest
+from commands import python, run
+from waiting import wait_for
 
 from torchproof import packs
 from torchproof.packs import writing
@@ -62,9 +63,7 @@ def trusted(at: Path) -> None:
 
 def emptied(folder: Path, seconds: float = 30) -> list[str]:
     """What is left in a folder once the janitors had their time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and any(n.startswith(".") for n in os.listdir(folder)):
-        time.sleep(0.02)
+    wait_for(lambda: not any(n.startswith(".") for n in os.listdir(folder)), seconds)
     return sorted(os.listdir(folder))
 
 
@@ -111,7 +110,8 @@ def test_what_no_janitor_lived_to_sweep_goes_with_the_next_pack(tmp_path: Path) 
     handle = os.open(held, os.O_RDONLY)
     try:
         writing.fcntl.flock(handle, writing.fcntl.LOCK_EX)
-        made_packs.folder(tmp_path / "a")
+        with packs.folder(tmp_path / "a") as stage:
+            made_packs.fill(stage)
     finally:
         os.close(handle)
     assert sorted(os.listdir(tmp_path)) == [".packing-held", ".packing-list", "a"]
@@ -189,9 +189,7 @@ def test_an_archive_is_the_same_each_time_and_tells_nothing(
             os.umask(before)
     one, other = (path.read_bytes() for path in made)
     assert one == other
-    listed = subprocess.run(
-        ["tar", "tvzf", made[0]], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    listed = run(["tar", "tvzf", made[0]]).stdout.splitlines()
     assert all(line.startswith("-rw-r--r-- 0/0 ") for line in listed)
     assert all("1970-01-01" in line for line in listed)
     assert [line.split()[-1] for line in listed] == [
@@ -223,13 +221,9 @@ def test_scratch_folders_go_with_an_error_and_with_a_killed_process(
         "    (made / 'inside').write_text('x')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    variables = {**os.environ, "TMPDIR": str(tmp_path)}
     with pytest.raises(ValueError, match="no"), packs.scratch("scratch-") as failed:
         raise ValueError("no")
     assert not failed.exists()
-    ended = subprocess.run([sys.executable, "-c", program], env=variables, check=False)
+    ended = python(program, variables={"TMPDIR": str(tmp_path)})
     assert ended.returncode == -signal.SIGKILL
-    end = time.monotonic() + 60
-    while os.listdir(tmp_path) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not os.listdir(tmp_path)
+    wait_for(lambda: not os.listdir(tmp_path), 60)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from commands import torchproof as command
 from forked_workers import backends, measured
 from measured_models import Net
 
 import torchproof
-from torchproof.cli import main
 from torchproof.measure import rank_group
 from torchproof.measure.replies import Facts, OutputComparison, joined
 from torchproof.measure.specs import EAGER, MeasureResult, StrategySpec
@@ -94,6 +91,7 @@ def test_a_rank_that_fails_ends_its_row_only(
     assert row.error.startswith("rank 1: ") and why in row.error
 
 
+@pytest.mark.slow
 def test_gradients_of_ddp_are_compared_on_the_same_ranks() -> None:
     specs = (*backends("eager"), StrategySpec(parse("full+graph")))
     found = on_ranks("make", specs, wrap="ddp", train=True)
@@ -174,38 +172,6 @@ def test_the_rank_that_others_follow_is_blamed(
 
 
 # -- the command line ------------------------------------------------------------------
-
-
-def command(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "torchproof", *words],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=600,
-        env={**os.environ, "COLUMNS": "80"},
-    )
-
-
-@pytest.mark.parametrize("verb", ["bench", "tune"])
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        ((":make", "--ranks", "0"), "--ranks 0: at least one rank is needed"),
-        ((":make", "--wrap", "ddp"), "--wrap is for several ranks: add --ranks N"),
-        (("", "--ranks", "2"), "is a script"),
-    ],
-)
-def test_a_wrong_use_is_one_line(
-    verb: str,
-    words: tuple[str, ...],
-    why: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    suffix, *flags = words
-    assert main([verb, f"{MODELS}{suffix}", *flags]) == 2
-    error = capsys.readouterr().err.strip()
-    assert why in error and error.startswith("torchproof: error: ")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from commands import python
+from forked_commands import forked
 
 from torchproof.checking import causes
 from torchproof.checking.ranks import CheckedRanks, check_ranks
@@ -23,7 +24,8 @@ def observed(program: str, *arguments: str) -> JoinedRanks:
     """A launch on two ranks, once for all tests."""
     target = parse(str(PROGRAMS / program), arguments)
     options = Options(timeout_s=480, quiet=True)
-    return observe_ranks(target, options, RankOptions(2), lambda text: None)
+    with forked():  # the launcher; the ranks are processes of their own
+        return observe_ranks(target, options, RankOptions(2), lambda text: None)
 
 
 @functools.cache
@@ -209,6 +211,7 @@ def test_an_option_that_the_launcher_does_not_know_is_one_line(
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
     wrong = ("--ranks", "2", "--launcher=--bogus", "-q")
-    assert main(["check", "train.py", *wrong]) == 2
+    with forked():
+        assert main(["check", "train.py", *wrong]) == 2
     [line] = capfd.readouterr().err.splitlines()
     assert line.startswith("torchproof: error: --launcher: ") and "--bogus" in line

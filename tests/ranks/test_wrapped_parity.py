@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from commands import torchproof
+from commands import on_ranks, torchproof
 
 PROGRAMS = Path(__file__).parent / "programs"
 LLAMA = str(PROGRAMS / "rank_llama.py")
@@ -22,15 +19,8 @@ BOUND = 5e-6
 
 def parity(folder: Path, target: str, *cases: str, ranks: int = 2) -> dict[str, Any]:
     path = folder / "parity.json"
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
-    program = (str(PROGRAMS / "wrapped_parity.py"), str(path), target, *cases)
-    subprocess.run(
-        [sys.executable, *launcher, str(ranks), *program],
-        check=True,
-        timeout=500,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-    )
+    done = on_ranks(PROGRAMS / "wrapped_parity.py", path, target, *cases, ranks=ranks)
+    assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
@@ -78,7 +68,7 @@ def test_check_finds_nothing_wrong_with_tensor_parallel_layers(tmp_path: Path) -
     flags = ("--ranks", "2", "--wrap", "tp", "--train", "--device", "cpu", "-q")
     backend = ("--compile", "backend=aot_eager", "--format", "json")
     done = torchproof("check", f"{LLAMA}:make", *flags, *backend, cwd=tmp_path)
-    run = json.loads(done.stdout)
-    assert run["findings"] == []
-    assert run["counts"]["graphs"] == 1
-    assert run["counts"]["compiled_calls"] == run["counts"]["calls"]
+    checked = json.loads(done.stdout)
+    assert checked["findings"] == []
+    assert checked["counts"]["graphs"] == 1
+    assert checked["counts"]["compiled_calls"] == checked["counts"]["calls"]

@@ -8,10 +8,9 @@ import hashlib
 import json
 import os
 import string
-import subprocess
-import sys
 
 import pytest
+from commands import python
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -159,10 +158,8 @@ def test_missing_detect_secrets_is_a_note() -> None:
         "redactor = Redactor(PrivateValues())\n"
         f"print(redactor.text('x {TOKENS['github']}'), len(Redactor.notes()))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "x <secret> 1\n"
+    done = python(program)
+    assert done.stdout == "x <secret> 1\n", done.stderr
     assert secret_patterns.vendor_patterns()
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from commands import PROGRAM, Done, run
 from packaging.requirements import Requirement
 
 FAILURES = Path(__file__).resolve().parent / "failures"
@@ -45,20 +46,11 @@ class Case:
         return f"{head}\n\n{notes}\n\n\n{rest}"
 
 
-def torchproof(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def torchproof(home: Path, *arguments: str) -> Done:
     """The command in the author's project."""
     variables = {"USER": USER, "LOGNAME": USER, "HOME": str(home)}
     variables |= {"REGISTRY_TOKEN": SECRET, "TORCHPROOF_HOME": str(home)}
-    return subprocess.run(
-        [sys.executable, "-m", "torchproof", *arguments],
-        cwd=home / "project",
-        env={**os.environ, **variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    return run([*PROGRAM, *arguments], home / "project", variables, LIMIT_S)
 
 
 def run_alone(

@@ -221,7 +221,7 @@ CASES = {
 
 # They wait, or vary a case that is quicker.
 LONG = {"slower", "limit", "skip", "size compiled in", "error of a backend"}
-LONG |= {"recorded again"}
+LONG |= {"recorded again", "compiled in vain", "stale"}
 NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in CASES]
 
 

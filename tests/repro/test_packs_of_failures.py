@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import strangers
+from commands import run
 from strangers import Case
 
 from torchproof.records import Finding, Run, installed_torch, store
@@ -49,9 +49,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     python = strangers.bare_python(tmp_path_factory.mktemp("stranger") / "venv")
     names = ("torch", "torchproof", "transformers", "rich", "psutil")
     program = f"import importlib.util as u; print(*filter(u.find_spec, {names}))"
-    done = subprocess.run(
-        [python, "-I", "-c", program], capture_output=True, text=True, check=True
-    )
+    done = run([python, "-I", "-c", program])
     assert done.stdout.split() == ["torch"]
     return python
 
@@ -66,9 +64,9 @@ def packed(case: Case, folder: Path) -> Path:
         assert checked.returncode in (0, 1), checked.stderr
     else:  # what a check, which measures for a minute, finds
         store.save(INFINITE, runs)
-    (run,) = runs.iterdir()
+    (saved,) = runs.iterdir()
     done = strangers.torchproof(
-        home, "pack", run.name, "--for", "repro", *case.flags, "-o", str(archive)
+        home, "pack", saved.name, "--for", "repro", *case.flags, "-o", str(archive)
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return archive

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from conftest import RunOracle, candidate_of
+from waiting import wait_for_ends
 
 from torchproof.packs.repro.candidate import Settings
 from torchproof.packs.repro.failure_signature import FailureSignature
@@ -111,24 +110,8 @@ def test_late_run_is_killed_with_all_its_processes(run_oracle: RunOracle) -> Non
         folder = Path(runner._scratch.name)
     for outcome in (quick, clean):
         assert outcome.verdict == "timeout", outcome
-        pids = [int(word) for word in outcome.output.split("pids ")[1].split()[:2]]
-        assert _end(pids) == []
+        wait_for_ends(map(int, outcome.output.split("pids ")[1].split()[:2]), 5.0)
     assert not folder.exists()
-
-
-def _end(pids: list[int], patience_s: float = 5.0) -> list[int]:
-    """Those that still run after a while; what is dead but not buried does not."""
-    limit = time.monotonic() + patience_s
-    while (left := [pid for pid in pids if _runs(pid)]) and time.monotonic() < limit:
-        time.sleep(0.05)
-    return left
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.slow

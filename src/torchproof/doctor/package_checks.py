@@ -71,9 +71,11 @@ def requirements() -> list[Requirement] | None:
     return [each for each in found if each.name != "torch" and each.extra != "dev"]
 
 
-def installed() -> Iterator[str]:
+def installed(*, extras: bool) -> Iterator[str]:
     """The packages to import: those of which some version is installed."""
     for each in requirements() or ():
+        if each.extra and not extras:
+            continue
         with contextlib.suppress(metadata.PackageNotFoundError):
             metadata.version(each.name)
             yield each.name

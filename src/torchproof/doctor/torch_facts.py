@@ -126,9 +126,12 @@ def _triton(gpus: int) -> dict[str, Any]:
 
 
 def _packages() -> dict[str, Any]:
-    """The error of each installed package that cannot be imported."""
+    """The error of each installed package that cannot be imported.
+
+    Those of extras need torch: where it fails they would only repeat its error.
+    """
     errors = {}
-    for name in package_checks.installed():
+    for name in package_checks.installed(extras="torch" in sys.modules):
         try:
             importlib.import_module(package_checks.module_of(name))
         except Exception as error:
