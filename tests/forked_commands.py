@@ -88,8 +88,8 @@ def observed_in_turn(jobs: list[str], paths: list[str]) -> None:
 def skip_guard_latency() -> None:
     """Compilations are over without torch's measurement of their guards.
 
-    It flushes the processor's caches first, 45 ms each time. Only debug logs and torch's
-    own telemetry have its result.
+    It flushes the processor's caches first, 45 ms each time. Only torch's debug logs
+    and telemetry have its result.
     """
     from torch._dynamo import guards
 

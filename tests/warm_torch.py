@@ -23,7 +23,6 @@ import torchproof.observe.child
 import torchproof.torch_private.hooks  # noqa: F401
 from torchproof.torch_private import contract
 
-
 skip_guard_latency()
 
 
