@@ -55,7 +55,6 @@ def write(folder: Path, compiling: str, loss: str, lengths: tuple[int, ...]) -> 
     return file
 
 
-@pytest.mark.slow  # test_compiled_regions.py has it with a small library
 def test_break_below_the_compiled_function_is_placed_in_it(
     observe: Any, tmp_path: Path
 ) -> None:
