@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,12 @@ def _sigterm() -> Iterator[None]:
     handler = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, handler)
+
+
+def pytest_collection_finish() -> None:
+    """After the imports of all test modules."""
+    if "torch" in sys.modules:
+        forked_commands.skip_guard_latency()
 
 
 @pytest.hookimpl(wrapper=True)

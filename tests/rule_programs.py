@@ -82,14 +82,9 @@ def marked(path: Path, *signs: str) -> set[tuple[str, int]]:
 
 
 def read_programs() -> set[str]:
-    """The codes that tests/static shows with a clean twin, which runs as well."""
+    """The codes that programs of tests/static show when they run."""
     folder = FOLDER.parent / "static" / "programs"
-    return {
-        code
-        for path in folder.glob("*_bad.py")
-        if (folder / path.name.replace("_bad", "_good")).exists()
-        for code, _ in marked(path, "run:")
-    }
+    return {code for path in folder.glob("*.py") for code, _ in marked(path, "run:")}
 
 
 def programs(pattern: str = "*") -> list[Program]:

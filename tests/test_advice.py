@@ -63,22 +63,6 @@ class Program:
 
 # Each program, and the codes that following the advice removes.
 CURED = {
-    "a counter begins with the value of __init__": (
-        "RC213",
-        """
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.pos = 4
-            def forward(self, x):
-                y = x + self.pos
-                self.pos += 3
-                return y
-        net = torch.compile(Net(), backend="eager")
-        for _ in range(5):
-            out = net(torch.ones(2))
-        """,
-    ),
     "a constructor's argument, and a float": (
         "RC213",
         """

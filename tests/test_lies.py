@@ -204,24 +204,16 @@ def test_switches_that_the_target_sets_are_told() -> None:
 # -- wrong outputs ---------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def quick() -> dict[str, Measurement]:
-    """Backends that are faster than eager, right or wrong, or fail."""
-    names = ("right", "one_wrong", "not_a_number", "raises", "killed")
-    return by_backend(session("adding", backends(*names)))
-
-
 @pytest.mark.slow
-def test_a_quick_backend_is_recommended_if_it_is_right(
-    quick: dict[str, Measurement],
-) -> None:
-    assert "faster" in quick["right"].verdict
-    assert recommended(quick["eager"], quick["right"]) == "keep compiled"
+def test_a_quick_backend_is_recommended_if_it_is_right() -> None:
+    eager, right = session("adding", backends("right")).rows
+    assert "faster" in right.verdict
+    assert recommended(eager, right) == "keep compiled"
 
 
-def test_a_quick_backend_that_is_wrong_or_fails_is_not_ranked(
-    quick: dict[str, Measurement],
-) -> None:
+def test_a_quick_backend_that_is_wrong_or_fails_is_not_ranked() -> None:
+    names = ("one_wrong", "not_a_number", "raises", "killed")
+    quick = by_backend(session("adding", backends(*names)))
     eager = quick["eager"]
     for name in ("one_wrong", "not_a_number"):
         row = quick[name]

@@ -23,7 +23,7 @@ from torchproof.targets.target import load, parse
 Targets = dict[str, tuple[str, Mapping[str, Any]]]
 # One program of each kind of record: a break, a skipped frame, recompiles by size and
 # value, the limit, an error.
-NAMES = ("GB101-bad", "GB104-bad_4", "RC201-bad", "RC290-bad", "CE701-bad_3")
+NAMES = ("GB105-bad", "GB104-bad_4", "RC201-bad", "RC290-bad", "CE701-bad_3")
 TRACED = {
     "graph_break",
     "skipped_frame",

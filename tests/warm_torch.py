@@ -16,11 +16,14 @@ import torch
 import torch._dynamo
 import torch._inductor.compile_fx
 import torch.profiler
+from forked_commands import skip_guard_latency
 
 import torchproof.measure.strategy_worker
 import torchproof.observe.child
 import torchproof.torch_private.hooks  # noqa: F401
 from torchproof.torch_private import contract
+
+skip_guard_latency()
 
 
 class _Net(torch.nn.Module):

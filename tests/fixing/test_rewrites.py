@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import io
 import logging
 import random
@@ -34,6 +35,7 @@ def observed(*arguments):
 """
 
 
+@functools.cache
 def drafted(family: Family, text: str) -> Draft:
     found = site(text, family.code)
     finding = replace(found.finding, message=family.message)

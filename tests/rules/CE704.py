@@ -1,5 +1,4 @@
 import torch
-from torch import nn
 
 OPTIONS = {"*": {"compile": {"fullgraph": True}}}
 
@@ -13,21 +12,6 @@ def model(x):
 
 def bad():
     return model, [(torch.randn(2, 4),)]
-
-
-# fullgraph=True over an LSTM.
-class Tagger(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rnn = nn.LSTM(4, 4)
-
-    def forward(self, x):
-        x = x.tanh()
-        return self.rnn(x)[0]  # <- CE704
-
-
-def bad_3():
-    return Tagger(), [(torch.randn(3, 2, 4),)]
 
 
 # fullgraph=True and nothing in the way: it captures .item() and masks.

@@ -1,4 +1,3 @@
-import contextvars
 import numpy as np
 import torch
 
@@ -12,20 +11,6 @@ def tone_curve(image, curve):
 
 def bad():
     return tone_curve, [(torch.rand(4, 4), [0.0, 0.7, 1.0])] * 2
-
-
-# A context variable is read in the forward (request-scoped settings).
-SCALE = contextvars.ContextVar("scale", default=2.0)
-
-
-def scaled(x):
-    x = x.tanh()
-    factor = SCALE.get()  # <- GB105<2.14
-    return x * factor
-
-
-def bad_6():
-    return scaled, [(torch.randn(2, 4),)] * 2
 
 
 # A break among the arguments of a tensor's method.

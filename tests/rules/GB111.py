@@ -2,7 +2,6 @@ import contextlib
 import threading
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 
 # A lock taken in a shared function.
@@ -18,25 +17,6 @@ def shared(x):
 
 def bad():  # <- NC805
     return shared, [(torch.randn(2, 4),)] * 3
-
-
-# A dispatch mode (FLOP counter and the like) entered in the forward.
-class CountOps(TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
-
-
-MODE = CountOps()
-
-
-def counted(x):
-    x = x.relu()
-    with MODE:  # <- GB111
-        return x * 2
-
-
-def bad_3():  # <- NC805
-    return counted, [(torch.randn(2, 4),)] * 3
 
 
 # Context managers Dynamo knows, and a user's own without a break inside.

@@ -1,4 +1,3 @@
-import random
 import torch
 
 
@@ -14,17 +13,6 @@ def noisy(x):
 
 def bad():
     return noisy, [(torch.randn(2, 4),)] * 3
-
-
-# The random() of the Python standard library is not traced (random.uniform is).
-def layer_drop(x):
-    x = x * 2
-    keep = random.random()  # <- GB115<2.14
-    return x.relu() if keep < 2.0 else x
-
-
-def bad_7():
-    return layer_drop, [(torch.randn(2, 4),)]
 
 
 # An optional dependency is probed with try/except ImportError in the function.

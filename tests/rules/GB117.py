@@ -11,18 +11,3 @@ def ring(x):
 
 def bad():
     return ring, [(torch.randn(4),)] * 2
-
-
-# globals() picks an activation by name on every call.
-def swish(x):
-    return x * x.sigmoid()
-
-
-def feed_forward(x):
-    x = x * 2
-    function = globals()["swish"]  # <- GB117
-    return function(x)
-
-
-def bad_5():
-    return feed_forward, [(torch.randn(2, 4),)] * 2

@@ -22,15 +22,6 @@ def bad():
     return Generator(), [(torch.randn(2, 4),)] * 3
 
 
-# The factory decorates a function, and returns another one.
-def bad_3():
-    @torch.compile(backend="eager")  # <- NC801
-    def double(x):
-        return x * 2
-
-    return torch.sin, [(torch.randn(2, 4),)] * 3
-
-
 # The compiled sampler is called.
 class Sampler(nn.Module):
     def __init__(self):

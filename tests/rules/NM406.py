@@ -1,6 +1,9 @@
 import torch
 
-OPTIONS = {"bad_2": {"compile": {"options": {"keep_output_stride": False}}}}
+OPTIONS = {
+    "good": {"compile": {"backend": "aot_eager"}},
+    "bad_2": {"compile": {"options": {"keep_output_stride": False}}},
+}
 
 
 # Inductor drops a product with ones, and returns the argument itself.
@@ -22,14 +25,6 @@ def bad_2():
     return f, [(torch.randn(2, 8, 16, 16),)]
 
 
-# The output is the argument itself, and so it requires a gradient.
-def bad_3():
-    def f(x):  # <- NM406>=2.13,<2.14
-        return torch.zeros_like(x) + x.detach()
-
-    return f, [(torch.randn(2, 3, requires_grad=True),)]
-
-
 # Dropout in eager returns its argument in evaluation; compiled code copies it.
 def bad_4():
     def f(x):  # <- NM406
@@ -44,17 +39,6 @@ def good():
         return x.clone(), x.view(-1), x.sin().t()
 
     return f, [(torch.randn(2, 3),)]
-
-
-# The same convolution with Inductor's default, and sizes of one.
-def good_2():
-    torch.manual_seed(0)
-    convolution = torch.nn.Conv2d(8, 16, 3)
-
-    def f(x):
-        return convolution(x)
-
-    return f, [(torch.randn(1, 8, 16, 3),)]
 
 
 # Gradients are the same in every mode, and a second view shares its memory.

@@ -1,10 +1,4 @@
 import torch
-from torch import nn
-
-
-def before_call(fn, index):
-    if index == 1 and isinstance(fn, nn.Module):
-        fn.to("meta")
 
 
 # The same function is used on two devices.
@@ -14,20 +8,6 @@ def attend(q, k):  # <- RC206
 
 def bad():
     return attend, [(torch.randn(4, 8, device=each),) * 2 for each in ("cpu", "meta")]
-
-
-# A module is moved to another device between calls, its input with it.
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 2)
-
-    def forward(self, x):  # <- RC206
-        return self.fc(x).relu()
-
-
-def bad_2():
-    return Net(), [(torch.randn(3, 4),), (torch.randn(3, 4, device="meta"),)]
 
 
 # A tensor of inference mode in some calls.

@@ -11,15 +11,6 @@ def bad():
     return activate, [(torch.randn(4), fn) for fn in (torch.sin, torch.cos, torch.tanh)]
 
 
-# A class made at run time.
-def project(x, settings):
-    return x * settings.width  # <- RC215
-
-
-def bad_2():
-    return project, [(torch.randn(4), type("Config", (), {"width": 2.0})()) for _ in range(4)]
-
-
 # An enum argument.
 class Phase(enum.Enum):
     PREFILL = 0

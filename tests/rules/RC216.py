@@ -5,7 +5,6 @@ OPTIONS = {"bad_4": {"as_written": True}}
 
 def before_call(fn, index):
     torch.set_grad_enabled(not (fn is validated and index == 2))
-    torch.set_default_dtype(torch.float64 if fn is shifted and index == 1 else torch.float32)
 
 
 # Validation runs under no_grad.
@@ -15,15 +14,6 @@ def validated(x):  # <- RC216
 
 def bad():
     return validated, [(torch.randn(2, 4, requires_grad=True),)] * 4
-
-
-# The default dtype is changed between calls.
-def shifted(x):  # <- RC216
-    return x + torch.ones(4)
-
-
-def bad_2():
-    return shifted, [(torch.randn(4, dtype=torch.float32),)] * 3
 
 
 # The caller enters autocast only for some of the steps.

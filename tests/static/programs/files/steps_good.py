@@ -1,4 +1,4 @@
-"""Steps are marked, or a backward holds them together."""
+"""Steps are marked, a backward holds chained calls together, or copies are kept."""
 
 import torch
 
@@ -14,3 +14,19 @@ def marked(batches):
             hidden = encode(batch)
             total += decode(hidden).sum().item()
     return total
+
+
+def train(batches):
+    for batch in batches:
+        decode(encode(batch)).sum().backward()
+
+
+@torch.no_grad()
+def copied(batch):
+    hidden = encode(batch).clone()
+    return decode(hidden).sum().item()
+
+
+@torch.no_grad()
+def alone(batch):
+    return encode(batch).sum().item()
