@@ -8,16 +8,15 @@ group ends too: the other ranks may wait for it in a collective.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import Pipe
 from typing import Any
 
 from torchproof.measure.replies import Reply, joined
 from torchproof.measure.specs import StrategyJob
 from torchproof.measure.worker_process import (
-    PEERS_VARIABLE,
     WorkerError,
     WorkerInterface,
     WorkerProcess,
@@ -86,29 +85,15 @@ class RankGroup(WorkerInterface):
             raise WorkerError(str(error)) from None
         port = self._port.getsockname()[1]
         self._ranks: list[WorkerProcess] = []
-        # Rank 0 talks to each of the others.
-        pairs = [Pipe() for _ in range(job.ranks - 1)]
         try:
             for rank in range(job.ranks):
-                ends = (
-                    [pair[0] for pair in pairs] if rank == 0 else [pairs[rank - 1][1]]
-                )
-                keep = [end.fileno() for end in ends]
-                variables = {
-                    **_variables(rank, environment),
-                    **rank_variables(rank, job.ranks, port),
-                    PEERS_VARIABLE: ",".join(map(str, keep)),
-                }
-                process = WorkerProcess(
-                    job, variables, quiet=quiet, layout=layout, keep=keep
-                )
+                variables = _variables(rank, environment)
+                variables |= rank_variables(rank, job.ranks, port)
+                process = WorkerProcess(job, variables, quiet=quiet, layout=layout)
                 self._ranks.append(process)
         except BaseException:
             self.close()
             raise
-        finally:
-            for end in (end for pair in pairs for end in pair):
-                end.close()
 
     def tell(self, do: str, **values: Any) -> None:
         for process in self._ranks:
@@ -179,3 +164,30 @@ def _variables(rank: int, environment: Mapping[str, str]) -> dict[str, str]:
     if rank and "TORCH_TRACE" in environment:  # the code of rank 0 is saved
         variables["TORCH_TRACE"] = f"{environment['TORCH_TRACE']}-rank-{rank}"
     return variables
+
+
+class WorkerProcesses:
+    """The worker processes of a session. After `close`, none can start."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._closed = False
+        self._lock = threading.Lock()
+        self._started: list[WorkerInterface] = []
+
+    def begin(
+        self, job: StrategyJob, environment: Mapping[str, str], layout: int = 0
+    ) -> WorkerInterface:
+        with self._lock:  # a process must not start while `close` runs
+            if self._closed:
+                raise WorkerError("the session has ended")
+            kind = WorkerProcess if job.ranks is None else RankGroup
+            process = kind(job, environment, quiet=self._quiet, layout=layout)
+            self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        for process in self._started:
+            process.close()

@@ -1,20 +1,18 @@
 """What a worker does as one of several ranks: agree with them, and run wrapped code.
 
 Timed loops have to make the same number of passes on all ranks, or the last rank waits
-in a collective. So ranks exchange a number before each decision, over sockets,
-outside of what is timed. A worker without other ranks is `Alone`, and agrees at once.
+in a collective. So ranks exchange a number before each decision, in a group of their
+own and outside of what is timed. A worker without other ranks is `Alone`, and agrees at
+once.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchproof.measure.worker_process import PEERS_VARIABLE
 from torchproof.strategies import NotApplicable, Strategy
 from torchproof.targets import Job, Loaded, calls, parallel
 
@@ -30,10 +28,6 @@ NO_FLOAT64 = (
     "no float64 reference on several ranks: outputs are compared with eager's own, on"
     " the same number of ranks"
 )
-
-
-class RankLost(Exception):
-    """Another rank has ended; the message is one line."""
 
 
 class Alone:
@@ -77,15 +71,17 @@ class Alone:
 
 
 class Peers(Alone):
-    """The other ranks; rank 0 collects the numbers of all and answers."""
+    """One of several ranks, in the process group of all; the job must be resolved."""
 
     several = True
 
-    def __init__(self, rank: int, descriptors: Sequence[int]) -> None:
-        self.rank = rank
-        for each in descriptors:
-            os.set_inheritable(each, False)
-        self._ends = [Connection(each) for each in descriptors]
+    def __init__(self, job: Job) -> None:
+        from torch import distributed
+
+        parallel.join(job.device)
+        self._distributed: Any = distributed
+        self._group = distributed.new_group(backend="gloo")
+        self.rank = distributed.get_rank()
 
     def meet(self) -> None:
         self.largest(0.0)
@@ -94,14 +90,12 @@ class Peers(Alone):
         return self.largest(float(flag)) > 0
 
     def largest(self, value: float) -> float:
-        try:
-            if self.rank == 0:
-                value = max([value, *(end.recv() for end in self._ends)])
-            for end in self._ends:
-                end.send(value)
-            return value if self.rank == 0 else float(self._ends[0].recv())
-        except (EOFError, OSError):
-            raise RankLost("another rank has ended") from None
+        import torch
+
+        largest = torch.tensor(value, dtype=torch.float64, device="cpu")
+        operation = self._distributed.ReduceOp.MAX
+        self._distributed.all_reduce(largest, operation, group=self._group)
+        return largest.item()
 
     def own_file(self, path: Path) -> Path:
         return path.with_name(f"rank{self.rank}-{path.name}")
@@ -152,13 +146,6 @@ class Peers(Alone):
 
 
 # -- the target on a rank --------------------------------------------------------------
-
-
-def join(job: Job) -> Peers:
-    """Joins the process group of all ranks; the job must be resolved."""
-    parallel.join(job.device)
-    descriptors = os.environ.pop(PEERS_VARIABLE).split(",")
-    return Peers(int(os.environ["RANK"]), [int(each) for each in descriptors if each])
 
 
 def _as_is(whole: Any) -> Any:

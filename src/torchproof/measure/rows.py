@@ -6,17 +6,15 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchproof.measure.device_peaks import utilisation
 from torchproof.measure.replies import Facts, Reference
 from torchproof.measure.specs import Plan, StrategySpec
 from torchproof.measure.starts import start_record
+from torchproof.measure.strategy_state import StrategyState
 from torchproof.process import aslr
 from torchproof.records import Measurement, RankTime, Verdict, one_line, stats
-
-if TYPE_CHECKING:
-    from torchproof.measure.strategy_state import StrategyState
 
 References = Mapping[tuple[str | None, int], Reference]
 

@@ -1,4 +1,4 @@
-"""Measures the strategies of a plan side by side.
+"""Measures the strategies of a plan side by side, and targets that are scripts.
 
 Takes a plan, returns a `MeasureResult`. A reference worker first computes eager's
 outputs. Then each strategy runs in a process of its own: first call, warm-up, and
@@ -20,8 +20,9 @@ from typing import Any
 
 import psutil
 
-from torchproof.measure import rows
+from torchproof.measure import rows, script_bench
 from torchproof.measure.device_peaks import stated_peaks
+from torchproof.measure.rank_group import WorkerProcesses
 from torchproof.measure.replies import (
     Diagnosis,
     Done,
@@ -29,6 +30,7 @@ from torchproof.measure.replies import (
     OutputComparison,
     Reference,
     SampledRound,
+    Switches,
 )
 from torchproof.measure.specs import (
     AS_WRITTEN,
@@ -36,13 +38,14 @@ from torchproof.measure.specs import (
     MeasureResult,
     Plan,
     Progress,
+    StrategyJob,
     StrategySpec,
 )
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import (
     WorkerError,
     WorkerInterface,
-    WorkerProcesses,
+    WorkerProcess,
     WorkerTimeout,
     free_vram,
 )
@@ -60,6 +63,27 @@ _ARTIFACTS = {
     "aot_backward_graph": "backward-graph",
     "inductor_output_code": "generated",
 }
+
+
+def switches() -> dict[str, Any]:
+    """Returns Inductor's options and their defaults, read in a child process."""
+    process = WorkerProcess(StrategyJob(EAGER), {}, quiet=True)
+    try:
+        return dict(process.ask(Switches, "switches", None).switches)
+    except WorkerError as error:
+        raise UserError(f"cannot read the options of Inductor: {error}") from None
+    finally:
+        process.close()
+
+
+def measure(plan: Plan, keep: Path, progress: Progress) -> MeasureResult:
+    """Measures all strategies of a plan; returns partial results when interrupted.
+
+    Traces, if the plan asks for them, are written to the folder `keep`.
+    """
+    if plan.target.kind == "script":
+        return script_bench.measure(plan, progress)
+    return Session(plan, keep, progress).run()
 
 
 class Session:

@@ -86,7 +86,7 @@ class StrategyWorker:
             on_rank = self.job.ranks is not None
             run = calls.resolved(dataclasses.replace(self.job.run, on_rank=on_rank))
             if on_rank:
-                self.peers = rank_peers.join(run)
+                self.peers = rank_peers.Peers(run)
             self._run = run
         return self._run
 
