@@ -99,7 +99,7 @@ def test_kernels_of_an_older_cache_are_seen_though_torch_counts_no_lookup(
     assert later.filled_before() == str(tmp_path)
     cache = CacheUse(filled_before=later.filled_before())
     start = start_record("cold", Facts(cache=cache))
-    assert str(tmp_path) in start.refused
+    assert str(tmp_path) in start["refused"]
 
 
 WITHOUT_BACKWARD = CacheUse(
@@ -119,7 +119,7 @@ WITHOUT_BACKWARD = CacheUse(
     ],
 )
 def test_which_start_is_warm(facts: Facts, words: tuple[str, ...] | None) -> None:
-    refused = start_record("warm", facts).refused
+    refused = start_record("warm", facts)["refused"]
     assert refused is None if words is None else missing(refused, *words) == []
 
 
@@ -207,7 +207,7 @@ def test_switches_that_the_target_sets_are_told() -> None:
 @pytest.fixture(scope="module")
 def quick() -> dict[str, Measurement]:
     """Backends that are faster than eager, right or wrong, or fail."""
-    names = ("right", "one_wrong", "not_a_number", "raises", "killed")
+    names = ("right", "one_wrong", "raises", "killed")
     return by_backend(session("adding", backends(*names)))
 
 
@@ -223,14 +223,13 @@ def test_a_quick_backend_that_is_wrong_or_fails_is_not_ranked(
     quick: dict[str, Measurement],
 ) -> None:
     eager = quick["eager"]
-    for name in ("one_wrong", "not_a_number"):
-        row = quick[name]
-        assert row.median_ms is not None and eager.median_ms is not None
-        assert row.median_ms < eager.median_ms
-        assert row.numerics is not None
-        assert row.verdict == row.numerics["verdict"] == "wrong"
-        assert row.vs_eager is None and row.break_even is None
-        assert recommended(eager, row) != "keep compiled"
+    row = quick["one_wrong"]
+    assert row.median_ms is not None and eager.median_ms is not None
+    assert row.median_ms < eager.median_ms
+    assert row.numerics is not None
+    assert row.verdict == row.numerics["verdict"] == "wrong"
+    assert row.vs_eager is None and row.break_even is None
+    assert recommended(eager, row) != "keep compiled"
     for name, why in (("raises", "ValueError: no such kernel"), ("killed", "SIGKILL")):
         row = quick[name]
         assert row.verdict == "failed" and row.median_ms is None

@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from torchproof.measure.replies import Reply, joined
@@ -37,34 +36,22 @@ _GRACE_S = 2.0  # for the other ranks to reply, after one has failed
 _OWN_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
-@dataclass
-class _Replies:
-    """What the ranks have replied so far; failures in the order of their arrival."""
+def _blamed(answers: Mapping[int, Message], count: int) -> Message:
+    """The failure that the others follow from; it names its rank.
 
-    waiting: list[int]
-    answers: dict[int, Message] = field(default_factory=dict)
-    failures: dict[int, Message] = field(default_factory=dict)
+    The answers of the `count` ranks are in the order of their arrival.
+    """
+    failures = {rank: answers[rank] for rank in answers if "error" in answers[rank]}
 
-    def note(self, rank: int, answer: Message) -> None:
-        self.waiting.remove(rank)
-        self.answers[rank] = answer
-        if "error" in answer:
-            self.failures[rank] = answer
+    def order(rank: int) -> tuple[bool, bool]:
+        alive = not failures[rank].get("ended")
+        return follows_from_another(failures[rank]["error"]) and alive, alive
 
-    def failure(self, count: int) -> Message:
-        """The failure that the others follow from; it names its rank."""
-
-        def order(rank: int) -> tuple[bool, bool]:
-            failed = self.failures[rank]
-            follows = follows_from_another(failed["error"])
-            return follows and not failed.get("ended"), not failed.get("ended")
-
-        texts = {failed["error"] for failed in self.failures.values()}
-        rank = min(self.failures, key=order)
-        failed = self.failures[rank]
-        if len(texts) == 1 and len(self.failures) == count:  # all ranks alike
-            return failed
-        return {**failed, "error": f"rank {rank}: {failed['error']}"}
+    rank = min(failures, key=order)
+    alike = len({failed["error"] for failed in failures.values()}) == 1
+    if alike and len(failures) == count:
+        return failures[rank]
+    return {**failures[rank], "error": f"rank {rank}: {failures[rank]['error']}"}
 
 
 class RankGroup(WorkerInterface):
@@ -106,37 +93,37 @@ class RankGroup(WorkerInterface):
     def wait(self, limit_s: float | None, tick: Tick = nothing) -> Message:
         """Waits for the replies of all ranks; one that fails ends the wait."""
         until = None if limit_s is None else time.monotonic() + limit_s
-        replies = _Replies(list(range(len(self._ranks))))
-        while replies.waiting:
+        count, failed = len(self._ranks), False
+        answers: dict[int, Message] = {}
+        while len(answers) < count:
             tick()
-            for rank in list(replies.waiting):
-                self._poll(rank, replies)
+            for rank in self._waiting(answers):
+                if (answer := self._polled(rank)) is not None:
+                    answers[rank] = answer
+                    failed = failed or "error" in answer
             now = time.monotonic()
-            if replies.failures:
+            if failed:
                 until = min(until or now + _GRACE_S, now + _GRACE_S)
             if until is not None and now >= until:
                 break
-        if replies.waiting:
+        if waiting := self._waiting(answers):
             self.close()
-        if replies.failures:
-            return replies.failure(len(self._ranks))
-        if replies.waiting:
+        if failed:
+            return _blamed(answers, count)
+        if waiting:
             raise WorkerTimeout(
-                f"no answer within {limit_s:.0f} s (--timeout)"
-                f"{self._named(replies.waiting)}"
+                f"no answer within {limit_s:.0f} s (--timeout){self._named(waiting)}"
             )
-        in_order = [replies.answers[rank] for rank in range(len(self._ranks))]
-        return {"replies": [answer.get("reply", {}) for answer in in_order]}
+        return {"replies": [answers[rank].get("reply", {}) for rank in range(count)]}
 
-    def _poll(self, rank: int, replies: _Replies) -> None:
+    def _waiting(self, answers: Mapping[int, Message]) -> list[int]:
+        return [rank for rank in range(len(self._ranks)) if rank not in answers]
+
+    def _polled(self, rank: int) -> Message | None:
         try:
-            answer = self._ranks[rank].poll(_SLICE_S)
+            return self._ranks[rank].poll(_SLICE_S)
         except WorkerError as error:
-            ended = {"error": str(error), "usage": False, "ended": True}
-            replies.note(rank, ended)
-            return
-        if answer is not None:
-            replies.note(rank, answer)
+            return {"error": str(error), "usage": False, "ended": True}
 
     def _named(self, waiting: Sequence[int]) -> str:
         """` from rank 1`; nothing if no rank has replied."""

@@ -23,15 +23,11 @@ from torchproof.measure import guard_filters, numerics, profiling, rank_peers
 from torchproof.measure.command_loop import run_commands
 from torchproof.measure.compile_stats import CompileStats
 from torchproof.measure.replies import (
-    Diagnosis,
     Facts,
     Operations,
-    OutputComparison,
-    Probed,
     Reference,
     Replayed,
     SampledRound,
-    Switches,
 )
 from torchproof.measure.specs import StrategyJob
 from torchproof.observe import BreakCost, BreakCosts, timeline
@@ -72,7 +68,7 @@ class StrategyWorker:
         self.break_cost: BreakCost | None = None
         self.hooks = contextlib.ExitStack()
         self.applied: Applied | None = None
-        self.peers = rank_peers.Alone()
+        self.peers = rank_peers.Peers()
         self.fn: Any = None  # what a pass calls
         self.state: numerics.SavedValues | None = None  # after the first pass
         self.timeline = timeline.start(self.strategy.name)
@@ -96,10 +92,10 @@ class StrategyWorker:
         """Imports torch ahead, and nothing of the target: a module may draw numbers."""
         import torch  # noqa: F401
 
-    def switches(self) -> Switches:
+    def switches(self) -> Facts:
         from torchproof.torch_private import compile_costs
 
-        return Switches(compile_costs.inductor_defaults())
+        return Facts(switches=compile_costs.inductor_defaults())
 
     def make_reference(self, number: int, shape: dict[str, int]) -> Reference:
         """Computes eager's outputs, in working precision and in float64."""
@@ -215,7 +211,7 @@ class StrategyWorker:
         except Exception as error:  # it ran twice without the counter
             return Operations(why=f"counting failed: {one_line(repr(error), 200)}")
 
-    def compare_outputs(self, number: int, path: str) -> OutputComparison:
+    def compare_outputs(self, number: int, path: str) -> Facts:
         """Compares the saved outputs of a strategy with the reference."""
         import torch
 
@@ -230,7 +226,7 @@ class StrategyWorker:
         found = reference.compare(outputs).to_json()
         if forms:
             found["forms"] = [dataclasses.asdict(each) for each in forms]
-        return OutputComparison(found)
+        return Facts(numerics=found)
 
     def prepare(self, answers: str | None, saves_state: bool = False) -> Facts:
         """Applies the strategy, times the first call, and saves the outputs.
@@ -357,7 +353,7 @@ class StrategyWorker:
         gc.freeze()  # collections before each round need not scan long-lived objects
         return Facts(steady=steady, pass_ms=times[-1])
 
-    def probe(self, settings: Sequence[str] = ()) -> Probed:
+    def probe(self, settings: Sequence[str] = ()) -> Facts:
         """Measures cheap facts about the target in eager, for `tune`.
 
         `unavailable` says of these settings of the compiler why they have no effect.
@@ -376,7 +372,7 @@ class StrategyWorker:
             name: configs.why_unavailable(name, self.device) for name in settings
         }
         unavailable = {name: why for name, why in reasons.items() if why}
-        return Probed({**model_facts.probe(subject), "unavailable": unavailable})
+        return Facts(probe={**model_facts.probe(subject), "unavailable": unavailable})
 
     def sample(self, seconds: float) -> SampledRound:
         """Times passes for one round.
@@ -484,7 +480,7 @@ class StrategyWorker:
                         self._invoke(call)
         return self.break_cost.costs()
 
-    def diagnose(self, wrong: bool, forms: Sequence[Mapping[str, Any]]) -> Diagnosis:
+    def diagnose(self, wrong: bool, forms: Sequence[Mapping[str, Any]]) -> Facts:
         """Returns events that explain why compiled outputs differ from eager's."""
         from torchproof.measure import diagnosis
 
@@ -493,7 +489,7 @@ class StrategyWorker:
             wrong=wrong,
             forms=[comparison.FormDifference(**each) for each in forms],
         )
-        return Diagnosis(tuple(dataclasses.asdict(event) for event in events))
+        return Facts(events=tuple(dataclasses.asdict(event) for event in events))
 
     def draw_as_eager(self, answers: str, shape: dict[str, int] | None = None) -> None:
         """Compiles with eager's random numbers and saves those outputs.

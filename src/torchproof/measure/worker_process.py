@@ -108,7 +108,7 @@ class WorkerProcess(WorkerInterface):
             layout=layout,
         )
         self._unread = 0  # replies that nobody has read
-        self._last: Message = {}  # that was read
+        self._last: Message = {}  # reply that was read
 
     def tell(self, do: str, **values: Any) -> None:
         with contextlib.suppress(Ended):  # the next `ask` reports it
@@ -116,11 +116,10 @@ class WorkerProcess(WorkerInterface):
         self._unread += 1
 
     def wait(self, limit_s: float | None, tick: Tick = nothing) -> Message:
-        answer: Message = {}
         while self._unread:
-            answer = self._read(limit_s, tick)
+            self._last = self._read(limit_s, tick)
             self._unread -= 1
-        return answer
+        return self._last
 
     def poll(self, seconds: float) -> Message | None:
         """The reply to the last command; None if it takes longer than this."""
