@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -135,6 +136,26 @@ def test_products_are_known_by_name() -> None:
     others += ("vectorized_elementwise_kernel",)
     found = [model_facts._is_product(name) for name in products + others]
     assert found == [True] * len(products) + [False] * len(others)
+
+
+def test_kernels_are_products_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernel(name: str, start: float, us: float) -> Any:
+        span = SimpleNamespace(start=start, end=start + us, elapsed_us=lambda: us)
+        on = {"device_type": "DeviceType.CUDA", "is_user_annotation": False}
+        return SimpleNamespace(name=name, time_range=span, **on)
+
+    def profiled(device: str, run: Callable[[], Any]) -> list[Any]:
+        run()
+        kernels = kernel("nvjet_128x256", 0, 30.0), kernel("elementwise", 30, 10.0)
+        return [*kernels, kernel("Memcpy DtoH", 50, 5.0)]
+
+    monkeypatch.setattr(profiling, "profiler_events", profiled)
+    monkeypatch.setattr(model_facts, "_PROFILED_PASSES", 1)
+    found: dict[str, Any] = {}
+    for facts in model_facts.profiled(replace(subject(net), device="cuda")):
+        found |= facts
+    expected = {"kernels_per_call": 1.0, "device_ms": 0.0225, "matmul_share": 0.75}
+    assert found == pytest.approx(expected)  # of one of the two calls
 
 
 # -- what it is made of ----------------------------------------------------------------

@@ -51,13 +51,13 @@ class Clock:
         elapsed = float(self._begin.elapsed_time(self._end))
         return elapsed + late_ms if late_ms > _LATE_MS else elapsed
 
-    def seconds(self, step: Callable[[], Any]) -> float:
-        """Returns the wall time of a step and its compilation, device included."""
+    def seconds(self, step: Callable[[], Any]) -> tuple[float, Any]:
+        """The wall time of a step and its compilation, device included; its result."""
         self.synchronise()
         begin = time.perf_counter()
-        step()
+        result = step()
         self.synchronise()
-        return time.perf_counter() - begin
+        return time.perf_counter() - begin, result
 
     def synchronise(self) -> None:
         if self.device == "cuda":

@@ -255,24 +255,22 @@ class StrategyWorker:
             applying_s = time.perf_counter() - begin
             self.fn = self.applied.fn
             self.hooks.enter_context(self.applied.recording_compilations())
-        first = dataclasses.replace(
-            self._first_pass(answers),
+        first = self._first_pass(answers)
+        if saves_state:
+            self.state = numerics.SavedValues(self.loaded.fn)
+        found: dict[str, Any] = {}
+        if self.strategy.graph:  # compiles and records before the first call
+            found["first_call_s"] = (first.first_call_s or 0.0) + applying_s
+        if applied := self.applied:
+            notes = (applied.note,) if applied.note else ()
+            plan = applied.plan.to_json()
+            found |= {"source": applied.source, "notes": notes, "plan": plan}
+        return dataclasses.replace(
+            first,
             imports_s=imports_s,
             switches=switches,
             compiled_before=compiled_before,
-        )
-        if saves_state:
-            self.state = numerics.SavedValues(self.loaded.fn)
-        if self.strategy.graph:  # compiles and records before the first call
-            first_call_s = (first.first_call_s or 0.0) + applying_s
-            first = dataclasses.replace(first, first_call_s=first_call_s)
-        if self.applied is None:
-            return first
-        return dataclasses.replace(
-            first,
-            source=self.applied.source,
-            notes=(self.applied.note,) if self.applied.note else (),
-            plan=self.applied.plan.to_json(),
+            **found,
         )
 
     def _apply(self, loaded: Loaded, plan: Any) -> Applied:
@@ -302,20 +300,17 @@ class StrategyWorker:
         return self._first_pass(answers)
 
     def _first_pass(self, answers: str | None) -> Facts:
-        first: list[float] = []
-        compiled: list[Mapping[str, float] | None] = []
+        first: dict[str, Any] = {}
 
         def step(index: int, call: Any) -> Any:
             if index:
                 return self._invoke(call)
-            outputs: list[Any] = []
             self.peers.meet()
             with self._shown("first call"):
-                first.append(
-                    self.clock.seconds(lambda: outputs.append(self._invoke(call)))
-                )
-            compiled.append(self.compile_stats.since_reset().compile_s)
-            return outputs[0]
+                seconds, outputs = self.clock.seconds(lambda: self._invoke(call))
+            compile_s = self.compile_stats.since_reset().compile_s
+            first.update(first_call_s=seconds, first_compile_s=compile_s)
+            return outputs
 
         self._save(answers, self.loaded, self.fn, step)
         costs = self.compile_stats.since_reset()
@@ -323,10 +318,9 @@ class StrategyWorker:
             costs,
             rank_counts=self.peers.of_each(costs.counts or {}),
             fell_back=self._fell_back(),
-            first_call_s=first[0],
-            first_compile_s=compiled[0],
             imports_s=0.0,
             bytes=profiling.memory_in_use(self.device),
+            **first,
         )
 
     def warm_up(self, within_s: float = stats.WARM_UP_S) -> Facts:

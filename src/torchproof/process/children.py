@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -152,13 +152,15 @@ def spawn(
     stdin: int | None = DEVNULL,
     output: int | IO[Any] | None = None,
     layout: int | None = None,
+    keep: Sequence[int] = (),
 ) -> Child:
     """Starts `python ARGUMENTS` in a session of its own.
 
     The `environment` is added to this process's variables, unless `inherit` is False.
     `output` receives stdout and stderr: by default this process's stderr. None as
     `stdin` passes on this process's. `layout` is a number of `aslr`, for a child that
-    starts with `-m`; its imports do not search the working directory.
+    starts with `-m`; its imports do not search the working directory. `keep` lists file
+    descriptors that the child inherits.
     """
     near, far = socket.socketpair()
     # The mark of a child of a child begins with the mark of its parent.
@@ -187,7 +189,7 @@ def spawn(
                 stdin=stdin,
                 stdout=sys.stderr if output is None else output,
                 stderr=output,
-                pass_fds=(far.fileno(),),
+                pass_fds=(far.fileno(), *keep),
                 start_new_session=True,
             )
         )
