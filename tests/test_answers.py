@@ -25,7 +25,7 @@ Diagnosed = Callable[[Program], list[Finding]]
 # Inductor builds kernels for these; and further programs of a rule.
 SLOW = {
     *("NM401-bad", "NM401-bad_3", "NM401-bad_4", "NM404-bad", "NM406-bad_2"),
-    *("NM406-bad_4", "NM406-good_3"),
+    *("NM406-bad_4", "NM406-good_3", "NM406-good_4"),
     *("NM412_2-bad_2", "NM415-bad_2"),
 }
 # Inductor's code for other processors does not have these defects.

@@ -99,7 +99,7 @@ def test_kernels_of_an_older_cache_are_seen_though_torch_counts_no_lookup(
     assert later.filled_before() == str(tmp_path)
     cache = CacheUse(filled_before=later.filled_before())
     start = start_record("cold", Facts(cache=cache))
-    assert str(tmp_path) in start.refused
+    assert str(tmp_path) in start["refused"]
 
 
 WITHOUT_BACKWARD = CacheUse(
@@ -119,7 +119,7 @@ WITHOUT_BACKWARD = CacheUse(
     ],
 )
 def test_which_start_is_warm(facts: Facts, words: tuple[str, ...] | None) -> None:
-    refused = start_record("warm", facts).refused
+    refused = start_record("warm", facts)["refused"]
     assert refused is None if words is None else missing(refused, *words) == []
 
 

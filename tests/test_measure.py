@@ -194,6 +194,7 @@ def test_recompiles_are_those_of_each_batch() -> None:
     # One graph, and one for any size, which 6 uses as well.
     assert [(row.counts or {})["recompiles"] for row in rows] == [0, 1, 0]
     assert [(row.counts or {})["graphs"] for row in rows] == [1, 1, 0]
+    assert all(row.peak_bytes for row in found.rows)  # known after the timing
     eager = [row for row in found.rows if row.strategy == "eager"]
     assert len(eager) == 3 and all(row.verdict == "reference" for row in eager)
 

@@ -1,12 +1,14 @@
-"""`bench`, its trace and `compare` in the processes that users run."""
+"""`bench` and its trace in the processes that users run, and `compare`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
 from commands import torchproof
 
+from torchproof.cli import main
 from torchproof.records import Run
 
 MODEL = """
@@ -17,7 +19,9 @@ def make():
 """
 
 
-def test_bench_measures_what_compare_compares(tmp_path: Path) -> None:
+def test_bench_measures_what_compare_compares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     flags = ("--strategies", "full", "--compile", "backend=eager", "--repeats", "1")
     output = ("--seconds", "0.2", "--format", "json", "--trace", "trace.json")
@@ -36,6 +40,6 @@ def test_bench_measures_what_compare_compares(tmp_path: Path) -> None:
     assert {"eager", "full"} <= processes
     sampled = names["sample"]["args"]
     assert sampled["calls"] >= sampled["calls_shown"] > 0
-    again = torchproof("compare", run.id, run.id, "--format", "json", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["verdict"] == "not significant"
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", run.id, run.id, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "not significant"

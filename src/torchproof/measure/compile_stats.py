@@ -61,7 +61,7 @@ class CompileStats:
         self._breaks: list[tuple[Any, ...]] = []  # by place and cause
         self._at_reset: Counter[str] = Counter()
         self._hooks = contextlib.ExitStack()
-        self._open = False
+        self._costs: Any = None  # `compile_costs`, once it is imported
         self._import_s = 0.0
 
     def open(self, *, inductor: bool = True) -> float:
@@ -69,7 +69,7 @@ class CompileStats:
 
         Later calls return the seconds of the first one.
         """
-        if self._open:
+        if self._costs is not None:
             return self._import_s
         begin = time.perf_counter()
         from torchproof.torch_private import compile_costs
@@ -77,7 +77,7 @@ class CompileStats:
         compile_costs.import_compiler(inductor=inductor)
         compile_costs.keep_every_compilation()
         self._hooks.enter_context(compile_costs.graph_breaks(self._note_break))
-        self._open = True
+        self._costs = compile_costs
         if inductor:
             self.watch_cache()
         self._import_s = time.perf_counter() - begin
@@ -85,9 +85,7 @@ class CompileStats:
 
     def watch_cache(self) -> None:
         """Records cache lookups; call it once Inductor is imported."""
-        from torchproof.torch_private import compile_costs
-
-        self._hooks.enter_context(compile_costs.cache_lookups(self._lookups.note))
+        self._hooks.enter_context(self._costs.cache_lookups(self._lookups.note))
 
     def _note_break(self, text: str) -> None:
         reason, frames = read_break(text)
@@ -96,30 +94,24 @@ class CompileStats:
 
     def compilations(self) -> int:
         """Returns the number of compilations so far."""
-        if not self._open:
+        if self._costs is None:
             return 0
-        from torchproof.torch_private import compile_costs
-
-        return sum(not each.runtime for each in compile_costs.compilations())
+        return sum(not each.runtime for each in self._costs.compilations())
 
     def since_reset(self) -> Facts:
         """Returns seconds by phase, counts and cache lookups since the last reset."""
-        if not self._open:
+        if (costs := self._costs) is None:
             return Facts()
-        from torchproof.torch_private import compile_costs
-
-        compilations = compile_costs.compilations()[self._at_reset["compilations"] :]
+        compilations = costs.compilations()[self._at_reset["compilations"] :]
         phases = {
             phase: sum(getattr(each, phase) for each in compilations)
             for phase in _PHASES
         }
-        cache = {
-            k: v - self._at_reset[k] for k, v in compile_costs.cache_counts().items()
-        }
+        cache = {k: v - self._at_reset[k] for k, v in costs.cache_counts().items()}
         return Facts(
             compile_s=phases | {"total": sum(phases.values())},
             counts={
-                "graphs": compile_costs.graph_count() - self._at_reset["graphs"],
+                "graphs": costs.graph_count() - self._at_reset["graphs"],
                 "graph_breaks": len(set(self._breaks[self._at_reset["breaks"] :])),
                 "recompiles": sum(each.again for each in compilations),
                 "artifacts": sum(
@@ -136,14 +128,12 @@ class CompileStats:
 
     def reset(self) -> None:
         """Starts new counts: later reports leave out what was compiled so far."""
-        if not self._open:
+        if (costs := self._costs) is None:
             return
-        from torchproof.torch_private import compile_costs
-
         self._at_reset = Counter(
-            compilations=len(compile_costs.compilations()),
-            graphs=compile_costs.graph_count(),
+            compilations=len(costs.compilations()),
+            graphs=costs.graph_count(),
             breaks=len(self._breaks),
             lookups=len(self._lookups.lookups),
-            **compile_costs.cache_counts(),
+            **costs.cache_counts(),
         )

@@ -19,9 +19,7 @@ METHODS = {
 
 
 def with_filter(strategy: Strategy, method: str) -> Strategy:
-    """Adds one of torch's guard filters to a strategy; the stance needs no filter."""
-    if method == STANCE:
-        return strategy
+    """Adds one of torch's guard filters to a strategy."""
     name = f"torch.compiler.{method}"
     return with_arguments(strategy, options={"guard_filter_fn": name})
 
@@ -30,6 +28,8 @@ def with_filter(strategy: Strategy, method: str) -> Strategy:
 def counting_dropped(method: str) -> Iterator[Counter[str]]:
     """Counts the guards that a filter drops, by type."""
     import torch
+
+    from torchproof.torch_private import patched
 
     types: Counter[str] = Counter()
     original = getattr(torch.compiler, method)
@@ -41,8 +41,5 @@ def counting_dropped(method: str) -> Iterator[Counter[str]]:
                 types[entry.guard_type] += 1
         return decisions
 
-    setattr(torch.compiler, method, counting_filter)
-    try:
+    with patched(torch.compiler, method, counting_filter):
         yield types
-    finally:
-        setattr(torch.compiler, method, original)

@@ -7,7 +7,6 @@ import os
 import re
 import resource
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,13 +51,13 @@ class Clock:
         elapsed = float(self._begin.elapsed_time(self._end))
         return elapsed + late_ms if late_ms > _LATE_MS else elapsed
 
-    def seconds(self, step: Callable[[], Any]) -> float:
-        """Returns the wall time of a step and its compilation, device included."""
+    def seconds(self, step: Callable[[], Any]) -> tuple[float, Any]:
+        """The wall time of a step and its compilation, device included; its result."""
         self.synchronise()
         begin = time.perf_counter()
-        step()
+        result = step()
         self.synchronise()
-        return time.perf_counter() - begin
+        return time.perf_counter() - begin, result
 
     def synchronise(self) -> None:
         if self.device == "cuda":
@@ -113,9 +112,7 @@ def initialise_device(device: str) -> None:
 
 def peak_memory(device: str, run: Callable[[], Any]) -> dict[str, int | None]:
     """Returns the peak memory of a pass in bytes, without earlier peaks."""
-    peaks: dict[str, int | None] = dict.fromkeys(
-        ("cuda_allocated", "cuda_graph_pools", "cuda_reserved", "cuda_process")
-    )
+    peaks: dict[str, int | None] = dict.fromkeys(("cuda_allocated", "cuda_graph_pools"))
     if device == "cuda":
         import torch
 
@@ -127,8 +124,6 @@ def peak_memory(device: str, run: Callable[[], Any]) -> dict[str, int | None]:
         torch.cuda.synchronize()
         peaks["cuda_allocated"] = torch.cuda.max_memory_allocated()
         peaks["cuda_graph_pools"] = _graph_pools()
-        peaks["cuda_reserved"] = torch.cuda.max_memory_reserved()
-        peaks["cuda_process"] = _process_vram()
     return peaks
 
 
@@ -184,22 +179,6 @@ def _read(path: str) -> str:
         return Path(path).read_text()
     except OSError:
         return ""
-
-
-def _process_vram() -> int | None:
-    """Returns the device memory of this process with contexts, from the driver."""
-    query = ["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(
-            ["nvidia-smi", *query], capture_output=True, text=True, timeout=20
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    rows = [line.split(",") for line in answer.stdout.splitlines()]
-    for row in rows:
-        if len(row) == 2 and row[0].strip() == str(os.getpid()) and row[1].strip():
-            return int(row[1]) * 2**20 if row[1].strip().isdigit() else None
-    return None
 
 
 def profile(

@@ -8,16 +8,14 @@ group ends too: the other ranks may wait for it in a collective.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from multiprocessing import Pipe
 from typing import Any
 
 from torchproof.measure.replies import Reply, joined
 from torchproof.measure.specs import StrategyJob
 from torchproof.measure.worker_process import (
-    PEERS_VARIABLE,
     WorkerError,
     WorkerInterface,
     WorkerProcess,
@@ -38,34 +36,22 @@ _GRACE_S = 2.0  # for the other ranks to reply, after one has failed
 _OWN_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
-@dataclass
-class _Replies:
-    """What the ranks have replied so far; failures in the order of their arrival."""
+def _blamed(answers: Mapping[int, Message], count: int) -> Message:
+    """The failure that the others follow from; it names its rank.
 
-    waiting: list[int]
-    answers: dict[int, Message] = field(default_factory=dict)
-    failures: dict[int, Message] = field(default_factory=dict)
+    The answers of the `count` ranks are in the order of their arrival.
+    """
+    failures = {rank: answers[rank] for rank in answers if "error" in answers[rank]}
 
-    def note(self, rank: int, answer: Message) -> None:
-        self.waiting.remove(rank)
-        self.answers[rank] = answer
-        if "error" in answer:
-            self.failures[rank] = answer
+    def order(rank: int) -> tuple[bool, bool]:
+        alive = not failures[rank].get("ended")
+        return follows_from_another(failures[rank]["error"]) and alive, alive
 
-    def failure(self, count: int) -> Message:
-        """The failure that the others follow from; it names its rank."""
-
-        def order(rank: int) -> tuple[bool, bool]:
-            failed = self.failures[rank]
-            follows = follows_from_another(failed["error"])
-            return follows and not failed.get("ended"), not failed.get("ended")
-
-        texts = {failed["error"] for failed in self.failures.values()}
-        rank = min(self.failures, key=order)
-        failed = self.failures[rank]
-        if len(texts) == 1 and len(self.failures) == count:  # all ranks alike
-            return failed
-        return {**failed, "error": f"rank {rank}: {failed['error']}"}
+    rank = min(failures, key=order)
+    alike = len({failed["error"] for failed in failures.values()}) == 1
+    if alike and len(failures) == count:
+        return failures[rank]
+    return {**failures[rank], "error": f"rank {rank}: {failures[rank]['error']}"}
 
 
 class RankGroup(WorkerInterface):
@@ -86,29 +72,15 @@ class RankGroup(WorkerInterface):
             raise WorkerError(str(error)) from None
         port = self._port.getsockname()[1]
         self._ranks: list[WorkerProcess] = []
-        # Rank 0 talks to each of the others.
-        pairs = [Pipe() for _ in range(job.ranks - 1)]
         try:
             for rank in range(job.ranks):
-                ends = (
-                    [pair[0] for pair in pairs] if rank == 0 else [pairs[rank - 1][1]]
-                )
-                keep = [end.fileno() for end in ends]
-                variables = {
-                    **_variables(rank, environment),
-                    **rank_variables(rank, job.ranks, port),
-                    PEERS_VARIABLE: ",".join(map(str, keep)),
-                }
-                process = WorkerProcess(
-                    job, variables, quiet=quiet, layout=layout, keep=keep
-                )
+                variables = _variables(rank, environment)
+                variables |= rank_variables(rank, job.ranks, port)
+                process = WorkerProcess(job, variables, quiet=quiet, layout=layout)
                 self._ranks.append(process)
         except BaseException:
             self.close()
             raise
-        finally:
-            for end in (end for pair in pairs for end in pair):
-                end.close()
 
     def tell(self, do: str, **values: Any) -> None:
         for process in self._ranks:
@@ -121,37 +93,37 @@ class RankGroup(WorkerInterface):
     def wait(self, limit_s: float | None, tick: Tick = nothing) -> Message:
         """Waits for the replies of all ranks; one that fails ends the wait."""
         until = None if limit_s is None else time.monotonic() + limit_s
-        replies = _Replies(list(range(len(self._ranks))))
-        while replies.waiting:
+        count, failed = len(self._ranks), False
+        answers: dict[int, Message] = {}
+        while len(answers) < count:
             tick()
-            for rank in list(replies.waiting):
-                self._poll(rank, replies)
+            for rank in self._waiting(answers):
+                if (answer := self._polled(rank)) is not None:
+                    answers[rank] = answer
+                    failed = failed or "error" in answer
             now = time.monotonic()
-            if replies.failures:
+            if failed:
                 until = min(until or now + _GRACE_S, now + _GRACE_S)
             if until is not None and now >= until:
                 break
-        if replies.waiting:
+        if waiting := self._waiting(answers):
             self.close()
-        if replies.failures:
-            return replies.failure(len(self._ranks))
-        if replies.waiting:
+        if failed:
+            return _blamed(answers, count)
+        if waiting:
             raise WorkerTimeout(
-                f"no answer within {limit_s:.0f} s (--timeout)"
-                f"{self._named(replies.waiting)}"
+                f"no answer within {limit_s:.0f} s (--timeout){self._named(waiting)}"
             )
-        in_order = [replies.answers[rank] for rank in range(len(self._ranks))]
-        return {"replies": [answer.get("reply", {}) for answer in in_order]}
+        return {"replies": [answers[rank].get("reply", {}) for rank in range(count)]}
 
-    def _poll(self, rank: int, replies: _Replies) -> None:
+    def _waiting(self, answers: Mapping[int, Message]) -> list[int]:
+        return [rank for rank in range(len(self._ranks)) if rank not in answers]
+
+    def _polled(self, rank: int) -> Message | None:
         try:
-            answer = self._ranks[rank].poll(_SLICE_S)
+            return self._ranks[rank].poll(_SLICE_S)
         except WorkerError as error:
-            ended = {"error": str(error), "usage": False, "ended": True}
-            replies.note(rank, ended)
-            return
-        if answer is not None:
-            replies.note(rank, answer)
+            return {"error": str(error), "usage": False, "ended": True}
 
     def _named(self, waiting: Sequence[int]) -> str:
         """` from rank 1`; nothing if no rank has replied."""
@@ -179,3 +151,30 @@ def _variables(rank: int, environment: Mapping[str, str]) -> dict[str, str]:
     if rank and "TORCH_TRACE" in environment:  # the code of rank 0 is saved
         variables["TORCH_TRACE"] = f"{environment['TORCH_TRACE']}-rank-{rank}"
     return variables
+
+
+class WorkerProcesses:
+    """The worker processes of a session. After `close`, none can start."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._closed = False
+        self._lock = threading.Lock()
+        self._started: list[WorkerInterface] = []
+
+    def begin(
+        self, job: StrategyJob, environment: Mapping[str, str], layout: int = 0
+    ) -> WorkerInterface:
+        with self._lock:  # a process must not start while `close` runs
+            if self._closed:
+                raise WorkerError("the session has ended")
+            kind = WorkerProcess if job.ranks is None else RankGroup
+            process = kind(job, environment, quiet=self._quiet, layout=layout)
+            self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        for process in self._started:
+            process.close()

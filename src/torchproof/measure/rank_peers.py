@@ -1,20 +1,18 @@
 """What a worker does as one of several ranks: agree with them, and run wrapped code.
 
 Timed loops have to make the same number of passes on all ranks, or the last rank waits
-in a collective. So ranks exchange a number before each decision, over sockets,
-outside of what is timed. A worker without other ranks is `Alone`, and agrees at once.
+in a collective. So ranks exchange a number before each decision, in a group of their
+own and outside of what is timed. A worker without
+other ranks agrees at once.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchproof.measure.worker_process import PEERS_VARIABLE
 from torchproof.strategies import NotApplicable, Strategy
 from torchproof.targets import Job, Loaded, calls, parallel
 
@@ -32,92 +30,63 @@ NO_FLOAT64 = (
 )
 
 
-class RankLost(Exception):
-    """Another rank has ended; the message is one line."""
+class Peers:
+    """The process groups of all ranks, if there are several; else agrees at once."""
 
+    def __init__(self, job: Job | None = None) -> None:
+        """Joins the other ranks if there is a job, which must be resolved."""
+        self.several = job is not None
+        if job is None:
+            return
+        from torch import distributed
 
-class Alone:
-    """A worker that is the only one."""
-
-    several = False
-    rank = 0
+        parallel.join(job.device)
+        self._distributed: Any = distributed
+        self._group = distributed.new_group(backend="gloo")
+        self._rank = distributed.get_rank()
 
     def meet(self) -> None:
         """Waits until all ranks are here."""
-
-    def largest(self, value: float) -> float:
-        """The largest value of any rank."""
-        return value
-
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank."""
-        return flag
-
-    def own_file(self, path: Path) -> Path:
-        """The file of this rank, of those with this path."""
-        return path
-
-    def of_each(self, value: Any) -> tuple[Any, ...]:
-        """What a reply has of each rank, if there are several."""
-        return ()
-
-    def work(self, loaded: Loaded, job: Job) -> tuple[Any, ...] | None:
-        """The work of this rank in a pass, as amount and unit."""
-        return calls.amount(loaded)
-
-    def eager(self, loaded: Loaded, job: Job) -> Callable[..., Any]:
-        """What a call of the target runs, without a strategy."""
-        return loaded.fn
-
-    def applied(
-        self, strategy: Strategy, loaded: Loaded, job: Job, apply: Apply
-    ) -> Applied:
-        """The target with the strategy applied to it."""
-        return apply(loaded.fn, loaded.calls)
-
-
-class Peers(Alone):
-    """The other ranks; rank 0 collects the numbers of all and answers."""
-
-    several = True
-
-    def __init__(self, rank: int, descriptors: Sequence[int]) -> None:
-        self.rank = rank
-        for each in descriptors:
-            os.set_inheritable(each, False)
-        self._ends = [Connection(each) for each in descriptors]
-
-    def meet(self) -> None:
         self.largest(0.0)
 
     def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank."""
         return self.largest(float(flag)) > 0
 
     def largest(self, value: float) -> float:
-        try:
-            if self.rank == 0:
-                value = max([value, *(end.recv() for end in self._ends)])
-            for end in self._ends:
-                end.send(value)
-            return value if self.rank == 0 else float(self._ends[0].recv())
-        except (EOFError, OSError):
-            raise RankLost("another rank has ended") from None
+        """The largest value of any rank."""
+        if not self.several:
+            return value
+        import torch
+
+        largest = torch.tensor(value, dtype=torch.float64, device="cpu")
+        operation = self._distributed.ReduceOp.MAX
+        self._distributed.all_reduce(largest, operation, group=self._group)
+        return largest.item()
 
     def own_file(self, path: Path) -> Path:
-        return path.with_name(f"rank{self.rank}-{path.name}")
+        """The file of this rank, of those with this path."""
+        return path.with_name(f"rank{self._rank}-{path.name}") if self.several else path
 
     def of_each(self, value: Any) -> tuple[Any, ...]:
-        return (value,)
+        """What a reply has of each rank, if there are several."""
+        return (value,) if self.several else ()
 
     def work(self, loaded: Loaded, job: Job) -> tuple[Any, ...] | None:
-        """Its share of the work, if several ranks compute one batch together."""
-        if (whole := calls.amount(loaded)) is None:
-            return None
+        """The work of a pass, as amount and unit.
+
+        It is this rank's share, if several ranks compute one batch together.
+        """
+        whole = calls.amount(loaded)
+        if whole is None or not self.several:
+            return whole
         amount, unit = whole
         return amount / parallel.ranks_per_batch(job.wrap or loaded.wrap), unit
 
     def eager(self, loaded: Loaded, job: Job) -> Callable[..., Any]:
-        """The target as it is, wrapped."""
+        """The target as it is, wrapped on several ranks."""
+        if not self.several:
+            return loaded.fn
         parallel.assert_placed(loaded.fn, loaded.calls)
         plan = loaded.tensor_parallel_plan
         return parallel.wrapped(loaded.fn, job.wrap or loaded.wrap, _as_is, plan=plan)
@@ -125,11 +94,13 @@ class Peers(Alone):
     def applied(
         self, strategy: Strategy, loaded: Loaded, job: Job, apply: Apply
     ) -> Applied:
-        """The target, wrapped and compiled.
+        """The target with the strategy applied to it, wrapped on several ranks.
 
         What compiles the whole model does so after it was wrapped, as torch recommends;
         blocks and methods are compiled in place before.
         """
+        if not self.several:
+            return apply(loaded.fn, loaded.calls)
         wrap = job.wrap or loaded.wrap
         _assert_applicable(strategy, wrap)
         found: list[Applied] = []
@@ -149,16 +120,6 @@ class Peers(Alone):
             when = "before" if strategy.form in _INSIDE else "after"
             source = f"# {when} the model is wrapped with {wrap}\n{source}"
         return dataclasses.replace(found[0], fn=fn, source=source)
-
-
-# -- the target on a rank --------------------------------------------------------------
-
-
-def join(job: Job) -> Peers:
-    """Joins the process group of all ranks; the job must be resolved."""
-    parallel.join(job.device)
-    descriptors = os.environ.pop(PEERS_VARIABLE).split(",")
-    return Peers(int(os.environ["RANK"]), [int(each) for each in descriptors if each])
 
 
 def _as_is(whole: Any) -> Any:

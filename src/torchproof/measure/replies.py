@@ -86,16 +86,19 @@ def _total_work(values: Sequence[tuple[Any, ...] | None]) -> tuple[Any, ...] | N
     return sum(amount for amount, _ in known), known[0][1]
 
 
-def _worst(values: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _worst(values: Sequence[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
     """The worst verdict; it names the rank unless all ranks agree that it is right."""
+    known = [found for found in values if found is not None]
+    if not known:
+        return None
     verdicts = ("same", "rounding", None, "wrong")
 
     def badness(rank: int) -> tuple[int, float]:
-        found = values[rank]
+        found = known[rank]
         return verdicts.index(found["verdict"]), found.get("max_rel_error") or 0.0
 
-    worst = max(range(len(values)), key=badness)
-    found = {**values[worst], "rank": worst}
+    worst = max(range(len(known)), key=badness)
+    found = {**known[worst], "rank": worst}
     if found["verdict"] not in ("same", "rounding"):
         found["why"] = f"on rank {worst}: {found.get('why') or 'no reason is known'}"
     return found
@@ -157,11 +160,6 @@ class Reference(Record):
 
 
 @dataclass(frozen=True)
-class OutputComparison(Record):
-    numerics: Mapping[str, Any] = field(metadata={"join": _worst})
-
-
-@dataclass(frozen=True)
 class SampledRound(Record):
     times_ms: tuple[float, ...] = _by(_of_each(max), ())
     interrupted: tuple[bool, ...] = _by(_of_each(any), ())
@@ -177,21 +175,6 @@ class Replayed(Record):
     differs: str | None = None
 
 
-@dataclass(frozen=True)
-class Diagnosis(Record):
-    events: tuple[Mapping[str, Any], ...]
-
-
-@dataclass(frozen=True)
-class Probed(Record):
-    probe: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Switches(Record):
-    switches: Mapping[str, Any]
-
-
 Rounds = tuple[tuple[tuple[float, ...], ...], ...]
 
 
@@ -199,18 +182,12 @@ Rounds = tuple[tuple[tuple[float, ...], ...], ...]
 FROZEN = "on, without objects from before the timing"
 
 
-# What each command of the worker finds out.
-_WARM_UP = ("steady", "pass_ms")
-_COMPILED = ("compile_s", "counts", "cache", "rank_counts", "fell_back")
-_AFTER_TIMING = (*_COMPILED, "memory", "profile", "dropped", "sharing", "break_costs")
-
-
 @dataclass(frozen=True)
 class Facts(Record):
     """Everything that is known about a strategy at one shape.
 
-    The worker replies with one after its first pass, after its warm-up and after the
-    timing, each with what it has found out. The session adds rounds and comparisons.
+    The worker replies to most commands with one that has what it has found out. The
+    session brings them together and adds the rounds.
     """
 
     # The compiler: None if nothing could compile.
@@ -243,7 +220,7 @@ class Facts(Record):
     longer: str = stats.LONGER  # how to get more samples
     by_rank: tuple[tuple[float, ...], ...] = ()  # all times of each of several ranks
     # Its outputs.
-    numerics: Mapping[str, Any] | None = None
+    numerics: Mapping[str, Any] | None = _by(_worst)
     drawn: Mapping[str, Any] | None = None  # with eager's random numbers
     # After the timing.
     memory: Mapping[str, int | None] | None = _by(_largest_of_each)
@@ -251,6 +228,9 @@ class Facts(Record):
     dropped: Any = None  # unchecked guards by type, or a text
     sharing: tuple[str, ...] = ()
     break_costs: BreakCosts | None = None
+    # On request.
+    probe: Mapping[str, Any] | None = None  # of the target in eager, for `tune`
+    events: tuple[Mapping[str, Any], ...] = ()  # why its outputs differ
 
     @property
     def later_compile_s(self) -> float | None:
@@ -259,11 +239,12 @@ class Facts(Record):
             return None
         return self.compile_s["total"] - self.first_compile_s["total"]
 
-    def after_warm_up(self, reply: Facts) -> Facts:
-        return replace(self, **{name: getattr(reply, name) for name in _WARM_UP})
-
-    def after_timing(self, reply: Facts) -> Facts:
-        return replace(self, **{name: getattr(reply, name) for name in _AFTER_TIMING})
+    def updated(self, reply: Facts) -> Facts:
+        """With what a later reply has found out."""
+        unknown = Facts()
+        pairs = {each.name: getattr(reply, each.name) for each in fields(Facts)}
+        found = {k: v for k, v in pairs.items() if v != getattr(unknown, k)}
+        return replace(self, **found)
 
     def without_rounds(self) -> Facts:
         return replace(

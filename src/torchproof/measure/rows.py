@@ -6,17 +6,15 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchproof.measure.device_peaks import utilisation
 from torchproof.measure.replies import Facts, Reference
 from torchproof.measure.specs import Plan, StrategySpec
 from torchproof.measure.starts import start_record
+from torchproof.measure.strategy_state import StrategyState
 from torchproof.process import aslr
 from torchproof.records import Measurement, RankTime, Verdict, one_line, stats
-
-if TYPE_CHECKING:
-    from torchproof.measure.strategy_state import StrategyState
 
 References = Mapping[tuple[str | None, int], Reference]
 
@@ -132,8 +130,8 @@ def _row(state: StrategyState, number: int, reference: Reference) -> Measurement
     start = start_record("cold", facts)
     row = replace(
         row,
-        first_call_s=None if start.refused else facts.first_call_s,
-        start=start.to_json() | {"later_compile_s": facts.later_compile_s},
+        first_call_s=None if start["refused"] else facts.first_call_s,
+        start={**start, "later_compile_s": facts.later_compile_s},
         warm_start=_warm(state) if number == 0 else None,
         compile_s=facts.compile_s,
         numerics=facts.numerics,
@@ -222,8 +220,8 @@ def _warm(state: StrategyState) -> dict[str, Any] | None:
     if state.warm is None:
         return None
     start = start_record("warm", state.warm)
-    seconds = None if start.refused else state.warm.first_call_s
-    return start.to_json() | {"first_call_s": seconds}
+    seconds = None if start["refused"] else state.warm.first_call_s
+    return {**start, "first_call_s": seconds}
 
 
 def _notes(state: StrategyState, facts: Facts, reference: Reference) -> Iterator[str]:

@@ -11,10 +11,9 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torchproof.measure import rows
-from torchproof.measure.replies import Facts
+from torchproof.measure.replies import Facts, SampledRound
 from torchproof.measure.specs import AS_WRITTEN, MeasureResult, Plan, Progress
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import NO_REMOTE_CACHES
@@ -30,7 +29,7 @@ NOT_COMPARED = (
 # If the script ended before it was measured, --seconds cannot help.
 _LONGER = "let the script run longer"
 
-_Round = tuple[tuple[float, ...], tuple[float, ...]]  # kept samples, all samples
+STRATEGIES = tuple(spec.strategy.name for spec in AS_WRITTEN)
 
 
 @dataclass(frozen=True)
@@ -82,25 +81,20 @@ def _report(progress: Progress, entry: Entry, seconds: float) -> None:
 def _rows(
     states: list[StrategyState], plan: Plan, stream: Followed
 ) -> tuple[Measurement, ...]:
-    rounds = _rounds(stream) if _graphs(stream) else {}
-    eager, compiled = states
-    for state in states:
-        name = state.spec.strategy.name
-        entries = [entry for entry in stream.of("round") if entry["strategy"] == name]
-        facts = replace(
-            _compiled(state, stream),
-            rounds=(tuple(each for each, _ in rounds[name]),) if rounds else (),
-            tail_rounds=(tuple(each for _, each in rounds[name]),) if rounds else (),
-            collector="as the script sets it",
-            longer=stats.LONGER if stream.of("measured") else _LONGER,
-            steps=sum(entry["steps"] for entry in entries),
-            interrupted=sum(entry["interrupted"] for entry in entries),
-        )
+    eager, compiled = _sampled(stream)
+    costs = {k: v for k, v in stream.last("compiled").items() if v is not None}
+    compiled = replace(
+        compiled.updated(Facts.from_json({"counts": {"graphs": 0}} | costs)),
+        compilations=sum(e["count"] for e in stream.of("compiled_while_timed")),
+        steady=stream.last("warm").get("steady", True),
+        numerics={"verdict": None, "why": NOT_COMPARED},
+        notes=tuple(_notes(stream, eager.steps, plan.target)),
+    )
+    if eager.steps:
+        note = "measured in the same run, with the compiler stance force_eager"
+        eager = replace(eager, notes=(note,))
+    for state, facts in zip(states, (eager, compiled), strict=True):
         state.facts.append(facts)
-    note = "measured in the same run, with the compiler stance force_eager"
-    eager.facts[0] = replace(eager.facts[0], notes=(note,) if rounds else ())
-    notes = tuple(_notes(stream, rounds, plan.target))
-    compiled.facts[0] = replace(compiled.facts[0], notes=notes)
     # There is no code to paste: the script stays as it is.
     plain, row = (replace(r, source="") for r in rows.rows(states, plan, {}))
     return replace(plain, start=None), row
@@ -111,34 +105,25 @@ def _graphs(stream: Followed) -> int:
     return counts["graphs"] if counts else 0
 
 
-def _rounds(stream: Followed) -> dict[str, list[_Round]]:
+def _sampled(stream: Followed) -> list[Facts]:
     """Returns the rounds of both strategies; none if too few for a verdict."""
-    rounds: dict[str, list[_Round]] = {}
+    empty = Facts(
+        collector="as the script sets it",
+        longer=stats.LONGER if stream.of("measured") else _LONGER,
+    ).with_repeat()
+    facts = dict.fromkeys(STRATEGIES, empty)
     for entry in stream.entries:
         if entry["kind"] in {"start_over", "refused"}:
-            rounds = {}
+            facts = dict.fromkeys(STRATEGIES, empty)
         if entry["kind"] == "round":
-            both = tuple(entry["times_ms"]), tuple(entry["tail_ms"])
-            rounds.setdefault(entry["strategy"], []).append(both)
-    fewest = min(map(len, rounds.values()), default=0)
-    return rounds if len(rounds) == 2 and fewest >= stats.FEWEST_ROUNDS else {}
+            sampled = SampledRound.from_json(entry["sampled"])
+            facts[entry["strategy"]] = facts[entry["strategy"]].sampled(sampled)
+    fewest = min(len(each.rounds[0]) for each in facts.values())
+    enough = _graphs(stream) and fewest >= stats.FEWEST_ROUNDS
+    return [*facts.values()] if enough else [empty, empty]
 
 
-def _compiled(state: StrategyState, stream: Followed) -> Facts:
-    """Returns the costs of compilation; eager steps have none."""
-    if state.spec.is_eager:
-        return Facts()
-    again = sum(e["count"] for e in stream.of("compiled_while_timed"))
-    steady = stream.last("warm").get("steady", True)
-    costs = {k: v for k, v in stream.last("compiled").items() if v is not None}
-    facts = Facts.from_json({"counts": {"graphs": 0}} | costs)
-    numerics = {"verdict": None, "why": NOT_COMPARED}
-    return replace(facts, compilations=again, steady=steady, numerics=numerics)
-
-
-def _notes(
-    stream: Followed, rounds: Mapping[str, Any], target: Target
-) -> Iterator[str]:
+def _notes(stream: Followed, timed: int, target: Target) -> Iterator[str]:
     if not _graphs(stream):  # `rows` notes that nothing was compiled
         if factories := factory_targets(target):
             yield f"to measure a factory: torchproof bench {' or '.join(factories)}"
@@ -146,10 +131,10 @@ def _notes(
     steps = stream.last("steps")
     if stream.of("refused"):
         yield "the script sets the compiler's stance itself: no eager steps were timed"
-    elif not rounds and steps:
+    elif not timed and steps:
         yield f"not enough steps: {steps['seen']} run, about {steps['needed']} needed"
     calls = stream.last("warm").get("calls") or 1
     if calls > 1:
         yield f"a step is {calls} calls, one optimizer step"
-    if rounds:
+    if timed:
         yield "memory is not given: one process ran both strategies"

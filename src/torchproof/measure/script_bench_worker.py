@@ -22,14 +22,14 @@ from typing import Any
 
 from torchproof.measure import profiling
 from torchproof.measure.compile_stats import CompileStats
-from torchproof.measure.script_bench import ScriptJob
+from torchproof.measure.replies import Facts, SampledRound
+from torchproof.measure.script_bench import STRATEGIES, ScriptJob
 from torchproof.observe import StepDetector, timeline
 from torchproof.process import Stream, hold
 from torchproof.records import stats
 from torchproof.targets import script
 from torchproof.torch_private import describe
 
-STRATEGIES = ("eager", "as-written")
 _FEWEST_SAMPLES = 20  # of each strategy, if the script runs that long
 _WARM_UP_S = 20.0
 _REPORT_S = 0.25
@@ -206,17 +206,18 @@ class Rounds:
         fit = int(owner.job.seconds * 1e3 / (length * step_ms))
         self.fewest = math.ceil(_FEWEST_SAMPLES / (length - 1))
         self.most = max(stats.LEAST_ROUNDS, self.fewest, fit)
-        self.rounds_ms: dict[str, list[list[float]]] = {name: [] for name in STRATEGIES}
+        self.facts = dict.fromkeys(STRATEGIES, Facts().with_repeat())
         self._stance: Any = None  # restores the stance from before eager steps
         self._begin()
 
     @property
     def _strategy(self) -> str:
-        turn, second = divmod(sum(map(len, self.rounds_ms.values())), 2)
+        done = sum(len(facts.rounds[0]) for facts in self.facts.values())
+        turn, second = divmod(done, 2)
         return STRATEGIES[(turn + second) % 2]
 
     def doing(self) -> str:
-        number = min(self.most, len(self.rounds_ms[self._strategy]) + 1)
+        number = min(self.most, len(self.facts[self._strategy].rounds[0]) + 1)
         return f"round {number} of at most {self.most}, {self._strategy}"
 
     def _begin(self) -> None:
@@ -246,25 +247,19 @@ class Rounds:
         return True
 
     def _keep(self) -> None:
-        times = _between(self.marks)[1:]
-        interrupted = [b > a for a, b in itertools.pairwise(self.switches)][1:]
-        samples = stats.uninterrupted(times, interrupted)
+        interrupted = [b > a for a, b in itertools.pairwise(self.switches)]
+        sampled = SampledRound(tuple(_between(self.marks)[1:]), tuple(interrupted[1:]))
         strategy = self._strategy
-        self.rounds_ms[strategy].append(samples)
-        self.owner.stream.write(
-            "round",
-            strategy=strategy,
-            times_ms=samples,
-            tail_ms=stats.tail_of(times),
-            steps=len(times),
-            interrupted=sum(interrupted),
-        )
+        self.facts[strategy] = self.facts[strategy].sampled(sampled)
+        plain = dataclasses.asdict(sampled)
+        self.owner.stream.write("round", strategy=strategy, sampled=plain)
 
     def _enough(self) -> bool:
-        eager, compiled = self.rounds_ms.values()
-        if len(eager) != len(compiled) or len(eager) < self.fewest:
+        rounds = {name: facts.rounds[0] for name, facts in self.facts.items()}
+        eager, compiled = map(len, rounds.values())
+        if eager != compiled or eager < self.fewest:
             return False
-        return len(eager) >= self.most or stats.enough(self.rounds_ms)
+        return eager >= self.most or stats.enough(rounds)
 
     # -- the stance ----------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Measures the strategies of a plan side by side.
+"""Measures the strategies of a plan side by side, and targets that are scripts.
 
 Takes a plan, returns a `MeasureResult`. A reference worker first computes eager's
 outputs. Then each strategy runs in a process of its own: first call, warm-up, and
@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -20,13 +19,12 @@ from typing import Any
 
 import psutil
 
-from torchproof.measure import rows
+from torchproof.measure import rows, script_bench
 from torchproof.measure.device_peaks import stated_peaks
+from torchproof.measure.rank_group import WorkerProcesses
 from torchproof.measure.replies import (
-    Diagnosis,
     Done,
     Facts,
-    OutputComparison,
     Reference,
     SampledRound,
 )
@@ -36,13 +34,14 @@ from torchproof.measure.specs import (
     MeasureResult,
     Plan,
     Progress,
+    StrategyJob,
     StrategySpec,
 )
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import (
     WorkerError,
     WorkerInterface,
-    WorkerProcesses,
+    WorkerProcess,
     WorkerTimeout,
     free_vram,
 )
@@ -62,6 +61,27 @@ _ARTIFACTS = {
 }
 
 
+def switches() -> dict[str, Any]:
+    """Returns Inductor's options and their defaults, read in a child process."""
+    process = WorkerProcess(StrategyJob(EAGER), {}, quiet=True)
+    try:
+        return dict(process.ask(Facts, "switches", None).switches)
+    except WorkerError as error:
+        raise UserError(f"cannot read the options of Inductor: {error}") from None
+    finally:
+        process.close()
+
+
+def measure(plan: Plan, keep: Path, progress: Progress) -> MeasureResult:
+    """Measures all strategies of a plan; returns partial results when interrupted.
+
+    Traces, if the plan asks for them, are written to the folder `keep`.
+    """
+    if plan.target.kind == "script":
+        return script_bench.measure(plan, progress)
+    return Session(plan, keep, progress).run()
+
+
 class Session:
     """Measures the strategies of a plan side by side."""
 
@@ -77,32 +97,29 @@ class Session:
         self.reference_workers: dict[str | None, WorkerInterface] = {}
         self.events: list[Event] = []
         self.states: list[StrategyState] = []
-        self._thread = threading.local()  # several threads may start workers
-        self._comparing = threading.Lock()
+        self._deadline: float | None = None
         self._processes = WorkerProcesses(quiet=plan.quiet)
 
     def set_deadline(self, seconds: float | None) -> None:
-        """Limits how long this thread waits for replies of workers, in total."""
-        self._thread.deadline = None if seconds is None else time.monotonic() + seconds
+        """Limits how long to wait for replies of workers, in total."""
+        self._deadline = None if seconds is None else time.monotonic() + seconds
 
     @contextlib.contextmanager
     def without_deadline(self) -> Iterator[None]:
-        """Lifts this thread's deadline, for the reference worker and for eager."""
-        deadline = getattr(self._thread, "deadline", None)
-        self._thread.deadline = None
+        """Lifts the deadline, for the reference worker and for eager."""
+        deadline, self._deadline = self._deadline, None
         try:
             yield
         finally:
-            self._thread.deadline = deadline
+            self._deadline = deadline
 
     @property
     def limit_s(self) -> float | None:
         """How long a worker may take to reply."""
         limit = self.plan.timeout_s
-        deadline: float | None = getattr(self._thread, "deadline", None)
-        if deadline is None:
+        if self._deadline is None:
             return limit
-        remaining = max(0.0, deadline - time.monotonic())
+        remaining = max(0.0, self._deadline - time.monotonic())
         return remaining if limit is None else min(limit, remaining)
 
     @property
@@ -174,7 +191,7 @@ class Session:
         waiting = [
             (state, later) for later in range(repeat, end) for state in self._running()
         ][: os.cpu_count()]
-        prepared = any(state.first_passes for state in self.states)
+        prepared = any(state.prepared for state in self.states)
         if prepared or not self.has_room(len(waiting)):
             return
         self.progress(f"starting {len(waiting)} processes")
@@ -183,14 +200,10 @@ class Session:
                 state.ahead[later] = self._start(state, later)
             arguments = self._first_arguments(state, later)
             state.ahead[later].tell("prepare", **arguments)
-        for state, later in waiting:
-            with self.recording_failure(state):
-                if later in state.ahead:
-                    first = state.ahead[later].reply(Facts, self.limit_s)
-                    state.first_passes[later] = first
+            state.prepared.add(later)
 
     def _await_ahead(self) -> None:
-        """Waits until the imports have ended: they would disturb what is timed."""
+        """Waits until processes are ready: they would disturb what is timed."""
         for state in self.states:
             for process in list(state.ahead.values()):
                 with self.recording_failure(state):
@@ -226,7 +239,7 @@ class Session:
         with contextlib.suppress(WorkerError):  # the diagnosis is optional
             forms = (compiled.numerics or {}).get("forms", []) if compiled else []
             arguments = {"wrong": wrong, "forms": forms}
-            answer = worker.ask(Diagnosis, "diagnose", self.limit_s, **arguments)
+            answer = worker.ask(Facts, "diagnose", self.limit_s, **arguments)
             self.events += map(Event.from_json, answer.events)
 
     # -- references ----------------------------------------------------------------
@@ -261,12 +274,10 @@ class Session:
         self.progress(f"{state.spec.label}: comparing its outputs with eager's")
         arguments = {"number": number, "path": str(path)}
         try:
-            with self._comparing, self.without_deadline():
+            with self.without_deadline():
                 worker = self.reference_workers[state.spec.dtype]
-                answer = worker.ask(
-                    OutputComparison, "compare_outputs", self.limit_s, **arguments
-                )
-            return answer.numerics
+                answer = worker.ask(Facts, "compare_outputs", self.limit_s, **arguments)
+            return answer.numerics or {}
         except WorkerError as error:  # not the fault of the compared strategy
             return {"verdict": None, "why": f"the comparison failed: {error}"}
         finally:
@@ -355,7 +366,7 @@ class Session:
         """Runs first call and warm-up; the first repeat also compares outputs."""
         shape = self.plan.shapes[number]
         label = f"{state.spec.label}{_named(shape)}"
-        if number or repeat not in state.first_passes:
+        if number or repeat not in state.prepared:
             self.progress(f"{label}: first call, {'warm' if repeat else 'cold'}")
         path = None if repeat else self._outputs_file(state)
         if number:
@@ -369,7 +380,7 @@ class Session:
         warm = state.ask(Facts, "warm_up", self.limit_s, **self.warm_up_limit)
         self.largest = {k: max(v, first.bytes[k]) for k, v in self.largest.items()}
         if repeat == 0:
-            state.facts.append(replace(first, numerics=numerics).after_warm_up(warm))
+            state.facts.append(replace(first, numerics=numerics).updated(warm))
         elif number == 0 and repeat == 1:
             state.warm = first
         state.facts[number] = state.facts[number].with_repeat()
@@ -378,8 +389,9 @@ class Session:
         """The first pass of a new process, which may have run already."""
         early = state.ahead.pop(repeat, None)
         state.process = early or self._start(state, repeat)
-        if (first := state.first_passes.pop(repeat, None)) is not None:
-            return first
+        if repeat in state.prepared:
+            state.prepared.remove(repeat)
+            return state.process.reply(Facts, self.limit_s)
         arguments = self._first_arguments(state, repeat)
         return state.ask(Facts, "prepare", self.limit_s, **arguments)
 
@@ -442,7 +454,7 @@ class Session:
                     reply = state.ask(
                         Facts, "examine", self.limit_s, trace=self._trace(state)
                     )
-                    state.facts[number] = state.facts[number].after_timing(reply)
+                    state.facts[number] = state.facts[number].updated(reply)
 
     def _compare_again(self, state: StrategyState, number: int) -> None:
         """Compares again: replayed graphs or skipped guards may make outputs wrong."""

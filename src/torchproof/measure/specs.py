@@ -1,16 +1,10 @@
-"""Defines what to measure, and measures it.
-
-Takes a target and strategy specs, returns one measurement per spec and input shape. The
-parent process never imports torch. Each spec runs in a fresh process with empty caches,
-so that no setting leaks from one to the next.
-"""
+"""Defines what to measure, and the result of measuring it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from torchproof.observe import BreakCosts
@@ -158,30 +152,3 @@ def assert_on_ranks(target: Target, ranks: int | None, wrap: str | None) -> None
             " ranks as a workload or a factory; torchproof check --ranks observes"
             " a script"
         )
-
-
-def switches() -> dict[str, Any]:
-    """Returns Inductor's options and their defaults, read in a child process."""
-    from torchproof.measure.replies import Switches
-    from torchproof.measure.worker_process import WorkerError, WorkerProcess
-
-    process = WorkerProcess(StrategyJob(EAGER), {}, quiet=True)
-    try:
-        return dict(process.ask(Switches, "switches", None).switches)
-    except WorkerError as error:
-        raise UserError(f"cannot read the options of Inductor: {error}") from None
-    finally:
-        process.close()
-
-
-def measure(plan: Plan, keep: Path, progress: Progress) -> MeasureResult:
-    """Measures all strategies of a plan; returns partial results when interrupted.
-
-    Traces, if the plan asks for them, are written to the folder `keep`.
-    """
-    from torchproof.measure import script_bench
-    from torchproof.measure.session import Session
-
-    if plan.target.kind == "script":
-        return script_bench.measure(plan, progress)
-    return Session(plan, keep, progress).run()

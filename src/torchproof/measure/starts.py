@@ -7,43 +7,24 @@ start, there are lookups and every lookup hits. A time that fails the check is r
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torchproof.measure.replies import CacheUse, Facts
-from torchproof.records import Record
 
+_COUNTS = ("hits", "misses", "bypasses")
 _NAMES = {"inductor": "Inductor's cache", "aot_autograd": "AOTAutograd's cache"}
 
 
-@dataclass(frozen=True)
-class Start(Record):
-    """A start with its cache statistics, and why its label is refused."""
-
-    label: Literal["cold", "warm"]
-    imports_s: float | None
-    hits: int | None = None
-    misses: int | None = None
-    bypasses: int | None = None
-    refused: str | None = None
-
-
-def start_record(label: Literal["cold", "warm"], facts: Facts) -> Start:
-    """Returns the start of a strategy, checked against its label."""
+def start_record(label: Literal["cold", "warm"], facts: Facts) -> dict[str, Any]:
+    """Returns a start with its cache statistics, and why its label is refused."""
     cache = facts.cache
-    if cache is None:
-        return Start(label, facts.imports_s)
-    why = (
-        _why_not_cold(facts, cache) if label == "cold" else _why_not_warm(facts, cache)
-    )
-    return Start(
-        label,
-        facts.imports_s,
-        hits=cache.hits,
-        misses=cache.misses,
-        bypasses=cache.bypasses,
-        refused=f"labelled {label}, but {why}" if why else None,
-    )
+    counts = {name: getattr(cache, name, None) for name in _COUNTS}
+    why = None
+    if cache is not None:
+        check = _why_not_cold if label == "cold" else _why_not_warm
+        why = check(facts, cache)
+    refused = f"labelled {label}, but {why}" if why else None
+    return {"label": label, "imports_s": facts.imports_s, **counts, "refused": refused}
 
 
 def _why_not_cold(facts: Facts, cache: CacheUse) -> str | None:

@@ -16,8 +16,8 @@ from torchproof.records import RaisedError
 class StrategyState:
     """`facts` has an entry per input shape; `warm` is from a start with warm caches.
 
-    `ahead` are processes that were started before their repeat begins, and
-    `first_passes` the replies of those that have run their first pass.
+    `ahead` are processes that were started before their repeat begins, and `prepared`
+    the repeats of those that run their first pass.
     """
 
     spec: StrategySpec
@@ -30,7 +30,7 @@ class StrategyState:
     facts: list[Facts] = field(default_factory=list)
     warm: Facts | None = None
     ahead: dict[int, WorkerInterface] = field(default_factory=dict)
-    first_passes: dict[int, Facts] = field(default_factory=dict)
+    prepared: set[int] = field(default_factory=set)
 
     @property
     def runs(self) -> bool:

@@ -23,15 +23,11 @@ from torchproof.measure import guard_filters, numerics, profiling, rank_peers
 from torchproof.measure.command_loop import run_commands
 from torchproof.measure.compile_stats import CompileStats
 from torchproof.measure.replies import (
-    Diagnosis,
     Facts,
     Operations,
-    OutputComparison,
-    Probed,
     Reference,
     Replayed,
     SampledRound,
-    Switches,
 )
 from torchproof.measure.specs import StrategyJob
 from torchproof.observe import BreakCost, BreakCosts, timeline
@@ -72,7 +68,7 @@ class StrategyWorker:
         self.break_cost: BreakCost | None = None
         self.hooks = contextlib.ExitStack()
         self.applied: Applied | None = None
-        self.peers = rank_peers.Alone()
+        self.peers = rank_peers.Peers()
         self.fn: Any = None  # what a pass calls
         self.state: numerics.SavedValues | None = None  # after the first pass
         self.timeline = timeline.start(self.strategy.name)
@@ -86,7 +82,7 @@ class StrategyWorker:
             on_rank = self.job.ranks is not None
             run = calls.resolved(dataclasses.replace(self.job.run, on_rank=on_rank))
             if on_rank:
-                self.peers = rank_peers.join(run)
+                self.peers = rank_peers.Peers(run)
             self._run = run
         return self._run
 
@@ -96,10 +92,10 @@ class StrategyWorker:
         """Imports torch ahead, and nothing of the target: a module may draw numbers."""
         import torch  # noqa: F401
 
-    def switches(self) -> Switches:
+    def switches(self) -> Facts:
         from torchproof.torch_private import compile_costs
 
-        return Switches(compile_costs.inductor_defaults())
+        return Facts(switches=compile_costs.inductor_defaults())
 
     def make_reference(self, number: int, shape: dict[str, int]) -> Reference:
         """Computes eager's outputs, in working precision and in float64."""
@@ -215,7 +211,7 @@ class StrategyWorker:
         except Exception as error:  # it ran twice without the counter
             return Operations(why=f"counting failed: {one_line(repr(error), 200)}")
 
-    def compare_outputs(self, number: int, path: str) -> OutputComparison:
+    def compare_outputs(self, number: int, path: str) -> Facts:
         """Compares the saved outputs of a strategy with the reference."""
         import torch
 
@@ -230,7 +226,7 @@ class StrategyWorker:
         found = reference.compare(outputs).to_json()
         if forms:
             found["forms"] = [dataclasses.asdict(each) for each in forms]
-        return OutputComparison(found)
+        return Facts(numerics=found)
 
     def prepare(self, answers: str | None, saves_state: bool = False) -> Facts:
         """Applies the strategy, times the first call, and saves the outputs.
@@ -259,24 +255,22 @@ class StrategyWorker:
             applying_s = time.perf_counter() - begin
             self.fn = self.applied.fn
             self.hooks.enter_context(self.applied.recording_compilations())
-        first = dataclasses.replace(
-            self._first_pass(answers),
+        first = self._first_pass(answers)
+        if saves_state:
+            self.state = numerics.SavedValues(self.loaded.fn)
+        found: dict[str, Any] = {}
+        if self.strategy.graph:  # compiles and records before the first call
+            found["first_call_s"] = (first.first_call_s or 0.0) + applying_s
+        if applied := self.applied:
+            notes = (applied.note,) if applied.note else ()
+            plan = applied.plan.to_json()
+            found |= {"source": applied.source, "notes": notes, "plan": plan}
+        return dataclasses.replace(
+            first,
             imports_s=imports_s,
             switches=switches,
             compiled_before=compiled_before,
-        )
-        if saves_state:
-            self.state = numerics.SavedValues(self.loaded.fn)
-        if self.strategy.graph:  # compiles and records before the first call
-            first_call_s = (first.first_call_s or 0.0) + applying_s
-            first = dataclasses.replace(first, first_call_s=first_call_s)
-        if self.applied is None:
-            return first
-        return dataclasses.replace(
-            first,
-            source=self.applied.source,
-            notes=(self.applied.note,) if self.applied.note else (),
-            plan=self.applied.plan.to_json(),
+            **found,
         )
 
     def _apply(self, loaded: Loaded, plan: Any) -> Applied:
@@ -306,20 +300,17 @@ class StrategyWorker:
         return self._first_pass(answers)
 
     def _first_pass(self, answers: str | None) -> Facts:
-        first: list[float] = []
-        compiled: list[Mapping[str, float] | None] = []
+        first: dict[str, Any] = {}
 
         def step(index: int, call: Any) -> Any:
             if index:
                 return self._invoke(call)
-            outputs: list[Any] = []
             self.peers.meet()
             with self._shown("first call"):
-                first.append(
-                    self.clock.seconds(lambda: outputs.append(self._invoke(call)))
-                )
-            compiled.append(self.compile_stats.since_reset().compile_s)
-            return outputs[0]
+                seconds, outputs = self.clock.seconds(lambda: self._invoke(call))
+            compile_s = self.compile_stats.since_reset().compile_s
+            first.update(first_call_s=seconds, first_compile_s=compile_s)
+            return outputs
 
         self._save(answers, self.loaded, self.fn, step)
         costs = self.compile_stats.since_reset()
@@ -327,10 +318,9 @@ class StrategyWorker:
             costs,
             rank_counts=self.peers.of_each(costs.counts or {}),
             fell_back=self._fell_back(),
-            first_call_s=first[0],
-            first_compile_s=compiled[0],
             imports_s=0.0,
             bytes=profiling.memory_in_use(self.device),
+            **first,
         )
 
     def warm_up(self, within_s: float = stats.WARM_UP_S) -> Facts:
@@ -357,7 +347,7 @@ class StrategyWorker:
         gc.freeze()  # collections before each round need not scan long-lived objects
         return Facts(steady=steady, pass_ms=times[-1])
 
-    def probe(self, settings: Sequence[str] = ()) -> Probed:
+    def probe(self, settings: Sequence[str] = ()) -> Facts:
         """Measures cheap facts about the target in eager, for `tune`.
 
         `unavailable` says of these settings of the compiler why they have no effect.
@@ -376,7 +366,7 @@ class StrategyWorker:
             name: configs.why_unavailable(name, self.device) for name in settings
         }
         unavailable = {name: why for name, why in reasons.items() if why}
-        return Probed({**model_facts.probe(subject), "unavailable": unavailable})
+        return Facts(probe={**model_facts.probe(subject), "unavailable": unavailable})
 
     def sample(self, seconds: float) -> SampledRound:
         """Times passes for one round.
@@ -484,7 +474,7 @@ class StrategyWorker:
                         self._invoke(call)
         return self.break_cost.costs()
 
-    def diagnose(self, wrong: bool, forms: Sequence[Mapping[str, Any]]) -> Diagnosis:
+    def diagnose(self, wrong: bool, forms: Sequence[Mapping[str, Any]]) -> Facts:
         """Returns events that explain why compiled outputs differ from eager's."""
         from torchproof.measure import diagnosis
 
@@ -493,7 +483,7 @@ class StrategyWorker:
             wrong=wrong,
             forms=[comparison.FormDifference(**each) for each in forms],
         )
-        return Diagnosis(tuple(dataclasses.asdict(event) for event in events))
+        return Facts(events=tuple(dataclasses.asdict(event) for event in events))
 
     def draw_as_eager(self, answers: str, shape: dict[str, int] | None = None) -> None:
         """Compiles with eager's random numbers and saves those outputs.

@@ -6,19 +6,16 @@ import contextlib
 import json
 import os
 import subprocess
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from torchproof.measure.replies import Reply
-from torchproof.measure.specs import StrategyJob
 from torchproof.process import DEVNULL, Ended, Garbled, Message, Tick, spawn
 from torchproof.records import RaisedError, Record, UserError
 from torchproof.strategies import NotApplicable
 
 STRATEGY_WORKER = "torchproof.measure.strategy_worker"
-PEERS_VARIABLE = "TORCHPROOF_PEERS"  # descriptors of a rank's sockets to other ranks
 # With remote caches, a start that is labelled cold could be warm.
 NO_REMOTE_CACHES = {
     f"TORCHINDUCTOR_{name}_REMOTE_CACHE": "0"
@@ -101,7 +98,6 @@ class WorkerProcess(WorkerInterface):
         quiet: bool,
         layout: int = 0,
         module: str = STRATEGY_WORKER,
-        keep: Sequence[int] = (),
     ) -> None:
         self._child = spawn(
             "-m",
@@ -110,10 +106,9 @@ class WorkerProcess(WorkerInterface):
             environment={**NO_REMOTE_CACHES, **environment},
             output=DEVNULL if quiet else None,
             layout=layout,
-            keep=keep,
         )
         self._unread = 0  # replies that nobody has read
-        self._last: Message = {}  # that was read
+        self._last: Message = {}  # reply that was read
 
     def tell(self, do: str, **values: Any) -> None:
         with contextlib.suppress(Ended):  # the next `ask` reports it
@@ -121,11 +116,10 @@ class WorkerProcess(WorkerInterface):
         self._unread += 1
 
     def wait(self, limit_s: float | None, tick: Tick = nothing) -> Message:
-        answer: Message = {}
         while self._unread:
-            answer = self._read(limit_s, tick)
+            self._last = self._read(limit_s, tick)
             self._unread -= 1
-        return answer
+        return self._last
 
     def poll(self, seconds: float) -> Message | None:
         """The reply to the last command; None if it takes longer than this."""
@@ -158,38 +152,6 @@ class WorkerProcess(WorkerInterface):
 
     def close(self) -> None:
         self._child.kill()
-
-
-class WorkerProcesses:
-    """The worker processes of a session. After `close`, none can start."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._closed = False
-        self._lock = threading.Lock()
-        self._started: list[WorkerInterface] = []
-
-    def begin(
-        self, job: StrategyJob, environment: Mapping[str, str], layout: int = 0
-    ) -> WorkerInterface:
-        from torchproof.measure.rank_group import RankGroup
-
-        with self._lock:  # a process must not start while `close` runs
-            self._assert_open()
-            kind = WorkerProcess if job.ranks is None else RankGroup
-            process = kind(job, environment, quiet=self._quiet, layout=layout)
-            self._started.append(process)
-        return process
-
-    def _assert_open(self) -> None:
-        if self._closed:
-            raise WorkerError("the session has ended")
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-        for process in self._started:
-            process.close()
 
 
 def free_vram() -> int | None:

@@ -20,7 +20,6 @@ from torchproof.measure import (
     Done,
     Facts,
     Plan,
-    Probed,
     Replayed,
     Session,
     StrategySpec,
@@ -119,7 +118,7 @@ class Worker:
             self._sample([self.eager], ROUNDS)
             settings = [switch.setting for switch in SWITCHES]
             probed = self.eager.ask(
-                Probed, "probe", self.session.limit_s, settings=settings
+                Facts, "probe", self.session.limit_s, settings=settings
             )
             self.session.examine([self.eager], 0)
         if self.eager.error:
@@ -127,7 +126,7 @@ class Worker:
         reference = self.session.references[None, 0]
         trial = self._trial(Candidate(self.eager.spec), self.eager)
         trial = replace(trial, seconds=time.monotonic() - begin)
-        return Eager(trial, probed.probe, reference.environment)
+        return Eager(trial, probed.probe or {}, reference.environment)
 
     def _refer(self) -> None:
         """Compute the reference outputs and start eager's process, once."""

@@ -480,6 +480,10 @@ class FrozenEnvironment(StaleAnswer):
         "{at.function} would keep the value that `{at.expression}` had at trace time"
     )
     what = "environment"
+    message_text = (
+        "{at.function} reads the environment variable {at.data[name]}, and compiled"
+        " code ignores its changes"
+    )
     cause_text = (
         "{at.data[name]} is read while tracing and not guarded: its value is a constant"
         " of the compiled code"
@@ -492,14 +496,6 @@ class FrozenEnvironment(StaleAnswer):
         " value as an argument; or call torch.compiler.reset() after each change of"
         " {at.data[name]}"
     )
-
-    def message(self, group: EventGroup) -> str:
-        data = group.data
-        old, new = (_quoted(data[each]) for each in ("old", "new"))
-        return (
-            f"{group.function} reads the environment variable {data['name']}, and"
-            f" compiled code ignores that it changes from {old} to {new}"
-        )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         if _reads_environment(node, at):
@@ -515,10 +511,6 @@ def _reads_environment(node: ast.AST, at: Flow) -> bool:
     assert isinstance(node, ast.Compare)
     inside = isinstance(node.ops[0], ast.In | ast.NotIn)
     return inside and at.dotted(node.comparators[0]) == "os.environ"
-
-
-def _quoted(value: str | None) -> str:
-    return "unset" if value is None else f"{value!r}"
 
 
 class LateHook(StaleAnswer):

@@ -151,8 +151,6 @@ def _stale(cause: StaleCause, function: Frame, layer: Layer | None) -> Event:
     data = {
         "what": cause.what,
         "name": cause.name,
-        "old": cause.old,
-        "new": cause.new,
         "layer": layer.name if layer else None,
         "numerics": layer.wrong.numerics.to_json() if layer else None,
     }

@@ -9,7 +9,6 @@ does not.
 from __future__ import annotations
 
 import contextlib
-import os
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -39,19 +38,22 @@ _REMOVAL = (torch.utils.hooks.RemovableHandle, "remove")
 
 
 @dataclass(frozen=True)
-class LateHook:
-    """A hook registered after a module's first call, and before call `call`."""
+class StaleCause:
+    """A change that affects eager and not compiled code."""
 
-    name: str
+    what: Literal[
+        "environment", "hook", "numpy_seed", "constant_result", "guards", "other"
+    ]
     call: int
-    frames: tuple[Frame, ...]
+    name: str = ""
+    frames: tuple[Frame, ...] = ()
 
 
 @dataclass
 class LateHooks:
-    """The hooks that change between the calls of a pass."""
+    """The hooks that change after the first call of a pass, and between calls."""
 
-    hooks: list[LateHook] = field(default_factory=list)
+    hooks: list[StaleCause] = field(default_factory=list)
     fired: int = 0  # calls of late hooks
     call: int = -1  # index of the current call
     inside: bool = False  # that call is running
@@ -83,7 +85,8 @@ class LateHooks:
     def _noting(self, name: str, change: Callable[..., Any]) -> Callable[..., Any]:
         def note(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
             if self.call >= 0 and not self.inside:
-                self.hooks.append(LateHook(name, self.call + 1, stack()))
+                cause = StaleCause("hook", self.call + 1, name, stack())
+                self.hooks.append(cause)
                 args = (*map(self._counted, args[:1]), *args[1:])
             return change(owner, *args, **kwargs)
 
@@ -105,20 +108,6 @@ def watch(runner: TargetRunner) -> tuple[LateHooks, Answers]:
     return late, outputs
 
 
-@dataclass(frozen=True)
-class StaleCause:
-    """A change that affects eager and not compiled code."""
-
-    what: Literal[
-        "environment", "hook", "numpy_seed", "constant_result", "guards", "other"
-    ]
-    call: int
-    name: str = ""
-    frames: tuple[Frame, ...] = ()
-    old: str | None = None
-    new: str | None = None
-
-
 # -- changes by the program ------------------------------------------------------------
 
 
@@ -132,16 +121,17 @@ def stale(
         return dropped
     if _still_wrong(runner, backend, recompile=True):
         return []
-    if changed := _changed_variables(runner, backend, call):
-        return changed
     if hooks := [hook for hook in late.hooks if hook.call <= call]:
         with switches.guard_module_hooks():
             fixed = not _still_wrong(runner, backend)
         if fixed:
-            return _from_hooks(hooks)
+            return _at_each_place(hooks)
     if constant := _constant_results(runner, backend, call):
         return constant
-    return [StaleCause("other", call)]
+    return [
+        StaleCause("environment", call, name, (frame,))
+        for name, frame in _reads(traced(runner, backend), "environment")
+    ] or [StaleCause("other", call)]
 
 
 def ignored_hooks(runner: TargetRunner, late: LateHooks) -> list[StaleCause]:
@@ -155,15 +145,11 @@ def ignored_hooks(runner: TargetRunner, late: LateHooks) -> list[StaleCause]:
     except Exception:  # code that does not compile ignores no hooks
         return []
     ignored = compiled.hooks and not compiled.fired
-    return _from_hooks(late.hooks) if ignored else []
+    return _at_each_place(late.hooks) if ignored else []
 
 
-def _from_hooks(hooks: Sequence[LateHook]) -> list[StaleCause]:
-    at_each_place = {hook.frames: hook for hook in reversed(hooks)}
-    return [
-        StaleCause("hook", hook.call, hook.name, hook.frames)
-        for hook in at_each_place.values()
-    ]
+def _at_each_place(hooks: Sequence[StaleCause]) -> list[StaleCause]:
+    return [*{hook.frames: hook for hook in reversed(hooks)}.values()]
 
 
 def _still_wrong(
@@ -177,21 +163,6 @@ def _still_wrong(
     except Exception:
         return True
     return runner.wrong(outputs) is not None
-
-
-def _changed_variables(
-    runner: TargetRunner, backend: str | None, call: int
-) -> list[StaleCause]:
-    """Returns environment variables that are read, and change before this call."""
-    variables: list[dict[str, str]] = []
-    functions = traced(runner, backend, lambda _: variables.append(dict(os.environ)))
-    causes: dict[str, StaleCause] = {}
-    for name, frame in _reads(functions, "environment"):
-        old, new = (variables[index].get(name) for index in (call - 1, call))
-        if old != new:
-            cause = StaleCause("environment", call, name, (frame,), old=old, new=new)
-            causes.setdefault(name, cause)
-    return [*causes.values()]
 
 
 def _constant_results(
@@ -242,11 +213,7 @@ def _dropped_guards(
     return [StaleCause("guards", call, name, at) for name, at in dropped.items()]
 
 
-def traced(
-    runner: TargetRunner,
-    backend: str | None,
-    prepare: Callable[[int], None] = nothing,
-) -> list[Frame]:
+def traced(runner: TargetRunner, backend: str | None) -> list[Frame]:
     """Returns the functions of users and libraries that Dynamo traces in a pass."""
     codes: list[types.CodeType] = []
 
@@ -258,7 +225,7 @@ def traced(
         torch_private.inlined_code(codes.append),
         torch_private.frame_callbacks(convert),
     ):
-        runner.compiled(backend, prepare)
+        runner.compiled(backend)
     functions = map(frame_of, dict.fromkeys(codes))
     return [each for each in functions if whose(each.file) in {"user", "library"}]
 

@@ -18,7 +18,7 @@ import torch
 
 from torchproof.measure import numerics
 from torchproof.targets import Answers, Job, Loaded, calls
-from torchproof.torch_private import comparison
+from torchproof.torch_private import comparison, patched
 
 _CALL = re.compile(r"call (\d+): ")
 # A backend's name, or a function that makes one from the arguments of torch.compile.
@@ -167,10 +167,9 @@ def _compiling_with(backend: Backend | None) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
 def changed_compile(
     change: Callable[[dict[str, Any]], dict[str, Any]],
-) -> Iterator[None]:
+) -> contextlib.AbstractContextManager[None]:
     """Changes the arguments of every torch.compile call."""
     original = torch.compile
 
@@ -183,8 +182,4 @@ def changed_compile(
         # torch.compile removes options from the dictionary.
         return original(model, **{**changed, "options": options and dict(options)})
 
-    torch.compile = compile_changed
-    try:
-        yield
-    finally:
-        torch.compile = original
+    return patched(torch, "compile", compile_changed)
