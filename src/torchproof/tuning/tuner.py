@@ -31,7 +31,7 @@ from torchproof.targets import (
 )
 from torchproof.targets import parse as parse_target
 from torchproof.tuning import candidates, outcome
-from torchproof.tuning.candidates import Eager, Space
+from torchproof.tuning.candidates import Candidate, Eager
 from torchproof.tuning.executors import Executor, ExecutorLost, Local, Task
 from torchproof.tuning.search import Search, TuneOptions, too_small
 
@@ -186,7 +186,7 @@ class _Tuning:
             self.eager = self._probe(executor)
             self.key = self._key()
             self.search = self._search(executor, self._earlier(runs))
-            return self.search.run(self._space())
+            return self.search.run(self._candidates())
         except (KeyboardInterrupt, ExecutorLost) as error:
             if not hasattr(self, "search"):
                 raise  # nothing was tried yet
@@ -267,7 +267,7 @@ class _Tuning:
             show=self.watcher.show,
         )
 
-    def _space(self) -> Space:
+    def _candidates(self) -> list[Candidate]:
         compile_with = self.options.compile
         if self.tune_options.names:
             return candidates.named(self.tune_options.names, compile_with)
