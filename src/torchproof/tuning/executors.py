@@ -20,14 +20,13 @@ from typing import Any, Protocol
 
 from torchproof.measure import Plan, Replayed, WorkerError
 from torchproof.records import Measurement, Outcome, Trial, UserError
+from torchproof.strategies import matching
 from torchproof.tuning.candidates import Candidate, Eager
 from torchproof.tuning.trial_worker import Finalists, Progress, Worker
 
 TRIES = 3  # attempts at a trial or at the finals whose worker is lost
 _JOIN_S = 60.0
 _ALONE_S = 15.0  # without any worker
-# These must be equal for all workers, or their times are not comparable.
-_ALIKE = "torch python device gpu cuda triton machine cores threads"
 
 
 class ExecutorLost(UserError):
@@ -189,7 +188,8 @@ class Pool:
         if not pending:
             time.sleep(seconds)
             return
-        for answer in wait_for(pending, seconds, FIRST_COMPLETED).done:
+        done = wait_for(pending, seconds, FIRST_COMPLETED).done
+        for answer in (each for each in pending if each in done):
             member = pending[answer]
             job, member.job, member.running = member.job, None, None
             try:
@@ -220,17 +220,18 @@ class Pool:
 
     def _end(self, job: Job, member: Member, outcome: Outcome, why: str) -> None:
         name, stage = job.candidate.name, job.candidate.stage
-        place = {"limit_s": job.limit_s, "where": member.where}
-        self._ended.append(Trial(name, stage, outcome, why, **place))
+        trial = Trial(name, stage, outcome, why, limit_s=job.limit_s)
+        self._ended.append(replace(trial, where=member.where))
 
     def _differing(self, eager: Eager) -> str | None:
+        """Why times are not comparable with those of the first member."""
         if self.first is None or self.first.eager is None:
             return None
-        first = self.first.eager.environment
-        for name in _ALIKE.split():
-            if (own := eager.environment.get(name)) != first.get(name):
+        own, first = eager.environment, self.first.eager.environment
+        for name in matching.ENVIRONMENT_KEYS:
+            if own.get(name) != first.get(name):
                 there = f"that of {self.first.where or 'the first'} is"
-                return f"its {name} is {own}, {there} {first.get(name)}"
+                return f"its {name} is {own.get(name)}, {there} {first.get(name)}"
         return None
 
     # -- the finals --------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from torchproof import measure
 from torchproof.records import Run, SearchState, Trial, UserError, files, store
-from torchproof.strategies import code_hash
+from torchproof.strategies import code_hash, matching
 from torchproof.strategies import parse as parse_strategy
 from torchproof.targets import (
     Options,
@@ -225,7 +225,10 @@ class _Tuning:
             "options": options,
             "cold": not self._shares_caches,
             "ranks": [tune_options.ranks, tune_options.wrap],
-            "environment": [environment.get(name) for name in _KEY_ENVIRONMENT],
+            "environment": [
+                matching.environment_of(environment),
+                environment.get("size"),
+            ],
             "code": self._code(),
         }
         text = json.dumps(about, sort_keys=True, default=str)
@@ -297,14 +300,3 @@ def _saved_at(folder: Path) -> float:
 
 # Trials depend on these.
 _KEY_OPTIONS = ("compile", "train", "device", "size")
-_KEY_ENVIRONMENT = (
-    "torch",
-    "python",
-    "device",
-    "gpu",
-    "cuda",
-    "machine",
-    "cores",
-    "threads",
-    "size",
-)
