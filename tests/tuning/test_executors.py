@@ -153,7 +153,7 @@ class Nodes(Pool):
                 future.set_exception(error)
             return future
 
-        member = Member("", call, lambda: None, node=where)
+        member = Member(where, call, lambda: None, node=where)
         member.running, member.has_joined = call("join"), False
         return member
 

@@ -280,9 +280,11 @@ class Pool:
             raise self.why_none()
 
     def _leave_out(self, member: Member, error: Exception) -> None:
-        if member.where or not isinstance(error, UserError):
+        if member.where:
             error = UserError(f"{member.where} is not used: {error}")
             self._progress(str(error))
+        if not isinstance(error, UserError):
+            error = UserError(str(error))
         self.left_out[member.node] = error
         self._remove(member)
 

@@ -127,8 +127,9 @@ def answered(reference: Any) -> Future[Any]:
     def take(future: Future[Any]) -> None:
         error = future.exception()
         if isinstance(error, RayTaskError):
-            known = isinstance(error.cause, UserError | WorkerError)
-            error = error.cause if known else UserError(repr(error.cause))
+            error = error.cause
+            if not isinstance(error, UserError | WorkerError):
+                error = UserError(f"{type(error).__name__}: {error}")
         elif isinstance(error, RayError):
             error = Lost(_why(error))
         if error is None:
