@@ -27,8 +27,9 @@ EAGER = Eager(Trial("eager"), {}, {"device": "cuda", "threads": 2})
 
 def ended(pool: Pool, count: int) -> dict[str, Trial]:
     trials: list[Trial] = []
-    while len(trials) < count:
-        trials += pool.wait(10)
+    for _ in range(10):
+        if len(trials) < count:
+            trials += pool.wait(2)
     return {trial.name: trial for trial in trials}
 
 
