@@ -10,7 +10,7 @@ from typing import Any
 from torchproof.measure.replies import Replayed
 from torchproof.records import Measurement, Outcome, Trial
 from torchproof.tuning import candidates
-from torchproof.tuning.candidates import Candidate, Eager, Space
+from torchproof.tuning.candidates import Candidate, Eager
 from torchproof.tuning.objectives import Objective
 from torchproof.tuning.search import Effort, Search, TuneOptions
 from torchproof.tuning.trial_worker import Finalists
@@ -150,7 +150,7 @@ class Setting:
         default_factory=lambda: {"blocks": {"Block": 4}, "varying": []}
     )
 
-    def space(self, *names: str) -> Space:
+    def candidates(self, *names: str) -> list[Candidate]:
         if names:
             return candidates.named(names, {})
         objective = Objective.parse(self.objective)
@@ -163,7 +163,9 @@ class Setting:
         fake = Fake(self.fates, lanes=self.lanes)
         search = Search(
             fake,
-            TuneOptions(Objective.parse(self.objective), self.budget_s, self.effort),
+            TuneOptions(
+                Objective.parse(self.objective), self.budget_s, self.effort, names=names
+            ),
             eager=Eager(EAGER.trial("eager"), self.probe, {}),
             deadline=time.monotonic() + self.budget_s,
             timeout_s=self.timeout_s,
@@ -173,4 +175,4 @@ class Setting:
         left_s = search.time_left_s
         # Seconds of the table pass without being waited for.
         search.time_left_s = lambda: left_s() - fake.clock_s  # type: ignore[method-assign]
-        return search.run(self.space(*names)), search, fake
+        return search.run(self.candidates(*names)), search, fake

@@ -13,31 +13,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
-from torchproof.measure import StrategySpec
 from torchproof.records import Run, Trial, UserError, store
-from torchproof.strategies import parse
 from torchproof.targets.options import Options
 from torchproof.tuning import cluster
-from torchproof.tuning.candidates import Candidate, Eager
-from torchproof.tuning.cluster.node_shares import Place
 from torchproof.tuning.tuner import TuneOptions, tune
 
 HERE = Path(__file__).parent
 PLAIN = Options(compile={"backend": "eager"}, quiet=True)
 QUICK = TuneOptions(effort="quick", names=("full", "regional"), budget_s=400)
 
-PLACE = Place("a", 0, "node 10.0.0.1", 2, 0)
-FIRST = Eager(Trial("eager"), {}, {"torch": "2.13", "threads": 2})
-
 pytest.importorskip("ray", reason="the extra `ray` is not there")
 driver_module = importlib.import_module("torchproof.tuning.cluster.driver")
-RayError = driver_module.RayError
 pytestmark = pytest.mark.slow
 
 
@@ -156,97 +147,6 @@ def test_search_on_two_nodes_and_a_lost_cluster_that_keeps_its_trials(
     last = max(store.listing(store.RUNS), key=lambda folder: folder.stat().st_mtime)
     saved = store.read(last / "run.json")
     assert saved.ending == "interrupted" and outcomes(saved)["regional"] == "measured"
-
-
-# -- the driver alone, with stand-ins for Ray's calls ----------------------------------
-
-
-class Calls:
-    """Stands in for `ray`: answers each call at once, or raises that it was lost."""
-
-    def __init__(self, lost: Callable[[Any], bool]) -> None:
-        self._lost = lost
-        self.killed: list[Any] = []
-
-    def wait(self, references: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
-        return references, []
-
-    def get(self, reference: Any) -> Any:
-        if self._lost(reference):
-            raise RayError("lost")
-        if reference[1] != "trial":
-            return reference[1]
-        return Trial(reference[2].name, numerics={"verdict": "same"})
-
-    def kill(self, actor: Any) -> None:
-        self.killed.append(actor)
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A driver of two ready workers whose places are filled again when one is lost."""
-
-    def new(lost: Callable[[Any], bool]) -> Any:
-        driver = driver_module.Driver(channel=None)  # type: ignore[arg-type]
-        monkeypatch.setattr(driver_module, "ray", Calls(lost))
-        monkeypatch.setattr(driver, "_say", lambda text: None)
-
-        def recruit() -> None:
-            while len(driver.remotes) < 2:
-                driver._number += 1
-                worker = driver_module.Remote(PLACE, f"w{driver._number}", None)
-                worker.actor = SimpleNamespace(call=Call(worker.where))
-                worker.has_joined, worker.eager = True, FIRST
-                driver.remotes.append(worker)
-
-        monkeypatch.setattr(driver, "_recruit", recruit)
-        monkeypatch.setattr(driver, "_assert_wanted", lambda: None)
-        recruit()
-        return driver
-
-    return new
-
-
-@dataclass(frozen=True)
-class Call:
-    where: str
-
-    def remote(self, name: str, *arguments: Any) -> Any:
-        return (self.where, name, *arguments)
-
-
-def test_trial_is_lost_after_three_workers(driver: Any) -> None:
-    full, regional = (Candidate(StrategySpec(parse(n))) for n in ("full", "regional"))
-    deadly = driver(lambda call: call[2].name == "full")
-    for candidate in (full, regional):
-        deadly.submit(candidate, 10.0)
-    ended: list[Trial] = []
-    while len(ended) < 2:
-        ended += deadly.wait(60.0)
-    assert {t.name: t.outcome for t in ended} == {
-        "full": "lost",
-        "regional": "measured",
-    }
-    assert len(driver_module.ray.killed) == driver_module.TRIES
-
-
-def test_finals_begin_again_on_another_worker(driver: Any) -> None:
-    lossy = driver(lambda call: call[0] == "w1")
-    assert lossy.compare([], 4) == "compare"
-    assert lossy._finalist.where == "w2"
-    with pytest.raises(UserError, match="one after the other"):
-        driver(lambda call: True).compare([], 4)
-
-
-def test_node_unlike_the_first_is_left_out() -> None:
-    like, unlike = (
-        replace(FIRST, environment={"torch": "2.13", "threads": n}) for n in (2, 1)
-    )
-    driver = driver_module.Driver(channel=None)  # type: ignore[arg-type]
-    assert driver._differing(unlike) is None  # there is no first one yet
-    driver._first = driver_module.Remote(PLACE, PLACE.where, actor=None, eager=FIRST)
-    assert driver._differing(like) is None
-    assert "threads is 1" in str(driver._differing(unlike))
 
 
 def test_address_without_a_cluster_is_an_error(

@@ -15,9 +15,13 @@ from torchproof.measure.specs import Plan
 from torchproof.records import UserError
 from torchproof.targets.target import parse
 from torchproof.tuning import cluster
-from torchproof.tuning.cluster import node_shares
-from torchproof.tuning.cluster.node_shares import Place
-from torchproof.tuning.cluster.remote_worker import RemoteJob, RemoteWorker, remote_job
+from torchproof.tuning.cluster import remote_worker
+from torchproof.tuning.cluster.remote_worker import (
+    Place,
+    RemoteJob,
+    RemoteWorker,
+    remote_job,
+)
 
 FACTORY = "def make():\n    return None, []\n"
 
@@ -93,7 +97,7 @@ def test_worker_claims_its_share_of_a_node(
     cpus: int, gpus: int, alone: bool, count: int, claim: dict[str, float]
 ) -> None:
     nodes = [node("a", "10.0.0.1", CPU=cpus, GPU=gpus), node("b", "10.0.0.2", CPU=0)]
-    places = node_shares.places(nodes, on_gpus=gpus > 0, alone=alone)
+    places = remote_worker.places(nodes, on_gpus=gpus > 0, alone=alone)
     assert len(set(places)) == count and {place.node for place in places} == {"a"}
     assert places[0].claim == claim
     assert count * claim["num_cpus"] <= cpus
@@ -101,15 +105,15 @@ def test_worker_claims_its_share_of_a_node(
 
 def test_gpus_are_used_if_there_are_any() -> None:
     nodes = [node("a", "10.0.0.1", CPU=8, GPU=1), node("b", "10.0.0.2", CPU=8)]
-    assert node_shares.wants_gpus(None, nodes)
-    assert not node_shares.wants_gpus(None, nodes[1:])
-    assert not node_shares.wants_gpus("cpu", nodes)
-    assert node_shares.wants_gpus("cuda", nodes[1:])
+    assert remote_worker.wants_gpus(None, nodes)
+    assert not remote_worker.wants_gpus(None, nodes[1:])
+    assert not remote_worker.wants_gpus("cpu", nodes)
+    assert remote_worker.wants_gpus("cuda", nodes[1:])
 
 
 def test_nodes_of_one_address_have_different_names() -> None:
     nodes = [node("abcdef", "10.0.0.1", CPU=1), node("123456", "10.0.0.1", CPU=1)]
-    names = [place.where for place in node_shares.places(nodes, on_gpus=False)]
+    names = [place.where for place in remote_worker.places(nodes, on_gpus=False)]
     assert names == ["node 10.0.0.1 (abcd)", "node 10.0.0.1 (1234)"]
 
 

@@ -1,18 +1,18 @@
 """The strategies that a search may try, the most promising first.
 
-Takes the facts about eager, returns candidates and, with the reason, those that do not
-apply. The list is fixed by the facts; the search decides how far it gets.
+Takes the facts about eager, returns a list that is fixed by them, with the reason for
+each candidate that does not apply. The search decides how far it gets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from torchproof import strategies
 from torchproof.measure import StrategySpec
-from torchproof.records import Skip, Stage, Trial, UserError
+from torchproof.records import Stage, Trial, UserError
 from torchproof.strategies import Strategy, parse
 from torchproof.tuning.objectives import Objective
 
@@ -54,7 +54,8 @@ class Candidate:
 
     `base` names the candidate that compiles the same code without a graph, mode or
     switch: if that one fails, this one does too. A `fallback` compiles less than
-    `full`, so it is tried only if `full` is not one graph.
+    `full`, so it is tried only if `full` is not one graph. `why_not` says why it does
+    not apply to the target.
     """
 
     spec: StrategySpec
@@ -62,6 +63,7 @@ class Candidate:
     base: str | None = None
     switch: Switch | None = None
     fallback: bool = False
+    why_not: str | None = None
 
     @property
     def name(self) -> str:
@@ -100,19 +102,10 @@ class Eager:
     environment: Mapping[str, Any]
 
 
-@dataclass
-class Space:
-    """`named` if the user listed the candidates."""
-
-    candidates: list[Candidate] = field(default_factory=list)
-    skipped: list[Skip] = field(default_factory=list)
-    named: bool = False
-
-
-def named(names: Sequence[str], compile_with: Mapping[str, Any]) -> Space:
+def named(names: Sequence[str], compile_with: Mapping[str, Any]) -> list[Candidate]:
     """The strategies that the user listed, and no others."""
     entries = [Entry(name) for name in dict.fromkeys(names) if not parse(name).as_is]
-    return replace(_space(entries, {}, compile_with), named=True)
+    return [_candidate(entry, {}, compile_with) for entry in entries]
 
 
 def candidates(
@@ -120,10 +113,10 @@ def candidates(
     device: str,
     objective: Objective,
     compile_with: Mapping[str, Any],
-) -> Space:
-    """All strategies that apply to the target, the most promising first."""
-    entries = [*_entries(probe, device == "cuda", objective)]
-    return _space(entries, probe, compile_with)
+) -> list[Candidate]:
+    """All strategies, the most promising first, with the reason if one cannot run."""
+    entries = _entries(probe, device == "cuda", objective)
+    return [_candidate(entry, probe, compile_with) for entry in entries]
 
 
 class Entry(NamedTuple):
@@ -167,50 +160,46 @@ def _recorded(names: Sequence[str]) -> Iterator[str]:
         yield from (name, f"{form}+{strategies.GRAPH}{colon}{rest}")
 
 
-def _space(
-    entries: Sequence[Entry],
-    probe: Mapping[str, Any],
-    compile_with: Mapping[str, Any],
-) -> Space:
-    space = Space()
-    for entry in entries:
-        label = ", ".join(str(part) for part in entry[:2] if part)
-        try:
-            candidate = _candidate(entry, compile_with)
-        except UserError as error:  # the strategy does not accept a --compile argument
-            space.skipped.append(Skip(label, str(error)))
-            continue
-        if why := _does_not_apply(candidate, probe, compile_with):
-            space.skipped.append(Skip(label, why))
-        else:
-            space.candidates.append(candidate)
-    return space
+def _candidate(
+    entry: Entry, probe: Mapping[str, Any], compile_with: Mapping[str, Any]
+) -> Candidate:
+    strategy, switch, why_not = parse(entry.name), entry.switch, None
+    try:
+        strategy = _configured(strategy, switch, compile_with)
+    except UserError as error:  # the strategy does not accept a --compile argument
+        why_not = str(error)
+    found = Candidate(
+        StrategySpec(strategy, variant={"config": str(switch)} if switch else {}),
+        stage="switches" if switch else "forms",
+        base=entry.name if switch else _base(strategy, entry.name),
+        switch=switch,
+        fallback=entry.fallback,
+    )
+    return replace(found, why_not=why_not or _why_not(found, probe, compile_with))
 
 
-def _candidate(entry: Entry, compile_with: Mapping[str, Any]) -> Candidate:
-    strategy, switch = parse(entry.name), entry.switch
+def _configured(
+    strategy: Strategy, switch: Switch | None, compile_with: Mapping[str, Any]
+) -> Strategy:
     more = {k: v for k, v in compile_with.items() if k not in strategy.arguments}
     if more and strategy.compiles:
         strategy = strategies.with_arguments(strategy, **more)
     if switch is None:
-        base = _base(strategy, entry.name) if strategy.compiles else None
-        return Candidate(StrategySpec(strategy), "forms", base, None, entry.fallback)
+        return strategy
     if switch.of == "dynamo":
-        strategy = replace(strategy, dynamo={**strategy.dynamo, switch.name: True})
-    else:
-        strategy = strategies.with_arguments(strategy, options={switch.name: True})
-    spec = StrategySpec(strategy, variant={"config": str(switch)})
-    return Candidate(spec, "switches", entry.name, switch, entry.fallback)
+        return replace(strategy, dynamo={**strategy.dynamo, switch.name: True})
+    return strategies.with_arguments(strategy, options={switch.name: True})
 
 
 def _base(strategy: Strategy, name: str) -> str | None:
     """The same form alone; None if that is the strategy or compiles other code."""
     method = f":{strategy.method}" if strategy.method else ""
     plain = f"{strategy.form}{method}"
-    return None if name == plain or strategy.dynamic != "auto" else plain
+    changed = name == plain or strategy.dynamic != "auto"
+    return plain if strategy.compiles and not changed else None
 
 
-def _does_not_apply(
+def _why_not(
     candidate: Candidate, probe: Mapping[str, Any], compile_with: Mapping[str, Any]
 ) -> str | None:
     strategy, switch = candidate.strategy, candidate.switch

@@ -15,7 +15,7 @@ from typing import Literal
 
 from torchproof.measure import WorkerError
 from torchproof.records import Measurement, SearchState, Skip, Trial, UserError
-from torchproof.tuning.candidates import Candidate, Eager, Space
+from torchproof.tuning.candidates import Candidate, Eager
 from torchproof.tuning.executors import Executor
 from torchproof.tuning.objectives import Objective
 from torchproof.tuning.trial_worker import is_short_of_memory, outcome_of
@@ -89,7 +89,8 @@ class Search:
         self._spent = False  # the time for trials
         self._waiting: list[Candidate] = []
         self._running: dict[str, Candidate] = {}
-        self._most_trials = MOST_TRIALS["full"]
+        most = MOST_TRIALS[options.effort]
+        self._most_trials = math.inf if options.names else most
         self._last: list[str] = []  # the trials that ran to the end of the finals
 
     def value(self, trial: Trial) -> float | None:
@@ -110,12 +111,10 @@ class Search:
     def time_left_s(self) -> float:
         return self.deadline - time.monotonic()
 
-    def run(self, space: Space) -> Trial:
+    def run(self, candidates: Sequence[Candidate]) -> Trial:
         """Run the search and return the winner, which may be eager."""
-        self.skipped += space.skipped
-        effort = self.options.effort
-        self._most_trials = math.inf if space.named else MOST_TRIALS[effort]
-        self._try_all(space.candidates)
+        self.skipped += [Skip(c.name, c.why_not) for c in candidates if c.why_not]
+        self._try_all([c for c in candidates if not c.why_not])
         self._assert_something_tried()
         self._finals()
         return self._proved()

@@ -113,8 +113,12 @@ class Worker:
         """Compute reference outputs, time eager alone, and inspect the target."""
         begin = time.monotonic()
         self.session.set_deadline(limit_s)
-        self._refer()
-        with self.session.recording_failure(self.eager):
+        with self._timing_lock.shared():
+            self._refer()
+        with (
+            self._timing_lock.exclusive(),
+            self.session.recording_failure(self.eager),
+        ):
             self._sample([self.eager], ROUNDS)
             settings = [switch.setting for switch in SWITCHES]
             probed = self.eager.ask(

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from torchproof import measure
 from torchproof.records import Run, SearchState, Trial, UserError, files, store
-from torchproof.strategies import code_hash
+from torchproof.strategies import code_hash, matching
 from torchproof.strategies import parse as parse_strategy
 from torchproof.targets import (
     Options,
@@ -31,7 +31,7 @@ from torchproof.targets import (
 )
 from torchproof.targets import parse as parse_target
 from torchproof.tuning import candidates, outcome
-from torchproof.tuning.candidates import Eager, Space
+from torchproof.tuning.candidates import Candidate, Eager
 from torchproof.tuning.executors import Executor, ExecutorLost, Local, Task
 from torchproof.tuning.search import Search, TuneOptions, too_small
 
@@ -186,7 +186,7 @@ class _Tuning:
             self.eager = self._probe(executor)
             self.key = self._key()
             self.search = self._search(executor, self._earlier(runs))
-            return self.search.run(self._space())
+            return self.search.run(self._candidates())
         except (KeyboardInterrupt, ExecutorLost) as error:
             if not hasattr(self, "search"):
                 raise  # nothing was tried yet
@@ -225,7 +225,10 @@ class _Tuning:
             "options": options,
             "cold": not self._shares_caches,
             "ranks": [tune_options.ranks, tune_options.wrap],
-            "environment": [environment.get(name) for name in _KEY_ENVIRONMENT],
+            "environment": [
+                matching.environment_of(environment),
+                environment.get("size"),
+            ],
             "code": self._code(),
         }
         text = json.dumps(about, sort_keys=True, default=str)
@@ -267,7 +270,7 @@ class _Tuning:
             show=self.watcher.show,
         )
 
-    def _space(self) -> Space:
+    def _candidates(self) -> list[Candidate]:
         compile_with = self.options.compile
         if self.tune_options.names:
             return candidates.named(self.tune_options.names, compile_with)
@@ -297,14 +300,3 @@ def _saved_at(folder: Path) -> float:
 
 # Trials depend on these.
 _KEY_OPTIONS = ("compile", "train", "device", "size")
-_KEY_ENVIRONMENT = (
-    "torch",
-    "python",
-    "device",
-    "gpu",
-    "cuda",
-    "machine",
-    "cores",
-    "threads",
-    "size",
-)

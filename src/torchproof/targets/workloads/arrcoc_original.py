@@ -8,9 +8,11 @@ the gradient of the answer never reaches the scorers and the balancer.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchproof.targets.workloads import arrcoc
 
@@ -59,12 +61,4 @@ class ARRCOC(arrcoc.ARRCOC):
     relevance_allocator = RelevanceAllocator
 
 
-def make(
-    size: str = "tiny",
-    batch: int | None = None,
-    *,
-    device: str = "cpu",
-    train: bool = False,
-) -> tuple[nn.Module, list[tuple[Tensor, Tensor]]]:
-    """Returns the model and calls of three batch sizes, one of them 1."""
-    return arrcoc.make(size, batch, device=device, train=train, kind=ARRCOC)
+make = functools.partial(arrcoc.make, kind=ARRCOC)

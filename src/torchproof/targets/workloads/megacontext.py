@@ -66,9 +66,9 @@ class MicroStep(micro_step.MicroStep):
 
     compiles_itself = True
 
-    def __init__(self, size: Size, batch: int) -> None:
+    def __init__(self, size: Size, batch: int | None = None) -> None:
         super().__init__(size)
-        self.batch = max(batch, LEAST)
+        self.batch = max(batch or size.batch, LEAST)
         self._compile("gist", (0,))
         self._compile("predict", (0, 1), (0, 2), (0, 1))
         self._compile("score", (0, 1), (0, 2), (0, 1), (0,))
@@ -126,12 +126,15 @@ def make(
     device: str = "cpu",
     train: bool = False,
     compiled: bool = True,
+    kinds: tuple[Any, Any] = (MicroStep, Session),
 ) -> tuple[nn.Module, list[tuple[Any, ...]]]:
     """Returns the micro-step and a batch of each width, or a session and its calls.
 
     Without `compiled`, it leaves torch.compile to the caller, for example to compile
-    the micro-step as a whole.
+    the micro-step as a whole. `kinds` are the classes of both.
     """
+    if not compiled:
+        kinds = micro_step.MicroStep, session.Session
     torch.manual_seed(0)
     spec = SIZES[size]
     length = sequence or spec.length
@@ -139,12 +142,10 @@ def make(
     with torch.device(device):
         if not train:
             session.assert_one(batch)
-            kind = Session if compiled else session.Session
-            return kind(spec, length, dtype), session.calls(spec, length, device)
-        calls = micro_step.calls(spec, length, batch, device)
-        if compiled:
-            return MicroStep(spec, batch or spec.batch).to(dtype).train(), calls
-        return micro_step.MicroStep(spec).to(dtype).train(), calls
+            return kinds[1](spec, length, dtype), session.calls(spec, length, device)
+        marked = kinds[0].marked
+        calls = micro_step.calls(spec, length, batch, device, marked=marked)
+        return kinds[0](spec, batch).to(dtype).train(), calls
 
 
 def optimizer(step: nn.Module) -> torch.optim.Optimizer:

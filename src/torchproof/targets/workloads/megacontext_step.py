@@ -108,8 +108,9 @@ class MicroStep(nn.Module):
     """
 
     nets_type = Nets
+    marked = True  # batch and width of the calls are dynamic
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: Size, batch: int | None = None) -> None:
         super().__init__()
         self.size = size
         self.nets = self.nets_type(size)

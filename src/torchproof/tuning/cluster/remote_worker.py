@@ -1,7 +1,7 @@
 """A trial worker on a node of a cluster, inside a Ray actor.
 
-Takes a `RemoteJob`: the plan and the environment of the machine that started the
-search.
+Takes a `RemoteJob`, the plan and the environment of the machine that started the
+search, and a place on a node with its resources. This module does not import Ray.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from torchproof.measure import Plan
 from torchproof.process import parent_death
 from torchproof.records import UserError
 from torchproof.targets import own_file
-from torchproof.tuning.cluster.node_shares import Place
 from torchproof.tuning.trial_worker import Worker
 
 _COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
@@ -80,6 +80,62 @@ def _hashed(*files: Path) -> str:
 
 def _package() -> list[Path]:
     return sorted(Path(__file__).parents[2].rglob("*.py"))
+
+
+# -- places ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """`number` counts the places of a node; `where` names the node in reports."""
+
+    node: str
+    number: int
+    where: str = field(compare=False)
+    cpus: float = field(compare=False)  # of the whole node
+    gpus: int = field(compare=False)  # of the node, as far as trials use them
+
+    @property
+    def claim(self) -> dict[str, float]:
+        """The resources of a worker, as arguments of a Ray actor."""
+        if not self.gpus:
+            return {"num_cpus": self.cpus, "num_gpus": 0}
+        share = self.cpus / self.gpus
+        # Ray accepts fractions of a CPU only below 1.
+        return {"num_cpus": int(share) if share > 1 else share, "num_gpus": 1}
+
+
+def wants_gpus(device: str | None, nodes: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether trials need GPUs: by the device option, or if any node has one."""
+    has_gpu = any(node["Resources"].get("GPU", 0) >= 1 for node in nodes)
+    return device == "cuda" or (device is None and has_gpu)
+
+
+def places(
+    nodes: Sequence[Mapping[str, Any]], *, on_gpus: bool, alone: bool = False
+) -> list[Place]:
+    """One place per GPU, with its share of the node's CPUs; else one with all CPUs.
+
+    Trials that share a CPU disturb each other. With `alone`, a node is one place, for
+    valid first calls.
+    """
+    shared = Counter(node["NodeManagerAddress"] for node in nodes)
+    shares = []
+    for node in nodes:
+        where = f"node {node['NodeManagerAddress']}"
+        if shared[node["NodeManagerAddress"]] > 1:
+            where += f" ({node['NodeID'][:4]})"
+        cpus = int(node["Resources"].get("CPU", 0))
+        gpus = int(node["Resources"].get("GPU", 0)) if on_gpus else 0
+        gpus = min(1, gpus) if alone else gpus
+        count = gpus if on_gpus else min(1, cpus)
+        shares += [
+            Place(node["NodeID"], number, where, cpus, gpus) for number in range(count)
+        ]
+    return shares
+
+
+# -- the worker ------------------------------------------------------------------------
 
 
 class RemoteWorker:
@@ -153,8 +209,9 @@ class RemoteWorker:
         )
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a method of the worker."""
-        return getattr(self._worker, name)(*arguments)
+        """Call `join`, `close` or a method of the worker."""
+        own = name in ("join", "close")
+        return getattr(self if own else self._worker, name)(*arguments)
 
     def close(self) -> None:
         """End the worker's processes and delete the files of the search on this node.
