@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
     from torchproof.measure.comparison.metrics import Metric as Metric
     from torchproof.measure.comparison.metrics import ratio_text as ratio_text
-    from torchproof.measure.comparison.ratios import side_by_side as side_by_side
+    from torchproof.measure.comparison.metrics import side_by_side as side_by_side
     from torchproof.measure.loadtest import LoadOptions as LoadOptions
     from torchproof.measure.loadtest import TextOptions as TextOptions
     from torchproof.measure.loadtest import read_duration as read_duration

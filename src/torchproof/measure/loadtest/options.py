@@ -9,12 +9,13 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from torchproof.measure.loadtest.percentiles import requests_needed
 from torchproof.records import (
     LatencyMetric,
     LatencyObjective,
+    LoadTest,
     Record,
     TextLoad,
     UserError,
@@ -109,6 +110,21 @@ class LoadOptions:
         """The shape of the gamma distribution of gaps; 1 is a Poisson process."""
         kind, _, shape = self.arrivals.partition(":")
         return float(shape) if kind == GAMMA else 1.0
+
+    def asked(self, **known: Any) -> LoadTest:
+        """The record of what is asked, and what is `known` beside it."""
+        window_s = self.batch_window_s
+        return LoadTest(
+            rate=self.rate,
+            arrivals=self.arrivals,
+            seed=self.seed,
+            workers=self.workers,
+            objective=self.objective,
+            batch_window_ms=None if window_s is None else window_s * 1e3,
+            max_batch=self.max_batch,
+            text=self.text.load if self.text else None,
+            **{"planned": 0, **known},
+        )
 
     def _load_checks(self) -> Iterator[tuple[bool, str]]:
         """Whether each option of the load is wrong, and what to say then."""
