@@ -167,7 +167,7 @@ def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
     else:
         rows = {key: _row(before[key], after[key], limits) for key in shared}
     if pair:
-        rows = {("", ""): _pair(*a.measurements, *b.measurements, limits)}
+        rows = {("", ""): _pair(a.measurements[0], b.measurements[0], limits)}
     elif not (shared or checks):
         names = [", ".join(_names(run)) or "no measurements" for run in (a, b)]
         raise UserError(f"nothing to compare: A has {names[0]}, B has {names[1]}")
@@ -178,7 +178,8 @@ def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
     unlike = tuple(_unlike(a, b))
     same = a.verb == b.verb != "loadtest"
     return Comparison(
-        *({"id": run.id, "target": run.target} for run in (a, b)),
+        {"id": a.id, "target": a.target},
+        {"id": b.id, "target": b.target},
         limits,
         unlike=unlike,
         eager=None if unlike else _eager(rows),

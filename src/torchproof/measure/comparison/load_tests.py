@@ -100,8 +100,8 @@ def row(pair: Pair, tests: tuple[LoadTest, LoadTest], limits: Thresholds) -> Row
         return Row(b.strategy, broken=is_, note=note)
     answered = a.first_answer_after_s, b.first_answer_after_s
     compared = (
-        _percentile("p50", *(_at(result, 50.0) for result in pair), limits),
-        _percentile("p99", *(_at(result, 99.0) for result in pair), limits),
+        _percentile("p50", _at(a, 50.0), _at(b, 50.0), limits),
+        _percentile("p99", _at(a, 99.0), _at(b, 99.0), limits),
         _goodput(pair, tests, limits),
         metrics.single("first answer", *answered, limits),
         metrics.count("failed", a.failed or 0, b.failed or 0),

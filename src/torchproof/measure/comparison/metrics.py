@@ -315,9 +315,10 @@ def _compared(name: str, a: Measurement, b: Measurement, limits: Thresholds) -> 
     values: list[float | None] = [getattr(row, value_of) for row in (a, b)]
     for side, row in (("A", a), ("B", b)):
         if why := unusable(row):
-            known = (v if v is not None and 0 < v < math.inf else None for v in values)
-            return metric(name, *known, f"the times of {side} are invalid: {why}")
-    found = metric(name, *values)
+            known = [v if v is not None and 0 < v < math.inf else None for v in values]
+            invalid = f"the times of {side} are invalid: {why}"
+            return metric(name, known[0], known[1], invalid)
+    found = metric(name, values[0], values[1])
     if not (found.a and found.b):
         return replace(found, why="not measured in both")
     first, second = interval_of(a), interval_of(b)
