@@ -175,7 +175,7 @@ def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
         notes += _only_in(a, b)
     for name, verb in verbs.items():
         notes += [f"{name} is compared with all of its fixes"] * (verb == "fix")
-    unlike = tuple(_unlike(a, b))
+    unlike, judged = tuple(_unlike(a, b)), _judged(rows, limits)
     same = a.verb == b.verb != "loadtest"
     return Comparison(
         {"id": a.id, "target": a.target},
@@ -183,7 +183,7 @@ def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
         limits,
         unlike=unlike,
         eager=None if unlike else _eager(rows),
-        rows=tuple(map(_unjudged, rows.values()) if unlike else _judged(rows, limits)),
+        rows=tuple(map(_unjudged, judged) if unlike else judged),
         counts=tuple(metrics.counts(a.counts, b.counts)) if same else (),
         appeared=_new_findings(a, b) if checks else (),
         gone=_gone_findings(a, b) if checks else (),
