@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -186,12 +186,14 @@ class _Session:
                 self.results.append(run.result)
             if self._ending != "finished":
                 break
-        target: dict[str, Any] = {}
-        if (prepared := self._prepared) is not None:
-            weights = prepared.weights if self.plan.trace is None else ()
-            target = {"calls": prepared.calls, "weights": weights}
+        known: dict[str, Any] = {"results": tuple(self.results)}
+        prepared, table = self._prepared, self._timetable
+        if prepared is not None and table is not None:
+            known |= {"planned": len(table), "duration_s": table.length_s}
+            known |= {"calls": prepared.calls}
+            known |= {"weights": () if self.plan.trace else prepared.weights}
         return LoadTestResult(
-            record_of(self.plan.options, self._timetable, self.results, **target),
+            self.plan.options.asked(**known),
             prepared.environment if prepared else {},
             self._ending,
             self._failure(),
@@ -411,21 +413,6 @@ def measured(
     if reply is None or reply.stalls is None:
         return result
     return replace(explained(result, reply.stalls, reply.missing), errors=reply.errors)
-
-
-def record_of(
-    options: LoadOptions,
-    timetable: Timetable | None,
-    results: Sequence[LoadResult],
-    **target: Any,
-) -> LoadTest:
-    """The record of a test; `target` are fields about the target's calls."""
-    return options.asked(
-        planned=len(timetable) if timetable else 0,
-        duration_s=timetable.length_s if timetable else None,
-        results=tuple(results),
-        **target,
-    )
 
 
 def _arrived(timetable: Timetable, log: RequestLog) -> Timetable:
