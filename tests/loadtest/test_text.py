@@ -353,6 +353,18 @@ def test_a_decode_that_always_fails_is_exit_2(tmp_path: Path) -> None:
     assert done.returncode == 2 and "no memory" in done.stderr
 
 
+def test_a_text_that_finds_the_queue_full_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "text.py").write_text(TARGETS)
+    (tmp_path / "times").write_text("0\n0\n0\n1\n")
+    load = ("--arrivals", "times", "--queue-limit", "0", "--strategies", "eager", "-q")
+    lengths = ("--prompt-tokens", "4", "--output-tokens", "3")
+    command = ("loadtest", "text.py:make", *load, *lengths)
+    done = torchproof(*command, "--format", "json", cwd=tmp_path)
+    test = Run.from_json(json.loads(done.stdout)).load_test
+    assert test is not None
+    assert test.results[0].requests.rejected == (1, 2)
+
+
 # -- results ---------------------------------------------------------------------------
 
 
