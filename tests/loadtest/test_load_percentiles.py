@@ -39,16 +39,9 @@ def test_a_percentile_needs_enough_requests(percent: float, needed: int) -> None
     assert enough.low_ms <= enough.value_ms <= enough.high_ms == values[-1]
 
 
-@pytest.mark.parametrize("count", [1, 7, 40, 459, 1000])
-@pytest.mark.parametrize("share", [0.001, 0.01, 0.5, 0.9])
-def test_the_binomial_distribution(count: int, share: float) -> None:
-    for k in {0, 1, count // 2, count - 1, count}:
-        exact = math.fsum(binomial(i, count, share) for i in range(k + 1))
-        assert at_most(k, count, share) == pytest.approx(exact, abs=1e-9)
-
-
 @pytest.mark.parametrize(
-    ("percent", "count"), [(50.0, 50), (90.0, 50), (90.0, 459), (99.0, 700)]
+    ("percent", "count"),
+    [(50.0, 50), (90.0, 50), (90.0, 459), (99.0, 700), (1.0, 1000), (0.1, 40)],
 )
 def test_bounds_against_brute_force(percent: float, count: int) -> None:
     share = percent / 100
@@ -57,10 +50,12 @@ def test_bounds_against_brute_force(percent: float, count: int) -> None:
         below.append(below[-1] + binomial(k, count, share))
     low = max(k for k in range(count + 1) if below[k] <= 0.01)
     high = min(k for k in range(1, count + 1) if below[k] >= 0.99)
+    for k in (0, 1, count // 2, count - 1):
+        assert at_most(k, count, share) == pytest.approx(below[k + 1], abs=1e-9)
     values = [float(number) for number in range(1, count + 1)]
     random.Random(0).shuffle(values)
     result = percentile(values, percent)
-    assert (result.low_ms, result.high_ms) == (low, high)
+    assert (result.low_ms, result.high_ms) == (low or None, high)
     assert result.value_ms == math.ceil(share * count)
 
 

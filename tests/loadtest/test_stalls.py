@@ -28,7 +28,7 @@ from torchproof.measure.loadtest.heartbeat import Heartbeat, why_blind
 from torchproof.measure.loadtest.stalls import StallRecorder
 from torchproof.torch_private import contract, recording_times
 
-STALL_S = 0.6  # far above what a busy machine delays a request
+STALL_S = 0.35  # far above what a busy machine delays a request
 RECOMPILED, COMPILED, COLLECTED, WARNED = range(STALLED, STALLED + 4)
 
 

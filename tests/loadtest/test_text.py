@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchproof.measure.loadtest.options import TextOptions, read_range
 from torchproof.measure.loadtest.served_strategy import named
-from torchproof.measure.loadtest.tail import explain, usual_times
+from torchproof.measure.loadtest.tail import explain
 from torchproof.measure.loadtest.text import (
     TextRequest,
     shape_of,
@@ -353,6 +353,18 @@ def test_a_decode_that_always_fails_is_exit_2(tmp_path: Path) -> None:
     assert done.returncode == 2 and "no memory" in done.stderr
 
 
+def test_a_text_that_finds_the_queue_full_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "text.py").write_text(TARGETS)
+    (tmp_path / "times").write_text("0\n0\n0\n1\n")
+    load = ("--arrivals", "times", "--queue-limit", "0", "--strategies", "eager", "-q")
+    lengths = ("--prompt-tokens", "4", "--output-tokens", "3")
+    command = ("loadtest", "text.py:make", *load, *lengths)
+    done = torchproof(*command, "--format", "json", cwd=tmp_path)
+    test = Run.from_json(json.loads(done.stdout)).load_test
+    assert test is not None
+    assert test.results[0].requests.rejected == (1, 2)
+
+
 # -- results ---------------------------------------------------------------------------
 
 
@@ -443,7 +455,6 @@ def test_a_long_answer_is_not_slow_and_a_stalled_one_is() -> None:
         end_s=tuple(ends),
         output_tokens=tuple(counts),
     )
-    assert usual_times(requests)[0] == pytest.approx(0.2 + 0.39)
     stall = Stall("compile", 30.25, 30.55, "recompile", request=30, thread="w")
     tail = explain(requests, [stall], 0).warm
     assert tail is not None and tail.slow == (30,) and tail.threshold_ms is None

@@ -83,6 +83,11 @@ def test_no_request_within_the_duration_is_an_error() -> None:
 # -- files -----------------------------------------------------------------------------
 
 SIZES = '"sizes": {"batch": 4, "sequence": 16}'
+TEN = "\n".join(f"{time},0" for time in range(10))
+CUT = {
+    "four of ten times": {"requests": 4},
+    "ten times, until 2.5 s": {"duration_s": 2.5},
+}
 FILES = {
     "times and calls": "\ufefftime,call\n5.0,2\r\n\n# a pause\n5.5,0\n7,2\n",
     "sizes": (
@@ -91,7 +96,10 @@ FILES = {
         '{"time": 2, "sizes": {"sequence": 16, "batch": 4}}\n'
         f'{{"time": 3, "call": 1, {SIZES}}}\n'
     ),
-    "ten times": "\n".join(f"{time},0" for time in range(10)),
+    "ten times": TEN,
+    "four of ten times": TEN,
+    "ten times, until 2.5 s": TEN,
+    "too deep": "0,0\n" + "{" * 5000,
     "nothing": "# nothing\n",
     "unsorted": "0,0\n2,0\n1,0\n",
     "a call too many": "0,0\n1,1\n2,5\n",
@@ -128,7 +136,8 @@ def test_files_of_requests_are_read_as_they_were(
         path.write_text(text)
         try:
             trace = read_trace(str(path))
-            table = from_trace(trace, LoadOptions(arrivals=str(path)), calls=3)
+            options = LoadOptions(arrivals=str(path), **CUT.get(name, {}))
+            table = from_trace(trace, options, calls=3)
         except UserError as error:
             lines.append(f"{name}: {str(error).replace(str(tmp_path), 'FOLDER')}")
             assert "\n" not in lines[-1]
@@ -137,16 +146,3 @@ def test_files_of_requests_are_read_as_they_were(
         lines.append(f"{name}: {table.arrival_s} of {table.length_s:g} s")
         lines.append(f"    calls {table.call}, the last ones with {sizes}")
     snapshot("request-files.txt", "\n".join(lines) + "\n")
-
-
-def test_a_file_is_cut_and_may_be_too_deep(tmp_path: Path) -> None:
-    path = tmp_path / "requests.txt"
-    path.write_text(FILES["ten times"])
-    trace = read_trace(str(path))
-    some = from_trace(trace, LoadOptions(arrivals=str(path), requests=4), calls=1)
-    assert some.arrival_s == (0, 1, 2, 3)
-    early = from_trace(trace, LoadOptions(arrivals=str(path), duration_s=2.5), calls=1)
-    assert early.arrival_s == (0, 1, 2) and early.length_s == 2.5
-    path.write_text("0,0\n" + "{" * 5000)
-    with pytest.raises(UserError, match=r"requests\.txt:2: "):
-        read_trace(str(path))

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from torchproof.measure.comparison import PATH_SUFFIXES as PATH_SUFFIXES
     from torchproof.measure.comparison import TIMING_CONDITIONS as TIMING_CONDITIONS
     from torchproof.measure.comparison import Comparison as Comparison
-    from torchproof.measure.comparison import Row as Row
-    from torchproof.measure.comparison import Thresholds as Thresholds
     from torchproof.measure.comparison import compare as compare
     from torchproof.measure.comparison.decisions import Decision as Decision
     from torchproof.measure.comparison.decisions import decision as decision
@@ -32,8 +30,10 @@ if TYPE_CHECKING:
         assert_comparable as assert_comparable,
     )
     from torchproof.measure.comparison.metrics import Metric as Metric
+    from torchproof.measure.comparison.metrics import Row as Row
+    from torchproof.measure.comparison.metrics import Thresholds as Thresholds
     from torchproof.measure.comparison.metrics import ratio_text as ratio_text
-    from torchproof.measure.comparison.ratios import side_by_side as side_by_side
+    from torchproof.measure.comparison.metrics import side_by_side as side_by_side
     from torchproof.measure.loadtest import LoadOptions as LoadOptions
     from torchproof.measure.loadtest import TextOptions as TextOptions
     from torchproof.measure.loadtest import read_duration as read_duration

@@ -376,16 +376,14 @@ def _disagreement(centres: _Floats) -> tuple[str, ...]:
     return (f"the ratio differs by {apart:.0%} between repeats: raise --repeats",)
 
 
-def draws(
-    parts: Sequence[_Floats], variation: float = 0.0, *, seed: int = 0
-) -> _Floats:
+def draws(parts: Sequence[_Floats], variation: float = 0.0) -> _Floats:
     """Draws of the mean over repeats of the median over rounds, with a fixed seed.
 
     Enough repeats vary as other processes would: the draws follow a t distribution
     around their mean. Fewer are bootstrapped over their rounds, and processes vary by
     at least `variation`. Negated values give exactly negated draws.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     count, centres = len(parts), _centres(parts)
     apart = float(centres.std(ddof=1)) if count > 1 else 0.0
     if count >= ENOUGH_PROCESSES:
@@ -419,15 +417,13 @@ def _drawn_medians(values: _Floats, random: np.random.Generator) -> _Floats:
     return centre + widened
 
 
-def tail_draws(
-    rounds: Rounds, repeats: Sequence[int], variation: float, *, seed: int = 0
-) -> _Floats:
+def tail_draws(rounds: Rounds, repeats: Sequence[int], variation: float) -> _Floats:
     """Draws of the logarithm of the 95th percentile, bootstrapped over rounds.
 
     Processes vary by at least `variation`. A round that is drawn twice gets twice the
     weight, so one sort is enough.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     count = len(rounds)
     times = np.concatenate([np.array(each) for each in rounds])
     owner = np.repeat(np.arange(count), [len(each) for each in rounds])

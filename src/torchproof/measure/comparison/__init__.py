@@ -19,7 +19,7 @@ Rules for the verdict:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,14 +32,13 @@ from torchproof.measure.comparison.decisions import (
     name_of,
 )
 from torchproof.measure.comparison.metrics import (
+    EAGER,
     NOT_JUDGED,
     NOT_SIGNIFICANT,
     Metric,
     Row,
     Thresholds,
-    ratio_text,
 )
-from torchproof.measure.comparison.ratios import side_by_side
 from torchproof.records import (
     SCHEMA,
     Finding,
@@ -52,20 +51,6 @@ from torchproof.records import (
     same_calls,
     to_plain,
 )
-
-__all__ = [
-    "Comparison",
-    "Decision",
-    "Metric",
-    "Row",
-    "Thresholds",
-    "compare",
-    "decision",
-    "exclusion_reason",
-    "name_of",
-    "ratio_text",
-    "side_by_side",
-]
 
 # Fields of the environment that times depend on.
 TIMING_CONDITIONS = (
@@ -84,10 +69,10 @@ TIMING_CONDITIONS = (
 )
 # Without a value of these, a run differs from one that has a value: it had none.
 _COMPARED_UNKNOWN = ("device", "torch", "gpu", "ranks", "wrap")
+# By strategy and variant.
+_Rows = Mapping[tuple[str, str], Row]
 # Suffixes of variables that name folders and do not change the compiled code.
 PATH_SUFFIXES = ("_DIR", "_TRACE", "_PATH")
-# Without an interval of these metrics, a row is not compared.
-_NEEDED = ("speed", load_tests.MEDIAN)
 # Findings of these categories are regressions whatever their severity.
 _ALWAYS_REGRESSIONS = {"Graph breaks", "Recompilation", "CUDA graphs", "Correctness"}
 
@@ -131,7 +116,7 @@ class Comparison:
             f"{row.name}: {metric.why}"
             for row in self.rows
             for metric in row.metrics
-            if metric.name in _NEEDED and metric.low is None
+            if metric.kind.needed and metric.low is None
         )
         unverified = tuple(
             f"{row.name}: {row.note}" for row in self.rows if row.unverified
@@ -165,59 +150,46 @@ def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
     A run of `fix` stands for its target with all verified fixes.
     """
     limits = thresholds or Thresholds()
-    if "loadtest" in (a.verb, b.verb):
-        return _compare_load_tests(a, b, limits)
-    fixed = [name for name, run in (("A", a), ("B", b)) if run.verb == "fix"]
+    verbs = {"A": a.verb, "B": b.verb}
     a, b = _with_fixes(a), _with_fixes(b)
-    before, after = ({_key(r): r for r in run.measurements} for run in (a, b))
+    before, after = _by_key(a), _by_key(b)
     shared = [key for key in before if key in after]
-    pair = not shared and len(before) == len(after) == 1
     checks = a.verb == b.verb == "check"
-    if not (shared or pair or checks):
-        raise UserError(f"nothing to compare: A has {_names(a)}, B has {_names(b)}")
-    if pair:
-        (old,), (new,) = before.values(), after.values()
-        rows = [_pair(old, new, limits)]
+    pair = not shared and len(a.measurements) == len(b.measurements) == 1
+    notes = [*_notes(a, b)]
+    if "loadtest" in (a.verb, b.verb):
+        old, new = load_tests.comparable(a, b)
+        notes += load_tests.notes(old, new)
+        rows = {
+            key: load_tests.row((before[key], after[key]), (old, new), limits)
+            for key in shared
+        }
     else:
-        rows = [_row(key, before, after, limits) for key in shared]
-    found = _comparison(a, b, limits, rows)
-    return replace(
-        found,
-        eager=None if pair or found.unlike else _eager(before, after, limits),
-        counts=tuple(metrics.counts(a.counts, b.counts)) if a.verb == b.verb else (),
+        rows = {key: _row(before[key], after[key], limits) for key in shared}
+    if pair:
+        rows = {("", ""): _pair(a.measurements[0], b.measurements[0], limits)}
+    elif not (shared or checks):
+        names = [", ".join(_names(run)) or "no measurements" for run in (a, b)]
+        raise UserError(f"nothing to compare: A has {names[0]}, B has {names[1]}")
+    else:
+        notes += _only_in(a, b)
+    for name, verb in verbs.items():
+        notes += [f"{name} is compared with all of its fixes"] * (verb == "fix")
+    unlike, judged = tuple(_unlike(a, b)), _judged(rows, limits)
+    same = a.verb == b.verb != "loadtest"
+    return Comparison(
+        {"id": a.id, "target": a.target},
+        {"id": b.id, "target": b.target},
+        limits,
+        unlike=unlike,
+        eager=None if unlike else _eager(rows),
+        rows=tuple(map(_unjudged, judged) if unlike else judged),
+        counts=tuple(metrics.counts(a.counts, b.counts)) if same else (),
         appeared=_new_findings(a, b) if checks else (),
         gone=_gone_findings(a, b) if checks else (),
-        notes=(
-            *_notes(a, b),
-            *(() if pair else load_tests.only_in(*map(_row_names, (a, b)))),
-            *(f"{name} is compared with all of its fixes" for name in fixed),
-        ),
-        decision=_decision(a, b, limits, pair=pair, unlike=bool(found.unlike)),
+        notes=tuple(notes),
+        decision=_decision(a, b, limits, pair=pair, unlike=bool(unlike)),
     )
-
-
-def _compare_load_tests(a: Run, b: Run, limits: Thresholds) -> Comparison:
-    old, new = a.load_test, b.load_test
-    if old is None or new is None:
-        raise UserError(
-            f"nothing to compare: A is a run of {a.verb}, B of {b.verb}; a load test is"
-            " compared with another load test"
-        )
-    found = _comparison(a, b, limits, load_tests.rows(old, new, limits))
-    return replace(
-        found,
-        eager=None if found.unlike else load_tests.control(old, new, limits),
-        notes=(*_notes(a, b), *load_tests.notes(old, new)),
-    )
-
-
-def _comparison(a: Run, b: Run, limits: Thresholds, rows: Sequence[Row]) -> Comparison:
-    """The rows of two runs; in unlike environments only their counts are judged."""
-    unlike = tuple(_unlike(a, b))
-    if unlike:
-        rows = [replace(row, metrics=_unjudged(row.metrics)) for row in rows]
-    before, after = ({"id": run.id, "target": run.target} for run in (a, b))
-    return Comparison(before, after, limits, unlike=unlike, rows=tuple(rows))
 
 
 def _with_fixes(run: Run) -> Run:
@@ -236,84 +208,43 @@ def _with_fixes(run: Run) -> Run:
 # -- rows ------------------------------------------------------------------------------
 
 
-def _key(row: Measurement) -> tuple[str, str]:
-    return row.strategy, json.dumps(dict(row.variant), sort_keys=True)
+def _by_key(run: Run) -> dict[tuple[str, str], Any]:
+    """The measurements, or the results of a load test."""
+    if run.load_test is not None:
+        return {(result.strategy, "{}"): result for result in run.load_test.results}
+    return {
+        (row.strategy, json.dumps(dict(row.variant), sort_keys=True)): row
+        for row in run.measurements
+    }
 
 
-def _row_names(run: Run) -> list[str]:
+def _names(run: Run) -> list[str]:
+    if run.load_test is not None:
+        return [result.strategy for result in run.load_test.results]
     return [name_of(row) for row in run.measurements]
 
 
-def _names(run: Run) -> str:
-    return ", ".join(_row_names(run)) or "no measurements"
+def _only_in(a: Run, b: Run) -> Iterator[str]:
+    """The rows that one of two runs has alone."""
+    names = _names(a), _names(b)
+    for one, other, where in ((*names, "A"), (*reversed(names), "B")):
+        if alone := [name for name in one if name not in other]:
+            yield f"only in {where}: {', '.join(alone)}"
 
 
-_Rows = Mapping[tuple[str, str], Measurement]
-
-
-def _row(key: tuple[str, str], before: _Rows, after: _Rows, limits: Thresholds) -> Row:
-    a, b = before[key], after[key]
-    name = name_of(b)
-    if broken := _broken(a, b):
-        return broken
-    speed = metrics.speed(a, b, limits.speed)
-    more = list(metrics.others(a, b, limits))
-    control = _control(key, before, after)
-    if a.strategy == "eager" or control is None:
-        row = Row(name, (speed, *more))
-        compiled = [name for name, _ in before.keys() & after.keys() if name != "eager"]
-        return row.as_control() if a.strategy == "eager" and compiled else row
-    old, new = control
-    eager = metrics.speed(old, new, limits.speed)
-    gain = metrics.gain((old, a), (new, b), limits.speed)
-    if eager.significant:
-        speed = _agreed(speed, gain, eager)
-    controls = {"tail": metrics.tail(old, new, limits.tail), "compile": eager}
-    for number, metric in enumerate(more):
-        if (base := controls.get(metric.name)) is not None and base.ratio:
-            percent = getattr(limits, metric.name)
-            word = ratio_text(base.ratio)
-            more[number] = metrics.beyond(metric, base, percent, word)
-    return Row(name, (speed, replace(gain, regression=False), *more))
-
-
-def _control(
-    key: tuple[str, str], before: _Rows, after: _Rows
-) -> tuple[Measurement, Measurement] | None:
-    """Returns eager of both runs: of the same variant, else plain eager."""
-    for eager in (("eager", key[1]), ("eager", "{}")):
-        old, new = before.get(eager), after.get(eager)
-        if old and new and not exclusion_reason(old) and not exclusion_reason(new):
-            return old, new
-    return None
-
-
-def _agreed(speed: Metric, gain: Metric, eager: Metric) -> Metric:
-    """Keeps a verdict on speed only if the gain over eager agrees with it."""
-    if not speed.significant:
-        return speed
-    assert speed.ratio and gain.ratio
-    if gain.significant and (speed.ratio > 1) == (gain.ratio > 1):
-        if speed.why or not gain.why:
-            return speed
-        why = f"its gain over eager changed less: {gain.verdict}"
-        return replace(speed, regression=False, why=why)
-    return speed.insignificant(f"{speed.verdict} in time, but eager is {eager.verdict}")
-
-
-def _broken(a: Measurement, b: Measurement) -> Row | None:
-    """Returns the row if at least one of the runs does not rank it."""
-    was, is_ = exclusion_reason(a), exclusion_reason(b)
+def _row(a: Measurement, b: Measurement, limits: Thresholds) -> Row:
+    """A strategy in A and in B; a run may not rank it."""
+    name, was, is_ = name_of(b), exclusion_reason(a), exclusion_reason(b)
     if not was and not is_:
-        return None
-    row = Row(name_of(b), unverified=a.is_unverified or b.is_unverified)
+        return Row(name, tuple(metrics.of_rows(a, b, limits)))
+    row = Row(name, unverified=a.is_unverified or b.is_unverified)
     if is_ and was:
         return replace(row, note=f"not ranked in either run; in B it {is_}")
     if was:
         return replace(row, note=f"ranked in B; in A it {was}")
     if b.verdict == Verdict.SKIPPED:
-        return Row(name_of(b), note=f"in B it {is_}")
-    return Row(name_of(b), broken=is_ or "")
+        return Row(name, note=f"in B it {is_}")
+    return Row(name, broken=is_ or "")
 
 
 def _pair(a: Measurement, b: Measurement, limits: Thresholds) -> Row:
@@ -322,18 +253,42 @@ def _pair(a: Measurement, b: Measurement, limits: Thresholds) -> Row:
     excluded = [f"{name_of(r)} {why}" for r in (a, b) if (why := exclusion_reason(r))]
     if text := "; ".join(excluded):
         return Row(name, broken=text if exclusion_reason(b) else "", note=text)
-    speed = metrics.speed(a, b, limits.speed)
-    tail, *more = metrics.others(a, b, limits)
-    return Row(name, (speed, tail, *(replace(m, regression=False) for m in more)))
+    found = metrics.of_rows(a, b, limits)
+    return Row(name, tuple(_without_costs(metric) for metric in found))
 
 
-def _unjudged(row_metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
-    return tuple(
+def _without_costs(metric: Metric) -> Metric:
+    is_time = metric.name in ("speed", "tail")
+    return metric if is_time else replace(metric, regression=False)
+
+
+def _judged(rows: _Rows, limits: Thresholds) -> Iterator[Row]:
+    """The rows against the control: eager of the same variant, else plain eager."""
+    has_others = any(strategy != EAGER for strategy, _ in rows)
+    for (strategy, variant), row in rows.items():
+        if strategy == EAGER:
+            yield row.without_regressions(control=True) if has_others else row
+            continue
+        controls = [rows.get((EAGER, each)) for each in (variant, "{}")]
+        eager = next((each for each in controls if each and each.metrics), None)
+        yield row.beyond(eager, limits) if eager else row
+
+
+def _eager(rows: _Rows) -> Metric | None:
+    """The time of plain eager, if it is the control of other rows."""
+    row = rows.get((EAGER, "{}"))
+    return row.metrics[0] if row and row.metrics and len(rows) > 1 else None
+
+
+def _unjudged(row: Row) -> Row:
+    """The row without verdicts on time and memory."""
+    found = (
         metric
         if metric.unit == metrics.COUNT
         else replace(metric, verdict=NOT_JUDGED, regression=False, why="")
-        for metric in row_metrics
+        for metric in row.metrics
     )
+    return replace(row, metrics=tuple(found))
 
 
 # -- the context of the rows -----------------------------------------------------------
@@ -356,11 +311,6 @@ def _settings(a: Run, b: Run) -> Iterator[str]:
     for name in sorted({*was, *is_}):
         if was.get(name) != is_.get(name) and not name.endswith(PATH_SUFFIXES):
             yield f"{name}={was.get(name, '-')} in A, {is_.get(name, '-')} in B"
-
-
-def _eager(before: _Rows, after: _Rows, limits: Thresholds) -> Metric | None:
-    control = _control(("eager", "{}"), before, after)
-    return metrics.speed(*control, limits.speed) if control else None
 
 
 def _notes(a: Run, b: Run) -> Iterator[str]:

@@ -8,12 +8,13 @@ allows both, the evidence is not enough.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from torchproof.measure.comparison import ratios
-from torchproof.measure.comparison.metrics import Thresholds, ratio_text
+from torchproof.measure.comparison import metrics
+from torchproof.measure.comparison.metrics import EAGER, Thresholds, ratio_text
 from torchproof.records import Measurement, Run, Verdict, stats
 
 # Variants that are conditions of the measurement, and not choices of the user.
@@ -68,7 +69,7 @@ def decision(run: Run, thresholds: Thresholds | None = None) -> Decision:
         conditions = [f"{k} {row.variant[k]}" for k in CONDITIONS if k in row.variant]
         groups.setdefault(", ".join(conditions), []).append(row)
     plain = groups.get("", [])
-    if len(groups) <= 1 or any(row.strategy != "eager" for row in plain):
+    if len(groups) <= 1 or any(row.strategy != EAGER for row in plain):
         return decide(plain or next(iter(groups.values()), []), limits)
     groups.pop("", None)
     return _joined({name: decide(rows, limits) for name, rows in groups.items()})
@@ -76,78 +77,68 @@ def decision(run: Run, thresholds: Thresholds | None = None) -> Decision:
 
 def decide(rows: Sequence[Measurement], limits: Thresholds) -> Decision:
     """Decides among rows that were measured under the same conditions."""
-    eager = next((row for row in rows if row.strategy == "eager"), None)
-    compiled = [r for r in rows if r.strategy != "eager" and UNSAFE not in r.variant]
-    if eager is None or eager.median_ms is None or exclusion_reason(eager):
+    eager = next((row for row in rows if row.strategy == EAGER), None)
+    compiled = [r for r in rows if r.strategy != EAGER and UNSAFE not in r.variant]
+    if eager is None or exclusion_reason(eager):
         why = exclusion_reason(eager) if eager else None
         return Decision("not enough evidence", f"eager {why or 'was not measured'}")
     if not compiled:
         return Decision("not enough evidence", "only eager was measured")
+    excluded = [f"{name_of(r)} {why}" for r in compiled if (why := exclusion_reason(r))]
     ranked = [row for row in compiled if not exclusion_reason(row)]
+    compared = sorted((row for row in ranked if row.vs_eager), key=_gain, reverse=True)
     if not ranked:
-        text = "; ".join(f"{name_of(row)} {exclusion_reason(row)}" for row in compiled)
+        text = "; ".join(excluded)
         if any(row.is_unverified for row in compiled):
             return Decision("not enough evidence", text)
         return Decision("stay eager", f"no compiled strategy can be trusted: {text}")
-    compared = [row for row in ranked if row.vs_eager]
     if not compared:
         text = ", ".join(map(name_of, ranked))
         return Decision("not enough evidence", f"not compared with eager: {text}")
     least = 1 + limits.speed / 100
     gaining = [r for r in compared if _gain(r) >= least and (r.vs_eager_low or 0) > 1]
-    acceptable = [row for row in gaining if not _slower_tail(eager, row, limits)]
-    if acceptable:
-        return _keep(max(acceptable, key=_gain))
+    for row in gaining:
+        if not metrics.tail(eager, row, limits).regression:
+            return _keep(row)
     if gaining:
-        best = max(gaining, key=_gain)
-        return Decision("stay eager", _tails(eager, best))
-    undecided = [r for r in compared if _undecided(r, least)]
-    if undecided:
-        return _unknown(max(undecided, key=_gain), eager)
-    best = max(compared, key=_gain)
-    why = (
-        ""
-        if _gain(best) < 1
-        else f", less than the threshold of {limits.speed:g} percent"
-    )
-    rest = [
-        f"{name_of(row)} {why_not}"
-        for row in compiled
-        if (why_not := exclusion_reason(row))
-    ]
-    text = "; ".join([f"the best, {name_of(best)}, is {_speed(best)}{why}", *rest])
-    return Decision("stay eager", text)
+        return Decision("stay eager", _tails(eager, gaining[0]))
+    for row in compared:
+        low, high = row.vs_eager_low, row.vs_eager_high
+        if low is None or high is None or low <= 1 <= least <= high:
+            return _unknown(row, eager)
+    text = f"the best, {name_of(compared[0])}, is {_speed(compared[0])}"
+    if _gain(compared[0]) >= 1:
+        text += f", less than the threshold of {limits.speed:g} percent"
+    return Decision("stay eager", "; ".join([text, *excluded]))
 
 
 def decide_pair(
     eager: Measurement, row: Measurement, limits: Thresholds
 ) -> Decision | None:
     """Decides between eager of one run and the compiled row of another."""
-    ratio = ratios.of_speed(eager, row)
-    if ratio is None:
+    speed = metrics.speed(eager, row, limits)
+    if not speed.ratio:
         return None
-    break_even = stats.break_even(
-        row.first_call_s, eager.first_call_s, eager.median_ms, ratio
+    low, high = (math.log(end) if end else None for end in (speed.low, speed.high))
+    even = stats.break_even(
+        row.first_call_s,
+        eager.first_call_s,
+        eager.median_ms,
+        stats.ratio_of(speed.log, low, high),
     )
     joined = replace(
         row,
-        vs_eager=ratio.value,
-        vs_eager_low=ratio.low,
-        vs_eager_high=ratio.high,
-        break_even=break_even.text if break_even else None,
-        break_even_steps=break_even.steps if break_even else None,
+        vs_eager=speed.ratio,
+        vs_eager_low=speed.low,
+        vs_eager_high=speed.high,
+        break_even=even.text if even else None,
+        break_even_steps=even.steps if even else None,
     )
     return decide([eager, joined], limits)
 
 
 def _gain(row: Measurement) -> float:
     return row.vs_eager or 0.0
-
-
-def _undecided(row: Measurement, least: float) -> bool:
-    if row.vs_eager_low is None or row.vs_eager_high is None:
-        return True
-    return row.vs_eager_low <= 1 and row.vs_eager_high >= least
 
 
 def _speed(row: Measurement) -> str:
@@ -166,13 +157,6 @@ def _keep(row: Measurement) -> Decision:
     if row.break_even_steps is not None:
         text += f"; compiling pays off {row.break_even}"
     return Decision("keep compiled", text, row.strategy, row.variant)
-
-
-def _slower_tail(eager: Measurement, row: Measurement, limits: Thresholds) -> bool:
-    ratio = ratios.of_tail(eager, row)
-    if ratio is None or ratio.verdict != "slower":
-        return False
-    return 1 / ratio.value >= 1 + limits.tail / 100
 
 
 def _tails(eager: Measurement, row: Measurement) -> str:

@@ -2,24 +2,64 @@
 
 A ratio above 1 means that B is better. A metric is a regression if B is worse by the
 threshold and, where there are enough samples for an interval, the interval excludes 1.
+`KINDS` is the table of metrics.
+
+Strategies of one run are sampled side by side, so their rounds are paired. Rows of two
+runs are not: the interval of their ratio follows from the intervals of both, with the
+variation between processes on either side (the method of variance estimates recovery).
+It cannot include other changes between two runs; thresholds, and eager as a control,
+account for those.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from statistics import median
+from typing import Any
 
-from torchproof.measure.comparison import ratios
-from torchproof.records import Measurement, Ratio, UserError
+import numpy as np
 
+from torchproof.records import Measurement, Ratio, UserError, stats
+
+EAGER = "eager"
 NOT_SIGNIFICANT = "not significant"
 NOT_JUDGED = "not judged"
-# Smaller differences of first calls come from imports and chance, not compilation.
-LEAST_COMPILE_S = 1.0
+LEAST_MS, MOST_MS = 1e-12, 1e15  # range of a valid time
 COUNT = "count"  # the unit of numbers of events
-COUNTS = {"graph_breaks": "breaks", "recompiles": "recompiles"}
-_SPEED_WORDS = ("faster", "slower")
+_COUNTED = {"graph_breaks": "breaks", "recompiles": "recompiles"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One metric, and how its verdict is reached."""
+
+    unit: str
+    threshold: str = ""  # a field of `Thresholds`
+    words: tuple[str, str] = ("faster", "slower")
+    more_is_better: bool = False
+    least: float = 0.0  # smaller differences are chance, in its unit
+    control: str = ""  # eager's metric: the change must exceed that of eager
+    needed: bool = False  # without an interval, the row is not compared
+
+
+KINDS = {
+    "speed": Kind("ms", "speed", needed=True),
+    "vs eager": Kind("x", "speed", ("more", "less"), more_is_better=True),
+    "tail": Kind("ms", "tail", control="tail"),
+    "memory": Kind("bytes", "memory", ("less", "more")),
+    # Smaller differences of first calls come from imports, not from compilation.
+    "compile": Kind("s", "compile", least=1.0, control="speed"),
+    "breaks": Kind(COUNT),
+    "recompiles": Kind(COUNT),
+    # Of load tests.
+    "p50": Kind("ms", "speed", control="p50", needed=True),
+    "p99": Kind("ms", "tail", control="p99"),
+    "goodput": Kind("per_s", "speed", ("more", "less"), more_is_better=True),
+    "first answer": Kind("s", "compile", least=1.0),
+    "failed": Kind(COUNT),
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +90,10 @@ class Thresholds:
                 raise UserError(f"--threshold: {item!r} is not {name}=PERCENT")
         return cls(**percents)
 
+    def of(self, kind: Kind) -> float:
+        percent: float = getattr(self, kind.threshold)
+        return percent
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -67,15 +111,18 @@ class Metric:
     why: str = ""
 
     @property
+    def kind(self) -> Kind:
+        return KINDS[self.name]
+
+    @property
     def significant(self) -> bool:
         return self.verdict not in (NOT_SIGNIFICANT, NOT_JUDGED, "same")
 
     @property
     def log(self) -> float:
-        """The logarithm of the ratio; exactly negated if A and B are swapped."""
+        """The logarithm of A over B; exactly negated if A and B are swapped."""
         assert self.a and self.b
-        difference = math.log(self.a) - math.log(self.b)
-        return -difference if self.name == "vs eager" else difference
+        return math.log(self.a) - math.log(self.b)
 
     @property
     def improvement(self) -> bool:
@@ -87,6 +134,16 @@ class Metric:
 
     def insignificant(self, why: str) -> Metric:
         return replace(self, verdict=NOT_SIGNIFICANT, regression=False, why=why)
+
+    def beyond(self, eager: Metric, limits: Thresholds) -> Metric:
+        """Drops a change that is no larger than that of eager."""
+        if not (self.significant and eager.significant):
+            return self
+        difference = self.log - eager.log
+        difference = difference if self.log > 0 else -difference
+        if difference >= math.log1p(limits.of(self.kind) / 100):
+            return self
+        return self.insignificant(f"{self.verdict}, but eager is {eager.verdict}")
 
 
 @dataclass(frozen=True)
@@ -100,89 +157,110 @@ class Row:
     control: bool = False  # eager beside compiled rows; it gets no verdict
     unverified: bool = False  # the outputs of a run were not compared with eager's
 
-    def as_control(self) -> Row:
+    def without_regressions(self, **changes: Any) -> Row:
         plain = tuple(replace(metric, regression=False) for metric in self.metrics)
-        return replace(self, metrics=plain, control=True)
+        return replace(self, metrics=plain, **changes)
+
+    def beyond(self, eager: Row, limits: Thresholds) -> Row:
+        """Drops changes that the control shares."""
+        known = {metric.name: metric for metric in eager.metrics}
+        judged = {
+            m.name: m.beyond(known[m.kind.control], limits)
+            if m.kind.control in known
+            else m
+            for m in self.metrics
+        }
+        if "vs eager" in judged and known["speed"].significant:
+            judged["speed"] = _agreed(
+                judged["speed"], judged["vs eager"], known["speed"]
+            )
+        return replace(self, metrics=tuple(judged.values()))
+
+
+def _agreed(speed: Metric, gain: Metric, eager: Metric) -> Metric:
+    """Keeps a verdict on speed only if the gain over eager agrees with it."""
+    if not speed.significant:
+        return speed
+    assert speed.ratio and gain.ratio
+    if not gain.significant or (speed.ratio > 1) != (gain.ratio > 1):
+        return speed.insignificant(f"{speed.verdict}, but eager is {eager.verdict}")
+    if speed.why or not gain.why:
+        return speed
+    why = f"its gain over eager changed less: {gain.verdict}"
+    return replace(speed, regression=False, why=why)
 
 
 # -- verdicts --------------------------------------------------------------------------
 
+Bounds = tuple[float | None, float | None]
 
-def judged(
-    metric: Metric,
-    ratio: float,
-    bounds: tuple[float | None, float | None],
-    percent: float,
-    *,
-    words: tuple[str, str] = _SPEED_WORDS,
-    few: str = "too few samples for an interval",
-) -> Metric:
+
+def metric(name: str, a: float | None, b: float | None, why: str = "") -> Metric:
+    """A metric without a verdict, and `why` it has none."""
+    return Metric(name, a, b, KINDS[name].unit, why=why)
+
+
+def judged(found: Metric, bounds: Bounds, limits: Thresholds, few: str = "") -> Metric:
     """The verdict for the bounds of a ratio; `few` says why a bound is not known."""
     low, high = bounds
-    metric = replace(metric, ratio=ratio, low=low, high=high)
-    worse = high is not None and high < 1
-    if not worse and not (low is not None and low > 1):
-        return metric.insignificant(few if low is None or high is None else "")
-    return _by_threshold(metric, percent, words, exact=True)
+    assert found.a and found.b
+    above, below = (
+        (found.b, found.a) if found.kind.more_is_better else (found.a, found.b)
+    )
+    found = replace(found, ratio=above / below, low=low, high=high)
+    if (high is not None and high < 1) or (low is not None and low > 1):
+        return _by_threshold(found, limits, exact=True)
+    few = few or "too few samples for an interval"
+    return found.insignificant(few if low is None or high is None else "")
 
 
-def _by_threshold(
-    metric: Metric, percent: float, words: tuple[str, str], *, exact: bool
-) -> Metric:
+def single(name: str, a: float | None, b: float | None, limits: Thresholds) -> Metric:
+    """Compares single measurements: no interval, so the threshold alone decides."""
+    found = metric(name, a, b)
+    if not (a and b and 0 < a < math.inf and 0 < b < math.inf):
+        return replace(found, why="not measured in both")
+    found, least = replace(found, ratio=a / b), found.kind.least
+    if abs(a - b) < least:
+        return found.insignificant(f"less than {least:g} {found.unit} apart")
+    if a == b:
+        return replace(found, verdict="same")
+    return _by_threshold(found, limits, exact=False)
+
+
+def _by_threshold(found: Metric, limits: Thresholds, *, exact: bool) -> Metric:
     """The verdict of a difference that is not chance; an `exact` one has its words.
 
     Divides the larger by the smaller value, so that swapping A and B is neutral.
     """
-    assert metric.a and metric.b and metric.ratio
-    small = max(metric.a, metric.b) / min(metric.a, metric.b) < 1 + percent / 100
+    assert found.a and found.b and found.ratio
+    percent = limits.of(found.kind)
+    small = max(found.a, found.b) / min(found.a, found.b) < 1 + percent / 100
     is_chance = small and not exact
+    words = ratio_text(found.ratio, *found.kind.words)
     return replace(
-        metric,
-        verdict=NOT_SIGNIFICANT if is_chance else ratio_text(metric.ratio, *words),
-        regression=metric.ratio < 1 and not small,
+        found,
+        verdict=NOT_SIGNIFICANT if is_chance else words,
+        regression=found.ratio < 1 and not small,
         why=f"within the threshold of {percent:g} percent" if small else "",
     )
 
 
-def single(
-    metric: Metric,
-    percent: float,
-    words: tuple[str, str] = _SPEED_WORDS,
-    *,
-    least: float = 0.0,
-) -> Metric:
-    """Compares single measurements: no interval, so the threshold alone decides."""
-    if not (_is_positive(metric.a) and _is_positive(metric.b)):
-        return replace(metric, why="not measured in both")
-    assert metric.a and metric.b
-    difference = abs(metric.a - metric.b)
-    metric = replace(metric, ratio=metric.a / metric.b)
-    if difference < least:
-        return metric.insignificant(f"less than {least:g} {metric.unit} apart")
-    if metric.ratio == 1:
-        return replace(metric, verdict="same")
-    return _by_threshold(metric, percent, words, exact=False)
-
-
 def count(name: str, a: int | None, b: int | None) -> Metric:
     """Compares numbers of events; any increase is a regression."""
-    metric = Metric(name, a, b, COUNT)
+    found = Metric(name, a, b, COUNT)
     if a is None or b is None:
-        return replace(metric, why="not counted in both")
+        return replace(found, why="not counted in both")
     if a == b:
-        return replace(metric, verdict="same")
+        return replace(found, verdict="same")
     verdict = f"{abs(b - a)} {'more' if b > a else 'fewer'}"
-    return replace(metric, verdict=verdict, regression=b > a)
+    return replace(found, verdict=verdict, regression=b > a)
 
 
-def beyond(metric: Metric, eager: Metric | None, percent: float, word: str) -> Metric:
-    """Drops a change that is no larger than eager's; `word` says what eager is."""
-    if eager is None or not eager.ratio or not metric.significant:
-        return metric
-    difference = metric.log - eager.log
-    if (difference if metric.log > 0 else -difference) >= math.log1p(percent / 100):
-        return metric
-    return metric.insignificant(f"{metric.verdict} in time, but eager is {word}")
+def counts(
+    a: Mapping[str, int | None], b: Mapping[str, int | None]
+) -> Iterator[Metric]:
+    for key, name in _COUNTED.items():
+        yield count(name, a.get(key), b.get(key))
 
 
 def ratio_text(ratio: float, better: str = "faster", worse: str = "slower") -> str:
@@ -190,88 +268,160 @@ def ratio_text(ratio: float, better: str = "faster", worse: str = "slower") -> s
     return f"{ratio:.2f}x {better}" if ratio >= 1 else f"{1 / ratio:.2f}x {worse}"
 
 
-def _is_positive(value: float | None) -> bool:
-    return value is not None and 0 < value < math.inf
-
-
 # -- the metrics of a measurement ------------------------------------------------------
 
 
-def speed(a: Measurement, b: Measurement, percent: float) -> Metric:
-    metric = Metric("speed", a.median_ms, b.median_ms, "ms")
-    if why := _unusable(a, b):
-        return _unknown(metric, why)
-    return _with_verdict(metric, ratios.of_speed(a, b), percent)
-
-
-def gain(
-    a: tuple[Measurement, Measurement],
-    b: tuple[Measurement, Measurement],
-    percent: float,
-) -> Metric:
-    """Compares the gains over eager; takes (eager, row) of A and of B."""
-    metric = Metric("vs eager", a[1].vs_eager, b[1].vs_eager, "x")
-    if why := _unusable(a[0], b[0]) or _unusable(a[1], b[1]):
-        return _unknown(metric, why)
-    return _with_verdict(metric, ratios.of_gain(a, b), percent, ("more", "less"))
-
-
-def tail(a: Measurement, b: Measurement, percent: float) -> Metric:
-    metric = Metric("tail", a.p95_ms, b.p95_ms, "ms")
-    if why := _unusable(a, b) or ratios.tails_differ(a, b):
-        return _unknown(metric, why)
-    return _with_verdict(metric, ratios.of_tail(a, b), percent)
-
-
-def others(a: Measurement, b: Measurement, limits: Thresholds) -> Iterator[Metric]:
-    """Yields tail, memory, compile time and counts."""
-    yield tail(a, b, limits.tail)
-    memory = Metric("memory", a.peak_bytes, b.peak_bytes, "bytes")
-    yield single(memory, limits.memory, ("less", "more"))
-    if a.strategy != "eager" and b.strategy != "eager":
-        yield _compile(a, b, limits.compile)
+def of_rows(a: Measurement, b: Measurement, limits: Thresholds) -> Iterator[Metric]:
+    """Speed, gain over eager, tail, memory, compile time and counts."""
+    yield speed(a, b, limits)
+    compiled = EAGER not in (a.strategy, b.strategy)
+    if compiled and a.strategy == b.strategy and a.vs_eager and b.vs_eager:
+        gain = _compared("vs eager", a, b, limits)
+        yield replace(gain, regression=False)  # eager alone may have changed
+    yield tail(a, b, limits)
+    yield single("memory", a.peak_bytes, b.peak_bytes, limits)
+    if compiled:
+        yield _compile(a, b, limits)
         if a.strategy == b.strategy:
             yield from counts(a.counts or {}, b.counts or {})
 
 
-def counts(
-    a: Mapping[str, int | None], b: Mapping[str, int | None]
-) -> Iterator[Metric]:
-    for key, name in COUNTS.items():
-        yield count(name, a.get(key), b.get(key))
+def speed(a: Measurement, b: Measurement, limits: Thresholds) -> Metric:
+    return _compared("speed", a, b, limits)
 
 
-def _compile(a: Measurement, b: Measurement, percent: float) -> Metric:
+def tail(a: Measurement, b: Measurement, limits: Thresholds) -> Metric:
+    """The 95th percentile; both must be of all samples, or of uninterrupted ones."""
+    if bool(a.tail_rounds_ms) != bool(b.tail_rounds_ms):
+        name = "B" if a.tail_rounds_ms else "A"
+        why = f"the tail of {name} leaves out interrupted samples: measure it again"
+        return metric("tail", a.p95_ms, b.p95_ms, why)
+    return _compared("tail", a, b, limits)
+
+
+def _compile(a: Measurement, b: Measurement, limits: Thresholds) -> Metric:
     """Compares the first calls of two cold starts."""
-    metric = Metric("compile", a.first_call_s, b.first_call_s, "s")
     labels = [(row.start or {}).get("label") for row in (a, b)]
-    if labels != ["cold", "cold"]:
-        starts = " and ".join(label or "not known" for label in labels)
-        return replace(metric, why=f"the starts are {starts}, and not both cold")
-    return single(metric, percent, least=LEAST_COMPILE_S)
+    if labels == ["cold", "cold"]:
+        return single("compile", a.first_call_s, b.first_call_s, limits)
+    starts = " and ".join(label or "not known" for label in labels)
+    why = f"the starts are {starts}, and not both cold"
+    return metric("compile", a.first_call_s, b.first_call_s, why)
 
 
-def _unusable(a: Measurement, b: Measurement) -> str:
-    """Which of two rows has invalid times, and why; empty if neither."""
-    for name, row in (("A", a), ("B", b)):
-        if why := ratios.unusable(row):
-            return f"the times of {name} are invalid: {why}"
+def _compared(name: str, a: Measurement, b: Measurement, limits: Thresholds) -> Metric:
+    """A metric whose interval follows from those of A and B."""
+    value_of, interval_of = _INTERVALS[name]
+    values: list[float | None] = [getattr(row, value_of) for row in (a, b)]
+    for side, row in (("A", a), ("B", b)):
+        if why := unusable(row):
+            known = [v if v is not None and 0 < v < math.inf else None for v in values]
+            invalid = f"the times of {side} are invalid: {why}"
+            return metric(name, known[0], known[1], invalid)
+    found = metric(name, values[0], values[1])
+    if not (found.a and found.b):
+        return replace(found, why="not measured in both")
+    first, second = interval_of(a), interval_of(b)
+    if first is None or second is None:
+        return judged(found, (None, None), limits)
+    (a_low, a_high), (b_low, b_high) = first, second
+    a_log, b_log = math.log(found.a), math.log(found.b)
+    # A sum of two squares does not depend on their order: swapping A and B negates all.
+    low = found.log - math.sqrt((a_log - a_low) ** 2 + (b_high - b_log) ** 2)
+    high = found.log + math.sqrt((a_high - a_log) ** 2 + (b_log - b_low) ** 2)
+    if found.kind.more_is_better:
+        low, high = -high, -low
+    return judged(found, (stats.exp(low), stats.exp(high)), limits)
+
+
+# The logarithms of a value's 95 percent interval, from the row; None if not known.
+_Interval = tuple[float, float] | None
+
+
+def _median(row: Measurement) -> _Interval:
+    """From the rounds; with too few of them, the interval that the row states."""
+    if len(row.rounds_ms) < stats.FEWEST_ROUNDS:
+        return _logs(row.low_ms, row.high_ms)
+    logs = np.log([median(each) for each in row.rounds_ms])
+    drawn = stats.draws(stats.parts_of(logs, row.repeats), _variation(row))
+    return _around(row.median_ms, drawn)
+
+
+def _gain(row: Measurement) -> _Interval:
+    return _logs(row.vs_eager_low, row.vs_eager_high)
+
+
+def _p95(row: Measurement) -> _Interval:
+    """Of all samples; those of an older run leave out interrupted ones."""
+    rounds = row.tail_rounds_ms or row.rounds_ms
+    if len(rounds) < stats.FEWEST_ROUNDS:
+        return None
+    return _around(row.p95_ms, stats.tail_draws(rounds, row.repeats, _variation(row)))
+
+
+# The field with the value of a metric, and what gives its interval.
+_INTERVALS: dict[str, tuple[str, Callable[[Measurement], _Interval]]] = {
+    "speed": ("median_ms", _median),
+    "vs eager": ("vs_eager", _gain),
+    "tail": ("p95_ms", _p95),
+}
+
+
+def _around(value: float | None, drawn: Any) -> _Interval:
+    """Half of the width of the draws on either side of a value."""
+    low, high = stats.interval(drawn)
+    middle, half = math.log(value or 1.0), (high - low) / 2
+    return middle - half, middle + half
+
+
+def _logs(low: float | None, high: float | None) -> _Interval:
+    return (math.log(low), math.log(high)) if low and high else None
+
+
+def _variation(row: Measurement) -> float:
+    """How much processes differ; that of a CPU if one process could not show it."""
+    unknown = row.luck is None or (row.luck == 0 and (row.processes or 1) < 2)
+    return stats.SAME_LAYOUT_VARIATION if unknown or row.luck is None else row.luck
+
+
+def unusable(row: Measurement) -> str:
+    """Why the times of a row are invalid; empty if they can be compared.
+
+    The schema check of a saved run does not reject zeros, and rows of this process are
+    not checked at all.
+    """
+    times = {"median": row.median_ms, "interval": row.low_ms, "p95": row.p95_ms}
+    times["upper end of the interval"] = row.high_ms
+    for name, value in times.items():
+        if bad := _invalid([] if value is None else [value]):
+            return f"its {name} is {bad[0]:g} ms"
+    gains = (row.vs_eager, row.vs_eager_low, row.vs_eager_high)
+    if not all(value is None or 0 < value < math.inf for value in gains):
+        return "its gain over eager is not a positive number"
+    if not 0 <= _variation(row) < math.inf:
+        return f"its process-to-process variation is {row.luck}"
+    for rounds in (row.rounds_ms, row.tail_rounds_ms):
+        for number, samples_ms in enumerate(rounds):
+            if not samples_ms:
+                return f"its round {number} has no samples"
+            if bad := _invalid(samples_ms):
+                return f"its round {number} holds a sample of {bad[0]:g} ms"
     return ""
 
 
-def _unknown(metric: Metric, why: str) -> Metric:
-    """The metric without a verdict, and without values that are invalid."""
-    values = [v if _is_positive(v) else None for v in (metric.a, metric.b)]
-    return replace(metric, a=values[0], b=values[1], verdict=NOT_JUDGED, why=why)
+def _invalid(times_ms: Iterable[float]) -> list[float]:
+    return [ms for ms in times_ms if not LEAST_MS <= ms <= MOST_MS]  # NaN is neither
 
 
-def _with_verdict(
-    metric: Metric,
-    ratio: Ratio | None,
-    percent: float,
-    words: tuple[str, str] = _SPEED_WORDS,
-) -> Metric:
-    if ratio is None:
-        return replace(metric, why="not measured in both")
-    bounds = ratio.low, ratio.high
-    return judged(metric, ratio.value, bounds, percent, words=words)
+def side_by_side(base: Measurement, other: Measurement) -> Ratio | None:
+    """The time of one row over that of another row of the same run."""
+    rounds = list(zip(base.rounds_ms, other.rounds_ms, strict=False))
+    if not rounds:
+        return None
+    repeats = base.repeats if base.repeats == other.repeats else ()
+    first, second = zip(*rounds, strict=True)
+    variation = max(_variation(base), _variation(other))
+    whole = sum(repeats) == len(rounds) and all(count > 0 for count in repeats)
+    return stats.compare(
+        first, second, repeats=repeats if whole else (), variation=variation
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.session import measured, record_of
+from torchproof.measure.loadtest.session import measured
 from torchproof.measure.loadtest.stalls import serve_observed
 from torchproof.measure.loadtest.timetable import draw
 from torchproof.records import LoadTest
@@ -44,7 +44,8 @@ def serve_here(
         workers=options.workers,
     )
     result = measured(name, log, timetable, options, cold=options.cold, reply=reply)
-    return record_of(options, timetable, [result])
+    planned, length_s = len(timetable), timetable.length_s
+    return options.asked(planned=planned, duration_s=length_s, results=(result,))
 
 
 def _synchronise() -> Callable[[], None]:

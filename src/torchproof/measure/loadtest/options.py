@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+import sys
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from torchproof.measure.loadtest.percentiles import requests_needed
 from torchproof.records import (
     LatencyMetric,
     LatencyObjective,
+    LoadTest,
     Record,
     TextLoad,
     UserError,
@@ -24,6 +25,7 @@ POISSON, CONSTANT, GAMMA = "poisson", "constant", "gamma"
 DEFAULT_DURATION_S = 30.0
 MOST_REQUESTS = 1_000_000
 MOST_WORKERS = 256
+_ABOVE_0 = sys.float_info.min
 _LONGEST_S = 365 * 24 * 3600.0
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s|m|h)?\s*")
@@ -53,16 +55,16 @@ class TextOptions(Record):
         return TextLoad(*lengths, self.temperature, self.queue_limit)
 
     def __post_init__(self) -> None:
-        _check_range(self.prompt_tokens, "--prompt-tokens")
-        _check_range(self.output_tokens, "--output-tokens")
-        if not 0 <= self.temperature < math.inf:
-            raise UserError(f"--temperature {self.temperature:g}: expected 0 or more")
-        if self.queue_limit is not None and self.queue_limit < 0:
-            raise UserError(f"--queue-limit {self.queue_limit}: expected 0 or more")
-        if self.price is not None and not 0 < self.price < math.inf:
-            raise UserError(
-                f"--price {self.price:g}: expected a price per hour above 0"
-            )
+        for name in ("prompt_tokens", "output_tokens"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high <= LONGEST_TOKENS:
+                raise UserError(
+                    f"--{name.replace('_', '-')} {low}-{high}: expected two numbers of"
+                    f" tokens from 1 to {LONGEST_TOKENS}, the smaller first"
+                )
+        _expect("--temperature", self.temperature, "0 or more")
+        _expect("--queue-limit", self.queue_limit, "0 or more")
+        _expect("--price", self.price, "a price per hour above 0", least=_ABOVE_0)
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,8 @@ class LoadOptions:
     text: TextOptions | None = None  # serve a text model as prefill and decode
 
     def __post_init__(self) -> None:
-        if self.arrivals.partition(":")[0] == GAMMA:
-            _check_gamma(self.arrivals)
-        for is_wrong, message in (*self._load_checks(), *self._serving_checks()):
-            if is_wrong:
-                raise UserError(message)
-        if self.find_rate and self.objective is not None:
-            _check_search(self.objective.percent)
+        self._check_load()
+        self._check_serving()
 
     @property
     def from_file(self) -> bool:
@@ -108,84 +105,122 @@ class LoadOptions:
     def gamma_shape(self) -> float:
         """The shape of the gamma distribution of gaps; 1 is a Poisson process."""
         kind, _, shape = self.arrivals.partition(":")
-        return float(shape) if kind == GAMMA else 1.0
+        try:
+            value = float(shape) if kind == GAMMA else 1.0
+        except ValueError:
+            value = math.nan
+        if not 0.01 <= value <= 1000:
+            raise UserError(
+                f"--arrivals {self.arrivals}: K of gamma:K is a number from 0.01"
+                " (bursts) to 1000 (almost constant); 1 is poisson"
+            )
+        return value
 
-    def _load_checks(self) -> Iterator[tuple[bool, str]]:
-        """Whether each option of the load is wrong, and what to say then."""
-        rate, seconds = self.rate, self.duration_s
+    def asked(self, **known: Any) -> LoadTest:
+        """The record of what is asked, and what is `known` beside it."""
+        window_s = self.batch_window_s
+        return LoadTest(
+            rate=self.rate,
+            arrivals=self.arrivals,
+            seed=self.seed,
+            workers=self.workers,
+            objective=self.objective,
+            batch_window_ms=None if window_s is None else window_s * 1e3,
+            max_batch=self.max_batch,
+            text=self.text.load if self.text else None,
+            **{"planned": 0, **known},
+        )
+
+    def _check_load(self) -> None:
+        """Raises a `UserError` if an option of the load is wrong."""
+        rate, seconds, requests = self.rate, self.duration_s, self.requests
+        self.gamma_shape  # noqa: B018
         if self.from_file:
             flag = f"--arrivals {self.arrivals}"
-            yield rate is not None, f"{flag} has the times of arrival: leave out --rate"
-            yield (
+            _refuse(
+                rate is not None, f"{flag} has the times of arrival: leave out --rate"
+            )
+            _refuse(
                 self.find_rate,
                 "--find-rate draws a timetable for every rate: use --arrivals poisson,"
                 " constant or gamma:K",
             )
         else:
-            yield (
+            _refuse(
                 rate is None,
                 "loadtest needs --rate, the requests per second, or --arrivals FILE",
             )
-            positive = rate is not None and 0 < rate < math.inf
-            yield not positive, f"--rate {rate}: expected requests per second above 0"
-        both = self.requests is not None and seconds is not None
-        yield both, "--requests and --duration: give one of them"
-        fits = self.requests is None or 0 < self.requests <= MOST_REQUESTS
-        yield not fits, f"--requests {self.requests}: expected 1 to {MOST_REQUESTS}"
+        _expect("--rate", rate, "requests per second above 0", least=_ABOVE_0)
+        _refuse(
+            requests is not None and seconds is not None,
+            "--requests and --duration: give one of them",
+        )
+        _expect(
+            "--requests", requests, f"1 to {MOST_REQUESTS}", least=1, most=MOST_REQUESTS
+        )
+        _expect("--duration", seconds, "a time above 0, such as 30s", least=_ABOVE_0)
         seconds = DEFAULT_DURATION_S if seconds is None else seconds
-        valid = 0 < seconds < math.inf
-        yield not valid, "--duration: expected a time above 0, such as 30s"
-        yield (
-            self.requests is None and (rate or 0) * seconds > MOST_REQUESTS,
+        _refuse(
+            requests is None and (rate or 0) * seconds > MOST_REQUESTS,
             f"--rate {rate} for {seconds:g} s are more than {MOST_REQUESTS} requests:"
             " choose a shorter --duration",
         )
-        yield self.seed < 0, f"--seed {self.seed}: expected 0 or more"
-        no_objective = self.find_rate and self.objective is None
-        yield no_objective, "--find-rate needs an objective, such as --slo p99=50ms"
+        _expect("--seed", self.seed, "0 or more")
 
-    def _serving_checks(self) -> Iterator[tuple[bool, str]]:
-        fits = 0 < self.workers <= MOST_WORKERS
-        yield not fits, f"--workers {self.workers}: expected 1 to {MOST_WORKERS}"
-        yield (
+    def _check_serving(self) -> None:
+        _expect(
+            "--workers",
+            self.workers,
+            f"1 to {MOST_WORKERS}",
+            least=1,
+            most=MOST_WORKERS,
+        )
+        _refuse(
             (self.batch_window_s is None) != (self.max_batch is None),
             "--batch-window and --max-batch belong together: give both",
         )
-        alone = self.max_batch is not None and self.max_batch < 2
-        yield alone, f"--max-batch {self.max_batch}: expected 2 or more"
-        negative = (self.batch_window_s or 0) < 0
-        yield negative, "--batch-window: expected a time, such as 5ms"
+        _expect("--max-batch", self.max_batch, "2 or more", least=2)
+        _expect("--batch-window", self.batch_window_s, "a time, such as 5ms")
         metric = self.objective.metric if self.objective else "latency"
-        yield (
-            self.text is None and metric != "latency",
-            f"--slo {metric}:...: only generated text has tokens: add --output-tokens",
-        )
         if self.text is not None:
             why = "text is generated one request at a time"
-            yield self.workers != 1, f"--workers: {why}"
-            yield self.max_batch is not None, f"--max-batch: {why}"
-
-
-def _check_search(percent: float) -> None:
-    needed = requests_needed(percent)
-    if needed > MOST_REQUESTS:
-        raise UserError(
+            _refuse(self.workers != 1, f"--workers: {why}")
+            _refuse(self.max_batch is not None, f"--max-batch: {why}")
+        elif metric != "latency":
+            raise UserError(
+                f"--slo {metric}:...: only generated text has tokens: add"
+                " --output-tokens"
+            )
+        if not self.find_rate:
+            return
+        if self.objective is None:
+            raise UserError("--find-rate needs an objective, such as --slo p99=50ms")
+        percent = self.objective.percent
+        needed = requests_needed(percent)
+        _refuse(
+            needed > MOST_REQUESTS,
             f"--find-rate: p{percent:.12g} needs {needed} requests at each rate, of at"
-            f" most {MOST_REQUESTS}: choose a lower percentile"
+            f" most {MOST_REQUESTS}: choose a lower percentile",
         )
 
 
-def _check_gamma(arrivals: str) -> None:
-    shape = arrivals.partition(":")[2]
-    try:
-        valid = 0.01 <= float(shape) <= 1000
-    except ValueError:
-        valid = False
-    if not valid:
-        raise UserError(
-            f"--arrivals {arrivals}: K of gamma:K is a number from 0.01 (bursts) to"
-            " 1000 (almost constant); 1 is poisson"
-        )
+def _refuse(is_wrong: bool, message: str) -> None:
+    if is_wrong:
+        raise UserError(message)
+
+
+def _expect(
+    flag: str,
+    value: float | None,
+    expected: str = "",
+    *,
+    least: float = 0,
+    most: float = sys.float_info.max,
+) -> None:
+    """Raises a `UserError` if a value is known, and is outside of the limits."""
+    if value is not None and not least <= value <= most:
+        limits = expected or f"{least} to {most}"
+        raise UserError(f"{flag} {value}: expected {limits}")
 
 
 def read_objective(text: str) -> LatencyObjective:
@@ -219,15 +254,4 @@ def read_range(text: str, flag: str) -> tuple[int, int]:
     match = _RANGE.fullmatch(text)
     if match is None:
         raise UserError(f"{flag} {text!r}: expected a range of lengths such as 16-128")
-    limits = int(match[1]), int(match[2] or match[1])
-    _check_range(limits, flag)
-    return limits
-
-
-def _check_range(limits: Sequence[int], flag: str) -> None:
-    low, high = limits
-    if not 0 < low <= high <= LONGEST_TOKENS:
-        raise UserError(
-            f"{flag} {low}-{high}: expected two numbers of tokens from 1 to"
-            f" {LONGEST_TOKENS}, the smaller first"
-        )
+    return int(match[1]), int(match[2] or match[1])

@@ -8,8 +8,8 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,7 @@ _LATE_MS = 2.0
 _LATE_SHARE = 0.2  # of the median time of service, if that is more
 
 
-@dataclass(frozen=True)
-class Answers:
+class Answers(NamedTuple):
     """The times of each request in milliseconds; infinite if it was not answered."""
 
     latency: list[float]
@@ -46,14 +45,18 @@ class Answers:
 
 
 def answers_of(requests: Requests) -> Answers:
-    arrival, begin, end = (
-        np.array(times, dtype=float)  # None becomes NaN
-        for times in (requests.arrival_s, requests.begin_s, requests.end_s)
-    )
-    end[list(requests.failed)] = np.nan  # an error is no answer
+    arrival, begin, end = _times(requests)
     # A time before the arrival can only come from rounding.
     queueing = np.maximum(0.0, begin - arrival)
     return Answers(*map(_milliseconds, (end - arrival, queueing, end - begin)))
+
+
+def _times(requests: Requests) -> Any:
+    """Arrival, begin and end of each request; NaN without an answer."""
+    times = requests.arrival_s, requests.begin_s, requests.end_s
+    arrays = [np.array(each, dtype=float) for each in times]
+    arrays[2][list(requests.failed)] = np.nan  # an error is no answer
+    return arrays
 
 
 def _milliseconds(seconds: Any) -> list[float]:
@@ -63,24 +66,14 @@ def _milliseconds(seconds: Any) -> list[float]:
 
 def metric_ms(requests: Requests, metric: LatencyMetric) -> list[float]:
     """What an objective limits, per request; infinite if it was not answered."""
-    latency = answers_of(requests).latency
+    arrival, _, end = _times(requests)
     if metric == "latency" or not requests.first_token_s:
-        return latency
-    whole = np.array(latency)
-    first, tokens = (
-        np.array(values, dtype=float)
-        for values in (requests.first_token_s, requests.output_tokens)
-    )
-    first = (first - np.array(requests.arrival_s)) * 1e3
-    each = (
-        first
-        if metric == "first_token"
-        else (whole - first) / np.maximum(1, tokens - 1)
-    )
-    values: list[float] = np.where(
-        np.isfinite(whole + first + tokens), each, np.inf
-    ).tolist()
-    return values
+        return _milliseconds(end - arrival)
+    first = np.array(requests.first_token_s, dtype=float)
+    tokens = np.array(requests.output_tokens, dtype=float)
+    each = first - arrival if metric == "first_token" else end - first
+    each = each / np.maximum(1, tokens - 1) if metric == "token" else each
+    return _milliseconds(np.where(np.isnan(end + first + tokens), np.nan, each))
 
 
 def result_of(
@@ -105,25 +98,34 @@ def result_of(
     answers = answers_of(requests)
     service_ms = _finite(answers.service[first:])
     judged = () if objective is None else (objective.percent,)
-    result = replace(
-        _counted(strategy, requests, timetable),
+    ends = [end for end in requests.end_s if end is not None]
+    seconds = max([timetable.length_s, *ends])  # from the start to the last answer
+    failed, rejected = len(requests.failed), len(requests.rejected)
+    result = LoadResult(
+        strategy,
+        requests=requests,
         latency=percentiles(answers.latency[first:], warm_starts, more=judged),
         queueing=percentiles(answers.queueing[first:], warm_starts, more=judged),
         service=percentiles(service_ms, more=judged),
         all_latency=percentiles(answers.latency, starts, more=judged),
+        answered=len(ends) - failed,
+        failed=failed,
+        rejected=rejected,
+        unserved=len(requests.arrival_s) - len(ends) - rejected,
+        offered_rate=_rate(len(timetable), timetable.length_s),
+        answered_rate=_rate(len(ends) - failed, seconds),
         kept_up=kept_up(requests, timetable, window_s),
         cold=phase,
+        **_lateness(lateness_ms, service_ms),
     )
-    result = _with_lateness(result, lateness_ms, service_ms)
     if objective is None:
         return result
     judgement = judge_result(result, objective, workers=workers)
-    within = _over(requests, objective).count(False)
     return replace(
         result,
         verdict=judgement.verdict,
         needed=judgement.needed,
-        goodput_rate=_rate(within, _seconds(requests, timetable)),
+        goodput_rate=_rate(_over(requests, objective).count(False), seconds),
     )
 
 
@@ -141,22 +143,6 @@ def judge_result(
         return judgement
     # A longer test has the same cold phase, whose requests decide nothing.
     return replace(judgement, needed=judgement.needed + first)
-
-
-def _counted(strategy: str, requests: Requests, timetable: Timetable) -> LoadResult:
-    """How many requests were answered, and at which rate."""
-    failed, rejected = len(requests.failed), len(requests.rejected)
-    ended = sum(end is not None for end in requests.end_s)
-    return LoadResult(
-        strategy,
-        requests=requests,
-        answered=ended - failed,
-        failed=failed,
-        rejected=rejected,
-        unserved=len(requests.arrival_s) - ended - rejected,
-        offered_rate=_rate(len(timetable), timetable.length_s),
-        answered_rate=_rate(ended - failed, _seconds(requests, timetable)),
-    )
 
 
 def _over(requests: Requests, objective: LatencyObjective) -> list[bool]:
@@ -193,16 +179,16 @@ def starts_from(first: int, starts: Sequence[int]) -> list[int]:
     return [0, *(start - first for start in starts if start > first)]
 
 
-def _with_lateness(
-    result: LoadResult, lateness_ms: Sequence[float], service_ms: Sequence[float]
-) -> LoadResult:
-    """Adds how late idle workers were: the largest of 100, without an interval."""
+def _lateness(
+    lateness_ms: Sequence[float], service_ms: Sequence[float]
+) -> dict[str, Any]:
+    """How late idle workers were: the largest of 100, without an interval."""
     if not lateness_ms:
-        return result
+        return {}
     late_ms = sorted(lateness_ms)[math.ceil(0.99 * len(lateness_ms)) - 1]
     usual_ms = sorted(service_ms)[len(service_ms) // 2] if service_ms else 0.0
     on_time = late_ms <= max(_LATE_MS, _LATE_SHARE * usual_ms)
-    return replace(result, late_ms=max(0.0, late_ms), on_time=on_time)
+    return {"late_ms": max(0.0, late_ms), "on_time": on_time}
 
 
 def _finite(values: Sequence[float]) -> list[float]:
@@ -211,12 +197,6 @@ def _finite(values: Sequence[float]) -> list[float]:
 
 def _rate(count: int, seconds: float) -> float | None:
     return count / seconds if seconds else None
-
-
-def _seconds(requests: Requests, timetable: Timetable) -> float:
-    """From the start to the last answer, at least the length of the timetable."""
-    ends = [end for end in requests.end_s if end is not None]
-    return max([timetable.length_s, *ends])
 
 
 # -- the queue -------------------------------------------------------------------------

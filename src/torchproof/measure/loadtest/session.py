@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ from torchproof.targets import Job, Target, keywords
 
 Progress = Callable[[str], None]
 _WORKER = "torchproof.measure.loadtest.worker"
+_TEXT_WORKER = "torchproof.measure.loadtest.text_worker"
 _STOP_S = 3.0  # for the process to end its request and reply, after an interrupt
 _PROGRESS_S = 1.0
 
@@ -86,23 +87,17 @@ class LoadPlan:
                 "--as-written serves the target as it is: leave out --strategies"
             )
         names = options.strategies or served_strategy.DEFAULTS
-        served_strategy.assert_distinct(names)
-        if as_written:
-            strategies = [ServedStrategy(AS_WRITTEN)]
-        else:
-            arguments = dict(compile_arguments or {})
+        arguments = dict(compile_arguments or {})
+        strategies = [ServedStrategy(AS_WRITTEN)] if as_written else []
+        if not as_written:
+            served_strategy.assert_distinct(names)
             strategies = [served_strategy.named(name, arguments) for name in names]
         trace = read_trace(options.arrivals) if options.from_file else None
         if trace is not None and options.text is not None:
-            _assert_only_times(trace)
+            trace.assert_only_times()
         _assert_batches(target, options, trace)
         return cls(
-            target,
-            options,
-            tuple(strategies),
-            trace=trace,
-            as_written=as_written,
-            **settings,
+            target, options, tuple(strategies), trace, as_written=as_written, **settings
         )
 
     def job(self, served: ServedStrategy) -> LoadJob:
@@ -142,17 +137,6 @@ class LoadTestResult:
     environment: Mapping[str, Any] = field(default_factory=dict)
     ending: str = "finished"
     error: str | None = None  # one line, if no strategy answered a request
-
-
-def _assert_only_times(trace: Trace) -> None:
-    """Raises `UserError` if a line says more than when a request for text arrives."""
-    for kind, line in zip(trace.kinds, trace.lines, strict=True):
-        if kind.index or kind.sizes:
-            raise UserError(
-                f"{trace.file}:{line}: requests for text have no calls or sizes: write"
-                " times alone, lengths are drawn from --prompt-tokens and"
-                " --output-tokens"
-            )
 
 
 def _assert_batches(target: Target, options: LoadOptions, trace: Trace | None) -> None:
@@ -202,12 +186,14 @@ class _Session:
                 self.results.append(run.result)
             if self._ending != "finished":
                 break
-        target: dict[str, Any] = {}
-        if (prepared := self._prepared) is not None:
-            weights = prepared.weights if self.plan.trace is None else ()
-            target = {"calls": prepared.calls, "weights": weights}
+        known: dict[str, Any] = {"results": tuple(self.results)}
+        prepared, table = self._prepared, self._timetable
+        if prepared is not None and table is not None:
+            known |= {"planned": len(table), "duration_s": table.length_s}
+            known |= {"calls": prepared.calls}
+            known |= {"weights": () if self.plan.trace else prepared.weights}
         return LoadTestResult(
-            record_of(self.plan.options, self._timetable, self.results, **target),
+            self.plan.options.asked(**known),
             prepared.environment if prepared else {},
             self._ending,
             self._failure(),
@@ -259,7 +245,7 @@ class _StrategyRun:
             self._plan.job(served),
             _environment(folder),
             quiet=self._plan.quiet,
-            module=_WORKER,
+            module=_TEXT_WORKER if self._plan.options.text else _WORKER,
         )
 
     def run(self) -> None:
@@ -427,30 +413,6 @@ def measured(
     if reply is None or reply.stalls is None:
         return result
     return replace(explained(result, reply.stalls, reply.missing), errors=reply.errors)
-
-
-def record_of(
-    options: LoadOptions,
-    timetable: Timetable | None,
-    results: Sequence[LoadResult],
-    **target: Any,
-) -> LoadTest:
-    """The record of a test; `target` are fields about the target's calls."""
-    window_s = options.batch_window_s
-    return LoadTest(
-        rate=options.rate,
-        arrivals=options.arrivals,
-        seed=options.seed,
-        planned=len(timetable) if timetable else 0,
-        workers=options.workers,
-        duration_s=timetable.length_s if timetable else None,
-        objective=options.objective,
-        batch_window_ms=None if window_s is None else window_s * 1e3,
-        max_batch=options.max_batch,
-        text=options.text.load if options.text else None,
-        results=tuple(results),
-        **target,
-    )
 
 
 def _arrived(timetable: Timetable, log: RequestLog) -> Timetable:

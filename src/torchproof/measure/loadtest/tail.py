@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -52,13 +52,12 @@ def explained(
 ) -> LoadResult:
     """The result with its stalls, and its slow requests explained by them."""
     cold = result.cold
-    first_warm = 0 if cold is None else cold.requests
-    tails = explain(result.requests, stalls, first_warm, missing)
+    tails = explain(result.requests, stalls, cold.requests if cold else 0, missing)
     return replace(
         result,
         stalls=tuple(stalls),
         tail=tails.warm,
-        cold=None if cold is None else replace(cold, tail=tails.cold),
+        cold=cold and replace(cold, tail=tails.cold),
     )
 
 
@@ -99,19 +98,8 @@ def slow_above(latencies: Sequence[float]) -> float:
 # -- services, joined with stalls ------------------------------------------------------
 
 
-def _priority(stall: Stall, members: Sequence[int]) -> int | None:
-    """Which stall counts first, from `_OWN` to `_POLLED`; None if it delays nobody."""
-    if stall.kind == "allocator":
-        return _POLLED
-    if stall.request is not None and stall.request in members:
-        return None if stall.kind == "gil" else _OWN
-    if stall.kind == "cpu":  # the wait of another request
-        return None
-    return _STOPS.get(stall.kind, _SLOWS)
-
-
 class _Overlap(NamedTuple):
-    """The seconds of a service that a stall covers."""
+    """The seconds of a service that a stall covers; sorted, the most certain first."""
 
     priority: int
     number: int  # of the stall
@@ -137,33 +125,56 @@ class _Service:
     begin: float
     end: float
     kind: Hashable  # services of one kind usually take the same time
+    further: int = 0  # tokens after the first, of text
+    before: _Service | None = None  # on the same worker
     ready: float = 0.0
     overlaps: list[_Overlap] = field(default_factory=list)
     delays: Delays = field(default_factory=dict)
 
     @property
-    def taken(self) -> float:
-        return self.end - self.ready
-
-    @property
     def moved(self) -> float:
         """The seconds in which nothing stopped it."""
-        return max(0.0, self.taken - sum(o.seconds for o in self.overlaps if o.stops))
+        stopped = sum(each.seconds for each in self.overlaps if each.stops)
+        return max(0.0, self.end - self.ready - stopped)
 
     @property
     def causes(self) -> dict[CauseKey, float]:
         return {cause: seconds for cause, seconds in self.delays.items() if cause}
 
+    def priority(self, stall: Stall) -> int | None:
+        """Which stall counts first, `_OWN` to `_POLLED`; None if it delays nobody."""
+        if stall.kind == "allocator":
+            return _POLLED
+        if stall.request is not None and stall.request in self.members:
+            return None if stall.kind == "gil" else _OWN
+        if stall.kind == "cpu":  # the wait of another request
+            return None
+        return _STOPS.get(stall.kind, _SLOWS)
+
     def join(self, during: Sequence[tuple[int, Stall]]) -> None:
-        """Adds the overlap with each stall, the most certain one first."""
+        """Adds the overlap with each stall."""
         for number, stall in during:
-            priority = _priority(stall, self.members)
+            priority = self.priority(stall)
             first = self.begin if priority == _OWN else self.ready
             seconds = min(stall.end_s, self.end) - max(stall.begin_s, first)
             if priority is not None and seconds > 0:
                 overlap = _Overlap(priority, number, key_of(stall), seconds)
                 self.overlaps.append(overlap)
         self.overlaps.sort(key=lambda overlap: overlap.priority)
+
+    def set_delays(self, usual: float) -> None:
+        """Its own excess, and what it waited for the service before it."""
+        waited = self.ready - self.arrival
+        delays: Delays = defaultdict(float)
+        if self.before is not None and waited > 0:
+            delays |= _capped(self.before.delays, waited)
+        excess = max(0.0, self.end - self.ready - usual)
+        for overlap in self.overlaps:
+            seconds = min(overlap.seconds, excess)
+            delays[overlap.cause] += seconds
+            excess -= seconds
+        delays[None] += excess
+        self.delays = delays
 
 
 def _services(requests: Requests) -> list[_Service]:
@@ -176,6 +187,7 @@ def _services(requests: Requests) -> list[_Service]:
         if end is not None:
             alone = number if (size or 1) == 1 else None
             batches[begin, end, worker, alone].append(number)
+    tokens = requests.output_tokens
     services = [
         _Service(
             tuple(members),
@@ -184,24 +196,18 @@ def _services(requests: Requests) -> list[_Service]:
             begin=begin,
             end=end,
             kind=tuple(sorted(requests.call[number] for number in members)),
+            further=max(0, (tokens[members[0]] or 1) - 1) if tokens else 0,
         )
         for (begin, end, worker, _), members in batches.items()
     ]
     services.sort(key=lambda service: (service.begin, service.arrival))
-    for before, service in _followed(services):
-        free = service.arrival if before is None else before.end
-        service.ready = min(max(service.arrival, free), service.begin)
-    return services
-
-
-def _followed(
-    services: Sequence[_Service],
-) -> Iterator[tuple[_Service | None, _Service]]:
-    """Each service with the one before it on its worker."""
     last: dict[int | None, _Service] = {}
     for service in services:
-        yield last.get(service.worker), service
+        service.before = last.get(service.worker)
+        free = service.before.end if service.before else service.arrival
+        service.ready = min(max(service.arrival, free), service.begin)
         last[service.worker] = service
+    return services
 
 
 def _outermost(stalls: Sequence[Stall]) -> list[tuple[int, Stall]]:
@@ -238,25 +244,6 @@ def _join(services: Sequence[_Service], stalls: Sequence[Stall]) -> None:
         service.join(active)
 
 
-def _set_delays(services: Sequence[_Service], usual: Mapping[int, float]) -> None:
-    """Follows the delay of each service to those behind it on the same worker.
-
-    `usual` has what a service takes by its first member.
-    """
-    for before, service in _followed(services):
-        delays: Delays = defaultdict(float)
-        waited = service.ready - service.arrival
-        if before is not None and waited > 0:
-            delays |= _capped(before.delays, waited)
-        excess = max(0.0, service.taken - usual[service.members[0]])
-        for overlap in service.overlaps:
-            seconds = min(overlap.seconds, excess)
-            delays[overlap.cause] += seconds
-            excess -= seconds
-        delays[None] += excess
-        service.delays = delays
-
-
 def _capped(parts: Mapping[Key, float], most: float) -> dict[Key, float]:
     """The parts, scaled down if they are more than this together."""
     total = sum(parts.values())
@@ -265,51 +252,30 @@ def _capped(parts: Mapping[Key, float], most: float) -> dict[Key, float]:
     return {key: each for key, each in scaled.items() if each > _LEAST_PART_S}
 
 
-# -- what is usual ---------------------------------------------------------------------
+def usual_times(services: Sequence[_Service], requests: Requests) -> dict[int, float]:
+    """By the first member: what its kind takes, and a time per further token of text.
 
-
-def _usual_services(
-    services: Sequence[_Service], failed: Collection[int]
-) -> dict[int, float]:
-    """The median of what services of one kind take when nothing stops them.
-
-    Services that failed, or ran beside a compilation in another thread, count only if
-    there are few others.
+    Both are medians. Services that failed, or ran beside a compilation in another
+    thread, count only if there are few others.
     """
+    step_s = 0.0
+    if requests.first_token_s:
+        first = {s.members[0]: requests.first_token_s[s.members[0]] for s in services}
+        each = [(s.end - (first[s.members[0]] or s.end), s.further) for s in services]
+        step_s = statistics.median([span / n for span, n in each if n] or [0.0])
     alone: dict[Hashable, list[float]] = defaultdict(list)
     every: dict[Hashable, list[float]] = defaultdict(list)
     for service in services:
-        every[service.kind].append(service.moved)
+        begins_s = service.moved - step_s * service.further
+        every[service.kind].append(begins_s)
         is_slowed = not all(overlap.stops for overlap in service.overlaps)
-        if not is_slowed and {*service.members}.isdisjoint(failed):
-            alone[service.kind].append(service.moved)
+        if not is_slowed and {*service.members}.isdisjoint(requests.failed):
+            alone[service.kind].append(begins_s)
     usual = {
         kind: statistics.median(alone[kind] if len(alone[kind]) >= _FEW else times)
         for kind, times in every.items()
     }
-    return {service.members[0]: usual[service.kind] for service in services}
-
-
-def usual_times(requests: Requests) -> dict[int, float]:
-    """By request for text, what its prompt and its number of tokens usually take.
-
-    They are medians: that of prefills of the same padded size, and that of the time
-    per further token. Empty without text.
-    """
-    prefill_s: dict[int, list[float]] = defaultdict(list)
-    per_token_s: list[float] = []
-    further: dict[int, int] = {}  # tokens after the first, by request
-    for number, first in enumerate(requests.first_token_s):
-        begin, end = requests.begin_s[number], requests.end_s[number]
-        if begin is None or end is None or first is None:
-            continue
-        prefill_s[requests.call[number]].append(first - begin)
-        further[number] = max(0, (requests.output_tokens[number] or 1) - 1)
-        if further[number]:
-            per_token_s.append((end - first) / further[number])
-    step_s = statistics.median(per_token_s or [0.0])
-    usual_s = {call: statistics.median(each) for call, each in prefill_s.items()}
-    return {n: usual_s[requests.call[n]] + step_s * more for n, more in further.items()}
+    return {s.members[0]: usual[s.kind] + step_s * s.further for s in services}
 
 
 # -- the analysis ----------------------------------------------------------------------
@@ -327,20 +293,23 @@ class _Analysis:
         self._stalls = stalls
         self._services = _services(requests)
         _join(self._services, stalls)
-        # Latencies are compared in relation to what the length of a text usually takes.
-        text = usual_times(requests)
-        _set_delays(
-            self._services, _usual_services(self._services, requests.failed) | text
-        )
+        times = usual_times(self._services, requests)
+        for service in self._services:
+            service.set_delays(times[service.members[0]])
         self._by_request = {n: each for each in self._services for n in each.members}
-        served = self._by_request
-        latency = {n: served[n].end - requests.arrival_s[n] for n in served}
-        scale = {n: max(text.get(n, 1.0), _LEAST_PART_S) for n in latency}
+        latency = {
+            n: service.end - requests.arrival_s[n]
+            for n, service in self._by_request.items()
+        }
+        # Of text, latencies count in relation to what the length usually takes.
+        is_text = bool(requests.first_token_s)
+        scale = {n: max(times[n], _LEAST_PART_S) if is_text else 1.0 for n in latency}
         undelayed = [
-            (latency[n] - sum(served[n].causes.values())) / scale[n] for n in usual
+            (latency[n] - sum(self._by_request[n].causes.values())) / scale[n]
+            for n in usual
         ]
         median, limit = statistics.median(undelayed), slow_above(undelayed)
-        self._threshold_ms = None if text else limit * 1e3
+        self._threshold_ms = None if is_text else limit * 1e3
         excess = {n: latency[n] - median * scale[n] for n in latency}
         self._excess = {  # of slow requests
             n: s
@@ -380,8 +349,9 @@ class _Analysis:
         self, cause: CauseKey, seconds: Mapping[int, float], excess_s: float
     ) -> TailCause:
         """The record of a cause, from the seconds it added to each slow request."""
-        least = {number: _VICTIM_SHARE * self._excess[number] for number in seconds}
-        delayed = {number for number in seconds if seconds[number] >= least[number]}
+        delayed = {
+            n for n, s in seconds.items() if s >= _VICTIM_SHARE * self._excess[n]
+        }
         hit = [
             (service.members, overlap.number)
             for service in self._services

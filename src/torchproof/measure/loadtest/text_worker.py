@@ -1,23 +1,23 @@
 """The process of one strategy that serves a text model, one request at a time.
 
-It has the commands of `worker.LoadWorker`. The calls of a text model are the sizes to
+The calls of a text model are the sizes to
 which prompts are padded. `TextGenerator` calls `prefill` and `decode` of the model, as
 a strategy compiled them, and samples tokens from their logits.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchproof.measure import profiling
+from torchproof.measure.command_loop import run_commands
 from torchproof.measure.loadtest import served_strategy
-from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget, ServingReply
+from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget
 from torchproof.measure.loadtest.options import TextOptions
 from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.served_strategy import (
@@ -26,7 +26,7 @@ from torchproof.measure.loadtest.served_strategy import (
     PACK,
     ServedStrategy,
 )
-from torchproof.measure.loadtest.stalls import serve_observed
+from torchproof.measure.loadtest.serving import Answer
 from torchproof.measure.loadtest.text import (
     TextRequest,
     TextShape,
@@ -34,6 +34,7 @@ from torchproof.measure.loadtest.text import (
     text_request,
 )
 from torchproof.measure.loadtest.timetable import Timetable
+from torchproof.measure.loadtest.worker import LoadWorker
 from torchproof.strategies import NotApplicable
 from torchproof.targets import TextModel, calls, end_tokens, text_model
 from torchproof.torch_private import describe
@@ -89,12 +90,11 @@ class TextGenerator:
 
     @torch.no_grad()
     def warm_up(self) -> None:
-        """Calls prefill with every size of a prompt, and decode, a few times."""
-        for _ in range(3):
-            for call in self._prefill_calls():
-                self.prefill(*call).argmax(-1).tolist()
-            for call in self._decode_calls():
-                self.decode(*call).argmax(-1).tolist()
+        """Calls prefill with every size of a prompt, and decode."""
+        for call in self._prefill_calls():
+            self.prefill(*call).argmax(-1).tolist()
+        for call in self._decode_calls():
+            self.decode(*call).argmax(-1).tolist()
 
     @torch.no_grad()
     def generate(
@@ -171,23 +171,19 @@ def _for_prefill(served: ServedStrategy) -> ServedStrategy:
 # -- the worker ------------------------------------------------------------------------
 
 
-class TextWorker:
-    """Loads a text model, compiles prefill and decode, and serves timetables."""
-
-    def __init__(self, job: LoadJob, options: TextOptions) -> None:
-        self._job, self._options = job, options
+class TextWorker(LoadWorker):
+    """Loads a text model, and compiles prefill and decode."""
 
     def prepare(self) -> ServedTarget:
-        run = calls.resolved(self._job.run)
+        options = self.job.text or TextOptions()
+        run = calls.resolved(self.job.run)
         model = text_model(calls.fresh(run))
         environment = describe(run)
-        self._device = str(environment["device"])
-        profiling.initialise_device(self._device)
-        shape = shape_of(self._options, model.context)
-        self._generator = TextGenerator(
-            model, shape, temperature=self._options.temperature
-        )
-        self._generator.compile(self._job.served)
+        self.device = str(environment["device"])
+        profiling.initialise_device(self.device)
+        shape = shape_of(options, model.context)
+        self._generator = TextGenerator(model, shape, temperature=options.temperature)
+        self._generator.compile(self.job.served)
         return ServedTarget(
             calls=tuple(f"prompt padded to {size}" for size in shape.prompt_sizes),
             own_calls=len(shape.prompt_sizes),
@@ -197,32 +193,34 @@ class TextWorker:
             source=self._generator.source,
         )
 
-    def answer_all(self) -> None:
-        """Runs prefill with every size of a prompt, and decode, a few times."""
+    def warm_up(self) -> None:
         self._generator.warm_up()
 
-    def serve(self, timetable: dict[str, Any], log: str) -> ServingReply:
-        """Serves a timetable; the requests are in the file of the log."""
-        table = Timetable.from_json(timetable)
-        requests = RequestLog(Path(log), len(table))
-        model, seed = self._generator.model, self._job.seed
+    def answers(self, timetable: Timetable, log: RequestLog) -> Answer:
+        model, seed = self._generator.model, self.job.seed
         ends = end_tokens(model)
 
         def answer(numbers: Sequence[int]) -> None:
             [number] = numbers
-            requests.tokens[number] = 0
+            log.tokens[number] = 0
 
             def first_token() -> None:
-                requests.first_token[number] = requests.elapsed_s
+                log.first_token[number] = log.elapsed_s
 
             request = text_request(
-                number, table, vocabulary=model.vocabulary, seed=seed
+                number, timetable, vocabulary=model.vocabulary, seed=seed
             )
             tokens = self._generator.generate(
                 request, end_tokens=ends, first_token=first_token
             )
-            requests.tokens[number] = len(tokens)
+            log.tokens[number] = len(tokens)
 
-        limit = self._options.queue_limit
-        reply = serve_observed(answer, table, requests, queue_limit=limit)
-        return replace(reply, peak_bytes=profiling.peak_bytes(self._device))
+        return answer
+
+
+def main(arguments: list[str]) -> int:
+    return run_commands(TextWorker(LoadJob.from_json(json.loads(arguments[0]))))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -87,6 +87,16 @@ class Trace:
         """The calls that the factory has to make with other sizes, each one once."""
         return tuple(dict.fromkeys(kind for kind in self.kinds if kind.sizes))
 
+    def assert_only_times(self) -> None:
+        """Raises `UserError` if a line says more than when a request arrives."""
+        for kind, line in zip(self.kinds, self.lines, strict=True):
+            if kind.index or kind.sizes:
+                raise UserError(
+                    f"{self.file}:{line}: requests for text have no calls or sizes:"
+                    " write times alone, lengths are drawn from --prompt-tokens and"
+                    " --output-tokens"
+                )
+
     def assert_fits(self, calls: int) -> None:
         """Raises `UserError` if a line names a call that the target does not have."""
         for kind, line in zip(self.kinds, self.lines, strict=True):

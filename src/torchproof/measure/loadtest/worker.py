@@ -19,6 +19,7 @@ from torchproof.measure.command_loop import run_commands
 from torchproof.measure.loadtest import served_strategy
 from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget, ServingReply
 from torchproof.measure.loadtest.request_log import RequestLog
+from torchproof.measure.loadtest.serving import Answer
 from torchproof.measure.loadtest.stalls import serve_observed
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import UserError
@@ -29,35 +30,50 @@ _WARM_ANSWERS = 3  # of every call, before a timetable without a cold phase
 
 
 def main(arguments: list[str]) -> int:
-    job = LoadJob.from_json(json.loads(arguments[0]))
-    if job.text is None:
-        return run_commands(LoadWorker(job))
-    from torchproof.measure.loadtest.text_worker import TextWorker
-
-    return run_commands(TextWorker(job, job.text))
+    return run_commands(LoadWorker(LoadJob.from_json(json.loads(arguments[0]))))
 
 
 class LoadWorker:
     """Loads a target, applies a strategy, and serves timetables."""
 
     def __init__(self, job: LoadJob) -> None:
-        self._job = job
+        self.job = job
+        self.device = ""
         self._most = job.batching.most
 
     # -- commands ------------------------------------------------------------------
 
+    def answer_all(self) -> None:
+        for _ in range(_WARM_ANSWERS):
+            self.warm_up()
+
+    def serve(self, timetable: dict[str, Any], log: str) -> ServingReply:
+        """Serves a timetable; the requests are in the file of the log."""
+        table = Timetable.from_json(timetable)
+        requests = RequestLog(Path(log), len(table))
+        reply = serve_observed(
+            self.answers(table, requests),
+            table,
+            requests,
+            workers=self.job.workers,
+            batching=self.job.batching,
+            queue_limit=self.job.text.queue_limit if self.job.text else None,
+        )
+        peak_bytes = profiling.peak_bytes(self.device)
+        return dataclasses.replace(reply, peak_bytes=peak_bytes)
+
     def prepare(self) -> ServedTarget:
-        self._run = calls.resolved(self._job.run)
+        self._run = calls.resolved(self.job.run)
         other_begin = time.perf_counter()
         # Built and discarded before the model, so that there is memory for only one.
         other_calls = self._other_calls()
         plan = self._plan()
         other_s = time.perf_counter() - other_begin
-        self._loaded = self._load()
-        self._device = str(describe(self._run)["device"])
-        profiling.initialise_device(self._device)
-        loaded, served = self._loaded, self._job.served
-        applied = served_strategy.apply(served, loaded.fn, loaded.calls, plan)
+        self._loaded = loaded = self._load()
+        environment = describe(self._run)
+        self.device = str(environment["device"])
+        profiling.initialise_device(self.device)
+        applied = served_strategy.apply(self.job.served, loaded.fn, loaded.calls, plan)
         self._fn = applied.fn
         self._calls = self._table(other_calls)
         return ServedTarget(
@@ -65,36 +81,27 @@ class LoadWorker:
             own_calls=len(loaded.calls),
             weights=calls.weights(loaded),
             start_s=profiling.process_age_s() - other_s,
-            environment=describe(self._run),
+            environment=environment,
             source=applied.source,
             notes=(applied.note,) if applied.note else (),
         )
 
-    def answer_all(self, times: int = _WARM_ANSWERS) -> None:
+    def warm_up(self) -> None:
         """Answers every call, alone and in each size of a batch; fails as they do."""
         answer = self._answer()
-        for _ in range(times):
-            for call, by_batch in enumerate(self._calls):
-                for count in by_batch:
-                    answer(call, count)
+        for call, by_batch in enumerate(self._calls):
+            for count in by_batch:
+                answer(call, count)
 
-    def serve(self, timetable: dict[str, Any], log: str) -> ServingReply:
-        """Serves a timetable; the requests are in the file of the log."""
-        table, answer = Timetable.from_json(timetable), self._answer()
-        reply = serve_observed(
-            lambda numbers: answer(table.call[numbers[0]], len(numbers)),
-            table,
-            RequestLog(Path(log), len(table)),
-            workers=self._job.workers,
-            batching=self._job.batching,
-        )
-        peak_bytes = profiling.peak_bytes(self._device)
-        return dataclasses.replace(reply, peak_bytes=peak_bytes)
+    # -- what text models do in another way ----------------------------------------
 
-    # -- the target ----------------------------------------------------------------
+    def answers(self, timetable: Timetable, log: RequestLog) -> Answer:
+        """What answers requests until their last kernel has ended."""
+        answer = self._answer()
+        return lambda numbers: answer(timetable.call[numbers[0]], len(numbers))
 
     def _answer(self) -> Callable[[int, int], None]:
-        """Answers requests of a call until their last kernel has ended.
+        """Makes a call in a size of a batch; waits for its last kernel.
 
         Servers run models without gradients, and packs are built for that.
         """
@@ -102,8 +109,8 @@ class LoadWorker:
 
         loaded, fn, table = self._loaded, self._fn, self._calls
         trains = calls.claims(loaded.fn, "trains_itself")
-        indices = [*range(len(loaded.calls)), *(kind.index for kind in self._job.sized)]
-        synchronise = profiling.Clock(self._device).synchronise
+        indices = [*range(len(loaded.calls)), *(kind.index for kind in self.job.sized)]
+        synchronise = profiling.Clock(self.device).synchronise
 
         def answer(call: int, count: int) -> None:
             calls.before(loaded, indices[call])
@@ -126,14 +133,14 @@ class LoadWorker:
 
     def _other_calls(self) -> list[list[Any]]:
         """The calls that the factory makes for a file's sizes, and for batches."""
-        shapes: list[Mapping[str, int]] = [kind.sizes for kind in self._job.sized]
+        shapes: list[Mapping[str, int]] = [kind.sizes for kind in self.job.sized]
         shapes += [{"batch": count} for count in range(2, self._most + 1)]
         runs = (dataclasses.replace(self._run, shape=shape) for shape in shapes)
         return [calls.fresh(run).calls for run in runs]
 
     def _table(self, other: Sequence[list[Any]]) -> list[dict[int, Any]]:
         """By the number of a call and the size of a batch: its arguments."""
-        own, sized = self._loaded.calls, self._job.sized
+        own, sized = self._loaded.calls, self.job.sized
         for count, made in enumerate(other[len(sized) :], start=2):
             if len(made) != len(own):
                 raise UserError(
@@ -157,7 +164,7 @@ class LoadWorker:
 
     def _plan(self) -> Any:
         """Plans what the strategy compiles, on a target that is discarded."""
-        strategy = self._job.served.strategy
+        strategy = self.job.served.strategy
         if strategy is None or not strategy.observes:
             return None
         loaded = self._load()
