@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
+from torchproof.runtime.cudagraph import python_undo
 
 X = torch.ones(3)
 Step = Callable[[Tensor], Tensor]
@@ -277,6 +278,19 @@ def test_unwatchable_state_is_a_reason_not_to_record() -> None:
 
 
 # -- how it watches --------------------------------------------------------------------
+
+
+def test_an_undo_copies_the_program_and_not_its_libraries() -> None:
+    """Methods that `dataclass` made for a library are no way into its modules."""
+    saved = python_undo.PythonUndo()
+    saved.save([test_a_change_of_what_is_not_read_is_ignored])
+    owners = [each.owner for each in saved._contents.values()]
+    assert any(each is UNREAD for each in owners)
+    mark = type(pytest.mark.slow.mark)
+    assert any(each is mark for each in owners)
+    modules = [sys.modules[mark.__module__], sys.modules["_pytest.config"]]
+    assert not any(each is vars(module) for module in modules for each in owners)
+    assert len(owners) < 2000
 
 
 def test_a_profiler_of_the_user_is_left_alone() -> None:
