@@ -64,16 +64,13 @@ from torchproof.runtime.cudagraph.watched_places import (
 
 _MOST_OBJECTS = 20_000
 _MOST_BYTES = 1 << 20  # of one array
-_OF_FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
+_SKIPPED: tuple[Any, ...] = (*ATOMS, types.CodeType, *CACHED)
 # The loaders of modules are no state of a step, and some reach a whole application.
-_LOADERS = (importlib.abc.Loader, importlib.machinery.ModuleSpec)
-_SKIPPED: tuple[Any, ...] = (*ATOMS, types.CodeType, *CACHED, *_LOADERS)
+_LOADERS = {importlib.abc.Loader, importlib.machinery.ModuleSpec}
 # Types of objects that contain nothing; a set, because most objects are of these.
 _LEAVES: frozenset[type] = frozenset(
     {
-        *ATOMS,
-        *CACHED,
-        types.CodeType,
+        *_SKIPPED,
         object,
         types.GetSetDescriptorType,
         types.MemberDescriptorType,
@@ -99,7 +96,7 @@ class _Content:
     owner: Any  # kept alive, so that its id stays unique
     kind: type
     namespace: dict[str, Any] | None
-    keys: list[Any] | None  # of a dict or a class
+    keys: Sequence[Any] | None  # of a dict or a class
     items: Sequence[Any] | None  # of a container; the values of a dict or a class
     values: dict[Any, Any]  # by slot or by name
     by_name: dict[str, Any] | None = None
@@ -126,9 +123,10 @@ class PythonUndo:
         todo = collections.deque(roots)
         while todo and len(contents) < _MOST_OBJECTS:
             value = todo.popleft()
-            if id(value) in contents or type(value) in _LEAVES:
+            kind: Any = type(value)
+            if kind in _LEAVES or id(value) in contents:
                 continue
-            form = _form_of(type(value))
+            form = _form_of(kind)
             if form is None or (form.is_saved and not form.is_saved(value)):
                 continue
             if form.is_generator:
@@ -142,13 +140,12 @@ class PythonUndo:
                 if namespace:
                     todo.append(namespace)
                 else:  # that of most functions
-                    contents[id(namespace)] = _Content(
-                        namespace, dict, None, [], [], _NOTHING
-                    )
+                    empty = _Content(namespace, dict, None, (), (), _NOTHING)
+                    contents.setdefault(id(namespace), empty)
             if content.values:
                 todo.extend(content.values.values())
-            if form.kind not in self._kinds:
-                self._kinds.add(form.kind)
+            if kind not in self._kinds:
+                self._kinds.add(kind)
                 todo.extend(form.classes)
             if form.parts:
                 todo.extend(form.parts(value))
@@ -262,8 +259,11 @@ class PythonUndo:
     def _restore_items(self, container: Any) -> None:
         before = self._contents.get(id(container))
         if before is not None and before.items is not None:
-            keys, items = _form_of(type(container)).read(container)
-            if not (_is_same(before.items, items) and _is_same(before.keys, keys)):
+            form = _form_of(before.kind)
+            assert form is not None and form.read is not None
+            if not all(
+                map(_is_same, (before.keys, before.items), form.read(container))
+            ):
                 _refill(container, before)
 
     def _restore_array(self, array: Any) -> None:
@@ -291,19 +291,20 @@ class _Form:
     is_generator: bool
 
     def content(self, value: Any) -> _Content:
-        namespace, keys, items, values = None, None, None, _NOTHING
+        namespace: Any = None
+        keys: Sequence[Any] | None = None
+        items: Sequence[Any] | None = None
         if self.has_namespace:
             namespace = object.__getattribute__(value, "__dict__")
             if type(namespace) is not dict:
                 namespace = None
         if self.read is not None:
             keys, items = self.read(value)
-        if self.values is not None:
-            values = self.values(value)
+        values = _NOTHING if self.values is None else self.values(value)
         return _Content(value, self.kind, namespace, keys, items, values)
 
 
-_Read = Callable[[Any], tuple[list[Any] | None, Sequence[Any] | None]]
+_Read = Callable[[Any], tuple[Sequence[Any] | None, Sequence[Any] | None]]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -311,7 +312,7 @@ def _form_of(kind: Any) -> _Form | None:
     """How objects of this type are saved; None if they are not."""
     is_saved = next((f for base, f in _SAVED if issubclass(kind, base)), None)
     skipped = str(kind.__module__).startswith(_SKIPPED_MODULES) and is_saved is None
-    if skipped or issubclass(kind, _SKIPPED):
+    if skipped or issubclass(kind, _SKIPPED) or not _LOADERS.isdisjoint(mro_of(kind)):
         return None
     is_code = issubclass(kind, (types.FunctionType, type, types.ModuleType))
     return _Form(
@@ -351,18 +352,17 @@ _SAVED: tuple[tuple[Any, Callable[[Any], bool]], ...] = (
 # -- what containers and other objects contain, without running code of their class ----
 
 
-def _read_dict(value: Any) -> tuple[list[Any], list[Any]]:
-    return list(dict.keys(value)), list(dict.values(value))
+def _pairs(items_of: Callable[[Any], Iterable[Any]]) -> _Read:
+    """Reads keys and values at once: another thread may change a dict."""
+
+    def read(value: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+        keys, items = zip(*pairs, strict=True) if (pairs := [*items_of(value)]) else _NO
+        return keys, items
+
+    return read
 
 
-def _read_ordered(value: Any) -> tuple[list[Any], list[Any]]:
-    pairs = list(collections.OrderedDict.items(value))
-    return [key for key, _ in pairs], [item for _, item in pairs]
-
-
-def _read_class(value: type) -> tuple[list[Any], list[Any]]:
-    namespace = dict_of_class(value).copy()
-    return list(namespace), list(namespace.values())
+_NO: tuple[Sequence[Any], Sequence[Any]] = ((), ())
 
 
 def _read_array(value: Any) -> tuple[None, list[Any] | None]:
@@ -375,11 +375,11 @@ def _reader(kind: Any) -> _Read:
 
 
 _READ: tuple[tuple[Any, _Read], ...] = (
-    (collections.OrderedDict, _read_ordered),
-    (dict, _read_dict),
+    (collections.OrderedDict, _pairs(collections.OrderedDict.items)),
+    (dict, _pairs(dict.items)),
     *((kind, _reader(kind)) for kind in (list, tuple, collections.deque)),
     *((kind, _reader(kind)) for kind in (set, frozenset)),
-    (type, _read_class),
+    (type, _pairs(lambda kind: dict_of_class(kind).items())),
     (_ARRAYS, _read_array),
 )
 
@@ -416,7 +416,7 @@ _VALUES: tuple[tuple[Any, Callable[[Any], dict[Any, Any]]], ...] = (
 
 
 def _parts_of_function(value: types.FunctionType) -> list[Any]:
-    parts = list(value.__closure__ or ())
+    parts: list[Any] = list(value.__closure__ or ())
     if owner_of(value.__code__) == "user" and not _is_generated_for_library(value):
         parts.append(value.__globals__)
     return parts
@@ -472,10 +472,10 @@ def _refill(container: Any, before: _Content) -> None:
         set.clear(container)
         set.update(container, items)
     elif isinstance_of(container, (dict,)):
-        _refill_dict(container, before.keys or [], items)
+        _refill_dict(container, before.keys or (), items)
 
 
-def _refill_dict(container: Any, keys: list[Any], items: Sequence[Any]) -> None:
+def _refill_dict(container: Any, keys: Sequence[Any], items: Sequence[Any]) -> None:
     """Restores entries one by one; all of them only if the order has changed."""
     ordered = isinstance_of(container, (collections.OrderedDict,))
     kind: Any = collections.OrderedDict if ordered else dict
