@@ -239,7 +239,7 @@ def scheduled() -> Step:
     return step
 
 
-# tests/state_fuzz/limits.toml has more; here is what even eager does not repeat.
+# tests/state_fuzz/limits.toml has more.
 UNWATCHABLE: dict[str, Callable[[], Step]] = {
     "clock": lambda: lambda x: x * time.time(),
     "random bytes": lambda: lambda x: x * os.urandom(1)[0],
