@@ -8,18 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from twins import Block
 
 import torchproof
 from torchproof.strategies import Recipe, environment_here, fingerprint, parse
-
-
-class Block(nn.Module):
-    def __init__(self, width: int = 4) -> None:
-        super().__init__()
-        self.inner = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.tanh(self.inner(x))
 
 
 class Net(nn.Module):

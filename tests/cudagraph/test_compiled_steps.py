@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from graph_models import Block
 from torch import nn
+from twins import Block
 
 import torchproof
 from torchproof.records.run import UserError

@@ -106,17 +106,19 @@ def test_every_form_of_an_argument_is_answered_as_in_eager(
         assert status.replays == status.calls and status.stops == ()
 
 
-def test_a_written_argument_is_written() -> None:
-    def step(x: Tensor) -> Tensor:
-        x[0].add_(1)
-        return x * 2
+def test_a_written_argument_is_written(device: str) -> None:
+    def step(x: Tensor, cache: Tensor) -> Tensor:
+        cache[0].add_(x[0])
+        return cache * 2
 
     graphed = torchproof.graph(step)
     for name in ("contiguous", "transposed", "every second column", "windows") * 2:
-        x = FORMS[name]()
-        twin = strides.clone(x, x.stride())
-        assert outcome(graphed, x) == outcome(step, twin)
-        assert torch.equal(x, twin)
+        with torch.device(device):
+            x, cache = square(), FORMS[name]()
+        twin = strides.clone(cache, cache.stride())
+        for _ in range(2):
+            assert outcome(graphed, x, cache) == outcome(step, x, twin)
+            assert torch.equal(cache, twin)
 
 
 # -- gradients of arguments ------------------------------------------------------------
@@ -446,16 +448,24 @@ def test_modes_transforms_and_hooks_of_autograd_see_the_step_itself() -> None:
     assert saved
 
 
-def test_a_step_that_fails_only_when_it_is_watched() -> None:
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RuntimeError("2.00 GiB\nSee the manual."), "capture"),
+        (torch.OutOfMemoryError("2.00 GiB\nSee the manual."), "memory"),
+    ],
+)
+def test_a_step_that_fails_only_when_it_is_watched(error: Any, kind: str) -> None:
     known = X
 
     def step(x: Tensor) -> Tensor:
         if x is not known:  # a recording has memory of its own
-            raise RuntimeError("a stranger")
+            raise error
         return x * 2
 
-    graphed = torchproof.graph(step, (X,))
-    for _ in range(2):
-        assert graphed(X).tolist() == [2.0] * 3
-    (stop,) = graphed.status().stops
-    assert stop.kind == "capture" and "a stranger" in stop.reason
+    for example in ((X,), None):
+        graphed = torchproof.graph(step, example)
+        for _ in range(2):
+            assert graphed(X).tolist() == [2.0] * 3
+        (stop,) = graphed.status().stops
+        assert stop.kind == kind and "2.00 GiB" in stop.reason and "\n" not in str(stop)

@@ -35,22 +35,6 @@ def test_state_that_cannot_be_saved_is_not_written(
     assert "\n" not in str(stop)
 
 
-def test_eager_without_memory_stops_the_recording() -> None:
-    known = torch.ones(2)
-
-    def step(x: Tensor) -> Tensor:
-        if x is not known:  # a recording has memory of its own
-            raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB.\nSee the manual.")
-        return x + 1
-
-    graphed = torchproof.graph(step)
-    assert torch.equal(graphed(known), torch.full((2,), 2.0))
-    [stop] = graphed.status().stops
-    assert stop.kind == "memory"
-    assert "2.00 GiB" in stop.reason
-    assert "\n" not in str(stop)
-
-
 def trained(model: nn.Module, begin: Any) -> Any:
     def step(x: Tensor) -> Tensor:
         norm = begin()

@@ -1,8 +1,8 @@
 """A compiled model does what the plain one does, whatever is done with it.
 
 Each operation runs on a plain model and on a compiled twin that has been called before;
-what both return has to be the same. tests/state_fuzz/test_twin_machine.py has changes
-of weights, modes, types and hooks, and copies.
+what both return has to be the same. tests/state_fuzz has changes of classes, weights,
+modes, types and hooks, and copies.
 """
 
 from __future__ import annotations
@@ -222,17 +222,6 @@ def autocast(model: Any) -> Any:
     return found
 
 
-class Filled(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.ones(len(x)) * 2
-
-
-def change_default_device(model: Any) -> Any:
-    with torch.device("meta"):
-        inside = model(sample()).device
-    return inside, model(sample()).device
-
-
 def transform(model: Any) -> Any:
     batches = torch.stack([sample(seed=seed) for seed in range(3)])
     weights = dict(model.named_parameters())
@@ -291,57 +280,7 @@ def differentiate(model: Any) -> Any:
     return x.grad, [parameter.grad for parameter in model.parameters()]
 
 
-# -- classes that change, and other tracers --------------------------------------------
-
-
-class Fresh:
-    """New classes for each model, as a test changes them."""
-
-    def __new__(cls) -> Any:
-        class Inner(nn.Module):
-            gain = 2.0
-
-            def forward(self, x: Tensor) -> Tensor:
-                return self.method(x) * self.gain
-
-            def method(self, x: Tensor) -> Tensor:
-                return x + 1
-
-        class Outer(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.inner = Inner()
-
-            def forward(self, x: Tensor) -> Tensor:
-                result: Tensor = self.inner(x) + 5
-                return result
-
-        return Outer()
-
-
-def plus_fifty(self: Any, x: Tensor) -> Tensor:
-    return x + 50
-
-
-CHANGES: dict[str, Callable[[Any], Any]] = {
-    "forward of the class": lambda m: setattr(type(m), "forward", plus_fifty),
-    "code of forward": lambda m: setattr(
-        type(m).forward, "__code__", (lambda self, x: x + 50).__code__
-    ),
-    "class of the model": lambda m: setattr(
-        m, "__class__", type("Other", (type(m),), {"forward": plus_fifty})
-    ),
-    "method of a part": lambda m: setattr(type(m.inner), "method", plus_fifty),
-    "attribute of a class": lambda m: setattr(type(m.inner), "gain", 50.0),
-}
-
-
-def change_class(name: str) -> Callable[[Any], Any]:
-    def act(model: Any) -> Any:
-        CHANGES[name](model)
-        return [model(sample()), model(sample())]
-
-    return act
+# -- other tracers --------------------------------------------------------------------
 
 
 def export_strictly(model: Any) -> Any:
@@ -380,14 +319,12 @@ CASES: dict[str, Case] = {
     "inputs that are written to": Case(write_to_inputs, Writes, backend="aot_eager"),
     "gradient modes": Case(change_grad_mode, backend="aot_eager"),
     "autocast": Case(autocast, backend="aot_eager"),
-    "default device": Case(change_default_device, Filled),
     "function transforms": Case(transform, fallbacks=("unsupported",)),
     "forward-mode differentiation": Case(forward_mode),
     "saved tensors hooks": Case(hook_saved_tensors, backend="aot_eager"),
     "checkpoint inside": Case(lambda m: gradients(m, sample()), Recomputed),
     "checkpoint around": Case(recompute_around, backend="aot_eager"),
     "backward twice": Case(differentiate, backend="aot_eager"),
-    **{f"change: {name}": Case(change_class(name), Fresh) for name in CHANGES},
     "torch.export": Case(export_strictly),
     "torch.jit.trace": Case(lambda m: torch.jit.trace(m, (sample(),))(sample())),
     "symbolic_trace": Case(lambda m: torch.fx.symbolic_trace(m)(sample())),

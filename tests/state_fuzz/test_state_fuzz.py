@@ -91,6 +91,12 @@ def test_graph_sees_every_change(name: str) -> None:
     assert_as_limits_say(name, GRAPH)
 
 
+def test_what_a_replay_would_not_repeat_is_not_recorded() -> None:
+    for name in state_limits.table()["not replayed"]:
+        facts = compare(unchanged(name, calls=3), GRAPH).facts
+        assert facts["stops"] and facts["replays"] < 2, (name, facts)
+
+
 @pytest.mark.parametrize(
     ("name", "form", "replays"),
     [
@@ -108,11 +114,15 @@ def test_graph_of_compiled_step_takes_effect_once(
     assert outcome.facts["replays"] == replays
 
 
-# What random programs found once for `compile`.
-@pytest.mark.parametrize(
-    "name",
-    ["attribute of a subclass of dict", "module __getattr__", "sorted with a key"],
+# What random programs found once for `compile`, and classes of a model that change.
+OF_COMPILE = (
+    *("attribute of a subclass of dict", "module __getattr__", "sorted with a key"),
+    *("forward of the class", "__class__ of the model", "__code__ of a method"),
+    *("helper method of a module", "class attribute of a module", "default device"),
 )
+
+
+@pytest.mark.parametrize("name", OF_COMPILE)
 def test_compile_sees_every_change(name: str) -> None:
     assert_as_limits_say(name, COMPILE)
 

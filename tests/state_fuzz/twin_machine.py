@@ -35,6 +35,7 @@ from hypothesis.stateful import (
 )
 from state_runs import PATIENCE_S, seed_all, surroundings
 from torch import Tensor, nn
+from twins import Block
 
 import torchproof
 from torchproof.records.run import UserError
@@ -83,15 +84,6 @@ class Net(nn.Module):
         hidden = self.norm(hidden)
         hidden = hidden.relu() if self.config.act == "relu" else hidden.tanh()
         return self.b(hidden * len(self.layers) + self.table)
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.tanh(self.mix(x))
 
 
 class Model(Net):

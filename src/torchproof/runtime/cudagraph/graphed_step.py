@@ -338,7 +338,8 @@ class Graphed(Explained):
             self._refuse(key, stopped)
             return None
         except Exception as error:
-            reason = f"{type(error).__name__} during recording: {error}"
+            text = str(error).strip().partition("\n")[0]
+            reason = f"{type(error).__name__} during recording: {text}"
             self._failure = Stop("capture", reason)
             return None
         finally:

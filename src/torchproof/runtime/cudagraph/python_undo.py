@@ -14,10 +14,13 @@ import contextlib
 import contextvars
 import ctypes
 import functools
+import importlib.abc
+import importlib.machinery
+import operator
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +56,7 @@ from torchproof.runtime.cudagraph.watched_places import (
     contents,
     dict_of,
     dict_of_class,
+    has_plain_dict,
     in_slot,
     isinstance_of,
     mro_of,
@@ -60,22 +64,49 @@ from torchproof.runtime.cudagraph.watched_places import (
 
 _MOST_OBJECTS = 20_000
 _MOST_BYTES = 1 << 20  # of one array
-_OF_FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
 _SKIPPED: tuple[Any, ...] = (*ATOMS, types.CodeType, *CACHED)
+# The loaders of modules are no state of a step, and some reach a whole application.
+_LOADERS = {importlib.abc.Loader, importlib.machinery.ModuleSpec}
+# Types of objects that contain nothing; a set, because most objects are of these.
+_LEAVES: frozenset[type] = frozenset(
+    {
+        *_SKIPPED,
+        object,
+        types.GetSetDescriptorType,
+        types.MemberDescriptorType,
+        types.MethodDescriptorType,
+        types.WrapperDescriptorType,
+        types.ClassMethodDescriptorType,
+        torch.dtype,
+        torch.device,
+    }
+)
 _ARRAYS: tuple[Any, ...] = (*BYTES, *NUMBERS_IN_C)
 _SKIPPED_MODULES = ("logging", "torchproof", "torch._dynamo", "torch._inductor")
 _HEAP_TYPE = 1 << 9
 
 
-@dataclass(frozen=True)
+_NOTHING: dict[Any, Any] = {}
+
+
+@dataclass(slots=True)
 class _Content:
-    """What an object contained; `items` are those of a container or of a class."""
+    """What an object contained."""
 
     owner: Any  # kept alive, so that its id stays unique
     kind: type
     namespace: dict[str, Any] | None
-    items: list[Any] | None
+    keys: Sequence[Any] | None  # of a dict or a class
+    items: Sequence[Any] | None  # of a container; the values of a dict or a class
     values: dict[Any, Any]  # by slot or by name
+    by_name: dict[str, Any] | None = None
+
+    def named(self) -> dict[str, Any]:
+        """The entries of a namespace; keys of other types have no names."""
+        if self.by_name is None:
+            pairs = zip(self.keys or (), self.items or (), strict=False)
+            self.by_name = {key: value for key, value in pairs if type(key) is str}
+        return self.by_name
 
 
 class PythonUndo:
@@ -83,20 +114,41 @@ class PythonUndo:
 
     def __init__(self) -> None:
         self._contents: dict[int, _Content] = {}
+        self._kinds: set[type] = set()
         self._generators: list[tuple[torch.Generator, Tensor]] = []
 
     def save(self, roots: Iterable[Any]) -> None:
         """Saves the content of these objects and of what they reach, if it is new."""
+        contents = self._contents
         todo = collections.deque(roots)
-        while todo and len(self._contents) < _MOST_OBJECTS:
+        while todo and len(contents) < _MOST_OBJECTS:
             value = todo.popleft()
-            if id(value) in self._contents or not _has_content(value):
+            kind: Any = type(value)
+            if kind in _LEAVES or id(value) in contents:
                 continue
-            if isinstance_of(value, (torch.Generator,)):
+            form = _form_of(kind)
+            if form is None or (form.is_saved and not form.is_saved(value)):
+                continue
+            if form.is_generator:
                 self._generators.append((value, value.get_state()))
-            content = _content(value)
-            self._contents[id(value)] = content
-            todo.extend(_parts(content))
+            content = contents[id(value)] = form.content(value)
+            if content.keys and not _LEAVES.issuperset(map(type, content.keys)):
+                todo.extend(content.keys)
+            if content.items and not form.is_array:
+                todo += [each for each in content.items if type(each) not in _LEAVES]
+            if (namespace := content.namespace) is not None:
+                if namespace:
+                    todo.append(namespace)
+                else:  # that of most functions
+                    empty = _Content(namespace, dict, None, (), (), _NOTHING)
+                    contents.setdefault(id(namespace), empty)
+            if content.values:
+                todo.extend(content.values.values())
+            if kind not in self._kinds:
+                self._kinds.add(kind)
+                todo.extend(form.classes)
+            if form.parts:
+                todo.extend(form.parts(value))
 
     def has_drawn(self) -> bool:
         """Whether random numbers were drawn from a generator of the step."""
@@ -145,7 +197,7 @@ class PythonUndo:
         elif kind is ENTRY:
             name = watch.arguments[1]
             if not is_forgotten(id(owner), name):
-                old = dict(_identified(before.items or ())).get(name, GONE)
+                old = before.named().get(name, GONE)
                 if dict.get(owner, name, GONE) is not old:
                     self._restore_replaced(old)
                 _set_entry(owner, name, old)
@@ -168,7 +220,7 @@ class PythonUndo:
         saved = self._contents.get(id(owner) if is_class else id(namespace))
         if saved is None:
             return
-        old = dict(_identified(saved.items or ()))
+        old = saved.named()
         view: Any = types.MappingProxyType(old) if is_class else old
         for name in {**dict.fromkeys(names_of(owner, namespace))} | dict.fromkeys(
             names_of(owner, view)
@@ -201,17 +253,18 @@ class PythonUndo:
             seen.add(id(each))
             if content.items is not None and not isinstance_of(each, (type, *_ARRAYS)):
                 self._restore_items(each)
-                parts = content.items
-                pairs = isinstance_of(each, (dict,))
-                todo += [part for pair in parts for part in pair] if pairs else parts
+                todo += [*(content.keys or ()), *content.items]
             todo.append(content.namespace)
 
     def _restore_items(self, container: Any) -> None:
         before = self._contents.get(id(container))
-        if before is None or before.items is None:
-            return
-        if not _is_same(before.items, _items(container)):
-            _refill(container, before.items)
+        if before is not None and before.items is not None:
+            form = _form_of(before.kind)
+            assert form is not None and form.read is not None
+            if not all(
+                map(_is_same, (before.keys, before.items), form.read(container))
+            ):
+                _refill(container, before)
 
     def _restore_array(self, array: Any) -> None:
         before = self._contents.get(id(array))
@@ -223,99 +276,65 @@ class PythonUndo:
 _SINGLE = (CELL, SLOT, FUNCTION, CONTEXT, LOCAL)
 
 
-def _has_content(value: Any) -> bool:
-    if isinstance_of(value, _SKIPPED) or value is GONE:
-        return False
-    if isinstance_of(value, (types.ModuleType,)):
-        file = object.__getattribute__(value, "__dict__").get("__file__")
-        return isinstance(file, str) and whose(file) == "user"
-    if isinstance_of(value, (type,)):
-        return _is_of_user(value)
-    if isinstance_of(value, (types.FunctionType,)):
-        return owner_of(value.__code__) not in ("standard", "sink")
-    return not str(type(value).__module__).startswith(_SKIPPED_MODULES)
+@dataclass(frozen=True)
+class _Form:
+    """How the content of the objects of one type is read."""
+
+    kind: type
+    is_saved: Callable[[Any], bool] | None  # None if all are
+    has_namespace: bool
+    read: _Read | None
+    values: Callable[[Any], dict[Any, Any]] | None
+    parts: Callable[[Any], list[Any]] | None  # what else an object refers to
+    classes: tuple[type, ...]
+    is_array: bool
+    is_generator: bool
+
+    def content(self, value: Any) -> _Content:
+        namespace: Any = None
+        keys: Sequence[Any] | None = None
+        items: Sequence[Any] | None = None
+        if self.has_namespace:
+            namespace = object.__getattribute__(value, "__dict__")
+            if type(namespace) is not dict:
+                namespace = None
+        if self.read is not None:
+            keys, items = self.read(value)
+        values = _NOTHING if self.values is None else self.values(value)
+        return _Content(value, self.kind, namespace, keys, items, values)
 
 
-def _content(value: Any) -> _Content:
-    kind: Any = type(value)
-    slots = {each: in_slot(each, value) for each in _slots_of(kind)}
-    if isinstance_of(value, (types.FunctionType,)):
-        slots |= {name: getattr(value, name) for name in _OF_FUNCTION}
-    elif isinstance_of(value, (types.CellType,)):
-        slots["contents"] = contents(value)
-    elif isinstance_of(value, (contextvars.ContextVar,)):
-        slots["value"] = value.get(GONE)
-    elif isinstance_of(value, (threading.local,)):
-        slots["items"] = dict(vars(value))
-    return _Content(value, type(value), dict_of(value), _items(value), slots)
-
-
-@functools.lru_cache(maxsize=4096)
-def _slots_of(kind: type) -> list[Any]:
-    return [
-        member
-        for each in mro_of(kind)
-        if each.__flags__ & _HEAP_TYPE and not issubclass(kind, type)
-        for member in list(dict_of_class(each).values())
-        if type(member) is types.MemberDescriptorType
-    ]
+_Read = Callable[[Any], tuple[Sequence[Any] | None, Sequence[Any] | None]]
 
 
 @functools.lru_cache(maxsize=4096)
-def _classes_of(kind: type) -> list[type]:
-    return list(filter(_is_of_user, mro_of(kind)))
+def _form_of(kind: Any) -> _Form | None:
+    """How objects of this type are saved; None if they are not."""
+    is_saved = next((f for base, f in _SAVED if issubclass(kind, base)), None)
+    skipped = str(kind.__module__).startswith(_SKIPPED_MODULES) and is_saved is None
+    if skipped or issubclass(kind, _SKIPPED) or not _LOADERS.isdisjoint(mro_of(kind)):
+        return None
+    is_code = issubclass(kind, (types.FunctionType, type, types.ModuleType))
+    return _Form(
+        kind,
+        is_saved,
+        has_plain_dict(kind),
+        next((read for base, read in _READ if issubclass(kind, base)), None),
+        _values_of(kind),
+        next((parts for base, parts in _PARTS if issubclass(kind, base)), None),
+        () if is_code else tuple(filter(_is_of_user, mro_of(kind))),
+        issubclass(kind, _ARRAYS),
+        issubclass(kind, torch.Generator),
+    )
 
 
-def _items(value: Any) -> list[Any] | None:
-    """The items of a container or a class, without running code of its class."""
-    if isinstance_of(value, (collections.OrderedDict,)):
-        return list(collections.OrderedDict.items(value))
-    if isinstance_of(value, (dict,)):
-        return list(dict.items(value))
-    for kind in (list, tuple, collections.deque, set, frozenset):
-        if isinstance_of(value, (kind,)):
-            return list(kind.__iter__(value))
-    if isinstance_of(value, (type,)):
-        return list(dict_of_class(value).items())
-    if isinstance_of(value, _ARRAYS):
-        size = getattr(value, "nbytes", None) or memoryview(value).nbytes
-        return [data_of(value)] if size <= _MOST_BYTES else None
-    return None
+def _is_of_users_file(module: types.ModuleType) -> bool:
+    file = object.__getattribute__(module, "__dict__").get("__file__")
+    return isinstance(file, str) and whose(file) == "user"
 
 
-def _parts(content: _Content) -> Iterator[Any]:
-    """What an object refers to, apart from the insides of torch."""
-    value, items = content.owner, content.items
-    if isinstance_of(value, (dict, type)):
-        for pair in items or ():
-            yield from pair
-    elif not isinstance_of(value, _ARRAYS):
-        yield from items or ()
-    yield content.namespace
-    yield from content.values.values()
-    if not isinstance_of(value, (types.FunctionType, type, types.ModuleType)):
-        kind: Any = type(value)
-        yield from _classes_of(kind)
-    if isinstance_of(value, (types.FunctionType,)):
-        yield from value.__closure__ or ()
-        if owner_of(value.__code__) == "user":
-            yield value.__globals__
-    elif isinstance_of(value, (weakref.ref,)):
-        yield weakref.ref.__call__(value)
-    for kinds, names in _MEMBERS:
-        if isinstance_of(value, kinds):
-            yield from (getattr(value, name) for name in names)
-
-
-_MEMBERS: tuple[tuple[tuple[Any, ...], tuple[str, ...]], ...] = (
-    ((types.MethodType,), ("__func__", "__self__")),
-    ((functools.partial,), ("func", "args", "keywords")),
-    ((staticmethod, classmethod), ("__func__",)),
-    ((property,), ("fget", "fset")),
-    ((types.BuiltinFunctionType, types.MethodWrapperType), ("__self__",)),
-    ((collections.defaultdict,), ("default_factory",)),
-    ((Tensor,), TENSOR_HOOKS),
-)
+def _may_change(function: types.FunctionType) -> bool:
+    return owner_of(function.__code__) not in ("standard", "sink")
 
 
 def _is_of_user(kind: type) -> bool:
@@ -323,28 +342,116 @@ def _is_of_user(kind: type) -> bool:
     return bool(kind.__flags__ & _HEAP_TYPE) and top not in ("torch", "builtins")
 
 
-def _identified(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """The entries of a namespace; keys of other types have no names."""
-    return ((key, value) for key, value in items if type(key) is str)
+_SAVED: tuple[tuple[Any, Callable[[Any], bool]], ...] = (
+    (types.ModuleType, _is_of_users_file),
+    (type, _is_of_user),
+    (types.FunctionType, _may_change),
+)
 
 
-def _is_same(one: list[Any], other: list[Any] | None) -> bool:
-    """Whether both have identical items, which are pairs in a dict."""
-    return (
-        other is not None
-        and len(one) == len(other)
-        and all(
-            mine is its
-            or (
-                type(mine) is tuple
-                and type(its) is tuple
-                and len(mine) == len(its) == 2
-                and mine[0] is its[0]
-                and mine[1] is its[1]
-            )
-            for mine, its in zip(one, other, strict=True)
-        )
-    )
+# -- what containers and other objects contain, without running code of their class ----
+
+
+def _pairs(items_of: Callable[[Any], Iterable[Any]]) -> _Read:
+    """Reads keys and values at once: another thread may change a dict."""
+
+    def read(value: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+        keys, items = zip(*pairs, strict=True) if (pairs := [*items_of(value)]) else _NO
+        return keys, items
+
+    return read
+
+
+_NO: tuple[Sequence[Any], Sequence[Any]] = ((), ())
+
+
+def _read_array(value: Any) -> tuple[None, list[Any] | None]:
+    size = getattr(value, "nbytes", None) or memoryview(value).nbytes
+    return None, [data_of(value)] if size <= _MOST_BYTES else None
+
+
+def _reader(kind: Any) -> _Read:
+    return lambda value: (None, list(kind.__iter__(value)))
+
+
+_READ: tuple[tuple[Any, _Read], ...] = (
+    (collections.OrderedDict, _pairs(collections.OrderedDict.items)),
+    (dict, _pairs(dict.items)),
+    *((kind, _reader(kind)) for kind in (list, tuple, collections.deque)),
+    *((kind, _reader(kind)) for kind in (set, frozenset)),
+    (type, _pairs(lambda kind: dict_of_class(kind).items())),
+    (_ARRAYS, _read_array),
+)
+
+
+def _values_of(kind: Any) -> Callable[[Any], dict[Any, Any]] | None:
+    """How to read the slots of an object, and what its C struct refers to."""
+    members = [
+        member
+        for each in mro_of(kind)
+        if each.__flags__ & _HEAP_TYPE and not issubclass(kind, type)
+        for member in list(dict_of_class(each).values())
+        if type(member) is types.MemberDescriptorType
+    ]
+    read = next((read for base, read in _VALUES if issubclass(kind, base)), None)
+    if not members:
+        return read
+    slots = lambda value: {each: in_slot(each, value) for each in members}  # noqa: E731
+    return slots if read is None else lambda value: slots(value) | read(value)
+
+
+_VALUES: tuple[tuple[Any, Callable[[Any], dict[Any, Any]]], ...] = (
+    (
+        types.FunctionType,
+        lambda value: {
+            "__code__": value.__code__,
+            "__defaults__": value.__defaults__,
+            "__kwdefaults__": value.__kwdefaults__,
+        },
+    ),
+    (types.CellType, lambda value: {"contents": contents(value)}),
+    (contextvars.ContextVar, lambda value: {"value": value.get(GONE)}),
+    (threading.local, lambda value: {"items": dict(vars(value))}),
+)
+
+
+def _parts_of_function(value: types.FunctionType) -> list[Any]:
+    parts: list[Any] = list(value.__closure__ or ())
+    if owner_of(value.__code__) == "user" and not _is_generated_for_library(value):
+        parts.append(value.__globals__)
+    return parts
+
+
+def _is_generated_for_library(function: types.FunctionType) -> bool:
+    """Whether it is as a method that `dataclass` made for a class of a library."""
+    if not function.__code__.co_filename.startswith("<"):
+        return False
+    file = dict.get(function.__globals__, "__file__")
+    return isinstance(file, str) and whose(file) != "user"
+
+
+def _members(*names: str) -> Callable[[Any], list[Any]]:
+    return lambda value: [getattr(value, name) for name in names]
+
+
+_PARTS: tuple[tuple[Any, Callable[[Any], list[Any]]], ...] = (
+    (types.FunctionType, _parts_of_function),
+    (weakref.ref, lambda value: [weakref.ref.__call__(value)]),
+    (types.MethodType, _members("__func__", "__self__")),
+    (functools.partial, _members("func", "args", "keywords")),
+    ((staticmethod, classmethod), _members("__func__")),
+    (property, _members("fget", "fset")),
+    ((types.BuiltinFunctionType, types.MethodWrapperType), _members("__self__")),
+    (collections.defaultdict, _members("default_factory")),
+    (Tensor, _members(*TENSOR_HOOKS)),
+)
+
+
+def _is_same(one: Sequence[Any] | None, other: Sequence[Any] | None) -> bool:
+    """Whether both have identical items."""
+    if one is None or other is None:
+        return one is other
+    return len(one) == len(other) and all(map(operator.is_, one, other))
 
 
 def _set_entry(namespace: dict[Any, Any], name: Any, value: Any) -> None:
@@ -354,7 +461,8 @@ def _set_entry(namespace: dict[Any, Any], name: Any, value: Any) -> None:
         dict.__setitem__(namespace, name, value)
 
 
-def _refill(container: Any, items: list[Any]) -> None:
+def _refill(container: Any, before: _Content) -> None:
+    items = before.items or ()
     if isinstance_of(container, (list,)):
         list.__setitem__(container, slice(None), items)
     elif isinstance_of(container, (collections.deque,)):
@@ -364,23 +472,23 @@ def _refill(container: Any, items: list[Any]) -> None:
         set.clear(container)
         set.update(container, items)
     elif isinstance_of(container, (dict,)):
-        _refill_dict(container, items)
+        _refill_dict(container, before.keys or (), items)
 
 
-def _refill_dict(container: dict[Any, Any], items: list[Any]) -> None:
+def _refill_dict(container: Any, keys: Sequence[Any], items: Sequence[Any]) -> None:
     """Restores entries one by one; all of them only if the order has changed."""
     ordered = isinstance_of(container, (collections.OrderedDict,))
     kind: Any = collections.OrderedDict if ordered else dict
-    keys = {id(key) for key, _ in items}
-    for key, _ in _items(container) or ():
-        if id(key) not in keys:
+    known = set(map(id, keys))
+    for key in list(kind.__iter__(container)):
+        if id(key) not in known:
             kind.__delitem__(container, key)
-    for key, value in items:
+    for key, value in zip(keys, items, strict=True):
         if dict.get(container, key, GONE) is not value:
             kind.__setitem__(container, key, value)
-    if not _is_same(items, _items(container)):
+    if not _is_same(keys, list(kind.__iter__(container))):
         kind.clear(container)
-        for key, value in items:
+        for key, value in zip(keys, items, strict=True):
             kind.__setitem__(container, key, value)
 
 

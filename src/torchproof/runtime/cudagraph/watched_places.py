@@ -38,14 +38,14 @@ def contents(cell: types.CellType) -> Any:
 def dict_of(value: Any) -> dict[str, Any] | None:
     """An object's `__dict__`, without running code of its class."""
     kind: Any = type(value)
-    if not _has_plain_dict(kind):
+    if not has_plain_dict(kind):
         return None
     namespace = object.__getattribute__(value, "__dict__")
     return namespace if type(namespace) is dict else None
 
 
 @functools.lru_cache(maxsize=4096)
-def _has_plain_dict(kind: type) -> bool:
+def has_plain_dict(kind: type) -> bool:
     for each in mro_of(kind):
         if "__dict__" in (namespace := dict_of_class(each)):
             plain = (types.GetSetDescriptorType, types.MemberDescriptorType)

@@ -31,9 +31,9 @@ class Net(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int = 4) -> None:
         super().__init__()
-        self.mix = nn.Linear(4, 4)
+        self.mix = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + torch.tanh(self.mix(x))
