@@ -582,20 +582,19 @@ def proofs() -> list[Row]:
 
 
 def proved() -> str:
-    plain = [{**each, "steps": list(each["steps"].values())} for each in proofs()]
-    return render("proved", results=plain)
+    return render("proved", results=proofs())
 
 
 def proof_steps() -> str:
-    found = proofs()
-    steps = [row for each in found for row in named(each["steps"])]
-    folders = [row for each in found for row in named(each["folders"])]
-    return render(
-        "proof_steps",
-        summary=proved(),
-        steps=table(PROOF_STEP, steps),
-        folders=table(PROOF_FOLDER, folders),
-    )
+    tables = [
+        {
+            "device": device(each),
+            "steps": table(PROOF_STEP, named(each["steps"])),
+            "folders": table(PROOF_FOLDER, named(each["folders"])),
+        }
+        for each in proofs()
+    ]
+    return render("proof_steps", summary=proved(), tables=tables)
 
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
