@@ -64,6 +64,7 @@ def project(tmp_path: Path) -> Path:
     )
     (tmp_path / "tests" / "part" / "test_program.py").write_text(PROGRAM)
     shutil.copy(ROOT / "scripts" / "prove.py", tmp_path / "scripts")
+    shutil.copy(ROOT / "benchmarks" / "survey.py", tmp_path / "benchmarks")
     for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "Begin")):
         who = ("-c", "user.name=A", "-c", "user.email=a@example.com")
         subprocess.run(["git", *who, *words], cwd=tmp_path, check=True)
