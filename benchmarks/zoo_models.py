@@ -258,11 +258,13 @@ def _factories(
     library: str, make: Callable[..., Target], names: str, trained: str = ""
 ) -> dict[str, Factory]:
     """Those of `trained` in training as well; `make` is told only then."""
-    plain = {_named(library, n): functools.partial(make, n) for n in names.split()}
-    return plain | {
-        _named(library, name, True): functools.partial(make, name, training=True)
-        for name in trained.split()
+    found: dict[str, Factory] = {
+        _named(library, n): functools.partial(make, n) for n in names.split()
     }
+    for name in trained.split():
+        training = functools.partial(make, name, training=True)
+        found[_named(library, name, True)] = training
+    return found
 
 
 LIBRARIES: dict[str, dict[str, Factory]] = {
