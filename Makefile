@@ -18,8 +18,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 # An index of torch builds need not carry the pinned versions of what torch depends on:
-# those come from the default index in the second step.
-TORCH_FROM = $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX))
+# those come from the default index in the second step, which installs all the rest.
+TORCH = $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX) torch==2.13.0)
 
 .PHONY: demo test lint style types pytest format docs site prove prove-gpu compat dist clean
 
@@ -116,6 +116,7 @@ clean:
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) install -c constraints.txt $(TORCH_FROM) torch==2.13.0
-	$(PIP) install -c constraints.txt -e '.[dev]'
+	@# Python compiles what it imports: pip would compile all of it, with one core.
+	$(if $(TORCH),$(PIP) install --no-compile -c constraints.txt $(TORCH))
+	$(PIP) install --no-compile -c constraints.txt -e '.[dev]'
 	@touch $@

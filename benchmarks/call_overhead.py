@@ -17,7 +17,6 @@ Exit code 1 when a call takes more than 2 us longer or loading more than 50 ms.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import functools
 import json
@@ -306,10 +305,6 @@ def _is_excepted(name: str) -> bool:
     return any(each in name for each in EXCEPTED)
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--processes", type=int, help=f"default {PROCESSES}")
-
-
 SURVEY = Survey(
     "call_overhead",
     rows,
@@ -317,7 +312,9 @@ SURVEY = Survey(
     failures,
     quick=("function, inductor", "method, inductor", "module, inductor", "import"),
     is_isolated=False,
-    arguments=_arguments,
+    flags={
+        "--processes": {"type": int, "help": f"default {PROCESSES}"},
+    },
 )
 
 if __name__ == "__main__":

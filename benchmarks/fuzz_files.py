@@ -9,7 +9,6 @@ is a finding.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import sys
@@ -58,12 +57,6 @@ def failures(found: dict[str, Row]) -> Iterator[str]:
         yield from (f"{name}: {each}" for each in row["findings"])
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cases", type=int, help=f"of each format ({CASES})")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="the first case's number")
-
-
 SURVEY = Survey(
     "fuzz_files",
     lambda options: list(FORMATS),
@@ -71,7 +64,11 @@ SURVEY = Survey(
     failures,
     limit_s=7200,
     jobs=2,
-    arguments=_arguments,
+    flags={
+        "--cases": {"type": int, "help": f"of each format ({CASES})"},
+        "--seed": {"type": int, "default": 0},
+        "--first": {"type": int, "default": 0, "help": "the first case's number"},
+    },
 )
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ differs is made smaller and printed. Exit code 1 when one differs.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 
@@ -56,13 +55,17 @@ def failures(found: dict[str, Row]) -> Iterator[str]:
             yield f"{name}: program {each['seed']} differs from eager: {each['told']}"
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--programs", type=int, help=f"of a subject ({PROGRAMS})")
-    parser.add_argument("--seed", type=int, default=0)
-
-
 SURVEY = Survey(
-    "fuzz_state", rows, measure, failures, jobs=2, limit_s=7200, arguments=_arguments
+    "fuzz_state",
+    rows,
+    measure,
+    failures,
+    jobs=2,
+    limit_s=7200,
+    flags={
+        "--programs": {"type": int, "help": f"of a subject ({PROGRAMS})"},
+        "--seed": {"type": int, "default": 0},
+    },
 )
 
 if __name__ == "__main__":

@@ -11,19 +11,17 @@ Exit code 1 when a program behaves otherwise than it says.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib
 import importlib.metadata
-import json
+import multiprocessing
 import os
-import select
-import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -110,24 +108,24 @@ def measure(name: str, options: Options) -> Row:
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # CUDA is not begun before a fork
     for module in ("torch", "torch._dynamo.testing", "functorch.compile"):
         importlib.import_module(module)  # what most programs would load one by one
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read_end)
-        _answer(read(PROGRAMS / f"{name}.py"), write_end)
-    os.close(write_end)
-    ready, _, _ = select.select([read_end], [], [], SECONDS)
-    if not ready:
-        os.kill(child, signal.SIGKILL)
-    with os.fdopen(read_end, encoding="utf-8") as stream:
-        answer = stream.read()
-    os.waitpid(child, 0)
-    why = "it ended without an answer" if ready else f"no answer within {SECONDS} s"
-    found: Row = json.loads(answer) if answer else {"outcome": FAILED, "said": why}
-    return found
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe(duplex=False)
+    child = fork.Process(target=_answer, args=(read(PROGRAMS / f"{name}.py"), theirs))
+    child.start()
+    theirs.close()
+    try:
+        if ours.poll(SECONDS):
+            outcome, said = ours.recv()
+        else:
+            outcome, said = FAILED, f"no answer within {SECONDS} s"
+    except EOFError:
+        outcome, said = FAILED, "it ended without an answer"
+    child.kill()
+    child.join()
+    return {"outcome": outcome, "said": said}
 
 
-def _answer(program: Program, to: int) -> None:
+def _answer(program: Program, to: Connection) -> None:
     """Never returns: what a program leaves behind ends with its process."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
@@ -135,8 +133,7 @@ def _answer(program: Program, to: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-        outcome, said = judged(program)
-    os.write(to, json.dumps({"outcome": outcome, "said": said}).encode())
+        to.send(judged(program))
     os._exit(0)
 
 
@@ -180,10 +177,6 @@ def failures(found: dict[str, Row]) -> Iterator[str]:
             yield f"{name}: {row['outcome']}: {row['said']}"
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--needs", help="programs that need this: nothing, inductor...")
-
-
 SURVEY = Survey(
     "limitations",
     rows,
@@ -191,7 +184,9 @@ SURVEY = Survey(
     failures,
     devices=("cpu", "cuda"),
     is_isolated=False,
-    arguments=_arguments,
+    flags={
+        "--needs": {"help": "programs that need this: nothing, inductor..."},
+    },
     result=f"limitations-{version(importlib.metadata.version('torch'))}-{{device}}",
 )
 

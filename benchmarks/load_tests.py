@@ -12,7 +12,6 @@ CPUs.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
@@ -123,11 +122,6 @@ def failures(found: dict[str, Result]) -> Iterator[str]:
             yield f"{name}: {run['error']}"
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--strategies", default=STRATEGIES)
-    parser.add_argument("--length", type=float, help="seconds of each timetable")
-
-
 SURVEY = Survey(
     "load_tests",
     lambda options: [f"{name}-{options.device}" for name in ROWS],
@@ -136,7 +130,10 @@ SURVEY = Survey(
     limit_s=1800,
     devices=("cpu", "cuda"),
     is_folder=True,
-    arguments=_arguments,
+    flags={
+        "--strategies": {"default": STRATEGIES},
+        "--length": {"type": float, "help": "seconds of each timetable"},
+    },
     result="load-tests",
 )
 

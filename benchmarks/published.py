@@ -9,12 +9,10 @@ run as `bench` saved it. The most important rows come first; none begins after
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from dataclasses import dataclass
 
-from benchmarks.survey import ROOT, Options, Survey
+from benchmarks.survey import ROOT, Options, Survey, torchproof
 from benchmarks.survey import Row as Run
 
 PROCESSES = 5  # of each strategy; fewer are not published
@@ -67,12 +65,8 @@ BY_NAME = {row.name: row for row in ROWS}
 
 def measure(name: str, options: Options) -> Run:
     """The run as `bench` prints it; its command names no folder of this machine."""
-    command = [sys.executable, "-m", "torchproof", *BY_NAME[name].command]
-    done = subprocess.run(
-        [*command, "--format", "json"], cwd=ROOT, stdout=subprocess.PIPE, check=True
-    )
-    run: Run = json.loads(done.stdout)
-    return run
+    run, error = torchproof(*BY_NAME[name].command, cwd=ROOT)
+    return run or {"error": error}
 
 
 SURVEY = Survey(

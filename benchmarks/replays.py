@@ -12,7 +12,6 @@ the changes, which has to be found out. Exit code 1 when an answer is stale.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import random
 import sys
@@ -226,18 +225,16 @@ def failures(found: dict[str, Row]) -> Iterator[str]:
             yield f"{name}: {row['stale']} answers are stale: {row['examples']}"
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--replays", type=int, help="of both rows (10000)")
-    parser.add_argument("--blind", action="store_true", help="must find stale answers")
-
-
 SURVEY = Survey(
     "replays",
     lambda options: ("inference", "training"),
     measure,
     failures,
     devices=("cuda", "cpu"),
-    arguments=_arguments,
+    flags={
+        "--replays": {"type": int, "help": "of both rows (10000)"},
+        "--blind": {"action": "store_true", "help": "must find stale answers"},
+    },
 )
 
 if __name__ == "__main__":

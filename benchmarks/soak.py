@@ -14,7 +14,6 @@ files than the first.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import copy
 import dataclasses
@@ -424,11 +423,6 @@ def failures(found: dict[str, Row]) -> Iterator[str]:
         yield from (f"{name}: more {what} in the second half" for what in row["grown"])
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--calls", type=int, help="of each row")
-    parser.add_argument("--seed", type=int, default=0)
-
-
 SURVEY = Survey(
     "soak",
     lambda options: list(SOAKS),
@@ -436,7 +430,10 @@ SURVEY = Survey(
     failures,
     limit_s=4 * 3600,
     devices=("cpu", "cuda"),
-    arguments=_arguments,
+    flags={
+        "--calls": {"type": int, "help": "of each row"},
+        "--seed": {"type": int, "default": 0},
+    },
 )
 
 if __name__ == "__main__":

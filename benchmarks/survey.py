@@ -33,9 +33,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class Survey:
     is_isolated: bool = True
     is_alone: Callable[[str], bool] = lambda row: False  # runs after the others
     is_folder: bool = False
-    arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    flags: Mapping[str, Row] = field(default_factory=dict)  # for `add_argument`
     result: str = ""  # the stem of the file, if not that of the module and the device
 
     def path(self, device: str = "cpu", *, quick: bool = False) -> Path:
@@ -120,7 +120,8 @@ class Survey:
         add("-o", "--output", type=Path, help="the result file, or folder")
         add("--list", action="store_true", help="name the rows")
         add("--child", metavar="ROW", help=argparse.SUPPRESS)
-        self.arguments(parser)
+        for flag, settings in self.flags.items():
+            add(flag, **settings)
         options = parser.parse_args(arguments)
         known = list(self.rows(options))
         if unknown := [name for name in options.names if name not in known]:
@@ -291,13 +292,18 @@ class _Run:
 # -- what rows and results need --------------------------------------------------------
 
 
-def torchproof(*words: str, limit_s: float = 1800.0) -> tuple[Row | None, str | None]:
-    """The run that a command prints with --format json, or the error it ends with."""
+def torchproof(
+    *words: str, limit_s: float = 1800.0, cwd: Path | None = None
+) -> tuple[Row | None, str | None]:
+    """The run that a command prints with --format json, or the error it ends with.
+
+    It runs in an empty folder by default.
+    """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "torchproof", *words, "--format", "json", "-q"],
-                cwd=folder,
+                cwd=cwd or folder,
                 env=environment(folder),
                 capture_output=True,
                 text=True,

@@ -12,7 +12,6 @@ cold start than the row allows.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import statistics
@@ -145,11 +144,6 @@ def failures(found: dict[str, Row]) -> Iterator[str]:
             yield f"{name}: {share} of a cold start, at most {row['at_most']}"
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--repeat", type=int, help="of each start (3)")
-    parser.add_argument("--packs", type=Path, help="keep the packs here")
-
-
 SURVEY = Survey(
     "warm_start",
     lambda options: list(SERVICES),
@@ -159,7 +153,10 @@ SURVEY = Survey(
     limit_s=3600,
     devices=("cpu", "cuda"),
     is_isolated=False,
-    arguments=_arguments,
+    flags={
+        "--repeat": {"type": int, "help": "of each start (3)"},
+        "--packs": {"type": Path, "help": "keep the packs here"},
+    },
 )
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ wav2vec2 vit_mae detr patchtst
 """
 
 
-def transformers_model(model_type: str, training: bool) -> Target:
+def transformers_model(model_type: str, training: bool = False) -> Target:
     declare_missing_operators()
     from benchmarks import transformers_models as models
 
@@ -108,7 +108,7 @@ efficientvit_b0 davit_tiny hiera_tiny_224 mobilevitv2_050
 TIMM_TRAINED = "resnet18 vit_tiny_patch16_224"
 
 
-def timm_model(name: str, training: bool) -> Target:
+def timm_model(name: str, training: bool = False) -> Target:
     declare_missing_operators()
     import timm
 
@@ -170,51 +170,31 @@ GRAPHS = ((20, 60), (30, 96), (40, 130))  # nodes and edges of each call
 NODES = 40  # of models that have parameters for each node
 
 
-def _edges(nodes: int, edges: int) -> torch.Tensor:
-    return torch.randint(0, nodes, (2, edges))
+def _graphs(*parts: str, nodes: int | None = None) -> Callable[[], list[Call]]:
+    """Calls with these inputs; `batch` is the graph of each node: two in a batch."""
+
+    def calls() -> list[Call]:
+        return [_graph(parts, nodes or count, edges) for count, edges in GRAPHS]
+
+    return calls
 
 
-def _rows() -> list[Call]:
-    return [(torch.randn(nodes, FEATURES),) for nodes, _ in GRAPHS]
+def _graph(parts: tuple[str, ...], nodes: int, edges: int) -> Call:
+    make: dict[str, Callable[[], torch.Tensor]] = {
+        "features": lambda: torch.randn(nodes, FEATURES),
+        "edges": lambda: torch.randint(0, nodes, (2, edges)),
+        "edge features": lambda: torch.randn(edges, 5),
+        "batch": lambda: (torch.arange(nodes) >= nodes // 2).long(),
+    }
+    return tuple(make[part]() for part in parts)
 
 
-def _features() -> list[Call]:
-    return [(torch.randn(nodes, FEATURES), _edges(nodes, e)) for nodes, e in GRAPHS]
-
-
-def _features_of_graphs() -> list[Call]:
-    """Features, edges, and the graph of each node: two graphs in a batch."""
-    return [
-        (torch.randn(nodes, FEATURES), _edges(nodes, edges), _graph_of(nodes))
-        for nodes, edges in GRAPHS
-    ]
-
-
-def _graph_of(nodes: int) -> torch.Tensor:
-    return (torch.arange(nodes) >= nodes // 2).long()
-
-
-def _with_edge_features() -> list[Call]:
-    return [
-        (
-            torch.randn(nodes, FEATURES),
-            _edges(nodes, edges),
-            torch.randn(edges, 5),
-            _graph_of(nodes),
-        )
-        for nodes, edges in GRAPHS
-    ]
-
-
-def _edges_only() -> list[Call]:
-    return [(_edges(NODES, edges),) for _, edges in GRAPHS]
-
-
-def _fixed_nodes() -> list[Call]:
-    """Graphs of one node set, which a model has parameters for."""
-    return [(torch.randn(NODES, FEATURES), _edges(NODES, edges)) for _, edges in GRAPHS]
-
-
+_rows = _graphs("features")
+_features = _graphs("features", "edges")
+_features_of_graphs = _graphs("features", "edges", "batch")
+_with_edge_features = _graphs("features", "edges", "edge features", "batch")
+_edges_only = _graphs("edges", nodes=NODES)
+_fixed_nodes = _graphs("features", "edges", nodes=NODES)
 SIZES = (FEATURES, HIDDEN, 2, CLASSES)  # in, hidden, layers, out
 ENDS = (FEATURES, HIDDEN, CLASSES)
 PNA = {
@@ -274,33 +254,30 @@ def _named(library: str, name: str, training: bool = False) -> str:
     return f"{plain}_training" if training else plain
 
 
-def _made(
-    library: str, make: Callable[[str], Target], names: str
+def _factories(
+    library: str, make: Callable[..., Target], names: str, trained: str = ""
 ) -> dict[str, Factory]:
-    return {_named(library, n): functools.partial(make, n) for n in names.split()}
-
-
-def _in_modes(
-    library: str, make: Callable[[str, bool], Target], plain: str, trained: str
-) -> dict[str, Factory]:
-    return {
-        _named(library, name, training): functools.partial(make, name, training)
-        for training, names in ((False, plain), (True, trained))
-        for name in names.split()
+    """Those of `trained` in training as well; `make` is told only then."""
+    found: dict[str, Factory] = {
+        _named(library, n): functools.partial(make, n) for n in names.split()
     }
+    for name in trained.split():
+        training = functools.partial(make, name, training=True)
+        found[_named(library, name, True)] = training
+    return found
 
 
 LIBRARIES: dict[str, dict[str, Factory]] = {
-    "transformers": _in_modes(
+    "transformers": _factories(
         "transformers", transformers_model, " ".join(FAMILIES), TRAINED
     ),
-    "timm": _in_modes("timm", timm_model, TIMM, TIMM_TRAINED),
-    "torchvision": _made(
+    "timm": _factories("timm", timm_model, TIMM, TIMM_TRAINED),
+    "torchvision": _factories(
         "torchvision",
         torchvision_model,
         " ".join((TORCHVISION, SEGMENTATION, DETECTION, VIDEO)),
     ),
-    "torch-geometric": _made("geometric", geometric_model, " ".join(GEOMETRIC)),
+    "torch-geometric": _factories("geometric", geometric_model, " ".join(GEOMETRIC)),
 }
 FACTORIES = {
     name: make for factories in LIBRARIES.values() for name, make in factories.items()

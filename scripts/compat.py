@@ -21,6 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import distributions  # type: ignore[import-not-found]
 import prove  # type: ignore[import-not-found]
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,9 +70,7 @@ def environment(version: str, base: str, index: str | None) -> Path:
     if (folder / ".installed").exists():
         return folder
     print(f"{folder.name}: installing into {folder}", file=sys.stderr)
-    subprocess.run([base, "-m", "venv", folder], check=True)
-    pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q"]
-    pip.append("--disable-pip-version-check")
+    pip = distributions.new_environment(folder, base)
     from_index = ["--no-deps", "--index-url", index] if index else []
     subprocess.run([*pip, *from_index, f"torch=={version}"], check=True)
     # Each torch needs its own versions of these; every other pin holds here too.

@@ -138,9 +138,7 @@ def commands(version: str) -> tuple[Command, ...]:
 
 def build(folder: Path) -> tuple[Path, Path, dict[str, str]]:
     """Builds both into dist/; returns them, and what the tools said about them."""
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    tool = str(folder / "bin/python")
-    pip = [tool, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    pip, tool = new_environment(folder), str(folder / "bin/python")
     subprocess.run([*pip, "-c", ROOT / "constraints.txt", *TOOLS], check=True)
     shutil.rmtree(DIST, ignore_errors=True)
     make = [tool, "-m", "build", "-o", str(DIST), str(ROOT)]
@@ -202,14 +200,20 @@ def _differences(there: set[str], wanted: set[str]) -> list[str]:
 
 def install(folder: Path, distribution: Path, options: argparse.Namespace) -> Path:
     """An empty environment with one distribution, its dependencies and nothing else."""
-    subprocess.run([options.python, "-m", "venv", folder], check=True)
-    pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q"]
-    pip += ["--disable-pip-version-check", "-c", str(ROOT / "constraints.txt")]
+    pip = new_environment(folder, options.python)
+    pip += ["-c", str(ROOT / "constraints.txt")]
     if options.index:
         torch = ["--no-deps", "--index-url", options.index, "torch"]
         subprocess.run([*pip, *torch], check=True, cwd=folder)
     subprocess.run([*pip, str(distribution)], check=True, cwd=folder)
     return folder
+
+
+def new_environment(folder: Path, python: str = sys.executable) -> list[str]:
+    """Makes an empty environment; returns the command that installs into it."""
+    subprocess.run([python, "-m", "venv", folder], check=True)
+    pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q"]
+    return [*pip, "--disable-pip-version-check"]
 
 
 def used(environment: Path, version: str) -> Iterator[str]:

@@ -28,13 +28,15 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 STATE = ROOT / ".torchproof" / "prove"
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.survey import COMMIT, RESULTS, machine, versions, write  # noqa: E402
+
 # What the result depends on. Results and documents are written meanwhile.
 _SOURCE = ("src", "tests", "scripts", "benchmarks")
 _SETTINGS = ("pyproject.toml", "constraints.txt", "Makefile")
@@ -163,7 +165,7 @@ def commit() -> str:
 
     TORCHPROOF_COMMIT names it where a copy has no git, or one of another commit.
     """
-    if given := os.environ.get("TORCHPROOF_COMMIT"):
+    if given := os.environ.get(COMMIT):
         return given
     paths = ("--", *_SOURCE, *_SETTINGS, ":!benchmarks/results")
     changes = git("status", "--porcelain", *paths)
@@ -177,31 +179,6 @@ def git(*words: str) -> str:
         ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True
     )
     return done.stdout.strip()
-
-
-def machine(gpu: bool) -> dict[str, Any]:
-    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    facts: dict[str, Any] = {
-        "arch": platform.machine(),
-        "system": platform.system(),
-        "cores": os.cpu_count(),
-        "memory_gib": round(pages * size / 2**30),
-    }
-    if gpu:
-        import torch
-
-        facts["gpu"] = torch.cuda.get_device_name()
-    return facts
-
-
-def versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in _VERSIONS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
 
 
 # -- The rows of the tests: this file is a plugin of pytest, too
@@ -338,8 +315,8 @@ def prove(steps: tuple[Step, ...], names: list[str], gpu: bool) -> dict[str, Any
     return {
         "commit": commit(),
         "source_digest": digest,
-        "versions": versions(),
-        "machine": machine(gpu),
+        "versions": {"python": platform.python_version(), **versions(*_VERSIONS)},
+        "machine": machine("cuda" if gpu else "cpu"),
         "complete": {step.name for step in steps} == set(results),
         "passed": counts["passed"],
         "failed": counts["failed"],
@@ -375,7 +352,7 @@ def main() -> int:
         parser.error(f"no step {min(unknown)!r}: --list lists them")
     result = prove(steps, names, options.gpu)
     out = options.out or RESULTS / ("prove-gpu.json" if options.gpu else "prove.json")
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    write(out, result)
     for name, each in result["steps"].items():
         verdict = "passed" if each["passed"] else f"FAILED ({each['exit_code']})"
         print(f"prove: {name}: {verdict}, {each['seconds']} s")

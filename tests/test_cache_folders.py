@@ -120,8 +120,8 @@ def test_what_is_not_ours_to_clear_is_refused(
             monkeypatch.setattr(cache_folders.os, "geteuid", lambda: mine + 1)
     variables = {**places, "TORCHINDUCTOR_CACHE_DIR": str(root)}
     found = cache_folders.listing(variables)
-    assert why in found[0].kept
-    with pytest.raises(UserError, match=f"{root}.*{re.escape(found[0].kept)}"):
+    assert why in found[0].why_kept
+    with pytest.raises(UserError, match=f"{root}.*{re.escape(found[0].why_kept)}"):
         cache_folders.cleared(found, "inductor")
     cache_folders.cleared(found, "all")
     assert (root / "ab" / "cab.py").exists()

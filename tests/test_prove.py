@@ -16,9 +16,10 @@ from commands import git
 from waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "scripts" / "docs")]
 
 import prove  # noqa: E402
+import survey_parts  # noqa: E402
 
 PROGRAM = """
 import os, pathlib, time, pytest
@@ -64,6 +65,7 @@ def project(tmp_path: Path) -> Path:
     )
     (tmp_path / "tests" / "part" / "test_program.py").write_text(PROGRAM)
     shutil.copy(ROOT / "scripts" / "prove.py", tmp_path / "scripts")
+    shutil.copy(ROOT / "benchmarks" / "survey.py", tmp_path / "benchmarks")
     for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "Begin")):
         git(tmp_path, *words)
     return tmp_path
@@ -143,3 +145,29 @@ def test_every_step_is_a_file_of_the_project() -> None:
         files = [*script, *(f"{name.replace('.', '/')}.py" for name in module)]
         assert files or "pytest" in step.arguments
         assert all((ROOT / file).exists() for file in files)
+
+
+def test_each_machine_has_its_own_line_and_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What ran with and without a GPU is not mixed: folders have the same names."""
+    counts = {"passed": 1, "failed": 0, "skipped": 0, "seconds": 2}
+    made = [
+        {
+            **counts,
+            "commit": "c0ffee",
+            "complete": complete,
+            "versions": {"torch": "2.13.0"},
+            "machine": {"arch": "x86_64", "cores": 2, "gpu": gpu},
+            "steps": {step: {"claim": "it holds", "passed": True, "seconds": 1}},
+            "folders": {"tests": counts},
+        }
+        for gpu, step, complete in ((None, "tests", True), ("H200", "gpu-tests", False))
+    ]
+    monkeypatch.setattr(survey_parts, "proofs", lambda: made)
+    cpu, gpu = survey_parts.proved().splitlines()
+    assert cpu.startswith("- CPU") and "did not run" not in cpu
+    assert gpu.startswith("- H200") and "did not run" in gpu
+    _, on_cpu, on_gpu = survey_parts.proof_steps().split("\n\n**")
+    assert "| tests |" in on_cpu and "`tests`" in on_cpu and "gpu-tests" not in on_cpu
+    assert "| gpu-tests |" in on_gpu and "`tests`" in on_gpu

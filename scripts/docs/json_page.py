@@ -9,6 +9,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import tables
+
 from torchproof.records import fixes, load_test, run, schema, tuning
 
 MEANINGS = Path(__file__).with_name("json_fields.toml")
@@ -40,24 +42,20 @@ value is never 0. `torchproof.records.store.load(FILE)` reads it in Python.
 
 def page() -> str:
     meanings = tomllib.loads(MEANINGS.read_text(encoding="utf-8"))
-    sections = [table(kind, meanings[kind.__name__]) for kind in RECORDS]
+    sections = [section(kind, meanings[kind.__name__]) for kind in RECORDS]
     return "\n".join([HEAD, "\n\n".join(sections)]) + "\n"
 
 
-def table(kind: type[schema.Record], meanings: dict[str, str]) -> str:
-    types = schema.json_types(kind)
-    rows, listed = [], set()
+def section(kind: type[schema.Record], meanings: dict[str, str]) -> str:
+    types, rows = schema.json_types(kind), []
     for group, meaning in meanings.items():
         names = group.split(", ")
-        listed |= set(names)
-        forms = " / ".join(dict.fromkeys(short(types[name]) for name in names))
-        rows.append(
-            f"| {', '.join(f'`{name}`' for name in names)} | {forms} | {meaning} |"
-        )
-    if missing := set(types) - listed:
-        raise ValueError(f"{kind.__name__}: no meaning of {', '.join(sorted(missing))}")
-    head = f"## {kind.__name__}\n\n{RECORDS[kind]}.\n\n| field | JSON | meaning |\n"
-    return f"{head}|---|---|---|\n" + "\n".join(rows)
+        forms = dict.fromkeys(short(types.pop(name)) for name in names)
+        rows.append((tables.codes(names), " / ".join(forms), meaning))
+    if types:
+        raise ValueError(f"{kind.__name__}: no meaning of {', '.join(sorted(types))}")
+    shown = tables.plain("field | JSON | meaning", rows)
+    return f"## {kind.__name__}\n\n{RECORDS[kind]}.\n\n{shown}"
 
 
 def short(words: str) -> str:

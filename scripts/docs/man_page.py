@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
+
+import tables
 
 import torchproof
 from torchproof.cli import verbs
@@ -33,42 +34,22 @@ def page() -> str:
     """In the macros of man(7)."""
     top = verbs._parser()
     (actions,) = (a for a in top._actions if isinstance(a, argparse._SubParsersAction))
-    lines = [
-        ".\\\" Written by scripts/docs/man_page.py from the command line's own help.",
-        f'.TH TORCHPROOF 1 "{_date()}" "torchproof {torchproof.__version__}"'
-        ' "User Commands"',
-        ".SH NAME",
-        "torchproof \\- make torch.compile dependable",
-        ".SH SYNOPSIS",
-        ".B torchproof",
-        r"\fIVERB\fR [\fIFLAGS\fR] [\fIARGUMENTS\fR]",
-        ".SH DESCRIPTION",
-        _paragraph(top.description),
-        ".SH VERBS",
-    ]
-    for name, parser in actions.choices.items():
-        lines += _verb(name, parser)
-    lines += _section("EXIT STATUS", EXIT_CODES)
-    lines += _section("FILES", FILES)
-    lines += [".SH SEE ALSO", ".BR python (1)"]
-    return "\n".join(lines) + "\n"
+    return (
+        tables.render(
+            "man.1",
+            date=_date(),
+            version=torchproof.__version__,
+            top=top,
+            verbs=actions.choices,
+            positional=_positional,
+            sections={"EXIT STATUS": EXIT_CODES, "FILES": FILES},
+        )
+        + "\n"
+    )
 
 
-def _verb(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    positional = [str(a.metavar) for a in parser._actions if not a.option_strings]
-    yield f'.SS "torchproof {_plain(" ".join([name, *positional]))}"'
-    yield _paragraph(parser.description)
-    for group in parser._action_groups:
-        actions = [a for a in group._group_actions if a.dest != "help"]
-        if actions and group.title not in ("positional arguments", "options"):
-            yield ".PP"
-            yield f"{_plain(str(group.title).capitalize())}:"
-        for action in actions:
-            yield ".TP"
-            yield _flag(action)
-            yield _paragraph(action.help)
-    example = (parser.epilog or "").removeprefix("example: ")
-    yield from (".PP", "Example:", ".PP", ".EX", _plain(example), ".EE")
+def _positional(parser: argparse.ArgumentParser) -> list[str]:
+    return [str(a.metavar) for a in parser._actions if not a.option_strings]
 
 
 def _flag(action: argparse.Action) -> str:
@@ -79,14 +60,6 @@ def _flag(action: argparse.Action) -> str:
     choices = None if action.metavar else action.choices
     value = "|".join(map(str, choices)) if choices else str(action.metavar)
     return " ".join(filter(None, (names, rf"\fI{_plain(value)}\fR")))
-
-
-def _section(title: str, entries: dict[str, str]) -> Iterator[str]:
-    yield f".SH {title}"
-    for name, text in entries.items():
-        yield ".TP"
-        yield rf"\fB{_plain(name)}\fR"
-        yield _paragraph(text)
 
 
 def _date() -> str:
@@ -107,3 +80,6 @@ def _plain(text: str | None) -> str:
     """Text without escapes or typographic dashes, in which no quotation ends."""
     escaped = (text or "").replace("%%", "%").replace("\\", r"\e").replace("-", r"\-")
     return escaped.replace("`", "").replace('"', r"\(dq")
+
+
+tables.FILTERS |= {"flag": _flag, "paragraph": _paragraph, "roff": _plain}

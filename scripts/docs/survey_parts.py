@@ -14,6 +14,7 @@ from tables import (
     ROOT,
     Columns,
     Row,
+    cell,
     codes,
     device,
     flat,
@@ -71,20 +72,24 @@ def _first_line(text: str) -> str:
 
 
 def soak(where: str) -> str:
+    """A column for each row of the survey; what was not measured is left out."""
     found = result(f"soak-{where}")
-    columns: dict[str, Callable[[Row], str]] = {
-        "calls": lambda row: f"{row['calls']:,}",
+    columns: Columns = {
+        "calls": "{calls:,}",
         "wrong answers": lambda row: str(len(row["wrong"])),
-        "compiled calls": lambda row: f"{row['compiled_calls']:,}",
-        "compilations": lambda row: f"{row['compilations']:,}",
+        "compiled calls": "{compiled_calls:,}",
+        "compilations": "{compilations:,}",
         **{what: _counts(what) for what in ("changes", "faults", "fallbacks")},
-        "memory, MiB": _mebibytes("memory_bytes"),
-        "device memory, MiB": _mebibytes("device_bytes"),
+        "memory, MiB": _halves("memory_bytes", 1 << 20),
+        "device memory, MiB": _halves("device_bytes", 1 << 20),
         **{what: _halves(what) for what in ("threads", "processes", "files")},
-        "seconds": lambda row: f"{row['seconds']:.0f}",
+        "seconds": "{seconds:.0f}",
     }
     rows = found["rows"]
-    lines = [(title, *map(show, rows.values())) for title, show in columns.items()]
+    lines = [
+        (title, *(cell(show, row) for row in rows.values()))
+        for title, show in columns.items()
+    ]
     known = [line for line in lines if set(line[1:]) != {NOTHING}]
     return render("soak", found=found, table=plain(["", *rows], known))
 
@@ -93,16 +98,12 @@ def _counts(what: str) -> Callable[[Row], str]:
     return lambda row: ", ".join(f"{n} {c}" for n, c in sorted(row[what].items()))
 
 
-def _halves(what: str) -> Callable[[Row], str]:
-    return lambda row: " -> ".join(str(half[what]) for half in row["held"])
-
-
-def _mebibytes(what: str) -> Callable[[Row], str]:
+def _halves(what: str, unit: int = 1) -> Callable[[Row], str]:
     def show(row: Row) -> str:
         values = [half.get(what) for half in row["held"]]
         if None in values:
             return NOTHING
-        return " -> ".join(f"{value / 2**20:.0f}" for value in values)
+        return " -> ".join(f"{value / unit:.0f}" for value in values)
 
     return show
 
@@ -112,20 +113,18 @@ STATE: Columns = {
     "programs": "{programs:,}",
     "calls": "{calls:,}",
     "changes": "{changes:,}",
-    "replayed or compiled": lambda row: f"{_fast(row) / row['calls']:.0%}",
-    "recordings or compilations": lambda row: f"{_made(row):,}",
+    "replayed or compiled": lambda row: (
+        f"{_first(row, 'replays', 'compiled') / row['calls']:.0%}"
+    ),
+    "recordings or compilations": lambda row: (
+        f"{_first(row, 'recordings', 'compilations'):,}"
+    ),
     "differ from eager": lambda row: str(len(row["failures"])),
 }
 
 
-def _fast(row: Row) -> int:
-    counts = row["counts"]
-    return int(counts.get("replays", counts.get("compiled", 0)))
-
-
-def _made(row: Row) -> int:
-    counts = row["counts"]
-    return int(counts.get("recordings", counts.get("compilations", 0)))
+def _first(row: Row, *names: str) -> int:
+    return next((row["counts"][each] for each in names if each in row["counts"]), 0)
 
 
 def state_limits() -> str:
@@ -582,20 +581,19 @@ def proofs() -> list[Row]:
 
 
 def proved() -> str:
-    plain = [{**each, "steps": list(each["steps"].values())} for each in proofs()]
-    return render("proved", results=plain)
+    return render("proved", results=proofs())
 
 
 def proof_steps() -> str:
-    found = proofs()
-    steps = [row for each in found for row in named(each["steps"])]
-    folders = [row for each in found for row in named(each["folders"])]
-    return render(
-        "proof_steps",
-        summary=proved(),
-        steps=table(PROOF_STEP, steps),
-        folders=table(PROOF_FOLDER, folders),
-    )
+    tables = [
+        {
+            "device": device(each),
+            "steps": table(PROOF_STEP, named(each["steps"])),
+            "folders": table(PROOF_FOLDER, named(each["folders"])),
+        }
+        for each in proofs()
+    ]
+    return render("proof_steps", summary=proved(), tables=tables)
 
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {

@@ -111,7 +111,9 @@ _TEMPLATES = jinja2.Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.globals |= {"device": device, "codes": codes, "flat": flat}
+FILTERS = _TEMPLATES.filters
 
 
 def render(name: str, **values: Any) -> str:
-    return _TEMPLATES.get_template(f"{name}.md.j2").render(**values).strip("\n")
+    file = name if "." in name else f"{name}.md"
+    return _TEMPLATES.get_template(f"{file}.j2").render(**values).strip("\n")

@@ -137,8 +137,8 @@ def test_only_selected_open_findings_are_fixed() -> None:
     finding = Finding("GB102", "graph_break", "high", "", "", "")
     for codes, wanted in (((), True), (("GB",), True), (("GB101",), False)):
         fixer = Fixer(Mock(), FixOptions(select=codes), lambda text: None)
-        assert fixer._wants(finding) is wanted
-        assert not fixer._wants(replace(finding, status="intentional"))
+        assert fixer._is_eligible(finding) is wanted
+        assert not fixer._is_eligible(replace(finding, status="intentional"))
 
 
 def test_the_reason_that_names_code_is_kept() -> None:

@@ -131,7 +131,7 @@ def linked(
                 evidence.setdefault(cause, []).append(said)
             else:
                 below.setdefault(cause, []).append(identity)
-    kept = [
+    remaining = [
         replace(
             f,
             stops=(stops or {}).get(f.identity, ()),
@@ -140,7 +140,7 @@ def linked(
         for f in every
         if not (_is_linked(f) and f.identity in merged)
     ]
-    return ranked(_with_links(f, links.get(f.identity), below) for f in kept)
+    return ranked(_with_links(f, links.get(f.identity), below) for f in remaining)
 
 
 def _is_linked(finding: Finding) -> bool:
@@ -150,13 +150,13 @@ def _is_linked(finding: Finding) -> bool:
 
 def _not_merged(causes: Iterable[str], links: Explanations) -> tuple[str, ...]:
     """The causes, with their own in place of those that become evidence."""
-    kept: dict[str, None] = {}
+    separate: dict[str, None] = {}
     for cause in causes:
         above = links.get(cause)
         merges = above is not None and above.merges
         more = _not_merged(above.causes, links) if above and merges else (cause,)
-        kept |= dict.fromkeys(more)
-    return tuple(kept)
+        separate |= dict.fromkeys(more)
+    return tuple(separate)
 
 
 def _with_links(

@@ -68,7 +68,7 @@ class PartsMeasurer:
         self.collected = MeasuredParts()
         self.regional: Measurement | None = None
         self.sweeps: dict[str, Sweep] = {}
-        self.wanted: tuple[str, ...] = ()
+        self.selected: tuple[str, ...] = ()
         self.notes: dict[str, str] = {}  # what a part could not do
         self.function: Frame | None = None  # the target's function
         self.spec = StrategySpec(measure.strategy_named("full", options.compile))
@@ -88,8 +88,8 @@ class PartsMeasurer:
         )
 
     def run(self, parts: Iterable[str]) -> MeasuredParts:
-        self.wanted = tuple(parts)
-        for name in self.wanted:
+        self.selected = tuple(parts)
+        for name in self.selected:
             begin = time.monotonic()
             if self.collected.interrupted:
                 self.collected.parts[name] = Part("failed", "interrupted")
@@ -116,7 +116,7 @@ class PartsMeasurer:
 
     def _baseline(self) -> str | None:
         plan = replace(self.plan, diagnoses=True)
-        if "latency" in self.wanted and plan.specs != measure.AS_WRITTEN:
+        if "latency" in self.selected and plan.specs != measure.AS_WRITTEN:
             # It needs the same reference, and its own processes in any case.
             regional = measure.strategy_named("regional", self.options.compile)
             plan = replace(plan, specs=(*plan.specs, StrategySpec(regional)))
@@ -162,7 +162,7 @@ class PartsMeasurer:
             sizes = {
                 name: values
                 for name, values in SWEEPS.items()
-                if name in names and name in self.wanted
+                if name in names and name in self.selected
             }
             self.sweeps = recompiles_by_size(
                 self.plan.target, self.options, sizes, self.progress

@@ -484,14 +484,14 @@ def talk_flags(group: argparse._ArgumentGroup, formats: Sequence[str]) -> None:
 
 def without(words: Sequence[str], *flags: str) -> list[str]:
     """A command line without some flags that take a value."""
-    kept: list[str] = []
+    remaining: list[str] = []
     rest = iter(words)
     for word in rest:
         if word in flags:
             next(rest, None)
         elif word.partition("=")[0] not in flags:
-            kept.append(word)
-    return kept
+            remaining.append(word)
+    return remaining
 
 
 def names(text: str) -> list[str]:

@@ -353,9 +353,9 @@ class _Answer:
     @property
     def error(self) -> str:
         """The line that the command line prints on stderr."""
-        said = [text for text in self.notes if ": error: " in text] or self.notes
+        notes = [text for text in self.notes if ": error: " in text] or self.notes
         ended = f"torchproof: error: it ended with exit code {self.code}"
-        return line(said[-1]) if said else ended
+        return line(notes[-1]) if notes else ended
 
     def required(self) -> str:
         if self.code != 0:

@@ -89,15 +89,15 @@ def _hooks(facts: Facts) -> Iterator[MachineCheck]:
 
 
 def _dynamo(facts: Facts) -> MachineCheck:
-    said = _error(facts, "dynamo")
-    if not said and not facts["dynamo"]["right"]:
-        said = "a compiled function returned a wrong result"
-    if said:
+    error = _error(facts, "dynamo")
+    if not error and not facts["dynamo"]["right"]:
+        error = "a compiled function returned a wrong result"
+    if error:
         return MachineCheck(
             _GROUP,
             "torch.compile",
             "missing",
-            said,
+            error,
             "Dynamo traces no function: nothing can be compiled",
             "first cure the other lines, as of caches; then see whether torch supports"
             " this Python",
@@ -168,9 +168,9 @@ def _none_usable(facts: Facts) -> MachineCheck:
             "the GPU is not used",
             "install a CUDA build of torch: https://pytorch.org/get-started/locally",
         )
-    said = "; ".join(facts["cuda"]["warnings"])
+    warnings = "; ".join(facts["cuda"]["warnings"])
     if driver and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
-        return _no_gpu(said or f"driver {driver}, no usable GPU", optional=False)
+        return _no_gpu(warnings or f"driver {driver}, no usable GPU", optional=False)
     return _no_gpu("none", optional=True)
 
 

@@ -91,8 +91,8 @@ def _cuda() -> dict[str, Any]:
         warnings.simplefilter("always")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         devices = [_device(number) for number in range(count)]
-    said = [" ".join(str(each.message).split()) for each in caught]
-    return {"devices": devices, "warnings": said, "triton": _triton(count)}
+    messages = [" ".join(str(each.message).split()) for each in caught]
+    return {"devices": devices, "warnings": messages, "triton": _triton(count)}
 
 
 def _device(number: int) -> dict[str, Any]:

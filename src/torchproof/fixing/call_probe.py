@@ -41,18 +41,18 @@ def probed(
     variables = dict(variables)
 
     def call(*arguments: Any, **keywords: Any) -> Any:
-        given = [arguments, keywords]
-        before = _state(function, given)
-        digest = _digest(given)
+        call_arguments = [arguments, keywords]
+        before = _state(function, call_arguments)
+        digest = _digest(call_arguments)
         random = random_digest()
         with _Parameters() as parameters:
             result = function(*arguments, **keywords)
-        problem = _problem(function, given, result)
+        problem = _problem(function, call_arguments, result)
         if not differentiable:
-            problem = problem or _computes(given, result)
+            problem = problem or _computes(call_arguments, result)
         elif random_digest() != random:
             problem = problem or "it draws random numbers, and has a gradient"
-        if problem is None and _state(function, given) != before:
+        if problem is None and _state(function, call_arguments) != before:
             problem = "it changes an argument, or the object it belongs to"
         if problem is None and parameters.used:
             problem = "it computes with parameters of the model"
@@ -215,8 +215,8 @@ class _Parameters(TorchFunctionMode):
     ) -> Any:
         name = getattr(func, "__name__", "")
         if name != "__get__":  # a size or a type of a parameter
-            given = [*args, *(kwargs or {}).values()]
-            self.used |= any(isinstance(each, torch.nn.Parameter) for each in given)
+            values = [*args, *(kwargs or {}).values()]
+            self.used |= any(isinstance(each, torch.nn.Parameter) for each in values)
         return func(*args, **(kwargs or {}))
 
 

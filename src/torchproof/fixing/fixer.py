@@ -144,7 +144,7 @@ class Fixer:
         by_key: dict[object, Edit] = {}
         keys: list[list[object]] = []
         for each in search.current.located:
-            if not self._wants(each.finding):
+            if not self._is_eligible(each.finding):
                 continue
             own: list[object] = []
             for proposal in proposals(each, search.current, self.sources):
@@ -177,7 +177,7 @@ class Fixer:
         """Settings for the findings that stay; each is one edit for all of them."""
         found: dict[object, Edit] = {}
         for each in search.current.located:
-            if not self._wants(each.finding):
+            if not self._is_eligible(each.finding):
                 continue
             for edit in easing_proposals(each, search.current):
                 if edit.key in found:
@@ -188,7 +188,7 @@ class Fixer:
 
     def _last_proposals(self, each: Located, search: Search) -> Iterator[Edit]:
         """Drafted one at a time, because a draft may have to run the target."""
-        if not self._wants(each.finding):
+        if not self._is_eligible(each.finding):
             return
         for proposal in last_proposals(each, search.current, self.sources):
             if isinstance(proposal, Refusal):
@@ -200,7 +200,7 @@ class Fixer:
         """Whether the tier of an edit is allowed."""
         return edit.tier == "safe" or self._options.unsafe
 
-    def _wants(self, finding: Finding) -> bool:
+    def _is_eligible(self, finding: Finding) -> bool:
         """Whether to look for a fix; `quick` leaves out what settles by itself."""
         if finding.status != "open":
             return False
@@ -260,9 +260,9 @@ class Fixer:
         for edit in edits:
             tier: Tier = "unsafe" if _new_unsafe(search.current, proof) else edit.tier
             left = set(map(state, proof.open))
-            meant = search.current.open if edit.eases else edit.findings
-            gone = [each for each in meant if state(each) not in left]
-            first, *also = gone or edit.findings
+            findings = search.current.open if edit.eases else edit.findings
+            resolved = [each for each in findings if state(each) not in left]
+            first, *also = resolved or edit.findings
             cured = replace(edit, tier=tier, finding=first, also=tuple(also))
             search.accepted.append(cured)
             search.before[edit.key] = search.current
@@ -615,9 +615,9 @@ def _fixes(search: Search, sources: Sources, original: Proof) -> Iterable[Fix]:
         texts |= overlay.texts
         placed = replace(edit, replacements=tuple(changes))
         yield _fix(placed, diff, search.receipts.get(edit.key))
-    kept = {edit.key for edit in search.accepted}
+    accepted_keys = {edit.key for edit in search.accepted}
     for key, (edit, why) in search.tried.items():
-        if key not in kept and why:
+        if key not in accepted_keys and why:
             if key in search.suggested:
                 yield _suggested(edit, why, texts)
             else:

@@ -303,10 +303,12 @@ def _compiled(
 def _compiled_fn(run: Job, loaded: Loaded, backend: str) -> Callable[..., Any]:
     if calls.compiles_itself(loaded.fn, run):
         return loaded.fn
-    given = {k: v for k, v in run.compile.items() if k not in _CODE_ARGUMENTS}
+    compile_arguments = {
+        k: v for k, v in run.compile.items() if k not in _CODE_ARGUMENTS
+    }
     if backend == "inductor":  # draws the random numbers that eager draws
-        given["options"] = {"fallback_random": True}
-    return torch.compile(loaded.fn, backend=backend, **given)
+        compile_arguments["options"] = {"fallback_random": True}
+    return torch.compile(loaded.fn, backend=backend, **compile_arguments)
 
 
 if __name__ == "__main__":

@@ -47,15 +47,15 @@ def recompiles_by_size(
     """Sweeps the sizes of each dimension in a child process."""
 
     count = sum(map(len, sizes.values()))
-    begun: list[float] = []  # when each size began
+    starts: list[float] = []  # when each size began
 
     def notice(entry: Entry, seconds: float) -> None:
         if entry["kind"] == "size":
-            begun.append(seconds)
+            starts.append(seconds)
             text = f"counting recompiles, {entry['dimension']} {entry['value']}"
-            text += f", size {len(begun)} of {count}"
-            if done := len(begun) - 1:
-                left_s = (seconds - begun[0]) / done * (count - done)
+            text += f", size {len(starts)} of {count}"
+            if done := len(starts) - 1:
+                left_s = (seconds - starts[0]) / done * (count - done)
                 text += f", about {left_s:.0f} s left"
             progress(text)
 
@@ -151,8 +151,12 @@ def _compiled(run: Job) -> tuple[Loaded, Callable[..., Any]]:
     loaded = calls.fresh(run)
     if calls.compiles_itself(loaded.fn, run):
         return loaded, loaded.fn
-    given = {k: v for k, v in run.compile.items() if k not in _CODE_ARGUMENTS}
-    return loaded, torch.compile(loaded.fn, backend=run_as_captured, **given)
+    compile_arguments = {
+        k: v for k, v in run.compile.items() if k not in _CODE_ARGUMENTS
+    }
+    return loaded, torch.compile(
+        loaded.fn, backend=run_as_captured, **compile_arguments
+    )
 
 
 def _run(loaded: Loaded, fn: Callable[..., Any], run: Job) -> None:

@@ -44,7 +44,7 @@ class CacheFolder:
     chosen_by: str = ""  # the environment variable that sets the path, if one does
     files: int = 0
     bytes: int | None = None  # None: the folder does not exist
-    kept: str = ""  # why it is not cleared
+    why_kept: str = ""  # why it is not cleared
 
     @property
     def command(self) -> str:
@@ -59,8 +59,8 @@ class CacheFolder:
             "files": self.files,
             "bytes": self.bytes or 0,
             "exists": self.bytes is not None,
-            "clear": None if self.kept else self.command,
-            "kept": self.kept or None,
+            "clear": None if self.why_kept else self.command,
+            "kept": self.why_kept or None,
         }
 
 
@@ -77,9 +77,9 @@ def cleared(folders: Iterable[CacheFolder], name: str) -> list[CacheFolder]:
         names = ", ".join([*by_name, "all"])
         raise UserError(f"--clear {name}: unknown cache; choose from {names}")
     chosen = list(by_name.values()) if name == "all" else [by_name[name]]
-    refused = [folder for folder in chosen if folder.kept]
+    refused = [folder for folder in chosen if folder.why_kept]
     if refused and name != "all":
-        raise UserError(f"{refused[0].path} is not cleared: {refused[0].kept}")
+        raise UserError(f"{refused[0].path} is not cleared: {refused[0].why_kept}")
     emptied = []
     for folder in chosen:
         # Checks the path again: it may have become a link since the listing.
@@ -177,7 +177,7 @@ def _measured(place: CacheFolder) -> CacheFolder:
             with contextlib.suppress(OSError):
                 sizes.append(os.lstat(os.path.join(folder, name)).st_size)
     kept = _why_kept(place.path)
-    return replace(place, files=len(sizes), bytes=sum(sizes), kept=kept)
+    return replace(place, files=len(sizes), bytes=sum(sizes), why_kept=kept)
 
 
 def _why_kept(path: Path) -> str:
@@ -224,5 +224,7 @@ def _lines(folder: CacheFolder) -> Iterator[str]:
     by = f" ({folder.chosen_by})" if folder.chosen_by else ""
     yield f"    {line(folder.about)}{by}"
     if folder.bytes is not None:
-        action = f"not cleared: {folder.kept}" if folder.kept else folder.command
+        action = (
+            f"not cleared: {folder.why_kept}" if folder.why_kept else folder.command
+        )
         yield f"    {numbers.amount(folder.files, 'file')}; {line(action)}"

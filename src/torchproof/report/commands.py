@@ -76,7 +76,7 @@ def flags_of(run: Run, verb: str = "") -> tuple[list[str], list[str]]:
     For verbs that start ranks they include how many it ran on.
     """
     on_ranks = _on_ranks(run, verb)
-    kept = (
+    option_names = (
         *RUN_FLAGS,
         *(RANKS if on_ranks else ()),
         *(LAUNCHER if verb == "check" else ()),
@@ -89,10 +89,10 @@ def flags_of(run: Run, verb: str = "") -> tuple[list[str], list[str]]:
     while position < len(verb_words):
         name, equals, _ = verb_words[position].partition("=")
         has_value = name in (*RUN_FLAGS, *RANKS, *LAUNCHER, *OTHERS, *SHOWN)
-        wide = 2 if has_value and not equals else 1
-        if name in (*kept, *RUN_SWITCHES):
-            flags += verb_words[position : position + wide]
-        position += wide
+        word_count = 2 if has_value and not equals else 1
+        if name in (*option_names, *RUN_SWITCHES):
+            flags += verb_words[position : position + word_count]
+        position += word_count
     # The command that writes the fixes of a saved run has no flags of its target.
     delivers_saved = run.verb == "fix" and run.target not in words
     if words and not delivers_saved:

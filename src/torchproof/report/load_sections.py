@@ -111,8 +111,8 @@ def judged_percent(test: LoadTest) -> float:
 def percents(test: LoadTest) -> list[float]:
     """Those of the table, with that of the objective if it is another."""
     every = {p.percent for result in test.results for p in result.latency}
-    wanted = {judged_percent(test)} & every
-    return sorted({*PERCENTS, *wanted})
+    objective_percents = {judged_percent(test)} & every
+    return sorted({*PERCENTS, *objective_percents})
 
 
 def latencies(test: LoadTest, *, intervals: bool = False) -> Table:
@@ -240,10 +240,10 @@ def _met_from(result: LoadResult) -> str:
 
 def generation(test: LoadTest) -> Table | None:
     """Tokens, of text models; None if no strategy generated any."""
-    made = [(r.strategy, r.generation) for r in test.results if r.generation]
-    if not made:
+    generations = [(r.strategy, r.generation) for r in test.results if r.generation]
+    if not generations:
         return None
-    every = [each for _, each in made]
+    every = [each for _, each in generations]
     columns = {
         "first token": [_pair(each.first_token) for each in every],
         "per token": [_pair(each.per_token) for each in every],
@@ -256,7 +256,7 @@ def generation(test: LoadTest) -> Table | None:
         for name, cells in columns.items()
         if any(cell != numbers.UNKNOWN for cell in cells)
     }
-    rows = zip([name for name, _ in made], *measured.values(), strict=True)
+    rows = zip([name for name, _ in generations], *measured.values(), strict=True)
     title = "Generation, tokens in ms (p50 / p99)"
     return Table(title, ("strategy", *measured), tuple(rows))
 

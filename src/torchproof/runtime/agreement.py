@@ -493,19 +493,19 @@ class Beats:
         self._messages = messages
         now = time.monotonic()
         self._last = {rank: (messages.beat_of(rank), now) for rank in ranks}
-        self._heard: set[int] = set()
+        self._with_new_beat: set[int] = set()
 
-    def heard(self, rank: int) -> bool:
-        """Whether the rank has said something since."""
+    def has_new_beat(self, rank: int) -> bool:
+        """Whether a heartbeat of the rank has arrived since the start."""
         self.silent_s(rank)
-        return rank in self._heard
+        return rank in self._with_new_beat
 
     def silent_s(self, rank: int) -> float:
         beat, since = self._last[rank]
         now = time.monotonic()
         if (latest := self._messages.beat_of(rank)) != beat:
             self._last[rank] = latest, now
-            self._heard.add(rank)
+            self._with_new_beat.add(rank)
             return 0.0
         return now - since
 
@@ -569,7 +569,7 @@ class _Ballot:
         objection = self.agreement.objection_of(rank, self.what, self.call)
         uses_old_code = not self.by_all and not messages.has_begun(self.subject, rank)
         # A rank that does not reach the store could not say that it has begun.
-        return objection, uses_old_code and beats.heard(rank)
+        return objection, uses_old_code and beats.has_new_beat(rank)
 
     def _confirmed(self) -> Notice | None:
         """None if every voter has read all votes; else what decides for eager."""

@@ -85,9 +85,9 @@ class _Child:
     def __init__(self, memory_limit_bytes: int | None, priority: Priority) -> None:
         self.gone = threading.Event()  # with all its descendants
         self.is_busy = False
-        self.fate: ChildError | None = None  # set before `gone`
+        self.error: ChildError | None = None  # set before `gone`
         self._is_ready = False
-        self._doomed = threading.Event()
+        self._must_end = threading.Event()
         self._limit_bytes = memory_limit_bytes
         self._priority = priority
         self._process: ChildProcess | None = None
@@ -95,18 +95,18 @@ class _Child:
         try:
             keeper.start()
         except RuntimeError as error:  # the system allows no further thread
-            self.fate = ChildDied(f"the compile process cannot be started: {error}")
+            self.error = ChildDied(f"the compile process cannot be started: {error}")
             self.gone.set()
 
     def _keep(self) -> None:
         try:
             self._process = process = ChildProcess("generate", priority=self._priority)
             with process.child:
-                self.fate = self._watch(process)
+                self.error = self._watch(process)
             code = process.child.wait()
-            self.fate = self.fate or _fate(code, process.last_line())
+            self.error = self.error or _exit_error(code, process.last_line())
         except OSError as error:
-            self.fate = ChildDied(f"the compile process cannot be started: {error}")
+            self.error = ChildDied(f"the compile process cannot be started: {error}")
         finally:
             self.gone.set()
 
@@ -117,7 +117,7 @@ class _Child:
         if limit is None:
             limit = available_bytes() // 2
         share = CpuShare()
-        while process.child.poll() is None and not self._doomed.wait(_SLICE_S):
+        while process.child.poll() is None and not self._must_end.wait(_SLICE_S):
             # A check takes milliseconds on a machine with many processes.
             if not self.is_busy or time.monotonic() - checked < _CHECK_S:
                 continue
@@ -132,7 +132,7 @@ class _Child:
 
     def kill(self) -> None:
         """Returns at once; `gone` is set when all processes have ended."""
-        self._doomed.set()
+        self._must_end.set()
 
     def forget(self) -> None:
         """In a fork, where the process belongs to the parent."""
@@ -142,7 +142,7 @@ class _Child:
     @property
     def is_usable(self) -> bool:
         # Its caller was interrupted if it is busy: its answer would be stale.
-        return not (self.is_busy or self._doomed.is_set() or self.gone.is_set())
+        return not (self.is_busy or self._must_end.is_set() or self.gone.is_set())
 
     @property
     def has_answered(self) -> bool:
@@ -164,7 +164,7 @@ class _Child:
         return self._process.child.ask(request, tick=tick)
 
 
-def _fate(code: int, last_line: str) -> ChildError:
+def _exit_error(code: int, last_line: str) -> ChildError:
     if code == IDLE_EXIT:
         return _EndedIdle()
     if code < 0:
@@ -304,7 +304,9 @@ def _exchange(child: _Child, request: Message, until: float) -> Message:
     except (Ended, Garbled):
         child.kill()
         child.gone.wait(_END_PATIENCE_S)
-        raise child.fate or ChildDied("the compile process closed its socket") from None
+        raise child.error or ChildDied(
+            "the compile process closed its socket"
+        ) from None
     except ChildHung:
         child.kill()
         child.gone.wait(_HUNG_PATIENCE_S)

@@ -153,17 +153,21 @@ def _host_call_backward(
             for result, gradient in zip(_floats(found), gradients, strict=True)
             if result.requires_grad
         ]
-        wanted = [inputs[index] for index in needed]
-        own: Sequence[Tensor] = [torch.zeros_like(each) for each in wanted]
+        needed_inputs = [inputs[index] for index in needed]
+        own: Sequence[Tensor] = [torch.zeros_like(each) for each in needed_inputs]
         if pairs:
             results, vectors = zip(*pairs, strict=True)
             own = torch.autograd.grad(
-                results, wanted, vectors, allow_unused=True, materialize_grads=True
+                results,
+                needed_inputs,
+                vectors,
+                allow_unused=True,
+                materialize_grads=True,
             )
     # With the strides that the operator's template has.
     return [
         torch.empty_like(each).copy_(gradient)
-        for each, gradient in zip(wanted, own, strict=True)
+        for each, gradient in zip(needed_inputs, own, strict=True)
     ]
 
 

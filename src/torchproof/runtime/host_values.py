@@ -135,8 +135,8 @@ def _constant(number: float) -> float:
 def _is_steady(form: str) -> bool:
     """Whether objects live longer than a call, so that guarding them is of use."""
     once = [c for i, c in enumerate(_CALLS) if i not in _REPEATED]
-    gone = [each for each in once if each.form == form and each.is_gone()]
-    return len(gone) < _MOST_GONE
+    dead = [each for each in once if each.form == form and each.is_gone()]
+    return len(dead) < _MOST_GONE
 
 
 @torch.compiler.assume_constant_result

@@ -175,11 +175,11 @@ def _setting_changed(setting: str) -> None:
 
 def owner_of(tensors: list[Tensor], default: Engine) -> Engine:
     """The engine of the live model that has one of these parameters."""
-    wanted = {id(tensor) for tensor in tensors}
+    tensor_ids = {id(tensor) for tensor in tensors}
     compilers = [each.compiler for each in list(_all) if each.is_live]
     for engine in (default, *(each.engine for each in compilers if each is not None)):
-        model = engine.find_model() if wanted else None
-        if model and not wanted.isdisjoint(map(id, model.parameters())):
+        model = engine.find_model() if tensor_ids else None
+        if model and not tensor_ids.isdisjoint(map(id, model.parameters())):
             return engine
     return default
 

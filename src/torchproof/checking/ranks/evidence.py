@@ -295,13 +295,15 @@ class Evidence:
         own = self._compile(difference.ranks[0], difference.compile_ids[0])
         partner = self._partner(difference)
         inside, elsewhere = (e.collectives if e else () for e in (own, partner))
-        odd = [name for name in inside if name not in elsewhere]
+        unmatched = [name for name in inside if name not in elsewhere]
         less = [name for name in elsewhere if name not in inside]
         others = ranks_in_words(difference.others)
-        what = f"has {_listed(odd)} inside the graph of {difference.function}, and"
+        what = (
+            f"has {_listed(unmatched)} inside the graph of {difference.function}, and"
+        )
         what += f" {others} not"
-        rank, compile, names = difference.ranks[0], own, odd
-        if not odd:
+        rank, compile, names = difference.ranks[0], own, unmatched
+        if not unmatched:
             has = "has" if len(difference.others) == 1 else "have"
             what = f"lacks {_listed(less)} inside the graph of {difference.function},"
             what += f" which {others} {has} there"
@@ -311,7 +313,7 @@ class Evidence:
         frame = _line(operation)
         cause = "the ranks do not trace the same code around the collective"
         if frame is not None:
-            having = difference.ranks if odd else difference.others
+            having = difference.ranks if unmatched else difference.others
             cause = f"only {ranks_in_words(having)} traced {_operation(operation)}"
         return self._of(
             difference,

@@ -610,9 +610,9 @@ def unbacked_mark(group: EventGroup) -> str:
     """
     data = group.data
     names = ("type", "explanation", "context", "message")
-    said = " ".join(str(data.get(name, "")) for name in names)
-    symbol = re.search(r"\bu\d+\b", said) is not None
-    if not symbol and not ("ata-dependent" in said and is_of_size(group.expression)):
+    message = " ".join(str(data.get(name, "")) for name in names)
+    symbol = re.search(r"\bu\d+\b", message) is not None
+    if not symbol and not ("ata-dependent" in message and is_of_size(group.expression)):
         return ""
     if any(has_setting(group, name, value=True) for name in _CAPTURING):
         return ""  # the number may be a captured one

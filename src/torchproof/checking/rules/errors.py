@@ -297,10 +297,9 @@ class BreakUnderFullgraph(CompileError):
     errors = ("Unsupported", "UserError", "UncapturedHigherOrderOpError")
 
     def cause(self, group: EventGroup) -> str:
-        given = "with fullgraph=True" if has_fullgraph(group) else "here"
-        return (
-            f"{given} a graph break is an error, and {self._behind(group).why(group)}"
-        )
+        condition = "with fullgraph=True" if has_fullgraph(group) else "here"
+        why = self._behind(group).why(group)
+        return f"{condition} a graph break is an error, and {why}"
 
     def fix(self, group: EventGroup) -> str:
         return assembled(

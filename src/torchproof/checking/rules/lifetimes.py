@@ -138,8 +138,8 @@ class LifetimeRule(Rule):
 
     def stack(self, group: EventGroup) -> tuple[Frame, ...]:
         """Where the tensor was produced, and where it is kept."""
-        kept = (group.place.frame,) if group.place.frame is not None else ()
-        return (*group.first.frames, *kept)
+        holder_frames = (group.place.frame,) if group.place.frame is not None else ()
+        return (*group.first.frames, *holder_frames)
 
     def words(self, group: EventGroup) -> dict[str, object]:
         return {

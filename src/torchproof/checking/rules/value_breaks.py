@@ -343,13 +343,16 @@ def _as_tensor(text: str) -> str:
         owner, _, name = called.rpartition(".")
         if not isinstance(node, ast.Call) or name not in _COMPARISONS:
             continue
-        given = [*([owner] if owner != "torch" else []), *map(ast.unparse, node.args)]
-        if name == "is_nonzero" and given:
-            return f"{given[0]} != 0"
-        if name == "equal" and len(given) == 2:
-            return f"({given[0]} == {given[1]}).all()"
-        given += [f"{k.arg}={ast.unparse(k.value)}" for k in node.keywords]
-        return f"torch.isclose({', '.join(given)}).all()"
+        operands = [
+            *([owner] if owner != "torch" else []),
+            *map(ast.unparse, node.args),
+        ]
+        if name == "is_nonzero" and operands:
+            return f"{operands[0]} != 0"
+        if name == "equal" and len(operands) == 2:
+            return f"({operands[0]} == {operands[1]}).all()"
+        operands += [f"{k.arg}={ast.unparse(k.value)}" for k in node.keywords]
+        return f"torch.isclose({', '.join(operands)}).all()"
     return "(a == b).all()" if "equal(" in text else "torch.isclose(a, b).all()"
 
 

@@ -246,8 +246,8 @@ def _viewed(value: cst.CSTNode) -> set[str]:
     if isinstance(value, cst.Call):
         if isinstance(value.func, cst.Attribute) and value.func.attr.value in _VIEWS:
             receiver = _viewed(value.func.value)
-            given = [_viewed(each.value) for each in value.args]
-            return receiver.union(*given)
+            argument_names = [_viewed(each.value) for each in value.args]
+            return receiver.union(*argument_names)
         return set()
     name = dotted(value)
     return {name} if name is not None else set()
@@ -290,9 +290,11 @@ def renamed(root: cst.CSTNode, names: dict[str, str]) -> cst.CSTNode:
 
 def fresh(site: Site, wanted: str) -> str:
     """A name that the function does not use: `wanted`, or with a number."""
-    taken = {node.value for node in nodes(site.function) if isinstance(node, cst.Name)}
+    used_names = {
+        node.value for node in nodes(site.function) if isinstance(node, cst.Name)
+    }
     name, number = wanted, 2
-    while name in taken:
+    while name in used_names:
         name, number = f"{wanted}_{number}", number + 1
     return name
 

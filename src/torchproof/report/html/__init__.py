@@ -97,7 +97,7 @@ def _content(run: Run) -> dict[str, Any]:
         searched, run = search.content(run), _by_candidate(run)
     fixes = fix_section.content(run) if run.verb == "fix" else None
     loaded = load_page.content(run) if run.verb == "loadtest" else {"load": None}
-    drawn = {
+    figures = {
         "strategies": charts.strategies(run),
         "phases": charts.phases(run),
         "costs": costs(findings),
@@ -106,7 +106,7 @@ def _content(run: Run) -> dict[str, Any]:
     return {
         "run": run,
         "about": _about(run),
-        "contents": _contents(run, drawn, loaded),
+        "contents": _contents(run, figures, loaded),
         "total": len(everything(findings)),
         "split": cause_words.totals(CauseTree(run.findings)),
         "separator": _SEPARATOR,
@@ -114,9 +114,9 @@ def _content(run: Run) -> dict[str, Any]:
         "tiles": headline.tiles(run, findings),
         "shared": charts.shared(run),
         "strategies_title": _strategies(run),
-        "missing": _missing(drawn) if run.verb in ("check", "bench") else [],
+        "missing": _missing(figures) if run.verb in ("check", "bench") else [],
         "fixes": fixes,
-        "shares": _shares(run, drawn),
+        "shares": _shares(run, figures),
         "tables": _tables(run),
         "rows": [(row, list(bench_sections.details(row))) for row in charts.plain(run)],
         "not_ranked": bench_sections.not_ranked(run),
@@ -129,7 +129,7 @@ def _content(run: Run) -> dict[str, Any]:
         "unlike": earlier_run.unlike(run),
         "commands": list(commands.diagnostics(run)) if run.verb == "check" else [],
         "environment": dict(_facts(run.environment)),
-        **drawn,
+        **figures,
         **searched,
         **loaded,
         **rank_page.content(run),
@@ -157,7 +157,7 @@ def _about(run: Run) -> list[str]:
 
 
 def _contents(
-    run: Run, drawn: Mapping[str, Any], loaded: Mapping[str, Any]
+    run: Run, figures: Mapping[str, Any], loaded: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
     """The sections of this page: (anchor, label)."""
     named = {
@@ -166,9 +166,12 @@ def _contents(
         "trials": ("Trials", run.verb == "tune"),
         "fixes": ("Fixes", run.verb == "fix"),
         "left": ("Not fixed", run.fixing and run.fixing.remaining),
-        "strategies": (_strategies(run), drawn["strategies"]),
-        "time": ("Time", drawn["phases"] or drawn["costs"] or _shares(run, drawn)),
-        "shapes": ("Shapes and settings", drawn["sweeps"] or _tables(run)),
+        "strategies": (_strategies(run), figures["strategies"]),
+        "time": (
+            "Time",
+            figures["phases"] or figures["costs"] or _shares(run, figures),
+        ),
+        "shapes": ("Shapes and settings", figures["sweeps"] or _tables(run)),
         "ranks": ("Ranks", run.ranks),
         "findings": (f"Findings ({len(run.findings)})", run.findings),
         "configuration": ("torch.compile calls", run.configuration),
@@ -187,10 +190,10 @@ def _closed(run: Run) -> bool:
     return any(finding.status != "open" for finding in run.findings)
 
 
-def _shares(run: Run, drawn: Mapping[str, Any]) -> Sequence[charts.Shares]:
+def _shares(run: Run, figures: Mapping[str, Any]) -> Sequence[charts.Shares]:
     """The shares, unless compiled calls are the only one: a tile shows that number."""
     shares = charts.shares(run)
-    return shares if len(shares) > 1 or drawn["phases"] or drawn["costs"] else ()
+    return shares if len(shares) > 1 or figures["phases"] or figures["costs"] else ()
 
 
 def _comparison(comparison: Comparison | None) -> dict[str, Any]:
@@ -218,7 +221,7 @@ def _comparison(comparison: Comparison | None) -> dict[str, Any]:
     }
 
 
-def _missing(drawn: Mapping[str, Any]) -> list[str]:
+def _missing(figures: Mapping[str, Any]) -> list[str]:
     """The charts that lack measurements."""
     names = {
         "strategies": "strategies",
@@ -226,8 +229,10 @@ def _missing(drawn: Mapping[str, Any]) -> list[str]:
         "costs": "the cost of findings",
         "sweeps": "a sweep of shapes",
     }
-    missing = [text for key, text in names.items() if not drawn[key]]
-    return missing if not drawn["sweeps"] else [t for t in missing if t != "strategies"]
+    missing = [text for key, text in names.items() if not figures[key]]
+    return (
+        missing if not figures["sweeps"] else [t for t in missing if t != "strategies"]
+    )
 
 
 def _tables(run: Run) -> list[Table]:

@@ -122,14 +122,14 @@ def _lane(rank: Rank, segments: list[Segment], place: Place) -> Lane:
         kind: sum(s.end_s - s.begin_s for s in segments if s.kind == kind)
         for kind in rank_sections.LETTERS
     }
-    said = [
+    phrases = [
         f"{name} {numbers.seconds(totals[kind])}"
         for kind, (_, name) in rank_sections.LETTERS.items()
         if totals[kind]
     ]
     return Lane(
         name=f"rank {rank.rank}",
-        words=f"rank {rank.rank}: {', '.join(said) or 'running'}",
+        words=f"rank {rank.rank}: {', '.join(phrases) or 'running'}",
         begin=round(begin, 2),
         width=round(max(0.0, end - begin), 2),
         # A short one lies on top of one that contains it.

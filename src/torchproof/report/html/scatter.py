@@ -50,23 +50,23 @@ class Plot:
 def plot(search: Tuning) -> Plot | None:
     """None if fewer than two trials have both times."""
     ranked = search_words.ranked(search)
-    drawn = [t for t in ranked if _drawable(t.first_call_s) and _drawable(t.step_ms)]
-    if len(drawn) < 2:
+    points = [t for t in ranked if _drawable(t.first_call_s) and _drawable(t.step_ms)]
+    if len(points) < 2:
         return None
-    xs, ys = ([_time(trial, name) for trial in drawn] for name in _TIMES)
+    xs, ys = ([_time(trial, name) for trial in points] for name in _TIMES)
     place_x, x = axes.axis(xs, axes.seconds)
     place_y, y = axes.axis(ys, axes.milliseconds)
     marks = [
         _mark(trial, place_x(first), 100 - place_y(step), search)
-        for trial, first, step in zip(drawn, xs, ys, strict=True)
+        for trial, first, step in zip(points, xs, ys, strict=True)
     ]
-    missing = tuple(trial.name for trial in ranked if trial not in drawn)
+    missing = tuple(trial.name for trial in ranked if trial not in points)
     return Plot(
         marks=tuple(_labelled(marks)),
         x=x,
         y=axes.upwards(y),
         missing=missing,
-        words=_words(drawn, search),
+        words=_words(points, search),
     )
 
 

@@ -121,8 +121,8 @@ def _made(value: Any, fill: int) -> Any:
         raise _NotTried
     shape = [_hint(size) for size in value.shape]
     is_large = math.prod(shape) > _LARGE
-    made = [1] * len(shape) if is_large else shape
-    whole = torch.full(made, fill, dtype=value.dtype, device=value.device)
+    sizes = [1] * len(shape) if is_large else shape
+    whole = torch.full(sizes, fill, dtype=value.dtype, device=value.device)
     return whole.expand(shape)
 
 

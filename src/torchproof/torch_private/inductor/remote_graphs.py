@@ -111,13 +111,13 @@ class _Input:
 
 def held_tensors(gm: fx.GraphModule) -> dict[str, Tensor]:
     """The tensors that are attributes of a graph, by the names in its nodes."""
-    held = {}
+    tensors = {}
     for node in gm.graph.nodes:
         if node.op == "get_attr":
             value = operator.attrgetter(node.target)(gm)
             if isinstance(value, Tensor):
-                held[node.target] = value
-    return held
+                tensors[node.target] = value
+    return tensors
 
 
 def written_graph(

@@ -191,9 +191,9 @@ def _drop_unused_methods(tree: ast.Module) -> bool:
     dropped = False
     mentioned = set(mentioned_names(tree)) | _CALLED_BY_TORCH
     for node in _plain_classes(tree):
-        kept = [m for m in node.body if not _is_unused(m, mentioned)]
-        dropped |= len(kept) < len(node.body)
-        node.body = kept or [ast.Pass()]
+        members = [m for m in node.body if not _is_unused(m, mentioned)]
+        dropped |= len(members) < len(node.body)
+        node.body = members or [ast.Pass()]
     return dropped
 
 
