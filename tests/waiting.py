@@ -28,7 +28,7 @@ def wait_for(condition: Callable[[], T], seconds: float = AGES_S) -> T:
 def is_running(pid: int) -> bool:
     """A process that has ended, and that nobody has waited for, does not run."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
