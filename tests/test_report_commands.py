@@ -117,7 +117,8 @@ def test_a_call_from_python_has_a_command_too() -> None:
 
 def needed(code: str) -> set[str]:
     """The parts that a verification leaves in."""
-    line = commands.verification(replace(ITEM, code=code), check_runs.check())
+    finding = replace(ITEM, code=code)
+    line = commands.verification(finding, check_runs.check(finding))
     options = parsed(line)
     assert options.select == code and options.fail_on == "low"
     return set(checker.EFFORTS[options.effort]) - set(options.skip.split(","))

@@ -29,9 +29,13 @@ def judged(*entries: dict[str, Any], ending: str = "finished") -> list[Measureme
 
 
 def turns(count: int, eager_ms: float = 2.0) -> list[dict[str, Any]]:
-    more = {"kind": "round", "steps": 3, "interrupted": 0}
+    more = {"steps": 3, "interrupted": 0}
     return [
-        {**more, "strategy": strategy, "times_ms": times, "tail_ms": times}
+        {
+            "kind": "round",
+            "strategy": strategy,
+            "sampled": {**more, "times_ms": times, "tail_ms": times},
+        }
         for number in range(count)
         for strategy, ms in (("eager", eager_ms), ("as-written", 1.0))
         for times in [[ms * (1 + number % 3 / 100)] * 3]
