@@ -41,6 +41,7 @@ from torchproof.targets.workloads import synthetic
 from torchproof.targets.workloads.megacontext_nets import SIZES, Size
 
 LEAST = 2  # the smallest size that torch does not specialise on
+PLAIN = micro_step.MicroStep, session.Session  # leave torch.compile to the caller
 
 
 def region(fn: Callable[..., Any], *varying: tuple[int, ...]) -> Callable[..., Any]:
@@ -125,16 +126,15 @@ def make(
     *,
     device: str = "cpu",
     train: bool = False,
-    compiled: bool = True,
-    kinds: tuple[Any, Any] = (MicroStep, Session),
+    kinds: tuple[type[micro_step.MicroStep], type[session.Session]] = (
+        MicroStep,
+        Session,
+    ),
 ) -> tuple[nn.Module, list[tuple[Any, ...]]]:
     """Returns the micro-step and a batch of each width, or a session and its calls.
 
-    Without `compiled`, it leaves torch.compile to the caller, for example to compile
-    the micro-step as a whole. `kinds` are the classes of both.
+    `kinds` are the classes of both.
     """
-    if not compiled:
-        kinds = micro_step.MicroStep, session.Session
     torch.manual_seed(0)
     spec = SIZES[size]
     length = sequence or spec.length
