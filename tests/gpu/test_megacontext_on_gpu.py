@@ -65,7 +65,7 @@ def trained() -> dict[str, Any]:
     counters.clear()
     step.reset()
     model, calls = megacontext.make(device="cuda", train=True)
-    plain, _ = megacontext.make(device="cuda", train=True, kinds=megacontext.PLAIN)
+    plain, _ = megacontext.make(device="cuda", train=True, compiled=False)
     model, plain = model.float(), plain.float()  # so that rounding explains little
     results: dict[str, Any] = {"apart": [], "nodes": []}
     for number in range(PASSES):
@@ -120,7 +120,7 @@ def test_a_session_equals_eager() -> None:
     session, calls = megacontext.make(device="cuda")
     for _ in range(3):  # its graphs are recorded
         run(session, calls)
-    plain, calls = megacontext.make(device="cuda", kinds=megacontext.PLAIN)
+    plain, calls = megacontext.make(device="cuda", compiled=False)
     plain.load_state_dict(session.state_dict())
     with torch.compiler.set_stance("fail_on_recompile"):
         ours = run(session, calls)

@@ -144,7 +144,7 @@ def outputs_and_gradients(model: nn.Module, call: Any) -> list[Tensor]:
 @pytest.mark.parametrize("number", [0, -1])
 def test_padding_changes_neither_outputs_nor_gradients(number: int) -> None:
     model, calls = megacontext.make(train=True)
-    plain, _ = megacontext.make(train=True, kinds=megacontext.PLAIN)
+    plain, _ = megacontext.make(train=True, compiled=False)
     call = calls[number]
     assert (model.filled(*call)[1] != -1).sum() == (call[1] != -1).sum()
     assert len(call[0]) == (1 if number else SIZE.batch)
@@ -155,7 +155,7 @@ def test_padding_changes_neither_outputs_nor_gradients(number: int) -> None:
 
 def test_session_with_and_without_graphs_agrees() -> None:
     compiled, calls = megacontext.make()
-    plain, _ = megacontext.make(kinds=megacontext.PLAIN)
+    plain, _ = megacontext.make(compiled=False)
     assert not getattr(type(plain), "compiles_itself", False)
     for call in calls[:4]:
         torch.testing.assert_close(compiled(*call), plain(*call))

@@ -145,8 +145,6 @@ def own_file(target: Target) -> Path | None:
 def keywords(target: Target) -> set[str]:
     """The parameters of the target's factory, read from its source."""
     path = own_file(target)
-    if target.kind == "workload":
-        path = located(WORKLOADS[target.where].factory_module)
     if path is None:
         return set()
     try:

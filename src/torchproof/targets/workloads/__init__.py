@@ -1,10 +1,9 @@
 """The registry of bundled reference models, which does not import torch.
 
 A workload module defines `make(size, batch, sequence, *, device, train)`; `sequence` is
-missing if the model has no sequence. It returns `(fn, calls)`, both on the device. A
-module `NAME_original` has the `make` of NAME with its own class. If the class of `fn`
-sets `compiles_itself`, `fn` calls torch.compile itself. If it sets `trains_itself`,
-`fn` runs its own backward.
+missing if the model has no sequence. It returns `(fn, calls)`, both on the device. If
+the class of `fn` sets `compiles_itself`, `fn` calls torch.compile itself. If it sets
+`trains_itself`, `fn` runs its own backward.
 """
 
 from __future__ import annotations
@@ -36,11 +35,6 @@ class Workload:
     @property
     def module(self) -> str:
         return f"{_PACKAGE}.{self.name}"
-
-    @property
-    def factory_module(self) -> str:
-        """The module that defines `make`, which an original shares with its fix."""
-        return self.module.removesuffix("_original")
 
     @property
     def fp8(self) -> bool:

@@ -8,11 +8,9 @@ the gradient of the answer never reaches the scorers and the balancer.
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchproof.targets.workloads import arrcoc
 
@@ -61,4 +59,12 @@ class ARRCOC(arrcoc.ARRCOC):
     relevance_allocator = RelevanceAllocator
 
 
-make = functools.partial(arrcoc.make, kind=ARRCOC)
+def make(
+    size: str = "tiny",
+    batch: int | None = None,
+    *,
+    device: str = "cpu",
+    train: bool = False,
+) -> tuple[nn.Module, list[tuple[Tensor, Tensor]]]:
+    """Returns the model and calls of three batch sizes, one of them 1."""
+    return arrcoc.make(size, batch, device=device, train=train, kind=ARRCOC)

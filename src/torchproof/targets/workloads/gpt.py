@@ -141,8 +141,6 @@ def make(
     attention: str = "sdpa",
     fp8: bool = False,
     deferred: bool = False,
-    kind: type[GPT] | None = None,
-    usual: tuple[list[tuple[int, int]], list[tuple[int, int]]] = (TINY_SHAPES, SHAPES),
 ) -> tuple[GPT, list[tuple[Tensor]]]:
     """Returns the model and calls of several shapes, marked as dynamic.
 
@@ -151,8 +149,6 @@ def make(
     training on the CPU uses SDPA with the same window as a dense mask. With `fp8`, the
     weights are those of the same seed, quantised, and inference is all they can do.
     With `deferred`, the weights are on the meta device, and the calls are the same.
-    A model of another `kind` gets calls of the `usual` shapes of a tiny or any other
-    size, without marks.
     """
     torch.manual_seed(0)
     if fp8 and train:
@@ -165,10 +161,8 @@ def make(
     spec = SIZES[size]
     dtype = number_type(device)
     with torch.device("meta" if deferred else device):
-        model = (kind or GPT)(
-            spec, attention=attention, window=window, dtype=dtype, fp8=fp8
-        )
-    shapes = usual[0] if size == "tiny" else usual[1]
+        model = GPT(spec, attention=attention, window=window, dtype=dtype, fp8=fp8)
+    shapes = TINY_SHAPES if size == "tiny" else SHAPES
     if attention == "flex":
         shapes = [shape for shape in shapes if shape[1] <= LONGEST_WITH_FLEX]
     calls = []
@@ -176,9 +170,8 @@ def make(
     for usual_batch, usual_sequence in shapes:
         shape = batch or usual_batch, sequence or usual_sequence
         tokens = token_ids(spec.vocabulary, *shape, device)
-        if kind is None:
-            any_batch(tokens)
-            any_length(tokens)
+        any_batch(tokens)
+        any_length(tokens)
         calls.append((tokens,))
     return model.train(train).requires_grad_(train), calls
 

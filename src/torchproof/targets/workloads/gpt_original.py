@@ -1,18 +1,18 @@
 """The decoder of `gpt` before the fixes, as such models are often written.
 
-Its `forward` logs, reads tensors in Python, branches on them and keeps Python state.
+Its `forward` logs, reads tensors back into Python, branches on their values and keeps
+Python state between calls. This works in eager mode, but not with `torch.compile`.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchproof.targets.workloads import gpt
+from torchproof.targets.workloads.synthetic import number_type, token_ids
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +22,8 @@ CALLS = 12
 class GPT(gpt.GPT):
     """Token ids (batch, sequence) -> logits (batch, sequence, vocabulary)."""
 
-    def __init__(self, size: gpt.Size, **options: Any) -> None:
-        super().__init__(size, **options)
+    def __init__(self, size: gpt.Size, *, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(size, dtype=dtype)
         self.step = 0
         self.history: list[float] = []
 
@@ -45,6 +45,20 @@ class GPT(gpt.GPT):
         return logits
 
 
-make = functools.partial(
-    gpt.make, kind=GPT, usual=([(4, 64)] * CALLS, [gpt.SHAPES[0]] * CALLS)
-)
+def make(
+    size: str = "tiny",
+    batch: int | None = None,
+    sequence: int | None = None,
+    *,
+    device: str = "cpu",
+    train: bool = False,
+) -> tuple[GPT, list[tuple[Tensor]]]:
+    """Returns the model and twelve calls of one shape."""
+    torch.manual_seed(0)
+    spec = gpt.SIZES[size]
+    usual_batch, usual_sequence = (4, 64) if size == "tiny" else gpt.SHAPES[0]
+    shape = batch or usual_batch, sequence or usual_sequence
+    with torch.device(device):
+        model = GPT(spec, dtype=number_type(device))
+    calls = [(token_ids(spec.vocabulary, *shape, device),) for _ in range(CALLS)]
+    return model.train(train).requires_grad_(train), calls

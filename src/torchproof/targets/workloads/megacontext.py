@@ -41,7 +41,6 @@ from torchproof.targets.workloads import synthetic
 from torchproof.targets.workloads.megacontext_nets import SIZES, Size
 
 LEAST = 2  # the smallest size that torch does not specialise on
-PLAIN = micro_step.MicroStep, session.Session  # leave torch.compile to the caller
 
 
 def region(fn: Callable[..., Any], *varying: tuple[int, ...]) -> Callable[..., Any]:
@@ -67,9 +66,9 @@ class MicroStep(micro_step.MicroStep):
 
     compiles_itself = True
 
-    def __init__(self, size: Size, batch: int | None = None) -> None:
+    def __init__(self, size: Size, batch: int) -> None:
         super().__init__(size)
-        self.batch = max(batch or size.batch, LEAST)
+        self.batch = max(batch, LEAST)
         self._compile("gist", (0,))
         self._compile("predict", (0, 1), (0, 2), (0, 1))
         self._compile("score", (0, 1), (0, 2), (0, 1), (0,))
@@ -126,14 +125,12 @@ def make(
     *,
     device: str = "cpu",
     train: bool = False,
-    kinds: tuple[type[micro_step.MicroStep], type[session.Session]] = (
-        MicroStep,
-        Session,
-    ),
+    compiled: bool = True,
 ) -> tuple[nn.Module, list[tuple[Any, ...]]]:
     """Returns the micro-step and a batch of each width, or a session and its calls.
 
-    `kinds` are the classes of both.
+    Without `compiled`, it leaves torch.compile to the caller, for example to compile
+    the micro-step as a whole.
     """
     torch.manual_seed(0)
     spec = SIZES[size]
@@ -142,10 +139,12 @@ def make(
     with torch.device(device):
         if not train:
             session.assert_one(batch)
-            return kinds[1](spec, length, dtype), session.calls(spec, length, device)
-        marked = kinds[0].marked
-        calls = micro_step.calls(spec, length, batch, device, marked=marked)
-        return kinds[0](spec, batch).to(dtype).train(), calls
+            kind = Session if compiled else session.Session
+            return kind(spec, length, dtype), session.calls(spec, length, device)
+        calls = micro_step.calls(spec, length, batch, device)
+        if compiled:
+            return MicroStep(spec, batch or spec.batch).to(dtype).train(), calls
+        return micro_step.MicroStep(spec).to(dtype).train(), calls
 
 
 def optimizer(step: nn.Module) -> torch.optim.Optimizer:

@@ -10,17 +10,17 @@ without a copy, and two of the nets are never trained.
 
 from __future__ import annotations
 
-import functools
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchproof.targets.workloads import megacontext
 from torchproof.targets.workloads import megacontext_nets as nets
 from torchproof.targets.workloads import megacontext_session as session
 from torchproof.targets.workloads import megacontext_step as step
+from torchproof.targets.workloads import synthetic
 from torchproof.targets.workloads.layers import Rotation
-from torchproof.targets.workloads.megacontext_nets import Context, Size, read
+from torchproof.targets.workloads.megacontext_nets import SIZES, Context, Size, read
 from torchproof.targets.workloads.megacontext_step import WorkingContext
 
 
@@ -74,9 +74,7 @@ class MicroStep(step.MicroStep):
     compiles_itself = True
     nets_type = Nets
 
-    marked = False
-
-    def __init__(self, size: Size, batch: int | None = None) -> None:
+    def __init__(self, size: Size) -> None:
         super().__init__(size)
         self.trainer = Trainer(self.nets)
         self.last_scores: Tensor | None = None
@@ -121,7 +119,25 @@ class Session(session.Session):
         return self.trainer.controller.logits(context.x, context.turn, last)
 
 
-make = functools.partial(megacontext.make, kinds=(MicroStep, Session))
+def make(
+    size: str = "tiny",
+    batch: int | None = None,
+    sequence: int | None = None,
+    *,
+    device: str = "cpu",
+    train: bool = False,
+) -> tuple[MicroStep | Session, list[tuple[Any, ...]]]:
+    """Returns the micro-step and a batch of each width, or a session and its calls."""
+    torch.manual_seed(0)
+    spec = SIZES[size]
+    length = sequence or spec.length
+    dtype = synthetic.number_type(device)
+    with torch.device(device):
+        if train:
+            calls = step.calls(spec, length, batch, device, marked=False)
+            return MicroStep(spec).to(dtype).train(), list(calls)
+        session.assert_one(batch)
+        return Session(spec, length, dtype), session.calls(spec, length, device)
 
 
 def optimizer(model: MicroStep) -> torch.optim.Optimizer:

@@ -108,9 +108,8 @@ class MicroStep(nn.Module):
     """
 
     nets_type = Nets
-    marked = True  # batch and width of the calls are dynamic
 
-    def __init__(self, size: Size, batch: int | None = None) -> None:
+    def __init__(self, size: Size) -> None:
         super().__init__()
         self.size = size
         self.nets = self.nets_type(size)

@@ -210,15 +210,27 @@ def make(
     *,
     device: str = "cpu",
     train: bool = False,
-    kind: type[NanoVLM] = NanoVLM,
-    collate: Callable[[Layout, list[Sample]], dict[str, Any]] = nanovlm_batches.collate,
-) -> tuple[NanoVLM, list[dict[str, Any]]]:
+) -> tuple[NanoVLM, list[dict[str, Tensor]]]:
     """Returns the model and calls of many shapes; `batch` and `sequence` fix them."""
+    collate = nanovlm_batches.collate
+    return built(NanoVLM, collate, size, (batch, sequence), device=device, train=train)
+
+
+def built(
+    kind: type[NanoVLM],
+    collate: Callable[[Layout, list[Sample]], dict[str, Any]],
+    size: str,
+    shape: tuple[int | None, int | None],
+    *,
+    device: str,
+    train: bool,
+) -> tuple[NanoVLM, list[dict[str, Any]]]:
     torch.manual_seed(0)
     with torch.device(device):
         model = kind(SIZES[size]).to(synthetic.number_type(device))
-    layout, calls = SIZES[size].layout, []
-    for samples in nanovlm_batches.synthesize(layout, batch, sequence, device=device):
+    layout = SIZES[size].layout
+    calls = []
+    for samples in nanovlm_batches.synthesize(layout, *shape, device=device):
         inputs = collate(layout, samples)
         if not train:
             del inputs["targets"]

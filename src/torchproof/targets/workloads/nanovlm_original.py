@@ -7,7 +7,6 @@ derives `is_causal` from a length. Its positions have different strides at batch
 
 from __future__ import annotations
 
-import functools
 import unicodedata
 from typing import Any
 
@@ -83,4 +82,14 @@ def listed(layout: Layout, samples: list[Sample]) -> dict[str, Any]:
     return {**inputs, "images": images if any(images) else None}
 
 
-make = functools.partial(nanovlm.make, kind=NanoVLM, collate=listed)
+def make(
+    size: str = "tiny",
+    batch: int | None = None,
+    sequence: int | None = None,
+    *,
+    device: str = "cpu",
+    train: bool = False,
+) -> tuple[nanovlm.NanoVLM, list[dict[str, Any]]]:
+    """Returns the model and the batches of `nanovlm`, with images as lists or None."""
+    shape = batch, sequence
+    return nanovlm.built(NanoVLM, listed, size, shape, device=device, train=train)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -120,9 +119,6 @@ class TrainStep:
         }
 
 
-Step = Callable[[Tensor, Tensor], Tensor]
-
-
 def model_and_epoch(
     size: Size, device: str
 ) -> tuple[gpt.GPT, list[tuple[Tensor, Tensor]]]:
@@ -148,12 +144,10 @@ def make(
     *,
     device: str = "cpu",
     train: bool = False,
-    kind: Callable[[nn.Module], Step] = TrainStep,
-) -> tuple[Step, list[tuple[Tensor, Tensor]]]:
+) -> tuple[TrainStep, list[tuple[Tensor, Tensor]]]:
     """Returns the step and one epoch of batches; it trains even without `train`."""
     torch.manual_seed(0)
     model, epoch = model_and_epoch(sized(size, batch, sequence), device)
     for inputs, targets in epoch:
-        if kind is TrainStep:
-            synthetic.any_batch(inputs, targets)
-    return kind(model), epoch
+        synthetic.any_batch(inputs, targets)
+    return TrainStep(model), epoch

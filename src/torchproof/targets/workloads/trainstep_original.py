@@ -8,7 +8,6 @@ works in eager mode; `torch.compile` splits it into many small graphs.
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 
@@ -64,4 +63,16 @@ class TrainStep:
         return loss.detach()
 
 
-make = functools.partial(trainstep.make, kind=TrainStep)
+def make(
+    size: str = "tiny",
+    batch: int | None = None,
+    sequence: int | None = None,
+    *,
+    device: str = "cpu",
+    train: bool = False,
+) -> tuple[TrainStep, list[tuple[Tensor, Tensor]]]:
+    """Returns the step and one epoch of batches; it trains even without `train`."""
+    torch.manual_seed(0)
+    spec = trainstep.sized(size, batch, sequence)
+    model, epoch = trainstep.model_and_epoch(spec, device)
+    return TrainStep(model), epoch
