@@ -29,12 +29,11 @@ def judged(*entries: dict[str, Any], ending: str = "finished") -> list[Measureme
 
 
 def turns(count: int, eager_ms: float = 2.0) -> list[dict[str, Any]]:
-    more = {"steps": 3, "interrupted": 0}
     return [
         {
             "kind": "round",
             "strategy": strategy,
-            "sampled": {**more, "times_ms": times, "tail_ms": times},
+            "sampled": {"times_ms": times, "interrupted": [False] * 3},
         }
         for number in range(count)
         for strategy, ms in (("eager", eager_ms), ("as-written", 1.0))

@@ -56,6 +56,7 @@ def fields(value: Any, path: str = "") -> Iterator[str]:
     """The paths of a document's fields: its contract, without its values."""
     if isinstance(value, dict):
         for name, each in value.items():
+            name = "CODE" if re.fullmatch(r"[A-Z]{2}\d{3}", name) else name
             yield from fields(each, f"{path}.{name}")
     elif isinstance(value, list) and value:
         for each in value:
