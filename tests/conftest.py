@@ -15,7 +15,7 @@ import forked_commands
 import pytest
 
 from torchproof import __version__
-from torchproof.observe import capture
+from torchproof.observe import gathering
 from torchproof.records.run import Observation
 from torchproof.targets.job import Job
 from torchproof.targets.options import Options
@@ -154,7 +154,7 @@ def observe_all(tmp_path_factory: pytest.TempPathFactory) -> ObserveAll:
             process.kill()
             raise AssertionError(f"{targets[0][0]} did not end")
         return [
-            capture.gather(
+            gathering.gather(
                 [json.loads(line) for line in stream.read_text().splitlines()],
                 "finished",
                 process.exitcode,

@@ -18,6 +18,7 @@ import torchproof
 from torchproof.checking.rules import RULES
 from torchproof.records import blame, is_missing_hook, untested_torch
 from torchproof.torch_private import contract, hooks
+from torchproof.torch_private.dynamo import captured_graphs
 
 ROOT = Path(__file__).resolve().parent.parent
 PRIVATE = ROOT / "src/torchproof/torch_private"
@@ -235,7 +236,7 @@ def test_marks_of_sizes_are_read() -> None:
 
 def test_inductor_is_stopped_before_it_generates_code() -> None:
     torch._dynamo.utils.counters.clear()
-    with hooks.no_code_generation():
+    with captured_graphs.no_code_generation():
         fn = torch.compile(lambda x: x.sin() + 1, mode="max-autotune-no-cudagraphs")
         assert torch.equal(fn(torch.zeros(3)), torch.ones(3))
     assert torch._dynamo.utils.counters["inductor"]["fxgraph_cache_miss"] == 0
@@ -266,7 +267,7 @@ def test_every_patch_is_taken_back() -> None:
     before = replaceable()
     with (
         pytest.raises(ValueError),
-        hooks.no_code_generation(),
+        captured_graphs.no_code_generation(),
         hooks.compiled_contexts(lambda context: None),
         hooks.trace_records(lambda metadata, payload: None),
         hooks.frame_callbacks(lambda convert, request: convert()),

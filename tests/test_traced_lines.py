@@ -7,7 +7,7 @@ from types import CodeType
 import pytest
 import torch
 
-from torchproof.observe import capture
+from torchproof.observe import capture, gathering
 from torchproof.targets.introspect import forwards
 from torchproof.targets.options import Options
 from torchproof.targets.target import Target
@@ -75,7 +75,7 @@ def test_lines_of_all_entries_hold_together_and_those_of_torch_are_left_out() ->
         {"kind": "lines", "files": {"/a/m.py": {"f": [2, 3]}, torch_file: {"g": [1]}}},
         {"kind": "lines", "files": {"/a/m.py": {"f": [3, 5], "h": [9]}}},
     ]
-    seen = capture.gather(entries, "finished", 0, TARGET)
+    seen = gathering.gather(entries, "finished", 0, TARGET)
     assert seen.traced == {"/a/m.py": {"f": (2, 3, 5), "h": (9,)}}
 
 

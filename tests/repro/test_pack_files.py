@@ -11,9 +11,14 @@ import pytest
 from torchproof.packs.repro import pack_files, versions
 from torchproof.packs.repro import readme as report
 from torchproof.packs.repro.assembly import ORACLES, repro_text
-from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
+from torchproof.packs.repro.candidate import (
+    Candidate,
+    Outcome,
+    PackFile,
+    Settings,
+    VerifiedRepro,
+)
 from torchproof.packs.repro.failure_signature import FailureSignature
-from torchproof.packs.repro.pack_files import PackFile
 from torchproof.packs.repro.programs.scopes import Names
 
 SOURCE = """import torch
@@ -42,7 +47,7 @@ FACTS = {
     "variables": {"TORCH_LOGS": "+dynamo"},
     "configs": {"torch._dynamo.config": {"recompile_limit": 3}},
 }
-WRITTEN = pack_files.VerifiedRepro(
+WRITTEN = VerifiedRepro(
     signature=SYMPTOM,
     settings=Settings(compile={"backend": "eager"}),
     candidate=Candidate("program", SOURCE, "the code that is reached", 5),
@@ -57,7 +62,7 @@ WRITTEN = pack_files.VerifiedRepro(
 )
 
 
-def readme(written: pack_files.VerifiedRepro = WRITTEN, **counts: int) -> str:
+def readme(written: VerifiedRepro = WRITTEN, **counts: int) -> str:
     files = {"graphs/a.py": PackFile(b"abc", "a | b"), "repro.py": PackFile(b"", "it")}
     return report.report(written, files, counts)
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from torchproof.observe.break_cost import BreakCost as BreakCost
     from torchproof.observe.break_cost import BreakCosts as BreakCosts
     from torchproof.observe.break_cost import Gap as Gap
-    from torchproof.observe.capture import gather as gather
     from torchproof.observe.capture import observe as observe
     from torchproof.observe.child import observe_job as observe_job
     from torchproof.observe.child import observing as observing
+    from torchproof.observe.gathering import gather as gather
     from torchproof.observe.guard_failures import BEFORE_THE_BREAK as BEFORE_THE_BREAK
     from torchproof.observe.guard_failures import Guard as Guard
     from torchproof.observe.guard_failures import readable_source as readable_source

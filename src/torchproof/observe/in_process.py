@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torchproof.observe import capture
+from torchproof.observe import gathering
 from torchproof.observe.observer import Observer, Wrapper
 from torchproof.process import Stream
 from torchproof.records import Observation, cells
@@ -62,7 +62,7 @@ class InProcessObserver:
         self._observer.flush()
         target = Target(name, "script", name)
         self._entries.write("environment", **environment.describe(Job(target)))
-        return capture.gather(self._entries.entries, "finished", 0, target)
+        return gathering.gather(self._entries.entries, "finished", 0, target)
 
     def cudagraph_skips(self) -> int | None:
         """How many CUDA graphs Inductor skipped; None if it cannot record any."""
@@ -94,7 +94,7 @@ def observe_here(target: Target, options: Options) -> Observation:
             ending = "interrupted"
         finally:
             torch.compiler.reset()
-    return capture.gather(entries.entries, ending, code, target)
+    return gathering.gather(entries.entries, ending, code, target)
 
 
 @contextlib.contextmanager

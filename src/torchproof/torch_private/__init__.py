@@ -76,6 +76,9 @@ if TYPE_CHECKING:
     from torchproof.torch_private.dynamo.captured_graphs import is_wrapped as is_wrapped
     from torchproof.torch_private.dynamo.captured_graphs import minify as minify
     from torchproof.torch_private.dynamo.captured_graphs import (
+        no_code_generation as no_code_generation,
+    )
+    from torchproof.torch_private.dynamo.captured_graphs import (
         operator_name as operator_name,
     )
     from torchproof.torch_private.dynamo.captured_graphs import (
@@ -83,6 +86,9 @@ if TYPE_CHECKING:
     )
     from torchproof.torch_private.dynamo.captured_graphs import (
         replace_backends as replace_backends,
+    )
+    from torchproof.torch_private.dynamo.captured_graphs import (
+        run_as_captured as run_as_captured,
     )
     from torchproof.torch_private.dynamo.compile_errors import (
         CompilePhase as CompilePhase,
@@ -132,10 +138,8 @@ if TYPE_CHECKING:
     from torchproof.torch_private.hooks import marked_dimensions as marked_dimensions
     from torchproof.torch_private.hooks import module_methods as module_methods
     from torchproof.torch_private.hooks import never_compile as never_compile
-    from torchproof.torch_private.hooks import no_code_generation as no_code_generation
     from torchproof.torch_private.hooks import original_of as original_of
     from torchproof.torch_private.hooks import patched as patched
-    from torchproof.torch_private.hooks import run_as_captured as run_as_captured
     from torchproof.torch_private.hooks import skip_once as skip_once
     from torchproof.torch_private.hooks import stance as stance
     from torchproof.torch_private.hooks import trace_records as trace_records

@@ -230,25 +230,6 @@ def _merge_resumed(stack: Iterable[FrameSummary]) -> StackSummary:
     return StackSummary.from_list(merged)
 
 
-def run_as_captured(graph: Any, inputs: Any) -> Callable[..., Any]:
-    """A backend that runs the captured graph, and a backward through its regions."""
-    from torchproof.torch_private.dynamo import subgraphs
-
-    forward: Callable[..., Any] = subgraphs.without_regions(graph).forward
-    return forward
-
-
-@contextlib.contextmanager
-def no_code_generation() -> Iterator[None]:
-    """Makes Inductor run the captured graph without compiling it."""
-
-    def run(self: Any, model_: Any, inputs_: Any) -> Any:
-        return run_as_captured(model_, inputs_)
-
-    with patched(torch._TorchCompileInductorWrapper, "__call__", run):
-        yield
-
-
 @contextlib.contextmanager
 def module_methods(wrap: Callable[[Any, str, Any], Any]) -> Iterator[None]:
     """Calls `wrap(module, name, value)` for attributes read from the original module.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from torchproof.observe.capture import gather
+from torchproof.observe.gathering import gather
 from torchproof.observe.ranks.rank_events import RUNNING, RankReader
 from torchproof.observe.ranks.rank_streams import read_stream, stream_path
 from torchproof.process import Entry

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchproof.observe.capture import AROUND_CALLABLES
+from torchproof.observe.gathering import AROUND_CALLABLES
 from torchproof.process import Entry, describe
 from torchproof.records import (
     INPUT,

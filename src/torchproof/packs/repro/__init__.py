@@ -19,7 +19,13 @@ from torchproof import __version__
 from torchproof.packs import writing
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import pack_files, readme, versions
-from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
+from torchproof.packs.repro.candidate import (
+    Candidate,
+    Outcome,
+    PackFile,
+    Settings,
+    VerifiedRepro,
+)
 from torchproof.packs.repro.failure_signature import (
     HANG_S,
     FailureSignature,
@@ -151,7 +157,7 @@ class _PackBuilder:
             ) as runner:
                 first = self._first_failing(recording, runner)
                 candidate, text, outcome = self._reduced(first, runner, redactor)
-        verified = pack_files.VerifiedRepro(
+        verified = VerifiedRepro(
             signature=self.signature,
             settings=settings,
             candidate=candidate,
@@ -256,12 +262,12 @@ class _PackBuilder:
     def _seal(
         self,
         stage: writing.Stage,
-        verified: pack_files.VerifiedRepro,
-        files: dict[str, pack_files.PackFile],
+        verified: VerifiedRepro,
+        files: dict[str, PackFile],
         redactor: Redactor,
     ) -> Manifest:
         text = redactor.text(readme.report(verified, files, redactor.counts))
-        files["README.md"] = pack_files.PackFile(text.encode(), "the bug report")
+        files["README.md"] = PackFile(text.encode(), "the bug report")
         for name, file in files.items():
             path = stage.path / name
             path.parent.mkdir(parents=True, exist_ok=True)

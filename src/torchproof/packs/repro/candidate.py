@@ -1,4 +1,4 @@
-"""A program that may reproduce a failure, and the outcome of running it."""
+"""A program that may reproduce a failure, its outcome, and what a pack of it holds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from torchproof.packs.repro.failure_signature import FailureSignature
 
 Form = Literal["graph", "program"]
 
@@ -65,3 +67,29 @@ class Outcome:
     @property
     def is_same(self) -> bool:
         return self.verdict == "same"
+
+
+@dataclass(frozen=True)
+class VerifiedRepro:
+    """A repro that failed as stated in a process of its own, and how it was made."""
+
+    signature: FailureSignature
+    settings: Settings
+    candidate: Candidate
+    first: Candidate  # before reduction
+    outcome: Outcome
+    repro: str
+    facts: Mapping[str, Any]
+    versions: str
+    command: str
+    target: str
+    minified: bool
+
+
+@dataclass(frozen=True)
+class PackFile:
+    """One file; a `final` one was verified as it is, so redaction leaves it alone."""
+
+    content: bytes
+    about: str
+    final: bool = False

@@ -9,39 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import readme, versions
-from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
+from torchproof.packs.repro.candidate import Candidate, PackFile, VerifiedRepro
 from torchproof.packs.repro.failure_signature import FailureSignature
-
-
-@dataclass(frozen=True)
-class VerifiedRepro:
-    """A repro that failed as stated in a process of its own, and how it was made."""
-
-    signature: FailureSignature
-    settings: Settings
-    candidate: Candidate
-    first: Candidate  # before reduction
-    outcome: Outcome
-    repro: str
-    facts: Mapping[str, Any]
-    versions: str
-    command: str
-    target: str
-    minified: bool
-
-
-@dataclass(frozen=True)
-class PackFile:
-    """One file; a `final` one was verified as it is, so redaction leaves it alone."""
-
-    content: bytes
-    about: str
-    final: bool = False
 
 
 def header(signature: FailureSignature, facts: Mapping[str, Any]) -> str:

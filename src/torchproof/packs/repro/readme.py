@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 from urllib.parse import quote_plus
 
-from torchproof.packs.repro.candidate import Candidate, Settings
+from torchproof.packs.repro.candidate import (
+    Candidate,
+    PackFile,
+    Settings,
+    VerifiedRepro,
+)
 from torchproof.packs.repro.failure_signature import FailureSignature
-
-if TYPE_CHECKING:
-    from torchproof.packs.repro.pack_files import PackFile, VerifiedRepro
 
 INLINE_LINES = 60  # a longer program is only referred to
 LOG_LINES = 40

@@ -9,9 +9,11 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from torchproof.torch_private import contract
+from torchproof.torch_private.dynamo import subgraphs
 from torchproof.torch_private.hooks import patched
 
 Backend = Callable[[fx.GraphModule, str], Callable[..., Any]]
@@ -34,6 +36,23 @@ def replace_backends(run: Backend) -> Iterator[None]:
             self.compiler_fn = backend
 
     with patched(owner, "_call_user_compiler", compile_graph):
+        yield
+
+
+def run_as_captured(graph: Any, inputs: Any) -> Callable[..., Any]:
+    """A backend that runs the captured graph, and a backward through its regions."""
+    forward: Callable[..., Any] = subgraphs.without_regions(graph).forward
+    return forward
+
+
+@contextlib.contextmanager
+def no_code_generation() -> Iterator[None]:
+    """Makes Inductor run the captured graph without compiling it."""
+
+    def run(self: Any, model_: Any, inputs_: Any) -> Any:
+        return run_as_captured(model_, inputs_)
+
+    with patched(torch._TorchCompileInductorWrapper, "__call__", run):
         yield
 
 
