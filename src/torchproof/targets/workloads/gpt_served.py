@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchproof.targets.workloads.gpt import GPT
-
 
 class CachedBlock(nn.Module):
     """A block of the GPT, with the keys and values of every slot.
@@ -59,11 +57,11 @@ class CachedBlock(nn.Module):
 
 
 class ServedGPT(nn.Module):
-    """The text model. It has no positional embedding, so any length is possible."""
+    """The text model of a `GPT`, which has no positional embedding: any length fits."""
 
     context = None
 
-    def __init__(self, model: GPT) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
         self.vocabulary = model.embedding.num_embeddings
