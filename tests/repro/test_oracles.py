@@ -175,7 +175,7 @@ CASES = {
     ),
     "hang": Case(
         "hang",
-        {"seconds": 1.5, "place": "torch._dynamo"},
+        {"seconds": 6, "place": "torch._dynamo"},
         backend("time.sleep(60)"),
         EAGER,
         RAISES,
