@@ -14,6 +14,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
+from torchproof.checking.static.source import children, walk
 from torchproof.records import Frame, source_line, tree_of
 
 _LONGEST = 300  # characters of a key
@@ -39,9 +40,9 @@ def of_frame(frame: Frame) -> str:
     return "" if node is None else _key(node, tree)
 
 
-def of_node(node: ast.AST, file: str) -> str:
-    """The key of a node of a file."""
-    return _key(_head(node), tree_of(file))
+def of_node(node: ast.AST, tree: ast.Module) -> str:
+    """The key of a node of a parsed file."""
+    return _key(_head(node), tree)
 
 
 def of_name(source: str, function: Frame | None) -> str:
@@ -86,7 +87,7 @@ def _at(tree: ast.Module, line: int, columns: tuple[int, ...] | None) -> ast.AST
     start, end = columns
     around = [
         node
-        for node in ast.walk(statement)
+        for node in walk(statement)
         if isinstance(node, ast.expr)
         and (node.lineno, node.col_offset) <= (line, start)
         and (line, end) <= (node.end_lineno or line, node.end_col_offset or 0)
@@ -110,7 +111,7 @@ def _statement(tree: ast.Module, line: int) -> ast.stmt | None:
         inner = [
             child
             for node in level
-            for child in ast.iter_child_nodes(node)
+            for child in children(node)
             if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case)
             and _first_line(child) <= line <= _last_line(child)
         ]
@@ -203,10 +204,10 @@ class _Unknown(frozenset[str]):
     def __new__(cls, node: ast.AST) -> _Unknown:
         called = {
             each.func.id
-            for each in ast.walk(node)
+            for each in walk(node)
             if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
         }
-        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        names = {each.id for each in walk(node) if isinstance(each, ast.Name)}
         return super().__new__(cls, names - called - _KEPT - _MODULES)
 
 
@@ -282,7 +283,7 @@ class _File:
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
-        functions = [n for n in ast.walk(tree) if isinstance(n, _FUNCTIONS)]
+        functions = [n for n in walk(tree) if isinstance(n, _FUNCTIONS)]
         self._functions = sorted(functions, key=_first_line)
         self._bound = functools.cache(_bound)
         self._numbers: dict[object, dict[str, list[ast.AST]]] = {}
@@ -333,7 +334,7 @@ def _own(scope: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a function, without those of the functions in it."""
     waiting = [scope]
     while waiting:
-        for node in ast.iter_child_nodes(waiting.pop()):
+        for node in children(waiting.pop()):
             yield node
             if not isinstance(node, _FUNCTIONS):
                 waiting.append(node)

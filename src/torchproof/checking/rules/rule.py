@@ -336,7 +336,7 @@ class Rule:
             column=_characters(line, node.col_offset),
             end_column=_characters(line, len(line.encode()) if end is None else end),
             source=line,
-            key=match.key or keys.of_node(node, file),
+            key=match.key or keys.of_node(node, source.tree),
         )
 
     @classmethod

@@ -15,7 +15,7 @@ from torchproof.checking.static import kinds
 from torchproof.checking.static.evaluate import Values
 from torchproof.checking.static.kinds import Kind, join
 from torchproof.checking.static.program import Program
-from torchproof.checking.static.source import Function
+from torchproof.checking.static.source import Function, children, walk
 
 Look = Callable[[ast.AST, "Flow"], None]
 
@@ -89,7 +89,7 @@ class Flow:
         if inner is not None:
             inner(node)
         else:
-            for child in ast.iter_child_nodes(node):
+            for child in children(node):
                 if isinstance(child, ast.expr):
                     self.visit(child)
                 elif isinstance(child, ast.keyword):
@@ -99,7 +99,7 @@ class Flow:
         return kind
 
     def _plain(self, node: ast.stmt) -> bool:
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             if isinstance(child, ast.expr):
                 self.visit(child)
         return isinstance(node, ast.Return | ast.Break | ast.Continue)
@@ -123,7 +123,7 @@ class Flow:
         self.values.update(node)
 
     def _bind(self, target: ast.expr, value: ast.expr) -> None:
-        for inner in ast.walk(target):  # x[mask] = y
+        for inner in walk(target):  # x[mask] = y
             if isinstance(inner, ast.Subscript):
                 self.visit(inner.value)
                 self.visit(inner.slice)
@@ -200,7 +200,7 @@ class Flow:
         before, after, falls = self.values.copy(), [], True
         for case in node.cases:
             self.values.environment = dict(before)
-            for inner in ast.walk(case.pattern):
+            for inner in walk(case.pattern):
                 bound = getattr(inner, "name", None) or getattr(inner, "rest", None)
                 if bound:
                     self.values.environment[bound] = Kind.UNKNOWN
@@ -325,7 +325,7 @@ def _ends(function: ast.AST) -> tuple[set[ast.AST], bool]:
     """The return statements of a function and whether it yields; skips inner ones."""
     returns: set[ast.AST] = set()
     yields = False
-    waiting = list(ast.iter_child_nodes(function))
+    waiting = list(children(function))
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -333,7 +333,7 @@ def _ends(function: ast.AST) -> tuple[set[ast.AST], bool]:
         yields |= isinstance(node, ast.Yield | ast.YieldFrom | ast.Await)
         if isinstance(node, ast.Return):
             returns.add(node)
-        waiting.extend(ast.iter_child_nodes(node))
+        waiting.extend(children(node))
     return returns, yields
 
 

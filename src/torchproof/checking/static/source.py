@@ -145,7 +145,7 @@ class Source:
 
     @functools.cached_property
     def parents(self) -> Mapping[ast.AST, ast.AST]:
-        return {child: node for node in self.nodes for child in _children(node)}
+        return {child: node for node in self.nodes for child in children(node)}
 
     def calls(self, *names: str) -> Iterator[ast.Call]:
         """The calls of functions with these full names."""
@@ -220,7 +220,7 @@ class Source:
         waiting: list[tuple[ast.AST, str, Class | None]] = [(self.tree, "", None)]
         while waiting:
             node, prefix, owner = waiting.pop(0)
-            for child in ast.iter_child_nodes(node):
+            for child in children(node):
                 if isinstance(child, Definition):
                     function = Function(child, f"{prefix}{child.name}", self, owner)
                     functions.setdefault(function.name, function)
@@ -299,22 +299,31 @@ class Source:
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node in source order, twice as fast as `ast.walk`."""
+    """Every node in source order, several times as fast as `ast.walk`."""
     waiting = [node]
     while waiting:
         current = waiting.pop()
         yield current
-        waiting.extend(reversed(_children(current)))
+        if below := children(current):
+            waiting.extend(reversed(below))
 
 
-def _children(node: ast.AST) -> list[ast.AST]:
-    children: list[ast.AST] = []
+def children(node: ast.AST) -> list[ast.AST]:
+    """The nodes below a node, in source order, without `ctx`.
+
+    A tree is walked many times, so each node keeps the list.
+    """
+    try:
+        return node._below  # type: ignore[attr-defined,no-any-return]
+    except AttributeError:
+        pass
+    below: list[ast.AST] = []
     for name in node._fields:
-        if name == "ctx":
-            continue
         value = getattr(node, name, None)
         if isinstance(value, ast.AST):
-            children.append(value)
+            if name != "ctx":
+                below.append(value)
         elif isinstance(value, list):
-            children += [each for each in value if isinstance(each, ast.AST)]
-    return children
+            below += [each for each in value if isinstance(each, ast.AST)]
+    node._below = below  # type: ignore[attr-defined]
+    return below
