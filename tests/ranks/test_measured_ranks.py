@@ -14,7 +14,7 @@ from forked_workers import backends, measured
 from measured_models import Net
 
 import torchproof
-from torchproof.measure import rank_group
+from torchproof.measure import worker_process
 from torchproof.measure.replies import Facts, joined
 from torchproof.measure.specs import EAGER, MeasureResult, StrategySpec
 from torchproof.records.run import Measurement
@@ -166,7 +166,7 @@ def test_the_rank_that_others_follow_is_blamed(
     failures: dict[int, str], blamed: str
 ) -> None:
     answers = {rank: {"error": text} for rank, text in failures.items()}
-    assert rank_group._blamed(answers, 2)["error"] == blamed
+    assert worker_process._blamed(answers, 2)["error"] == blamed
 
 
 # -- the command line ------------------------------------------------------------------

@@ -19,6 +19,8 @@ Join = Callable[[Sequence[Any]], Any]
 
 def joined(replies: Sequence[Reply]) -> Reply:
     """One reply for those of all ranks."""
+    if len(replies) == 1:
+        return replies[0]
     first: Any = replies[0]  # a dataclass, which `Record` alone is not
     joins = {item.name: item.metadata.get("join") for item in fields(first)}
     changes = {

@@ -21,7 +21,6 @@ import psutil
 
 from torchproof.measure import rows, script_bench
 from torchproof.measure.device_peaks import stated_peaks
-from torchproof.measure.rank_group import WorkerProcesses
 from torchproof.measure.replies import (
     Done,
     Facts,
@@ -39,9 +38,9 @@ from torchproof.measure.specs import (
 )
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import (
+    Worker,
     WorkerError,
-    WorkerInterface,
-    WorkerProcess,
+    Workers,
     WorkerTimeout,
     free_vram,
 )
@@ -63,7 +62,7 @@ _ARTIFACTS = {
 
 def switches() -> dict[str, Any]:
     """Returns Inductor's options and their defaults, read in a child process."""
-    process = WorkerProcess(StrategyJob(EAGER), {}, quiet=True)
+    process = Worker(StrategyJob(EAGER), {}, quiet=True)
     try:
         return dict(process.ask(Facts, "switches", None).switches)
     except WorkerError as error:
@@ -94,11 +93,11 @@ class Session:
         self.repeats = plan.repeats
         self.apart = False  # the strategies did not all fit in memory at once
         self.largest = {"host": 0, "cuda": 0}
-        self.reference_workers: dict[str | None, WorkerInterface] = {}
+        self.reference_workers: dict[str | None, Worker] = {}
         self.events: list[Event] = []
         self.states: list[StrategyState] = []
         self._deadline: float | None = None
-        self._processes = WorkerProcesses(quiet=plan.quiet)
+        self._processes = Workers(quiet=plan.quiet)
 
     def set_deadline(self, seconds: float | None) -> None:
         """Limits how long to wait for replies of workers, in total."""
@@ -395,7 +394,7 @@ class Session:
         arguments = self._first_arguments(state, repeat)
         return state.ask(Facts, "prepare", self.limit_s, **arguments)
 
-    def _start(self, state: StrategyState, repeat: int) -> WorkerInterface:
+    def _start(self, state: StrategyState, repeat: int) -> Worker:
         variables = {**self.plan.environment, **state.environment}
         job = self.plan.job(state.spec, self.plan.shapes[0])
         return self._processes.begin(job, variables, layout=repeat)
