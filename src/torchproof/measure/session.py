@@ -139,16 +139,16 @@ class Session:
                 for number, spec in enumerate(self.plan.specs)
             ]
             try:
-                self._import_ahead(0)
+                self._start_ahead(0)
                 self.compute_references()
                 self._choose_strategies()
                 self._await_ahead()
                 repeat = 0
                 while repeat < self.repeats and self._running():
                     if repeat > 1 or not self.plan.first_calls:
-                        self._prepare_ahead(repeat)
+                        self._start_ahead(repeat, first_pass=True)
                     elif repeat == 1 and not self.apart:
-                        self._import_ahead(repeat)
+                        self._start_ahead(repeat)
                     self._await_ahead()
                     self._measure_repeat(repeat)
                     repeat += 1
@@ -174,32 +174,29 @@ class Session:
             raised={s.spec.strategy.name: s.raised for s in self.states if s.raised},
         )
 
-    def _import_ahead(self, repeat: int) -> None:
-        """Starts a worker for each core: they import torch side by side."""
-        for state in self._running()[: os.cpu_count()]:
-            state.ahead[repeat] = self._start(state, repeat)
-            state.ahead[repeat].tell("import_torch")
+    def _start_ahead(self, repeat: int, *, first_pass: bool = False) -> None:
+        """Starts processes side by side while none is timed, at most one per core.
 
-    def _prepare_ahead(self, repeat: int) -> None:
-        """Starts processes of this and later repeats side by side, while none is timed.
-
-        Each runs its first pass; those of later repeats find warm caches. There are at
-        most as many as cores, and only if they fit in memory; others start one by one.
+        They import torch. With `first_pass` they run that too, if they fit in memory
+        together; processes of later repeats, which find warm caches, start with them.
         """
-        end = self.repeats if repeat else 1
+        end = self.repeats if first_pass and repeat else repeat + 1
         waiting = [
             (state, later) for later in range(repeat, end) for state in self._running()
         ][: os.cpu_count()]
-        prepared = any(state.prepared for state in self.states)
-        if prepared or not self.has_room(len(waiting)):
-            return
-        self.progress(f"starting {len(waiting)} processes")
+        if first_pass:
+            if any(s.prepared for s in self.states) or not self.has_room(len(waiting)):
+                return
+            self.progress(f"starting {len(waiting)} processes")
         for state, later in waiting:
             if later not in state.ahead:
                 state.ahead[later] = self._start(state, later)
-            arguments = self._first_arguments(state, later)
-            state.ahead[later].tell("prepare", **arguments)
-            state.prepared.add(later)
+            if first_pass:
+                arguments = self._first_arguments(state, later)
+                state.ahead[later].tell("prepare", **arguments)
+                state.prepared.add(later)
+            else:
+                state.ahead[later].tell("import_torch")
 
     def _await_ahead(self) -> None:
         """Waits until processes are ready: they would disturb what is timed."""
@@ -421,9 +418,9 @@ class Session:
                 with self.recording_failure(state):
                     self.sample(state, number)
             states = [state for state in states if state.runs]
-            if states and stats.enough(
-                {str(s.caches): s.facts[number].rounds[-1] for s in states}
-            ):
+            latest = {str(s.caches): s.facts[number].rounds[-1] for s in states}
+            clean = {name: [r.clean_ms for r in latest[name]] for name in latest}
+            if states and stats.enough(clean):
                 return
 
     def _round_count(self, states: list[StrategyState], number: int) -> int:
