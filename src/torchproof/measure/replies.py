@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from torchproof.observe import BreakCosts
-from torchproof.records import Record, stats
+from torchproof.records import Event, Frame, Record, stats
 
 Reply = TypeVar("Reply", bound=Record)
 Join = Callable[[Sequence[Any]], Any]
@@ -150,7 +150,7 @@ class Reference(Record):
     """Facts about the target in eager."""
 
     environment: Mapping[str, Any] = field(default_factory=dict)
-    function: tuple[Any, ...] = ()  # file, line and name
+    function: Frame | None = None
     compiled: bool = _by(any, False)  # the target calls torch.compile itself
     draws: bool = _by(any, False)  # random numbers
     stateful: bool = _by(any, False)  # later shape: passes at the first change tensors
@@ -232,7 +232,7 @@ class Facts(Record):
     break_costs: BreakCosts | None = None
     # On request.
     probe: Mapping[str, Any] | None = None  # of the target in eager, for `tune`
-    events: tuple[Mapping[str, Any], ...] = ()  # why its outputs differ
+    events: tuple[Event, ...] = ()  # why its outputs differ
 
     @property
     def later_compile_s(self) -> float | None:

@@ -186,7 +186,9 @@ def _with_times(row: Measurement, facts: Facts, reference: Reference) -> Measure
         row = replace(row, mfu=mfu, flops=flops)
     if profile := facts.profile:
         row = replace(
-            row, guards=_guards(facts, spread.median), kernels=_kernels(profile, row)
+            row,
+            guards=_guards(facts, profile["guards"], spread.median),
+            kernels=_kernels(profile["kernels"], spread.median),
         )
     return row
 
@@ -279,32 +281,23 @@ def _peak(memory: Mapping[str, int | None] | None) -> int | None:
     return allocated + (memory.get("cuda_graph_pools") or 0)
 
 
-def _guards(facts: Facts, step_ms: float) -> dict[str, Any] | None:
-    profile = facts.profile or {}
-    lookup_us = profile["lookup_us"]
-    if lookup_us is None:
+def _guards(
+    facts: Facts, found: Mapping[str, Any] | None, step_ms: float
+) -> dict[str, Any] | None:
+    if found is None:
         return None
-    guards = {
-        "lookup_us": lookup_us,
-        "lookup_range_us": profile["lookup_range_us"],
-        "share": lookup_us / (step_ms * 1e3),
-    }
+    guards = {**found, "share": found["lookup_us"] / (step_ms * 1e3)}
     if facts.counts:
         guards["guards"] = facts.counts["guards"]
     return guards | {"not_checked": facts.dropped or None}
 
 
-def _kernels(profile: Mapping[str, Any], row: Measurement) -> dict[str, Any] | None:
-    if profile["kernels"] is None or row.median_ms is None:
+def _kernels(found: Mapping[str, Any] | None, step_ms: float) -> dict[str, Any] | None:
+    if found is None:
         return None
     # Kernels run slower under the profiler, so the share can exceed 1; it is void then.
-    share = profile["kernel_ms"] / row.median_ms
-    return {
-        "per_step": profile["kernels"],
-        "kernel_ms": profile["kernel_ms"],
-        "generated_ms": profile.get("generated_ms"),
-        "busy_share": share if share <= 1 else None,
-    }
+    share = found["kernel_ms"] / step_ms
+    return {**found, "busy_share": share if share <= 1 else None}
 
 
 # -- verdicts --------------------------------------------------------------------------

@@ -45,7 +45,7 @@ from torchproof.measure.worker_process import (
     free_vram,
 )
 from torchproof.observe import read_folder
-from torchproof.records import Event, Frame, UserError, stats
+from torchproof.records import Event, UserError, stats
 from torchproof.strategies import NotApplicable
 
 _SEPARATE_REPEATS = 3  # if the strategies do not fit in memory together
@@ -161,12 +161,11 @@ class Session:
             finally:
                 self.close()
         reference = next(iter(self.references.values()), Reference())
-        place = reference.function
         compiled = self._compiled_facts()
         return MeasureResult(
             rows.rows(self.states, self.plan, self.references, apart=self.apart),
             environment=reference.environment,
-            function=Frame(*place) if place else None,
+            function=reference.function,
             ending=ending,
             apart=self.apart,
             events=tuple(self.events),
@@ -236,7 +235,7 @@ class Session:
             forms = (compiled.numerics or {}).get("forms", []) if compiled else []
             arguments = {"wrong": wrong, "forms": forms}
             answer = worker.ask(Facts, "diagnose", self.limit_s, **arguments)
-            self.events += map(Event.from_json, answer.events)
+            self.events += answer.events
 
     # -- references ----------------------------------------------------------------
 
