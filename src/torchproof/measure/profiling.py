@@ -169,15 +169,9 @@ def _reset_peak_rss() -> bool:
 
 
 def _status(name: str) -> int | None:
-    match = re.search(rf"^{name}:\s+(\d+) kB", _read("/proc/self/status"), re.MULTILINE)
+    status = Path("/proc/self/status").read_text()
+    match = re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)
     return int(match[1]) * 1024 if match else None
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
 
 
 def profile(
