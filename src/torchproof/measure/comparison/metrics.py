@@ -375,8 +375,9 @@ def _logs(low: float | None, high: float | None) -> _Interval:
 
 def _variation(row: Measurement) -> float:
     """How much processes differ; that of a CPU if one process could not show it."""
-    unknown = row.luck is None or (row.luck == 0 and (row.processes or 1) < 2)
-    return stats.SAME_LAYOUT_VARIATION if unknown or row.luck is None else row.luck
+    if row.luck is None or (row.luck == 0 and (row.processes or 1) < 2):
+        return stats.SAME_LAYOUT_VARIATION
+    return row.luck
 
 
 def side_by_side(base: Measurement, other: Measurement) -> Ratio | None:
@@ -387,7 +388,7 @@ def side_by_side(base: Measurement, other: Measurement) -> Ratio | None:
     repeats = base.repeats if base.repeats == other.repeats else ()
     first, second = zip(*rounds, strict=True)
     variation = max(_variation(base), _variation(other))
-    whole = sum(repeats) == len(rounds) and all(count > 0 for count in repeats)
+    whole = sum(repeats) == len(rounds)
     return stats.compare(
         first, second, repeats=repeats if whole else (), variation=variation
     )
