@@ -1,6 +1,6 @@
 """The float64 reference: the same program, exactly, with the same random numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,12 +76,14 @@ def closure(kind: torch.dtype) -> Made:
 
 
 def unreachable(kind: torch.dtype) -> Made:
-    _HIDDEN.update(key=drawn(4, 4).to(kind), value=drawn(4, 4).to(kind))
+    """Attention, by fused kernels on a GPU."""
+    shape = (1, 2, 16, 64)
+    _HIDDEN.update(key=drawn(*shape).to(kind), value=drawn(*shape).to(kind))
     return Made(
         fn=lambda x: F.scaled_dot_product_attention(
-            x, hidden("key")[None], hidden("value")[None]
+            x, hidden("key"), hidden("value"), is_causal=True
         ),
-        calls=[drawn(1, 4, 4).to(kind)],
+        calls=[drawn(*shape).to(kind)],
     )
 
 
@@ -179,17 +181,29 @@ PROGRAMS = (closure, unreachable, layers, recurrent, embedded, casts, in_place)
 PROGRAMS += (written_unreachable, complex_numbers, recomputed, optimised)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def on_devices(functions: Sequence[Any], also_on_gpu: Sequence[Any]) -> Any:
+    """Parameters `fn` and `device`; what torch recommends on a GPU is no error."""
+    marks = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
+    cases = [pytest.param(fn, "cpu", id=fn.__name__) for fn in functions]
+    cases += [
+        pytest.param(fn, "cuda", id=f"{fn.__name__}-gpu", marks=marks)
+        for fn in also_on_gpu
+    ]
+    return pytest.mark.parametrize(("fn", "device"), cases)
+
+
+@on_devices(PROGRAMS, [unreachable, layers, casts])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
 def test_the_reference_is_the_program_in_float64(
-    program: Program, kind: torch.dtype
+    fn: Program, device: str, kind: torch.dtype
 ) -> None:
-    if program is complex_numbers and kind is torch.bfloat16:
+    if fn is complex_numbers and kind is torch.bfloat16:
         pytest.skip("no complex numbers of two bfloat16")
-    result = refer(program, kind)
-    assert result.exact is not None, result.why
-    torch.manual_seed(0)
-    expected = run(program(torch.float64))
+    with torch.device(device):
+        result = refer(fn, kind)
+        assert result.exact is not None, result.why
+        torch.manual_seed(0)
+        expected = run(fn(torch.float64))
     assert result.exact.keys() == expected.keys() == result.eager.keys()
     for label, value in expected.items():
         assert_close(result.exact[label], value, rtol=1e-12, atol=1e-12)
@@ -222,16 +236,15 @@ def attended(x: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.5)
 
 
-@pytest.mark.parametrize(
-    "fn",
-    [dropped, dropped_without_gradients, noisy, picked, attended],
-    ids=lambda fn: fn.__name__,
+@on_devices(
+    [dropped, dropped_without_gradients, noisy, picked, attended], [dropped, noisy]
 )
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
 def test_float64_draws_the_same_random_numbers(
-    fn: Callable[[torch.Tensor], torch.Tensor], kind: torch.dtype
+    fn: Callable[[torch.Tensor], torch.Tensor], device: str, kind: torch.dtype
 ) -> None:
-    result = refer_to(fn, kind, (4, 4))
+    with torch.device(device):
+        result = refer_to(fn, kind, (4, 4))
     assert result.draws
     assert result.exact is not None, result.why
     exact, eager = result.exact["output"], result.eager["output"]

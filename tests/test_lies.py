@@ -27,7 +27,6 @@ from torchproof.targets import calls
 from torchproof.targets.target import Loaded
 
 LYING = Path(__file__).parent / "models" / "lying.py"
-LATE = LYING.with_name("late.py")
 
 
 def session(factory: str, specs: Sequence[StrategySpec], **more: Any) -> MeasureResult:
@@ -204,22 +203,15 @@ def test_switches_that_the_target_sets_are_told() -> None:
 # -- wrong outputs ---------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_quick_backend_is_recommended_if_it_is_right() -> None:
-    eager, right = session("adding", backends("right")).rows
-    assert "faster" in right.verdict
-    assert recommended(eager, right) == "keep compiled"
-
-
-def test_a_quick_backend_that_is_wrong_or_fails_is_not_ranked() -> None:
-    names = ("one_wrong", "not_a_number", "raises", "killed")
+def test_a_quick_backend_is_ranked_only_if_it_is_right() -> None:
+    names = ("right", "one_wrong", "turns_wrong", "raises", "killed")
     quick = by_backend(session("adding", backends(*names)))
-    eager = quick["eager"]
-    for name in ("one_wrong", "not_a_number"):
+    eager, right = quick["eager"], quick["right"]
+    assert "faster" in right.verdict and recommended(eager, right) == "keep compiled"
+    assert not any("second pass" in note for note in right.notes)
+    for name in ("one_wrong", "turns_wrong"):  # the second after the timing
         row = quick[name]
-        assert row.median_ms is not None and eager.median_ms is not None
-        assert row.median_ms < eager.median_ms
-        assert row.numerics is not None
+        assert row.median_ms is not None and row.numerics is not None
         assert row.verdict == row.numerics["verdict"] == "wrong"
         assert row.vs_eager is None and row.break_even is None
         assert recommended(eager, row) != "keep compiled"
@@ -229,21 +221,11 @@ def test_a_quick_backend_that_is_wrong_or_fails_is_not_ranked() -> None:
         assert row.error is not None and why in row.error and "\n" not in row.error
 
 
-def test_a_strategy_that_turns_wrong_while_timed_is_wrong() -> None:
-    """Answers are compared again after the timing."""
-    specs = backends("stays_right", "turns_wrong")
-    rows = by_backend(measured(f"{LATE}:adding", specs))
-    assert rows["turns_wrong"].verdict == "wrong"
-    assert rows["stays_right"].verdict != "wrong"
-    assert not any("second pass" in note for note in rows["stays_right"].notes)
-
-
 def test_wrong_gradients_are_caught_where_gradients_are_used() -> None:
-    strategies = backends("aot_eager", "wrong_gradients")
-    trained = by_backend(session("linear", strategies, train=True))
-    assert trained["aot_eager"].verdict not in {"wrong", "failed"}
-    assert trained["wrong_gradients"].verdict == "wrong"
-    assert "gradient" in str(trained["wrong_gradients"].numerics)
+    _, row = session("linear", backends("wrong_gradients"), train=True).rows
+    assert row.verdict == "wrong" and row.numerics is not None
+    assert "gradient" in row.numerics["where"]
+    assert row.numerics["max_rel_error"] == pytest.approx(1.0)  # twice as large
 
 
 # -- a machine that gets slower --------------------------------------------------------

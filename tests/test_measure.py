@@ -173,14 +173,12 @@ def test_steps_only_start_together_and_have_no_first_call(
         if text.startswith("round 1 of"):
             alive.append(sum(map(is_alive, Forked.begun)))
 
-    found = measured(
-        BATCHED, backends("eager"), progress=count, repeats=3, first_calls=False
-    )
-    assert alive[::2] == [3, 5, 3]
-    for row in found.rows:
-        assert len(row.repeats) == 3 and row.numerics["verdict"] == "same"
-        assert row.first_call_s is row.start is row.warm_start is row.compile_s is None
-        assert row.break_even is None
+    specs = backends("eager")[1:]
+    [row] = measured(BATCHED, specs, progress=count, repeats=3, first_calls=False).rows
+    assert alive == [2, 3, 2]  # with the reference; later repeats start together
+    assert len(row.repeats) == 3 and row.numerics["verdict"] == "same"
+    assert row.first_call_s is row.start is row.warm_start is row.compile_s is None
+    assert row.break_even is None
 
 
 # -- questions -------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from torchproof.measure.device_peaks import DEVICES, TYPES, VARIABLE, peaks_of
 from torchproof.measure.operation_count import _is_heavy, count
 from torchproof.measure.replies import Operations
 from torchproof.measure.specs import EAGER, StrategySpec
-from torchproof.records.run import Measurement, UserError
+from torchproof.records.run import UserError
 from torchproof.report import render
 
 ROWS, WIDE, NARROW = 32, 64, 16
@@ -188,24 +188,16 @@ import torch
 
 def linear():
     return torch.nn.Linear(64, 16), [(torch.randn(32, 64),)]
-
-def plain():
-    return torch.relu, [(torch.randn(32),)]
 """
-
-
-def eager_row(folder: Path, name: str, **more: bool) -> Measurement:
-    (folder / "target.py").write_text(TARGET)
-    target = f"{folder / 'target.py'}:{name}"
-    [found] = measured(target, (StrategySpec(EAGER),), **more).rows
-    return found
 
 
 def test_a_stated_peak_gives_a_share_on_any_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, "1")
-    found = eager_row(tmp_path, "linear", train=True)
+    (tmp_path / "target.py").write_text(TARGET)
+    target = f"{tmp_path / 'target.py'}:linear"
+    [found] = measured(target, (StrategySpec(EAGER),), train=True).rows
     assert found.flops and found.flops["per_step"] == 2 * SECOND
     assert found.median_ms is not None and found.mfu is not None
     assert found.mfu == pytest.approx(2 * SECOND / 1e12 / (found.median_ms / 1e3))

@@ -29,7 +29,7 @@ from torchproof.measure.specs import EAGER, StrategyJob
 
 def begin():
     job = StrategyJob(EAGER)
-    workers.append(worker_process.WorkerProcess(job, {}, quiet=True, module="hangs"))
+    workers.append(worker_process.Worker(job, {}, quiet=True, module="hangs"))
     while not os.path.exists("asleep"):
         time.sleep(0.05)
 

@@ -15,7 +15,7 @@ from torchproof.targets import calls
 from torchproof.targets.job import Job
 from torchproof.targets.target import Loaded, Target
 
-LATE = Path(__file__).parent / "models" / "late.py"
+LYING = Path(__file__).parent / "models" / "lying.py"
 UNREPEATABLE = Path(__file__).parent / "models" / "unrepeatable.py"
 
 
@@ -36,7 +36,7 @@ def test_another_shape_differs_from_the_default_in_nothing_else(
 
 
 def test_what_later_calls_compile_counts_for_the_break_even() -> None:
-    eager, row = measured(f"{LATE}:two_kinds", backends("eager")).rows
+    eager, row = measured(f"{LYING}:two_kinds", backends("eager")).rows
     assert eager.start and eager.start["later_compile_s"] is None
     assert row.start and row.compile_s
     later_s = row.start["later_compile_s"]

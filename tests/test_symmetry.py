@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from torchproof.cli import main
 from torchproof.measure.comparison import Comparison, Metric, compare
-from torchproof.records import stats
+from torchproof.records import schema, stats
 from torchproof.records.run import Measurement, Run
 
 MIRRORED = {"faster": "slower", "more": "less", "less": "more", "slower": "faster"}
@@ -88,15 +88,11 @@ def test_strategies_of_one_run_mirror_each_other(
 
 A = bench([row("eager", 1.0), row("full", 0.5)])
 SLOW = row("full", 5.0)
+# What the schema of a saved run allows.
 BAD: list[dict[str, Any]] = [
-    *({"rounds_ms": ((ms, 5.0),) * 12} for ms in (math.nan, math.inf, -math.inf)),
-    *({"rounds_ms": ((ms, 5.0),) * 12} for ms in (-1.0, 0.0)),
-    *({"median_ms": ms} for ms in (math.nan, 0.0)),
+    *({"median_ms": ms} for ms in (0.0, 1e-300, 1e30)),
     {"low_ms": 0.0, "rounds_ms": ()},
-    {"vs_eager": math.inf},
-    {"rounds_ms": ((),) * 12},
     {"rounds_ms": (), "low_ms": None, "high_ms": None},
-    {"luck": math.nan},
 ]
 
 
@@ -113,11 +109,16 @@ def test_samples_that_cannot_be_used_are_unknown(change: dict[str, Any]) -> None
         speed = speed_of_full(found)
         assert not speed.significant and not speed.regression
         assert found.uncompared and found.uncompared[0].startswith("full: ")
-        assert found.verdict == "not judged"
 
 
-def test_bad_samples_in_eager_spoil_no_other_verdict_in_silence() -> None:
-    bad = replace(A.measurements[0], rounds_ms=((math.nan,),) * 12)
+@pytest.mark.parametrize("samples", [[], [0.0], [-1.0], [math.nan], [math.inf]])
+def test_a_saved_run_with_samples_that_are_no_times_is_refused(samples: Any) -> None:
+    with pytest.raises(schema.Mismatch, match=r"rounds_ms\[0\]"):
+        Measurement.from_json(SLOW.to_json() | {"rounds_ms": [samples] * 12})
+
+
+def test_a_bad_time_of_eager_spoils_no_other_verdict_in_silence() -> None:
+    bad = replace(A.measurements[0], median_ms=0.0)
     speed = speed_of_full(compare(A, bench([bad, SLOW])))
     assert speed.regression and speed.verdict == "10.00x slower"
 

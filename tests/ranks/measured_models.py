@@ -58,15 +58,12 @@ class Planted(torch.nn.Module):
             return x * 2
         return x * 3
 
-    def raising(self, x: torch.Tensor) -> torch.Tensor:
-        return x + fate("raise") if torch.compiler.is_compiling() else x
-
     def dying(self, x: torch.Tensor) -> torch.Tensor:
-        return x + fate("die") if torch.compiler.is_compiling() else x
+        return x + fate() if torch.compiler.is_compiling() else x
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         total = x.sum()
-        x = self.dying(self.raising(self.wrong(self.fine(x))))
+        x = self.dying(self.wrong(self.fine(x)))
         dist.all_reduce(total)
         if dist.get_rank() == 1:
             time.sleep(SLEPT_S)
@@ -74,10 +71,8 @@ class Planted(torch.nn.Module):
 
 
 @torch.compiler.assume_constant_result
-def fate(what: str) -> int:
+def fate() -> int:
     """Runs while it is traced."""
-    if dist.get_rank() == 1 and what == "raise":
-        raise ValueError("rank 1 does not want to")
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return 0

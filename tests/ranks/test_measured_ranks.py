@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from forked_workers import backends, measured
 from measured_models import Net
 
 import torchproof
-from torchproof.measure import rank_group
+from torchproof.measure import worker_process
 from torchproof.measure.replies import Facts, joined
 from torchproof.measure.specs import EAGER, MeasureResult, StrategySpec
-from torchproof.records.run import Measurement
+from torchproof.measure.worker_process import Worker, WorkerError, WorkerTimeout
+from torchproof.records.run import Measurement, UserError
 from torchproof.strategies import parse, with_arguments
 
 MODELS = Path(__file__).with_name("measured_models.py")
@@ -32,7 +34,7 @@ def on_ranks(factory: str, specs: Any = None, **more: Any) -> MeasureResult:
 
 @pytest.fixture(scope="module")
 def planted() -> dict[str, Measurement]:
-    names = ("fine", "wrong", "raising", "dying")
+    names = ("fine", "wrong", "dying")
     cores = [with_arguments(parse(f"core:{name}"), backend="eager") for name in names]
     specs = [StrategySpec(EAGER), *map(StrategySpec, cores)]
     found = on_ranks("planted", specs)
@@ -75,20 +77,49 @@ def test_a_wrong_answer_on_one_rank_is_wrong(planted: dict[str, Measurement]) ->
     assert row.numerics["why"].startswith("on rank 1: ")
 
 
+def test_a_rank_that_dies_ends_its_row_only(planted: dict[str, Measurement]) -> None:
+    row = planted["dying"]
+    assert row.verdict == "failed"
+    assert row.error == "rank 1: its process was killed by SIGKILL"
+
+
+class Rank:
+    """Stands in for the process of a rank: replies at once, or never."""
+
+    def __init__(self, answer: dict[str, Any] | None) -> None:
+        self.answer, self.closed = answer, False
+
+    def tell(self, command: Any) -> None:
+        pass
+
+    def poll(self, seconds: float, tick: Any) -> dict[str, Any] | None:
+        return self.answer
+
+    def close(self) -> None:
+        self.closed = True
+
+
 @pytest.mark.parametrize(
-    ("name", "why"),
+    ("replies", "raised", "why"),
     [
-        ("raising", "rank 1 does not want to"),
-        ("dying", "its process was killed by SIGKILL"),
+        ([None, {"error": "no", "usage": False}], WorkerError, "rank 1: no"),
+        ([{"error": "no", "usage": True}, None], UserError, "rank 0: no"),
+        ([{"reply": {}}, None], WorkerTimeout, r"0 s \(--timeout\) from rank 1"),
+        ([None, None], WorkerTimeout, r"0 s \(--timeout\)$"),
     ],
 )
-def test_a_rank_that_fails_ends_its_row_only(
-    planted: dict[str, Measurement], name: str, why: str
+def test_a_rank_that_fails_or_is_late_ends_the_others(
+    replies: Any, raised: Any, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other rank waits in a collective; it is not waited for."""
-    row = planted[name]
-    assert row.verdict == "failed" and row.error
-    assert row.error.startswith("rank 1: ") and why in row.error
+    """A rank that waits in a collective is not waited for."""
+    monkeypatch.setattr(worker_process, "_GRACE_S", 0.0)
+    worker = Worker(Facts(), {}, quiet=True, ranks=0)
+    worker._processes = ranks = list(map(Rank, replies))
+    begin, is_late = time.monotonic(), raised is WorkerTimeout
+    with pytest.raises(raised, match=why):
+        worker.ask(Facts, "warm_up", 0.01 if is_late else 10.0)
+    assert time.monotonic() - begin < 5 and all(rank.closed for rank in ranks)
+    worker.close()
 
 
 @pytest.mark.slow
@@ -166,7 +197,7 @@ def test_the_rank_that_others_follow_is_blamed(
     failures: dict[int, str], blamed: str
 ) -> None:
     answers = {rank: {"error": text} for rank, text in failures.items()}
-    assert rank_group._blamed(answers, 2)["error"] == blamed
+    assert worker_process._blamed(answers, 2)["error"] == blamed
 
 
 # -- the command line ------------------------------------------------------------------

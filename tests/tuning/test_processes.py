@@ -6,27 +6,27 @@ from collections.abc import Iterator
 
 import pytest
 
-from torchproof.measure.rank_group import WorkerProcesses
 from torchproof.measure.replies import Facts
 from torchproof.measure.specs import EAGER, StrategyJob
 from torchproof.measure.worker_process import (
     STRATEGY_WORKER,
+    Worker,
     WorkerError,
-    WorkerProcess,
+    Workers,
     WorkerTimeout,
 )
 
 
 @pytest.fixture
-def worker(request: pytest.FixtureRequest) -> Iterator[WorkerProcess]:
+def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
     """A process of this module."""
-    found = WorkerProcess(StrategyJob(EAGER), {}, quiet=True, module=request.param)
+    found = Worker(StrategyJob(EAGER), {}, quiet=True, module=request.param)
     yield found
     found.close()
 
 
 @pytest.mark.parametrize("worker", [STRATEGY_WORKER], indirect=True)
-def test_late_process_is_ended(worker: WorkerProcess) -> None:
+def test_late_process_is_ended(worker: Worker) -> None:
     worker.tell("import_torch")
     with pytest.raises(WorkerTimeout, match=r"\b0 s\b"):
         worker.ask(Facts, "warm_up", 0.01)
@@ -35,13 +35,13 @@ def test_late_process_is_ended(worker: WorkerProcess) -> None:
 
 
 @pytest.mark.parametrize("worker", ["this"], indirect=True)
-def test_ended_process_is_an_error(worker: WorkerProcess) -> None:
+def test_ended_process_is_an_error(worker: Worker) -> None:
     with pytest.raises(WorkerError, match="exit code 0"):
         worker.ask(Facts, "warm_up", 60.0)
 
 
 def test_closed_session_starts_no_process() -> None:
-    family = WorkerProcesses(quiet=True)
+    family = Workers(quiet=True)
     family.close()
     with pytest.raises(WorkerError, match="has ended"):
         family.begin(StrategyJob(EAGER), {})

@@ -128,13 +128,9 @@ def _ablation(full: Strategy, changes: Iterable[tuple[str, Any]]) -> list[Strate
     if not changes:
         return []
     specs = [StrategySpec(full, variant={"config": CONTROL})]
-    alone = [{name: value} for name, value in changes]
     labelled = [(f"{name}={value}", {name: value}) for name, value in changes]
     if len(changes) > 1:
-        together: dict[str, Any] = {}
-        for change in alone:
-            together |= change
-        labelled.append((TOGETHER, together))
+        labelled.append((TOGETHER, dict(changes)))
     for label, options in labelled:
         strategy = strategies.with_arguments(full, options=options)
         specs.append(StrategySpec(strategy, variant={"config": label}))

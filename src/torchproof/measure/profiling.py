@@ -76,27 +76,26 @@ def timed(
     count: int,
     seconds: float,
     goes_on: Callable[[bool], bool] = bool,
-) -> tuple[list[float], list[int]]:
+) -> tuple[list[float], list[bool]]:
     """Runs passes of `count` calls for a while.
 
-    Returns the times per call, and the context switches before and after each pass.
-    `goes_on` decides with other ranks: it gets whether this one wants another pass.
+    Returns the times per call, and whether each pass was interrupted. `goes_on` decides
+    with other ranks: it gets whether this one wants another pass.
     """
     times: list[float] = []
-    switches = [context_switches()]
-    begin = time.monotonic()
-    clean = 0
+    interrupted: list[bool] = []
+    begin, before = time.monotonic(), context_switches()
     while len(times) < _MOST_SAMPLES:
         times.append(run() / count)
-        switches.append(context_switches())
-        clean += switches[-1] == switches[-2]
-        elapsed = time.monotonic() - begin
+        after = context_switches()
+        interrupted.append(after > before)
+        before, elapsed = after, time.monotonic() - begin
         is_over = elapsed >= seconds and stats.round_is_over(
-            elapsed * 1e3, clean, seconds * 1e3
+            elapsed * 1e3, interrupted.count(False), seconds * 1e3
         )
         if not goes_on(not is_over):
             break
-    return times, switches
+    return times, interrupted
 
 
 def initialise_device(device: str) -> None:
@@ -170,15 +169,9 @@ def _reset_peak_rss() -> bool:
 
 
 def _status(name: str) -> int | None:
-    match = re.search(rf"^{name}:\s+(\d+) kB", _read("/proc/self/status"), re.MULTILINE)
+    status = Path("/proc/self/status").read_text()
+    match = re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)
     return int(match[1]) * 1024 if match else None
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
 
 
 def profile(
@@ -191,6 +184,7 @@ def profile(
 ) -> dict[str, Any]:
     """Profiles guard lookups and kernels per call; one run makes `calls` calls.
 
+    Returns `guards` and `kernels` of a measurement; those that were not seen are None.
     With `trace`, the Chrome trace is saved there. `largest` is that of all ranks, which
     have to run equally often.
     """
@@ -202,23 +196,20 @@ def profile(
     events = profiler_events(device, lambda: [run() for _ in range(count)], trace=trace)
     steps = count * calls
     lookups = [e.time_range.elapsed_us() for e in events if e.name == LOOKUP]
-    facts: dict[str, Any] = {
-        "lookup_us": None,
-        "lookup_range_us": None,
-        "lookups": len(lookups) / steps,
-        "kernels": None,
-    }
+    facts: dict[str, Any] = {"guards": None, "kernels": None}
     if len(lookups) > 1:
         # Quartiles over lookups, times lookups per step: robust to a slow one.
-        first, middle, third = statistics.quantiles(lookups, n=4)
-        facts["lookup_us"] = middle * facts["lookups"]
-        facts["lookup_range_us"] = [x * facts["lookups"] for x in (first, third)]
+        quartiles = statistics.quantiles(lookups, n=4)
+        first, middle, third = (each * len(lookups) / steps for each in quartiles)
+        facts["guards"] = {"lookup_us": middle, "lookup_range_us": [first, third]}
     if device == "cuda":
         kernels = [e for e in device_events(events) if is_kernel(e)]
-        facts["kernels"] = len(kernels) / steps
-        facts["kernel_ms"] = covered_us(kernels) / 1e3 / steps
         generated = [e for e in kernels if e.name.startswith(_GENERATED)]
-        facts["generated_ms"] = covered_us(generated) / 1e3 / steps
+        facts["kernels"] = {
+            "per_step": len(kernels) / steps,
+            "kernel_ms": covered_us(kernels) / 1e3 / steps,
+            "generated_ms": covered_us(generated) / 1e3 / steps,
+        }
     return facts
 
 

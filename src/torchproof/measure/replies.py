@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from torchproof.observe import BreakCosts
-from torchproof.records import Record, stats
+from torchproof.records import Event, Frame, Record, stats
 
 Reply = TypeVar("Reply", bound=Record)
 Join = Callable[[Sequence[Any]], Any]
@@ -19,6 +19,8 @@ Join = Callable[[Sequence[Any]], Any]
 
 def joined(replies: Sequence[Reply]) -> Reply:
     """One reply for those of all ranks."""
+    if len(replies) == 1:
+        return replies[0]
     first: Any = replies[0]  # a dataclass, which `Record` alone is not
     joins = {item.name: item.metadata.get("join") for item in fields(first)}
     changes = {
@@ -148,7 +150,7 @@ class Reference(Record):
     """Facts about the target in eager."""
 
     environment: Mapping[str, Any] = field(default_factory=dict)
-    function: tuple[Any, ...] = ()  # file, line and name
+    function: Frame | None = None
     compiled: bool = _by(any, False)  # the target calls torch.compile itself
     draws: bool = _by(any, False)  # random numbers
     stateful: bool = _by(any, False)  # later shape: passes at the first change tensors
@@ -161,10 +163,17 @@ class Reference(Record):
 
 @dataclass(frozen=True)
 class SampledRound(Record):
+    """The passes of one round, in order; `interrupted` as `stats.uninterrupted`."""
+
     times_ms: tuple[float, ...] = _by(_of_each(max), ())
     interrupted: tuple[bool, ...] = _by(_of_each(any), ())
     compilations: int = _by(max, 0)
     by_rank: tuple[tuple[float, ...], ...] = _by(_chained, ())  # times of each rank
+
+    @property
+    def clean_ms(self) -> tuple[float, ...]:
+        """The samples that its median is of."""
+        return tuple(stats.uninterrupted(self.times_ms, self.interrupted))
 
 
 @dataclass(frozen=True)
@@ -173,9 +182,6 @@ class Replayed(Record):
 
     equal: int
     differs: str | None = None
-
-
-Rounds = tuple[tuple[tuple[float, ...], ...], ...]
 
 
 # Objects from before the warm-up's end are frozen: a full collection skips them.
@@ -211,14 +217,10 @@ class Facts(Record):
     # The warm-up and the timing.
     steady: bool = _by(all, True)
     pass_ms: float = _by(max, 0.0)
-    rounds: Rounds = ()  # by repeat
-    tail_rounds: Rounds = ()  # of all samples, also by repeat
+    rounds: tuple[tuple[SampledRound, ...], ...] = ()  # by repeat
     compilations: int = 0  # while it was timed
-    steps: int = 0
-    interrupted: int = 0
     collector: str = FROZEN  # the garbage collector while it was timed
     longer: str = stats.LONGER  # how to get more samples
-    by_rank: tuple[tuple[float, ...], ...] = ()  # all times of each of several ranks
     # Its outputs.
     numerics: Mapping[str, Any] | None = _by(_worst)
     drawn: Mapping[str, Any] | None = None  # with eager's random numbers
@@ -230,7 +232,7 @@ class Facts(Record):
     break_costs: BreakCosts | None = None
     # On request.
     probe: Mapping[str, Any] | None = None  # of the target in eager, for `tune`
-    events: tuple[Mapping[str, Any], ...] = ()  # why its outputs differ
+    events: tuple[Event, ...] = ()  # why its outputs differ
 
     @property
     def later_compile_s(self) -> float | None:
@@ -247,35 +249,18 @@ class Facts(Record):
         return replace(self, **found)
 
     def without_rounds(self) -> Facts:
-        return replace(
-            self, rounds=(), tail_rounds=(), by_rank=(), steps=0, interrupted=0
-        )
+        return replace(self, rounds=())
 
     def with_repeat(self) -> Facts:
         """With an empty repeat, which the following rounds belong to."""
-        tails = (*self.tail_rounds, ())
-        return replace(self, rounds=(*self.rounds, ()), tail_rounds=tails)
+        return replace(self, rounds=(*self.rounds, ()))
 
     def sampled(self, reply: SampledRound) -> Facts:
         """With another round of the latest repeat."""
-        times_ms = list(reply.times_ms)
-        clean = stats.uninterrupted(times_ms, list(reply.interrupted))
         *earlier, latest = self.rounds
-        *earlier_tails, latest_tails = self.tail_rounds
-        before = self.by_rank or ((),) * len(reply.by_rank)
-        pairs = zip(before, reply.by_rank, strict=True)
-        return replace(
-            self,
-            by_rank=tuple((*times, *more) for times, more in pairs),
-            rounds=(*earlier, (*latest, tuple(clean))),
-            tail_rounds=(
-                *earlier_tails,
-                (*latest_tails, tuple(stats.tail_of(times_ms))),
-            ),
-            compilations=self.compilations + reply.compilations,
-            steps=self.steps + len(reply.interrupted),
-            interrupted=self.interrupted + sum(reply.interrupted),
-        )
+        compilations = self.compilations + reply.compilations
+        rounds = (*earlier, (*latest, reply))
+        return replace(self, rounds=rounds, compilations=compilations)
 
     @property
     def verdict(self) -> str | None:

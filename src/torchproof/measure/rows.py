@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchproof.measure.device_peaks import utilisation
-from torchproof.measure.replies import Facts, Reference
+from torchproof.measure.replies import Facts, Reference, SampledRound
 from torchproof.measure.specs import Plan, StrategySpec
 from torchproof.measure.starts import start_record
 from torchproof.measure.strategy_state import StrategyState
@@ -70,11 +70,9 @@ def _cut_to_common_rounds(states: Sequence[StrategyState], number: int) -> None:
     counts = [min(map(len, parts)) for parts in by_repeat]
     for state in running:
         facts = state.facts[number]
-        rounds, tails = (
-            tuple(part[:count] for part, count in zip(parts, counts, strict=False))
-            for parts in (facts.rounds, facts.tail_rounds)
-        )
-        state.facts[number] = replace(facts, rounds=rounds, tail_rounds=tails)
+        pairs = zip(facts.rounds, counts, strict=False)
+        rounds = tuple(part[:count] for part, count in pairs)
+        state.facts[number] = replace(facts, rounds=rounds)
 
 
 def _process_variation(
@@ -147,22 +145,24 @@ def _row(state: StrategyState, number: int, reference: Reference) -> Measurement
 
 
 def _with_times(row: Measurement, facts: Facts, reference: Reference) -> Measurement:
-    rounds = [tuple(times) for part in facts.rounds for times in part]
-    if not rounds:
+    sampled = [each for part in facts.rounds for each in part]
+    if not sampled:
         return row
-    share = facts.interrupted / facts.steps
-    tails = [tuple(times) for part in facts.tail_rounds for times in part]
+    interrupted = [flag for each in sampled for flag in each.interrupted]
+    share = sum(interrupted) / len(interrupted)
+    rounds = tuple(each.clean_ms for each in sampled)
+    tails = tuple(tuple(stats.tail_of(each.times_ms)) for each in sampled)
     repeats = tuple(len(part) for part in facts.rounds if part)
     spread = stats.summarise(
         rounds, repeats=repeats, tail=tails, interrupted=share, longer=facts.longer
     )
     row = replace(
         row,
-        rounds_ms=tuple(rounds),
-        tail_rounds_ms=tuple(tails),
+        rounds_ms=rounds,
+        tail_rounds_ms=tails,
         tail={
-            "samples": facts.steps,
-            "interrupted": facts.interrupted,
+            "samples": len(interrupted),
+            "interrupted": sum(interrupted),
             "collector": facts.collector,
         },
         repeats=repeats,
@@ -173,7 +173,7 @@ def _with_times(row: Measurement, facts: Facts, reference: Reference) -> Measure
         samples=spread.count,
         outliers=spread.outliers,
         p95_ms=spread.p95,
-        ranks=_rank_times(facts),
+        ranks=_rank_times(sampled),
         notes=(*row.notes, *spread.advice),
         advice=(*row.advice, *spread.advice),
     )
@@ -186,20 +186,22 @@ def _with_times(row: Measurement, facts: Facts, reference: Reference) -> Measure
         row = replace(row, mfu=mfu, flops=flops)
     if profile := facts.profile:
         row = replace(
-            row, guards=_guards(facts, spread.median), kernels=_kernels(profile, row)
+            row,
+            guards=_guards(facts, profile["guards"], spread.median),
+            kernels=_kernels(profile["kernels"], spread.median),
         )
     return row
 
 
-def _rank_times(facts: Facts) -> tuple[RankTime, ...]:
-    """The median of each rank, and how often it was the slowest."""
-    if not facts.by_rank:
-        return ()
-    passes = list(zip(*facts.by_rank, strict=True))
+def _rank_times(rounds: Sequence[SampledRound]) -> tuple[RankTime, ...]:
+    """The median of each of several ranks, and how often it was the slowest."""
+    by_round = zip(*(each.by_rank for each in rounds), strict=True)
+    by_rank = [[ms for times in of_rank for ms in times] for of_rank in by_round]
+    passes = list(zip(*by_rank, strict=True))
     slowest = Counter(times.index(max(times)) for times in passes)
     return tuple(
         RankTime(rank, statistics.median(times), slowest[rank] / len(passes))
-        for rank, times in enumerate(facts.by_rank)
+        for rank, times in enumerate(by_rank)
     )
 
 
@@ -279,32 +281,23 @@ def _peak(memory: Mapping[str, int | None] | None) -> int | None:
     return allocated + (memory.get("cuda_graph_pools") or 0)
 
 
-def _guards(facts: Facts, step_ms: float) -> dict[str, Any] | None:
-    profile = facts.profile or {}
-    lookup_us = profile["lookup_us"]
-    if lookup_us is None:
+def _guards(
+    facts: Facts, found: Mapping[str, Any] | None, step_ms: float
+) -> dict[str, Any] | None:
+    if found is None:
         return None
-    guards = {
-        "lookup_us": lookup_us,
-        "lookup_range_us": profile["lookup_range_us"],
-        "share": lookup_us / (step_ms * 1e3),
-    }
+    guards = {**found, "share": found["lookup_us"] / (step_ms * 1e3)}
     if facts.counts:
         guards["guards"] = facts.counts["guards"]
     return guards | {"not_checked": facts.dropped or None}
 
 
-def _kernels(profile: Mapping[str, Any], row: Measurement) -> dict[str, Any] | None:
-    if profile["kernels"] is None or row.median_ms is None:
+def _kernels(found: Mapping[str, Any] | None, step_ms: float) -> dict[str, Any] | None:
+    if found is None:
         return None
     # Kernels run slower under the profiler, so the share can exceed 1; it is void then.
-    share = profile["kernel_ms"] / row.median_ms
-    return {
-        "per_step": profile["kernels"],
-        "kernel_ms": profile["kernel_ms"],
-        "generated_ms": profile.get("generated_ms"),
-        "busy_share": share if share <= 1 else None,
-    }
+    share = found["kernel_ms"] / step_ms
+    return {**found, "busy_share": share if share <= 1 else None}
 
 
 # -- verdicts --------------------------------------------------------------------------

@@ -88,9 +88,9 @@ def _rows(
         compilations=sum(e["count"] for e in stream.of("compiled_while_timed")),
         steady=stream.last("warm").get("steady", True),
         numerics={"verdict": None, "why": NOT_COMPARED},
-        notes=tuple(_notes(stream, eager.steps, plan.target)),
+        notes=tuple(_notes(stream, plan.target, timed=bool(eager.rounds))),
     )
-    if eager.steps:
+    if eager.rounds:
         note = "measured in the same run, with the compiler stance force_eager"
         eager = replace(eager, notes=(note,))
     for state, facts in zip(states, (eager, compiled), strict=True):
@@ -110,20 +110,20 @@ def _sampled(stream: Followed) -> list[Facts]:
     empty = Facts(
         collector="as the script sets it",
         longer=stats.LONGER if stream.of("measured") else _LONGER,
-    ).with_repeat()
-    facts = dict.fromkeys(STRATEGIES, empty)
+    )
+    rounds: dict[str, list[SampledRound]] = {name: [] for name in STRATEGIES}
     for entry in stream.entries:
         if entry["kind"] in {"start_over", "refused"}:
-            facts = dict.fromkeys(STRATEGIES, empty)
+            rounds = {name: [] for name in STRATEGIES}
         if entry["kind"] == "round":
             sampled = SampledRound.from_json(entry["sampled"])
-            facts[entry["strategy"]] = facts[entry["strategy"]].sampled(sampled)
-    fewest = min(len(each.rounds[0]) for each in facts.values())
-    enough = _graphs(stream) and fewest >= stats.FEWEST_ROUNDS
-    return [*facts.values()] if enough else [empty, empty]
+            rounds[entry["strategy"]].append(sampled)
+    if not _graphs(stream) or min(map(len, rounds.values())) < stats.FEWEST_ROUNDS:
+        return [empty, empty]
+    return [replace(empty, rounds=(tuple(each),)) for each in rounds.values()]
 
 
-def _notes(stream: Followed, timed: int, target: Target) -> Iterator[str]:
+def _notes(stream: Followed, target: Target, *, timed: bool) -> Iterator[str]:
     if not _graphs(stream):  # `rows` notes that nothing was compiled
         if factories := factory_targets(target):
             yield f"to measure a factory: torchproof bench {' or '.join(factories)}"

@@ -22,7 +22,7 @@ from typing import Any
 
 from torchproof.measure import profiling
 from torchproof.measure.compile_stats import CompileStats
-from torchproof.measure.replies import Facts, SampledRound
+from torchproof.measure.replies import SampledRound
 from torchproof.measure.script_bench import STRATEGIES, ScriptJob
 from torchproof.observe import StepDetector, timeline
 from torchproof.process import Stream, hold
@@ -206,18 +206,17 @@ class Rounds:
         fit = int(owner.job.seconds * 1e3 / (length * step_ms))
         self.fewest = math.ceil(_FEWEST_SAMPLES / (length - 1))
         self.most = max(stats.LEAST_ROUNDS, self.fewest, fit)
-        self.facts = dict.fromkeys(STRATEGIES, Facts().with_repeat())
+        self.done: dict[str, list[SampledRound]] = {name: [] for name in STRATEGIES}
         self._stance: Any = None  # restores the stance from before eager steps
         self._begin()
 
     @property
     def _strategy(self) -> str:
-        done = sum(len(facts.rounds[0]) for facts in self.facts.values())
-        turn, second = divmod(done, 2)
+        turn, second = divmod(sum(map(len, self.done.values())), 2)
         return STRATEGIES[(turn + second) % 2]
 
     def doing(self) -> str:
-        number = min(self.most, len(self.facts[self._strategy].rounds[0]) + 1)
+        number = min(self.most, len(self.done[self._strategy]) + 1)
         return f"round {number} of at most {self.most}, {self._strategy}"
 
     def _begin(self) -> None:
@@ -250,15 +249,15 @@ class Rounds:
         interrupted = [b > a for a, b in itertools.pairwise(self.switches)]
         sampled = SampledRound(tuple(_between(self.marks)[1:]), tuple(interrupted[1:]))
         strategy = self._strategy
-        self.facts[strategy] = self.facts[strategy].sampled(sampled)
+        self.done[strategy].append(sampled)
         plain = dataclasses.asdict(sampled)
         self.owner.stream.write("round", strategy=strategy, sampled=plain)
 
     def _enough(self) -> bool:
-        rounds = {name: facts.rounds[0] for name, facts in self.facts.items()}
-        eager, compiled = map(len, rounds.values())
+        eager, compiled = map(len, self.done.values())
         if eager != compiled or eager < self.fewest:
             return False
+        rounds = {name: [r.clean_ms for r in self.done[name]] for name in self.done}
         return eager >= self.most or stats.enough(rounds)
 
     # -- the stance ----------------------------------------------------------------

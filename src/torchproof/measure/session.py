@@ -21,7 +21,6 @@ import psutil
 
 from torchproof.measure import rows, script_bench
 from torchproof.measure.device_peaks import stated_peaks
-from torchproof.measure.rank_group import WorkerProcesses
 from torchproof.measure.replies import (
     Done,
     Facts,
@@ -39,14 +38,14 @@ from torchproof.measure.specs import (
 )
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import (
+    Worker,
     WorkerError,
-    WorkerInterface,
-    WorkerProcess,
+    Workers,
     WorkerTimeout,
     free_vram,
 )
 from torchproof.observe import read_folder
-from torchproof.records import Event, Frame, UserError, stats
+from torchproof.records import Event, UserError, stats
 from torchproof.strategies import NotApplicable
 
 _SEPARATE_REPEATS = 3  # if the strategies do not fit in memory together
@@ -63,7 +62,7 @@ _ARTIFACTS = {
 
 def switches() -> dict[str, Any]:
     """Returns Inductor's options and their defaults, read in a child process."""
-    process = WorkerProcess(StrategyJob(EAGER), {}, quiet=True)
+    process = Worker(StrategyJob(EAGER), {}, quiet=True)
     try:
         return dict(process.ask(Facts, "switches", None).switches)
     except WorkerError as error:
@@ -94,11 +93,11 @@ class Session:
         self.repeats = plan.repeats
         self.apart = False  # the strategies did not all fit in memory at once
         self.largest = {"host": 0, "cuda": 0}
-        self.reference_workers: dict[str | None, WorkerInterface] = {}
+        self.reference_workers: dict[str | None, Worker] = {}
         self.events: list[Event] = []
         self.states: list[StrategyState] = []
         self._deadline: float | None = None
-        self._processes = WorkerProcesses(quiet=plan.quiet)
+        self._processes = Workers(quiet=plan.quiet)
 
     def set_deadline(self, seconds: float | None) -> None:
         """Limits how long to wait for replies of workers, in total."""
@@ -140,16 +139,16 @@ class Session:
                 for number, spec in enumerate(self.plan.specs)
             ]
             try:
-                self._import_ahead(0)
+                self._start_ahead(0)
                 self.compute_references()
                 self._choose_strategies()
                 self._await_ahead()
                 repeat = 0
                 while repeat < self.repeats and self._running():
                     if repeat > 1 or not self.plan.first_calls:
-                        self._prepare_ahead(repeat)
+                        self._start_ahead(repeat, first_pass=True)
                     elif repeat == 1 and not self.apart:
-                        self._import_ahead(repeat)
+                        self._start_ahead(repeat)
                     self._await_ahead()
                     self._measure_repeat(repeat)
                     repeat += 1
@@ -162,12 +161,11 @@ class Session:
             finally:
                 self.close()
         reference = next(iter(self.references.values()), Reference())
-        place = reference.function
         compiled = self._compiled_facts()
         return MeasureResult(
             rows.rows(self.states, self.plan, self.references, apart=self.apart),
             environment=reference.environment,
-            function=Frame(*place) if place else None,
+            function=reference.function,
             ending=ending,
             apart=self.apart,
             events=tuple(self.events),
@@ -175,32 +173,29 @@ class Session:
             raised={s.spec.strategy.name: s.raised for s in self.states if s.raised},
         )
 
-    def _import_ahead(self, repeat: int) -> None:
-        """Starts a worker for each core: they import torch side by side."""
-        for state in self._running()[: os.cpu_count()]:
-            state.ahead[repeat] = self._start(state, repeat)
-            state.ahead[repeat].tell("import_torch")
+    def _start_ahead(self, repeat: int, *, first_pass: bool = False) -> None:
+        """Starts processes side by side while none is timed, at most one per core.
 
-    def _prepare_ahead(self, repeat: int) -> None:
-        """Starts processes of this and later repeats side by side, while none is timed.
-
-        Each runs its first pass; those of later repeats find warm caches. There are at
-        most as many as cores, and only if they fit in memory; others start one by one.
+        They import torch. With `first_pass` they run that too, if they fit in memory
+        together; processes of later repeats, which find warm caches, start with them.
         """
-        end = self.repeats if repeat else 1
+        end = self.repeats if first_pass and repeat else repeat + 1
         waiting = [
             (state, later) for later in range(repeat, end) for state in self._running()
         ][: os.cpu_count()]
-        prepared = any(state.prepared for state in self.states)
-        if prepared or not self.has_room(len(waiting)):
-            return
-        self.progress(f"starting {len(waiting)} processes")
+        if first_pass:
+            if any(s.prepared for s in self.states) or not self.has_room(len(waiting)):
+                return
+            self.progress(f"starting {len(waiting)} processes")
         for state, later in waiting:
             if later not in state.ahead:
                 state.ahead[later] = self._start(state, later)
-            arguments = self._first_arguments(state, later)
-            state.ahead[later].tell("prepare", **arguments)
-            state.prepared.add(later)
+            if first_pass:
+                arguments = self._first_arguments(state, later)
+                state.ahead[later].tell("prepare", **arguments)
+                state.prepared.add(later)
+            else:
+                state.ahead[later].tell("import_torch")
 
     def _await_ahead(self) -> None:
         """Waits until processes are ready: they would disturb what is timed."""
@@ -240,7 +235,7 @@ class Session:
             forms = (compiled.numerics or {}).get("forms", []) if compiled else []
             arguments = {"wrong": wrong, "forms": forms}
             answer = worker.ask(Facts, "diagnose", self.limit_s, **arguments)
-            self.events += map(Event.from_json, answer.events)
+            self.events += answer.events
 
     # -- references ----------------------------------------------------------------
 
@@ -395,7 +390,7 @@ class Session:
         arguments = self._first_arguments(state, repeat)
         return state.ask(Facts, "prepare", self.limit_s, **arguments)
 
-    def _start(self, state: StrategyState, repeat: int) -> WorkerInterface:
+    def _start(self, state: StrategyState, repeat: int) -> Worker:
         variables = {**self.plan.environment, **state.environment}
         job = self.plan.job(state.spec, self.plan.shapes[0])
         return self._processes.begin(job, variables, layout=repeat)
@@ -422,9 +417,9 @@ class Session:
                 with self.recording_failure(state):
                     self.sample(state, number)
             states = [state for state in states if state.runs]
-            if states and stats.enough(
-                {str(s.caches): s.facts[number].rounds[-1] for s in states}
-            ):
+            latest = {str(s.caches): s.facts[number].rounds[-1] for s in states}
+            clean = {name: [r.clean_ms for r in latest[name]] for name in latest}
+            if states and stats.enough(clean):
                 return
 
     def _round_count(self, states: list[StrategyState], number: int) -> int:

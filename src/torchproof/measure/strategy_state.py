@@ -8,7 +8,7 @@ from typing import Any
 
 from torchproof.measure.replies import Facts, Reply
 from torchproof.measure.specs import StrategySpec
-from torchproof.measure.worker_process import WorkerInterface
+from torchproof.measure.worker_process import Worker
 from torchproof.records import RaisedError
 
 
@@ -22,14 +22,14 @@ class StrategyState:
 
     spec: StrategySpec
     caches: Path
-    process: WorkerInterface | None = None
+    process: Worker | None = None
     error: str | None = None
     raised: RaisedError | None = None  # the exception behind `error`
     timed_out: bool = False  # it was ended because it took too long
     skipped: str | None = None
     facts: list[Facts] = field(default_factory=list)
     warm: Facts | None = None
-    ahead: dict[int, WorkerInterface] = field(default_factory=dict)
+    ahead: dict[int, Worker] = field(default_factory=dict)
     prepared: set[int] = field(default_factory=set)
 
     @property

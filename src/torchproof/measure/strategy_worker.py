@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import itertools
 import json
 import sys
 import time
@@ -31,7 +30,7 @@ from torchproof.measure.replies import (
 )
 from torchproof.measure.specs import StrategyJob
 from torchproof.observe import BreakCost, BreakCosts, timeline
-from torchproof.records import one_line, stats
+from torchproof.records import Frame, one_line, stats
 from torchproof.targets import Job, Loaded, calls
 from torchproof.torch_private import (
     comparison,
@@ -136,7 +135,7 @@ class StrategyWorker:
             operations=operations,
             environment=self._environment(),
             compiled=calls.compiles_itself(fn, self.run),
-            function=dataclasses.astuple(calls.function_of(self.loaded))[:3],
+            function=Frame(*dataclasses.astuple(calls.function_of(self.loaded))[:3]),
         )
 
     def _eager_outputs(self, built: Loaded) -> calls.Answers:
@@ -377,16 +376,16 @@ class StrategyWorker:
         before = self.compile_stats.compilations()
         gc.collect()
         self._resume()
-        times, yields = self.timed(seconds)
+        times, interrupted = self.timed(seconds)
         return SampledRound(
             tuple(times),
-            tuple(b > a for a, b in itertools.pairwise(yields)),
+            tuple(interrupted),
             self.compile_stats.compilations() - before,
             by_rank=self.peers.of_each(tuple(times)),
         )
 
-    def timed(self, seconds: float) -> tuple[list[float], list[int]]:
-        """Returns times per call, and the count of context switches around each."""
+    def timed(self, seconds: float) -> tuple[list[float], list[bool]]:
+        """Returns times per call, and whether each pass was interrupted."""
         count = len(self.loaded.calls)
         return profiling.timed(self._pass, count, seconds, self.peers.any)
 
@@ -483,7 +482,7 @@ class StrategyWorker:
             wrong=wrong,
             forms=[comparison.FormDifference(**each) for each in forms],
         )
-        return Facts(events=tuple(dataclasses.asdict(event) for event in events))
+        return Facts(events=tuple(events))
 
     def draw_as_eager(self, answers: str, shape: dict[str, int] | None = None) -> None:
         """Compiles with eager's random numbers and saves those outputs.

@@ -14,7 +14,7 @@ account for those.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import Any
@@ -26,7 +26,7 @@ from torchproof.records import Measurement, Ratio, UserError, stats
 EAGER = "eager"
 NOT_SIGNIFICANT = "not significant"
 NOT_JUDGED = "not judged"
-LEAST_MS, MOST_MS = 1e-12, 1e15  # range of a valid time
+_LEAST, _MOST = 1e-12, 1e15  # a saved time beyond them was not measured
 COUNT = "count"  # the unit of numbers of events
 _COUNTED = {"graph_breaks": "breaks", "recompiles": "recompiles"}
 
@@ -313,13 +313,8 @@ def _compared(name: str, a: Measurement, b: Measurement, limits: Thresholds) -> 
     """A metric whose interval follows from those of A and B."""
     value_of, interval_of = _INTERVALS[name]
     values: list[float | None] = [getattr(row, value_of) for row in (a, b)]
-    for side, row in (("A", a), ("B", b)):
-        if why := unusable(row):
-            known = [v if v is not None and 0 < v < math.inf else None for v in values]
-            invalid = f"the times of {side} are invalid: {why}"
-            return metric(name, known[0], known[1], invalid)
     found = metric(name, values[0], values[1])
-    if not (found.a and found.b):
+    if not (found.a and found.b and all(_LEAST <= v <= _MOST for v in values if v)):
         return replace(found, why="not measured in both")
     first, second = interval_of(a), interval_of(b)
     if first is None or second is None:
@@ -380,37 +375,9 @@ def _logs(low: float | None, high: float | None) -> _Interval:
 
 def _variation(row: Measurement) -> float:
     """How much processes differ; that of a CPU if one process could not show it."""
-    unknown = row.luck is None or (row.luck == 0 and (row.processes or 1) < 2)
-    return stats.SAME_LAYOUT_VARIATION if unknown or row.luck is None else row.luck
-
-
-def unusable(row: Measurement) -> str:
-    """Why the times of a row are invalid; empty if they can be compared.
-
-    The schema check of a saved run does not reject zeros, and rows of this process are
-    not checked at all.
-    """
-    times = {"median": row.median_ms, "interval": row.low_ms, "p95": row.p95_ms}
-    times["upper end of the interval"] = row.high_ms
-    for name, value in times.items():
-        if bad := _invalid([] if value is None else [value]):
-            return f"its {name} is {bad[0]:g} ms"
-    gains = (row.vs_eager, row.vs_eager_low, row.vs_eager_high)
-    if not all(value is None or 0 < value < math.inf for value in gains):
-        return "its gain over eager is not a positive number"
-    if not 0 <= _variation(row) < math.inf:
-        return f"its process-to-process variation is {row.luck}"
-    for rounds in (row.rounds_ms, row.tail_rounds_ms):
-        for number, samples_ms in enumerate(rounds):
-            if not samples_ms:
-                return f"its round {number} has no samples"
-            if bad := _invalid(samples_ms):
-                return f"its round {number} holds a sample of {bad[0]:g} ms"
-    return ""
-
-
-def _invalid(times_ms: Iterable[float]) -> list[float]:
-    return [ms for ms in times_ms if not LEAST_MS <= ms <= MOST_MS]  # NaN is neither
+    if row.luck is None or (row.luck == 0 and (row.processes or 1) < 2):
+        return stats.SAME_LAYOUT_VARIATION
+    return row.luck
 
 
 def side_by_side(base: Measurement, other: Measurement) -> Ratio | None:
@@ -421,7 +388,7 @@ def side_by_side(base: Measurement, other: Measurement) -> Ratio | None:
     repeats = base.repeats if base.repeats == other.repeats else ()
     first, second = zip(*rounds, strict=True)
     variation = max(_variation(base), _variation(other))
-    whole = sum(repeats) == len(rounds) and all(count > 0 for count in repeats)
+    whole = sum(repeats) == len(rounds)
     return stats.compare(
         first, second, repeats=repeats if whole else (), variation=variation
     )

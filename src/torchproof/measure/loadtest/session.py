@@ -41,8 +41,8 @@ from torchproof.measure.loadtest.timetable import (
 )
 from torchproof.measure.replies import Done
 from torchproof.measure.worker_process import (
+    Worker,
     WorkerError,
-    WorkerProcess,
     WorkerTimeout,
 )
 from torchproof.process import Tick
@@ -241,7 +241,7 @@ class _StrategyRun:
         self._logs = itertools.count(1)
         self._known = ServingReply()
         self.result = LoadResult(served.name, ending="interrupted")
-        self.process = WorkerProcess(
+        self.process = Worker(
             self._plan.job(served),
             _environment(folder),
             quiet=self._plan.quiet,
