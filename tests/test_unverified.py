@@ -20,12 +20,17 @@ from torchproof.strategies.strategy import parse
 STATEFUL = Path(__file__).parent / "models" / "stateful.py"
 SHAPES = ({"batch": 8}, {"batch": 16})
 UNVERIFIED: dict[str, Any] = {"numerics": None}
+COMPILED, REPLAYED = (
+    (StrategySpec(EAGER), StrategySpec(parse(name))) for name in ("full", "full+graph")
+)
 RATIOS = ("vs_eager", "vs_eager_low", "vs_eager_high", "median_ratio", "break_even")
 
 
-def swept(factory: str, specs: tuple[StrategySpec, ...]) -> list[Measurement]:
+def swept(
+    factory: str, specs: tuple[StrategySpec, ...], device: str = "cpu"
+) -> list[Measurement]:
     """The rows of the compiled strategy, by batch size."""
-    found = measured(f"{STATEFUL}:{factory}", specs, shapes=SHAPES)
+    found = measured(f"{STATEFUL}:{factory}", specs, shapes=SHAPES, device=device)
     rows = [row for row in found.rows if row.strategy != "eager"]
     assert [row.error for row in rows] == [None, None]
     return rows
@@ -38,18 +43,36 @@ def has_no_rank(row: Measurement) -> bool:
 # -- bench -----------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_wrong_outputs_at_a_later_shape_are_found_although_passes_change_state() -> (
-    None
-):
-    first, later = swept("wrong_at_16", backends("eager"))
+@pytest.mark.parametrize(
+    ("device", "specs"),
+    [
+        pytest.param("cpu", backends("eager"), marks=pytest.mark.slow),
+        *(
+            pytest.param("cuda", specs, marks=pytest.mark.gpu)
+            for specs in (COMPILED, REPLAYED)
+        ),
+    ],
+)
+def test_wrong_outputs_at_a_later_shape_are_found_although_passes_change_state(
+    device: str, specs: tuple[StrategySpec, ...]
+) -> None:
+    first, later = swept("wrong_at_16", specs, device)
     assert first.verification == "verified" and first.vs_eager is not None
     assert (later.verification, later.verdict) == ("wrong", "wrong")
     assert has_no_rank(later)
 
 
-def test_state_in_tensors_is_restored_before_a_later_shape() -> None:
-    rows = swept("right", backends("eager"))
+@pytest.mark.parametrize(
+    ("device", "specs"),
+    [
+        ("cpu", backends("eager")),
+        pytest.param("cuda", COMPILED, marks=pytest.mark.gpu),
+    ],
+)
+def test_state_in_tensors_is_restored_before_a_later_shape(
+    device: str, specs: tuple[StrategySpec, ...]
+) -> None:
+    rows = swept("right", specs, device)
     assert [row.verification for row in rows] == ["verified", "verified"]
     assert all(row.vs_eager is not None for row in rows)
 
@@ -65,8 +88,8 @@ def test_state_outside_of_tensors_leaves_a_later_shape_unverified() -> None:
 
 @pytest.mark.slow
 def test_random_numbers_are_accepted_at_each_shape() -> None:
-    specs = (StrategySpec(EAGER), StrategySpec(parse("full")))
-    verdicts = [(row.numerics or {})["verdict"] for row in swept("dropping", specs)]
+    rows = swept("dropping", COMPILED)
+    verdicts = [(row.numerics or {})["verdict"] for row in rows]
     assert verdicts == ["random", "random"]
 
 

@@ -16,8 +16,6 @@ import torch
 from commands import torchproof
 from test_timelines import assert_valid, of
 
-from torchproof.checking.rules.advisories import ADVISORIES, Advisory
-
 pytestmark = pytest.mark.gpu
 
 
@@ -96,24 +94,6 @@ def test_findings_of_check(
         assert "NVIDIA" in run["environment"]["gpu"]
     if not findings:
         assert run["counts"]["compiled_calls"] == 3
-
-
-# -- advisories ------------------------------------------------------------------------
-
-ON_GPU = [each for each in ADVISORIES if each.device == "cuda"]
-
-
-@pytest.mark.parametrize("advisory", ON_GPU, ids=lambda a: a.code)
-def test_the_program_shows_the_bug_where_torch_has_it(
-    advisory: type[Advisory], tmp_path: Path
-) -> None:
-    command = [sys.executable, written(tmp_path, advisory.program)]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    version = torch.__version__
-    shown = advisory.affects(version) and not version.startswith(advisory.not_shown)
-    assert (done.returncode == 0) == shown, done.stderr
 
 
 # -- bench -----------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from torchproof.measure import operation_count
 from torchproof.measure.device_peaks import peaks_of
 from torchproof.measure.numerics import reference
 from torchproof.measure.numerics.reference import Reference
-from torchproof.measure.replies import Facts
 from torchproof.measure.specs import StrategyJob
 from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame
@@ -155,60 +154,6 @@ def test_a_training_step_is_seen_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert forward["blocks"] == step["blocks"] == {"Sequential": 3}
     assert step["kernels_per_call"] > forward["kernels_per_call"]
     assert step["ops_per_call"] > forward["ops_per_call"]
-
-
-# -- strategies with a graph ----------------------------------------------------------
-
-
-class Part(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(64, 64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.tanh(self.inner(x))
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.Sequential(Part(), Part(), Part())
-        self.head = nn.Linear(64, 8)
-        self.cuda()
-
-    def forward(self, x: Tensor) -> Tensor:
-        answer: Tensor = self.head(self.blocks(x))
-        return answer
-
-
-def trained(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, name: str
-) -> tuple[StrategyWorker, Facts, list[dict[str, Any]]]:
-    """A training worker after its first pass and some more, and outputs of two."""
-    made = worker(monkeypatch, Net, [(4, 64), (9, 64)], name=name, train=True)
-    paths = [str(folder / f"{number}.pt") for number in range(2)]
-    facts = made.prepare(paths[0])
-    for _ in range(20):
-        made._pass()
-    made.save_outputs(paths[1])
-    saved = [torch.load(path, weights_only=False) for path in paths]
-    return made, facts, [outputs for _, outputs in saved]
-
-
-def test_a_strategy_with_a_graph_has_the_outputs_of_eager(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    _, _, plain = trained(monkeypatch, tmp_path, "eager")
-    made, facts, replayed = trained(monkeypatch, tmp_path, "regional+graph")
-    assert not facts.fell_back and not made._fell_back()
-    assert facts.first_call_s >= made.fn.status().buckets[0].record_s
-    assert made.fn.status().replays >= 2 * (1 + 20 + 1)
-    for mine, theirs in zip(replayed, plain, strict=True):
-        assert mine.keys() == theirs.keys()
-        assert any("gradient of blocks.0.inner.weight" in label for label in mine)
-        for label, value in theirs.items():
-            if isinstance(value, Tensor):
-                assert_close(mine[label], value, rtol=1e-3, atol=1e-6, msg=label)
 
 
 # -- the float64 reference ------------------------------------------------------------
