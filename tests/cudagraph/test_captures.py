@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -106,9 +106,9 @@ def test_a_recording_has_the_workspaces_it_needs() -> None:
 def test_threads_take_turns() -> None:
     model = Net().to(DEVICE).eval()
     graphed = torchproof.graph(model)
-    wrong: list[str] = []
 
-    def work(number: int) -> None:
+    def work(number: int) -> list[str]:
+        wrong = []
         with torch.cuda.stream(torch.cuda.Stream()):
             generator = torch.Generator(DEVICE).manual_seed(number)
             for call in range(50):
@@ -118,12 +118,9 @@ def test_threads_take_turns() -> None:
                 with torch.no_grad():
                     if not torch.allclose(got, model(x), rtol=2e-3, atol=2e-4):
                         wrong.append(f"thread {number}, call {call}")
+        return wrong
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(4) as pool:
+        assert not any(pool.map(work, range(4)))
     assert graphed.falls_back == []
     assert graphed.status().recordings == 2

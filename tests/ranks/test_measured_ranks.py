@@ -47,8 +47,8 @@ def _is_worker(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.mark.parametrize("name", ["eager", "fine"])
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["eager", "fine"])
 def test_the_slowest_rank_counts_and_is_named(
     planted: dict[str, Measurement], name: str
 ) -> None:
@@ -60,6 +60,7 @@ def test_the_slowest_rank_counts_and_is_named(
     assert second.median_ms >= SLEPT_MS and second.slowest > first.slowest
 
 
+@pytest.mark.slow
 def test_the_row_says_how_it_was_compared(planted: dict[str, Measurement]) -> None:
     row = planted["fine"]
     assert row.numerics and row.numerics["verdict"] == "same"
@@ -68,6 +69,7 @@ def test_the_row_says_how_it_was_compared(planted: dict[str, Measurement]) -> No
     assert row.start and row.start["refused"] is None
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_on_one_rank_is_wrong(planted: dict[str, Measurement]) -> None:
     row = planted["wrong"]
     assert row.verdict == "wrong" and row.numerics
@@ -75,6 +77,7 @@ def test_a_wrong_answer_on_one_rank_is_wrong(planted: dict[str, Measurement]) ->
     assert row.numerics["why"].startswith("on rank 1: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "why"),
     [
