@@ -1,6 +1,6 @@
 """torchproof.compile with CUDA tensors: streams, CUDA graphs and memory.
 
-tests/gpu/test_faults_on_gpu.py has lost devices.
+tests/runtime/test_faults.py has lost devices.
 """
 
 from __future__ import annotations

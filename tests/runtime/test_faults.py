@@ -301,6 +301,29 @@ def test_what_a_signal_handler_raises_reaches_the_caller() -> None:
 # -- the matrix that benchmarks/reliability.py runs ------------------------------------
 
 
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("fault", "situation"),
+    [
+        ("an operator waits for the device during capture", "reduce-overhead"),
+        ("an operator waits for the device during capture", "graph"),
+        ("another thread waits for the captured stream", "reduce-overhead, training"),
+        ("another thread waits for the captured stream", "graph, training"),
+        ("ptxas dies by SIGSEGV", "recompile"),
+        ("illegal access in the first run", "inference"),
+    ],
+)
+def test_a_fault_on_a_gpu_is_survived(
+    fault: str, situation: str, tmp_path: Path
+) -> None:
+    (tmp_path / "cell").mkdir()
+    outcome = cells.run(
+        fault, situation, tmp_path / "cell", grace_s=GRACE_S, device="cuda"
+    )
+    assert outcome.ok, "\n".join(outcome.wrong)
+
+
 def test_a_fault_that_was_not_reached_is_no_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
