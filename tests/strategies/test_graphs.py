@@ -71,27 +71,6 @@ def graph(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Re
 
 
 @pytest.mark.parametrize(
-    ("name", "lines"),
-    [
-        ("eager+graph", "net = torchproof.graph(net, example)"),
-        ("full+graph", 'net = torchproof.graph(net, example, strategy="full")'),
-        ("regional+graph", 'net = torchproof.graph(net, example, strategy="regional")'),
-        (
-            "full+graph:max-autotune-no-cudagraphs",
-            "net = torchproof.graph(net, example,"
-            ' strategy="full:max-autotune-no-cudagraphs")',
-        ),
-    ],
-)
-def test_lines_to_paste(name: str, lines: str) -> None:
-    found = parse(name)
-    assert found.graph and not found.as_is
-    assert found.source("net") == f"import torchproof\n\n{lines}"
-    trained = lines.replace(")", ", train=True)")
-    assert found.source("net", train=True) == f"import torchproof\n\n{trained}"
-
-
-@pytest.mark.parametrize(
     ("name", "more", "arguments"),
     [
         (
@@ -105,6 +84,7 @@ def test_lines_to_paste(name: str, lines: str) -> None:
             'strategy="full:max-autotune-no-cudagraphs", options={"max_autotune": True,'
             ' "coordinate_descent_tuning": True, "epilogue_fusion": False}',
         ),
+        ("regional+graph", {}, 'strategy="regional"'),
         ("nested+graph", {"dynamic": None}, 'strategy="nested", dynamic=None'),
         ("full+graph:static", {"dynamic": False}, 'strategy="full:static"'),
     ],
@@ -113,8 +93,9 @@ def test_arguments_beside_the_name_are_passed(
     graph: Recorder, name: str, more: dict[str, Any], arguments: str
 ) -> None:
     strategy = with_arguments(parse(name), **more)
-    call = f"net = torchproof.graph(net, example, {arguments})"
-    assert strategy.source("net") == f"import torchproof\n\n{call}"
+    call = f"import torchproof\n\nnet = torchproof.graph(net, example, {arguments})"
+    assert strategy.source("net") == call
+    assert strategy.source("net", train=True) == f"{call[:-1]}, train=True)"
     strategy.apply(nn.Linear(4, 4), [EXAMPLE])
     given = {
         k: v for k, v in graph.arguments.items() if k not in ("example", "strategy")
@@ -124,16 +105,15 @@ def test_arguments_beside_the_name_are_passed(
 
 
 def test_other_backends_and_methods_compile_before_recording(graph: Recorder) -> None:
+    record = "net = torchproof.graph(net, example)"
+    assert parse("eager+graph").source("net") == f"import torchproof\n\n{record}"
+    head = "import torch\nimport torchproof\n\n"
     assert parse("core+graph:encode").source("net") == (
-        "import torch\nimport torchproof\n\n"
-        "net.encode = torch.compile(net.encode)\n"
-        "net = torchproof.graph(net, example)"
+        f"{head}net.encode = torch.compile(net.encode)\n{record}"
     )
     other = with_arguments(parse("full+graph:fullgraph"), backend="aot_eager")
     assert other.source("net") == (
-        "import torch\nimport torchproof\n\n"
-        'net = torch.compile(net, fullgraph=True, backend="aot_eager")\n'
-        "net = torchproof.graph(net, example)"
+        f'{head}net = torch.compile(net, fullgraph=True, backend="aot_eager")\n{record}'
     )
     for name in ("regional+graph", "nested+graph"):
         blocks = with_arguments(parse(name), backend="aot_eager")
@@ -141,25 +121,7 @@ def test_other_backends_and_methods_compile_before_recording(graph: Recorder) ->
             blocks.apply(nn.Linear(4, 4), [EXAMPLE])
 
 
-@pytest.mark.parametrize(
-    ("name", "pattern"),
-    [
-        ("full+graph:reduce-overhead", r"full\+graph:max-autotune-no-cudagraphs"),
-        ("regional+graph:max-autotune", "regional\\+graph:max-autotune-no-cudagraphs"),
-        ("full+graph:marks", r"full\+graph:marks\b.*\bmark\b"),
-        ("full+grahp", r"\bfull\+graph\?"),
-        ("eager+graph:fullgraph", r"'eager\+graph:fullgraph': eager\b"),
-    ],
-)
-def test_unrecordable_strategy_is_refused(name: str, pattern: str) -> None:
-    with pytest.raises(UserError, match=pattern):
-        parse(name)
-
-
-def test_graphs_within_graphs_and_in_compile_are_refused() -> None:
-    for more in ({"mode": "max-autotune"}, {"options": {"triton.cudagraphs": True}}):
-        with pytest.raises(UserError, match=r"full\+graph:max-autotune-no-cudagraphs"):
-            with_arguments(parse("full+graph"), **more)
+def test_compile_records_no_graph() -> None:
     with pytest.raises(UserError, match=r"torchproof\.graph\(model, example, strat"):
         torchproof.compile(nn.Linear(2, 2), strategy="full+graph")
 
