@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 import torch._inductor.compile_fx
-from faults import AGES_S, MATRICES, SITUATIONS, Fault, Situation
+from faults import AGES_S, SITUATIONS, Fault, Situation
+from faults import MATRICES as MATRICES
 from injections import HEALTHY, CannotInject, Injection
 from surroundings import MARK, Surroundings, compile_plainly, strangers
 from torch import nn

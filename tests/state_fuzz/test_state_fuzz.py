@@ -21,7 +21,8 @@ from state_search import search
 from state_shrinking import shrink
 
 GRAPH, COMPILE = SUBJECTS["graph"], SUBJECTS["compile"]
-# What was stale once, what the table of planted defects names, and every eighth row.
+# Always tested: what was stale once, what the table of planted defects names, and every
+# eighth row, of which half are slow tests.
 NAMED = (
     *("strides of the argument", "hook of the model", "global", "closure cell", "dict"),
     *("__bases__", "switch of cuDNN", "training with an optimizer of torch"),
@@ -30,7 +31,11 @@ NAMED = (
     *("counter", "log of calls", "counter in a cell", "list iterator that is consumed"),
     *("generator of torch", "buffer that the step replaces"),
 )
-ALWAYS = sorted({*found_once(), *NAMED, *[*mechanisms()][::8]})
+QUICK = {*found_once(), *NAMED, *[*mechanisms()][::16]}
+ALWAYS = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in sorted({*QUICK, *[*mechanisms()][8::16]})
+]
 SAMPLE = 40  # of the others, at random
 
 
