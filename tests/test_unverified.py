@@ -26,7 +26,20 @@ from torchproof.targets.target import parse as parse_target
 STATEFUL = Path(__file__).parent / "models" / "stateful.py"
 SHAPES = ({"batch": 8}, {"batch": 16})
 UNVERIFIED: dict[str, Any] = {"numerics": None}
+COMPILED, REPLAYED = (
+    (StrategySpec(EAGER), StrategySpec(parse(name))) for name in ("full", "full+graph")
+)
 RATIOS = ("vs_eager", "vs_eager_low", "vs_eager_high", "median_ratio", "break_even")
+
+
+def compiled_rows(
+    factory: str, specs: tuple[StrategySpec, ...], device: str = "cpu"
+) -> list[Measurement]:
+    """The rows of the compiled strategy, by batch size."""
+    found = measured(f"{STATEFUL}:{factory}", specs, shapes=SHAPES, device=device)
+    rows = [row for row in found.rows if row.strategy != "eager"]
+    assert [row.error for row in rows] == [None, None]
+    return rows
 
 
 def has_no_rank(row: Measurement) -> bool:
@@ -94,11 +107,24 @@ def test_a_later_shape_begins_with_the_state_after_one_pass(
     assert verdict is not None or "earlier passes" in later["why"]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("specs", [COMPILED, REPLAYED])
+@pytest.mark.parametrize(
+    ("factory", "at_16"), [("right", "verified"), ("wrong_at_16", "wrong")]
+)
+def test_every_size_is_compared_on_a_gpu(
+    factory: str, at_16: str, specs: tuple[StrategySpec, ...]
+) -> None:
+    first, later = compiled_rows(factory, specs, "cuda")
+    assert first.verification == "verified" and first.vs_eager is not None
+    assert later.verification == at_16
+    assert (at_16 == "verified") != has_no_rank(later)
+
+
 @pytest.mark.slow
 def test_random_numbers_are_accepted_at_each_shape() -> None:
-    specs = (StrategySpec(EAGER), StrategySpec(parse("full")))
-    rows = measured(f"{STATEFUL}:dropping", specs, shapes=SHAPES).rows
-    verdicts = [row.numerics["verdict"] for row in rows if row.strategy == "full"]
+    rows = compiled_rows("dropping", COMPILED)
+    verdicts = [(row.numerics or {})["verdict"] for row in rows]
     assert verdicts == ["random", "random"]
 
 

@@ -32,7 +32,13 @@ def recordings(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def compiler() -> Iterator[stage_compiler.Compiler]:
+def compiler(
+    request: pytest.FixtureRequest,
+) -> Iterator[stage_compiler.Compiler | None]:
+    """In place of the compile process; on a GPU, the real one compiles."""
+    if request.node.get_closest_marker("gpu"):
+        yield None
+        return
     with stage_compiler.installed() as compiler:
         yield compiler
 

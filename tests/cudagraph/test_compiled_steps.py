@@ -1,4 +1,4 @@
-"""Steps compiled before they are recorded, and the arguments of torch.compile."""
+"""Steps compiled before they are recorded, and arguments that are refused."""
 
 from __future__ import annotations
 
@@ -56,22 +56,64 @@ def test_arguments_of_the_caller_win_over_those_of_each_shape(
     assert compile_calls == [{"dynamic": None, "mode": mode}]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"mode": "reduce-overhead"}, r"\bmax-autotune-no-cudagraphs"),
-        ({"options": {"triton.cudagraphs": True}}, r"\bmax-autotune-no-cudagraphs"),
-        ({"backend": "aot_eager"}, r"torch\.compile\(step, backend='aot_eager'\)"),
-        ({"optoins": {}}, r"'optoins'.*\boptions\b"),
-        ({"exmaple": ()}, r"'exmaple'.*\bexample\b"),
-        ({"strategy": "eager", "dynamic": True}, r"\beager\b.*\barguments\b"),
-        ({"strategy": "full:marks"}, "marks"),
-        ({"strategy": "core:encode"}, "eager, full, regional, nested"),
-        ({"wait": "no"}, r"^wait\b.*\bTrue or False"),
-        ({"strategy": "best"}, r"^strategy 'best' needs wait=False"),
-        ({"strategy": "beast", "wait": False}, r"^no strategy 'beast'"),
-    ],
-)
-def test_what_cannot_be_is_refused(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        torchproof.graph(net(), **{"strategy": "full", **arguments})
+# -- refused ---------------------------------------------------------------------------
+
+
+class Step(nn.Module):
+    def forward(self, x: Any, y: Any = None) -> Any:
+        return x
+
+
+PAD: dict[str, Any] = {"pad": {"x": 0}, "buckets": [4]}
+FULL = {"strategy": "full"}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    # Arguments of torch.compile.
+    ({**FULL, "mode": "reduce-overhead"}, r"\bmax-autotune-no-cudagraphs"),
+    ({**FULL, "mode": "x"}, "mode"),
+    (
+        {**FULL, "options": {"triton.cudagraphs": True}},
+        r"\bmax-autotune-no-cudagraphs",
+    ),
+    ({**FULL, "options": {"no_such_option": 1}}, "options"),
+    ({**FULL, "backend": "aot_eager"}, r"torch\.compile\(step, backend='aot_eager'\)"),
+    ({**FULL, "dynamic": "x"}, "dynamic"),
+    ({"strategy": "eager", "dynamic": True}, r"\beager\b.*\barguments\b"),
+    # Strategies.
+    ({"strategy": "full:marks"}, "marks"),
+    ({"strategy": "core:encode"}, "eager, full, regional, nested"),
+    ({"strategy": "best"}, r"^strategy 'best' needs wait=False"),
+    ({"strategy": "beast", "wait": False}, r"^no strategy 'beast'"),
+    ({"strategy": 3}, "strategy"),
+    # Its own arguments.
+    ({"optoins": {}}, r"'optoins'.*\boptions\b"),
+    ({"exmaple": ()}, r"'exmaple'.*\bexample\b"),
+    ({"nope": 1}, "nope"),
+    ({"example": torch.ones(2)}, "example"),
+    ({"wait": "no"}, r"^wait\b.*\bTrue or False"),
+    ({"train": 1}, "train"),
+    ({"outputs": "x"}, "outputs"),
+    ({"pool": 3}, "pool"),
+    ({"recipe": 3}, "recipe"),
+    # Padding.
+    ({"pad": 3}, "pad"),
+    ({"buckets": [4]}, "pad"),
+    ({**PAD, "pad": {"z": 0}}, r"pad\['z'\]: .*\bx, y\b"),
+    ({**PAD, "pad": {5: 0}}, r"pad\['5'\]: .*\bx, y\b"),
+    ({**PAD, "pad": {"x": ("batch", 1)}}, r"\('batch', 1\)"),
+    ({**PAD, "pad": {"x": (None,)}}, r"^pad: .*\bdimension\b"),
+    ({**PAD, "pad": {"x": ("batch", "length")}}, "batch, length"),
+    ({**PAD, "unpad": {"": 1}}, "unpad.*'dimension 1'"),
+    ({**PAD, "unpad": 3}, "unpad"),
+    ({**PAD, "buckets": None}, "buckets"),
+    ({**PAD, "buckets": 5}, "buckets"),
+    ({**PAD, "buckets": [0]}, "positive"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), REFUSED)
+def test_what_cannot_be_is_refused_in_one_line(
+    arguments: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError, match=said) as error:
+        torchproof.graph(Step(), **arguments)
+    assert "\n" not in str(error.value)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.records.run import UserError
 from torchproof.runtime.cudagraph.graph_status import Stopped
 from torchproof.runtime.cudagraph.padding import Pad, Padding, cut_to, shapes_of
 
@@ -213,22 +212,3 @@ def test_outputs_are_cut_to_the_shapes_of_eager() -> None:
     for shapes in (((3,),), ((3,), (3, 9)), ((3,), (3, 8, 1))):
         with pytest.raises(Stopped):
             cut_to(padded, shapes)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"pad": {"z": 0}}, r"pad\['z'\]: .*\bx, y\b"),
-        ({"pad": {5: 0}}, r"pad\['5'\]: .*\bx, y\b"),
-        ({"pad": {"x": ("batch", 1)}}, r"\('batch', 1\)"),
-        ({"pad": {"x": (None,)}}, r"^pad: .*\bdimension\b"),
-        ({"pad": {"x": 0}, "unpad": {"": 1}}, "unpad.*'dimension 1'"),
-        ({"buckets": [4]}, "pad"),
-        ({"pad": {"x": 0}, "buckets": None}, "buckets"),
-        ({"pad": {"x": ("batch", "length")}}, "batch, length"),
-        ({"pad": {"x": 0}, "buckets": [0]}, "positive"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(arguments: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        torchproof.graph(lambda x, y: x, **{"buckets": [4], **arguments})

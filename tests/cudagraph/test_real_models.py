@@ -48,17 +48,12 @@ def made(name: str, device: str = "cpu", **settings: Any) -> tuple[nn.Module, An
     return built, {key: value.to(device) for key, value in call.items()}
 
 
-@pytest.mark.parametrize(
-    ("name", "train"),
-    [
-        ("vit", True),
-        pytest.param("t5", True, marks=pytest.mark.slow),
-    ],
-)
-def test_a_model_of_transformers(name: str, train: bool) -> None:
+@pytest.mark.slow  # `test_a_model_learns_as_in_eager` trains one
+@pytest.mark.parametrize("name", ["vit", "t5"])
+def test_a_model_of_transformers(name: str) -> None:
     model, call = made(name)
     model.eval()
-    graphed = torchproof.graph(model, train=train)
+    graphed = torchproof.graph(model, train=True)
     for _ in range(3):
         model.zero_grad()
         answer = graphed(**call)
@@ -139,7 +134,7 @@ def test_a_model_learns_as_in_eager(name: str, device: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "sizes"),
-    [("nanovlm", (2, 128)), ("arrcoc", (2,))],
+    [pytest.param("nanovlm", (2, 128), marks=pytest.mark.slow), ("arrcoc", (2,))],
 )
 def test_a_bundled_workload(name: str, sizes: tuple[int, ...]) -> None:
     module = importlib.import_module(f"torchproof.targets.workloads.{name}")

@@ -11,45 +11,82 @@ import torchproof
 from torchproof.runtime.cudagraph import capture, recorder
 from torchproof.runtime.cudagraph.graph_status import Stop
 
+SCALE = torch.tensor(2.0)
 
-def asks_for_a_number(x: Tensor) -> Tensor:
+
+def item(x: Tensor) -> Tensor:
     return x * x.sum().item()
 
 
-def branches(x: Tensor) -> Tensor:
+def branch(x: Tensor) -> Tensor:
     if x.sum() > 0:
         return x
     return -x
 
 
-def finds_nonzero(x: Tensor) -> Tensor:
+def find(x: Tensor) -> Tensor:
     return x.nonzero()
+
+
+def to_host(x: Tensor) -> Tensor:
+    return x + x.cpu().mean().to(x.device)
+
+
+def show(x: Tensor) -> Tensor:
+    str(x)
+    return x + 1
+
+
+def allocate(x: Tensor) -> Tensor:
+    return x + torch.ones(3).to(x.device)
+
+
+def wait(x: Tensor) -> Tensor:
+    torch.cuda.synchronize()
+    return x + 1
+
+
+def host_number(x: Tensor) -> Tensor:
+    return x * (SCALE + 1)
+
+
+def host_item(x: Tensor) -> Tensor:
+    return x * SCALE.item()
+
+
+WAITS = ((item, ".item()"), (branch, "if"), (find, "nonzero"))
+ON_GPU = (item, to_host, find, show, allocate, wait, host_number, host_item)
 
 
 def only(step: Callable[..., Any], *args: Any) -> Stop:
     """The first reason, after the step has answered as it would have."""
     graphed = torchproof.graph(step)
-    assert torch.equal(graphed(*args), step(*args))
-    status = graphed.status()
-    assert status.plain_calls == 1
-    assert status.replays == 0
-    return status.stops[0]
+    for number in (2.0, 3.0):
+        SCALE.fill_(number)
+        assert torch.equal(graphed(*args), step(*args))
+    assert graphed.status().replays == 0
+    return graphed.status().stops[0]
 
 
 @pytest.mark.parametrize(
-    ("step", "word"),
+    ("step", "word", "device"),
     [
-        (asks_for_a_number, ".item()"),
-        (branches, "if"),
-        (finds_nonzero, "nonzero"),
+        *((*row, "cpu") for row in WAITS),
+        *(pytest.param(step, "", "cuda", marks=pytest.mark.gpu) for step in ON_GPU),
     ],
 )
-def test_the_line_that_waits_is_named(step: Callable[..., Any], word: str) -> None:
-    stop = only(step, torch.tensor([1.0, 2.0, 3.0]))
-    assert stop.kind == "host_sync"
-    assert word in stop.reason
-    first = step.__code__.co_firstlineno
-    assert (stop.file, stop.line) == (__file__, first + 1)
+def test_the_line_that_stops_a_recording_is_named(
+    step: Callable[..., Any], word: str, device: str
+) -> None:
+    x = torch.tensor([1.0, 2.0, 3.0], device=device)
+    stop = only(step, x)
+    assert word in stop.reason and (device == "cuda" or stop.kind == "host_sync")
+    assert (stop.file, stop.line) == (__file__, step.__code__.co_firstlineno + 1)
+    # Afterwards everything still works, random numbers too.
+    torch.randn(3, device=device)
+    other = torchproof.graph(torch.sin, (x,))
+    torch.testing.assert_close(other(x), x.sin())
+    assert other.falls_back == []
 
 
 def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,9 +58,9 @@ import json, sys
 import torch, torchproof
 import model as home
 
-pack, kind = sys.argv[1:3]
+pack, kind, device = sys.argv[1:]
 torch.manual_seed(7)  # other weights than those that were packed
-net, plain = home.Net().train(kind == "train"), home.Net().train(kind == "train")
+net, plain = (home.Net().to(device).train(kind == "train") for _ in range(2))
 plain.load_state_dict(net.state_dict())
 if kind == "hook":
     for each in (net, plain):
@@ -72,7 +72,7 @@ traced, wrong = {}, []
 
 
 def call(name, x=None, grad=grad):
-    x = torch.randn(3, 8) if x is None else x
+    x = torch.randn(3, 8, device=device) if x is None else x
     before = len(torchproof.status(net).compilations)
     with grad():
         output, expected = net(x), plain(x)
@@ -126,19 +126,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def build(folder: Path, factory: str, *flags: str) -> Path:
+def build(folder: Path, factory: str, *flags: str, device: str = "cpu") -> Path:
+    made = f"{factory}-{device}"
     done = torchproof(
-        *("pack", f"model.py:{factory}", "--for", "deploy", "-o", factory, "-q"),
-        *flags,
+        *("pack", f"model.py:{factory}", "--for", "deploy", "-o", made, "-q"),
+        *("--device", device, *flags),
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr
-    return folder / factory
+    return folder / made
 
 
-def serve(pack: Path, kind: str, cache: Path) -> subprocess.Popen[str]:
+def serve(
+    pack: Path, kind: str, cache: Path, device: str = "cpu"
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "service.py", str(pack), kind],
+        [sys.executable, "service.py", str(pack), kind, device],
         cwd=pack.parent,
         env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache)},
         stdout=subprocess.PIPE,
@@ -190,8 +193,13 @@ def test_two_processes_start_warm_from_one_pack(folder: Path, tmp_path: Path) ->
     assert changes["share"] == 1.0
 
 
-def test_training_pack_has_the_backward(folder: Path, tmp_path: Path) -> None:
-    found = report(serve(build(folder, "training", "--train"), "train", tmp_path))
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_training_pack_has_the_backward(
+    device: str, folder: Path, tmp_path: Path
+) -> None:
+    pack = build(folder, "training", "--train", device=device)
+    found = report(serve(pack, "train", tmp_path, device))
+    assert found["used"] is True and found["notes"] == []
     assert (found["graphs"], found["of"], found["misses"]) == (2, 2, [])
     assert found["untraced"] == [0] and found["traced"] == {"usual": 0}
     assert found["in_child"] == 0

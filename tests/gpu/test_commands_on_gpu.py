@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,8 +14,6 @@ import pytest
 import torch
 from commands import torchproof
 from test_timelines import assert_valid, of
-
-from torchproof.checking.rules.advisories import ADVISORIES, Advisory
 
 pytestmark = pytest.mark.gpu
 
@@ -96,24 +93,6 @@ def test_findings_of_check(
         assert "NVIDIA" in run["environment"]["gpu"]
     if not findings:
         assert run["counts"]["compiled_calls"] == 3
-
-
-# -- advisories ------------------------------------------------------------------------
-
-ON_GPU = [each for each in ADVISORIES if each.device == "cuda"]
-
-
-@pytest.mark.parametrize("advisory", ON_GPU, ids=lambda a: a.code)
-def test_the_program_shows_the_bug_where_torch_has_it(
-    advisory: type[Advisory], tmp_path: Path
-) -> None:
-    command = [sys.executable, written(tmp_path, advisory.program)]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    version = torch.__version__
-    shown = advisory.affects(version) and not version.startswith(advisory.not_shown)
-    assert (done.returncode == 0) == shown, done.stderr
 
 
 # -- bench -----------------------------------------------------------------------------
@@ -268,73 +247,6 @@ def test_a_failure_of_cuda_graphs_is_packed_and_shown_again(tmp_path: Path) -> N
     )
     assert again.returncode == 1, again.stdout[-2000:] + again.stderr[-2000:]
     assert again.stdout.splitlines()[-1].startswith("FAILS AS STATED: ")
-
-
-DEPLOYED = """
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(64, 32)
-
-    def forward(self, x):
-        return self.head(self.layers(x)).softmax(-1)
-
-
-def train():
-    return Net(), [(torch.randn(2, 16, 64),)]
-"""
-SERVICE = """
-import json, sys
-import torch, torchproof
-from model import Net
-
-torch.manual_seed(7)  # other weights than those that were packed
-net, plain = Net().cuda(), Net().cuda()
-plain.load_state_dict(net.state_dict())
-net = torchproof.load(sys.argv[1], net)
-x = torch.randn(2, 16, 64, device="cuda")
-found, want = net(x), plain(x)
-torch.testing.assert_close(found, want, rtol=1e-2, atol=1e-3)
-status = torchproof.status(net)
-compilations = len(status.compilations)
-for answer in (found, want):
-    answer.square().sum().backward()
-for one, other in zip(net.parameters(), plain.parameters()):
-    torch.testing.assert_close(one.grad, other.grad, rtol=5e-2, atol=1e-3)
-wider = torch.randn(3, 16, 64, device="cuda")  # which the guards refuse
-torch.testing.assert_close(net(wider), plain(wider), rtol=1e-2, atol=1e-3)
-print(json.dumps({**status.pack, "compilations": compilations}))
-"""
-
-
-def test_a_deploy_pack_starts_without_tracing(tmp_path: Path) -> None:
-    written(tmp_path, DEPLOYED)
-    written(tmp_path, SERVICE, "service.py")
-    done = torchproof(
-        *("pack", "model.py:train", "--for", "deploy", "--device", "cuda"),
-        *("-o", "pack", "-q", "--train"),
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    served = subprocess.run(
-        [sys.executable, "service.py", "pack"],
-        cwd=tmp_path,
-        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert served.returncode == 0, served.stderr
-    pack = json.loads(served.stdout.splitlines()[-1])
-    assert pack["used"] is True and pack["notes"] == []
-    assert pack["untraced"] == [0] and pack["compilations"] == 0
-    assert pack["graphs"] == pack["of"] > 0 and pack["misses"] == []
 
 
 # -- doctor ----------------------------------------------------------------------------

@@ -14,7 +14,12 @@ from torch.testing import assert_close
 
 from torchproof.measure import operation_count
 from torchproof.measure.device_peaks import peaks_of
+<<<<<<< HEAD
 from torchproof.measure.replies import Facts
+=======
+from torchproof.measure.numerics import reference
+from torchproof.measure.numerics.reference import Reference
+>>>>>>> h-runtime
 from torchproof.measure.specs import StrategyJob
 from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame
@@ -152,6 +157,7 @@ def test_a_training_step_is_seen_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert step["ops_per_call"] > forward["ops_per_call"]
 
 
+<<<<<<< HEAD
 # -- strategies with a graph ----------------------------------------------------------
 
 
@@ -204,6 +210,72 @@ def test_a_strategy_with_a_graph_has_the_outputs_of_eager(
         for label, value in theirs.items():
             if isinstance(value, Tensor):
                 assert_close(mine[label], value, rtol=1e-3, atol=1e-6, msg=label)
+=======
+# -- the float64 reference ------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    """Attention by the fused kernels, dropout, and a cast inside the model."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm, self.dropout = nn.LayerNorm(256), dropout
+        self.mix, self.out = nn.Linear(256, 768), nn.Linear(256, 256)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.mix(self.norm(x)).view(*x.shape[:2], 3, 4, 64)
+        q, k, v = heads.permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = self.out(y.transpose(1, 2).reshape(x.shape)).float()
+        return x + F.dropout(y, self.dropout).to(x.dtype)
+
+
+def load(dropout: float, kind: torch.dtype) -> Loaded:
+    seed()
+    model = Attention(dropout).to("cuda", kind)
+    x = torch.randn(4, 128, 256, device="cuda", dtype=kind)
+    return Loaded(model, [(x,)], None, SimpleNamespace())
+
+
+def refer(dropout: float, kind: torch.dtype) -> Reference:
+    return reference(
+        lambda: load(dropout, kind), lambda made: answers(made, made.fn, train=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("dropout", "kind"), [(0.0, torch.float32), (0.3, torch.bfloat16)], ids=str
+)
+def test_the_reference_is_float64_with_the_same_dropout(
+    dropout: float, kind: torch.dtype
+) -> None:
+    found = refer(dropout, kind)
+    assert found.exact is not None, found.why
+    assert found.draws == (dropout > 0)
+    for label, value in found.exact.items():
+        if not isinstance(value, torch.Tensor):
+            continue  # the form of an output
+        if "argument" not in label:
+            assert value.dtype == torch.float64
+        eager = found.eager[label].double()
+        off = 0.2 if kind is torch.bfloat16 else 1e-3
+        assert_close(
+            eager, value.double(), rtol=off, atol=off * float(eager.abs().max())
+        )
+    if not dropout:
+        made = load(dropout, kind)
+        compiled = answers(made, torch.compile(made.fn), train=True)
+        assert found.compare(compiled).verdict in ("same", "rounding")
+        compiled["call 0: output"][1, 2, 3] += 1
+        assert found.compare(compiled).verdict == "wrong"
+        plain = load(dropout, kind)
+        plain.fn.double()
+        plain.calls[0] = (plain.calls[0][0].double(),)
+        # Called in float64 the model still casts to float32 inside, the reference not.
+        for label, value in answers(plain, plain.fn, train=True).items():
+            if isinstance(value, torch.Tensor):
+                assert_close(found.exact[label], value, rtol=1e-5, atol=1e-7)
+>>>>>>> h-runtime
 
 
 # -- the share of a GPU's peak --------------------------------------------------------

@@ -1,10 +1,10 @@
-"""torchproof.compile with CUDA tensors: streams, CUDA graphs, memory, lost devices."""
+"""torchproof.compile with CUDA tensors: streams, CUDA graphs and memory.
+
+tests/runtime/test_faults.py has lost devices.
+"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 import time
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import torchproof
+from torchproof.runtime import compile_job
 
 # What torch recommends on a GPU is no error of the program under test.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
@@ -92,43 +93,11 @@ def test_out_of_memory_in_the_first_run_leaves_no_memory_taken() -> None:
     assert item.kind == "first run" and "out of memory" in item.why
 
 
-LOST = """
-import torch, torchproof
-
-def broken(gm, inputs):
-    def run(*args):
-        index = torch.full((4,), 1 << 40, device="cuda")
-        out = torch.zeros(8, device="cuda")[index]
-        torch.cuda.synchronize()
-        return (out,)
-    return run
-
-model = torch.nn.Linear(8, 8).cuda()
-torchproof.compile(model, backend=broken)
-try:
-    model(torch.randn(4, 8, device="cuda"))
-except RuntimeError as error:
-    print("raised:", error)
-"""
-
-
-def test_a_device_that_is_lost_is_said_to_be() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(LOST)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert "raised: graph 1 " in done.stdout and "example=" in done.stdout, done
-
-
 def test_the_child_that_generates_code_keeps_no_memory_of_the_device() -> None:
     model, _ = twins()
     torchproof.compile(model)
     with torch.inference_mode():
         model(torch.randn(8, 64, device="cuda"))
-    from torchproof.runtime import compile_job
-
     compile_job.shared_worker().close()
     time.sleep(1.0)
     free, total = torch.cuda.mem_get_info()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from commands import torchproof
 from workloads.parity import FIXED, distance, results
 
 from torchproof.targets.workloads import WORKLOADS, megacontext, nanovlm
@@ -28,15 +27,8 @@ WAYS = [
 
 
 def check(workload: str, *flags: str, folder: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "torchproof", "check", f"workload:{workload}"]
-    common = ["--effort", "quick", "--format", "json", "--fail-on", "never", "-q"]
-    done = subprocess.run(
-        [*command, *common, *flags],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=550,
-    )
+    common = ("--effort", "quick", "--format", "json", "--fail-on", "never", "-q")
+    done = torchproof("check", f"workload:{workload}", *common, *flags, cwd=folder)
     assert done.returncode == 0, done.stderr[-2000:]
     run: dict[str, Any] = json.loads(done.stdout)
     assert run["environment"]["device"] == "cuda"

@@ -93,25 +93,6 @@ def empty_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
 
 
-@pytest.mark.usefixtures("empty_caches")
-def test_transformers_with_inductor_learns_the_same(tmp_path: Path) -> None:
-    plain = trained(tmp_path / "a", seeded(Net), plain=True, logging_steps=1)
-    trainer = trained(tmp_path / "b", seeded(Net), deadline=INFINITE, logging_steps=1)
-    want = losses(plain.state.log_history)
-    assert len(want) == 4 and want[0] != pytest.approx(want[-1], rel=1e-2)
-    assert losses(trainer.state.log_history) == pytest.approx(want, rel=1e-4)
-    for name, weight in plain.model.state_dict().items():
-        torch.testing.assert_close(trainer.model.state_dict()[name], weight)
-    status = torchproof.status(trainer.model)
-    assert status.compiled_calls == 4 and not status.fallbacks
-    assert any(each.in_child for each in status.compilations)
-    logged = figures(trainer.state.log_history)
-    assert len(logged) == 5 and set(logged[-1]) == NAMES  # each step, and the end
-    assert logged[-1]["compiled_share"] == 1 and logged[-1]["fallbacks"] == 0
-    trainer.save_model(str(tmp_path / "saved"))
-    assert set(trainer.model.state_dict()) == {"linear.weight", "linear.bias"}
-
-
 def fitted(folder: Path, model: nn.Module, **options: Any) -> Any:
     """The module and what was logged after 4 steps; with `plain`, uncompiled."""
     lightning = pytest.importorskip("lightning", reason="lightning is not installed")
@@ -197,19 +178,31 @@ def test_lightning_logs_at_the_steps_of_the_losses(
     assert not options.get("log_every_n_steps", 1) or steps_of(rows, "loss") == steps
 
 
+def learned_in_transformers(folder: Path, **options: Any) -> tuple[Any, Any]:
+    trainer = trained(folder, seeded(Net), logging_steps=1, **options)
+    trainer.save_model(str(folder / "saved"))
+    return trainer.model, trainer.state.log_history
+
+
+def learned_in_lightning(folder: Path, **options: Any) -> tuple[Any, Any]:
+    module, rows = fitted(folder, seeded(Scorer), log_every_n_steps=1, **options)
+    return module.model, rows
+
+
 @pytest.mark.usefixtures("empty_caches")
-def test_lightning_with_inductor_learns_the_same(tmp_path: Path) -> None:
-    every = {"log_every_n_steps": 1}
-    plain, plain_rows = fitted(tmp_path, seeded(Scorer), plain=True, **every)
-    module, rows = fitted(tmp_path, seeded(Scorer), deadline=INFINITE, **every)
+@pytest.mark.parametrize("learned", [learned_in_transformers, learned_in_lightning])
+def test_a_model_with_inductor_learns_the_same(learned: Any, tmp_path: Path) -> None:
+    plain, plain_rows = learned(tmp_path / "a", plain=True)
+    model, rows = learned(tmp_path / "b", deadline=INFINITE)
     want = losses(plain_rows)
     assert len(want) == 4 and want[0] != pytest.approx(want[-1], rel=1e-2)
     assert losses(rows) == pytest.approx(want, rel=1e-4)
+    assert set(model.state_dict()) == {"linear.weight", "linear.bias"}
     for name, weight in plain.state_dict().items():
-        torch.testing.assert_close(module.state_dict()[name], weight)
-    assert set(module.state_dict()) == {"model.linear.weight", "model.linear.bias"}
-    status = torchproof.status(module.model)
+        torch.testing.assert_close(model.state_dict()[name], weight)
+    status = torchproof.status(model)
     assert status.compiled_calls == 4 and not status.fallbacks
     assert any(each.in_child for each in status.compilations)
     logged = figures(rows)
-    assert set(logged[-1]) == NAMES and logged[-1]["compiled_share"] == 1
+    assert len(logged) >= 4 and set(logged[-1]) == NAMES  # at each step
+    assert logged[-1]["compiled_share"] == 1 and logged[-1]["fallbacks"] == 0

@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 import torch._inductor.compile_fx
-from faults import AGES_S, FAULTS, SITUATIONS, Fault, Situation
-from gpu_faults import GPU_FAULTS, GPU_SITUATIONS
+from faults import AGES_S, SITUATIONS, Fault, Situation
+from faults import MATRICES as MATRICES
 from injections import HEALTHY, CannotInject, Injection
 from surroundings import MARK, Surroundings, compile_plainly, strangers
 from torch import nn
@@ -37,7 +37,6 @@ from torchproof.torch_private import backends
 
 PRELOADED = ["warm_torch", "torchproof.observe.child", "cells"]
 NOT_REACHED = "the fault was never reached"
-MATRICES = {"cpu": FAULTS, "cuda": GPU_FAULTS}
 CELL_PATIENCE_S = 400.0
 # A process that is forked ends without its own last words; its child notices.
 END_PATIENCE_S = {"cpu": 5.0, "cuda": 30.0}  # a pool of torch's may be starting
@@ -247,12 +246,12 @@ def work_in_cell(fault: Fault, situation: Situation, folder: Path) -> Outcome:
     """The whole cell, in a process of its own."""
     if situation.graph:
         return work_on_graph(fault, situation, folder)
-    with device_use(fault, folder) as use:
-        return _work_on_compile(fault, situation, folder, use)
+    with device_use(fault, folder) as use_alone:
+        return _work_on_compile(fault, situation, folder, use_alone)
 
 
 def _work_on_compile(
-    fault: Fault, situation: Situation, folder: Path, use: DeviceUse
+    fault: Fault, situation: Situation, folder: Path, use_alone: Callable[[], None]
 ) -> Outcome:
     injection = fault.way(folder)
     if injection.fills_cache:
@@ -276,7 +275,7 @@ def _work_on_compile(
         if pair.status.fallbacks or not pair.status.compilations:
             return Outcome(*_names(fault, situation), (f"healthy: {pair.status}",))
     injection.prepare()
-    use.alone()
+    use_alone()
     surroundings = Surroundings()
     if not injection.gives_example:
         injection.arm()
@@ -413,36 +412,24 @@ def check_fork(pair: Pair) -> list[str]:
 # -- on a device -----------------------------------------------------------------------
 
 
-class DeviceUse:
-    """Who uses the device: a fault that takes its memory has it to itself.
+@contextlib.contextmanager
+def device_use(fault: Fault, folder: Path) -> Iterator[Callable[[], None]]:
+    """Gives what waits until no other cell uses the device, for faults that need it.
 
     All cells that are preparing share the lock; one that is armed holds it alone, until
     it ends.
     """
+    if not fault.alone:
+        yield lambda: None
+        return
+    with (folder.parent.parent / "device.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
 
-    def __init__(self, path: Path | None) -> None:
-        self._file = None
-        if path is not None:
-            self._file = path.open("a")
-            fcntl.flock(self._file, fcntl.LOCK_SH)
+        def use_alone() -> None:
+            fcntl.flock(file, fcntl.LOCK_UN)
+            fcntl.flock(file, fcntl.LOCK_EX)
 
-    def alone(self) -> None:
-        if self._file is not None:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-
-    def end(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-@contextlib.contextmanager
-def device_use(fault: Fault, folder: Path) -> Iterator[DeviceUse]:
-    use = DeviceUse(folder.parent.parent / "device.lock" if fault.alone else None)
-    try:
-        yield use
-    finally:
-        use.end()
+        yield use_alone
 
 
 def limit_compile_pool(fault: Fault) -> None:
@@ -502,11 +489,11 @@ def work_on_lost(fault: Fault, situation: Situation, pair: Pair) -> Outcome:
 def work_on_graph(fault: Fault, situation: Situation, folder: Path) -> Outcome:
     """A step that `torchproof.graph` records, beside a twin that is never recorded."""
     injection = fault.way(folder)
-    with device_use(fault, folder) as use:
+    with device_use(fault, folder) as use_alone:
         pair = GraphPair(situation, injection)
         pair.warm()
         injection.prepare()
-        use.alone()
+        use_alone()
         surroundings = Surroundings()
         injection.arm()
         seconds = max(pair.call(number) for number in range(max(3, fault.calls)))
@@ -643,8 +630,7 @@ def _main(
         limit_compile_pool(MATRICES[device][fault])
     row = replace(MATRICES[device][fault], deadline_s=deadline_s)
     try:
-        every = SITUATIONS | GPU_SITUATIONS
-        found = work_in_cell(row, every[situation], folder)
+        found = work_in_cell(row, SITUATIONS[situation], folder)
     except CannotInject as error:
         found = Outcome(fault, situation, (), skipped=str(error))
     except BaseException:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import gpu_injections as gpu
 import harm
 import injections as ways
 
-# For a fault that has to be waited for; the others must never come near theirs.
-HANG_S, INDUCTOR_HANG_S, AGES_S = 4.0, 15.0, 300.0
+# For a fault that has to be waited for; the others must never come near theirs. On a
+# GPU, the child has to start CUDA as well.
+HANG_S, INDUCTOR_HANG_S, GPU_HANG_S, AGES_S = 4.0, 15.0, 20.0, 300.0
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Situation:
         return self.graph or "triton.cudagraphs" in self.options
 
 
+_CUDAGRAPHS = {"triton.cudagraphs": True}
 SITUATIONS = {
     situation.name: situation
     for situation in (
@@ -40,10 +43,17 @@ SITUATIONS = {
         Situation("training", train=True),
         Situation("recompile", later=True),
         Situation("wait=False", train=True, wait=False),
+        Situation("reduce-overhead", options=_CUDAGRAPHS),
+        Situation("reduce-overhead, training", train=True, options=_CUDAGRAPHS),
+        Situation("graph", graph=True),
+        Situation("graph, training", graph=True, train=True),
     )
 }
-ALL = tuple(SITUATIONS)
+ALL = ("inference", "training", "recompile", "wait=False")
 FEW = ("inference", "training", "wait=False")
+COMPILED = (*ALL, "reduce-overhead")
+GRAPHS = tuple(name for name, each in SITUATIONS.items() if each.is_recorded)
+BOTH, TRAINING, NONE = ("inference", "training"), ("training",), ()
 
 
 @dataclass(frozen=True)
@@ -60,14 +70,14 @@ class Fault:
 
     name: str
     way: type[ways.Injection]
-    situations: tuple[str, ...] = ALL
+    situations: tuple[str, ...]
+    device: str
     kind: str | None = None
     phase: str | None = None
     words: str = ""
-    backend: str | None = "aot_eager"
+    backend: str | None = "inductor"
     deadline_s: float = AGES_S
     calls: int = 1
-    device: str = "cpu"
     alone: bool = False
     loses_device: bool = False
     may_be_overcome: bool = False
@@ -76,19 +86,10 @@ class Fault:
     def uses_child(self) -> bool:
         return self.backend == "inductor"
 
-    @property
-    def is_hang(self) -> bool:
-        return self.deadline_s < AGES_S
-
-
-_TRAINING = ("training",)
-_OVERCOME = {"backend": "inductor"}
-_FIRST_RUN = {**_OVERCOME, "kind": "first run", "words": "planted in a first run"}
-
 
 def _late(phase: str, deadline_s: float = HANG_S, **more: Any) -> dict[str, Any]:
     late = {"kind": "deadline", "phase": phase, "words": "took too long"}
-    return {**late, "deadline_s": deadline_s, **more}
+    return {**late, "deadline_s": deadline_s, "backend": "aot_eager", **more}
 
 
 def _child_late(phase: str, deadline_s: float = INDUCTOR_HANG_S) -> dict[str, Any]:
@@ -96,54 +97,131 @@ def _child_late(phase: str, deadline_s: float = INDUCTOR_HANG_S) -> dict[str, An
 
 
 def _error(words: str = "", **more: Any) -> dict[str, Any]:
-    return {"kind": "compile error", "backend": "inductor", "words": words, **more}
+    return {"kind": "compile error", "words": words, **more}
 
 
-_ROWS: tuple[tuple[str, type[ways.Injection], tuple[str, ...], dict[str, Any]], ...] = (
-    ("tracing loops in Python", ways.LoopsInPython, ALL, _late("tracing")),
-    ("tracing loops, the clock jumps", ways.ClockJumps, FEW, _late("tracing")),
-    ("AOTAutograd loops in Python", ways.LoopsInAutograd, ALL, _late("AOTAutograd")),
+_OVERCOME: dict[str, Any] = {}
+_FIRST_RUN = {"kind": "first run", "words": "planted in a first run"}
+_TRITON = _child_late("Triton compiler", GPU_HANG_S)
+_MEMORY = {"kind": "first run", "words": "out of memory", "alone": True}
+_LOST = {"backend": None, "kind": "first run", "words": "broken the CUDA context"}
+_CAPTURE = {"kind": "first run", "words": "captur", "calls": 4}
+
+# Name, way, situations on the CPU and on a GPU, and what is expected.
+_Situations = tuple[str, ...]
+_ROWS: tuple[
+    tuple[str, type[ways.Injection], _Situations, _Situations, dict[str, Any]], ...
+] = (
+    ("tracing loops in Python", ways.LOOPS_IN_PYTHON, ALL, FEW, _late("tracing")),
+    ("tracing loops, the clock jumps", ways.ClockJumps, FEW, NONE, _late("tracing")),
     (
-        *("AOTAutograd raises", ways.RaisesInAutograd, ALL),
+        *("AOTAutograd loops in Python", ways.LOOPS_IN_AUTOGRAD, ALL, NONE),
+        _late("AOTAutograd"),
+    ),
+    (
+        *("AOTAutograd raises", ways.RAISES_IN_AUTOGRAD, ALL, NONE),
         _error("planted in a fake kernel", backend="aot_eager"),
     ),
-    ("C++ compiler hangs", ways.Compiler, ALL, _child_late("C++ compiler")),
+    ("C++ compiler hangs", ways.Compiler, ALL, NONE, _child_late("C++ compiler")),
     (
-        "C++ compiler hangs, no child",
-        ways.KeptCompiler,
-        ALL,
+        *("C++ compiler hangs, no child", ways.KeptCompiler, ALL, NONE),
         _child_late("C++ compiler"),
     ),
     (
-        *("C++ compiler hangs in the backward", ways.BackwardCompiler, _TRAINING),
+        *("C++ compiler hangs in the backward", ways.BackwardCompiler, TRAINING, NONE),
         _child_late("C++ compiler"),
     ),
-    ("child loops in Python", ways.CHILD_LOOPS, ALL, _child_late("code generation")),
     (
-        *("worker pool waits for ever", ways.CHILD_WAITS_FOR_POOL, ALL),
+        *("child loops in Python", ways.CHILD_LOOPS, ALL, NONE),
+        _child_late("code generation"),
+    ),
+    (
+        *("worker pool waits for ever", ways.CHILD_WAITS_FOR_POOL, ALL, NONE),
         _child_late("worker pool"),
     ),
-    ("child stopped by SIGSTOP", ways.CHILD_STOPPED, FEW, _child_late("stopped child")),
-    ("child stopped, continued later", ways.CHILD_STOPPED_FOR_A_WHILE, FEW, _OVERCOME),
-    ("child killed by SIGKILL", ways.CHILD_KILLED, ALL, _error("SIGKILL")),
-    ("child dies by SIGSEGV", ways.CHILD_CRASHES, ALL, _error("SIGSEGV")),
-    ("child eats memory", ways.ChildEatsMemory, ALL, _error("memory")),
-    ("code generation raises", ways.CHILD_RAISES, ALL, _error("planted")),
-    ("code generation raises, no child", ways.KeptRaises, ALL, _error("planted")),
-    ("first run fails", ways.FirstRunFails, ALL, _FIRST_RUN),
-    ("first run of the backward fails", ways.BackwardFails, _TRAINING, _FIRST_RUN),
-    ("cache folder not writable", harm.NoCacheFolder, ALL, _error()),
-    ("disk full", harm.FullDisk, ALL, _error()),
-    ("shared memory full", harm.FullSharedMemory, FEW, _OVERCOME),
-    ("no file can be opened", harm.NoFiles, FEW, _error("Too many open files")),
-    ("process limit reached", harm.NoProcesses, FEW, _error("thread")),
-    ("signal handlers of the user", harm.UserSignals, FEW, _OVERCOME),
-    ("cache entries broken", harm.BrokenEntries, ALL, _OVERCOME),
-    ("cached libraries broken", harm.BrokenLibraries, ALL, _error()),
+    (
+        *("child stopped by SIGSTOP", ways.CHILD_STOPPED, FEW, FEW),
+        _child_late("stopped child"),
+    ),
+    (
+        *("child stopped, continued later", ways.CHILD_STOPPED_FOR_A_WHILE, FEW, NONE),
+        _OVERCOME,
+    ),
+    ("child killed by SIGKILL", ways.CHILD_KILLED, ALL, COMPILED, _error("SIGKILL")),
+    ("child dies by SIGSEGV", ways.CHILD_CRASHES, ALL, FEW, _error("SIGSEGV")),
+    ("child eats memory", ways.ChildEatsMemory, ALL, NONE, _error("memory")),
+    ("code generation raises", ways.CHILD_RAISES, ALL, COMPILED, _error("planted")),
+    ("code generation raises, no child", ways.KeptRaises, ALL, NONE, _error("planted")),
+    ("first run fails", ways.FirstRunFails, ALL, COMPILED, _FIRST_RUN),
+    (
+        *("first run of the backward fails", ways.BackwardFails, TRAINING, TRAINING),
+        _FIRST_RUN,
+    ),
+    ("cache folder not writable", harm.NoCacheFolder, ALL, ALL[:3], _error()),
+    ("disk full", harm.FullDisk, ALL, NONE, _error()),
+    ("shared memory full", harm.FullSharedMemory, FEW, NONE, _OVERCOME),
+    ("no file can be opened", harm.NoFiles, FEW, NONE, _error("Too many open files")),
+    ("process limit reached", harm.NoProcesses, FEW, NONE, _error("thread")),
+    ("signal handlers of the user", harm.UserSignals, FEW, NONE, _OVERCOME),
+    ("cache entries broken", harm.BrokenEntries, ALL, NONE, _OVERCOME),
+    ("cached libraries broken", harm.BrokenLibraries, ALL, NONE, _error()),
     # It cannot be seen from outside that a lock is waited for: so, long enough.
-    ("cache locks held", harm.LocksHeld, ALL, _child_late("lock", 40.0)),
+    ("cache locks held", harm.LocksHeld, ALL, NONE, _child_late("lock", 40.0)),
+    ("ptxas hangs", gpu.Ptxas, NONE, COMPILED, _TRITON),
+    ("ptxas hangs, no child", gpu.PtxasHere, NONE, FEW, _TRITON),
+    ("ptxas dies by SIGSEGV", gpu.PtxasCrashes, NONE, COMPILED, _error("ptxas")),
+    ("ptxas prints an error", gpu.PtxasFails, NONE, FEW, _error("ptxas")),
+    (
+        *("no device memory in the first run", gpu.FirstRunOutOfMemory, NONE),
+        *((*BOTH, "reduce-overhead"), _MEMORY),
+    ),
+    # Of the kernels, none could be timed. The other cells wait for this one.
+    (
+        *("no device memory for autotuning", gpu.AutotuningOutOfMemory, NONE, BOTH[:1]),
+        _error("NoValidChoices", deadline_s=60.0, alone=True),
+    ),
+    # The driver, an allocator or cuBLAS says it in its own words.
+    (
+        *("another process takes the device memory", gpu.OtherProcess, NONE),
+        *((*BOTH, "graph"), _error("CUDA", may_be_overcome=True, alone=True)),
+    ),
+    (
+        *("illegal access in the first run", gpu.LosesDevice, NONE, BOTH),
+        {**_LOST, "loses_device": True},
+    ),
+    (
+        *("illegal access in the first run, example given", gpu.LosesDeviceOfChild),
+        *(NONE, BOTH, {**_LOST, "kind": "probe", "words": "CUDA"}),
+    ),
+    (
+        *("an operator waits for the device during capture", gpu.Synchronizes),
+        *(NONE, GRAPHS, _CAPTURE),
+    ),
+    (
+        *("another thread waits for the captured stream", gpu.OtherThreadWaits),
+        *(NONE, GRAPHS, _CAPTURE),
+    ),
+    (
+        *("another thread uses the device during capture", gpu.OtherThreadWorks),
+        *(NONE, GRAPHS, {"calls": 4}),
+    ),
 )
-FAULTS = {
-    name: Fault(name, way, situations, **expected)
-    for name, way, situations, expected in _ROWS
+
+
+def _on_gpu(expected: dict[str, Any]) -> dict[str, Any]:
+    waits_for_child = expected.get("deadline_s") == INDUCTOR_HANG_S
+    return {**expected, "deadline_s": GPU_HANG_S} if waits_for_child else expected
+
+
+MATRICES = {
+    "cpu": {
+        name: Fault(name, way, situations, "cpu", **expected)
+        for name, way, situations, _, expected in _ROWS
+        if situations
+    },
+    "cuda": {
+        name: Fault(name, way, situations, "cuda", **_on_gpu(expected))
+        for name, way, _, situations, expected in _ROWS
+        if situations
+    },
 }

@@ -12,7 +12,15 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from injections import _MARKED, CannotInject, InChild, Injection, Patch, double
+from injections import (
+    _MARKED,
+    CannotInject,
+    InChild,
+    Injection,
+    Patch,
+    Program,
+    double,
+)
 from surroundings import MARK
 
 # -- ptxas, which Triton starts for each kernel ----------------------------------------
@@ -29,29 +37,16 @@ def _real_ptxas() -> Path:
     return path
 
 
-class Ptxas(Injection):
-    """What goes by the name of ptxas is a program that runs a script once armed."""
-
+class Ptxas(Program):
     needs_pool = True
     # It waits without a process of its own, so that it is seen by its name.
-    script = "read line <> FOLDER/never"
+    name, script = "ptxas", "read line <> FOLDER/never"
+    passes = ' || [ "$1" = --version ]'
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.gate = folder / "armed"
-        program = folder / "bin" / "ptxas"
-        program.parent.mkdir()
+        super().__init__(folder, str(_real_ptxas()))
         os.mkfifo(folder / "never")
-        program.write_text(
-            f'#!/bin/sh\nif [ ! -e {self.gate} ] || [ "$1" = --version ]; then\n'
-            f'exec {_real_ptxas()} "$@"\nfi\n'
-            f"touch {self.mark}\n{self.script.replace('FOLDER', str(folder))}\n"
-        )
-        program.chmod(0o755)
-        os.environ["TRITON_PTXAS_PATH"] = str(program)
-
-    def arm(self) -> None:
-        self.gate.touch()
+        os.environ["TRITON_PTXAS_PATH"] = str(self.program)
 
 
 class PtxasHere(Ptxas):
@@ -148,21 +143,16 @@ class FirstRunOutOfMemory(Patch):
     op = staticmethod(wide)
     place = "torch._inductor.output_code:CompiledFxGraph.__call__"
 
-    def replacement(self) -> Callable[..., Any]:
-        original = self.original
-
-        def call(graph: Any, inputs: Any) -> Any:
-            if self.mark.exists():
-                return original(graph, inputs)
-            self.mark.touch()
-            held = take_all()
-            try:
-                return original(graph, inputs)
-            finally:
-                held.clear()
-                torch.cuda.empty_cache()
-
-        return call
+    def instead(self, graph: Any, inputs: Any) -> Any:
+        if self.mark.exists():
+            return self.original(graph, inputs)
+        self.mark.touch()
+        held = take_all()
+        try:
+            return self.original(graph, inputs)
+        finally:
+            held.clear()
+            torch.cuda.empty_cache()
 
 
 class AutotuningOutOfMemory(InChild):
@@ -198,7 +188,7 @@ def write_astray() -> None:
     torch.cuda.synchronize()
 
 
-class GivenBackend(Injection):
+class LosesDevice(Injection):
     """A backend of the user's; before it is armed, it runs graphs as they are."""
 
     def __init__(self, folder: Path) -> None:
@@ -210,21 +200,14 @@ class GivenBackend(Injection):
         self.is_armed = True
 
     def _compile(self, gm: Any, inputs: Any) -> Callable[..., Any]:
+        plain: Callable[..., Any] = gm.forward
         if not self.is_armed:
-            plain: Callable[..., Any] = gm.forward
             return plain
         self.mark.touch()
-        return self.compile(gm)
 
-    def compile(self, gm: Any) -> Callable[..., Any]:
-        raise NotImplementedError
-
-
-class LosesDevice(GivenBackend):
-    def compile(self, gm: Any) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
             write_astray()
-            return gm.forward(*args)
+            return plain(*args)
 
         return run
 

@@ -6,9 +6,9 @@ first compilation can go well and a later one cannot. `fired` says that it was r
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import os
+import pkgutil
 import shlex
 import shutil
 import sys
@@ -96,7 +96,7 @@ class FakeKernel(Injection):
     """The fake kernel of an operator of the model's does the deed."""
 
     op = staticmethod(double)
-    within = ""  # the deed is done below a file whose path has this part
+    within = ""
 
     def arm(self) -> None:
         deeds["fake kernel"] = self._run
@@ -107,7 +107,8 @@ class FakeKernel(Injection):
         self.mark.touch()
         self.deed()
 
-    def deed(self) -> None: ...
+    @staticmethod
+    def deed() -> None: ...
 
 
 def _is_below(part: str) -> bool:
@@ -119,42 +120,42 @@ def _is_below(part: str) -> bool:
     return False
 
 
-class LoopsInPython(FakeKernel):
-    def deed(self) -> None:
-        while True:
-            pass
+def in_fake_kernel(deed: Callable[[], None], within: str = "") -> type[FakeKernel]:
+    """`within`: the deed is done below a file whose path has this part."""
+    fields = {"deed": staticmethod(deed), "within": within}
+    return type("FakeKernel", (FakeKernel,), fields)
 
 
-class RaisesInTracing(FakeKernel):
-    def deed(self) -> None:
-        raise ValueError("planted in a fake kernel")
+def loop() -> None:
+    while True:
+        pass
 
 
-class RaisesInAutograd(RaisesInTracing):
-    within = "/torch/_functorch/"
+def fail() -> None:
+    raise ValueError("planted in a fake kernel")
 
 
-class LoopsInAutograd(LoopsInPython):
-    within = "/torch/_functorch/"
+AUTOGRAD = "/torch/_functorch/"
+LOOPS_IN_PYTHON = in_fake_kernel(loop)
+LOOPS_IN_AUTOGRAD = in_fake_kernel(loop, AUTOGRAD)
+RAISES_IN_AUTOGRAD = in_fake_kernel(fail, AUTOGRAD)
 
 
-class ClockJumps(LoopsInPython):
+class ClockJumps(FakeKernel):
     """The time of day is another at each look, as where it is being set."""
+
+    deed = staticmethod(loop)
 
     def arm(self) -> None:
         super().arm()
-        make_clock_jump()
+        jumps = itertools.cycle((3600.0, -3600.0, 86400.0))
+        time.time = lambda: _REAL_TIME() + next(jumps)
 
     def disarm(self) -> None:
         time.time = _REAL_TIME
 
 
 _REAL_TIME = time.time
-
-
-def make_clock_jump() -> None:
-    jumps = itertools.cycle((3600.0, -3600.0, 86400.0))
-    time.time = lambda: _REAL_TIME() + next(jumps)
 
 
 # -- the C++ compiler ------------------------------------------------------------------
@@ -167,29 +168,39 @@ def _real_compiler() -> str:
     return shlex.join([found, *arguments])
 
 
-class Compiler(Injection):
-    """What goes by the compiler's name is a program that runs a script once armed."""
+class Program(Injection):
+    """What goes by the name of a compiler runs a script once armed."""
 
-    script = "exec sleep 1000"
+    name, script = "", ""
+    passes = ""  # a condition of the shell under which the real one runs
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, real: str) -> None:
         super().__init__(folder)
         self.gate = folder / "armed"
-        program = folder / "bin" / "g++"
-        program.parent.mkdir()
-        program.write_text(
-            f'#!/bin/sh\n[ -e {self.gate} ] || exec {_real_compiler()} "$@"\n'
-            f"touch {self.mark}\n{self.script}\n"
+        self.program = folder / "bin" / self.name
+        self.program.parent.mkdir()
+        self.program.write_text(
+            f"#!/bin/sh\nif [ ! -e {self.gate} ]{self.passes}; then\n"
+            f'exec {real} "$@"\nfi\n'
+            f"touch {self.mark}\n{self.script.replace('FOLDER', str(folder))}\n"
         )
-        program.chmod(0o755)
-        # Torch takes CXX where it is set, which a process that has loaded Inductor no
-        # longer reads, and otherwise the first g++.
-        os.environ["PATH"] = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-        os.environ["CXX"] = str(program)
-        torch._inductor.config.cpp.cxx = (None, str(program))
+        self.program.chmod(0o755)
 
     def arm(self) -> None:
         self.gate.touch()
+
+
+class Compiler(Program):
+    name, script = "g++", "exec sleep 1000"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, _real_compiler())
+        # Torch takes CXX where it is set, which a process that has loaded Inductor no
+        # longer reads, and otherwise the first g++.
+        path = os.environ["PATH"]
+        os.environ["PATH"] = f"{self.program.parent}{os.pathsep}{path}"
+        os.environ["CXX"] = str(self.program)
+        torch._inductor.config.cpp.cxx = (None, str(self.program))
 
     def was_reached(self, status: Any) -> bool:
         """A compiler that starts after the deadline is not what took too long."""
@@ -312,21 +323,27 @@ class ChildEatsMemory(InChild):
 
 
 class Patch(Injection):
-    """A function of torch's is replaced when the fault is armed."""
+    """A function of torch's is replaced by `instead` when the fault is armed."""
 
     place = ""
 
     def arm(self) -> None:
-        module, _, path = self.place.partition(":")
-        owner: Any = importlib.import_module(module)
-        *parts, name = path.split(".")
-        for part in parts:
-            owner = getattr(owner, part)
+        path, _, name = self.place.rpartition(".")
+        owner = pkgutil.resolve_name(path)
         self.original = getattr(owner, name)
-        setattr(owner, name, self.replacement())
+        # A function, which a class binds to its instances.
+        setattr(owner, name, lambda *args, **named: self.instead(*args, **named))
 
-    def replacement(self) -> Callable[..., Any]:
+    def instead(self, *args: Any) -> Any:
         raise NotImplementedError
+
+    def fail_after(self, run: Callable[[], Any]) -> Any:
+        """The first time, the result is dropped, and an error raised."""
+        if self.mark.exists():
+            return run()
+        self.mark.touch()
+        run()
+        raise torch.OutOfMemoryError("planted in a first run")
 
 
 class KeptRaises(Patch):
@@ -335,12 +352,9 @@ class KeptRaises(Patch):
     op = staticmethod(double)
     place = "torch._inductor.graph:GraphLowering.codegen"
 
-    def replacement(self) -> Callable[..., Any]:
-        def codegen(graph: Any) -> Any:
-            self.mark.touch()
-            raise ValueError("planted in code generation")
-
-        return codegen
+    def instead(self, graph: Any) -> Any:
+        self.mark.touch()
+        raise ValueError("planted in code generation")
 
 
 class FirstRunFails(Patch):
@@ -348,18 +362,8 @@ class FirstRunFails(Patch):
 
     place = "torch._inductor.output_code:CompiledFxGraph.__call__"
 
-    def replacement(self) -> Callable[..., Any]:
-        original = self.original
-
-        def call(graph: Any, inputs: Any) -> Any:
-            answer = original(graph, inputs)
-            if self.mark.exists():
-                return answer
-            self.mark.touch()
-            del answer
-            raise torch.OutOfMemoryError("planted in a first run")
-
-        return call
+    def instead(self, graph: Any, inputs: Any) -> Any:
+        return self.fail_after(lambda: self.original(graph, inputs))
 
 
 class BackwardFails(Patch):
@@ -373,13 +377,5 @@ class BackwardFails(Patch):
     def after_forward(self) -> None:
         super().arm()
 
-    def replacement(self) -> Callable[..., Any]:
-        original = self.original
-
-        def mm(*args: Any, **kwargs: Any) -> Any:
-            original(*args, **kwargs)
-            if not self.mark.exists():
-                self.mark.touch()
-                raise torch.OutOfMemoryError("planted in a first run")
-
-        return mm
+    def instead(self, *args: Any, **kwargs: Any) -> Any:
+        self.fail_after(lambda: self.original(*args, **kwargs))

@@ -123,22 +123,6 @@ def test_bad_environment_variables_are_refused(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delenv(variable)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        *({"pad": 3}, {"pad": {"input": ("b",)}, "buckets": 5}, {"pool": 3}),
-        *({"pad": {"input": ("b",)}, "buckets": [0]}, {"train": 1}, {"strategy": 3}),
-        *({"example": torch.ones(2)}, {"outputs": "x"}, {"recipe": 3}, {"nope": 1}),
-        *({"strategy": "full", "dynamic": "x"}, {"strategy": "full", "mode": "x"}),
-        {"strategy": "full", "options": {"no_such_option": 1}},
-        {"pad": {"input": ("b",)}, "buckets": [4], "unpad": 3},
-    ],
-)
-def test_graph_refuses_bad_arguments(given: dict[str, Any]) -> None:
-    *_, bad = given
-    assert bad in refused(lambda: torchproof.graph(nn.Linear(2, 2), **given))
-
-
 def test_load_and_plan_refuse_bad_arguments(tmp_path: Path) -> None:
     model = nn.Linear(2, 2)
     for pack in (3, None):

@@ -41,15 +41,6 @@ def test_without_blocks_the_whole_is_compiled() -> None:
     assert (status.strategy, status.compiled_calls) == ("full", 1)
 
 
-def test_a_method_is_compiled_and_the_rest_is_not() -> None:
-    model, x = Stack(), torch.randn(5, 4)
-    expected = model(x)
-    compiled(model, strategy="core:finish")
-    torch.testing.assert_close(model(x), expected)
-    [only] = torchproof.status(model).compilations
-    assert only.function.split()[0] == "Stack.finish"
-
-
 @pytest.mark.parametrize(
     ("billions", "strategy"),
     [(9.99, "full"), (10, "regional"), (39.48, "regional"), (40, "eager")],

@@ -189,21 +189,30 @@ def test_other_models_compile_and_run_as_without_torchproof() -> None:
 
     def settings() -> tuple[Any, ...]:
         replaceable = (torch.random.set_rng_state, torch.manual_seed)
-        limit = torch._dynamo.config.recompile_limit
-        return *replaceable, torch.fx.Tracer.trace, sys.getswitchinterval(), limit
+        config = torch._dynamo.config
+        options = config.recompile_limit, config.skip_nnmodule_hook_guards
+        return *replaceable, torch.fx.Tracer.trace, sys.getswitchinterval(), *options
 
     before = settings()
     known = torch.compile(lambda x: x.cos(), backend="eager")
     compiles, has_called, x = threading.Event(), threading.Event(), torch.ones(3)
-    expected, others = known(x), list[Tensor]()
+    expected, others, flags = known(x), list[Tensor](), list[bool]()
+
+    class Tracer(torch.fx.Tracer):
+        def create_arg(self, a: Any) -> Any:
+            compiles.set()
+            assert has_called.wait(GRACE_S)
+            return super().create_arg(a)
 
     def backend(gm: Any, inputs: Any) -> Any:
-        compiles.set()
-        assert has_called.wait(GRACE_S)
+        Tracer().trace(gm)
         return gm.forward
 
     def work() -> None:
         compiles.wait()
+        # Torch has one flag of each kind for all threads.
+        flags.append(torch.compiler.is_compiling())
+        flags.append(torch.fx._symbolic_trace.is_fx_symbolic_tracing())
         others.append(known(x))
         has_called.set()
         others.append(torch.compile(lambda x: x.exp(), backend="eager")(x))
@@ -214,6 +223,7 @@ def test_other_models_compile_and_run_as_without_torchproof() -> None:
     assert torch.equal(function(x), x * 2)
     other.join(GRACE_S)
     torch.testing.assert_close(others, [expected, x.exp()])
+    assert flags == [False, False]
     assert torch.equal(torch.compile(lambda x: x.tan(), backend="eager")(x), x.tan())
     assert settings() == before
 
@@ -289,6 +299,29 @@ def test_what_a_signal_handler_raises_reaches_the_caller() -> None:
 
 
 # -- the matrix that benchmarks/reliability.py runs ------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("fault", "situation"),
+    [
+        ("an operator waits for the device during capture", "reduce-overhead"),
+        ("an operator waits for the device during capture", "graph"),
+        ("another thread waits for the captured stream", "reduce-overhead, training"),
+        ("another thread waits for the captured stream", "graph, training"),
+        ("ptxas dies by SIGSEGV", "recompile"),
+        ("illegal access in the first run", "inference"),
+    ],
+)
+def test_a_fault_on_a_gpu_is_survived(
+    fault: str, situation: str, tmp_path: Path
+) -> None:
+    (tmp_path / "cell").mkdir()
+    outcome = cells.run(
+        fault, situation, tmp_path / "cell", grace_s=GRACE_S, device="cuda"
+    )
+    assert outcome.ok, "\n".join(outcome.wrong)
 
 
 def test_a_fault_that_was_not_reached_is_no_pass(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from twins import Block
 from waiting import in_fork
 
 import torchproof
@@ -40,25 +41,10 @@ def held(fresh_compiler: None) -> Iterator[Callable[..., None]]:
         thread.join()
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-
+class Doubled(Block):
     def forward(self, x: Tensor) -> Tensor:
         # What is traced and what runs eager differ, for who believes that it is traced.
-        return x + self.inner(x).tanh() * (1.0 + torch.compiler.is_compiling())
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return x
+        return x + torch.tanh(self.mix(x)) * (1.0 + torch.compiler.is_compiling())
 
 
 def compiles_anew(model: nn.Module, eager: Tensor, compiled: Tensor) -> None:
@@ -78,7 +64,8 @@ def compiles_anew(model: nn.Module, eager: Tensor, compiled: Tensor) -> None:
 def test_a_model_that_is_compiled_while_another_thread_forks(
     held: Any, settings: dict[str, Any]
 ) -> None:
-    parent, model, x = os.getpid(), Net(), torch.ones(2, 4)
+    parent, x = os.getpid(), torch.ones(2, 4)
+    model: nn.Module = nn.Sequential(Doubled(), Doubled(), Doubled())
     pause: Callable[[], None] = lambda: None  # noqa: E731
 
     def backend(gm: Any, inputs: Any) -> Any:
@@ -89,8 +76,8 @@ def test_a_model_that_is_compiled_while_another_thread_forks(
     with torch.no_grad():
         eager = model(x)
         doubled = x
-        for block in model.blocks:
-            doubled = doubled + block.inner(doubled).tanh() * 2.0
+        for block in model.children():
+            doubled = doubled + block.mix(doubled).tanh() * 2.0
         model = torchproof.compile(
             model, backend=backend, deadline=DEADLINE_S, **settings
         )

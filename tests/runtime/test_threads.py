@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._dynamo import config
 from torch._dynamo.backends.registry import lookup_backend
 from twins import Net, Stack, assert_alike, compiled, sample, twins
 from waiting import AGES_S, wait_for
@@ -122,39 +121,6 @@ def test_each_thread_has_its_own_modes_and_trains() -> None:
         for one, other in zip(plain.parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(other.grad, one.grad)
         assert not torchproof.status(model).fallbacks
-
-
-def test_other_threads_see_no_compilation() -> None:
-    """Torch has one flag and one configuration for all threads."""
-    traces, may_go_on = threading.Event(), threading.Event()
-    before = config.recompile_limit, config.skip_nnmodule_hook_guards
-
-    def backend(gm: Any, inputs: Any) -> Any:
-        class Tracer(torch.fx.Tracer):
-            def create_arg(self, a: Any) -> Any:
-                traces.set()
-                may_go_on.wait(AGES_S)
-                return super().create_arg(a)
-
-        Tracer().trace(gm)
-        return gm.forward
-
-    known = torch.compile(lambda x: x.cos() * 2, backend="eager")
-    x = torch.ones(3)
-    expected = known(x)
-    model = torchproof.compile(lambda x: x.sin() + 1, backend=backend)
-    caller = threading.Thread(target=model, args=(x,), daemon=True)
-    caller.start()
-    assert traces.wait(AGES_S)
-    try:
-        assert not torch.compiler.is_compiling()
-        assert not torch.fx._symbolic_trace.is_fx_symbolic_tracing()
-        assert torch.equal(known(x), expected)
-    finally:
-        may_go_on.set()
-        caller.join(AGES_S)
-    assert torchproof.status(model).compilations
-    assert (config.recompile_limit, config.skip_nnmodule_hook_guards) == before
 
 
 # -- wait=False ------------------------------------------------------------------------

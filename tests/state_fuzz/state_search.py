@@ -43,14 +43,6 @@ class Report:
     reasons: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
 
-    def add(self, other: Report) -> None:
-        self.programs += other.programs
-        self.calls += other.calls
-        self.changes += other.changes
-        self.counts += other.counts
-        self.reasons += other.reasons
-        self.failures += other.failures
-
 
 def search(name: str, seeds: Iterable[int]) -> Report:
     """Programs of these seeds, run in eager and as the subject of this name does."""

@@ -101,6 +101,7 @@ def graph(machine: TwinMachine, pair: Any) -> None:
 
 # Strategies that replace parts have to follow copies and new classes.
 EVERY = ("full", "regional", "nested", "core", "background")
+QUICK = ("full", "regional", "autograd")
 SEQUENCES: dict[str, tuple[Sequence, tuple[str, ...]]] = {
     "state dict": (changes("load_other", "assign_other"), ("full",)),
     "modes": (changes("flip_training", "part_to_eval"), ("full",)),
@@ -121,7 +122,11 @@ SEQUENCES: dict[str, tuple[Sequence, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    [(name, way) for name, (_, ways) in SEQUENCES.items() for way in ways],
+    [
+        pytest.param(name, way, marks=() if way in QUICK else pytest.mark.slow)
+        for name, (_, ways) in SEQUENCES.items()
+        for way in ways
+    ],
 )
 def test_a_sequence(name: str, way: str) -> None:
     TwinMachine.counts = Counter()

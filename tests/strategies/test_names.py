@@ -15,6 +15,7 @@ from torchproof.strategies.strategy import (
     with_arguments,
 )
 
+RECORDABLE = r"\bfull\+graph:max-autotune-no-cudagraphs"
 MEANINGS: dict[str, tuple[str, dict[str, Any], str | None, str]] = {
     "eager": ("eager", {}, None, "auto"),
     "full": ("full", {}, None, "auto"),
@@ -48,6 +49,12 @@ def test_meaning_of_a_name(name: str) -> None:
         ("eager:fullgraph", "'eager:fullgraph': eager"),
         ("full:dynamic:static", "dynamic, static, marks"),
         ("full:max-autotune:reduce-overhead", r"\bdefault, reduce-overhead\b"),
+        ("full+grahp", r"\bfull\+graph\?"),
+        ("eager+graph:fullgraph", r"'eager\+graph:fullgraph': eager\b"),
+        # There is no graph within a graph, and no mark of a size in one.
+        ("full+graph:reduce-overhead", RECORDABLE),
+        ("regional+graph:max-autotune", RECORDABLE.replace("full", "regional")),
+        ("full+graph:marks", r"full\+graph:marks\b.*\bmark\b"),
     ],
 )
 def test_wrong_name_is_refused_with_a_suggestion(name: str, pattern: str) -> None:
@@ -80,6 +87,8 @@ def test_modes_mean_what_torch_says_they_mean() -> None:
         ("eager", {"fullgraph": True}, "^eager: .*arguments"),
         ("full:reduce-overhead", {"backend": "aot_eager"}, "aot_eager.*reduce-overh"),
         ("full:marks", {"dynamic": True}, "^full:marks: .*dynamic"),
+        ("full+graph", {"mode": "max-autotune"}, RECORDABLE),
+        ("full+graph", {"options": {"triton.cudagraphs": True}}, RECORDABLE),
     ],
 )
 def test_arguments_that_contradict_are_refused(

@@ -10,22 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from twins import Block
 
 from torchproof.records.run import UserError
 from torchproof.strategies.plan import Plan
 from torchproof.strategies.strategy import NotApplicable, parse
 from torchproof.targets.workloads import gpt, nanovlm
 
-X = torch.randn(3, 8)
-
-
-class Block(nn.Module):
-    def __init__(self, width: int = 8) -> None:
-        super().__init__()
-        self.inner = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.tanh(self.inner(x))
+X = torch.randn(3, 4)
 
 
 class OtherBlock(Block):
@@ -85,7 +77,7 @@ class PairBlock(Block):
 
 class Writer(Block):
     def forward(self, x: Tensor) -> None:  # type: ignore[override]
-        x[:, :4] = self.inner(x)[:, :4]
+        x[:, :2] = self.mix(x)[:, :2]
 
 
 def written(net: Any, x: Tensor) -> Tensor:
@@ -106,7 +98,7 @@ class Stateful(Block):
 
 def parametrized() -> Block:
     block = Block()
-    block.inner = nn.utils.parametrizations.weight_norm(block.inner)
+    block.mix = nn.utils.parametrizations.weight_norm(block.mix)
     return block
 
 
@@ -135,7 +127,7 @@ def odd_names(net: Any, x: Tensor) -> Tensor:
 BLOCKS: dict[str, tuple[nn.Module, list[str]]] = {
     "attributes, and arithmetic in between": (
         Net(
-            lambda net, x: net.second(torch.relu(net.first(x))[:, :8] * 2),
+            lambda net, x: net.second(torch.relu(net.first(x))[:, :4] * 2),
             first=Block(),
             second=Block(),
         ),
@@ -162,7 +154,7 @@ BLOCKS: dict[str, tuple[nn.Module, list[str]]] = {
         ["inner.blocks.0|inner.blocks.1"],
     ),
     "two widths": (
-        Net(widening, blocks=many(Block, 2), wide=many(Block, 2, 16)),
+        Net(widening, blocks=many(Block, 2), wide=many(Block, 2, 8)),
         ["blocks.0|blocks.1", "wide.0|wide.1"],
     ),
     "two classes": (
@@ -178,7 +170,7 @@ BLOCKS: dict[str, tuple[nn.Module, list[str]]] = {
         ["blocks.1|blocks.2"],
     ),
     "the middle of a list": (
-        nn.Sequential(nn.Linear(8, 8), Block(), Block(), nn.Linear(8, 8)),
+        nn.Sequential(nn.Linear(4, 4), Block(), Block(), nn.Linear(4, 4)),
         ["1|2"],
     ),
     "lists and more": (
@@ -241,7 +233,7 @@ NO_BLOCKS = {
     "heads": Net(
         lambda net, x: torch.cat([h(x) for h in net.heads], -1), heads=many(Block, 3)
     ),
-    "single operations": nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)),
+    "single operations": nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)),
     "two classes": in_order(Block(), OtherBlock()),
     "never called": Net(lambda net, x: net.a(x), a=Block(), b=Block()),
 }

@@ -1,16 +1,14 @@
-"""What only real CUDA graphs show: capture errors, memory, streams.
-
-What a graphed step computes is in tests/cudagraph, on the CPU and on a GPU.
-"""
+"""What only real CUDA graphs show: random numbers in attention, memory, streams."""
 
 from __future__ import annotations
 
 import gc
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 import torch.nn.functional as F
+from graph_models import Net, close
 from torch import Tensor, nn
 
 import torchproof
@@ -21,99 +19,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 DEVICE = "cuda"
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.inner = nn.LayerNorm(64), nn.Linear(64, 64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.tanh(self.inner(self.norm(x)))
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Linear(4, 64), nn.Linear(64, 2)
-        self.blocks = nn.ModuleList(Block() for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.embed(x)
-        for block in self.blocks:
-            x = block(x)
-        answer: Tensor = self.head(x)
-        return answer
-
-
-def net() -> Net:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    return Net().to(DEVICE)
-
-
 def batch(rows: int = 8) -> Tensor:
     return torch.randn(rows, 4, device=DEVICE)
 
 
-def close(one: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(one, other.detach(), rtol=2e-3, atol=2e-4)
-
-
-# -- what stops a capture --------------------------------------------------------------
-
-SCALE = torch.tensor(2.0)
-
-
-def item(x: Tensor) -> Tensor:
-    return x * x.sum().item()
-
-
-def to_host(x: Tensor) -> Tensor:
-    return x + x.cpu().mean().to(x.device)
-
-
-def find(x: Tensor) -> Tensor:
-    return x.nonzero()
-
-
-def show(x: Tensor) -> Tensor:
-    str(x)
-    return x + 1
-
-
-def allocate(x: Tensor) -> Tensor:
-    return x + torch.ones(4).to(x.device)
-
-
-def wait(x: Tensor) -> Tensor:
-    torch.cuda.synchronize()
-    return x + 1
-
-
-def host_number(x: Tensor) -> Tensor:
-    return x * (SCALE + 1)
-
-
-def host_item(x: Tensor) -> Tensor:
-    return x * SCALE.item()
-
-
-def test_what_stops_a_capture_is_named() -> None:
-    x = batch()
-    for step in (item, to_host, find, show, allocate, wait, host_number, host_item):
-        graphed = torchproof.graph(step)
-        for number in range(2):
-            SCALE.fill_(float(number))
-            assert torch.equal(graphed(x), step(x))
-        stop = graphed.status().stops[0]
-        place = (__file__, step.__code__.co_firstlineno + 1)
-        assert (stop.file, stop.line) == place, step
-        assert graphed.status().replays == 0
-    # Afterwards everything still works, random numbers too.
-    torch.randn(3, device=DEVICE)
-    model = net().eval()
-    other = torchproof.graph(model, (x,))
-    close(other(x), model(x))
-    assert other.falls_back == []
+# -- what is recorded ------------------------------------------------------------------
 
 
 def test_attention_with_dropout_is_recorded() -> None:
@@ -194,11 +104,11 @@ def test_a_recording_has_the_workspaces_it_needs() -> None:
 
 
 def test_threads_take_turns() -> None:
-    model = net().eval()
+    model = Net().to(DEVICE).eval()
     graphed = torchproof.graph(model)
-    wrong: list[str] = []
 
-    def work(number: int) -> None:
+    def work(number: int) -> list[str]:
+        wrong = []
         with torch.cuda.stream(torch.cuda.Stream()):
             generator = torch.Generator(DEVICE).manual_seed(number)
             for call in range(50):
@@ -208,12 +118,9 @@ def test_threads_take_turns() -> None:
                 with torch.no_grad():
                     if not torch.allclose(got, model(x), rtol=2e-3, atol=2e-4):
                         wrong.append(f"thread {number}, call {call}")
+        return wrong
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(4) as pool:
+        assert not any(pool.map(work, range(4)))
     assert graphed.falls_back == []
     assert graphed.status().recordings == 2
