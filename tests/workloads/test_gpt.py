@@ -1,4 +1,4 @@
-"""The GPT: what a token attends to, one graph for all shapes, and the original."""
+"""The GPT: what a token attends to, and one graph for all shapes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchproof.targets.workloads import gpt, gpt_original
+from torchproof.targets.workloads import gpt
 
 SMALLER = gpt.Size(layers=2, dim=32, heads=2, vocabulary=50)
 # torch says so where FlexAttention runs outside compiled code.
@@ -42,14 +42,6 @@ def test_one_graph_for_all_shapes(options: dict[str, Any]) -> None:
     assert len(graphs) == 1
 
 
-def test_sample_does_not_depend_on_its_batch() -> None:
-    torch.manual_seed(0)
-    model = gpt.GPT(SMALLER, window=5).double().requires_grad_(False)
-    batch = tokens(3, 20)
-    alone = torch.cat([model(sample[None]) for sample in batch])
-    torch.testing.assert_close(model(batch), alone)
-
-
 @unfused
 @pytest.mark.parametrize("window", [None, 7])
 def test_both_attentions_agree(window: int | None) -> None:
@@ -76,23 +68,6 @@ def test_token_attends_to_its_window(window: int | None) -> None:
     last = length if window is None else changed + window
     seen = [changed <= position < last for position in range(length)]
     assert differs.tolist() == seen
-
-
-def test_original_and_fixed_agree() -> None:
-    torch.manual_seed(0)
-    fixed = gpt.GPT(SMALLER, dtype=torch.float64)
-    original = gpt_original.GPT(SMALLER, dtype=torch.float64)
-    original.load_state_dict(fixed.state_dict())
-    for length in (16, 9):
-        outputs = [model(tokens(3, length)) for model in (original, fixed)]
-        torch.testing.assert_close(*outputs, rtol=0, atol=0)
-        for output in outputs:
-            output.square().mean().backward()
-    assert original.step == 2
-    theirs = dict(fixed.named_parameters())
-    for name, parameter in original.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
-        torch.testing.assert_close(parameter.grad, theirs[name].grad)
 
 
 @unfused
