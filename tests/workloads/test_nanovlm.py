@@ -7,28 +7,26 @@ import torch
 
 from torchproof.targets.workloads import (
     nanovlm,
-    nanovlm_batches,
     nanovlm_original,
 )
-from torchproof.targets.workloads.nanovlm_batches import Sample, collate
+from torchproof.targets.workloads.nanovlm import Sample, collate
 
 SIZE = nanovlm.SIZES["tiny"]
-LAYOUT = SIZE.layout
 
 
 def two_samples() -> list[Sample]:
     """Of different lengths, with an image each."""
-    return next(nanovlm_batches.synthesize(LAYOUT, 2, 150, device="cpu"))
+    return next(nanovlm.synthesize(SIZE, 2, 150, device="cpu"))
 
 
 def test_kth_placeholder_gets_the_kth_image_token() -> None:
     torch.manual_seed(0)
     model, _ = nanovlm.make()
-    inputs = collate(LAYOUT, two_samples())
+    inputs = collate(SIZE, two_samples())
     with torch.no_grad():
         embedded = model.embed(inputs["tokens"], inputs["images"])
         seen = model.projector(model.vision(inputs["images"]))
-    torch.testing.assert_close(embedded[1, 1 : 1 + LAYOUT.image_tokens], seen[1])
+    torch.testing.assert_close(embedded[1, 1 : 1 + SIZE.image_tokens], seen[1])
     text = model.embedding(inputs["tokens"])
     assert torch.equal(embedded[:, 0], text[:, 0])
 
@@ -36,10 +34,10 @@ def test_kth_placeholder_gets_the_kth_image_token() -> None:
 @pytest.mark.parametrize("change", [-1, 1])
 def test_placeholders_without_their_image_are_refused(change: int) -> None:
     batch = two_samples()
-    end = 1 + LAYOUT.image_tokens
-    batch[1].tokens[min(end, end + change)] = LAYOUT.image_token if change > 0 else 0
+    end = 1 + SIZE.image_tokens
+    batch[1].tokens[min(end, end + change)] = SIZE.image_token if change > 0 else 0
     with pytest.raises(ValueError, match=r"\bsample 1\b.*\bimage placeholders"):
-        collate(LAYOUT, batch)
+        collate(SIZE, batch)
 
 
 def test_shape_applies_to_every_call_and_has_a_minimum() -> None:

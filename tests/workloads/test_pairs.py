@@ -22,7 +22,6 @@ from torchproof.targets.workloads import (
     megacontext_session,
     megacontext_step,
     nanovlm,
-    nanovlm_batches,
     nanovlm_original,
 )
 
@@ -50,14 +49,14 @@ def pictures(batch: int) -> tuple[Tensor, Tensor]:
     return images.double(), queries.double()
 
 
-def captions(rows: int, length: int, images: int) -> list[nanovlm_batches.Sample]:
+def captions(rows: int, length: int, images: int) -> list[nanovlm.Sample]:
     """Samples of falling length, each with so many images."""
-    layout, samples = VLM.layout, []
+    samples = []
     for row in range(rows):
-        tokens = torch.randint(layout.ordinary_tokens, (length - row % 4 * 3,))
-        tokens[1 : 1 + images * layout.image_tokens] = layout.image_token
-        shape = images, 3, layout.image, layout.image
-        samples.append(nanovlm_batches.Sample(tokens, [*torch.randn(shape)]))
+        tokens = torch.randint(VLM.decoder.ordinary_tokens, (length - row % 4 * 3,))
+        tokens[1 : 1 + images * VLM.image_tokens] = VLM.image_token
+        shape = images, 3, VLM.vision.image, VLM.vision.image
+        samples.append(nanovlm.Sample(tokens, [*torch.randn(shape)]))
     return samples
 
 
@@ -89,8 +88,8 @@ def pair_of_gpt() -> Pair:
 def pair_of_nanovlm(images: int, trained_positions: int = 1024) -> Pair:
     decoder = replace(VLM.decoder, positions=trained_positions)
     size, samples = replace(VLM, decoder=decoder), captions(3, 150, images)
-    call = nanovlm_batches.collate(VLM.layout, samples)
-    listed = nanovlm_original.listed(VLM.layout, samples)
+    call = nanovlm.collate(VLM, samples)
+    listed = nanovlm_original.listed(VLM, samples)
     models = nanovlm.NanoVLM(size), nanovlm_original.NanoVLM(size)
     return Pair(*models, [(call, listed)])
 
@@ -169,8 +168,8 @@ def logits_of_gpt() -> tuple[Tensor, list[Tensor]]:
 
 def logits_of_nanovlm() -> tuple[Tensor, list[Tensor]]:
     model, batch = nanovlm.NanoVLM(VLM), captions(4, 130, 1)
-    together = model(**nanovlm_batches.collate(VLM.layout, batch)).logits
-    alone = [model(**nanovlm_batches.collate(VLM.layout, [each])) for each in batch]
+    together = model(**nanovlm.collate(VLM, batch)).logits
+    alone = [model(**nanovlm.collate(VLM, [each])) for each in batch]
     return together, [each.logits[0] for each in alone]
 
 
