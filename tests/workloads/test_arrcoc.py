@@ -34,6 +34,13 @@ def test_scores_are_entropy_edges_and_fit_to_a_query() -> None:
     assert share.argmax(-1).flatten().tolist() == [5, 5]
 
 
+def test_most_relevant_patches_are_kept() -> None:
+    relevance = torch.rand(3, SIZE.side**2)
+    kept = arrcoc.RelevanceAllocator(SIZE)(relevance[..., None], relevance)
+    best = relevance.sort(descending=True).values[:, : SIZE.kept]
+    assert_close(kept[..., 0], best)
+
+
 def test_blank_features_have_finite_scores_and_gradients() -> None:
     model = arrcoc.ARRCOC(SIZE)
     features = torch.zeros(2, SIZE.side**2, SIZE.dim, requires_grad=True)

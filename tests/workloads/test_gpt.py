@@ -1,9 +1,6 @@
-"""The GPT: what a token attends to, and one graph for all shapes."""
+"""The GPT: what a token attends to."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -19,27 +16,6 @@ unfused = pytest.mark.filterwarnings("ignore:.*flex_attention called without")
 def tokens(batch: int, length: int, vocabulary: int = SMALLER.vocabulary) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     return torch.randint(vocabulary, (batch, length), generator=generator)
-
-
-@pytest.mark.parametrize("options", [{}, {"fp8": True}])
-def test_one_graph_for_all_shapes(options: dict[str, Any]) -> None:
-    graphs = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        graphs.append(graph)
-        return graph.forward
-
-    _, calls = gpt.make(**options)
-    spec = gpt.Size(layers=1, dim=32, heads=2, vocabulary=512)
-    model = gpt.GPT(spec, **options)
-    torch.compiler.reset()
-    compiled = torch.compile(
-        model.requires_grad_(False), backend=backend, fullgraph=True
-    )
-    for call in [calls[1], calls[0], calls[-1]]:  # calls[1] has batch 1
-        compiled(*call)
-    assert len({call[0].shape for call in calls}) == len(calls)
-    assert len(graphs) == 1
 
 
 @unfused
