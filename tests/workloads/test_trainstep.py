@@ -18,7 +18,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 def train(workload: ModuleType) -> tuple[list[Tensor], dict[str, Tensor], Any]:
     """Losses, parameters and the step of an epoch in fp64, which autocast ignores."""
     step, epoch = workload.make()
-    step = workload.TrainStep(step.model.double(), backend="eager")
+    step = workload.TrainStep(step.model.double())
     with torch.compiler.set_stance("force_eager"):
         losses = [step(inputs, targets) for inputs, targets in epoch]
     return losses, step.model.state_dict(), step
