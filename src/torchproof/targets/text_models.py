@@ -70,19 +70,10 @@ def end_tokens(model: TextModel) -> frozenset[int]:
         ) from None
 
 
-def generates_text(loaded: Loaded) -> bool:
-    """Whether the target has a served form."""
-    known = loaded.served is not None or is_text_model(loaded.fn)
-    return known or _generates(loaded.fn)
-
-
 def _generates(fn: Any) -> bool:
     """Whether this is a transformers model that generates text."""
     transformers = sys.modules.get("transformers")
     if transformers is None or not isinstance(fn, transformers.PreTrainedModel):
         return False
-    return bool(fn.can_generate()) and "input_ids" in _parameters(fn)
-
-
-def _parameters(model: Any) -> set[str]:
-    return {*inspect.signature(model.forward).parameters}
+    takes_tokens = "input_ids" in inspect.signature(fn.forward).parameters
+    return bool(fn.can_generate()) and takes_tokens
