@@ -20,8 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torchproof
 from torchproof.runtime.loading.precompiled_calls import switches
-from torchproof.targets import live
-from torchproof.torch_private import global_switches, remote_codegen
+from torchproof.torch_private import global_switches
 
 C: Any = torch._C
 BACKENDS: Any = torch.backends
@@ -331,14 +330,12 @@ def test_a_precision_is_read_and_applied_by_either_interface(mixed: None) -> Non
     mixed_now = global_switches.read_precision()
     assert "tf32" in global_switches.precision_name()
     assert "tf32" in switches()["precision of float32 products"]
-    for settings in (live._settings(), remote_codegen._SETTINGS):
-        read, apply = settings["precision"]
-        precision = pickle.loads(pickle.dumps(read()))
-        torch.set_float32_matmul_precision("medium")
-        other = global_switches.read_precision()
-        assert other != precision and global_switches.precision_name() == "medium"
-        apply(precision)
-        assert read() == precision == global_switches.read_precision() == mixed_now
+    settings = pickle.loads(pickle.dumps(global_switches.process_settings()))
+    torch.set_float32_matmul_precision("medium")
+    other = global_switches.read_precision()
+    assert other != mixed_now and global_switches.precision_name() == "medium"
+    global_switches.apply_settings(settings)
+    assert global_switches.read_precision() == mixed_now
 
 
 def test_a_step_is_recorded_and_a_model_compiled_under_any_precision(

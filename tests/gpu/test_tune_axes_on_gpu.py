@@ -80,7 +80,7 @@ def test_a_thousand_replays_with_dependent_launches_are_bitwise_equal(
     target: str, tmp_path: Path
 ) -> None:
     plan = Plan(parse_target(target), (), quiet=True)
-    found = candidates.candidates({}, "cuda", Objective(), {}).candidates
+    found = candidates.candidates({}, "cuda", Objective(), {})
     [racing] = [each for each in found if each.switch == PDL]
     worker = Worker(plan, tmp_path, shares_caches=True)
     try:

@@ -106,3 +106,22 @@ def make_hostile() -> tuple[nn.Module, list[tuple[Tensor, ...]]]:
 def make_idle() -> tuple[nn.Module, list[tuple[Tensor, ...]]]:
     """Nothing to gain: eager is as fast as anything."""
     return nn.Sequential(nn.Linear(16, 16), nn.ReLU()), [(torch.randn(2, 16),)]
+
+
+class Broken(nn.Module):
+    """Slow in eager, with a graph break in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            time.sleep(WAIT_S)
+        x = self.linear(x).relu()
+        torch._dynamo.graph_break()
+        return x + 1
+
+
+def make_broken() -> tuple[nn.Module, list[tuple[Tensor, ...]]]:
+    return nn.Sequential(Broken(), Broken()).eval(), [(torch.randn(2, 8),)]

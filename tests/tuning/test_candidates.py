@@ -218,9 +218,9 @@ def test_replays_of_processes(tmp_path: Path) -> None:
 SERVICE = """
 import sys
 sys.path.insert(0, {folder!r})
-import torch, torchproof, broken
+import torch, torchproof, planted
 
-model, [call] = broken.make()
+model, [call] = planted.make_broken()
 expected = model(*call)
 model = torchproof.compile(model, recipe="torchproof.toml")
 torch.testing.assert_close([model(*call) for _ in range(2)], [expected] * 2)

@@ -22,7 +22,8 @@ from torchproof.tuning.executors import TRIES, Local, Lost, Member, Pool, Task
 from torchproof.tuning.trial_worker import TimingLock
 
 FULL, REGIONAL = (Candidate(StrategySpec(parse(name))) for name in ("full", "regional"))
-EAGER = Eager(Trial("eager"), {}, {"device": "cuda", "threads": 2})
+GPUS = {"device": "cuda", "threads": 2, "gpus": ["H200", "H200"]}
+EAGER = Eager(Trial("eager"), {}, GPUS)
 
 
 def ended(pool: Pool, count: int) -> dict[str, Trial]:
@@ -62,7 +63,7 @@ class Device:
 @pytest.fixture
 def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     monkeypatch.setattr(executors, "Worker", Device)
-    monkeypatch.setattr(executors, "visible_gpus", lambda: ["0", "1"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(Device, "open", threading.Event())
     made: list[Local] = []
 

@@ -1,13 +1,15 @@
-"""Worker processes that answer late, end early, or may not start."""
+"""Worker processes that answer late, end early, or may not start; what starts cost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from torchproof.measure.replies import Facts
-from torchproof.measure.specs import EAGER, StrategyJob
+from torchproof.measure.specs import EAGER, Plan, StrategyJob, StrategySpec
+from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.measure.worker_process import (
     STRATEGY_WORKER,
     Worker,
@@ -15,6 +17,8 @@ from torchproof.measure.worker_process import (
     Workers,
     WorkerTimeout,
 )
+from torchproof.strategies.strategy import Strategy, parse
+from torchproof.targets.target import parse as parse_target
 
 
 @pytest.fixture
@@ -45,3 +49,22 @@ def test_closed_session_starts_no_process() -> None:
     family.close()
     with pytest.raises(WorkerError, match="has ended"):
         family.begin(StrategyJob(EAGER), {})
+
+
+@pytest.mark.parametrize("strategy", ["regional", "nested"])
+def test_compiler_is_imported_before_blocks_are_looked_for(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking imports a part of it: seconds that full would pay for, and others not."""
+    plan = Plan(parse_target("workload:arrcoc-scorers"), (), size="tiny", device="cpu")
+    worker = StrategyWorker(plan.job(StrategySpec(parse(strategy)), {}))
+    opened: list[bool] = []
+
+    def planned(*given: Any) -> None:
+        opened.append(worker.compile_stats._costs is not None)
+
+    monkeypatch.setattr(Strategy, "plan", planned)
+    assert worker.strategy.observes and worker.compile_stats._costs is None
+    worker._plan()
+    assert opened == [True]
+    assert worker.compile_stats.open() == worker.compile_stats.open() > 0

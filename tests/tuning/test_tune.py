@@ -115,11 +115,6 @@ def test_recipe_is_eager_if_nothing_gains() -> None:
     assert recipe.load("torchproof.toml").strategy.name == "eager"
 
 
-def test_budget_too_small_for_a_trial_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"--budget \ds "):
-        tuned("make_hostile", replace(QUICK, budget_s=3, names=("core:hangs",)))
-
-
 def test_existing_recipe_is_not_replaced() -> None:
     Path("torchproof.toml").write_text("mine")
     with pytest.raises(UserError, match=r"torchproof\.toml\b.*--overwrite"):
@@ -178,6 +173,19 @@ def ends_at_regional(error: BaseException) -> Callable[[Candidate], None]:
             raise error
 
     return submit
+
+
+def test_eager_that_outlasts_the_budget_is_an_error(
+    search: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def probe(self: Machine, limit_s: float) -> Eager:
+        raise UserError("no answer in time")
+
+    monkeypatch.setattr(Machine, "probe", probe)
+    with pytest.raises(UserError, match="no answer"):
+        search()
+    with pytest.raises(UserError, match="--budget 0s "):
+        search(budget_s=0.0)
 
 
 def test_search_without_resume_starts_from_scratch(search: Any) -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workloads.conftest import Found
 
+from torchproof.checking import rules
 from torchproof.records.run import Finding, Observation
 
 slow = pytest.mark.slow
+Observe = Callable[..., Observation]
 
 # The beginning of the source line of each finding, by workload, mode and code.
 ORIGINALS: list[Any] = [
@@ -141,12 +142,19 @@ FIXED: list[Any] = [
 ]
 
 
+def observed(observe: Observe, workload: str, *, train: bool) -> Observation:
+    """What `check` observes on the CPU."""
+    observation = observe(f"workload:{workload}", device="cpu", train=train)
+    assert observation.error is None, observation.error
+    return observation
+
+
 @pytest.mark.parametrize(("workload", "train", "expected"), ORIGINALS)
 def test_defects_of_an_original(
-    workload: str, train: bool, expected: dict[str, list[str]], found: Found
+    workload: str, train: bool, expected: dict[str, list[str]], observe: Observe
 ) -> None:
     lines: dict[str, list[str]] = {}
-    for finding in found(workload, train=train):
+    for finding in rules.check(observed(observe, workload, train=train)):
         lines.setdefault(finding.code, []).append(source_line(finding))
     assert lines.keys() == expected.keys()
     for code, starts in expected.items():
@@ -161,12 +169,8 @@ def source_line(finding: Finding) -> str:
 
 @pytest.mark.parametrize(("workload", "train", "graphs"), FIXED)
 def test_fixed_workload_is_clean(
-    workload: str,
-    train: bool,
-    graphs: int,
-    found: Found,
-    observed: Callable[..., Observation],
+    workload: str, train: bool, graphs: int, observe: Observe
 ) -> None:
-    assert found(workload, train=train) == []
-    events = observed(workload, train=train).events
-    assert sum(event.kind == "graph" for event in events) == graphs
+    observation = observed(observe, workload, train=train)
+    assert rules.check(observation) == []
+    assert sum(event.kind == "graph" for event in observation.events) == graphs

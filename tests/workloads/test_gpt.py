@@ -1,15 +1,12 @@
-"""The GPT: what a token attends to, one graph for all shapes, and the original."""
+"""The GPT: what a token attends to."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from torchproof.targets.workloads import gpt, gpt_original
+from torchproof.targets.workloads import gpt
 
 SMALLER = gpt.Size(layers=2, dim=32, heads=2, vocabulary=50)
 # torch says so where FlexAttention runs outside compiled code.
@@ -19,35 +16,6 @@ unfused = pytest.mark.filterwarnings("ignore:.*flex_attention called without")
 def tokens(batch: int, length: int, vocabulary: int = SMALLER.vocabulary) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     return torch.randint(vocabulary, (batch, length), generator=generator)
-
-
-@pytest.mark.parametrize("options", [{}, {"fp8": True}])
-def test_one_graph_for_all_shapes(options: dict[str, Any]) -> None:
-    graphs = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        graphs.append(graph)
-        return graph.forward
-
-    _, calls = gpt.make(**options)
-    spec = gpt.Size(layers=1, dim=32, heads=2, vocabulary=512)
-    model = gpt.GPT(spec, **options)
-    torch.compiler.reset()
-    compiled = torch.compile(
-        model.requires_grad_(False), backend=backend, fullgraph=True
-    )
-    for call in [calls[1], calls[0], calls[-1]]:  # calls[1] has batch 1
-        compiled(*call)
-    assert len({call[0].shape for call in calls}) == len(calls)
-    assert len(graphs) == 1
-
-
-def test_sample_does_not_depend_on_its_batch() -> None:
-    torch.manual_seed(0)
-    model = gpt.GPT(SMALLER, window=5).double().requires_grad_(False)
-    batch = tokens(3, 20)
-    alone = torch.cat([model(sample[None]) for sample in batch])
-    torch.testing.assert_close(model(batch), alone)
 
 
 @unfused
@@ -76,23 +44,6 @@ def test_token_attends_to_its_window(window: int | None) -> None:
     last = length if window is None else changed + window
     seen = [changed <= position < last for position in range(length)]
     assert differs.tolist() == seen
-
-
-def test_original_and_fixed_agree() -> None:
-    torch.manual_seed(0)
-    fixed = gpt.GPT(SMALLER, dtype=torch.float64)
-    original = gpt_original.GPT(SMALLER, dtype=torch.float64)
-    original.load_state_dict(fixed.state_dict())
-    for length in (16, 9):
-        outputs = [model(tokens(3, length)) for model in (original, fixed)]
-        torch.testing.assert_close(*outputs, rtol=0, atol=0)
-        for output in outputs:
-            output.square().mean().backward()
-    assert original.step == 2
-    theirs = dict(fixed.named_parameters())
-    for name, parameter in original.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
-        torch.testing.assert_close(parameter.grad, theirs[name].grad)
 
 
 @unfused

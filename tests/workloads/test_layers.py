@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -74,12 +75,11 @@ def test_block_adds_what_its_layers_say_of_normalised_inputs() -> None:
         assert_close(block(x, more), between + block.mlp_norm(between).relu())
 
 
-def test_class_token_is_read_by_the_patches_and_cut_off() -> None:
+def test_patches_are_those_of_a_convolution() -> None:
     torch.manual_seed(0)
-    size = layers.Vision(DIM, 16, 1, HEADS, image=8, patch=4)
-    model = layers.VisionTransformer(size, class_token=True)
+    model = layers.VisionTransformer(layers.Vision(DIM, 16, 1, HEADS, image=8, patch=4))
     images = torch.randn(2, 3, 8, 8)
-    before = model(images)
-    assert before.shape == (2, 4, DIM)
-    nn.init.ones_(model.class_token)
-    assert not torch.equal(model(images), before)
+    weight = model.embedding.weight.view(DIM, 3, 4, 4)
+    expected = F.conv2d(images, weight, model.embedding.bias, stride=4)
+    patches = model.embedding(model.pixels(images))
+    assert_close(patches, expected.flatten(2).transpose(1, 2))

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from torchproof.targets.introspect import what as what
     from torchproof.targets.job import Job as Job
     from torchproof.targets.options import Options as Options
-    from torchproof.targets.target import WRAPS as WRAPS
     from torchproof.targets.target import Loaded as Loaded
     from torchproof.targets.target import Target as Target
     from torchproof.targets.target import assert_size as assert_size
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from torchproof.targets.target import raised as raised
     from torchproof.targets.text_models import TextModel as TextModel
     from torchproof.targets.text_models import end_tokens as end_tokens
-    from torchproof.targets.text_models import generates_text as generates_text
     from torchproof.targets.text_models import text_model as text_model
     from torchproof.targets.workloads import WORKLOADS as WORKLOADS
 else:

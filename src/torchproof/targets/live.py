@@ -21,7 +21,7 @@ import re
 import sys
 import tempfile
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -161,8 +161,7 @@ def _set_up(manifest: _Manifest) -> None:
         cells.register(file, overlay.text_of(file) or text)
     for folder in reversed(manifest.path):
         search_first(Path(folder))
-    for name, (_, apply) in _settings().items():
-        apply(manifest.settings[name])
+    torch_private.global_switches.apply_settings(manifest.settings)
     torch_private.configs.restore(manifest.configs)
 
 
@@ -213,23 +212,10 @@ def _manifest(
         main,
         texts,
         path=[os.path.abspath(entry) for entry in sys.path],
-        settings={name: get() for name, (get, _) in _settings().items()},
+        settings=torch_private.global_switches.process_settings(),
         configs=torch_private.configs.changed(),
         place=place,
     )
-
-
-def _settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
-    """Settings of a process that change what a model computes or how fast."""
-    import torch
-
-    switches = torch_private.global_switches
-    return {
-        "dtype": (torch.get_default_dtype, torch.set_default_dtype),
-        "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
-        "precision": (switches.read_precision, switches.apply_precision),
-        "threads": (torch.get_num_threads, torch.set_num_threads),
-    }
 
 
 class _Scan(pickle.Pickler):

@@ -1,4 +1,4 @@
-"""Text models as a server runs them: one prompt at a time, then one token per slot.
+"""Text models as a server runs them: a prompt, then one token at a time.
 
 Takes a loaded target, returns a `TextModel`: the target's own, or a transformers model
 with a static cache.
@@ -15,31 +15,30 @@ from torchproof.targets.target import Loaded, is_text_model
 
 
 class TextModel(Protocol):
-    """A model with a key-value cache of fixed size, in which every slot is one row.
+    """A model with a key-value cache for one sequence at a time.
 
     All arguments are int64 tensors on the device of the model, so that compiled code
-    has one version for every slot, length and position. Results are logits.
+    has one version for every length and position. Results are logits.
     """
 
     vocabulary: int
     context: int | None  # the longest sequence, of prompt and output; None: any
 
     def allocate(self, slots: int, length: int) -> None:
-        """Creates the cache, for sequences of up to `length` tokens. Called once."""
+        """Creates the cache, for a sequence of up to `length` tokens.
+
+        Called once; `slots` is 1, the rows of the cache.
+        """
 
     def prefill(self, tokens: Any, length: Any, slot: Any) -> Any:
-        """Fills a slot with a prompt: (1, padded), (1,), (1,) -> (1, vocabulary).
+        """Starts a sequence with a prompt: (1, padded), (1,), (1,) -> (1, vocabulary).
 
         `tokens` has padding on the right; `length` counts the tokens of the prompt. The
-        result predicts the token after it. What the slot contained before is lost.
+        result predicts the token after it. The sequence before is lost; `slot` is 0.
         """
 
     def decode(self, tokens: Any, positions: Any) -> Any:
-        """Adds a token to every slot: (slots, 1), (slots,) -> (slots, vocabulary).
-
-        `positions` are those of the tokens in their sequences. A free slot gets any
-        token at position 0, and its result is not used.
-        """
+        """Adds a token at its position: (1, 1), (1,) -> (1, vocabulary)."""
 
 
 def text_model(loaded: Loaded) -> TextModel:
@@ -71,19 +70,10 @@ def end_tokens(model: TextModel) -> frozenset[int]:
         ) from None
 
 
-def generates_text(loaded: Loaded) -> bool:
-    """Whether the target has a served form."""
-    known = loaded.served is not None or is_text_model(loaded.fn)
-    return known or _generates(loaded.fn)
-
-
 def _generates(fn: Any) -> bool:
     """Whether this is a transformers model that generates text."""
     transformers = sys.modules.get("transformers")
     if transformers is None or not isinstance(fn, transformers.PreTrainedModel):
         return False
-    return bool(fn.can_generate()) and "input_ids" in _parameters(fn)
-
-
-def _parameters(model: Any) -> set[str]:
-    return {*inspect.signature(model.forward).parameters}
+    takes_tokens = "input_ids" in inspect.signature(fn.forward).parameters
+    return bool(fn.can_generate()) and takes_tokens

@@ -1,7 +1,7 @@
-"""Serves a transformers model with a static cache, whose slots are filled separately.
+"""Serves a transformers model with a static cache.
 
-transformers' own `StaticCache` has one length for all rows. Continuous batching needs a
-position per row, so `SlotCache` writes into the tensors of a `StaticCache`.
+transformers' own `StaticCache` counts its tokens. Here positions are arguments of each
+call, so `CallCache` writes into the tensors of a `StaticCache`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from transformers.cache_utils import Cache, StaticLayer
 from torchproof.records import UserError
 
 
-class SlotCache(Cache):
-    """The cache of one call: writes at (rows, positions) of the static tensors.
+class CallCache(Cache):
+    """The cache of one call: writes at these positions of the static tensors.
 
-    If `whole`, attention sees the whole rows, otherwise only what the call computes.
+    If `whole`, attention sees all of them, otherwise only what the call computes.
     """
 
-    def __init__(
-        self, storage: StaticCache, rows: Tensor, positions: Tensor, *, whole: bool
-    ) -> None:
+    def __init__(self, storage: StaticCache, positions: Tensor, *, whole: bool) -> None:
         super().__init__(layers=storage.layers)
-        self.rows, self.positions, self.whole = rows, positions, whole
+        self.positions, self.whole = positions, whole
 
     def update(
         self,
@@ -37,13 +35,9 @@ class SlotCache(Cache):
         *_: Any,
         **__: Any,
     ) -> tuple[Tensor, Tensor]:
-        layer: Any = self.layers[layer_idx]
-        # (rows, heads, new tokens, head_dim) -> (rows, new tokens, heads, head_dim)
-        for stored, new in (
-            (layer.keys, key_states),
-            (layer.values, value_states),
-        ):
-            stored.transpose(1, 2)[self.rows, self.positions] = new.transpose(1, 2)
+        layer: Any = self.layers[layer_idx]  # (1, heads, length, head_dim)
+        layer.keys[:, :, self.positions] = key_states
+        layer.values[:, :, self.positions] = value_states
         return (layer.keys, layer.values) if self.whole else (key_states, value_states)
 
 
@@ -59,7 +53,7 @@ class TransformersText(nn.Module):
         parameters = inspect.signature(model.forward).parameters
         self.end_tokens = _end_tokens(model)
         self._keeps_logits = "logits_to_keep" in parameters
-        self.slots = self.length = 0
+        self.length = 0
         self._assert_supported()
 
     def _assert_supported(self) -> None:
@@ -79,12 +73,12 @@ class TransformersText(nn.Module):
             )
 
     def allocate(self, slots: int, length: int) -> None:
-        self.slots, self.length = slots, length
+        self.length = length
         config = self.model.config.get_text_config(decoder=True)
         heads = config.num_attention_heads
         self.cache = StaticCache(config=self.model.config, max_cache_len=length)
         self.cache.early_initialization(
-            batch_size=slots,
+            batch_size=1,
             num_heads=getattr(config, "num_key_value_heads", None) or heads,
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
             dtype=self.model.dtype,
@@ -92,44 +86,35 @@ class TransformersText(nn.Module):
         )
 
     def prefill(self, tokens: Tensor, length: Tensor, slot: Tensor) -> Tensor:
-        positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
-        cache = SlotCache(self.cache, slot[:, None], positions, whole=False)
-        # A causal mask hides the padding, which comes after the prompt.
-        mask = self._mask(positions[0], positions[0])[None, None]
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
         last = length - 1
         keep = {"logits_to_keep": last} if self._keeps_logits else {}
-        logits = self._logits(tokens, positions, cache, mask=mask, **keep)
+        # A causal mask hides the padding, which comes after the prompt.
+        logits = self._logits(tokens, positions, positions, whole=False, **keep)
         return logits[:, 0] if keep else logits.index_select(1, last)[:, 0]
 
     def decode(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        rows = torch.arange(self.slots, device=tokens.device)[:, None]
         places = torch.arange(self.length, device=tokens.device)
-        cache = SlotCache(self.cache, rows, positions[:, None], whole=True)
-        # (slots, heads, one query, length)
-        mask = self._mask(positions, places)[:, None, None]
-        return self._logits(tokens, positions[:, None], cache, mask=mask)[:, 0]
-
-    def _mask(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """What to add to attention scores; eager attention takes no booleans."""
-        hidden = queries[:, None] < keys[None]
-        lowest = torch.finfo(self.model.dtype).min
-        return hidden.to(self.model.dtype) * lowest
+        return self._logits(tokens, positions, places, whole=True)[:, 0]
 
     def _logits(
         self,
         tokens: Tensor,
         positions: Tensor,
-        cache: Cache,
+        keys: Tensor,
         *,
-        mask: Tensor,
+        whole: bool,
         **keep: Any,
     ) -> Tensor:
-        """The logits (batch, sequence, vocabulary)."""
+        """The logits (1, tokens, vocabulary); a query sees keys until its position."""
+        dtype = self.model.dtype
+        # Eager attention takes no booleans: this is added to its scores.
+        mask = (positions[:, None] < keys).to(dtype) * torch.finfo(dtype).min
         output = self.model(
             input_ids=tokens,
-            position_ids=positions,
-            past_key_values=cache,
-            attention_mask=mask,
+            position_ids=positions[None],
+            past_key_values=CallCache(self.cache, positions, whole=whole),
+            attention_mask=mask[None, None],
             use_cache=True,
             **keep,
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy
@@ -244,3 +244,31 @@ def precision_name() -> str:
     if not first[0]:
         return first[1]
     return ", ".join(f"{name}={value}" for name, value in (first, *rest))
+
+
+# -- what another process of this program needs ----------------------------------------
+
+# Process state that changes what a model computes, its code or its speed.
+_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "threads": (torch.get_num_threads, torch.set_num_threads),
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "determinism": (
+        lambda: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
+    ),
+    "precision": (read_precision, apply_precision),
+}
+
+
+def process_settings() -> dict[str, Any]:
+    return {name: read() for name, (read, _) in _SETTINGS.items()}
+
+
+def apply_settings(settings: Mapping[str, Any]) -> None:
+    for name, (read, write) in _SETTINGS.items():
+        if read() != settings[name]:
+            write(settings[name])

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, replace
@@ -358,7 +357,7 @@ class Local(Pool):
         alone = cold or self._task.plan.ranks is not None
         if eager.environment["device"] == "cuda" and not alone:
             # The first worker keeps the device that torch selects.
-            for gpu in visible_gpus()[1:]:
+            for gpu in _gpus(eager.environment)[1:]:
                 self._workers[0].alone = False
                 self._add(gpu)
         return eager
@@ -372,18 +371,9 @@ class Local(Pool):
             worker.close()
 
 
-def visible_gpus() -> list[str]:
-    """The GPUs that torch can see, by number or id."""
+def _gpus(environment: Mapping[str, Any]) -> list[str]:
+    """The GPUs that torch sees, by number or id."""
     variable = os.environ.get("CUDA_VISIBLE_DEVICES")
     if variable is not None:
         return [name.strip() for name in variable.split(",") if name.strip()]
-    try:
-        answer = subprocess.run(
-            ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return answer.stdout.split() if answer.returncode == 0 else []
+    return [str(number) for number, _ in enumerate(environment.get("gpus") or ())]

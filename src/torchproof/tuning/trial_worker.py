@@ -210,20 +210,13 @@ class Worker:
     def _take_turns(self, states: Sequence[StrategyState], rounds: int) -> None:
         for turn in range(rounds):
             for state in states if turn % 2 == 0 else states[::-1]:
-                if state.runs:
-                    with (
-                        self.session.recording_failure(state),
-                        self._patience_for(state),
-                    ):
-                        self.session.sample(state, 0)
-
-    def _patience_for(
-        self, state: StrategyState
-    ) -> contextlib.AbstractContextManager[None]:
-        """No deadline for eager: a late candidate must not end eager's process."""
-        if state is self.eager:
-            return self.session.without_deadline()
-        return contextlib.nullcontext()
+                if not state.runs:
+                    continue
+                with contextlib.ExitStack() as stack:
+                    stack.enter_context(self.session.recording_failure(state))
+                    if state is self.eager:  # a late candidate must not end it
+                        stack.enter_context(self.session.without_deadline())
+                    self.session.sample(state, 0)
 
     def _rows(self, states: Sequence[StrategyState]) -> tuple[Measurement, ...]:
         session = self.session

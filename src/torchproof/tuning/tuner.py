@@ -13,7 +13,6 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -88,7 +87,7 @@ def tune(
     if chosen is None:
         run = store.save(run, save_in)
         if tuning.lost is not None:
-            raise tuning.lost
+            raise ExecutorLost(f"{tuning.lost}; --resume reuses the finished trials")
         return run
     recipe = outcome.recipe_of(tuning.search, chosen, run, train=options.train)
     file = None if recipe_file is None else str(recipe_file)
@@ -144,25 +143,13 @@ def _assert_tunable(
         raise UserError("--strategies names only eager: name another strategy")
 
 
-def _plan(target: Target, options: Options, tune_options: TuneOptions) -> measure.Plan:
-    return measure.Plan(
-        target,
-        (),
-        train=options.train,
-        device=options.device,
-        size=options.size,
-        timeout_s=options.timeout_s,
-        quiet=True,  # the output of strategies is no progress
-        ranks=tune_options.ranks,
-        wrap=tune_options.wrap,
-    )
-
-
 class _Tuning:
     """One search, from its first process to its result."""
 
-    eager: Eager
     search: Search  # set once eager is measured
+    key = ""  # trials of a search are valid for another one with the same key
+    where = ""  # the executor, as reports name it
+    lost: ExecutorLost | None = None  # ended the search
 
     def __init__(
         self,
@@ -174,19 +161,24 @@ class _Tuning:
         self.target, self.options, self.tune_options = target, options, tune_options
         self.watcher = watcher
         self.begun = time.monotonic()
-        self.where = ""  # the executor, as reports name it
-        self.key = ""
-        self.lost: ExecutorLost | None = None  # ended the search
 
     def run(self, folder: Path, runs: Path) -> Trial | None:
         """The winner; None if the search was interrupted."""
-        plan = _plan(self.target, self.options, self.tune_options)
-        executor = self._executor(Task(plan, folder, self._shares_caches))
+        executor = self._executor(folder)
         try:
-            self.eager = self._probe(executor)
-            self.key = self._key()
-            self.search = self._search(executor, self._earlier(runs))
-            return self.search.run(self._candidates())
+            eager = self._probe(executor)
+            self.key = _key(self.target, self.options, self.tune_options, eager)
+            earlier = self._earlier(runs) if self.tune_options.resume else {}
+            self.search = Search(
+                executor,
+                self.tune_options,
+                eager=eager,
+                deadline=self.begun + self.tune_options.budget_s,
+                timeout_s=self.options.timeout_s,
+                earlier=earlier,
+                show=self.watcher.show,
+            )
+            return self.search.run(self._candidates(eager))
         except (KeyboardInterrupt, ExecutorLost) as error:
             if not hasattr(self, "search"):
                 raise  # nothing was tried yet
@@ -195,6 +187,27 @@ class _Tuning:
             self.where = executor.name  # nodes of a cluster may have joined
             executor.close()
         return None
+
+    def _executor(self, folder: Path) -> Executor:
+        options, tune_options = self.options, self.tune_options
+        plan = measure.Plan(
+            self.target,
+            (),
+            train=options.train,
+            device=options.device,
+            size=options.size,
+            timeout_s=options.timeout_s,
+            quiet=True,  # the output of strategies is no progress
+            ranks=tune_options.ranks,
+            wrap=tune_options.wrap,
+        )
+        cold = tune_options.objective.needs_cold_starts
+        task = Task(plan, folder, shares_caches=not cold)
+        if tune_options.ray is None:
+            return Local(task, self.watcher)
+        from torchproof.tuning.cluster import Cluster
+
+        return Cluster(task, self.watcher, tune_options.ray)
 
     def _probe(self, executor: Executor) -> Eager:
         budget_s = self.tune_options.budget_s
@@ -205,39 +218,8 @@ class _Tuning:
                 raise
             raise too_small(budget_s, "eager alone takes longer") from None
 
-    @property
-    def _shares_caches(self) -> bool:
-        return not self.tune_options.objective.needs_cold_starts
-
-    def _executor(self, task: Task) -> Executor:
-        if self.tune_options.ray is None:
-            return Local(task, self.watcher)
-        from torchproof.tuning.cluster import Cluster
-
-        return Cluster(task, self.watcher, self.tune_options.ray)
-
-    def _key(self) -> str:
-        """Trials of a search are valid for another one with the same key."""
-        options = {k: v for k, v in vars(self.options).items() if k in _KEY_OPTIONS}
-        tune_options, environment = self.tune_options, self.eager.environment
-        about = {
-            "target": self.target.text,
-            "options": options,
-            "cold": not self._shares_caches,
-            "ranks": [tune_options.ranks, tune_options.wrap],
-            "environment": [
-                matching.environment_of(environment),
-                environment.get("size"),
-            ],
-            "code": self._code(),
-        }
-        text = json.dumps(about, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
     def _earlier(self, runs: Path) -> dict[str, Trial]:
         """The trials of the last search with this key, to go on with."""
-        if not self.tune_options.resume:
-            return {}
         trials = earlier_trials(runs, self.target.text, self.key)
         if trials:
             self.watcher(f"resuming with {len(trials)} earlier trials")
@@ -247,42 +229,57 @@ class _Tuning:
             )
         return trials
 
-    def _code(self) -> dict[str, Any]:
-        """The model's fingerprint, and the hash of the file that builds it."""
-        fingerprint = self.eager.probe.get("fingerprint")
-        file = own_file(self.target)
-        try:
-            digest = code_hash(file.read_bytes()) if file else None
-        except (OSError, SyntaxError, ValueError):
-            digest = None
-        if fingerprint is None or digest is None:  # a key that matches no earlier one
-            return {"unknown": f"{time.time_ns()}"}
-        return {"model": fingerprint, "factory": digest}
-
-    def _search(self, executor: Executor, earlier: Mapping[str, Trial]) -> Search:
-        return Search(
-            executor,
-            self.tune_options,
-            eager=self.eager,
-            deadline=self.begun + self.tune_options.budget_s,
-            timeout_s=self.options.timeout_s,
-            earlier=earlier,
-            show=self.watcher.show,
-        )
-
-    def _candidates(self) -> list[Candidate]:
-        compile_with = self.options.compile
-        if self.tune_options.names:
-            return candidates.named(self.tune_options.names, compile_with)
-        eager, objective = self.eager, self.tune_options.objective
-        device = eager.environment["device"]
+    def _candidates(self, eager: Eager) -> list[Candidate]:
+        tune_options, compile_with = self.tune_options, self.options.compile
+        if tune_options.names:
+            return candidates.named(tune_options.names, compile_with)
+        device, objective = eager.environment["device"], tune_options.objective
         return candidates.candidates(eager.probe, device, objective, compile_with)
+
+
+# -- what a search resumes -------------------------------------------------------------
+
+
+def _key(
+    target: Target, options: Options, tune_options: TuneOptions, eager: Eager
+) -> str:
+    """A hash of all that trials depend on."""
+    environment = eager.environment
+    about = {
+        "target": target.text,
+        "options": {name: getattr(options, name) for name in _KEY_OPTIONS},
+        "cold": tune_options.objective.needs_cold_starts,
+        "ranks": [tune_options.ranks, tune_options.wrap],
+        "environment": [
+            matching.environment_of(environment),
+            environment.get("size"),
+        ],
+        "code": _code(target, eager),
+    }
+    text = json.dumps(about, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+_KEY_OPTIONS = ("compile", "train", "device", "size")
+
+
+def _code(target: Target, eager: Eager) -> dict[str, Any]:
+    """The model's fingerprint, and the hash of the file that builds it."""
+    fingerprint, file = eager.probe.get("fingerprint"), own_file(target)
+    try:
+        digest = code_hash(file.read_bytes()) if file else None
+    except (OSError, SyntaxError, ValueError):
+        digest = None
+    if fingerprint is None or digest is None:  # a key that matches no earlier one
+        return {"unknown": f"{time.time_ns()}"}
+    return {"model": fingerprint, "factory": digest}
 
 
 def earlier_trials(runs: Path, target: str, key: str) -> dict[str, Trial]:
     """The trials of the latest saved search with this key, without eager's."""
-    folders = sorted(store.listing(runs), key=_saved_at, reverse=True)
-    for folder in folders:
+    folders = store.listing(runs)
+    folders = sorted(folders, key=lambda f: (f / "run.json").stat().st_mtime)
+    for folder in reversed(folders):
         try:
             run = store.read(folder / "run.json")
         except UserError:
@@ -292,11 +289,3 @@ def earlier_trials(runs: Path, target: str, key: str) -> dict[str, Trial]:
             if trials:
                 return trials
     return {}
-
-
-def _saved_at(folder: Path) -> float:
-    return (folder / "run.json").stat().st_mtime
-
-
-# Trials depend on these.
-_KEY_OPTIONS = ("compile", "train", "device", "size")

@@ -254,13 +254,12 @@ def make(
     """
     torch.manual_seed(0)
     spec = SIZES[size]
-    usual = (spec.batch, 1, spec.batch + 1, spec.batch)
     model: nn.Module
     with torch.device(device):
         model = KnowingModule(spec.dim, spec.side) if scorers else kind(spec)
     calls = [
-        samples(spec, count, device, scorers=scorers)
-        for count in synthetic.sizes_of_calls(batch, usual)
+        samples(spec, batch or usual, device, scorers=scorers)
+        for usual in (spec.batch, 1, spec.batch + 1, spec.batch)
     ]
     if kind is ARRCOC:
         for call in calls:

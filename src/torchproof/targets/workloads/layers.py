@@ -49,13 +49,12 @@ class Attention(nn.Module):
         heads: int,
         *,
         causal: bool = True,
-        bias: bool = True,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.head_dim, self.causal = dim // heads, causal
-        self.qkv = nn.Linear(dim, 3 * dim, bias=bias, dtype=dtype)
-        self.out = nn.Linear(dim, dim, bias=bias, dtype=dtype)
+        self.qkv = nn.Linear(dim, 3 * dim, dtype=dtype)
+        self.out = nn.Linear(dim, dim, dtype=dtype)
 
     def forward(self, x: Tensor, mask: Tensor | BlockMask | None = None) -> Tensor:
         return self.mix(*self.split(x), mask)

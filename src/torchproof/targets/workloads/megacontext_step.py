@@ -291,8 +291,9 @@ def calls(
     draw = random.Random(0)
     found = []
     every = widths(size, length)
-    counts = synthetic.sizes_of_calls(batch, [*[size.batch] * len(every), 1])
-    for width, samples in zip([*every, every[0]], counts, strict=True):
+    shapes = [*((width, size.batch) for width in every), (every[0], 1)]
+    for width, usual in shapes:
+        samples = batch or usual
         plans = [plan(size, length, width, draw) for _ in range(samples)]
         ordinary = size.vocabulary - RESERVED
         tokens = synthetic.token_ids(ordinary, samples, length, device)

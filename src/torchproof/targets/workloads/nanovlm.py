@@ -1,13 +1,13 @@
 """A vision-language model that takes only tensors: one graph for every shape.
 
 It has a vision transformer, a pixel-shuffle projector and a Llama-style decoder with a
-tied head. `nanovlm_batches.collate` does the Python work outside the compiled code: it
-turns lists of images into tensors, pads, counts placeholders, and marks dynamic sizes.
+tied head. `collate` does the Python work outside the compiled code: it turns lists of
+images into tensors, pads, counts placeholders, and marks dynamic sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchproof.targets.workloads import nanovlm_batches, synthetic
+from torchproof.targets.workloads import synthetic
 from torchproof.targets.workloads.layers import (
     RotaryAttention,
     RotaryBlock,
@@ -23,7 +23,10 @@ from torchproof.targets.workloads.layers import (
     Vision,
     VisionTransformer,
 )
-from torchproof.targets.workloads.nanovlm_batches import IGNORED, Layout, Sample
+
+IGNORED = -100  # a target that the loss ignores
+SHAPES = ((4, 128), (3, 200), (1, 80), (2, 512), (1, 333), (4, 96))
+TEXT_ONLY = 3  # the index of the batch without images
 
 
 @dataclass(frozen=True)
@@ -57,16 +60,13 @@ class Size:
         return (self.vision.side // self.shuffle) ** 2
 
     @property
-    def layout(self) -> Layout:
-        """The token ids of a batch. The first two added ids are image and padding."""
-        ordinary = self.decoder.ordinary_tokens
-        return Layout(
-            ordinary_tokens=ordinary,
-            image_token=ordinary,
-            padding_token=ordinary + 1,
-            image_tokens=self.image_tokens,
-            image=self.vision.image,
-        )
+    def image_token(self) -> int:
+        """The first added id: the placeholder of a part of an image."""
+        return self.decoder.ordinary_tokens
+
+    @property
+    def padding_token(self) -> int:
+        return self.decoder.ordinary_tokens + 1
 
 
 SIZES = {
@@ -147,7 +147,7 @@ class NanoVLM(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.image_token = size.layout.image_token
+        self.image_token = size.image_token
         self.vision = VisionTransformer(size.vision, gelu="tanh")
         self.projector = Projector(size)
         decoder, dim = size.decoder, size.decoder.dim
@@ -203,6 +203,98 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
     )
 
 
+# -- batches ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Ids (length,) with a run of placeholders for each image (3, side, side)."""
+
+    tokens: Tensor
+    images: Sequence[Tensor] = ()
+
+
+def synthesize(
+    size: Size, batch: int | None, sequence: int | None, *, device: str
+) -> Iterator[list[Sample]]:
+    """Batches of several shapes; the longest sample of a batch has the full length.
+
+    Sizes vary between batches unless `batch` or `sequence` is set. One batch is text.
+    """
+    for number, (rows, length) in enumerate(SHAPES):
+        rows, length = batch or rows, sequence or length
+        least = size.image_tokens + 2
+        if length < least:
+            raise ValueError(f"sequence {length}: an image and its text take {least}")
+        lengths = [length - row % 3 * ((length - least) // 3) for row in range(rows)]
+        pictured = number != TEXT_ONLY
+        yield [_sample(size, each, pictured, device=device) for each in lengths]
+
+
+def _sample(size: Size, length: int, pictured: bool, *, device: str) -> Sample:
+    """One text id, then the placeholders of an image if there is one, then text ids."""
+    ids = synthetic.token_ids(size.decoder.ordinary_tokens, 1, length, device).squeeze(
+        0
+    )
+    if not pictured:
+        return Sample(ids)
+    ids[1 : 1 + size.image_tokens] = size.image_token
+    return Sample(ids, [torch.randn_like(_blank(size, device))])
+
+
+def _blank(size: Size, device: torch.device | str) -> Tensor:
+    kind = synthetic.number_type(torch.device(device).type)
+    return torch.zeros(
+        3, size.vision.image, size.vision.image, device=device, dtype=kind
+    )
+
+
+def padded(size: Size, samples: Sequence[Sample]) -> dict[str, Tensor]:
+    """`tokens` and next-token `targets` (batch, length), padded on the right."""
+    longest = max(len(sample.tokens) for sample in samples)
+    tokens = torch.stack(
+        [
+            F.pad(s.tokens, (0, longest - len(s.tokens)), value=size.padding_token)
+            for s in samples
+        ]
+    )
+    targets = F.pad(tokens[:, 1:], (0, 1), value=size.padding_token)
+    targets = targets.masked_fill(targets >= size.decoder.ordinary_tokens, IGNORED)
+    return {"tokens": tokens, "targets": targets}
+
+
+def collate(size: Size, samples: Sequence[Sample]) -> dict[str, Tensor]:
+    """A batch as tensors only, with marks on the sizes that vary between batches.
+
+    Raises if placeholders and images do not match: in a CUDA kernel, an index out of
+    bounds would make the device unusable for the process. A batch without images gets
+    one blank image, which no placeholder reads.
+    """
+    for number, sample in enumerate(samples):
+        assert_matching(size, sample, number)
+    inputs = padded(size, samples)
+    blank = _blank(size, inputs["tokens"].device)
+    images = [image for sample in samples for image in sample.images]
+    inputs["images"] = torch.stack(images or [blank])
+    synthetic.any_batch(inputs["tokens"], inputs["targets"])
+    synthetic.any_batch(inputs["images"], name="images")
+    synthetic.any_length(inputs["tokens"], inputs["targets"])
+    return inputs
+
+
+def assert_matching(size: Size, sample: Sample, number: int) -> None:
+    """Raises unless the placeholders of a sample match its images."""
+    if sample.tokens.is_meta:
+        return
+    count = int((sample.tokens == size.image_token).sum())
+    needed = len(sample.images) * size.image_tokens
+    if count != needed:
+        raise ValueError(
+            f"sample {number} has {count} image placeholders; its"
+            f" {len(sample.images)} images need {needed}"
+        )
+
+
 def make(
     size: str = "tiny",
     batch: int | None = None,
@@ -212,13 +304,12 @@ def make(
     train: bool = False,
 ) -> tuple[NanoVLM, list[dict[str, Tensor]]]:
     """Returns the model and calls of many shapes; `batch` and `sequence` fix them."""
-    collate = nanovlm_batches.collate
     return built(NanoVLM, collate, size, (batch, sequence), device=device, train=train)
 
 
 def built(
     kind: type[NanoVLM],
-    collate: Callable[[Layout, list[Sample]], dict[str, Any]],
+    collate: Callable[[Size, list[Sample]], dict[str, Any]],
     size: str,
     shape: tuple[int | None, int | None],
     *,
@@ -226,12 +317,11 @@ def built(
     train: bool,
 ) -> tuple[NanoVLM, list[dict[str, Any]]]:
     torch.manual_seed(0)
+    spec, calls = SIZES[size], []
     with torch.device(device):
-        model = kind(SIZES[size]).to(synthetic.number_type(device))
-    layout = SIZES[size].layout
-    calls = []
-    for samples in nanovlm_batches.synthesize(layout, *shape, device=device):
-        inputs = collate(layout, samples)
+        model = kind(spec).to(synthetic.number_type(device))
+    for samples in synthesize(spec, *shape, device=device):
+        inputs = collate(spec, samples)
         if not train:
             del inputs["targets"]
         calls.append(inputs)

@@ -14,10 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchproof.targets.workloads import nanovlm, nanovlm_batches
+from torchproof.targets.workloads import nanovlm
 from torchproof.targets.workloads.layers import RotaryAttention, Rotation
-from torchproof.targets.workloads.nanovlm import Output, loss_of
-from torchproof.targets.workloads.nanovlm_batches import Layout, Sample
+from torchproof.targets.workloads.nanovlm import Output, Sample, Size, loss_of
 
 
 class Tokenizer:
@@ -51,9 +50,9 @@ class NanoVLM(nanovlm.NanoVLM):
     attention = Attention
     rotary_positions = Rotary
 
-    def __init__(self, size: nanovlm.Size) -> None:
+    def __init__(self, size: Size) -> None:
         super().__init__(size)
-        self.tokenizer = Tokenizer({"<image>": size.layout.image_token})
+        self.tokenizer = Tokenizer({"<image>": size.image_token})
 
     def forward(  # type: ignore[override]
         self,
@@ -75,10 +74,10 @@ class NanoVLM(nanovlm.NanoVLM):
         return Output(logits, None if targets is None else loss_of(logits, targets))
 
 
-def listed(layout: Layout, samples: list[Sample]) -> dict[str, Any]:
+def listed(size: Size, samples: list[Sample]) -> dict[str, Any]:
     """A batch with its images as lists, or None if there are none."""
     images = [list(sample.images) for sample in samples]
-    inputs = nanovlm_batches.padded(layout, samples)
+    inputs = nanovlm.padded(size, samples)
     return {**inputs, "images": images if any(images) else None}
 
 

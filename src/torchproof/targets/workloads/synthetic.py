@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
@@ -18,11 +16,6 @@ def number_type(device: str) -> torch.dtype:
 def token_ids(ordinary: int, batch: int, length: int, device: str) -> Tensor:
     """Random ids (batch, length) below `ordinary`, where the reserved ids begin."""
     return torch.randint(ordinary, (batch, length), device=device)
-
-
-def sizes_of_calls(size: int | None, usual: Iterable[int]) -> list[int]:
-    """One size for each call: `size` if it is set, otherwise the usual sizes."""
-    return [each if size is None else size for each in usual]
 
 
 def any_batch(*tensors: Tensor, name: str = "batch") -> None:

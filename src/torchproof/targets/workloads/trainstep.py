@@ -70,7 +70,7 @@ class TrainStep:
     compiles_itself = True
     trains_itself = True
 
-    def __init__(self, model: nn.Module, *, backend: str = "inductor") -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.parameters = list(model.parameters())
         device = self.parameters[0].device
@@ -84,8 +84,8 @@ class TrainStep:
         self.optimizer = torch.optim.AdamW(self.parameters, capturable=on_gpu)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
-        self.loss = torch.compile(mixed_precision_loss, backend=backend)
-        self.update = torch.compile(self._update, backend=backend)
+        self.loss = torch.compile(mixed_precision_loss)
+        self.update = torch.compile(self._update)
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)

@@ -33,14 +33,14 @@ class TrainStep:
     compiles_itself = True
     trains_itself = True
 
-    def __init__(self, model: nn.Module, *, backend: str = "inductor") -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, share_of_peak
         )
         self.losses: list[float] = []
-        self.train_step = torch.compile(self._train_step, backend=backend)
+        self.train_step = torch.compile(self._train_step)
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
         return self.train_step(inputs, targets)

@@ -171,7 +171,7 @@ def generate(payload: bytes, env: Mapping[str, str]) -> bytes:
     importlib.import_module("torch._inductor.utils").clear_caches()
     importlib.import_module("torch._inductor.metrics").reset()
     settings, graph = pickle.loads(payload)
-    apply_settings(settings)
+    global_switches.apply_settings(settings)
     try:
         output = ext._OutOfProcessFxCompile._run_in_child(_input_class()(graph))
     except _NotLoaded as error:
@@ -191,32 +191,6 @@ def _input_class() -> Any:
                 raise _NotLoaded(f"{type(error).__name__}: {error}") from error
 
     return Input
-
-
-# Process state that code generation reads, besides Inductor's configuration.
-_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "threads": (torch.get_num_threads, torch.set_num_threads),
-    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
-    "determinism": (
-        lambda: (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ),
-        lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
-    ),
-    "precision": (global_switches.read_precision, global_switches.apply_precision),
-}
-
-
-def process_settings() -> dict[str, Any]:
-    return {name: read() for name, (read, _) in _SETTINGS.items()}
-
-
-def apply_settings(settings: Mapping[str, Any]) -> None:
-    for name, (read, write) in _SETTINGS.items():
-        if read() != settings[name]:
-            write(settings[name])
 
 
 def _memory_format(name: str) -> torch.memory_format:
@@ -321,7 +295,7 @@ def _compile_class() -> Any:
 
         def _send_to_child(self, pickled_input: Any) -> Any:
             answer = self._route.send(
-                pickle.dumps((process_settings(), pickled_input.value))
+                pickle.dumps((global_switches.process_settings(), pickled_input.value))
             )
             if answer.startswith(_NOT_LOADED):
                 raise _NotLoaded(answer[1:].decode())

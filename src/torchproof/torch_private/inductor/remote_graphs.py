@@ -22,12 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from torchproof.torch_private import contract
+from torchproof.torch_private import contract, global_switches
 from torchproof.torch_private.dynamo import subgraphs
 from torchproof.torch_private.inductor.remote_codegen import (
     CACHE_VARIABLES,
-    apply_settings,
-    process_settings,
     user_code_setting,
 )
 from torchproof.torch_private.precompile.capture_call import (
@@ -139,7 +137,7 @@ def written_graph(
                 "graph": graph,
                 "inputs": _layouts(inputs),
                 "arguments": dict(arguments),
-                "settings": process_settings(),
+                "settings": global_switches.process_settings(),
                 "autocast": _autocast(),
                 "inductor": _config().save_config_portable(),
                 "caches": {
@@ -249,7 +247,7 @@ def compile_graph(written: bytes) -> bytes:
         os.environ.pop(name, None)
     os.environ.update(request["caches"])
     importlib.import_module("torch._inductor.utils").clear_caches()
-    apply_settings(request["settings"])
+    global_switches.apply_settings(request["settings"])
     fake = importlib.import_module("torch._subclasses.fake_tensor")
     shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     pickler = importlib.import_module("torch.fx._graph_pickler")

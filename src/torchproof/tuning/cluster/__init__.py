@@ -33,7 +33,6 @@ class Cluster:
             raise UserError("--ray needs Ray: pip install torchproof[ray]")
         self._address, self._progress = address, progress
         self._nodes = 0
-        self._tried = False  # a trial has ended
         search = uuid.uuid4().hex[:12]
         job = remote_job(task.plan, search, shares_caches=task.shares_caches)
         with open(task.folder / "ray.log", "wb") as log:
@@ -69,8 +68,7 @@ class Cluster:
 
     def _lost(self, why: str) -> ExecutorLost:
         self.close()
-        hint = "; --resume reuses the finished trials" if self._tried else ""
-        return ExecutorLost(f"--ray {self._address}: {why}{hint}")
+        return ExecutorLost(f"--ray {self._address}: {why}")
 
     # -- the Executor protocol ---------------------------------------------------------
 
@@ -86,7 +84,6 @@ class Cluster:
 
     def wait(self, seconds: float) -> list[Trial]:
         trials: list[Trial] = self._ask("wait", seconds)
-        self._tried = self._tried or bool(trials)
         return trials
 
     def compare(self, finalists: Finalists, rounds: int) -> tuple[Measurement, ...]:
