@@ -12,9 +12,11 @@ from typing import Any
 import bench_runs
 
 from torchproof.checking import rules
-from torchproof.measure.loadtest import Timetable, metric_ms, result_of
+from torchproof.measure.loadtest import LoadOptions
+from torchproof.measure.loadtest.load_job import ServingReply
 from torchproof.measure.loadtest.percentiles import percentiles
-from torchproof.measure.loadtest.tail import explained
+from torchproof.measure.loadtest.results import metric_ms, result_of
+from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import Run
 from torchproof.records.load_test import (
     Generation,
@@ -91,11 +93,17 @@ def services(
     return times
 
 
-def result(strategy: str, requests: Requests, **more: Any) -> LoadResult:
+def result(
+    strategy: str,
+    requests: Requests,
+    reply: ServingReply | None = None,
+    **more: Any,
+) -> LoadResult:
     """What a load test computes from requests, and what `more` adds."""
     times = requests.arrival_s
     plan = Timetable(times, requests.call, length_s=times[-1])
-    made = result_of(strategy, requests, plan, objective=OBJECTIVE, cold=True)
+    options = LoadOptions(rate=RATE, objective=OBJECTIVE)
+    made = result_of(strategy, requests, plan, options, reply=reply)
     assert made.cold is not None
     cold = dataclasses.replace(made.cold, start_s=1.2)
     return dataclasses.replace(made, cold=cold, late_ms=0.12, on_time=True, **more)
@@ -121,7 +129,7 @@ def recompiling() -> LoadResult:
         ),
     )
     missing = {"triton": "torch 2.13 without a GPU compiles no Triton kernels"}
-    return explained(result("full", requests), stalls, missing)
+    return result("full", requests, ServingReply(stalls=stalls, missing=missing))
 
 
 def _stall(

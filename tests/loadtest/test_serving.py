@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from virtual_server import VirtualServer
+from virtual_server import VirtualServer, result
 
-from torchproof.measure.loadtest import Batching, LoadOptions, Timetable, draw, serve
+from torchproof.measure.loadtest import LoadOptions
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.results import answers_of, result_of
-from torchproof.measure.loadtest.serving import OTHER_ERRORS, Queue
+from torchproof.measure.loadtest.results import metric_ms
+from torchproof.measure.loadtest.serving import OTHER_ERRORS, Batching, Queue, serve
+from torchproof.measure.loadtest.timetable import Timetable, draw
 
 
 def constant(count: int, gap_s: float, calls: tuple[int, ...] = ()) -> Timetable:
@@ -25,13 +26,13 @@ def test_a_stall_delays_the_requests_behind_it(tmp_path: Path) -> None:
     calls = (0, 0, 1, 0, 0, 0, 0, 0, 0, 0)
     server = VirtualServer(tmp_path, lambda call, count: 0.35 if call else 0.01)
     requests = server.serve(constant(10, 0.1, calls))
-    answers = answers_of(requests)
-    expected = [10, 10, 350, 260, 170, 80, 10, 10, 10, 10]
-    assert answers.latency == pytest.approx(expected)
-    assert answers.service == pytest.approx([10, 10, 350, *[10] * 7])
-    assert answers.queueing == pytest.approx(
-        [0, 0, 0, 250, 160, 70, 0, 0, 0, 0], abs=1e-6
-    )
+    expected = {
+        "latency": [10, 10, 350, 260, 170, 80, 10, 10, 10, 10],
+        "service": [10, 10, 350, *[10] * 7],
+        "queueing": [0, 0, 0, 250, 160, 70, 0, 0, 0, 0],
+    }
+    for name, values in expected.items():
+        assert metric_ms(requests, name) == pytest.approx(values, abs=1e-6)
 
 
 def test_an_idle_worker_that_wakes_up_late_is_detected(tmp_path: Path) -> None:
@@ -39,16 +40,9 @@ def test_an_idle_worker_that_wakes_up_late_is_detected(tmp_path: Path) -> None:
     for late_s, on_time in ((0.0, True), (0.03, False)):
         server = VirtualServer(tmp_path, lambda call, count: 0.005, wakes_late_s=late_s)
         requests = server.serve(table)
-        result = result_of(
-            "eager",
-            requests,
-            table,
-            objective=None,
-            cold=True,
-            lateness_ms=server.log.lateness_ms(),
-        )
-        assert result.on_time is on_time
-        assert result.late_ms == pytest.approx(late_s * 1e3, abs=1e-6)
+        found = result(requests, table, lateness_ms=server.log.lateness_ms())
+        assert found.on_time is on_time
+        assert found.late_ms == pytest.approx(late_s * 1e3, abs=1e-6)
 
 
 def test_a_server_that_is_too_slow_ends_after_a_bounded_drain(tmp_path: Path) -> None:
@@ -57,9 +51,8 @@ def test_a_server_that_is_too_slow_ends_after_a_bounded_drain(tmp_path: Path) ->
     answered = [end for end in requests.end_s if end is not None]
     assert len(answered) == 121  # until the first request that begins after 60 s
     assert requests.begin_s[121:] == (None,) * 179
-    result = result_of("eager", requests, table, objective=None, cold=True)
-    assert result.kept_up is False
-    assert result.unserved == 179
+    found = result(requests, table)
+    assert (found.kept_up, found.unserved) == (False, 179)
 
 
 def test_the_time_to_the_first_answer_does_not_count_as_drain(tmp_path: Path) -> None:
@@ -89,8 +82,8 @@ def test_failing_requests_are_counted_by_their_text(tmp_path: Path) -> None:
     assert errors == {"ValueError: no such token": 2, "SystemExit: enough": 1}
     requests = log.requests(table)
     assert requests.failed == (1, 3, 4)
-    result = result_of("eager", requests, table, objective=None, cold=False)
-    assert (result.answered, result.failed, result.unserved) == (3, 3, 0)
+    found = result(requests, table, cold=False)
+    assert (found.answered, found.failed, found.unserved) == (3, 3, 0)
 
 
 def test_an_interrupt_ends_the_other_workers_too(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from served_requests import STALLED, LoadRun, work
 import torchproof
 from torchproof.measure.loadtest import heartbeat
 from torchproof.measure.loadtest.heartbeat import Heartbeat, why_blind
+from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.stalls import StallRecorder
 from torchproof.torch_private import contract, recording_times
 
@@ -143,30 +144,65 @@ def test_a_thread_that_holds_the_gil_is_named(
     assert held == holders
 
 
-def test_a_hold_of_the_gil_is_a_stall_of_its_only_holder() -> None:
-    with StallRecorder() as recorder:
-        now = time.perf_counter()
-        recorder._held(now, now + 0.5, {OWN: "metrics"})
-        recorder._held(now + 1, now + 1.5, {OWN: "metrics", 11: "other"})
-    known, unknown = [each for each in recorder.stalls(0.0) if each.kind == "gil"]
+def log_of(folder: Path, *services: tuple[float, float]) -> RequestLog:
+    """Requests that this thread began and ended at these times, from 10 s on."""
+    log = RequestLog(folder / "log", len(services) + 1, create=True)
+    log.begin_at(10.0)
+    for number, times in enumerate(services):
+        log.begin[number], log.end[number] = times
+    return log
+
+
+def test_a_hold_of_the_gil_is_a_stall_of_its_only_holder(tmp_path: Path) -> None:
+    recorder = StallRecorder()
+    recorder._held(11.0, 11.5, {OWN: "metrics"})
+    recorder._held(12.0, 12.5, {OWN: "metrics", 11: "other"})
+    known, unknown = recorder.stalls(log_of(tmp_path))
     assert (known.thread, known.request, unknown.thread) == ("metrics", None, None)
     assert known.file is not None and known.file.endswith("test_stalls.py")
     assert unknown.data["threads"] == ["metrics", "other"] and unknown.file is None
 
 
 @pytest.mark.parametrize(
-    ("origin", "times"), [(9.0, [(1.0, 1.5)]), (10.25, [(0.0, 0.25)]), (11.0, [])]
+    ("begin", "times"), [(11.0, [(1.0, 1.5)]), (9.75, [(0.0, 0.25)]), (9.0, [])]
 )
 def test_times_count_from_the_origin(
-    origin: float, times: list[tuple[float, float]]
+    tmp_path: Path, begin: float, times: list[tuple[float, float]]
 ) -> None:
     recorder = StallRecorder()
-    recorder._held(10.0, 10.5, {})
-    stalls = recorder.stalls(origin)
+    recorder._held(begin, begin + 0.5, {})
+    stalls = recorder.stalls(log_of(tmp_path))
     assert [(each.begin_s, each.end_s) for each in stalls] == times
 
 
-def test_phases_of_the_compiler_are_inside_the_compilation() -> None:
+def test_a_stall_belongs_to_the_request_of_its_thread_at_that_time(
+    tmp_path: Path,
+) -> None:
+    """Requests 1 and 2 are a batch; waiting for a CPU between requests is no stall."""
+    log = log_of(tmp_path, (0.0, 0.3), (0.5, 0.9), (0.5, 0.9))
+    recorder = StallRecorder()
+    for kind, begin, thread in (
+        ("gc", 10.1, None),
+        ("cpu", 10.35, None),
+        ("cpu", 10.6, None),
+        ("cpu", 10.6, "metrics"),
+        ("allocator", 10.7, ""),
+        ("gc", 10.75, "metrics"),
+    ):
+        recorder._add(kind, kind, begin, thread, end=begin + 0.05)
+    found = [
+        (stall.kind, stall.request, "background" in stall.data)
+        for stall in recorder.stalls(log)
+    ]
+    assert found == [
+        ("gc", 0, False),
+        ("cpu", 1, False),
+        ("allocator", 1, True),
+        ("gc", None, True),
+    ]
+
+
+def test_phases_of_the_compiler_are_inside_the_compilation(tmp_path: Path) -> None:
     from torch._dynamo.utils import dynamo_timed
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -176,28 +212,21 @@ def test_phases_of_the_compiler_are_inside_the_compilation() -> None:
 
     torch._dynamo.reset()
     step = torch.compile(lambda x: x.sin() + 1, backend=backend)
-    with StallRecorder() as recorder:
-        recorder.begin_request(3)
-        step(torch.ones(8))
-        recorder.end_request(3)
-    stalls = recorder.stalls(0.0)
-    [whole] = [each for each in stalls if each.kind == "compile"]
-    [inner] = [each for each in stalls if each.kind == "inductor"]
+    run = LoadRun(tmp_path, lambda number: step(torch.ones(8)), count=1)
+    [whole], [inner] = run.of_kind("compile"), run.of_kind("inductor")
     assert whole.begin_s <= inner.begin_s <= inner.end_s <= whole.end_s
-    assert whole.request == inner.request == 3
+    assert whole.request == inner.request == 0
     assert whole.thread == inner.thread
     assert "guard" not in whole.data and "inductor" not in whole.text
 
 
-def test_a_recording_of_a_step_is_a_stall() -> None:
-    with StallRecorder() as recorder:
-        recorder.begin_request(5)
-        for _ in range(2):
-            with recording_times.announced_step(["8x128"]):
-                time.sleep(0.002)
-        recorder.end_request(5)
-    first, again = [each for each in recorder.stalls(0.0) if each.kind == "cudagraph"]
-    assert first.request == again.request == 5
+def test_a_recording_of_a_step_is_a_stall(tmp_path: Path) -> None:
+    def answer(number: int) -> None:
+        with recording_times.announced_step(["8x128"]):
+            time.sleep(0.002)
+
+    first, again = LoadRun(tmp_path, answer, count=2).of_kind("cudagraph")
+    assert (first.request, again.request) == (0, 1)
     assert not first.data["again"] and again.data["again"]
     assert "8x128" in first.text and first.data["new_shapes"]
 

@@ -14,21 +14,19 @@ import torch
 from forked_commands import torchproof
 from torch import Tensor
 
-from torchproof.measure.loadtest.options import TextOptions, read_range
+from torchproof.measure.loadtest.options import LoadOptions, TextOptions, read_range
+from torchproof.measure.loadtest.results import result_of, with_capacity
 from torchproof.measure.loadtest.served_strategy import named
 from torchproof.measure.loadtest.tail import explain
 from torchproof.measure.loadtest.text import (
     TextRequest,
     shape_of,
     text_request,
-    with_capacity,
-    with_generation,
     with_lengths,
 )
-from torchproof.measure.loadtest.text_worker import TextGenerator, sample
+from torchproof.measure.loadtest.text_generator import TextGenerator, sample
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import (
-    ColdPhase,
     Frame,
     Generation,
     LoadResult,
@@ -391,9 +389,10 @@ def answered(count: int, *, tokens: int = 11, served: int | None = None) -> Requ
     )
 
 
-def generation_of(requests: Requests, cold: ColdPhase | None = None) -> Generation:
-    result = LoadResult("eager", requests=requests, cold=cold)
-    generation = with_generation(result, OPTIONS).generation
+def generation_of(requests: Requests, cold: bool = False) -> Generation:
+    table = Timetable(requests.arrival_s, requests.call, len(requests.arrival_s))
+    options = LoadOptions(rate=1, cold=cold, text=OPTIONS)
+    generation = result_of("eager", requests, table, options).generation
     assert generation is not None
     return generation
 
@@ -413,16 +412,15 @@ def test_times_are_from_the_arrival_and_between_tokens() -> None:
 
 def test_cold_failed_and_rejected_requests_are_no_answers() -> None:
     requests = answered(10)
-    slow = replace(requests, end_s=(8.0, *requests.end_s[1:]))
-    warm = generation_of(slow, ColdPhase(end_s=1.5, requests=2))
-    assert warm.tokens_per_s == pytest.approx(88 / 7.5)
-    never_warm = generation_of(requests, ColdPhase())
+    cold = replace(requests, end_s=(1.5, *requests.end_s[1:]))
+    assert generation_of(cold, cold=True).tokens_per_s == pytest.approx(88 / 7.5)
+    waiting = replace(requests, begin_s=(*requests.begin_s[:9], None))
+    never_warm = generation_of(replace(waiting, end_s=(9.5, *[None] * 9)), cold=True)
     assert never_warm.tokens_per_s is None and never_warm.cost_per_million is None
     failed = generation_of(replace(requests, failed=(9,)))
     assert failed.tokens_per_s == pytest.approx(99 / 8.5)
     rejected = generation_of(answered(10, served=4))
     assert rejected.first_token[0].value_ms is None and rejected.prompt_tokens == 20
-    assert with_generation(LoadResult("eager"), OPTIONS).generation is None
 
 
 def test_the_capacity_is_that_of_the_highest_rate_that_met_the_objective() -> None:

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.measure.loadtest import LoadOptions, Timetable, draw
-from torchproof.measure.loadtest.timetable import from_trace, read_trace
+from torchproof.measure.loadtest import LoadOptions
+from torchproof.measure.loadtest.timetable import (
+    Timetable,
+    draw,
+    from_trace,
+    read_trace,
+)
 from torchproof.records import UserError
 
 

@@ -6,12 +6,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torchproof.measure.loadtest import LoadOptions
 from torchproof.measure.loadtest.request_log import RequestLog
+from torchproof.measure.loadtest.results import result_of
 from torchproof.measure.loadtest.serving import serve
 from torchproof.measure.loadtest.timetable import Timetable
-from torchproof.records import Requests
+from torchproof.records import LatencyObjective, LoadResult, Requests
 
 Service = Callable[[int, int], float]  # seconds, by call and size of the batch
+
+
+def result(
+    requests: Requests,
+    timetable: Timetable,
+    objective: LatencyObjective | None = None,
+    *,
+    cold: bool = True,
+    lateness_ms: Any = (),
+) -> LoadResult:
+    options = LoadOptions(rate=1, objective=objective, cold=cold)
+    return result_of("full", requests, timetable, options, lateness_ms=lateness_ms)
 
 
 class VirtualClock:

@@ -87,7 +87,7 @@ class Heartbeat:
 
     It calls `held(begin, end, holders)` when the GIL was held: `begin` is when the beat
     was due, so it began up to a period earlier, and `holders` are the names of the
-    threads of which one held it, by their idents. `waited(ident, seconds)` is called
+    threads of which one held it, by their idents. `waited(name, seconds)` is called
     for a thread that waited for a CPU, and `poll()` every few beats. An error ends the
     beats, and not the test: `blind` then says why.
     """
@@ -95,7 +95,7 @@ class Heartbeat:
     def __init__(
         self,
         held: Callable[[float, float, Mapping[int, str]], None],
-        waited: Callable[[int, float], None],
+        waited: Callable[[str, float], None],
         poll: Callable[[], None] | None = None,
     ) -> None:
         self._held, self._waited, self._poll = held, waited, poll
@@ -135,7 +135,7 @@ class Heartbeat:
             known = before.get(ident)
             waited_s = thread.waited_s - known.waited_s if known else 0.0
             if waited_s >= _SHORTEST_CPU_WAIT_S and ident != own:
-                self._waited(ident, waited_s)
+                self._waited(thread.name, waited_s)
         if late_s >= _SHORTEST_S and own in before:
             turns = self._threads[own].turns_while_idle(before[own], late_s)
             if turns >= 1 + late_s / sys.getswitchinterval() / 2:

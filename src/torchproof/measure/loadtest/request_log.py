@@ -125,10 +125,10 @@ class RequestLog:
         over = (ends - arrival_s > limit_s) | (state == FAILED) | (state == REJECTED)
         return int(over.sum())
 
-    def lateness_ms(self) -> list[float]:
+    def lateness_ms(self) -> Any:
         """How late idle workers took the requests that they had waited for."""
         late = np.array(self.late)
-        return (late[~np.isnan(late)] * 1e3).tolist()  # type: ignore[no-any-return]
+        return late[~np.isnan(late)] * 1e3
 
 
 def _values(values: Any, ended: Any) -> tuple[Any, ...]:

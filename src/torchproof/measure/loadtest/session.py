@@ -23,15 +23,14 @@ from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget, ServingR
 from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.percentiles import fewest_missed
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.results import first_unknown, result_of
+from torchproof.measure.loadtest.results import (
+    first_unknown,
+    result_of,
+    with_capacity,
+)
 from torchproof.measure.loadtest.served_strategy import AS_WRITTEN, ServedStrategy
 from torchproof.measure.loadtest.serving import Batching
-from torchproof.measure.loadtest.tail import explained
-from torchproof.measure.loadtest.text import (
-    with_capacity,
-    with_generation,
-    with_lengths,
-)
+from torchproof.measure.loadtest.text import with_lengths
 from torchproof.measure.loadtest.timetable import (
     Timetable,
     Trace,
@@ -52,7 +51,6 @@ from torchproof.targets import Job, Target, keywords
 
 Progress = Callable[[str], None]
 _WORKER = "torchproof.measure.loadtest.worker"
-_TEXT_WORKER = "torchproof.measure.loadtest.text_worker"
 _STOP_S = 3.0  # for the process to end its request and reply, after an interrupt
 _PROGRESS_S = 1.0
 
@@ -239,13 +237,13 @@ class _StrategyRun:
         self._served = served
         self._folder = folder
         self._logs = itertools.count(1)
-        self._known = ServingReply()
+        self._reply: ServingReply | None = None
         self.result = LoadResult(served.name, ending="interrupted")
         self.process = WorkerProcess(
             self._plan.job(served),
             _environment(folder),
             quiet=self._plan.quiet,
-            module=_TEXT_WORKER if self._plan.options.text else _WORKER,
+            module=_WORKER,
         )
 
     def run(self) -> None:
@@ -289,27 +287,35 @@ class _StrategyRun:
             log.stop()
             # Lets the process end its requests and say what it knows, for a moment.
             with contextlib.suppress(WorkerError, UserError, KeyboardInterrupt):
-                self._known = self.process.reply(ServingReply, _STOP_S)
+                self._reply = self.process.reply(ServingReply, _STOP_S)
             timetable = self._known_part(timetable, log)
             raise
         finally:
-            options, known = self._plan.options, self._known
-            result = measured(
-                self._served.name,
-                log,
-                timetable,
-                options,
-                cold=options.cold,
-                reply=known,
-            )
+            options, reply = self._plan.options, self._reply
+            result = self._result(log, timetable, options, reply)
             self.result = replace(
                 result,
                 cold=result.cold and replace(result.cold, start_s=prepared.start_s),
-                peak_bytes=known.peak_bytes,
                 source=prepared.source,
                 notes=prepared.notes,
                 ending=ending,
             )
+
+    def _result(
+        self,
+        log: RequestLog,
+        timetable: Timetable,
+        options: LoadOptions,
+        reply: ServingReply | None = None,
+    ) -> LoadResult:
+        return result_of(
+            self._served.name,
+            log.requests(timetable),
+            timetable,
+            options,
+            lateness_ms=log.lateness_ms(),
+            reply=reply,
+        )
 
     def _new_log(self, timetable: Timetable) -> RequestLog:
         path = self._folder / f"requests-{next(self._logs)}"
@@ -336,7 +342,7 @@ class _StrategyRun:
                 shown = time.monotonic()
                 self._session.progress(self._served, _position(log, timetable))
 
-        self._known = self.process.reply(ServingReply, limit_s, show)
+        self._reply = self.process.reply(ServingReply, limit_s, show)
 
     def _known_part(self, timetable: Timetable, log: RequestLog) -> Timetable:
         """Without the requests that waited as usual when the user stopped the test."""
@@ -346,7 +352,7 @@ class _StrategyRun:
 
     def _find_rate(self, prepared: ServedTarget) -> None:
         """Searches the highest rate, in the process that is warm by now."""
-        options = self._plan.options
+        options = replace(self._plan.options, cold=False)
 
         def measure(rate: float, requests: int) -> LoadResult:
             self._session.progress(
@@ -355,8 +361,7 @@ class _StrategyRun:
             table = self._plan.timetable(prepared, rate=rate, requests=requests)
             log = self._new_log(table)
             self._serve(log, table, self._stop_when_missed(log, table))
-            arrived = _arrived(table, log)
-            return measured(self._served.name, log, arrived, options, cold=False)
+            return self._result(log, _arrived(table, log), options)
 
         assert options.rate is not None and options.objective is not None
         search = rate_search.RateSearch(
@@ -386,33 +391,6 @@ class _StrategyRun:
                 log.stop()
 
         return stop
-
-
-def measured(
-    strategy: str,
-    log: RequestLog,
-    timetable: Timetable,
-    options: LoadOptions,
-    *,
-    cold: bool,
-    reply: ServingReply | None = None,
-) -> LoadResult:
-    """The result of a timetable; `reply` is what only the process knows about it."""
-    result = result_of(
-        strategy,
-        log.requests(timetable),
-        timetable,
-        objective=options.objective,
-        cold=cold,
-        workers=options.workers,
-        window_s=options.batch_window_s or 0.0,
-        lateness_ms=log.lateness_ms(),
-    )
-    if options.text is not None:
-        result = with_generation(result, options.text)
-    if reply is None or reply.stalls is None:
-        return result
-    return replace(explained(result, reply.stalls, reply.missing), errors=reply.errors)
 
 
 def _arrived(timetable: Timetable, log: RequestLog) -> Timetable:

@@ -3,8 +3,8 @@
 `StallRecorder` takes compilations, recordings of CUDA graphs and collections of garbage
 from the hooks of `observe.timeline`. It adds kernels that Triton compiles, retries of
 the CUDA allocator, fallbacks of `torchproof.compile`, threads that hold the GIL, and
-waiting for a CPU (`heartbeat.py`). A request costs two writes to a dictionary; the
-hooks run only when something happens, and the heartbeat 200 times a second.
+waiting for a CPU (`heartbeat.py`). Requests cost it nothing: the request in which
+something happened follows from its thread and time, in the log of requests.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any, Self, cast
 
+import numpy as np
+
 from torchproof.measure.loadtest.heartbeat import Heartbeat
 from torchproof.measure.loadtest.load_job import ServingReply
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.serving import Answer, serve
+from torchproof.measure.loadtest.serving import Answer, serve, thread_of
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.observe import (
     FailedGuard,
@@ -38,8 +40,8 @@ from torchproof.records import Event, Frame, Stall, StallKind, plain_name, shown
 
 _SHORTEST_S = 0.0005  # what is shorter does not matter to a request
 _MOST = 100_000  # spans, so that the record itself takes little memory
-_CACHE, _PHASE = "cache", "phase"  # categories that are no kinds of stalls
-# The phases of torch that are stalls themselves.
+# Categories of the timeline that are no kinds of stalls; some phases of torch are.
+_CACHE, _PHASE = "cache", "phase"
 _PHASES: Mapping[str, tuple[str, str]] = {
     "inductor_compile": ("inductor", "Inductor compiles a graph"),
     "CachingAutotuner.slow_precompile_config": ("triton", "a kernel is compiled"),
@@ -75,11 +77,44 @@ class Span:
     text: str
     begin: float
     thread: str
-    request: int | None
-    background: bool  # the thread serves no requests
     end: float | None = None
     data: dict[str, Any] = field(default_factory=dict)
     place: Frame | None = None
+    # Known when the requests are.
+    request: int | None = None
+    background: bool = False  # the thread serves no requests
+
+
+class _Services:
+    """The services of each worker's thread, in order of time."""
+
+    def __init__(self, log: RequestLog) -> None:
+        begin, end, worker = map(np.array, (log.begin, log.end, log.worker))
+        served = np.flatnonzero(~np.isnan(end))
+        served = served[np.argsort(begin[served], kind="stable")]
+        self._of = {}
+        for each in np.unique(worker[served]).tolist():
+            numbers = served[worker[served] == each]
+            times = begin[numbers] + log.origin, end[numbers] + log.origin
+            self._of[thread_of(each)] = numbers, *times
+
+    def join(self, span: Span, now: float) -> None:
+        """Notes during which request a span ended; of a batch, the first."""
+        # Nobody knows in which thread the allocator tried again.
+        threads = [*self._of] if span.kind == "allocator" else [span.thread]
+        moment = now if span.end is None else span.end
+        found = {self._at(thread, moment) for thread in threads} - {None}
+        span.request = found.pop() if len(found) == 1 else None
+        span.background = span.thread not in self._of
+
+    def _at(self, thread: str, moment: float) -> int | None:
+        if thread not in self._of:
+            return None
+        numbers, begin, end = self._of[thread]
+        after = np.searchsorted(begin, moment, side="right")
+        if not after or end[after - 1] < moment:
+            return None
+        return int(numbers[np.searchsorted(begin, begin[after - 1])])
 
 
 class StallRecorder(timeline.SpanWriter):
@@ -94,8 +129,6 @@ class StallRecorder(timeline.SpanWriter):
         self._spans: list[Span] = []
         self._open: dict[int, Span] = {}
         self._dropped = 0
-        self._serving: dict[int, int] = {}  # the request of each thread, by its ident
-        self._names: dict[int, str] = {}  # of threads that have served a request
         self._hooks = contextlib.ExitStack()
         self._retries: int | None = None
         self._polled = 0.0
@@ -132,25 +165,21 @@ class StallRecorder(timeline.SpanWriter):
         if self._dropped:
             self.unseen["gc"] = f"{self._dropped} stalls were too many to keep"
 
-    def begin_request(self, number: int) -> None:
-        ident = threading.get_ident()
-        self._serving[ident] = number
-        self._names.setdefault(ident, threading.current_thread().name)
-
-    def end_request(self, number: int) -> None:
-        self._serving.pop(threading.get_ident(), None)
-
-    def stalls(self, origin: float) -> tuple[Stall, ...]:
-        """The stalls since `origin`; their times count from then.
+    def stalls(self, log: RequestLog) -> tuple[Stall, ...]:
+        """The stalls during a test; their times count from its start.
 
         Of one that began earlier, the rest counts; one that lasts ends now.
         """
-        now = time.perf_counter()
-        spans = [s for s in self._spans if (s.end or now) > origin]
+        now, services = time.perf_counter(), _Services(log)
+        spans = [s for s in self._spans if (s.end or now) > log.origin]
+        for span in spans:
+            services.join(span, now)
+        # Other threads wait for a CPU without delaying a request.
+        spans = [s for s in spans if s.kind != "cpu" or s.request is not None]
         _join_waits(spans)
         _mark_repeated(spans)
         _name_compilations(spans)
-        stalls = (_stall(span, origin, now) for span in spans)
+        stalls = (_stall(span, log.origin, now) for span in spans)
         return tuple(sorted(filter(None, stalls), key=lambda s: (s.begin_s, -s.end_s)))
 
     # -- sources -----------------------------------------------------------------------
@@ -187,15 +216,12 @@ class StallRecorder(timeline.SpanWriter):
         kind = "cache_miss" if kind == _CACHE else kind
         return self._add(kind, text, begin, data=data, **more)
 
-    def _add(self, kind: str, text: str, begin: float, **more: Any) -> Span:
-        """Adds a span of this thread, unless `more` says which."""
-        ident = threading.get_ident()
-        values: dict[str, Any] = {
-            "thread": threading.current_thread().name,
-            "request": self._serving.get(ident),
-            "background": ident not in self._names,
-        }
-        span = Span(kind, text, begin, **(values | more))
+    def _add(
+        self, kind: str, text: str, begin: float, thread: str | None = None, **more: Any
+    ) -> Span:
+        """Adds a span of this thread, or of another one."""
+        thread = threading.current_thread().name if thread is None else thread
+        span = Span(kind, text, begin, thread, **more)
         if len(self._spans) < _MOST:
             self._spans.append(span)
         else:
@@ -222,22 +248,18 @@ class StallRecorder(timeline.SpanWriter):
 
     def _held(self, begin: float, end: float, holders: Mapping[int, str]) -> None:
         """Another thread held the GIL; which one is known if only one ran."""
-        text, name, request, place = "a thread held the GIL", "", None, None
+        text, name, place = "a thread held the GIL", "", None
         if len(holders) == 1:
             [(ident, name)] = holders.items()
-            text, request = f"thread {name} held the GIL", self._serving.get(ident)
+            text = f"thread {name} held the GIL"
             place = _place_of_frame(frames_of_threads().get(ident))
         data = {"threads": [*holders.values()]}
-        more = {"thread": name, "request": request, "data": data, "place": place}
-        self._add("gil", text, begin, end=end, **more)
+        self._add("gil", text, begin, name, end=end, data=data, place=place)
 
-    def _waited(self, ident: int, seconds: float) -> None:
-        """A thread waited for a CPU until about now; only requests matter."""
-        request = self._serving.get(ident)
-        if request is not None:
-            now, text = time.perf_counter(), "the serving thread waited for a CPU"
-            name = self._names.get(ident, "")
-            self._add("cpu", text, now - seconds, end=now, thread=name, request=request)
+    def _waited(self, thread: str, seconds: float) -> None:
+        """A thread waited for a CPU until about now."""
+        now, text = time.perf_counter(), "the serving thread waited for a CPU"
+        self._add("cpu", text, now - seconds, thread, end=now)
 
     def _start_polling(self) -> bool:
         torch = sys.modules.get("torch")
@@ -252,16 +274,9 @@ class StallRecorder(timeline.SpanWriter):
         retries = _allocator_retries(sys.modules["torch"])
         now = time.perf_counter()
         if self._retries is not None and retries > self._retries:
-            requests = list(self._serving.values())
-            self._add(
-                "allocator",
-                "the CUDA allocator freed its cache and tried again",
-                self._polled,
-                end=now,
-                thread="",
-                request=requests[0] if len(requests) == 1 else None,
-                data={"retries": retries - self._retries},
-            )
+            text = "the CUDA allocator freed its cache and tried again"
+            data = {"retries": retries - self._retries}
+            self._add("allocator", text, self._polled, "", end=now, data=data)
         self._retries, self._polled = retries, now
 
     def _fell_back(self, record: logging.LogRecord) -> None:
@@ -311,12 +326,8 @@ def serve_observed(
 ) -> ServingReply:
     """Serves requests, and says what only this process knows about them."""
     with StallRecorder() as recorder:
-        errors = serve(answer, timetable, log, observer=recorder, **options)
-    return ServingReply(
-        errors=errors,
-        stalls=recorder.stalls(log.origin),
-        missing=recorder.unseen,
-    )
+        errors = serve(answer, timetable, log, **options)
+    return ServingReply(errors, recorder.stalls(log), recorder.unseen)
 
 
 # -- from spans to stalls --------------------------------------------------------------

@@ -17,11 +17,11 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from torchproof.measure.loadtest.tail_causes import CauseKey, describe, key_of
-from torchproof.records import LoadResult, Requests, Stall, Tail, TailCause
+from torchproof.records import Requests, Stall, Tail, TailCause
 
 _SPREADS = 3.0
 _SHARE_OF_MEDIAN = 0.25
@@ -45,20 +45,6 @@ class Tails(NamedTuple):
 
     cold: Tail | None
     warm: Tail | None
-
-
-def explained(
-    result: LoadResult, stalls: Sequence[Stall], missing: Mapping[str, str]
-) -> LoadResult:
-    """The result with its stalls, and its slow requests explained by them."""
-    cold = result.cold
-    tails = explain(result.requests, stalls, cold.requests if cold else 0, missing)
-    return replace(
-        result,
-        stalls=tuple(stalls),
-        tail=tails.warm,
-        cold=cold and replace(cold, tail=tails.cold),
-    )
 
 
 def explain(
