@@ -16,7 +16,6 @@ from torchproof.measure.loadtest import LoadOptions
 from torchproof.measure.loadtest.load_job import ServingReply
 from torchproof.measure.loadtest.percentiles import percentiles
 from torchproof.measure.loadtest.results import metric_ms, result_of
-from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import Run
 from torchproof.records.load_test import (
     Generation,
@@ -100,10 +99,9 @@ def result(
     **more: Any,
 ) -> LoadResult:
     """What a load test computes from requests, and what `more` adds."""
-    times = requests.arrival_s
-    plan = Timetable(times, requests.call, length_s=times[-1])
+    length_s = requests.arrival_s[-1]
     options = LoadOptions(rate=RATE, objective=OBJECTIVE)
-    made = result_of(strategy, requests, plan, options, reply=reply)
+    made = result_of(strategy, requests, length_s, options, reply=reply)
     assert made.cold is not None
     cold = dataclasses.replace(made.cold, start_s=1.2)
     return dataclasses.replace(made, cold=cold, late_ms=0.12, on_time=True, **more)

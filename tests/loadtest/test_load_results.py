@@ -168,7 +168,7 @@ def test_an_interrupt_leaves_out_who_waited_as_usual() -> None:
 def test_a_full_batch_before_its_window_ends_is_no_queue() -> None:
     table = evenly(40)
     requests = handled(table, [arrival + 0.01 for arrival in table.arrival_s])
-    assert kept_up(requests, table, window_s=0.25) is True
+    assert kept_up(requests, table.length_s, window_s=0.25) is True
 
 
 # -- the highest rate ------------------------------------------------------------------

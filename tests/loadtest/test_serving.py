@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,8 +67,7 @@ def test_failing_requests_are_counted_by_their_text(tmp_path: Path) -> None:
     def fail(numbers: Sequence[int]) -> None:
         raise ValueError(f"request {numbers[0]}")
 
-    many = RequestLog(tmp_path / "many", 100, create=True)
-    errors = serve(fail, constant(100, 0.0), many)
+    errors = serve(fail, RequestLog(tmp_path / "many", constant(100, 0.0)))
     assert len(errors) == 21 and errors[OTHER_ERRORS] == 80
 
     def answer(numbers: Sequence[int]) -> None:
@@ -77,10 +77,10 @@ def test_failing_requests_are_counted_by_their_text(tmp_path: Path) -> None:
             raise SystemExit("enough")
 
     table = constant(6, 0.0, (0, 1, 0, 1, 2, 0))
-    log = RequestLog(tmp_path / "log", 6, create=True)
-    errors = serve(answer, table, log)
+    log = RequestLog(tmp_path / "log", table)
+    errors = serve(answer, log)
     assert errors == {"ValueError: no such token": 2, "SystemExit: enough": 1}
-    requests = log.requests(table)
+    requests = log.requests()
     assert requests.failed == (1, 3, 4)
     found = result(requests, table, cold=False)
     assert (found.answered, found.failed, found.unserved) == (3, 3, 0)
@@ -94,34 +94,32 @@ def test_an_interrupt_ends_the_other_workers_too(tmp_path: Path) -> None:
         if threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
 
-    log = RequestLog(tmp_path / "log", 3, create=True)
     table = Timetable((0.0, 0.0, 3600.0), (0, 0, 0), 3601.0)
+    log = RequestLog(tmp_path / "log", table)
     with pytest.raises(KeyboardInterrupt):
-        serve(answer, table, log, workers=2)
+        serve(answer, log, workers=2)
     names = {thread.name for thread in threading.enumerate()}
     assert log.is_stopped and "worker-1" not in names
 
 
 def test_the_parent_can_stop_a_test(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    log = RequestLog(path, 1000, create=True)
+    log = RequestLog(tmp_path / "log", constant(1000, 0.0))
 
     def answer(numbers: Sequence[int]) -> None:
         if log.finished == 10:
-            RequestLog(path, 1000).stop()  # as another process sees it
+            RequestLog(log.path).stop()  # as another process sees it
 
-    serve(answer, constant(1000, 0.0), log)
+    serve(answer, log)
     assert log.is_stopped and log.finished == 11
     assert 0 <= log.stopped_s <= log.elapsed_s
 
 
 def test_several_workers_serve_at_the_same_time(tmp_path: Path) -> None:
     both = threading.Barrier(2, timeout=30)
-    log = RequestLog(tmp_path / "log", 4, create=True)
-    table = constant(4, 0.0)
+    log = RequestLog(tmp_path / "log", constant(4, 0.0))
     # Each request waits for one that is served beside it.
-    assert not serve(lambda numbers: both.wait() and None, table, log, workers=2)
-    assert {*log.requests(table).worker} == {0, 1}
+    assert not serve(lambda numbers: both.wait() and None, log, workers=2)
+    assert {*log.requests().worker} == {0, 1}
 
 
 # -- batches ---------------------------------------------------------------------------
@@ -160,3 +158,11 @@ def test_a_batch_begins_when_it_is_full_or_its_window_ends() -> None:
     assert Queue(table, Batching(0.1, 3)).take(0.0) == ([0, 1, 2], 0.02)
     assert Queue(table, Batching(0.1, 4)).take(0.0) == ([0, 1, 2], 0.1)
     assert Queue(table, Batching(0.1, 4)).take(5.0) == ([0, 1, 2], 5.0)
+
+
+def test_another_process_reads_the_timetable_from_the_log(tmp_path: Path) -> None:
+    table = Timetable((0.0, 0.5), (1, 0), 2.0)
+    texts = replace(table, prompt_tokens=(3, 4), output_tokens=(5, 6))
+    for each in (table, texts):
+        log = RequestLog(tmp_path / "log", each)
+        assert RequestLog(log.path).timetable == each

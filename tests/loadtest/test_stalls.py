@@ -27,6 +27,7 @@ from torchproof.measure.loadtest import heartbeat
 from torchproof.measure.loadtest.heartbeat import Heartbeat, why_blind
 from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.stalls import StallRecorder
+from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.torch_private import contract, recording_times
 
 STALL_S = 0.35  # far above what a busy machine delays a request
@@ -146,7 +147,8 @@ def test_a_thread_that_holds_the_gil_is_named(
 
 def log_of(folder: Path, *services: tuple[float, float]) -> RequestLog:
     """Requests that this thread began and ended at these times, from 10 s on."""
-    log = RequestLog(folder / "log", len(services) + 1, create=True)
+    count = len(services) + 1
+    log = RequestLog(folder / "log", Timetable((0.0,) * count, (0,) * count, 1.0))
     log.begin_at(10.0)
     for number, times in enumerate(services):
         log.begin[number], log.end[number] = times

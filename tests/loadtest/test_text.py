@@ -390,9 +390,8 @@ def answered(count: int, *, tokens: int = 11, served: int | None = None) -> Requ
 
 
 def generation_of(requests: Requests, cold: bool = False) -> Generation:
-    table = Timetable(requests.arrival_s, requests.call, len(requests.arrival_s))
-    options = LoadOptions(rate=1, cold=cold, text=OPTIONS)
-    generation = result_of("eager", requests, table, options).generation
+    options, length_s = LoadOptions(rate=1, cold=cold, text=OPTIONS), 10.0
+    generation = result_of("eager", requests, length_s, options).generation
     assert generation is not None
     return generation
 

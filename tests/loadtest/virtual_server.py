@@ -25,7 +25,8 @@ def result(
     lateness_ms: Any = (),
 ) -> LoadResult:
     options = LoadOptions(rate=1, objective=objective, cold=cold)
-    return result_of("full", requests, timetable, options, lateness_ms=lateness_ms)
+    length_s = timetable.length_s
+    return result_of("full", requests, length_s, options, lateness_ms=lateness_ms)
 
 
 class VirtualClock:
@@ -62,6 +63,6 @@ class VirtualServer:
 
         self._tests += 1
         path = self._folder / f"log-{self._tests}"
-        self.log = RequestLog(path, len(timetable), create=True)
-        serve(answer, timetable, self.log, clock=clock, **options)
-        return self.log.requests(timetable)
+        self.log = RequestLog(path, timetable)
+        serve(answer, self.log, clock=clock, **options)
+        return self.log.requests()

@@ -22,7 +22,6 @@ from torchproof.measure.loadtest.percentiles import (
     percentiles,
 )
 from torchproof.measure.loadtest.tail import explain
-from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import (
     ColdPhase,
     Generation,
@@ -73,17 +72,17 @@ def metric_ms(
 def result_of(
     strategy: str,
     requests: Requests,
-    timetable: Timetable,
+    length_s: float,
     options: LoadOptions,
     *,
     lateness_ms: Any = (),
     reply: ServingReply | None = None,
 ) -> LoadResult:
-    """The result of a strategy; `reply` is what only its process knows."""
+    """The result of a timetable; `reply` is what only the process knows."""
     objective, window_s = options.objective, options.batch_window_s or 0.0
     phase = None
     if options.cold:
-        phase = cold_phase(requests, timetable, objective, window_s)
+        phase = cold_phase(requests, length_s, objective, window_s)
     first = first_warm(phase, requests)
     starts = cycle_starts(requests, options.workers)
     warm_starts = starts_from(first, starts)
@@ -92,7 +91,7 @@ def result_of(
     service_ms = _finite(metric_ms(requests, "service")[first:])
     judged = () if objective is None else (objective.percent,)
     ends = [end for end in requests.end_s if end is not None]
-    seconds = max([timetable.length_s, *ends])  # from the start to the last answer
+    seconds = max([length_s, *ends])  # from the start to the last answer
     failed, rejected = len(requests.failed), len(requests.rejected)
     result = LoadResult(
         strategy,
@@ -105,9 +104,9 @@ def result_of(
         failed=failed,
         rejected=rejected,
         unserved=len(requests.arrival_s) - len(ends) - rejected,
-        offered_rate=_rate(len(timetable), timetable.length_s),
+        offered_rate=_rate(len(requests.arrival_s), length_s),
         answered_rate=_rate(len(ends) - failed, seconds),
-        kept_up=kept_up(requests, timetable, window_s),
+        kept_up=kept_up(requests, length_s, window_s),
         cold=phase,
         **_lateness(lateness_ms, service_ms),
     )
@@ -260,9 +259,7 @@ def _cost(price_per_hour: float | None, tokens_per_s: float | None) -> float | N
 # -- the queue -------------------------------------------------------------------------
 
 
-def kept_up(
-    requests: Requests, timetable: Timetable, window_s: float = 0.0
-) -> bool | None:
+def kept_up(requests: Requests, length_s: float, window_s: float = 0.0) -> bool | None:
     """Whether the strategy answered as fast as requests arrived.
 
     False if requests were not served, or if in the last quarter of the timetable the
@@ -278,8 +275,7 @@ def kept_up(
     if np.isnan(begins).any():
         return False
     begins = np.sort(begins - window_s)
-    end_s = timetable.length_s
-    begin_s = 0.75 * end_s
+    end_s, begin_s = length_s, 0.75 * length_s
 
     def waiting(moments: Any) -> Any:
         arrived = np.searchsorted(arrivals, moments, side="right")
@@ -299,7 +295,7 @@ def kept_up(
 
 def cold_phase(
     requests: Requests,
-    timetable: Timetable,
+    length_s: float,
     objective: LatencyObjective | None = None,
     window_s: float = 0.0,
 ) -> ColdPhase:
@@ -311,7 +307,7 @@ def cold_phase(
     phase, end_s = ColdPhase(), None
     if not np.isnan(end).all():
         phase = ColdPhase(first_answer_s=float(np.nanmin(end)))
-        end_s = _end_of_cold(requests, timetable, window_s)
+        end_s = _end_of_cold(requests, length_s, window_s)
     if end_s is not None:
         count = bisect.bisect_right(requests.arrival_s, end_s)
         phase = replace(phase, end_s=end_s, requests=count)
@@ -323,16 +319,14 @@ def cold_phase(
     return replace(phase, missed=missed, objective_met_s=met_s)
 
 
-def _end_of_cold(
-    requests: Requests, timetable: Timetable, window_s: float
-) -> float | None:
+def _end_of_cold(requests: Requests, length_s: float, window_s: float) -> float | None:
     """When every call of the first half was answered and no request waits.
 
     A call that fails in every request is never answered: the first failure counts.
     """
     end, answer = _array(requests.end_s), _array(requests.end_s, requests.failed)
     call = np.array(requests.call)
-    early = max(1, bisect.bisect_right(requests.arrival_s, timetable.length_s / 2))
+    early = max(1, bisect.bisect_right(requests.arrival_s, length_s / 2))
     moments = []
     for kind in {*requests.call[:early]}:
         for ends in (answer[call == kind], end[call == kind]):

@@ -136,7 +136,6 @@ class Queue:
 
 def serve(
     answer: Answer,
-    timetable: Timetable,
     log: RequestLog,
     *,
     workers: int = 1,
@@ -151,8 +150,8 @@ def serve(
     Requests that wait when the timetable ends are answered for as long again, at least
     10 s, not counting the time to the first answer.
     """
-    queue = Queue(timetable, batching, queue_limit)
-    server = _Server(answer, log, queue, length_s=timetable.length_s, clock=clock)
+    queue = Queue(log.timetable, batching, queue_limit)
+    server = _Server(answer, log, queue, clock or PerformanceClock())
     threads = [
         threading.Thread(target=server.run, args=(number,), name=thread_of(number))
         for number in range(1, workers)
@@ -179,17 +178,11 @@ class _Server:
     """What the workers share: the queue, the time of the test, and its errors."""
 
     def __init__(
-        self,
-        answer: Answer,
-        log: RequestLog,
-        queue: Queue,
-        *,
-        length_s: float,
-        clock: Clock | None,
+        self, answer: Answer, log: RequestLog, queue: Queue, clock: Clock
     ) -> None:
         self._answer, self._log, self._queue = answer, log, queue
-        self._length_s = length_s
-        self._clock = clock or PerformanceClock()
+        self._length_s = log.timetable.length_s
+        self._clock = clock
         self._lock = threading.Lock()
         self._first_answer_s: float | None = None
         self.errors: Counter[str] = Counter()

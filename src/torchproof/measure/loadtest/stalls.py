@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import itertools
 import logging
 import math
 import sys
@@ -28,7 +27,6 @@ from torchproof.measure.loadtest.heartbeat import Heartbeat
 from torchproof.measure.loadtest.load_job import ServingReply
 from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.serving import Answer, serve, thread_of
-from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.observe import (
     FailedGuard,
     find_recompile_causes,
@@ -129,6 +127,7 @@ class StallRecorder(timeline.SpanWriter):
         self._spans: list[Span] = []
         self._open: dict[int, Span] = {}
         self._dropped = 0
+        self._has_step = False
         self._hooks = contextlib.ExitStack()
         self._retries: int | None = None
         self._polled = 0.0
@@ -177,7 +176,6 @@ class StallRecorder(timeline.SpanWriter):
         # Other threads wait for a CPU without delaying a request.
         spans = [s for s in spans if s.kind != "cpu" or s.request is not None]
         _join_waits(spans)
-        _mark_repeated(spans)
         _name_compilations(spans)
         stalls = (_stall(span, log.origin, now) for span in spans)
         return tuple(sorted(filter(None, stalls), key=lambda s: (s.begin_s, -s.end_s)))
@@ -213,6 +211,13 @@ class StallRecorder(timeline.SpanWriter):
             if data["torch_name"] not in _PHASES:
                 return None
             kind, text = _PHASES[data["torch_name"]]
+        if kind == "cudagraph":
+            # Steps of `torchproof.graph` do not know of each other's recordings.
+            is_step = data["how"] == "step"
+            again = data["again"] or (is_step and self._has_step)
+            new_shapes = is_step or (again and not data["reasons"])
+            data = data | {"again": again, "new_shapes": new_shapes}
+            self._has_step |= is_step
         kind = "cache_miss" if kind == _CACHE else kind
         return self._add(kind, text, begin, data=data, **more)
 
@@ -230,21 +235,13 @@ class StallRecorder(timeline.SpanWriter):
 
     def _wait(self, convert: Callable[[], Any], code: CodeType) -> Any:
         """`torchproof.compile` answers for a frame; this thread waits meanwhile."""
-        from torchproof.torch_private import frames
-
-        begin, is_compiled = time.perf_counter(), False
+        begin = time.perf_counter()
         try:
-            answer = convert()
-            is_compiled = frames.is_compiled_code(answer)
-            return answer
+            return convert()
         finally:
             end = time.perf_counter()
             if end - begin >= _SHORTEST_S:  # most frames are skipped at once
-                is_torch = whose(code.co_filename) == "torch"
-                name = _UNNAMED if is_torch else plain_name(code.co_qualname)
-                place = Frame(code.co_filename, code.co_firstlineno, name)
-                more = {"end": end, "place": None if is_torch else place}
-                self._add(_WAIT, name, begin, data={"compiled": is_compiled}, **more)
+                self._add(_WAIT, plain_name(code.co_qualname), begin, end=end)
 
     def _held(self, begin: float, end: float, holders: Mapping[int, str]) -> None:
         """Another thread held the GIL; which one is known if only one ran."""
@@ -321,12 +318,10 @@ def _kernels(recorder: StallRecorder) -> Iterator[None]:
         runtime.jit_cache_hook, runtime.jit_post_compile_hook = before, after
 
 
-def serve_observed(
-    answer: Answer, timetable: Timetable, log: RequestLog, **options: Any
-) -> ServingReply:
+def serve_observed(answer: Answer, log: RequestLog, **options: Any) -> ServingReply:
     """Serves requests, and says what only this process knows about them."""
     with StallRecorder() as recorder:
-        errors = serve(answer, timetable, log, **options)
+        errors = serve(answer, log, **options)
     return ServingReply(errors, recorder.stalls(log), recorder.unseen)
 
 
@@ -336,35 +331,26 @@ def serve_observed(
 def _join_waits(spans: Sequence[Span]) -> None:
     """Makes compilations or fallbacks of the waits for `torchproof.compile`.
 
-    A compilation in another thread during a wait is what the thread waited for. A line
-    of the log after its begin says why it ended without one.
+    A compilation that began in another thread during a wait is what was waited for. If
+    the log then says that the model runs eager, the wait was in vain.
     """
+    behind = [span for span in spans if span.kind == "compile" and span.background]
+    waits = []
     for wait in [span for span in spans if span.kind == _WAIT]:
         until = wait.end or math.inf
-        behind = [span for span in spans if span.kind == "compile" and span.background]
-        compiled = [span for span in behind if wait.begin <= span.begin <= until]
-        if wait.data.pop("compiled", False):
-            wait.kind = "compile"
-            wait.data = {"function": wait.text} | (compiled[0].data if compiled else {})
-        elif compiled:
-            wait.kind, wait.text = "fallback", f"{wait.text} runs eager"
-    fallbacks = [span for span in spans if span.kind == "fallback"]
-    for wait, line in itertools.pairwise(sorted(fallbacks, key=lambda s: s.begin)):
-        same = (wait.thread, wait.request) == (line.thread, line.request)
-        if same and "why" in line.data and "why" not in wait.data:
-            wait.data, wait.text = line.data, line.text
-            line.kind = _WAIT  # it is the same stall
-
-
-def _mark_repeated(spans: Sequence[Span]) -> None:
-    """Steps of `torchproof.graph` do not know of each other's recordings."""
-    has_step = False
-    for data in (span.data for span in spans if span.kind == "cudagraph"):
-        is_step = data["how"] == "step"
-        data["again"] = data["again"] or (is_step and has_step)
-        repeated = data["again"] and not data["reasons"]
-        data["new_shapes"] = is_step or repeated
-        has_step |= is_step
+        for span in behind:
+            if wait.begin <= span.begin <= until:
+                wait.kind, wait.data = "compile", span.data
+                waits.append(wait)
+                break
+    for line in [span for span in spans if span.kind == "fallback"]:
+        same = [
+            w for w in waits if (w.thread, w.request) == (line.thread, line.request)
+        ]
+        before = [w for w in same if w.kind == "compile" and w.begin <= line.begin]
+        if before:
+            before[-1].kind, before[-1].text = line.kind, line.text
+            before[-1].data, line.kind = line.data, _WAIT  # they are the same stall
 
 
 def _name_compilations(spans: Sequence[Span]) -> None:

@@ -28,7 +28,6 @@ from torchproof.measure.loadtest.text import (
     shape_of,
     text_request,
 )
-from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.strategies import NotApplicable
 from torchproof.targets import Job, TextModel, calls, end_tokens, text_model
 from torchproof.torch_private import describe
@@ -95,7 +94,7 @@ class TextGenerator:
         for call in self._decode_calls():
             self.decode(*call).argmax(-1).tolist()
 
-    def answers(self, timetable: Timetable, log: RequestLog) -> Answer:
+    def answers(self, log: RequestLog) -> Answer:
         """Generates the text of a request, and notes when its tokens come."""
         model, seed = self.model, self._seed
         ends = end_tokens(model)
@@ -108,7 +107,7 @@ class TextGenerator:
                 log.first_token[number] = log.elapsed_s
 
             request = text_request(
-                number, timetable, vocabulary=model.vocabulary, seed=seed
+                number, log.timetable, vocabulary=model.vocabulary, seed=seed
             )
             tokens = self.generate(request, end_tokens=ends, first_token=first_token)
             log.tokens[number] = len(tokens)

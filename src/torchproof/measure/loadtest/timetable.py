@@ -39,7 +39,7 @@ class CallKind(Record):
 
 
 @dataclass(frozen=True)
-class Timetable(Record):
+class Timetable:
     """Arrivals in seconds from the start, in order, and the kind of call of each."""
 
     arrival_s: tuple[float, ...]

@@ -24,7 +24,7 @@ from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.results import result_of
 from torchproof.measure.loadtest.serving import Answer
 from torchproof.measure.loadtest.stalls import serve_observed
-from torchproof.measure.loadtest.timetable import Timetable, draw
+from torchproof.measure.loadtest.timetable import draw
 from torchproof.records import LoadTest, UserError
 from torchproof.targets import Job, Loaded, calls
 from torchproof.torch_private import describe, trees
@@ -38,7 +38,7 @@ class Served(Protocol):
     def warm_up(self) -> None:
         """Answers every kind of call; fails as they do."""
 
-    def answers(self, timetable: Timetable, log: RequestLog) -> Answer:
+    def answers(self, log: RequestLog) -> Answer:
         """What answers requests until their last kernel has ended."""
 
 
@@ -59,9 +59,9 @@ class Calls:
             for arguments in by_batch.values():
                 self._answer(call, arguments)
 
-    def answers(self, timetable: Timetable, log: RequestLog) -> Answer:
+    def answers(self, log: RequestLog) -> Answer:
         def answer(numbers: Sequence[int]) -> None:
-            call = timetable.call[numbers[0]]
+            call = log.timetable.call[numbers[0]]
             self._answer(call, self._table[call][len(numbers)])
 
         return answer
@@ -92,14 +92,12 @@ class LoadWorker:
         for _ in range(_WARM_ANSWERS):
             self._served.warm_up()
 
-    def serve(self, timetable: dict[str, Any], log: str) -> ServingReply:
-        """Serves a timetable; the requests are in the file of the log."""
-        table = Timetable.from_json(timetable)
-        requests = RequestLog(Path(log), len(table))
+    def serve(self, path: str) -> ServingReply:
+        """Serves the timetable of a log, and writes the requests there."""
+        log = RequestLog(Path(path))
         reply = serve_observed(
-            self._served.answers(table, requests),
-            table,
-            requests,
+            self._served.answers(log),
+            log,
             workers=self.job.workers,
             batching=self.job.batching,
             queue_limit=self.job.text.queue_limit if self.job.text else None,
@@ -129,14 +127,13 @@ def serve_here(
         for _ in range(_WARM_ANSWERS):
             served.warm_up()
     timetable = draw(options, [1.0] * len(inputs))
-    log = RequestLog(folder / "requests", len(timetable), create=True)
-    answers = served.answers(timetable, log)
-    reply = serve_observed(answers, timetable, log, workers=options.workers)
-    requests, late_ms = log.requests(timetable), log.lateness_ms()
-    result = result_of(
-        name, requests, timetable, options, lateness_ms=late_ms, reply=reply
-    )
+    log = RequestLog(folder / "requests", timetable)
+    reply = serve_observed(served.answers(log), log, workers=options.workers)
+    requests, late_ms = log.requests(), log.lateness_ms()
     planned, length_s = len(timetable), timetable.length_s
+    result = result_of(
+        name, requests, length_s, options, lateness_ms=late_ms, reply=reply
+    )
     return options.asked(planned=planned, duration_s=length_s, results=(result,))
 
 
