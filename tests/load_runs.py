@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import math
 import random
@@ -110,6 +111,7 @@ def result(
 # -- three strategies -----------------------------------------------------------------
 
 
+@functools.cache
 def recompiling() -> LoadResult:
     """`full`: compiles at first, again at request 700; a collection at 1100."""
     stalls_s = {0: 6.2, RECOMPILED: 1.4, COLLECTED: 0.4}
@@ -140,6 +142,7 @@ def _stall(
     )
 
 
+@functools.cache
 def overloaded() -> LoadResult:
     """`eager`: 26 ms a request at 50 a second, so that the queue grows."""
     times = arrivals(COUNT)
@@ -157,6 +160,7 @@ def overloaded() -> LoadResult:
     return result("eager", requests, tail=tail)
 
 
+@functools.cache
 def interrupted() -> LoadResult:
     """`compile:nowait`, which Ctrl-C ended after 120 requests."""
     requests = queued(arrivals(120), services(120, 0.006))
@@ -164,6 +168,7 @@ def interrupted() -> LoadResult:
     return result("compile:nowait", requests, tail=tail, ending="interrupted")
 
 
+@functools.cache
 def clean(strategy: str = "full", *, middle_s: float = 0.004) -> LoadResult:
     """A strategy without a slow request."""
     requests = queued(arrivals(COUNT), services(COUNT, middle_s))
@@ -171,6 +176,7 @@ def clean(strategy: str = "full", *, middle_s: float = 0.004) -> LoadResult:
     return result(strategy, requests, tail=tail)
 
 
+@functools.cache
 def searched() -> LoadResult:
     """A strategy with a search for the highest rate."""
 
@@ -191,6 +197,7 @@ def searched() -> LoadResult:
     return dataclasses.replace(clean(), trials=trials, highest_rate=150.0)
 
 
+@functools.cache
 def generating() -> LoadResult:
     """A text model that is served as prefill and decode."""
     base = clean("full")

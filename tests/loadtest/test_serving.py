@@ -125,22 +125,32 @@ def test_several_workers_serve_at_the_same_time(tmp_path: Path) -> None:
 # -- batches ---------------------------------------------------------------------------
 
 
-def taken(table: Timetable, batching: Batching, now: float) -> list[tuple[int, ...]]:
+FIVE = Timetable((0.0, 0.01, 0.02, 0.03, 0.2), (0, 1, 0, 0, 0), 1.0)
+THREE = Timetable((0.0, 0.01, 0.02), (0, 0, 0), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("table", "batching", "now", "batches"),
+    [
+        (FIVE, Batching(0.025, 8), 0.0, [([0, 2], 0.025), ([1], 0.035)]),
+        (FIVE, Batching(0.1, 2), 0.0, [([0, 2], 0.02), ([1], 0.11)]),
+        # What waits already needs no window.
+        (FIVE, Batching(0.0, 8), 0.5, [([0, 2, 3, 4], 0.5), ([1], 0.5)]),
+        # A batch begins when it is full or its window ends.
+        (THREE, Batching(0.1, 3), 0.0, [([0, 1, 2], 0.02)]),
+        (THREE, Batching(0.1, 4), 0.0, [([0, 1, 2], 0.1)]),
+        (THREE, Batching(0.1, 4), 5.0, [([0, 1, 2], 5.0)]),
+    ],
+)
+def test_requests_of_one_call_within_the_window_are_a_batch(
+    table: Timetable,
+    batching: Batching,
+    now: float,
+    batches: list[tuple[list[int], float]],
+) -> None:
     queue = Queue(table, batching)
-    batches = []
-    while claim := queue.take(now):
-        batches.append((*claim[0],))
-    return batches
-
-
-def test_requests_of_one_call_within_the_window_are_a_batch() -> None:
-    table = Timetable((0.0, 0.01, 0.02, 0.03, 0.2), (0, 1, 0, 0, 0), 1.0)
-    window = Batching(0.025, 8)
-    assert taken(table, window, now=0.0) == [(0, 2), (1,), (3,), (4,)]
-    assert taken(table, Batching(0.025, 2), now=0.0) == [(0, 2), (1,), (3,), (4,)]
-    assert taken(table, Batching(0.1, 2), now=0.0) == [(0, 2), (1,), (3,), (4,)]
-    # What waits already needs no window.
-    assert taken(table, Batching(0.0, 8), now=0.5) == [(0, 2, 3, 4), (1,)]
+    found = [queue.take(now) for _ in batches]
+    assert found == [(numbers, pytest.approx(ready)) for numbers, ready in batches]
 
 
 def test_a_request_that_finds_the_queue_full_is_rejected(tmp_path: Path) -> None:
@@ -151,13 +161,6 @@ def test_a_request_that_finds_the_queue_full_is_rejected(tmp_path: Path) -> None
     assert requests.rejected == (3,)
     assert server.serve(table, queue_limit=0).rejected == (1, 2, 3)
     assert server.serve(table).rejected == ()
-
-
-def test_a_batch_begins_when_it_is_full_or_its_window_ends() -> None:
-    table = Timetable((0.0, 0.01, 0.02), (0, 0, 0), 1.0)
-    assert Queue(table, Batching(0.1, 3)).take(0.0) == ([0, 1, 2], 0.02)
-    assert Queue(table, Batching(0.1, 4)).take(0.0) == ([0, 1, 2], 0.1)
-    assert Queue(table, Batching(0.1, 4)).take(5.0) == ([0, 1, 2], 5.0)
 
 
 def test_another_process_reads_the_timetable_from_the_log(tmp_path: Path) -> None:

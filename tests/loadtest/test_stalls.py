@@ -204,6 +204,23 @@ def test_a_stall_belongs_to_the_request_of_its_thread_at_that_time(
     ]
 
 
+@pytest.mark.parametrize(
+    ("is_logged", "kind"), [(False, "compile"), (True, "fallback")]
+)
+def test_a_wait_for_another_thread_is_a_compilation_or_a_fallback(
+    tmp_path: Path, is_logged: bool, kind: str
+) -> None:
+    recorder = StallRecorder()
+    helper = {"function": "Net.forward"}
+    recorder._add("wait", "forward", 10.1, end=10.3)
+    recorder._add("compile", "", 10.15, "helper", end=10.25, data=helper)
+    if is_logged:
+        recorder._add("fallback", "runs eager", 10.31, end=10.31)
+    [stall, _] = recorder.stalls(log_of(tmp_path, (0.0, 0.5)))
+    assert (stall.kind, stall.request) == (kind, 0)
+    assert stall.end_s - stall.begin_s == pytest.approx(0.2)
+
+
 def test_phases_of_the_compiler_are_inside_the_compilation(tmp_path: Path) -> None:
     from torch._dynamo.utils import dynamo_timed
 

@@ -14,7 +14,7 @@ import torch
 from forked_commands import torchproof
 from torch import Tensor
 
-from torchproof.measure.loadtest.options import LoadOptions, TextOptions, read_range
+from torchproof.measure.loadtest.options import LoadOptions, TextOptions
 from torchproof.measure.loadtest.results import result_of, with_capacity
 from torchproof.measure.loadtest.served_strategy import named
 from torchproof.measure.loadtest.tail import explain
@@ -280,11 +280,6 @@ def test_prompts_are_padded_to_a_few_sizes(
         shape_of(options, prompts[1] + outputs - 1)
 
 
-def test_a_range_may_be_one_length() -> None:
-    assert read_range("16-128", "--prompt-tokens") == (16, 128)
-    assert read_range(" 7 ", "--prompt-tokens") == (7, 7)
-
-
 # -- the command -----------------------------------------------------------------------
 
 TARGETS = """
@@ -321,11 +316,14 @@ def failing():
 
 
 def test_text_is_generated_and_reported(tmp_path: Path) -> None:
+    """Of 33 requests that arrive at once, two find the queue full."""
     (tmp_path / "text.py").write_text(TARGETS)
-    line = ["--strategies", "eager", "--rate", "300", "--requests", "60", "-q"]
+    times = [0.0] * 33 + [1 + 0.02 * number for number in range(29)]
+    (tmp_path / "times").write_text("\n".join(map(str, times)))
+    load = ["--arrivals", "times", "--queue-limit", "30", "--strategies", "eager"]
     text = ["--prompt-tokens", "1-30", "--output-tokens", "2-6", "--price", "2"]
-    flags = [*line, *text, "--temperature", "0.5", "--slo", "first_token:p50=20s"]
-    command = ("loadtest", "text.py:make", *flags, "--format", "json")
+    flags = [*load, *text, "--temperature", "0.5", "--slo", "first_token:p50=20s"]
+    command = ("loadtest", "text.py:make", *flags, "-q", "--format", "json")
     done = torchproof(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     test = Run.from_json(json.loads(done.stdout)).load_test
@@ -335,8 +333,10 @@ def test_text_is_generated_and_reported(tmp_path: Path) -> None:
     (result,) = test.results
     assert (result.answered, result.verdict) == (60, "met")
     requests, generation = result.requests, result.generation
-    assert {*requests.output_tokens} == {*range(2, 7)}
-    spans = zip(requests.begin_s, requests.first_token_s, requests.end_s, strict=True)
+    assert requests.rejected == (31, 32)
+    assert {*requests.output_tokens} == {*range(2, 7), None}
+    rows = zip(requests.begin_s, requests.first_token_s, requests.end_s, strict=True)
+    spans = [row for row in rows if row[0] is not None]
     assert all(begin < first < end for begin, first, end in spans)  # type: ignore[operator]
     assert generation is not None and generation.currency_per_hour == 2
     assert generation.output_tokens == sum(n or 0 for n in requests.output_tokens)
@@ -349,18 +349,6 @@ def test_a_decode_that_always_fails_is_exit_2(tmp_path: Path) -> None:
     command = ("loadtest", "text.py:failing", *load, *lengths)
     done = torchproof(*command, cwd=tmp_path)
     assert done.returncode == 2 and "no memory" in done.stderr
-
-
-def test_a_text_that_finds_the_queue_full_is_rejected(tmp_path: Path) -> None:
-    (tmp_path / "text.py").write_text(TARGETS)
-    (tmp_path / "times").write_text("0\n0\n0\n1\n")
-    load = ("--arrivals", "times", "--queue-limit", "0", "--strategies", "eager", "-q")
-    lengths = ("--prompt-tokens", "4", "--output-tokens", "3")
-    command = ("loadtest", "text.py:make", *load, *lengths)
-    done = torchproof(*command, "--format", "json", cwd=tmp_path)
-    test = Run.from_json(json.loads(done.stdout)).load_test
-    assert test is not None
-    assert test.results[0].requests.rejected == (1, 2)
 
 
 # -- results ---------------------------------------------------------------------------

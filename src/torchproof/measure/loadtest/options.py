@@ -91,7 +91,7 @@ class TextOptions(Record):
 
 
 @dataclass(frozen=True)
-class LoadOptions:
+class LoadOptions(Record):
     """What to ask of the strategies.
 
     `arrivals` is poisson, constant, gamma:K or a file with one request per line. The

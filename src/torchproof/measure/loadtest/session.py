@@ -28,7 +28,6 @@ from torchproof.measure.loadtest.results import (
     with_capacity,
 )
 from torchproof.measure.loadtest.served_strategy import AS_WRITTEN, ServedStrategy
-from torchproof.measure.loadtest.serving import Batching
 from torchproof.measure.loadtest.text import with_lengths
 from torchproof.measure.loadtest.timetable import (
     Timetable,
@@ -107,22 +106,15 @@ class LoadPlan:
             as_written=self.as_written,
             text_models=options.text is not None,
         )
-        return LoadJob(
-            run,
-            served,
-            workers=options.workers,
-            batching=Batching(options.batch_window_s or 0.0, options.max_batch or 1),
-            sized=self.trace.sized if self.trace else (),
-            text=options.text,
-            seed=options.seed,
-        )
+        return LoadJob(run, served, options, self.trace.sized if self.trace else ())
 
     def timetable(self, prepared: ServedTarget, **other: Any) -> Timetable:
         """The timetable of the options, or of another rate and number of requests."""
         if self.trace is None:
             table = draw(self.options, prepared.weights or (1.0,), **other)
         else:
-            table = from_trace(self.trace, self.options, prepared.own_calls)
+            own_calls = len(prepared.calls) - len(self.trace.sized)
+            table = from_trace(self.trace, self.options, own_calls)
         text = self.options.text
         return table if text is None else with_lengths(table, text, self.options.seed)
 

@@ -188,18 +188,18 @@ def _for_prefill(served: ServedStrategy) -> ServedStrategy:
 
 def prepared(job: LoadJob, run: Job) -> tuple[TextGenerator, ServedTarget]:
     """Loads a text model and compiles it; its calls are the sizes of prompts."""
-    assert job.text is not None
+    options = job.options.text
+    assert options is not None
     model = text_model(calls.fresh(run))
     environment = describe(run)
     profiling.initialise_device(str(environment["device"]))
-    shape = shape_of(job.text, model.context)
+    shape = shape_of(options, model.context)
     generator = TextGenerator(
-        model, shape, temperature=job.text.temperature, seed=job.seed
+        model, shape, temperature=options.temperature, seed=job.options.seed
     )
     generator.compile(job.served)
     return generator, ServedTarget(
         calls=tuple(f"prompt padded to {size}" for size in shape.prompt_sizes),
-        own_calls=len(shape.prompt_sizes),
         weights=(),  # the lengths of prompts decide
         start_s=profiling.process_age_s(),
         environment=environment,

@@ -22,7 +22,7 @@ from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget, ServingR
 from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.results import result_of
-from torchproof.measure.loadtest.serving import Answer
+from torchproof.measure.loadtest.serving import Answer, Batching
 from torchproof.measure.loadtest.stalls import serve_observed
 from torchproof.measure.loadtest.timetable import draw
 from torchproof.records import LoadTest, UserError
@@ -79,7 +79,7 @@ class LoadWorker:
 
     def prepare(self) -> ServedTarget:
         run = calls.resolved(self.job.run)
-        if self.job.text is not None:
+        if self.job.options.text is not None:
             from torchproof.measure.loadtest import text_generator
 
             self._served, target = text_generator.prepared(self.job, run)
@@ -94,13 +94,13 @@ class LoadWorker:
 
     def serve(self, path: str) -> ServingReply:
         """Serves the timetable of a log, and writes the requests there."""
-        log = RequestLog(Path(path))
+        log, options = RequestLog(Path(path)), self.job.options
         reply = serve_observed(
             self._served.answers(log),
             log,
-            workers=self.job.workers,
-            batching=self.job.batching,
-            queue_limit=self.job.text.queue_limit if self.job.text else None,
+            workers=options.workers,
+            batching=Batching(options.batch_window_s or 0.0, options.max_batch or 1),
+            queue_limit=options.text.queue_limit if options.text else None,
         )
         peak_bytes = profiling.peak_bytes(self._device)
         return dataclasses.replace(reply, peak_bytes=peak_bytes)
@@ -156,7 +156,6 @@ def _prepared(job: LoadJob, run: Job) -> tuple[Calls, ServedTarget]:
     answer = _answer(job, loaded, applied.fn, profiling.Clock(device).synchronise)
     target = ServedTarget(
         calls=tuple(_words(by_batch[1]) for by_batch in table),
-        own_calls=len(loaded.calls),
         weights=calls.weights(loaded),
         start_s=profiling.process_age_s() - other_s,
         environment=environment,
@@ -185,7 +184,7 @@ def _answer(
 
 
 def _load(job: LoadJob, run: Job) -> Loaded:
-    if job.batching.most > 1:  # a request is one sample
+    if job.options.max_batch:  # a request is one sample
         run = dataclasses.replace(run, shape={"batch": 1})
     loaded = calls.fresh(run)
     if calls.compiles_itself(loaded.fn, run) and not run.as_written:
@@ -209,7 +208,7 @@ def _plan(job: LoadJob, run: Job) -> Any:
 def _other_calls(job: LoadJob, run: Job) -> list[list[Any]]:
     """The calls that the factory makes for a file's sizes, and for batches."""
     shapes: list[Mapping[str, int]] = [kind.sizes for kind in job.sized]
-    shapes += [{"batch": count} for count in range(2, job.batching.most + 1)]
+    shapes += [{"batch": count} for count in range(2, (job.options.max_batch or 1) + 1)]
     runs = (dataclasses.replace(run, shape=shape) for shape in shapes)
     return [calls.fresh(each).calls for each in runs]
 
