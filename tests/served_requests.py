@@ -31,7 +31,7 @@ class LoadRun:
         reply = serve_observed(lambda numbers: answer(numbers[0]), log)
         assert not reply.errors
         self.stalls = reply.stalls or ()
-        requests = log.requests()
+        requests, self.missing = log.requests(), reply.missing
         self.tails: Tails = explain(requests, self.stalls, 0, reply.missing)
 
     @property

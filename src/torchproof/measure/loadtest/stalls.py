@@ -2,9 +2,9 @@
 
 `StallRecorder` takes compilations, recordings of CUDA graphs and collections of garbage
 from the hooks of `observe.timeline`. It adds kernels that Triton compiles, retries of
-the CUDA allocator, fallbacks of `torchproof.compile`, threads that hold the GIL, and
-waiting for a CPU (`heartbeat.py`). Requests cost it nothing: the request in which
-something happened follows from its thread and time, in the log of requests.
+the CUDA allocator, fallbacks of `torchproof.compile`, and waiting for a CPU, which the
+kernel counts. The request in which something happened follows from its thread and
+time, in the log of requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from torchproof.measure.loadtest.heartbeat import Heartbeat
 from torchproof.measure.loadtest.load_job import ServingReply
 from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.serving import Answer, serve, thread_of
@@ -33,10 +32,11 @@ from torchproof.observe import (
     guard_failures,
     timeline,
 )
-from torchproof.process import frames_of_threads
 from torchproof.records import Event, Frame, Stall, StallKind, plain_name, shown, whose
 
 _SHORTEST_S = 0.0005  # what is shorter does not matter to a request
+_SHORTEST_CPU_WAIT_S = 0.001
+_POLL_S = 0.02  # of the counters of the CUDA allocator
 _MOST = 100_000  # spans, so that the record itself takes little memory
 # Categories of the timeline that are no kinds of stalls; some phases of torch are.
 _CACHE, _PHASE = "cache", "phase"
@@ -129,19 +129,15 @@ class StallRecorder(timeline.SpanWriter):
         self._dropped = 0
         self._has_step = False
         self._hooks = contextlib.ExitStack()
-        self._retries: int | None = None
-        self._polled = 0.0
         self._had_compiler = "torch._dynamo" in sys.modules
 
     def __enter__(self) -> Self:
         compiler = timeline.CompilerHooks(self, breaks=False)
-        self._heartbeat = Heartbeat(
-            self._held, self._waited, self._poll if self._start_polling() else None
-        )
         with contextlib.ExitStack() as hooks:
             compiler.install()
             hooks.callback(compiler.remove)
             hooks.enter_context(_kernels(self))
+            hooks.enter_context(_allocator_polls(self))
             warnings = logging.Handler(logging.WARNING)
             warnings.emit = self._fell_back  # type: ignore[method-assign]
             logging.getLogger("torchproof").addHandler(warnings)
@@ -150,19 +146,33 @@ class StallRecorder(timeline.SpanWriter):
                 from torchproof.torch_private import frames
 
                 hooks.enter_context(frames.watch_conversions(self._wait))
-            self._heartbeat.start()
-            hooks.callback(self._heartbeat.stop)
             self._hooks = hooks.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._hooks.close()
-        if why := self._heartbeat.blind:
-            self.unseen |= {"gil": why, "cpu": why}
         if not self._had_compiler and "torch._dynamo" in sys.modules:
             self.unseen["compile"] = "torch.compile was first used under load"
         if self._dropped:
             self.unseen["gc"] = f"{self._dropped} stalls were too many to keep"
+
+    def watching(self, answer: Answer) -> Answer:
+        """Answers, and notes how long the thread waited for a CPU meanwhile."""
+        if _cpu_wait_s() is None:
+            self.unseen["cpu"] = "the kernel does not count how threads are scheduled"
+            return answer
+
+        def watched(numbers: Sequence[int]) -> None:
+            before = _cpu_wait_s() or 0.0
+            try:
+                answer(numbers)
+            finally:
+                waited, now = (_cpu_wait_s() or 0.0) - before, time.perf_counter()
+                if waited >= _SHORTEST_CPU_WAIT_S:
+                    text = "the serving thread waited for a CPU"
+                    self.add("cpu", text, now - waited, end=now)
+
+        return watched
 
     def stalls(self, log: RequestLog) -> tuple[Stall, ...]:
         """The stalls during a test; their times count from its start.
@@ -173,8 +183,6 @@ class StallRecorder(timeline.SpanWriter):
         spans = [s for s in self._spans if (s.end or now) > log.origin]
         for span in spans:
             services.join(span, now)
-        # Other threads wait for a CPU without delaying a request.
-        spans = [s for s in spans if s.kind != "cpu" or s.request is not None]
         _join_waits(spans)
         _name_compilations(spans)
         stalls = (_stall(span, log.origin, now) for span in spans)
@@ -219,9 +227,9 @@ class StallRecorder(timeline.SpanWriter):
             data = data | {"again": again, "new_shapes": new_shapes}
             self._has_step |= is_step
         kind = "cache_miss" if kind == _CACHE else kind
-        return self._add(kind, text, begin, data=data, **more)
+        return self.add(kind, text, begin, data=data, **more)
 
-    def _add(
+    def add(
         self, kind: str, text: str, begin: float, thread: str | None = None, **more: Any
     ) -> Span:
         """Adds a span of this thread, or of another one."""
@@ -241,49 +249,53 @@ class StallRecorder(timeline.SpanWriter):
         finally:
             end = time.perf_counter()
             if end - begin >= _SHORTEST_S:  # most frames are skipped at once
-                self._add(_WAIT, plain_name(code.co_qualname), begin, end=end)
-
-    def _held(self, begin: float, end: float, holders: Mapping[int, str]) -> None:
-        """Another thread held the GIL; which one is known if only one ran."""
-        text, name, place = "a thread held the GIL", "", None
-        if len(holders) == 1:
-            [(ident, name)] = holders.items()
-            text = f"thread {name} held the GIL"
-            place = _place_of_frame(frames_of_threads().get(ident))
-        data = {"threads": [*holders.values()]}
-        self._add("gil", text, begin, name, end=end, data=data, place=place)
-
-    def _waited(self, thread: str, seconds: float) -> None:
-        """A thread waited for a CPU until about now."""
-        now, text = time.perf_counter(), "the serving thread waited for a CPU"
-        self._add("cpu", text, now - seconds, thread, end=now)
-
-    def _start_polling(self) -> bool:
-        torch = sys.modules.get("torch")
-        if torch is None or not torch.cuda.is_available():
-            return False
-        self._retries = _allocator_retries(torch)
-        self._polled = time.perf_counter()
-        return True
-
-    def _poll(self) -> None:
-        """Torch counts the allocator's retries, and has no hook for one."""
-        retries = _allocator_retries(sys.modules["torch"])
-        now = time.perf_counter()
-        if self._retries is not None and retries > self._retries:
-            text = "the CUDA allocator freed its cache and tried again"
-            data = {"retries": retries - self._retries}
-            self._add("allocator", text, self._polled, "", end=now, data=data)
-        self._retries, self._polled = retries, now
+                self.add(_WAIT, plain_name(code.co_qualname), begin, end=end)
 
     def _fell_back(self, record: logging.LogRecord) -> None:
         """`torchproof.compile` logs why it fell back, after the wait for it."""
         now, line = time.perf_counter(), record.getMessage()
-        self._add("fallback", line, now, end=now, data={"why": line})
+        self.add("fallback", line, now, end=now, data={"why": line})
 
 
-def _allocator_retries(torch: Any) -> int:
-    return int(torch.cuda.memory_stats_as_nested_dict().get("num_alloc_retries", 0))
+def _cpu_wait_s() -> float | None:
+    """How long this thread has waited for a CPU so far; None if nobody counts."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb", 0) as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+@contextlib.contextmanager
+def _allocator_polls(recorder: StallRecorder) -> Iterator[None]:
+    """Torch counts the retries of the CUDA allocator, and has no hook for one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        yield
+        return
+
+    def count() -> int:
+        stats = torch.cuda.memory_stats_as_nested_dict()
+        return int(stats.get("num_alloc_retries", 0))
+
+    def poll() -> None:
+        before, begin = count(), time.perf_counter()
+        while not stopping.wait(_POLL_S):
+            retries, now = count(), time.perf_counter()
+            if retries > before:
+                text = "the CUDA allocator freed its cache and tried again"
+                data = {"retries": retries - before}
+                recorder.add("allocator", text, begin, "", end=now, data=data)
+            before, begin = retries, now
+
+    stopping = threading.Event()
+    thread = threading.Thread(target=poll, name="torchproof-allocator", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
 
 
 @contextlib.contextmanager
@@ -321,7 +333,7 @@ def _kernels(recorder: StallRecorder) -> Iterator[None]:
 def serve_observed(answer: Answer, log: RequestLog, **options: Any) -> ServingReply:
     """Serves requests, and says what only this process knows about them."""
     with StallRecorder() as recorder:
-        errors = serve(answer, log, **options)
+        errors = serve(recorder.watching(answer), log, **options)
     return ServingReply(errors, recorder.stalls(log), recorder.unseen)
 
 
@@ -390,7 +402,7 @@ def _stall(span: Span, origin: float, now: float) -> Stall | None:
     if place is None and data.get("place"):
         file, _, line = data["place"].rpartition(":")
         place = Frame(file, int(line), data["function"])
-    if span.background and span.kind != "gil":
+    if span.background:
         data["background"] = True
     return Stall(
         kind=cast("StallKind", span.kind),
