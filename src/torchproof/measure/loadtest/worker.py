@@ -76,6 +76,7 @@ class LoadWorker:
 
     def __init__(self, job: LoadJob) -> None:
         self.job = job
+        self._served: Served
 
     def prepare(self) -> ServedTarget:
         run = calls.resolved(self.job.run)
