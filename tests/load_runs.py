@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import math
 import random
@@ -12,9 +13,10 @@ from typing import Any
 import bench_runs
 
 from torchproof.checking import rules
-from torchproof.measure.loadtest import Timetable, metric_ms, result_of
+from torchproof.measure.loadtest import LoadOptions
+from torchproof.measure.loadtest.load_job import ServingReply
 from torchproof.measure.loadtest.percentiles import percentiles
-from torchproof.measure.loadtest.tail import explained
+from torchproof.measure.loadtest.results import metric_ms, result_of
 from torchproof.records import Run
 from torchproof.records.load_test import (
     Generation,
@@ -91,11 +93,16 @@ def services(
     return times
 
 
-def result(strategy: str, requests: Requests, **more: Any) -> LoadResult:
+def result(
+    strategy: str,
+    requests: Requests,
+    reply: ServingReply | None = None,
+    **more: Any,
+) -> LoadResult:
     """What a load test computes from requests, and what `more` adds."""
-    times = requests.arrival_s
-    plan = Timetable(times, requests.call, length_s=times[-1])
-    made = result_of(strategy, requests, plan, objective=OBJECTIVE, cold=True)
+    length_s = requests.arrival_s[-1]
+    options = LoadOptions(rate=RATE, objective=OBJECTIVE)
+    made = result_of(strategy, requests, length_s, options, reply=reply)
     assert made.cold is not None
     cold = dataclasses.replace(made.cold, start_s=1.2)
     return dataclasses.replace(made, cold=cold, late_ms=0.12, on_time=True, **more)
@@ -104,6 +111,7 @@ def result(strategy: str, requests: Requests, **more: Any) -> LoadResult:
 # -- three strategies -----------------------------------------------------------------
 
 
+@functools.cache
 def recompiling() -> LoadResult:
     """`full`: compiles at first, again at request 700; a collection at 1100."""
     stalls_s = {0: 6.2, RECOMPILED: 1.4, COLLECTED: 0.4}
@@ -121,7 +129,7 @@ def recompiling() -> LoadResult:
         ),
     )
     missing = {"triton": "torch 2.13 without a GPU compiles no Triton kernels"}
-    return explained(result("full", requests), stalls, missing)
+    return result("full", requests, ServingReply(stalls=stalls, missing=missing))
 
 
 def _stall(
@@ -134,6 +142,7 @@ def _stall(
     )
 
 
+@functools.cache
 def overloaded() -> LoadResult:
     """`eager`: 26 ms a request at 50 a second, so that the queue grows."""
     times = arrivals(COUNT)
@@ -151,6 +160,7 @@ def overloaded() -> LoadResult:
     return result("eager", requests, tail=tail)
 
 
+@functools.cache
 def interrupted() -> LoadResult:
     """`compile:nowait`, which Ctrl-C ended after 120 requests."""
     requests = queued(arrivals(120), services(120, 0.006))
@@ -158,6 +168,7 @@ def interrupted() -> LoadResult:
     return result("compile:nowait", requests, tail=tail, ending="interrupted")
 
 
+@functools.cache
 def clean(strategy: str = "full", *, middle_s: float = 0.004) -> LoadResult:
     """A strategy without a slow request."""
     requests = queued(arrivals(COUNT), services(COUNT, middle_s))
@@ -165,6 +176,7 @@ def clean(strategy: str = "full", *, middle_s: float = 0.004) -> LoadResult:
     return result(strategy, requests, tail=tail)
 
 
+@functools.cache
 def searched() -> LoadResult:
     """A strategy with a search for the highest rate."""
 
@@ -185,6 +197,7 @@ def searched() -> LoadResult:
     return dataclasses.replace(clean(), trials=trials, highest_rate=150.0)
 
 
+@functools.cache
 def generating() -> LoadResult:
     """A text model that is served as prefill and decode."""
     base = clean("full")

@@ -27,11 +27,11 @@ class LoadRun:
             call=(0,) * count,
             length_s=EVERY_S * count,
         )
-        log = RequestLog(folder / "log", count, create=True)
-        reply = serve_observed(lambda numbers: answer(numbers[0]), table, log)
+        log = RequestLog(folder / "log", table)
+        reply = serve_observed(lambda numbers: answer(numbers[0]), log)
         assert not reply.errors
         self.stalls = reply.stalls or ()
-        requests = log.requests(table)
+        requests, self.missing = log.requests(), reply.missing
         self.tails: Tails = explain(requests, self.stalls, 0, reply.missing)
 
     @property

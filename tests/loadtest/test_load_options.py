@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from torchproof.measure.loadtest import LoadOptions, read_duration, read_objective
+from torchproof.measure.loadtest import (
+    LoadOptions,
+    read_duration,
+    read_objective,
+    read_range,
+)
 from torchproof.measure.loadtest import served_strategy as strategies
 from torchproof.records import LatencyObjective, UserError
 
@@ -24,9 +29,13 @@ def test_objectives(text: str, objective: LatencyObjective) -> None:
     assert read_objective(text) == objective
 
 
-def test_durations() -> None:
+def test_durations_and_ranges() -> None:
     seconds = [read_duration(t, "--x") for t in ("5ms", "30s", "2m", "1.5", "100us")]
     assert seconds == pytest.approx([0.005, 30, 120, 1.5, 0.0001])
+    assert [read_range(text, "--x") for text in ("16-128", " 7 ")] == [
+        (16, 128),
+        (7, 7),
+    ]
 
 
 def test_a_number_of_requests_and_a_duration_exclude_each_other() -> None:

@@ -75,13 +75,19 @@ def over(hits: int, count: int) -> list[bool]:
     return [number < hits for number in range(count)]
 
 
-def test_verdicts() -> None:
-    assert judge(over(0, 459), 99).verdict == "met"
-    assert judge(over(0, 458), 99).verdict == "undecided"
-    assert judge(over(1, 459), 99).verdict == "undecided"
-    assert judge(over(20, 459), 99).verdict == "missed"
-    assert judge(over(44, 44), 90).verdict == "missed"
-    assert judge([], 99).verdict == "undecided"
+@pytest.mark.parametrize(
+    ("hits", "count", "percent", "verdict"),
+    [
+        (0, 459, 99, "met"),
+        (0, 458, 99, "undecided"),
+        (1, 459, 99, "undecided"),
+        (20, 459, 99, "missed"),
+        (44, 44, 90, "missed"),
+        (0, 0, 99, "undecided"),
+    ],
+)
+def test_verdicts(hits: int, count: int, percent: int, verdict: str) -> None:
+    assert judge(over(hits, count), percent).verdict == verdict
 
 
 def test_an_undecided_verdict_says_how_many_requests_decide() -> None:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from virtual_server import Service, VirtualServer
+from virtual_server import Service, VirtualServer, result
 
-from torchproof.measure.loadtest import LoadOptions, Timetable, draw, result_of
+from torchproof.measure.loadtest import LoadOptions
 from torchproof.measure.loadtest.rate_search import PRECISION, RateSearch
 from torchproof.measure.loadtest.results import first_unknown, kept_up
+from torchproof.measure.loadtest.timetable import Timetable, draw
 from torchproof.records import LatencyObjective, LoadResult, Requests
 
 OBJECTIVE = LatencyObjective(99, 50)
@@ -125,7 +126,7 @@ def test_results_are_as_they_were(
     runs += [(name, *handled, True) for name, handled in HANDLED.items()]
     lines = []
     for name, table, requests, cold in runs:
-        found = result_of("full", requests, table, objective=OBJECTIVE, cold=cold)
+        found = result(requests, table, OBJECTIVE, cold=cold)
         lines.append("\n    ".join(facts(name, found)))
     snapshot("load-results.txt", "\n".join(lines) + "\n")
 
@@ -134,7 +135,7 @@ def test_the_requests_needed_include_those_of_the_cold_phase(tmp_path: Path) -> 
     def measured(count: int) -> LoadResult:
         server = VirtualServer(tmp_path, compiles_once_per_call(0.5, 0.02))
         requests, table = server.serve(evenly(count)), evenly(count)
-        return result_of("full", requests, table, objective=OBJECTIVE, cold=True)
+        return result(requests, table, OBJECTIVE)
 
     few = measured(400)
     assert few.verdict == "undecided" and few.needed is not None
@@ -146,7 +147,7 @@ def test_the_percentile_of_the_objective_is_measured(tmp_path: Path) -> None:
     table = evenly(200)
     requests = VirtualServer(tmp_path, lambda call, count: 0.02).serve(table)
     p95 = LatencyObjective(95, 50)
-    measured = result_of("full", requests, table, objective=p95, cold=False)
+    measured = result(requests, table, p95, cold=False)
     for rows in (measured.latency, measured.service, measured.all_latency):
         assert [row.percent for row in rows] == [50, 90, 95, 99, 99.9]
         assert rows[2].value_ms == pytest.approx(20)
@@ -167,7 +168,7 @@ def test_an_interrupt_leaves_out_who_waited_as_usual() -> None:
 def test_a_full_batch_before_its_window_ends_is_no_queue() -> None:
     table = evenly(40)
     requests = handled(table, [arrival + 0.01 for arrival in table.arrival_s])
-    assert kept_up(requests, table, window_s=0.25) is True
+    assert kept_up(requests, table.length_s, window_s=0.25) is True
 
 
 # -- the highest rate ------------------------------------------------------------------
@@ -209,7 +210,7 @@ def search(
     def measure(rate: float, requests: int) -> LoadResult:
         table = draw(options, [1], rate=rate, requests=requests)
         served = server.serve(table)
-        return result_of("full", served, table, objective=objective, cold=False)
+        return result(served, table, objective, cold=False)
 
     found = RateSearch(objective, measure)
     found.run(first)

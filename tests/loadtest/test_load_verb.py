@@ -48,18 +48,25 @@ def saved(folder: Path, run: Run) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("middle_s", "code"), [(0.004, 0), (0.008, 1)])
-@pytest.mark.parametrize("format", ["text", "json"])
-def test_a_worse_run_than_the_baseline_is_exit_1(
+@pytest.mark.parametrize(
+    ("results", "compares", "code"),
+    [
+        ([load_runs.clean()], True, 0),
+        ([load_runs.clean(middle_s=0.008)], True, 1),  # worse than the baseline
+        ([load_runs.overloaded()], False, 1),  # every strategy misses the objective
+        ([load_runs.overloaded(), load_runs.clean("regional")], False, 0),
+    ],
+)
+def test_a_regression_and_a_missed_objective_are_exit_1(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
-    middle_s: float,
+    results: list[LoadResult],
+    compares: bool,
     code: int,
-    format: str,
 ) -> None:
-    serves(monkeypatch, load_runs.clean(middle_s=middle_s))
+    serves(monkeypatch, *results)
     before = saved(folder, load_runs.run([load_runs.clean()]))
-    assert main([*LINE, "--baseline", before, "--format", format]) == code
+    assert main([*LINE, *(["--baseline", before] if compares else [])]) == code
 
 
 def test_a_baseline_with_another_load_is_refused_before_the_test(
@@ -73,15 +80,6 @@ def test_a_baseline_with_another_load_is_refused_before_the_test(
         assert main([*LINE, "--baseline", saved(folder, other)]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
     assert not plans
-
-
-def test_a_missed_objective_is_exit_1(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serves(monkeypatch, load_runs.overloaded())
-    assert main(LINE) == 1
-    serves(monkeypatch, load_runs.overloaded(), load_runs.clean("regional"))
-    assert main(LINE) == 0
 
 
 def test_the_trace_is_a_file_that_did_not_exist(

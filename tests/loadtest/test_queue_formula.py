@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from virtual_server import VirtualServer
 
-from torchproof.measure.loadtest import LoadOptions, draw
+from torchproof.measure.loadtest import LoadOptions
 from torchproof.measure.loadtest.percentiles import cycle_starts, percentiles
-from torchproof.measure.loadtest.results import answers_of
+from torchproof.measure.loadtest.results import metric_ms
+from torchproof.measure.loadtest.timetable import draw
 from torchproof.records import Percentile
 
 SERVICE_S = 0.01
@@ -41,7 +42,7 @@ def percentiles_of(
     options = LoadOptions(rate=utilisation / SERVICE_S, requests=requests, seed=seed)
     server = VirtualServer(folder, lambda call, count: SERVICE_S)
     served = server.serve(draw(options, [1.0]))
-    return percentiles(answers_of(served).latency, cycle_starts(served))
+    return percentiles(metric_ms(served, "latency"), cycle_starts(served))
 
 
 @pytest.mark.parametrize("utilisation", [0.3, 0.8])

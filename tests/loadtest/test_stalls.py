@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,9 +22,10 @@ import torch
 from served_requests import STALLED, LoadRun, work
 
 import torchproof
-from torchproof.measure.loadtest import heartbeat
-from torchproof.measure.loadtest.heartbeat import Heartbeat, why_blind
+from torchproof.measure.loadtest import stalls
+from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.stalls import StallRecorder
+from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.torch_private import contract, recording_times
 
 STALL_S = 0.35  # far above what a busy machine delays a request
@@ -84,8 +84,7 @@ def test_stalls_are_attributed_to_the_requests_in_which_they_happen(
     assert recompile.victims[:5] == tuple(range(STALLED + 1, STALLED + 6))
     assert compilation.culprits == (COMPILED,)
     assert COMPILED + 1 in compilation.victims
-    stalls = [each for each in run.of_kind("compile") if each.request == RECOMPILED]
-    [stall] = stalls
+    [stall] = [e for e in run.of_kind("compile") if e.request == RECOMPILED]
     assert stall.function is not None and stall.function.endswith("scale")
     assert stall.file is not None and stall.line is not None
     guard = {"cause": "size", "source": "x", "dim": 1, "expected": "8", "actual": "9"}
@@ -100,73 +99,73 @@ def test_stalls_are_attributed_to_the_requests_in_which_they_happen(
     assert fallback.request == WARNED and "why" in fallback.text
 
 
-OWN, HOLDER, WAITER = IDENTS = threading.get_ident(), 11, 12
-NAMES = ("own", "holder", "waiter")
+def log_of(folder: Path, *services: tuple[float, float]) -> RequestLog:
+    """Requests that this thread began and ended at these times, from 10 s on."""
+    count = len(services) + 1
+    log = RequestLog(folder / "log", Timetable((0.0,) * count, (0,) * count, 1.0))
+    log.begin_at(10.0)
+    for number, times in enumerate(services):
+        log.begin[number], log.end[number] = times
+    return log
 
 
 @pytest.mark.parametrize(
-    ("turns", "holders"),
-    [
-        # Who waits for the GIL asks 120 times in 0.6 s; the holder does not.
-        ((120, 1, 118), [["holder"]]),
-        ((120, 1, 2), [["holder", "waiter"]]),
-        ((120, None, 118), [["holder", "waiter"]]),  # the holder has ended
-        ((120, 0, 0), [[]]),  # neither has moved
-        ((3, 1, 1), []),  # it waited for a CPU
-    ],
-)
-def test_a_thread_that_holds_the_gil_is_named(
-    turns: tuple[int | None, ...],
-    holders: list[list[str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """`turns` says how often each thread got a CPU between two beats."""
-
-    def threads_after(turns: Sequence[int | None]) -> dict[int, heartbeat._Thread]:
-        return {
-            ident: heartbeat._Thread(name, (1, count), turns=count)
-            for ident, name, count in zip(IDENTS, NAMES, turns, strict=True)
-            if count is not None
-        }
-
-    beats = [threads_after((0, 0, 0)), threads_after(turns)]
-    frames = dict.fromkeys(IDENTS, sys._getframe())
-    monkeypatch.setattr(heartbeat, "frames_of_threads", lambda: frames)
-    monkeypatch.setattr(heartbeat, "_look", lambda frames: beats.pop(0))
-    held: list[list[str]] = []
-    beat = Heartbeat(
-        lambda begin, end, holders: held.append(sorted(holders.values())),
-        lambda ident, seconds: None,
-    )
-    beat._beat(0.0, 0.005)
-    beat._beat(1.0, 1.6)
-    assert held == holders
-
-
-def test_a_hold_of_the_gil_is_a_stall_of_its_only_holder() -> None:
-    with StallRecorder() as recorder:
-        now = time.perf_counter()
-        recorder._held(now, now + 0.5, {OWN: "metrics"})
-        recorder._held(now + 1, now + 1.5, {OWN: "metrics", 11: "other"})
-    known, unknown = [each for each in recorder.stalls(0.0) if each.kind == "gil"]
-    assert (known.thread, known.request, unknown.thread) == ("metrics", None, None)
-    assert known.file is not None and known.file.endswith("test_stalls.py")
-    assert unknown.data["threads"] == ["metrics", "other"] and unknown.file is None
-
-
-@pytest.mark.parametrize(
-    ("origin", "times"), [(9.0, [(1.0, 1.5)]), (10.25, [(0.0, 0.25)]), (11.0, [])]
+    ("begin", "times"), [(11.0, [(1.0, 1.5)]), (9.75, [(0.0, 0.25)]), (9.0, [])]
 )
 def test_times_count_from_the_origin(
-    origin: float, times: list[tuple[float, float]]
+    tmp_path: Path, begin: float, times: list[tuple[float, float]]
 ) -> None:
     recorder = StallRecorder()
-    recorder._held(10.0, 10.5, {})
-    stalls = recorder.stalls(origin)
-    assert [(each.begin_s, each.end_s) for each in stalls] == times
+    recorder.add("gc", "a collection", begin, end=begin + 0.5)
+    found = recorder.stalls(log_of(tmp_path))
+    assert [(each.begin_s, each.end_s) for each in found] == times
 
 
-def test_phases_of_the_compiler_are_inside_the_compilation() -> None:
+def test_a_stall_belongs_to_the_request_of_its_thread_at_that_time(
+    tmp_path: Path,
+) -> None:
+    """Requests 1 and 2 are a batch."""
+    log = log_of(tmp_path, (0.0, 0.3), (0.5, 0.9), (0.5, 0.9))
+    recorder = StallRecorder()
+    for kind, begin, thread in (
+        ("gc", 10.1, None),
+        ("gc", 10.35, None),
+        ("cpu", 10.6, None),
+        ("allocator", 10.7, ""),
+        ("gc", 10.75, "metrics"),
+    ):
+        recorder.add(kind, kind, begin, thread, end=begin + 0.05)
+    found = [
+        (stall.kind, stall.request, "background" in stall.data)
+        for stall in recorder.stalls(log)
+    ]
+    assert found == [
+        ("gc", 0, False),
+        ("gc", None, False),
+        ("cpu", 1, False),
+        ("allocator", 1, True),
+        ("gc", None, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("is_logged", "kind"), [(False, "compile"), (True, "fallback")]
+)
+def test_a_wait_for_another_thread_is_a_compilation_or_a_fallback(
+    tmp_path: Path, is_logged: bool, kind: str
+) -> None:
+    recorder = StallRecorder()
+    helper = {"function": "Net.forward"}
+    recorder.add("wait", "forward", 10.1, end=10.3)
+    recorder.add("compile", "", 10.15, "helper", end=10.25, data=helper)
+    if is_logged:
+        recorder.add("fallback", "runs eager", 10.31, end=10.31)
+    [stall, _] = recorder.stalls(log_of(tmp_path, (0.0, 0.5)))
+    assert (stall.kind, stall.request) == (kind, 0)
+    assert stall.end_s - stall.begin_s == pytest.approx(0.2)
+
+
+def test_phases_of_the_compiler_are_inside_the_compilation(tmp_path: Path) -> None:
     from torch._dynamo.utils import dynamo_timed
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -176,28 +175,21 @@ def test_phases_of_the_compiler_are_inside_the_compilation() -> None:
 
     torch._dynamo.reset()
     step = torch.compile(lambda x: x.sin() + 1, backend=backend)
-    with StallRecorder() as recorder:
-        recorder.begin_request(3)
-        step(torch.ones(8))
-        recorder.end_request(3)
-    stalls = recorder.stalls(0.0)
-    [whole] = [each for each in stalls if each.kind == "compile"]
-    [inner] = [each for each in stalls if each.kind == "inductor"]
+    run = LoadRun(tmp_path, lambda number: step(torch.ones(8)), count=1)
+    [whole], [inner] = run.of_kind("compile"), run.of_kind("inductor")
     assert whole.begin_s <= inner.begin_s <= inner.end_s <= whole.end_s
-    assert whole.request == inner.request == 3
+    assert whole.request == inner.request == 0
     assert whole.thread == inner.thread
     assert "guard" not in whole.data and "inductor" not in whole.text
 
 
-def test_a_recording_of_a_step_is_a_stall() -> None:
-    with StallRecorder() as recorder:
-        recorder.begin_request(5)
-        for _ in range(2):
-            with recording_times.announced_step(["8x128"]):
-                time.sleep(0.002)
-        recorder.end_request(5)
-    first, again = [each for each in recorder.stalls(0.0) if each.kind == "cudagraph"]
-    assert first.request == again.request == 5
+def test_a_recording_of_a_step_is_a_stall(tmp_path: Path) -> None:
+    def answer(number: int) -> None:
+        with recording_times.announced_step(["8x128"]):
+            time.sleep(0.002)
+
+    first, again = LoadRun(tmp_path, answer, count=2).of_kind("cudagraph")
+    assert (first.request, again.request) == (0, 1)
     assert not first.data["again"] and again.data["again"]
     assert "8x128" in first.text and first.data["new_shapes"]
 
@@ -263,15 +255,18 @@ def test_kinds_that_torch_does_not_show_are_named(
     assert "gc" not in recorder.unseen
 
 
-@pytest.mark.skipif(why_blind() is not None, reason="threads cannot be watched")
-def test_an_error_while_watching_threads_is_named(
+@pytest.mark.parametrize(
+    ("waits", "seconds"), [((2.0, 2.01), [0.01]), ((2.0, 2.0005), []), ((None,), [])]
+)
+def test_waiting_for_a_cpu_is_what_the_kernel_counts(
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    waits: tuple[float | None, ...],
+    seconds: list[float],
 ) -> None:
-    def fails(*_: object) -> None:
-        raise OSError("closed by another")
-
-    monkeypatch.setattr(heartbeat, "frames_of_threads", fails)
-    with StallRecorder() as recorder:
-        pass
-    assert "closed by another" in recorder.unseen["gil"]
-    assert recorder.unseen["gil"] == recorder.unseen["cpu"]
+    counts = iter([waits[0], *waits])
+    monkeypatch.setattr(stalls, "_cpu_wait_s", lambda: next(counts))
+    run = LoadRun(tmp_path, lambda number: time.sleep(0.02), count=1)
+    found = [each.end_s - each.begin_s for each in run.of_kind("cpu")]
+    assert found == pytest.approx(seconds)
+    assert ("cpu" in run.missing) == (waits == (None,))

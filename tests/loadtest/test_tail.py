@@ -82,7 +82,6 @@ LATE_REQUESTS = served(extra={LATE: 0.200})
         ("compile", {}, "LT102"),
         ("gc", {"data": {"generation": 2}}, "LT103"),
         ("cudagraph", {"data": {"again": True}}, "LT104"),
-        ("gil", ELSEWHERE, "LT105"),
         ("fallback", {}, "LT106"),
         ("allocator", {"request": None}, "LT107"),
         ("inductor", {}, "LT109"),
@@ -114,9 +113,6 @@ def test_a_stall_explains_its_request_and_those_behind_it(
     [
         None,
         stall("gc", 1.8105, 0.009, **ELSEWHERE, data={"generation": 2}),
-        # The request's own code held the GIL, or nobody knows whose.
-        stall("gil"),
-        stall("gil", request=None, thread=None),
         stall("cpu", request=90, thread="worker-1"),
     ],
 )
@@ -153,9 +149,14 @@ SCHEDULES: dict[str, tuple[Requests, list[Stall], int]] = {
         [],
         0,
     ),
-    "a size and a thread": (
+    "a size, and a collection in another thread": (
         LATE_REQUESTS,
-        [recompile(BEGIN, 0.1, LATE), stall("gil", BEGIN + 0.1, 0.1, **ELSEWHERE)],
+        [recompile(BEGIN, 0.1, LATE), stall("gc", BEGIN + 0.1, 0.1, **ELSEWHERE)],
+        0,
+    ),
+    "a collection while the request also waited for a CPU": (
+        LATE_REQUESTS,
+        [stall("gc", BEGIN + 0.06, 0.1), stall("cpu", BEGIN + 0.05, 0.15)],
         0,
     ),
     "a collection in a library": (LATE_REQUESTS, [stall("gc", **OF_A_LIBRARY)], 0),
@@ -171,7 +172,6 @@ SCHEDULES: dict[str, tuple[Requests, list[Stall], int]] = {
             recompile(BEGIN, 0.2, LATE),
             stall("inductor", BEGIN + 0.05, 0.1),
             stall("triton", BEGIN + 0.06, 0.04),
-            stall("gil", BEGIN + 0.02, 0.17),
         ],
         0,
     ),
@@ -261,8 +261,8 @@ def test_tails_are_as_they_were(snapshot: Callable[[str, str], None]) -> None:
 
 
 def test_kinds_of_stalls_that_nothing_saw_are_named() -> None:
-    blind = explain(QUICK, [], 0, {"gil": "no statistics"})
-    assert warm(blind).missing == {"gil": "no statistics"}
+    blind = explain(QUICK, [], 0, {"cpu": "no statistics"})
+    assert warm(blind).missing == {"cpu": "no statistics"}
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -279,8 +279,10 @@ def test_shares_sum_to_one_in_any_schedule(seed: int, workers: int) -> None:
     requests = served(arrivals, extra, workers=workers, services=services)
     stalls = [recompile(requests.begin_s[n] or 0.0, s, n) for n, s in extra.items()]
     at = draw.uniform(0, now)
-    stalls.append(stall("gil", at, 0.1, **ELSEWHERE))
-    stalls.append(stall("gc", at + 0.05, 0.1, **ELSEWHERE, data={"generation": 2}))
+    for thread in ("metrics", "other"):
+        elsewhere = {"request": None, "thread": thread}
+        stalls.append(stall("gc", at, 0.1, **elsewhere, data={"generation": 2}))
+        at += 0.05
     for tail in explain(requests, stalls, 100):
         assert tail is not None and tail.slow
         assert math.isclose(shares(tail), 1.0, abs_tol=1e-6)

@@ -14,21 +14,19 @@ import torch
 from forked_commands import torchproof
 from torch import Tensor
 
-from torchproof.measure.loadtest.options import TextOptions, read_range
+from torchproof.measure.loadtest.options import LoadOptions, TextOptions
+from torchproof.measure.loadtest.results import result_of, with_capacity
 from torchproof.measure.loadtest.served_strategy import named
 from torchproof.measure.loadtest.tail import explain
 from torchproof.measure.loadtest.text import (
     TextRequest,
     shape_of,
     text_request,
-    with_capacity,
-    with_generation,
     with_lengths,
 )
-from torchproof.measure.loadtest.text_worker import TextGenerator, sample
+from torchproof.measure.loadtest.text_generator import TextGenerator, sample
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import (
-    ColdPhase,
     Frame,
     Generation,
     LoadResult,
@@ -282,11 +280,6 @@ def test_prompts_are_padded_to_a_few_sizes(
         shape_of(options, prompts[1] + outputs - 1)
 
 
-def test_a_range_may_be_one_length() -> None:
-    assert read_range("16-128", "--prompt-tokens") == (16, 128)
-    assert read_range(" 7 ", "--prompt-tokens") == (7, 7)
-
-
 # -- the command -----------------------------------------------------------------------
 
 TARGETS = """
@@ -323,11 +316,14 @@ def failing():
 
 
 def test_text_is_generated_and_reported(tmp_path: Path) -> None:
+    """Of 33 requests that arrive at once, two find the queue full."""
     (tmp_path / "text.py").write_text(TARGETS)
-    line = ["--strategies", "eager", "--rate", "300", "--requests", "60", "-q"]
+    times = [0.0] * 33 + [1 + 0.02 * number for number in range(29)]
+    (tmp_path / "times").write_text("\n".join(map(str, times)))
+    load = ["--arrivals", "times", "--queue-limit", "30", "--strategies", "eager"]
     text = ["--prompt-tokens", "1-30", "--output-tokens", "2-6", "--price", "2"]
-    flags = [*line, *text, "--temperature", "0.5", "--slo", "first_token:p50=20s"]
-    command = ("loadtest", "text.py:make", *flags, "--format", "json")
+    flags = [*load, *text, "--temperature", "0.5", "--slo", "first_token:p50=20s"]
+    command = ("loadtest", "text.py:make", *flags, "-q", "--format", "json")
     done = torchproof(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     test = Run.from_json(json.loads(done.stdout)).load_test
@@ -337,8 +333,10 @@ def test_text_is_generated_and_reported(tmp_path: Path) -> None:
     (result,) = test.results
     assert (result.answered, result.verdict) == (60, "met")
     requests, generation = result.requests, result.generation
-    assert {*requests.output_tokens} == {*range(2, 7)}
-    spans = zip(requests.begin_s, requests.first_token_s, requests.end_s, strict=True)
+    assert requests.rejected == (31, 32)
+    assert {*requests.output_tokens} == {*range(2, 7), None}
+    rows = zip(requests.begin_s, requests.first_token_s, requests.end_s, strict=True)
+    spans = [row for row in rows if row[0] is not None]
     assert all(begin < first < end for begin, first, end in spans)  # type: ignore[operator]
     assert generation is not None and generation.currency_per_hour == 2
     assert generation.output_tokens == sum(n or 0 for n in requests.output_tokens)
@@ -351,18 +349,6 @@ def test_a_decode_that_always_fails_is_exit_2(tmp_path: Path) -> None:
     command = ("loadtest", "text.py:failing", *load, *lengths)
     done = torchproof(*command, cwd=tmp_path)
     assert done.returncode == 2 and "no memory" in done.stderr
-
-
-def test_a_text_that_finds_the_queue_full_is_rejected(tmp_path: Path) -> None:
-    (tmp_path / "text.py").write_text(TARGETS)
-    (tmp_path / "times").write_text("0\n0\n0\n1\n")
-    load = ("--arrivals", "times", "--queue-limit", "0", "--strategies", "eager", "-q")
-    lengths = ("--prompt-tokens", "4", "--output-tokens", "3")
-    command = ("loadtest", "text.py:make", *load, *lengths)
-    done = torchproof(*command, "--format", "json", cwd=tmp_path)
-    test = Run.from_json(json.loads(done.stdout)).load_test
-    assert test is not None
-    assert test.results[0].requests.rejected == (1, 2)
 
 
 # -- results ---------------------------------------------------------------------------
@@ -391,9 +377,9 @@ def answered(count: int, *, tokens: int = 11, served: int | None = None) -> Requ
     )
 
 
-def generation_of(requests: Requests, cold: ColdPhase | None = None) -> Generation:
-    result = LoadResult("eager", requests=requests, cold=cold)
-    generation = with_generation(result, OPTIONS).generation
+def generation_of(requests: Requests, cold: bool = False) -> Generation:
+    options, length_s = LoadOptions(rate=1, cold=cold, text=OPTIONS), 10.0
+    generation = result_of("eager", requests, length_s, options).generation
     assert generation is not None
     return generation
 
@@ -413,16 +399,15 @@ def test_times_are_from_the_arrival_and_between_tokens() -> None:
 
 def test_cold_failed_and_rejected_requests_are_no_answers() -> None:
     requests = answered(10)
-    slow = replace(requests, end_s=(8.0, *requests.end_s[1:]))
-    warm = generation_of(slow, ColdPhase(end_s=1.5, requests=2))
-    assert warm.tokens_per_s == pytest.approx(88 / 7.5)
-    never_warm = generation_of(requests, ColdPhase())
+    cold = replace(requests, end_s=(1.5, *requests.end_s[1:]))
+    assert generation_of(cold, cold=True).tokens_per_s == pytest.approx(88 / 7.5)
+    waiting = replace(requests, begin_s=(*requests.begin_s[:9], None))
+    never_warm = generation_of(replace(waiting, end_s=(9.5, *[None] * 9)), cold=True)
     assert never_warm.tokens_per_s is None and never_warm.cost_per_million is None
     failed = generation_of(replace(requests, failed=(9,)))
     assert failed.tokens_per_s == pytest.approx(99 / 8.5)
     rejected = generation_of(answered(10, served=4))
     assert rejected.first_token[0].value_ms is None and rejected.prompt_tokens == 20
-    assert with_generation(LoadResult("eager"), OPTIONS).generation is None
 
 
 def test_the_capacity_is_that_of_the_highest_rate_that_met_the_objective() -> None:

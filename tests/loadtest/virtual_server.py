@@ -6,12 +6,27 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torchproof.measure.loadtest import LoadOptions
 from torchproof.measure.loadtest.request_log import RequestLog
+from torchproof.measure.loadtest.results import result_of
 from torchproof.measure.loadtest.serving import serve
 from torchproof.measure.loadtest.timetable import Timetable
-from torchproof.records import Requests
+from torchproof.records import LatencyObjective, LoadResult, Requests
 
 Service = Callable[[int, int], float]  # seconds, by call and size of the batch
+
+
+def result(
+    requests: Requests,
+    timetable: Timetable,
+    objective: LatencyObjective | None = None,
+    *,
+    cold: bool = True,
+    lateness_ms: Any = (),
+) -> LoadResult:
+    options = LoadOptions(rate=1, objective=objective, cold=cold)
+    length_s = timetable.length_s
+    return result_of("full", requests, length_s, options, lateness_ms=lateness_ms)
 
 
 class VirtualClock:
@@ -48,6 +63,6 @@ class VirtualServer:
 
         self._tests += 1
         path = self._folder / f"log-{self._tests}"
-        self.log = RequestLog(path, len(timetable), create=True)
-        serve(answer, timetable, self.log, clock=clock, **options)
-        return self.log.requests(timetable)
+        self.log = RequestLog(path, timetable)
+        serve(answer, self.log, clock=clock, **options)
+        return self.log.requests()

@@ -24,9 +24,10 @@ StallKind = Literal[
     "gc",
     "allocator",
     "fallback",
-    "gil",
     "cpu",  # the thread waited for one
-    "prefill",  # of older runs, which generated several texts at once
+    # Of older runs, which watched the GIL and generated several texts at once.
+    "gil",
+    "prefill",
 ]
 CauseKind = StallKind | Literal["slots"]  # the second of older runs
 

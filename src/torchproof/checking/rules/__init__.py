@@ -168,7 +168,6 @@ _LISTED: tuple[type[Rule], ...] = (
     load.FirstCompileUnderLoad,
     load.CollectionUnderLoad,
     load.RecordingUnderLoad,
-    load.GilHeldUnderLoad,
     load.FallbackUnderLoad,
     load.AllocatorRetryUnderLoad,
     load.KernelCompileUnderLoad,

@@ -261,27 +261,6 @@ class RecordingUnderLoad(SlowRequests):
     reference = torch_pages.CUDAGRAPHS
 
 
-class GilHeldUnderLoad(SlowRequests):
-    """Another thread holds the GIL, so no request can go on.
-
-    ## Why
-    Only one thread runs Python code at a time. A thread in a C function that does not
-    release the GIL stops all others, however many CPUs there are.
-
-    ## Bad
-        threading.Thread(target=export_metrics).start()    # serialises in C for 200 ms
-
-    ## Good
-        multiprocessing.Process(target=export_metrics).start()
-
-    ## Fix safety
-    The answers do not change.
-    """
-
-    code = "LT105"
-    reference = torch_pages.PROFILING
-
-
 class FallbackUnderLoad(SlowRequests):
     """Requests wait for a compilation that fails or misses its deadline.
 

@@ -164,11 +164,10 @@ def _within(
 
     The bounds are relative to the share, unless it is 0.
     """
-    values = metric_ms(result.requests, objective.metric)
-    within = [value <= objective.limit_ms for value in values]
+    within = metric_ms(result.requests, objective.metric) <= objective.limit_ms
     starts = cycle_starts(result.requests, workers)
     count = len(within) / design_effect(within, starts)
-    share = sum(within) / len(within)
+    share = int(within.sum()) / len(within)
     z = _DEVIATIONS**2 / count
     middle = share + z / 2
     reach = _DEVIATIONS * math.sqrt((share * (1 - share) + z / 4) / count)

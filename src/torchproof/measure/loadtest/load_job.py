@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchproof.measure.loadtest.options import TextOptions
+from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.served_strategy import ServedStrategy
-from torchproof.measure.loadtest.serving import ALONE, Batching
 from torchproof.measure.loadtest.timetable import CallKind
 from torchproof.records import Record, Stall
 from torchproof.targets import Job
@@ -20,11 +19,8 @@ class LoadJob(Record):
 
     run: Job
     served: ServedStrategy
-    workers: int = 1
-    batching: Batching = ALONE
+    options: LoadOptions
     sized: tuple[CallKind, ...] = ()  # calls with other sizes, after the target's own
-    text: TextOptions | None = None  # serve prefill and decode instead of the calls
-    seed: int = 0  # of prompts
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,6 @@ class ServedTarget(Record):
     """The target as this process has it, ready to be called."""
 
     calls: tuple[str, ...]  # each call in words
-    own_calls: int  # the first ones, which the target has by itself
     weights: tuple[float, ...]  # of the target's own calls
     start_s: float
     environment: Mapping[str, Any]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -25,13 +26,37 @@ POISSON, CONSTANT, GAMMA = "poisson", "constant", "gamma"
 DEFAULT_DURATION_S = 30.0
 MOST_REQUESTS = 1_000_000
 MOST_WORKERS = 256
-_ABOVE_0 = sys.float_info.min
 _LONGEST_S = 365 * 24 * 3600.0
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s|m|h)?\s*")
 LONGEST_TOKENS = 1_000_000
 _RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?")
 _OBJECTIVE = re.compile(r"(?:(\w+):)?p(\d+(?:\.\d+)?)\s*=\s*(\S.*)")
+_ABOVE_0, _LARGEST = sys.float_info.min, sys.float_info.max
+# Of each number: the least, the most, and what a message says is expected.
+_LIMITS: Mapping[str, tuple[float, float, str]] = {
+    "rate": (_ABOVE_0, _LARGEST, "requests per second above 0"),
+    "requests": (1, MOST_REQUESTS, f"1 to {MOST_REQUESTS}"),
+    "duration_s": (_ABOVE_0, _LARGEST, "a time above 0, such as 30s"),
+    "seed": (0, _LARGEST, "0 or more"),
+    "workers": (1, MOST_WORKERS, f"1 to {MOST_WORKERS}"),
+    "max_batch": (2, _LARGEST, "2 or more"),
+    "batch_window_s": (0, _LARGEST, "a time, such as 5ms"),
+    "temperature": (0, _LARGEST, "0 or more"),
+    "queue_limit": (0, _LARGEST, "0 or more"),
+    "price": (_ABOVE_0, _LARGEST, "a price per hour above 0"),
+}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.removesuffix('_s').replace('_', '-')}"
+
+
+def _assert_within_limits(options: TextOptions | LoadOptions) -> None:
+    for name, (least, most, expected) in _LIMITS.items():
+        value = getattr(options, name, None)
+        if value is not None and not least <= value <= most:
+            raise UserError(f"{_flag(name)} {value}: expected {expected}")
 
 
 @dataclass(frozen=True)
@@ -59,16 +84,14 @@ class TextOptions(Record):
             low, high = getattr(self, name)
             if not 0 < low <= high <= LONGEST_TOKENS:
                 raise UserError(
-                    f"--{name.replace('_', '-')} {low}-{high}: expected two numbers of"
+                    f"{_flag(name)} {low}-{high}: expected two numbers of"
                     f" tokens from 1 to {LONGEST_TOKENS}, the smaller first"
                 )
-        _expect("--temperature", self.temperature, "0 or more")
-        _expect("--queue-limit", self.queue_limit, "0 or more")
-        _expect("--price", self.price, "a price per hour above 0", least=_ABOVE_0)
+        _assert_within_limits(self)
 
 
 @dataclass(frozen=True)
-class LoadOptions:
+class LoadOptions(Record):
     """What to ask of the strategies.
 
     `arrivals` is poisson, constant, gamma:K or a file with one request per line. The
@@ -92,8 +115,11 @@ class LoadOptions:
     text: TextOptions | None = None  # serve a text model as prefill and decode
 
     def __post_init__(self) -> None:
-        self._check_load()
-        self._check_serving()
+        self.gamma_shape  # noqa: B018
+        _assert_within_limits(self)
+        for is_wrong, message in (*self._load_faults(), *self._serving_faults()):
+            if is_wrong:
+                raise UserError(message)
 
     @property
     def from_file(self) -> bool:
@@ -131,96 +157,59 @@ class LoadOptions:
             **{"planned": 0, **known},
         )
 
-    def _check_load(self) -> None:
-        """Raises a `UserError` if an option of the load is wrong."""
-        rate, seconds, requests = self.rate, self.duration_s, self.requests
-        self.gamma_shape  # noqa: B018
+    def _load_faults(self) -> Iterator[tuple[bool, str]]:
+        """What may be wrong, each with whether it is."""
         if self.from_file:
             flag = f"--arrivals {self.arrivals}"
-            _refuse(
-                rate is not None, f"{flag} has the times of arrival: leave out --rate"
-            )
-            _refuse(
+            times = f"{flag} has the times of arrival: leave out --rate"
+            yield self.rate is not None, times
+            yield (
                 self.find_rate,
                 "--find-rate draws a timetable for every rate: use --arrivals poisson,"
                 " constant or gamma:K",
             )
         else:
-            _refuse(
-                rate is None,
+            yield (
+                self.rate is None,
                 "loadtest needs --rate, the requests per second, or --arrivals FILE",
             )
-        _expect("--rate", rate, "requests per second above 0", least=_ABOVE_0)
-        _refuse(
-            requests is not None and seconds is not None,
-            "--requests and --duration: give one of them",
+        both = None not in (self.requests, self.duration_s)
+        yield both, "--requests and --duration: give one of them"
+        seconds = self.duration_s or DEFAULT_DURATION_S
+        yield (
+            self.requests is None and (self.rate or 0) * seconds > MOST_REQUESTS,
+            f"--rate {self.rate} for {seconds:g} s are more than {MOST_REQUESTS}"
+            " requests: choose a shorter --duration",
         )
-        _expect(
-            "--requests", requests, f"1 to {MOST_REQUESTS}", least=1, most=MOST_REQUESTS
-        )
-        _expect("--duration", seconds, "a time above 0, such as 30s", least=_ABOVE_0)
-        seconds = DEFAULT_DURATION_S if seconds is None else seconds
-        _refuse(
-            requests is None and (rate or 0) * seconds > MOST_REQUESTS,
-            f"--rate {rate} for {seconds:g} s are more than {MOST_REQUESTS} requests:"
-            " choose a shorter --duration",
-        )
-        _expect("--seed", self.seed, "0 or more")
 
-    def _check_serving(self) -> None:
-        _expect(
-            "--workers",
-            self.workers,
-            f"1 to {MOST_WORKERS}",
-            least=1,
-            most=MOST_WORKERS,
-        )
-        _refuse(
+    def _serving_faults(self) -> Iterator[tuple[bool, str]]:
+        yield (
             (self.batch_window_s is None) != (self.max_batch is None),
             "--batch-window and --max-batch belong together: give both",
         )
-        _expect("--max-batch", self.max_batch, "2 or more", least=2)
-        _expect("--batch-window", self.batch_window_s, "a time, such as 5ms")
         metric = self.objective.metric if self.objective else "latency"
         if self.text is not None:
             why = "text is generated one request at a time"
-            _refuse(self.workers != 1, f"--workers: {why}")
-            _refuse(self.max_batch is not None, f"--max-batch: {why}")
-        elif metric != "latency":
-            raise UserError(
-                f"--slo {metric}:...: only generated text has tokens: add"
-                " --output-tokens"
-            )
+            yield self.workers != 1, f"--workers: {why}"
+            yield self.max_batch is not None, f"--max-batch: {why}"
+        yield (
+            self.text is None and metric != "latency",
+            f"--slo {metric}:...: only generated text has tokens: add --output-tokens",
+        )
         if not self.find_rate:
             return
-        if self.objective is None:
-            raise UserError("--find-rate needs an objective, such as --slo p99=50ms")
-        percent = self.objective.percent
-        needed = requests_needed(percent)
-        _refuse(
-            needed > MOST_REQUESTS,
-            f"--find-rate: p{percent:.12g} needs {needed} requests at each rate, of at"
-            f" most {MOST_REQUESTS}: choose a lower percentile",
+        yield (
+            self.objective is None,
+            "--find-rate needs an objective, such as --slo p99=50ms",
         )
-
-
-def _refuse(is_wrong: bool, message: str) -> None:
-    if is_wrong:
-        raise UserError(message)
-
-
-def _expect(
-    flag: str,
-    value: float | None,
-    expected: str = "",
-    *,
-    least: float = 0,
-    most: float = sys.float_info.max,
-) -> None:
-    """Raises a `UserError` if a value is known, and is outside of the limits."""
-    if value is not None and not least <= value <= most:
-        limits = expected or f"{least} to {most}"
-        raise UserError(f"{flag} {value}: expected {limits}")
+        if self.objective is not None:
+            percent = self.objective.percent
+            needed = requests_needed(percent)
+            yield (
+                needed > MOST_REQUESTS,
+                f"--find-rate: p{percent:.12g} needs {needed} requests at each rate, of"
+                f" at most {MOST_REQUESTS}: choose a lower percentile",
+            )
 
 
 def read_objective(text: str) -> LatencyObjective:

@@ -20,7 +20,6 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,7 @@ def requests_needed(percent: float) -> int:
 
 
 def percentiles(
-    values_ms: Sequence[float],
+    values_ms: Any,
     starts: Sequence[int] | None = None,
     *,
     more: Sequence[float] = (),
@@ -58,9 +57,9 @@ def percentiles(
 
 
 def percentile(
-    values_ms: Sequence[float], percent: float, starts: Sequence[int] | None = None
+    values_ms: Any, percent: float, starts: Sequence[int] | None = None
 ) -> Percentile:
-    """A percentile of values in the order of arrival.
+    """A percentile of an array of values in the order of arrival.
 
     `starts` are the beginnings of independent cycles; without them, every value is
     independent of the others.
@@ -69,12 +68,12 @@ def percentile(
     needed = requests_needed(percent)
     if count < needed:
         return Percentile(percent, needed=needed)
-    ordered = sorted(values_ms)
+    ordered = np.sort(values_ms)
     # The smallest value that this share of the requests does not exceed.
     value = ordered[max(1, math.ceil(share * count - 1e-9)) - 1]
     effect = 1.0
     if starts is not None:
-        effect = design_effect([each > value for each in values_ms], starts)
+        effect = design_effect(np.asarray(values_ms) > value, starts)
     worth = max(1, int(count / effect))
     low = math.floor(_quantile(worth, share, RISK) * count / worth)
     high = math.ceil((_quantile(worth, share, 1 - RISK) + 1) * count / worth)
@@ -86,13 +85,11 @@ def percentile(
     )
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(value: Any) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
-def judge(
-    over: Sequence[bool], percent: float, starts: Sequence[int] | None = None
-) -> Judgement:
+def judge(over: Any, percent: float, starts: Sequence[int] | None = None) -> Judgement:
     """Whether at most `100 - percent` percent of requests exceed a limit.
 
     `over` says which requests did. The objective is missed if requests would exceed it
@@ -104,7 +101,7 @@ def judge(
     effect = 1.0
     if starts is not None:
         effect = max(design_effect(over, starts), burst_effect(over))
-    count, hits = len(over), sum(over)
+    count, hits = len(over), int(np.sum(over))
     if verdict := _decided(hits, count, percent, effect):
         return Judgement(verdict)
     return Judgement("undecided", _needed_to_decide(hits, count, percent, effect))
@@ -175,34 +172,34 @@ def cycle_starts(requests: Requests, workers: int = 1) -> list[int]:
     return starts
 
 
-def design_effect(over: Sequence[bool], starts: Sequence[int]) -> float:
+def design_effect(over: Any, starts: Sequence[int]) -> float:
     """How many dependent requests are worth one independent one, for a share.
 
     `over` says which requests count, and `starts` where cycles begin.
     """
-    count, hits = len(over), sum(over)
+    count, hits = len(over), int(np.sum(over))
     if not 0 < hits < count:
         return 1.0
     if len(starts) < _LEAST_CYCLES:
         starts = sorted({n * count // _LEAST_CYCLES for n in range(_LEAST_CYCLES)})
     share = hits / count
-    in_cycles = np.add.reduceat(np.array(over, dtype=float), starts)
+    in_cycles = np.add.reduceat(np.asarray(over, dtype=float), starts)
     squares = ((in_cycles - share * np.diff([*starts, count])) ** 2).sum()
     return max(1.0, float(squares) / (count * share * (1 - share)))
 
 
-def burst_effect(over: Sequence[bool]) -> float:
+def burst_effect(over: Any) -> float:
     """The design effect if requests in a row that count are one observation.
 
     Independent requests follow each other by chance; they give 1 on average.
     """
-    count, hits = len(over), sum(over)
+    count, hits = len(over), int(np.sum(over))
     if not 0 < hits < count:
         return 1.0
     share = hits / count
-    lengths = [sum(1 for _ in burst) for late, burst in groupby(over) if late]
-    squares = sum(length**2 for length in lengths) * (1 - share) ** 2
-    squares += (count - hits) * share**2
+    edges = np.flatnonzero(np.diff([0, *over, 0]))  # begins and ends, by turns
+    lengths = edges[1::2] - edges[::2]
+    squares = float((lengths**2).sum()) * (1 - share) ** 2 + (count - hits) * share**2
     by_chance = 1 + 2 * share
     return max(1.0, squares / (count * share * (1 - share)) / by_chance)
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from torchproof.measure.loadtest.options import MOST_REQUESTS
 from torchproof.measure.loadtest.percentiles import (
     cycle_starts,
@@ -18,7 +20,7 @@ from torchproof.measure.loadtest.percentiles import (
     percentile,
     requests_needed,
 )
-from torchproof.measure.loadtest.results import answers_of, metric_ms
+from torchproof.measure.loadtest.results import metric_ms
 from torchproof.records import LatencyObjective, LoadResult, RateTrial
 
 PRECISION = 1.05  # the search ends when the bounds are this close
@@ -103,6 +105,6 @@ class RateSearch:
         if self._objective.metric != "latency":
             return False
         limit_ms, percent = self._objective.limit_ms, self._objective.percent
-        service_ms = answers_of(result.requests).service
-        slow = [value > limit_ms for value in service_ms if math.isfinite(value)]
+        service_ms = metric_ms(result.requests, "service")
+        slow = service_ms[np.isfinite(service_ms)] > limit_ms
         return judge(slow, percent, range(len(slow))).verdict == "missed"

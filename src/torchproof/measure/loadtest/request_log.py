@@ -1,7 +1,8 @@
 """The requests of a test in shared memory, written by the process that answers them.
 
-The parent reads the file while the test runs and after it. So neither an interrupt nor
-a crash of the process loses a request, and showing progress costs the process nothing.
+The parent writes the timetable into the file, and reads it while the test runs and
+after it. So neither an interrupt nor a crash of the process loses a request, and
+showing progress costs the process nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import Requests
 
 WAITING, SERVED, ANSWERED, FAILED, REJECTED = range(5)
-_FIELDS = [
+_FIELDS: Any = [
+    ("arrival", "f8"),
+    ("call", "i4"),
+    ("prompt_tokens", "i8"),  # of text models only, as are the tokens to be made
+    ("asked_tokens", "i8"),
     ("begin", "f8"),
     ("end", "f8"),
     ("late", "f8"),  # of an idle worker that waited for the arrival
@@ -36,23 +41,41 @@ class RequestLog:
     start; they are meaningful from the state on that sets them.
     """
 
-    def __init__(self, path: Path, count: int, *, create: bool = False) -> None:
+    def __init__(self, path: Path, timetable: Timetable | None = None) -> None:
+        """Opens a log, or creates that of a timetable."""
         self.path = path
-        mode: Any = "w+" if create else "r+"
-        rows: Any = np.memmap(path, dtype=_FIELDS, mode=mode, shape=(count + 1,))
+        if timetable is not None:
+            np.zeros(len(timetable) + 1, _FIELDS).tofile(path)
+        rows: Any = np.memmap(path, dtype=_FIELDS, mode="r+")
         # The last row is about the test as a whole.
-        self._flag, self._origin = rows["state"][count:], rows["begin"][count:]
-        self._stopped = rows["end"][count:]
-        rows = rows[:count]
+        rows, test = rows[:-1], rows[-1:]
+        self._flag, self._origin, self._stopped = (
+            test[name] for name in ("state", "begin", "end")
+        )
         self.begin, self.end, self.late = rows["begin"], rows["end"], rows["late"]
         self.first_token, self.tokens = rows["first_token"], rows["tokens"]
         self.worker, self.batch = rows["worker"], rows["batch"]
-        self.state = rows["state"]
-        if create:
-            for times in (self.begin, self.end, self.late, self.first_token):
-                times[:] = math.nan
-            self._origin[:] = self._stopped[:] = math.nan
-            self.tokens[:] = -1
+        self.state, self._arrival = rows["state"], rows["arrival"]
+        if timetable is None:
+            is_text = bool(rows["asked_tokens"].any())
+            self.timetable = Timetable(
+                tuple(rows["arrival"].tolist()),
+                tuple(rows["call"].tolist()),
+                length_s=float(test["arrival"][0]),
+                prompt_tokens=tuple(rows["prompt_tokens"].tolist()) if is_text else (),
+                output_tokens=tuple(rows["asked_tokens"].tolist()) if is_text else (),
+            )
+            return
+        self.timetable = timetable
+        rows["arrival"], rows["call"] = timetable.arrival_s, timetable.call
+        test["arrival"] = timetable.length_s
+        if timetable.output_tokens:
+            rows["prompt_tokens"] = timetable.prompt_tokens
+            rows["asked_tokens"] = timetable.output_tokens
+        for times in (self.begin, self.end, self.late, self.first_token):
+            times[:] = math.nan
+        self._origin[:] = self._stopped[:] = math.nan
+        self.tokens[:] = -1
 
     def stop(self) -> None:
         """Asks the process to take no further request."""
@@ -91,12 +114,14 @@ class RequestLog:
         """How many requests have ended, in whatever way."""
         return int((np.asarray(self.state) >= ANSWERED).sum())
 
-    def requests(self, timetable: Timetable) -> Requests:
-        """The record; a request without an end was not served.
+    def forget_later(self) -> None:
+        """Forgets the requests that had not arrived when the test was stopped."""
+        if self.is_stopped:
+            self.timetable = self.timetable.until(float(self._stopped[0]))
 
-        The timetable may have fewer requests than the log, if the test ended early.
-        """
-        count = len(timetable)
+    def requests(self) -> Requests:
+        """The record; a request without an end was not served."""
+        timetable, count = self.timetable, len(self.timetable)
         state = np.array(self.state[:count])
         ended = (state == ANSWERED) | (state == FAILED)
         tokens, first_token = self.tokens[:count], self.first_token[:count]
@@ -115,20 +140,20 @@ class RequestLog:
             output_tokens=_values(tokens, ended) if has_tokens else (),
         )
 
-    def slower_than(self, limit_s: float, arrival_s: Any) -> int:
-        """How many requests took or wait longer by now; `arrival_s` is an array."""
+    def slower_than(self, limit_s: float) -> int:
+        """How many requests took or wait longer by now."""
         now = self.elapsed_s
         if now is None:
             return 0
         state = np.array(self.state)
         ends = np.where(state == ANSWERED, self.end, now)
-        over = (ends - arrival_s > limit_s) | (state == FAILED) | (state == REJECTED)
-        return int(over.sum())
+        is_late = ends - np.array(self._arrival) > limit_s
+        return int((is_late | (state == FAILED) | (state == REJECTED)).sum())
 
-    def lateness_ms(self) -> list[float]:
+    def lateness_ms(self) -> Any:
         """How late idle workers took the requests that they had waited for."""
         late = np.array(self.late)
-        return (late[~np.isnan(late)] * 1e3).tolist()  # type: ignore[no-any-return]
+        return late[~np.isnan(late)] * 1e3
 
 
 def _values(values: Any, ended: Any) -> tuple[Any, ...]:

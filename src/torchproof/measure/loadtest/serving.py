@@ -45,14 +45,6 @@ class Clock(Protocol):
         """Waits; may return a little later, and not earlier."""
 
 
-class Observer(Protocol):
-    """Is told which request a serving thread works on; of a batch, the first."""
-
-    def begin_request(self, number: int) -> None: ...
-
-    def end_request(self, number: int) -> None: ...
-
-
 class PerformanceClock:
     """`time.perf_counter`, the clock of everything in the process."""
 
@@ -144,13 +136,11 @@ class Queue:
 
 def serve(
     answer: Answer,
-    timetable: Timetable,
     log: RequestLog,
     *,
     workers: int = 1,
     batching: Batching = ALONE,
     queue_limit: int | None = None,
-    observer: Observer | None = None,
     clock: Clock | None = None,
 ) -> dict[str, int]:
     """Answers all requests, until the end or until the drain takes too long.
@@ -160,12 +150,10 @@ def serve(
     Requests that wait when the timetable ends are answered for as long again, at least
     10 s, not counting the time to the first answer.
     """
-    queue = Queue(timetable, batching, queue_limit)
-    server = _Server(
-        answer, log, queue, length_s=timetable.length_s, observer=observer, clock=clock
-    )
+    queue = Queue(log.timetable, batching, queue_limit)
+    server = _Server(answer, log, queue, clock or PerformanceClock())
     threads = [
-        threading.Thread(target=server.run, args=(number,), name=f"worker-{number}")
+        threading.Thread(target=server.run, args=(number,), name=thread_of(number))
         for number in range(1, workers)
     ]
     for thread in threads:
@@ -181,22 +169,20 @@ def serve(
     return dict(server.errors)
 
 
+def thread_of(worker: int) -> str:
+    """The name of a worker's thread; the first one is the thread that serves."""
+    return f"worker-{worker}" if worker else threading.current_thread().name
+
+
 class _Server:
     """What the workers share: the queue, the time of the test, and its errors."""
 
     def __init__(
-        self,
-        answer: Answer,
-        log: RequestLog,
-        queue: Queue,
-        *,
-        length_s: float,
-        observer: Observer | None,
-        clock: Clock | None,
+        self, answer: Answer, log: RequestLog, queue: Queue, clock: Clock
     ) -> None:
         self._answer, self._log, self._queue = answer, log, queue
-        self._length_s, self._observer = length_s, observer
-        self._clock = clock or PerformanceClock()
+        self._length_s = log.timetable.length_s
+        self._clock = clock
         self._lock = threading.Lock()
         self._first_answer_s: float | None = None
         self.errors: Counter[str] = Counter()
@@ -248,16 +234,11 @@ class _Server:
             log.begin[number] = begin
             log.worker[number], log.batch[number] = worker, count
             log.state[number] = SERVED
-        if self._observer:
-            self._observer.begin_request(numbers[0])
         try:
             self._answer(numbers)
         except (Exception, SystemExit) as error:
             state = FAILED
             self._count_error(error, count)
-        finally:
-            if self._observer:
-                self._observer.end_request(numbers[0])
         end = self._now()
         if self._first_answer_s is None:
             self._first_answer_s = end

@@ -8,6 +8,7 @@ or a crash keeps what was answered before.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import tempfile
 import time
@@ -16,22 +17,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from torchproof.measure.loadtest import rate_search, served_strategy
 from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget, ServingReply
 from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.percentiles import fewest_missed
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.results import first_unknown, result_of
-from torchproof.measure.loadtest.served_strategy import AS_WRITTEN, ServedStrategy
-from torchproof.measure.loadtest.serving import Batching
-from torchproof.measure.loadtest.tail import explained
-from torchproof.measure.loadtest.text import (
+from torchproof.measure.loadtest.results import (
+    first_unknown,
+    result_of,
     with_capacity,
-    with_generation,
-    with_lengths,
 )
+from torchproof.measure.loadtest.served_strategy import AS_WRITTEN, ServedStrategy
+from torchproof.measure.loadtest.text import with_lengths
 from torchproof.measure.loadtest.timetable import (
     Timetable,
     Trace,
@@ -44,6 +41,7 @@ from torchproof.measure.worker_process import (
     Worker,
     WorkerError,
     WorkerTimeout,
+    nothing,
 )
 from torchproof.process import Tick
 from torchproof.records import LoadResult, LoadTest, UserError
@@ -52,7 +50,6 @@ from torchproof.targets import Job, Target, keywords
 
 Progress = Callable[[str], None]
 _WORKER = "torchproof.measure.loadtest.worker"
-_TEXT_WORKER = "torchproof.measure.loadtest.text_worker"
 _STOP_S = 3.0  # for the process to end its request and reply, after an interrupt
 _PROGRESS_S = 1.0
 
@@ -109,22 +106,15 @@ class LoadPlan:
             as_written=self.as_written,
             text_models=options.text is not None,
         )
-        return LoadJob(
-            run,
-            served,
-            workers=options.workers,
-            batching=Batching(options.batch_window_s or 0.0, options.max_batch or 1),
-            sized=self.trace.sized if self.trace else (),
-            text=options.text,
-            seed=options.seed,
-        )
+        return LoadJob(run, served, options, self.trace.sized if self.trace else ())
 
     def timetable(self, prepared: ServedTarget, **other: Any) -> Timetable:
         """The timetable of the options, or of another rate and number of requests."""
         if self.trace is None:
             table = draw(self.options, prepared.weights or (1.0,), **other)
         else:
-            table = from_trace(self.trace, self.options, prepared.own_calls)
+            own_calls = len(prepared.calls) - len(self.trace.sized)
+            table = from_trace(self.trace, self.options, own_calls)
         text = self.options.text
         return table if text is None else with_lengths(table, text, self.options.seed)
 
@@ -239,13 +229,14 @@ class _StrategyRun:
         self._served = served
         self._folder = folder
         self._logs = itertools.count(1)
-        self._known = ServingReply()
+        self._reply: ServingReply | None = None
+        self._progress: Progress = functools.partial(session.progress, served)
         self.result = LoadResult(served.name, ending="interrupted")
         self.process = Worker(
             self._plan.job(served),
             _environment(folder),
             quiet=self._plan.quiet,
-            module=_TEXT_WORKER if self._plan.options.text else _WORKER,
+            module=_WORKER,
         )
 
     def run(self) -> None:
@@ -269,101 +260,106 @@ class _StrategyRun:
             self.result = replace(self.result, ending=ending, error=str(error))
 
     def _prepare(self) -> ServedTarget:
-        self._session.progress(self._served, "imports, model and strategy")
+        self._progress("imports, model and strategy")
         prepared = self.process.ask(ServedTarget, "prepare", self._plan.timeout_s)
         if not self._plan.options.cold:
-            self._session.progress(self._served, "answering every call once")
+            self._progress("answering every call once")
             self.process.ask(Done, "answer_all", self._plan.timeout_s)
         return prepared
 
     def _serve_main(self, prepared: ServedTarget, timetable: Timetable) -> None:
         log, ending = self._new_log(timetable), "interrupted"
         try:
-            self._serve(log, timetable)
+            self._serve(log)
             ending = "finished"
         except WorkerTimeout:
             log.stop()
-            timetable = _arrived(timetable, log)
             raise
         except KeyboardInterrupt:
             log.stop()
             # Lets the process end its requests and say what it knows, for a moment.
             with contextlib.suppress(WorkerError, UserError, KeyboardInterrupt):
-                self._known = self.process.reply(ServingReply, _STOP_S)
-            timetable = self._known_part(timetable, log)
+                self._reply = self.process.reply(ServingReply, _STOP_S)
+            self._forget_unknown(log)
             raise
         finally:
-            options, known = self._plan.options, self._known
-            result = measured(
-                self._served.name,
-                log,
-                timetable,
-                options,
-                cold=options.cold,
-                reply=known,
-            )
+            result = self._result(log, self._plan.options, self._reply)
             self.result = replace(
                 result,
                 cold=result.cold and replace(result.cold, start_s=prepared.start_s),
-                peak_bytes=known.peak_bytes,
                 source=prepared.source,
                 notes=prepared.notes,
                 ending=ending,
             )
 
-    def _new_log(self, timetable: Timetable) -> RequestLog:
-        path = self._folder / f"requests-{next(self._logs)}"
-        return RequestLog(path, len(timetable), create=True)
+    def _result(
+        self, log: RequestLog, options: LoadOptions, reply: ServingReply | None = None
+    ) -> LoadResult:
+        log.forget_later()
+        return result_of(
+            self._served.name,
+            log.requests(),
+            log.timetable.length_s,
+            options,
+            lateness_ms=log.lateness_ms(),
+            reply=reply,
+        )
 
-    def _serve(
-        self, log: RequestLog, timetable: Timetable, watch: Tick | None = None
-    ) -> None:
+    def _new_log(self, timetable: Timetable) -> RequestLog:
+        return RequestLog(self._folder / f"requests-{next(self._logs)}", timetable)
+
+    def _serve(self, log: RequestLog, watch: Tick = nothing) -> None:
         """Waits until the process has served the timetable, and shows how far it is.
 
         `watch` is called meanwhile, and may stop the test.
         """
-        self.process.tell("serve", timetable=timetable.to_json(), log=str(log.path))
+        self.process.tell("serve", path=str(log.path))
         limit_s = self._plan.timeout_s
         if limit_s is not None:
-            limit_s += timetable.length_s
+            limit_s += log.timetable.length_s
         shown = time.monotonic()
 
         def show() -> None:
             nonlocal shown
-            if watch is not None:
-                watch()
+            watch()
             if time.monotonic() - shown >= _PROGRESS_S:
                 shown = time.monotonic()
-                self._session.progress(self._served, _position(log, timetable))
+                self._progress(_position(log))
 
-        self._known = self.process.reply(ServingReply, limit_s, show)
+        self._reply = self.process.reply(ServingReply, limit_s, show)
 
-    def _known_part(self, timetable: Timetable, log: RequestLog) -> Timetable:
-        """Without the requests that waited as usual when the user stopped the test."""
-        table, stopped_s = _arrived(timetable, log), log.stopped_s or 0.0
-        objective = self._plan.options.objective
-        return table.before(first_unknown(log.requests(table), stopped_s, objective))
+    def _forget_unknown(self, log: RequestLog) -> None:
+        """Forgets the requests that waited as usual when the user stopped the test."""
+        log.forget_later()
+        objective, stopped_s = self._plan.options.objective, log.stopped_s or 0.0
+        number = first_unknown(log.requests(), stopped_s, objective)
+        log.timetable = log.timetable.before(number)
 
     def _find_rate(self, prepared: ServedTarget) -> None:
         """Searches the highest rate, in the process that is warm by now."""
-        options = self._plan.options
+        options = replace(self._plan.options, cold=False)
+        objective, first = options.objective, options.rate
+        assert objective is not None and first is not None
+        limit_s = objective.limit_ms / 1e3
 
         def measure(rate: float, requests: int) -> LoadResult:
-            self._session.progress(
-                self._served, f"searching, {rate:.4g} requests per second"
-            )
+            self._progress(f"searching, {rate:.4g} requests per second")
             table = self._plan.timetable(prepared, rate=rate, requests=requests)
             log = self._new_log(table)
-            self._serve(log, table, self._stop_when_missed(log, table))
-            arrived = _arrived(table, log)
-            return measured(self._served.name, log, arrived, options, cold=False)
+            fewest = fewest_missed(requests, objective.percent)
 
-        assert options.rate is not None and options.objective is not None
-        search = rate_search.RateSearch(
-            options.objective, measure, workers=options.workers
-        )
+            def stop_when_missed() -> None:
+                """Ends a trial that no later request can let meet the objective."""
+                if log.slower_than(limit_s) >= fewest:
+                    log.stop()
+
+            is_known = objective.metric == "latency"
+            self._serve(log, stop_when_missed if is_known else nothing)
+            return self._result(log, options)
+
+        search = rate_search.RateSearch(objective, measure, workers=options.workers)
         try:
-            search.run(options.rate)
+            search.run(first)
         finally:
             searched = replace(
                 self.result, trials=search.trials, highest_rate=search.highest
@@ -373,56 +369,9 @@ class _StrategyRun:
                 searched = replace(searched, notes=(*searched.notes, note))
             self.result = with_capacity(searched)
 
-    def _stop_when_missed(self, log: RequestLog, timetable: Timetable) -> Tick | None:
-        """Ends a trial that no later request can let meet the objective."""
-        objective = self._plan.options.objective
-        if objective is None or objective.metric != "latency":
-            return None
-        fewest = fewest_missed(len(timetable), objective.percent)
-        arrival_s = np.array(timetable.arrival_s)
 
-        def stop() -> None:
-            if log.slower_than(objective.limit_ms / 1e3, arrival_s) >= fewest:
-                log.stop()
-
-        return stop
-
-
-def measured(
-    strategy: str,
-    log: RequestLog,
-    timetable: Timetable,
-    options: LoadOptions,
-    *,
-    cold: bool,
-    reply: ServingReply | None = None,
-) -> LoadResult:
-    """The result of a timetable; `reply` is what only the process knows about it."""
-    result = result_of(
-        strategy,
-        log.requests(timetable),
-        timetable,
-        objective=options.objective,
-        cold=cold,
-        workers=options.workers,
-        window_s=options.batch_window_s or 0.0,
-        lateness_ms=log.lateness_ms(),
-    )
-    if options.text is not None:
-        result = with_generation(result, options.text)
-    if reply is None or reply.stalls is None:
-        return result
-    return replace(explained(result, reply.stalls, reply.missing), errors=reply.errors)
-
-
-def _arrived(timetable: Timetable, log: RequestLog) -> Timetable:
-    """The timetable without what had not arrived when the test was stopped."""
-    moment_s = log.stopped_s
-    return timetable if moment_s is None else timetable.until(moment_s)
-
-
-def _position(log: RequestLog, timetable: Timetable) -> str:
-    elapsed_s = log.elapsed_s or 0.0
+def _position(log: RequestLog) -> str:
+    elapsed_s, timetable = log.elapsed_s or 0.0, log.timetable
     if not log.finished:
         return f"no answer yet after {elapsed_s:.0f} s"
     text = f"{log.finished} of {len(timetable)} requests"

@@ -2,16 +2,15 @@
 
 `StallRecorder` takes compilations, recordings of CUDA graphs and collections of garbage
 from the hooks of `observe.timeline`. It adds kernels that Triton compiles, retries of
-the CUDA allocator, fallbacks of `torchproof.compile`, threads that hold the GIL, and
-waiting for a CPU (`heartbeat.py`). A request costs two writes to a dictionary; the
-hooks run only when something happens, and the heartbeat 200 times a second.
+the CUDA allocator, fallbacks of `torchproof.compile`, and waiting for a CPU, which the
+kernel counts. The request in which something happened follows from its thread and
+time, in the log of requests.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-import itertools
 import logging
 import math
 import sys
@@ -22,24 +21,25 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any, Self, cast
 
-from torchproof.measure.loadtest.heartbeat import Heartbeat
+import numpy as np
+
 from torchproof.measure.loadtest.load_job import ServingReply
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.serving import Answer, serve
-from torchproof.measure.loadtest.timetable import Timetable
+from torchproof.measure.loadtest.serving import Answer, serve, thread_of
 from torchproof.observe import (
     FailedGuard,
     find_recompile_causes,
     guard_failures,
     timeline,
 )
-from torchproof.process import frames_of_threads
 from torchproof.records import Event, Frame, Stall, StallKind, plain_name, shown, whose
 
 _SHORTEST_S = 0.0005  # what is shorter does not matter to a request
+_SHORTEST_CPU_WAIT_S = 0.001
+_POLL_S = 0.02  # of the counters of the CUDA allocator
 _MOST = 100_000  # spans, so that the record itself takes little memory
-_CACHE, _PHASE = "cache", "phase"  # categories that are no kinds of stalls
-# The phases of torch that are stalls themselves.
+# Categories of the timeline that are no kinds of stalls; some phases of torch are.
+_CACHE, _PHASE = "cache", "phase"
 _PHASES: Mapping[str, tuple[str, str]] = {
     "inductor_compile": ("inductor", "Inductor compiles a graph"),
     "CachingAutotuner.slow_precompile_config": ("triton", "a kernel is compiled"),
@@ -75,11 +75,44 @@ class Span:
     text: str
     begin: float
     thread: str
-    request: int | None
-    background: bool  # the thread serves no requests
     end: float | None = None
     data: dict[str, Any] = field(default_factory=dict)
     place: Frame | None = None
+    # Known when the requests are.
+    request: int | None = None
+    background: bool = False  # the thread serves no requests
+
+
+class _Services:
+    """The services of each worker's thread, in order of time."""
+
+    def __init__(self, log: RequestLog) -> None:
+        begin, end, worker = map(np.array, (log.begin, log.end, log.worker))
+        served = np.flatnonzero(~np.isnan(end))
+        served = served[np.argsort(begin[served], kind="stable")]
+        self._of = {}
+        for each in np.unique(worker[served]).tolist():
+            numbers = served[worker[served] == each]
+            times = begin[numbers] + log.origin, end[numbers] + log.origin
+            self._of[thread_of(each)] = numbers, *times
+
+    def join(self, span: Span, now: float) -> None:
+        """Notes during which request a span ended; of a batch, the first."""
+        # Nobody knows in which thread the allocator tried again.
+        threads = [*self._of] if span.kind == "allocator" else [span.thread]
+        moment = now if span.end is None else span.end
+        found = {self._at(thread, moment) for thread in threads} - {None}
+        span.request = found.pop() if len(found) == 1 else None
+        span.background = span.thread not in self._of
+
+    def _at(self, thread: str, moment: float) -> int | None:
+        if thread not in self._of:
+            return None
+        numbers, begin, end = self._of[thread]
+        after = np.searchsorted(begin, moment, side="right")
+        if not after or end[after - 1] < moment:
+            return None
+        return int(numbers[np.searchsorted(begin, begin[after - 1])])
 
 
 class StallRecorder(timeline.SpanWriter):
@@ -94,22 +127,17 @@ class StallRecorder(timeline.SpanWriter):
         self._spans: list[Span] = []
         self._open: dict[int, Span] = {}
         self._dropped = 0
-        self._serving: dict[int, int] = {}  # the request of each thread, by its ident
-        self._names: dict[int, str] = {}  # of threads that have served a request
+        self._has_step = False
         self._hooks = contextlib.ExitStack()
-        self._retries: int | None = None
-        self._polled = 0.0
         self._had_compiler = "torch._dynamo" in sys.modules
 
     def __enter__(self) -> Self:
         compiler = timeline.CompilerHooks(self, breaks=False)
-        self._heartbeat = Heartbeat(
-            self._held, self._waited, self._poll if self._start_polling() else None
-        )
         with contextlib.ExitStack() as hooks:
             compiler.install()
             hooks.callback(compiler.remove)
             hooks.enter_context(_kernels(self))
+            hooks.enter_context(_allocator_polls(self))
             warnings = logging.Handler(logging.WARNING)
             warnings.emit = self._fell_back  # type: ignore[method-assign]
             logging.getLogger("torchproof").addHandler(warnings)
@@ -118,39 +146,46 @@ class StallRecorder(timeline.SpanWriter):
                 from torchproof.torch_private import frames
 
                 hooks.enter_context(frames.watch_conversions(self._wait))
-            self._heartbeat.start()
-            hooks.callback(self._heartbeat.stop)
             self._hooks = hooks.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._hooks.close()
-        if why := self._heartbeat.blind:
-            self.unseen |= {"gil": why, "cpu": why}
         if not self._had_compiler and "torch._dynamo" in sys.modules:
             self.unseen["compile"] = "torch.compile was first used under load"
         if self._dropped:
             self.unseen["gc"] = f"{self._dropped} stalls were too many to keep"
 
-    def begin_request(self, number: int) -> None:
-        ident = threading.get_ident()
-        self._serving[ident] = number
-        self._names.setdefault(ident, threading.current_thread().name)
+    def watching(self, answer: Answer) -> Answer:
+        """Answers, and notes how long the thread waited for a CPU meanwhile."""
+        if _cpu_wait_s() is None:
+            self.unseen["cpu"] = "the kernel does not count how threads are scheduled"
+            return answer
 
-    def end_request(self, number: int) -> None:
-        self._serving.pop(threading.get_ident(), None)
+        def watched(numbers: Sequence[int]) -> None:
+            before = _cpu_wait_s() or 0.0
+            try:
+                answer(numbers)
+            finally:
+                waited, now = (_cpu_wait_s() or 0.0) - before, time.perf_counter()
+                if waited >= _SHORTEST_CPU_WAIT_S:
+                    text = "the serving thread waited for a CPU"
+                    self.add("cpu", text, now - waited, end=now)
 
-    def stalls(self, origin: float) -> tuple[Stall, ...]:
-        """The stalls since `origin`; their times count from then.
+        return watched
+
+    def stalls(self, log: RequestLog) -> tuple[Stall, ...]:
+        """The stalls during a test; their times count from its start.
 
         Of one that began earlier, the rest counts; one that lasts ends now.
         """
-        now = time.perf_counter()
-        spans = [s for s in self._spans if (s.end or now) > origin]
+        now, services = time.perf_counter(), _Services(log)
+        spans = [s for s in self._spans if (s.end or now) > log.origin]
+        for span in spans:
+            services.join(span, now)
         _join_waits(spans)
-        _mark_repeated(spans)
         _name_compilations(spans)
-        stalls = (_stall(span, origin, now) for span in spans)
+        stalls = (_stall(span, log.origin, now) for span in spans)
         return tuple(sorted(filter(None, stalls), key=lambda s: (s.begin_s, -s.end_s)))
 
     # -- sources -----------------------------------------------------------------------
@@ -184,18 +219,22 @@ class StallRecorder(timeline.SpanWriter):
             if data["torch_name"] not in _PHASES:
                 return None
             kind, text = _PHASES[data["torch_name"]]
+        if kind == "cudagraph":
+            # Steps of `torchproof.graph` do not know of each other's recordings.
+            is_step = data["how"] == "step"
+            again = data["again"] or (is_step and self._has_step)
+            new_shapes = is_step or (again and not data["reasons"])
+            data = data | {"again": again, "new_shapes": new_shapes}
+            self._has_step |= is_step
         kind = "cache_miss" if kind == _CACHE else kind
-        return self._add(kind, text, begin, data=data, **more)
+        return self.add(kind, text, begin, data=data, **more)
 
-    def _add(self, kind: str, text: str, begin: float, **more: Any) -> Span:
-        """Adds a span of this thread, unless `more` says which."""
-        ident = threading.get_ident()
-        values: dict[str, Any] = {
-            "thread": threading.current_thread().name,
-            "request": self._serving.get(ident),
-            "background": ident not in self._names,
-        }
-        span = Span(kind, text, begin, **(values | more))
+    def add(
+        self, kind: str, text: str, begin: float, thread: str | None = None, **more: Any
+    ) -> Span:
+        """Adds a span of this thread, or of another one."""
+        thread = threading.current_thread().name if thread is None else thread
+        span = Span(kind, text, begin, thread, **more)
         if len(self._spans) < _MOST:
             self._spans.append(span)
         else:
@@ -204,74 +243,59 @@ class StallRecorder(timeline.SpanWriter):
 
     def _wait(self, convert: Callable[[], Any], code: CodeType) -> Any:
         """`torchproof.compile` answers for a frame; this thread waits meanwhile."""
-        from torchproof.torch_private import frames
-
-        begin, is_compiled = time.perf_counter(), False
+        begin = time.perf_counter()
         try:
-            answer = convert()
-            is_compiled = frames.is_compiled_code(answer)
-            return answer
+            return convert()
         finally:
             end = time.perf_counter()
             if end - begin >= _SHORTEST_S:  # most frames are skipped at once
-                is_torch = whose(code.co_filename) == "torch"
-                name = _UNNAMED if is_torch else plain_name(code.co_qualname)
-                place = Frame(code.co_filename, code.co_firstlineno, name)
-                more = {"end": end, "place": None if is_torch else place}
-                self._add(_WAIT, name, begin, data={"compiled": is_compiled}, **more)
-
-    def _held(self, begin: float, end: float, holders: Mapping[int, str]) -> None:
-        """Another thread held the GIL; which one is known if only one ran."""
-        text, name, request, place = "a thread held the GIL", "", None, None
-        if len(holders) == 1:
-            [(ident, name)] = holders.items()
-            text, request = f"thread {name} held the GIL", self._serving.get(ident)
-            place = _place_of_frame(frames_of_threads().get(ident))
-        data = {"threads": [*holders.values()]}
-        more = {"thread": name, "request": request, "data": data, "place": place}
-        self._add("gil", text, begin, end=end, **more)
-
-    def _waited(self, ident: int, seconds: float) -> None:
-        """A thread waited for a CPU until about now; only requests matter."""
-        request = self._serving.get(ident)
-        if request is not None:
-            now, text = time.perf_counter(), "the serving thread waited for a CPU"
-            name = self._names.get(ident, "")
-            self._add("cpu", text, now - seconds, end=now, thread=name, request=request)
-
-    def _start_polling(self) -> bool:
-        torch = sys.modules.get("torch")
-        if torch is None or not torch.cuda.is_available():
-            return False
-        self._retries = _allocator_retries(torch)
-        self._polled = time.perf_counter()
-        return True
-
-    def _poll(self) -> None:
-        """Torch counts the allocator's retries, and has no hook for one."""
-        retries = _allocator_retries(sys.modules["torch"])
-        now = time.perf_counter()
-        if self._retries is not None and retries > self._retries:
-            requests = list(self._serving.values())
-            self._add(
-                "allocator",
-                "the CUDA allocator freed its cache and tried again",
-                self._polled,
-                end=now,
-                thread="",
-                request=requests[0] if len(requests) == 1 else None,
-                data={"retries": retries - self._retries},
-            )
-        self._retries, self._polled = retries, now
+                self.add(_WAIT, plain_name(code.co_qualname), begin, end=end)
 
     def _fell_back(self, record: logging.LogRecord) -> None:
         """`torchproof.compile` logs why it fell back, after the wait for it."""
         now, line = time.perf_counter(), record.getMessage()
-        self._add("fallback", line, now, end=now, data={"why": line})
+        self.add("fallback", line, now, end=now, data={"why": line})
 
 
-def _allocator_retries(torch: Any) -> int:
-    return int(torch.cuda.memory_stats_as_nested_dict().get("num_alloc_retries", 0))
+def _cpu_wait_s() -> float | None:
+    """How long this thread has waited for a CPU so far; None if nobody counts."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb", 0) as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+@contextlib.contextmanager
+def _allocator_polls(recorder: StallRecorder) -> Iterator[None]:
+    """Torch counts the retries of the CUDA allocator, and has no hook for one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        yield
+        return
+
+    def count() -> int:
+        stats = torch.cuda.memory_stats_as_nested_dict()
+        return int(stats.get("num_alloc_retries", 0))
+
+    def poll() -> None:
+        before, begin = count(), time.perf_counter()
+        while not stopping.wait(_POLL_S):
+            retries, now = count(), time.perf_counter()
+            if retries > before:
+                text = "the CUDA allocator freed its cache and tried again"
+                data = {"retries": retries - before}
+                recorder.add("allocator", text, begin, "", end=now, data=data)
+            before, begin = retries, now
+
+    stopping = threading.Event()
+    thread = threading.Thread(target=poll, name="torchproof-allocator", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
 
 
 @contextlib.contextmanager
@@ -306,17 +330,11 @@ def _kernels(recorder: StallRecorder) -> Iterator[None]:
         runtime.jit_cache_hook, runtime.jit_post_compile_hook = before, after
 
 
-def serve_observed(
-    answer: Answer, timetable: Timetable, log: RequestLog, **options: Any
-) -> ServingReply:
+def serve_observed(answer: Answer, log: RequestLog, **options: Any) -> ServingReply:
     """Serves requests, and says what only this process knows about them."""
     with StallRecorder() as recorder:
-        errors = serve(answer, timetable, log, observer=recorder, **options)
-    return ServingReply(
-        errors=errors,
-        stalls=recorder.stalls(log.origin),
-        missing=recorder.unseen,
-    )
+        errors = serve(recorder.watching(answer), log, **options)
+    return ServingReply(errors, recorder.stalls(log), recorder.unseen)
 
 
 # -- from spans to stalls --------------------------------------------------------------
@@ -325,35 +343,26 @@ def serve_observed(
 def _join_waits(spans: Sequence[Span]) -> None:
     """Makes compilations or fallbacks of the waits for `torchproof.compile`.
 
-    A compilation in another thread during a wait is what the thread waited for. A line
-    of the log after its begin says why it ended without one.
+    A compilation that began in another thread during a wait is what was waited for. If
+    the log then says that the model runs eager, the wait was in vain.
     """
+    behind = [span for span in spans if span.kind == "compile" and span.background]
+    waits = []
     for wait in [span for span in spans if span.kind == _WAIT]:
         until = wait.end or math.inf
-        behind = [span for span in spans if span.kind == "compile" and span.background]
-        compiled = [span for span in behind if wait.begin <= span.begin <= until]
-        if wait.data.pop("compiled", False):
-            wait.kind = "compile"
-            wait.data = {"function": wait.text} | (compiled[0].data if compiled else {})
-        elif compiled:
-            wait.kind, wait.text = "fallback", f"{wait.text} runs eager"
-    fallbacks = [span for span in spans if span.kind == "fallback"]
-    for wait, line in itertools.pairwise(sorted(fallbacks, key=lambda s: s.begin)):
-        same = (wait.thread, wait.request) == (line.thread, line.request)
-        if same and "why" in line.data and "why" not in wait.data:
-            wait.data, wait.text = line.data, line.text
-            line.kind = _WAIT  # it is the same stall
-
-
-def _mark_repeated(spans: Sequence[Span]) -> None:
-    """Steps of `torchproof.graph` do not know of each other's recordings."""
-    has_step = False
-    for data in (span.data for span in spans if span.kind == "cudagraph"):
-        is_step = data["how"] == "step"
-        data["again"] = data["again"] or (is_step and has_step)
-        repeated = data["again"] and not data["reasons"]
-        data["new_shapes"] = is_step or repeated
-        has_step |= is_step
+        for span in behind:
+            if wait.begin <= span.begin <= until:
+                wait.kind, wait.data = "compile", span.data
+                waits.append(wait)
+                break
+    for line in [span for span in spans if span.kind == "fallback"]:
+        same = [
+            w for w in waits if (w.thread, w.request) == (line.thread, line.request)
+        ]
+        before = [w for w in same if w.kind == "compile" and w.begin <= line.begin]
+        if before:
+            before[-1].kind, before[-1].text = line.kind, line.text
+            before[-1].data, line.kind = line.data, _WAIT  # they are the same stall
 
 
 def _name_compilations(spans: Sequence[Span]) -> None:
@@ -393,7 +402,7 @@ def _stall(span: Span, origin: float, now: float) -> Stall | None:
     if place is None and data.get("place"):
         file, _, line = data["place"].rpartition(":")
         place = Frame(file, int(line), data["function"])
-    if span.background and span.kind != "gil":
+    if span.background:
         data["background"] = True
     return Stall(
         kind=cast("StallKind", span.kind),

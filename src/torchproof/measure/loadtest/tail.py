@@ -14,14 +14,15 @@ excess at usual service times is load. The rest is unexplained.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from torchproof.measure.loadtest.tail_causes import CauseKey, describe, key_of
-from torchproof.records import LoadResult, Requests, Stall, Tail, TailCause
+from torchproof.records import Requests, Stall, Tail, TailCause
 
 _SPREADS = 3.0
 _SHARE_OF_MEDIAN = 0.25
@@ -30,10 +31,10 @@ _SPREAD_OF_MAD = 1.4826  # a standard deviation, of a normal distribution
 _VICTIM_SHARE = 0.05  # of a request's excess
 _LEAST_PART_S = 1e-6
 _FEW = 3  # services from which the usual time is known
-# Which of several stalls at a time explains a service first. Those in its own thread,
-# collections and holds of the GIL stop it. Others slow it down, or were only polled.
-_OWN, _SLOWS, _POLLED = 0, 3, 4
-_STOPS = {"gc": 1, "gil": 2}
+# Which of several stalls at a time explains a service first. Those in its own thread
+# and collections stop it. Others slow it down, or are only known to be somewhere in it.
+_OWN, _STOPS, _SLOWS, _SOMEWHERE = range(4)
+_UNPLACED = ("allocator", "cpu")
 
 Key = TypeVar("Key")
 # Seconds by cause; None stands for services that took long without a stall.
@@ -45,20 +46,6 @@ class Tails(NamedTuple):
 
     cold: Tail | None
     warm: Tail | None
-
-
-def explained(
-    result: LoadResult, stalls: Sequence[Stall], missing: Mapping[str, str]
-) -> LoadResult:
-    """The result with its stalls, and its slow requests explained by them."""
-    cold = result.cold
-    tails = explain(result.requests, stalls, cold.requests if cold else 0, missing)
-    return replace(
-        result,
-        stalls=tuple(stalls),
-        tail=tails.warm,
-        cold=cold and replace(cold, tail=tails.cold),
-    )
 
 
 def explain(
@@ -142,14 +129,13 @@ class _Service:
         return {cause: seconds for cause, seconds in self.delays.items() if cause}
 
     def priority(self, stall: Stall) -> int | None:
-        """Which stall counts first, `_OWN` to `_POLLED`; None if it delays nobody."""
-        if stall.kind == "allocator":
-            return _POLLED
-        if stall.request is not None and stall.request in self.members:
-            return None if stall.kind == "gil" else _OWN
-        if stall.kind == "cpu":  # the wait of another request
-            return None
-        return _STOPS.get(stall.kind, _SLOWS)
+        """Which stall counts first; None if it does not delay this service."""
+        is_own = stall.request is not None and stall.request in self.members
+        if stall.kind in _UNPLACED:
+            return _SOMEWHERE if is_own or stall.kind == "allocator" else None
+        if is_own:
+            return _OWN
+        return _STOPS if stall.kind == "gc" else _SLOWS
 
     def join(self, during: Sequence[tuple[int, Stall]]) -> None:
         """Adds the overlap with each stall."""
@@ -211,25 +197,17 @@ def _services(requests: Requests) -> list[_Service]:
 
 
 def _outermost(stalls: Sequence[Stall]) -> list[tuple[int, Stall]]:
-    """Stalls that no other stall of their thread contains, in order of begin.
-
-    A thread that already compiles or collects when it holds the GIL is one stall, and a
-    thread that nobody knows is none.
-    """
+    """Stalls that no other stall of their thread contains, in order of begin."""
     found: list[tuple[int, Stall]] = []
-    last: dict[str | None, Stall] = {}
+    ends: dict[str | None, float] = {}
     for number, stall in sorted(
         enumerate(stalls), key=lambda each: (each[1].begin_s, -each[1].end_s)
     ):
-        if stall.kind == "gil":
-            same = (each for _, each in found if each.thread == stall.thread)
-            if stall.thread is None or any(s.end_s > stall.begin_s for s in same):
-                continue
-        elif stall.thread in last and stall.end_s <= last[stall.thread].end_s:
-            continue
-        else:
-            last[stall.thread] = stall
-        found.append((number, stall))
+        if stall.kind in _UNPLACED:
+            found.append((number, stall))
+        elif stall.end_s > ends.get(stall.thread, -math.inf):
+            ends[stall.thread] = stall.end_s
+            found.append((number, stall))
     return found
 
 

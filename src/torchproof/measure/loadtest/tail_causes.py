@@ -32,7 +32,6 @@ class Cause(Enum):
         " stays",
     )
     RECORDING = "LT104", _WARM_UP
-    HELD_GIL = "LT105", ""
     FALLBACK = (
         "LT106",
         "fix the reason, which torchproof.status(model) shows in full; of a deadline,"
@@ -68,7 +67,7 @@ _BY_KIND = {
     "allocator": Cause.ALLOCATOR,
     "cpu": Cause.CPU_WAIT,
 }
-_PLACED = {Cause.RECOMPILE, Cause.HELD_GIL, Cause.GARBAGE_COLLECTION}
+_PLACED = {Cause.RECOMPILE, Cause.GARBAGE_COLLECTION}
 
 
 class CauseKey(NamedTuple):
@@ -93,8 +92,6 @@ def key_of(stall: Stall) -> CauseKey:
             return CauseKey(Cause.RECORDING, bool(data.get("again")))
         case "gc":
             return CauseKey(Cause.GARBAGE_COLLECTION, data.get("generation"))
-        case "gil":
-            return CauseKey(Cause.HELD_GIL, (stall.thread, stall.file, stall.line))
     return CauseKey(_BY_KIND[stall.kind], stall.text)
 
 
@@ -111,11 +108,6 @@ def describe(key: CauseKey, stalls: Sequence[Stall]) -> tuple[str, str]:
             text = f"first compilation of {next(iter(names))}{more}"
         case Cause.RECORDING:
             text, remedy = _recording(stalls)
-        case Cause.HELD_GIL:
-            remedy = (
-                f"move the work of thread {first.thread} to another process, or release"
-                " the GIL there"
-            )
         case Cause.BACKGROUND:
             text = "requests were served beside a compilation in the background"
     placed = [each for each in stalls if key.cause in _PLACED and each.file]

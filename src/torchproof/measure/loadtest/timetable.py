@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,7 @@ class CallKind(Record):
 
 
 @dataclass(frozen=True)
-class Timetable(Record):
+class Timetable:
     """Arrivals in seconds from the start, in order, and the kind of call of each."""
 
     arrival_s: tuple[float, ...]
@@ -89,22 +89,24 @@ class Trace:
 
     def assert_only_times(self) -> None:
         """Raises `UserError` if a line says more than when a request arrives."""
-        for kind, line in zip(self.kinds, self.lines, strict=True):
-            if kind.index or kind.sizes:
-                raise UserError(
-                    f"{self.file}:{line}: requests for text have no calls or sizes:"
-                    " write times alone, lengths are drawn from --prompt-tokens and"
-                    " --output-tokens"
-                )
+        self._refuse(
+            lambda kind: bool(kind.index or kind.sizes),
+            "requests for text have no calls or sizes: write times alone, lengths are"
+            " drawn from --prompt-tokens and --output-tokens",
+        )
 
     def assert_fits(self, calls: int) -> None:
         """Raises `UserError` if a line names a call that the target does not have."""
+        self._refuse(
+            lambda kind: not kind.sizes and kind.index >= calls,
+            f"call {{index}}, but the target has {calls} calls, from 0 to {calls - 1}",
+        )
+
+    def _refuse(self, is_wrong: Callable[[CallKind], bool], why: str) -> None:
         for kind, line in zip(self.kinds, self.lines, strict=True):
-            if not kind.sizes and kind.index >= calls:
-                raise UserError(
-                    f"{self.file}:{line}: call {kind.index}, but the target has"
-                    f" {calls} calls, from 0 to {calls - 1}"
-                )
+            if is_wrong(kind):
+                why = why.format(index=kind.index)
+                raise UserError(f"{self.file}:{line}: {why}")
 
 
 def draw(

@@ -1,24 +1,19 @@
-"""The process of one strategy that serves a text model, one request at a time.
+"""Serves a text model, one request at a time.
 
-The calls of a text model are the sizes to
-which prompts are padded. `TextGenerator` calls `prefill` and `decode` of the model, as
-a strategy compiled them, and samples tokens from their logits.
+`TextGenerator` calls `prefill` and `decode` of the model, as a strategy compiled them,
+and samples tokens from their logits.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from torchproof.measure import profiling
-from torchproof.measure.command_loop import run_commands
 from torchproof.measure.loadtest import served_strategy
 from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget
-from torchproof.measure.loadtest.options import TextOptions
 from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.served_strategy import (
     COMPILE,
@@ -33,10 +28,8 @@ from torchproof.measure.loadtest.text import (
     shape_of,
     text_request,
 )
-from torchproof.measure.loadtest.timetable import Timetable
-from torchproof.measure.loadtest.worker import LoadWorker
 from torchproof.strategies import NotApplicable
-from torchproof.targets import TextModel, calls, end_tokens, text_model
+from torchproof.targets import Job, TextModel, calls, end_tokens, text_model
 from torchproof.torch_private import describe
 
 Call = tuple[Tensor, ...]
@@ -50,10 +43,15 @@ class TextGenerator:
     """
 
     def __init__(
-        self, model: TextModel, shape: TextShape, *, temperature: float = 0.0
+        self,
+        model: TextModel,
+        shape: TextShape,
+        *,
+        temperature: float = 0.0,
+        seed: int = 0,
     ) -> None:
         self.model, self.shape = model, shape
-        self._temperature = temperature
+        self._temperature, self._seed = temperature, seed
         self._device = device_of(model)
         model.allocate(1, shape.length)
         self.prefill: Callable[..., Tensor] = model.prefill
@@ -95,6 +93,26 @@ class TextGenerator:
             self.prefill(*call).argmax(-1).tolist()
         for call in self._decode_calls():
             self.decode(*call).argmax(-1).tolist()
+
+    def answers(self, log: RequestLog) -> Answer:
+        """Generates the text of a request, and notes when its tokens come."""
+        model, seed = self.model, self._seed
+        ends = end_tokens(model)
+
+        def answer(numbers: Sequence[int]) -> None:
+            [number] = numbers
+            log.tokens[number] = 0
+
+            def first_token() -> None:
+                log.first_token[number] = log.elapsed_s
+
+            request = text_request(
+                number, log.timetable, vocabulary=model.vocabulary, seed=seed
+            )
+            tokens = self.generate(request, end_tokens=ends, first_token=first_token)
+            log.tokens[number] = len(tokens)
+
+        return answer
 
     @torch.no_grad()
     def generate(
@@ -168,59 +186,22 @@ def _for_prefill(served: ServedStrategy) -> ServedStrategy:
     return ServedStrategy(served.in_graph.name, served.in_graph)
 
 
-# -- the worker ------------------------------------------------------------------------
-
-
-class TextWorker(LoadWorker):
-    """Loads a text model, and compiles prefill and decode."""
-
-    def prepare(self) -> ServedTarget:
-        options = self.job.text or TextOptions()
-        run = calls.resolved(self.job.run)
-        model = text_model(calls.fresh(run))
-        environment = describe(run)
-        self.device = str(environment["device"])
-        profiling.initialise_device(self.device)
-        shape = shape_of(options, model.context)
-        self._generator = TextGenerator(model, shape, temperature=options.temperature)
-        self._generator.compile(self.job.served)
-        return ServedTarget(
-            calls=tuple(f"prompt padded to {size}" for size in shape.prompt_sizes),
-            own_calls=len(shape.prompt_sizes),
-            weights=(),  # the lengths of prompts decide
-            start_s=profiling.process_age_s(),
-            environment=environment,
-            source=self._generator.source,
-        )
-
-    def warm_up(self) -> None:
-        self._generator.warm_up()
-
-    def answers(self, timetable: Timetable, log: RequestLog) -> Answer:
-        model, seed = self._generator.model, self.job.seed
-        ends = end_tokens(model)
-
-        def answer(numbers: Sequence[int]) -> None:
-            [number] = numbers
-            log.tokens[number] = 0
-
-            def first_token() -> None:
-                log.first_token[number] = log.elapsed_s
-
-            request = text_request(
-                number, timetable, vocabulary=model.vocabulary, seed=seed
-            )
-            tokens = self._generator.generate(
-                request, end_tokens=ends, first_token=first_token
-            )
-            log.tokens[number] = len(tokens)
-
-        return answer
-
-
-def main(arguments: list[str]) -> int:
-    return run_commands(TextWorker(LoadJob.from_json(json.loads(arguments[0]))))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def prepared(job: LoadJob, run: Job) -> tuple[TextGenerator, ServedTarget]:
+    """Loads a text model and compiles it; its calls are the sizes of prompts."""
+    options = job.options.text
+    assert options is not None
+    model = text_model(calls.fresh(run))
+    environment = describe(run)
+    profiling.initialise_device(str(environment["device"]))
+    shape = shape_of(options, model.context)
+    generator = TextGenerator(
+        model, shape, temperature=options.temperature, seed=job.options.seed
+    )
+    generator.compile(job.served)
+    return generator, ServedTarget(
+        calls=tuple(f"prompt padded to {size}" for size in shape.prompt_sizes),
+        weights=(),  # the lengths of prompts decide
+        start_s=profiling.process_age_s(),
+        environment=environment,
+        source=generator.source,
+    )
