@@ -108,6 +108,7 @@ def test_a_later_shape_begins_with_the_state_after_one_pass(
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # what torch recommends on a GPU is no error
 @pytest.mark.parametrize("specs", [COMPILED, REPLAYED])
 @pytest.mark.parametrize(
     ("factory", "at_16"), [("right", "verified"), ("wrong_at_16", "wrong")]

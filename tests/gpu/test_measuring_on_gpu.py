@@ -10,16 +10,9 @@ import pytest
 import torch
 from commands import torchproof
 from torch import Tensor, nn
-from torch.testing import assert_close
 
 from torchproof.measure import operation_count
 from torchproof.measure.device_peaks import peaks_of
-<<<<<<< HEAD
-from torchproof.measure.replies import Facts
-=======
-from torchproof.measure.numerics import reference
-from torchproof.measure.numerics.reference import Reference
->>>>>>> h-runtime
 from torchproof.measure.specs import StrategyJob
 from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame
@@ -155,127 +148,6 @@ def test_a_training_step_is_seen_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert forward["blocks"] == step["blocks"] == {"Sequential": 3}
     assert step["kernels_per_call"] > forward["kernels_per_call"]
     assert step["ops_per_call"] > forward["ops_per_call"]
-
-
-<<<<<<< HEAD
-# -- strategies with a graph ----------------------------------------------------------
-
-
-class Part(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(64, 64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.tanh(self.inner(x))
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.Sequential(Part(), Part(), Part())
-        self.head = nn.Linear(64, 8)
-        self.cuda()
-
-    def forward(self, x: Tensor) -> Tensor:
-        answer: Tensor = self.head(self.blocks(x))
-        return answer
-
-
-def trained(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, name: str
-) -> tuple[StrategyWorker, Facts, list[dict[str, Any]]]:
-    """A training worker after its first pass and some more, and outputs of two."""
-    made = worker(monkeypatch, Net, [(4, 64), (9, 64)], name=name, train=True)
-    paths = [str(folder / f"{number}.pt") for number in range(2)]
-    facts = made.prepare(paths[0])
-    for _ in range(20):
-        made._pass()
-    made.save_outputs(paths[1])
-    saved = [torch.load(path, weights_only=False) for path in paths]
-    return made, facts, [outputs for _, outputs in saved]
-
-
-def test_a_strategy_with_a_graph_has_the_outputs_of_eager(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    _, _, plain = trained(monkeypatch, tmp_path, "eager")
-    made, facts, replayed = trained(monkeypatch, tmp_path, "regional+graph")
-    assert not facts.fell_back and not made._fell_back()
-    assert facts.first_call_s >= made.fn.status().buckets[0].record_s
-    assert made.fn.status().replays >= 2 * (1 + 20 + 1)
-    for mine, theirs in zip(replayed, plain, strict=True):
-        assert mine.keys() == theirs.keys()
-        assert any("gradient of blocks.0.inner.weight" in label for label in mine)
-        for label, value in theirs.items():
-            if isinstance(value, Tensor):
-                assert_close(mine[label], value, rtol=1e-3, atol=1e-6, msg=label)
-=======
-# -- the float64 reference ------------------------------------------------------------
-
-
-class Attention(nn.Module):
-    """Attention by the fused kernels, dropout, and a cast inside the model."""
-
-    def __init__(self, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.norm, self.dropout = nn.LayerNorm(256), dropout
-        self.mix, self.out = nn.Linear(256, 768), nn.Linear(256, 256)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        heads = self.mix(self.norm(x)).view(*x.shape[:2], 3, 4, 64)
-        q, k, v = heads.permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        y = self.out(y.transpose(1, 2).reshape(x.shape)).float()
-        return x + F.dropout(y, self.dropout).to(x.dtype)
-
-
-def load(dropout: float, kind: torch.dtype) -> Loaded:
-    seed()
-    model = Attention(dropout).to("cuda", kind)
-    x = torch.randn(4, 128, 256, device="cuda", dtype=kind)
-    return Loaded(model, [(x,)], None, SimpleNamespace())
-
-
-def refer(dropout: float, kind: torch.dtype) -> Reference:
-    return reference(
-        lambda: load(dropout, kind), lambda made: answers(made, made.fn, train=True)
-    )
-
-
-@pytest.mark.parametrize(
-    ("dropout", "kind"), [(0.0, torch.float32), (0.3, torch.bfloat16)], ids=str
-)
-def test_the_reference_is_float64_with_the_same_dropout(
-    dropout: float, kind: torch.dtype
-) -> None:
-    found = refer(dropout, kind)
-    assert found.exact is not None, found.why
-    assert found.draws == (dropout > 0)
-    for label, value in found.exact.items():
-        if not isinstance(value, torch.Tensor):
-            continue  # the form of an output
-        if "argument" not in label:
-            assert value.dtype == torch.float64
-        eager = found.eager[label].double()
-        off = 0.2 if kind is torch.bfloat16 else 1e-3
-        assert_close(
-            eager, value.double(), rtol=off, atol=off * float(eager.abs().max())
-        )
-    if not dropout:
-        made = load(dropout, kind)
-        compiled = answers(made, torch.compile(made.fn), train=True)
-        assert found.compare(compiled).verdict in ("same", "rounding")
-        compiled["call 0: output"][1, 2, 3] += 1
-        assert found.compare(compiled).verdict == "wrong"
-        plain = load(dropout, kind)
-        plain.fn.double()
-        plain.calls[0] = (plain.calls[0][0].double(),)
-        # Called in float64 the model still casts to float32 inside, the reference not.
-        for label, value in answers(plain, plain.fn, train=True).items():
-            if isinstance(value, torch.Tensor):
-                assert_close(found.exact[label], value, rtol=1e-5, atol=1e-7)
->>>>>>> h-runtime
 
 
 # -- the share of a GPU's peak --------------------------------------------------------

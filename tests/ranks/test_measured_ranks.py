@@ -79,7 +79,7 @@ def test_a_wrong_answer_on_one_rank_is_wrong(planted: dict[str, Measurement]) ->
     assert row.numerics["why"].startswith("on rank 1: ")
 
 
-<<<<<<< HEAD
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_its_row_only(planted: dict[str, Measurement]) -> None:
     row = planted["dying"]
     assert row.verdict == "failed"
@@ -102,9 +102,6 @@ class Rank:
         self.closed = True
 
 
-=======
-@pytest.mark.slow
->>>>>>> h-runtime
 @pytest.mark.parametrize(
     ("replies", "raised", "why"),
     [

@@ -175,6 +175,7 @@ def prepared(
         pytest.param("cuda", "regional+graph", marks=pytest.mark.gpu),
     ],
 )
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's, while it traces
 def test_step_that_runs_its_backward_gets_no_second_one(
     device: str,
     name: str,
