@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rule_programs import programs, read_programs
+from rule_programs import FOLDER, marked, programs
 
 from torchproof.checking import rules, suspicions
 from torchproof.checking.rules.breaks import GraphBreak
@@ -19,6 +18,7 @@ from torchproof.observe.guard_failures import Guard
 from torchproof.observe.trace_log import read_reason
 from torchproof.records.run import Event, Finding, Frame, Observation
 
+FILES = sorted(FOLDER.glob("*.py"))
 # What shows only when it is measured, or in a CUDA graph, has tests of its own.
 MEASURED = ("NM", "SP", "CG", "CE705")
 PROGRAMS = [each for each in programs() if not each.rule.startswith(MEASURED)]
@@ -47,16 +47,27 @@ def test_programs_get_their_diagnosis(family: str, observe_all: Any) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_rule_about_a_run_has_a_trigger_and_a_clean_twin() -> None:
-    read = read_programs()
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_reading_gives_the_marked_lines_and_no_other(path: Path) -> None:
+    found = suspicions.read([path]).suspicions
+    assert {(s.finding.code, s.finding.line) for s in found} == marked(path, "read:")
+
+
+def test_every_rule_has_a_trigger_and_a_clean_twin() -> None:
+    """functions_good.py and modules_good.py are the twins of what is read."""
+    read, shown = (
+        {code for path in FILES for code, _ in marked(path, own)}
+        for own in ("read:", "run:")
+    )
     for rule in rules.RULES:
-        measured = rule.code.startswith(MEASURED)
-        if rule.code in WITHOUT_PROGRAMS or rule.parts != ("breaks",) or measured:
+        looks = type(rule).look is not Rule.look or type(rule).read is not Rule.read
+        assert rule.code in read or not looks, rule.code
+        if rule.code in WITHOUT_PROGRAMS or rule.parts != ("breaks",):
             continue
-        if rule.code not in read:
-            own = {each.factory: each for each in programs(f"{rule.code}*")}
-            assert rule.code in re.findall(r"\w+", own["bad"].path.read_text())
-            assert "good" in own, f"{rule.code} has no clean twin"
+        if not rule.code.startswith(MEASURED):
+            assert rule.code in shown, rule.code
+            twins = {each.factory for each in programs(f"{rule.code}*")}
+            assert rule.code in read or "good" in twins, rule.code
 
 
 def test_every_rule_is_listed_once() -> None:
