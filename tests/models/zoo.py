@@ -35,12 +35,12 @@ def gpt2():
 
 
 def _longformer(*lengths_and_tokens):
-    calls = []
+    model, calls = _model("LongformerModel", **SMALL, attention_window=[4]), []
     for length, tokens in lengths_and_tokens:
         mask = torch.zeros(2, length, dtype=torch.long)
         mask[:, :tokens] = 1
         calls.append({"input_ids": _ids(2, length), "global_attention_mask": mask})
-    return _model("LongformerModel", **SMALL, attention_window=[4]), calls
+    return model, calls
 
 
 def longformer():
@@ -63,7 +63,10 @@ def big_bird():
 def reformer():
     model = _model(
         "ReformerModel",
-        **SMALL,
+        vocab_size=100,
+        hidden_size=32,
+        num_attention_heads=4,
+        max_position_embeddings=128,
         is_decoder=False,
         attention_head_size=8,
         attn_layers=["lsh"],
@@ -94,6 +97,11 @@ def encodec():
 def llava():
     from transformers import CLIPVisionConfig, LlamaConfig
 
+    calls = []
+    for batch, length in ((2, 12), (2, 12), (2, 17)):
+        ids = _ids(batch, length, 99)
+        ids[:, 1:5] = 99
+        calls.append({"input_ids": ids, "pixel_values": torch.randn(batch, 3, 32, 32)})
     model = _model(
         "LlavaForConditionalGeneration",
         vision_config=CLIPVisionConfig(**IMAGES, patch_size=16),
@@ -101,23 +109,26 @@ def llava():
         image_token_index=99,
         image_seq_length=4,
     )
-    calls = []
-    for batch, length in ((2, 12), (2, 12), (2, 17)):
-        ids = _ids(batch, length, 99)
-        ids[:, 1:5] = 99
-        calls.append({"input_ids": ids, "pixel_values": torch.randn(batch, 3, 32, 32)})
     return model, calls
 
 
 def vilt():
     config = IMAGES | dict(vocab_size=100, patch_size=8, max_position_embeddings=40)
-    calls = _text((2, 8), (2, 8), (2, 11), (2, 13))
-    return _model("ViltModel", **config), [
-        call | {"pixel_values": torch.randn(2, 3, 32, 32)} for call in calls
+    calls = [
+        {"input_ids": _ids(2, s), "pixel_values": torch.randn(2, 3, 32, 32)}
+        for s in (8, 8, 11, 13)
     ]
+    return _model("ViltModel", **config), calls
 
 
 def timesfm():
+    calls = [
+        {
+            "past_values": [torch.randn(n) for n in lengths],
+            "freq": torch.zeros(len(lengths), dtype=torch.long),
+        }
+        for lengths in ((32, 32), (32, 32), (32, 24), (32, 24, 16))
+    ]
     model = _model(
         "TimesFmModelForPrediction",
         **WIDTHS | dict(hidden_size=16, intermediate_size=32, num_attention_heads=2),
@@ -127,11 +138,7 @@ def timesfm():
         freq_size=3,
         head_dim=8,
     )
-    lengths = (32, 32), (32, 32), (32, 24), (32, 24, 16)
-    return model, [
-        {"past_values": [torch.randn(n) for n in each], "freq": torch.zeros(len(each), dtype=torch.long)}
-        for each in lengths
-    ]
+    return model, calls
 
 
 # ---- Truth -----------------------------------------------------------------------------------------------------------
