@@ -46,10 +46,6 @@ class Program:
         return f"{self.path}:{self.factory}"
 
     @property
-    def is_clean(self) -> bool:
-        return self.factory.startswith("good")
-
-    @property
     def options(self) -> Mapping[str, Any]:
         options = _read(self.path)[1]
         return options.get(self.factory, options.get("*", {}))
