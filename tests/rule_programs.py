@@ -1,14 +1,13 @@
 """The programs in tests/rules: one file for each rule, one factory for each program.
 
 `bad*` factories return what the rule finds, `good*` factories the same without the
-pattern. `# <- GB101` marks a line with the finding that `check` reports there, and
-`# <- GB117<2.14` one that only older versions of torch have. A program is the factory
-with the lines above it, up to the factory before; the last one goes on to the end.
-`OPTIONS` has the options of a run by factory, and under `*` those of all others.
+pattern; other functions are only read. `# <- GB101` marks a line that reading suspects
+and a run confirms, `# read: GB101` one that only reading reports, and `# run: GB101`
+one that only a run reports (`# run: GB117<2.14`: with older versions of torch).
 
-In tests/static, `# <- GB101` marks a line that reading suspects and a run confirms,
-`# read: GB101` one that only reading reports, and `# run: GB101` one that only the run
-reports.
+A program is the factory with the lines above it, up to the factory before; the last one
+goes on to the end. `OPTIONS` has the options of a run by factory, and under `*` those
+of all others.
 """
 
 from __future__ import annotations
@@ -47,10 +46,6 @@ class Program:
         return f"{self.path}:{self.factory}"
 
     @property
-    def is_clean(self) -> bool:
-        return self.factory.startswith("good")
-
-    @property
     def options(self) -> Mapping[str, Any]:
         options = _read(self.path)[1]
         return options.get(self.factory, options.get("*", {}))
@@ -59,7 +54,8 @@ class Program:
     def expected(self) -> set[tuple[str, int]]:
         """The codes and lines of all findings, with the installed torch."""
         first, last = _read(self.path)[0][self.factory]
-        return {each for each in marked(self.path) if first <= each[1] <= last}
+        found = marked(self.path, "run:")
+        return {each for each in found if first <= each[1] <= last}
 
     @property
     def text(self) -> str:
@@ -69,22 +65,16 @@ class Program:
         return "".join(line for line in lines if "import " not in line)
 
 
-def marked(path: Path, *signs: str) -> set[tuple[str, int]]:
-    """The codes and lines that `<-` marks in a file, and these signs as well."""
+def marked(path: Path, own: str) -> set[tuple[str, int]]:
+    """The codes and lines that `<-` marks in a file, and `read:` or `run:`."""
     found = set()
     for number, line in enumerate(path.read_text().splitlines(), 1):
         for sign, marks in _MARKS.findall(line):
-            for mark in marks.split(", ") if sign in ("<-", *signs) else ():
+            for mark in marks.split(", ") if sign in ("<-", own) else ():
                 code, versions = _MARK.fullmatch(mark.strip()).groups()  # type: ignore[union-attr]
                 if SpecifierSet(versions).contains(torch.__version__.split("+")[0]):
                     found.add((code, number))
     return found
-
-
-def read_programs() -> set[str]:
-    """The codes that programs of tests/static show when they run."""
-    folder = FOLDER.parent / "static" / "programs"
-    return {code for path in folder.glob("*.py") for code, _ in marked(path, "run:")}
 
 
 def programs(pattern: str = "*") -> list[Program]:

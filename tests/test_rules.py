@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rule_programs import programs, read_programs
+from rule_programs import FOLDER, marked, programs
 
 from torchproof.checking import rules, suspicions
+from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak
-from torchproof.checking.rules.rule import Match, Rule
+from torchproof.checking.rules.rule import SECTIONS, Match, Rule
 from torchproof.checking.static.flow import Flow
 from torchproof.observe.guard_failures import Guard
 from torchproof.observe.trace_log import read_reason
 from torchproof.records.run import Event, Finding, Frame, Observation
 
+FILES = sorted(FOLDER.glob("*.py"))
 # What shows only when it is measured, or in a CUDA graph, has tests of its own.
 MEASURED = ("NM", "SP", "CG", "CE705")
 PROGRAMS = [each for each in programs() if not each.rule.startswith(MEASURED)]
@@ -47,16 +49,27 @@ def test_programs_get_their_diagnosis(family: str, observe_all: Any) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_rule_about_a_run_has_a_trigger_and_a_clean_twin() -> None:
-    read = read_programs()
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_reading_gives_the_marked_lines_and_no_other(path: Path) -> None:
+    found = suspicions.read([path]).suspicions
+    assert {(s.finding.code, s.finding.line) for s in found} == marked(path, "read:")
+
+
+def test_every_rule_has_a_trigger_and_a_clean_twin() -> None:
+    """functions_good.py and modules_good.py are the twins of what is read."""
+    read, shown = (
+        {code for path in FILES for code, _ in marked(path, own)}
+        for own in ("read:", "run:")
+    )
     for rule in rules.RULES:
-        measured = rule.code.startswith(MEASURED)
-        if rule.code in WITHOUT_PROGRAMS or rule.parts != ("breaks",) or measured:
+        looks = type(rule).look is not Rule.look or type(rule).read is not Rule.read
+        assert rule.code in read or not looks, rule.code
+        if rule.code in WITHOUT_PROGRAMS or rule.parts != ("breaks",):
             continue
-        if rule.code not in read:
-            own = {each.factory: each for each in programs(f"{rule.code}*")}
-            assert rule.code in re.findall(r"\w+", own["bad"].path.read_text())
-            assert "good" in own, f"{rule.code} has no clean twin"
+        if not rule.code.startswith(MEASURED):
+            assert rule.code in shown, rule.code
+            twins = {each.factory for each in programs(f"{rule.code}*")}
+            assert rule.code in read or "good" in twins, rule.code
 
 
 def test_every_rule_is_listed_once() -> None:
@@ -69,6 +82,24 @@ def test_every_rule_is_listed_once() -> None:
     assert not unlisted, f"{unlisted}: list it in checking/rules/__init__.py"
     codes = [rule.code for rule in rules.RULES]
     assert len(codes) == len(set(codes))
+
+
+HERE = Frame("/home/me/model.py", 7, "forward", "y = weave(x)", (4, 12))
+
+
+def broken(
+    text: str,
+    here: Frame = HERE,
+    *,
+    function: Frame | None = None,
+    callers: tuple[Frame, ...] = (),
+    torch: str | None = None,
+) -> list[Finding]:
+    """The findings of a graph break that torch explains with this text."""
+    reason = {**read_reason(text), "skips": False}
+    function = function or here
+    event = Event("graph_break", "0/0", (here,), function, reason, callers=callers)
+    return rules.check(Observation((event,), {"torch": torch} if torch else {}))
 
 
 class Weaving(GraphBreak):
@@ -93,10 +124,7 @@ def test_one_class_is_a_rule_for_runs_and_for_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "_IN_ORDER", (Weaving(), *rules._IN_ORDER))
-    here = Frame("/home/me/model.py", 7, "forward", "y = weave(x)", (4, 12))
-    reason = read_reason("Unheard of\n  Explanation: Dynamo cannot weave.")
-    event = Event("graph_break", "0/0", (here,), here, {**reason, "skips": False})
-    [found] = rules.check(Observation((event,), {}))
+    [found] = broken("Unheard of\n  Explanation: Dynamo cannot weave.")
     assert (found.code, found.cause) == ("GB190", "`weave(x)` weaves")
 
     monkeypatch.setitem(suspicions._BY_NODE, ast.Call, [Weaving()])
@@ -118,24 +146,14 @@ def test_breaks_that_ddp_intends_are_no_findings() -> None:
     ddp = Frame(f"{torch}/nn/parallel/distributed.py", 1700, "_run_ddp_forward")
     helper = Frame("/lib/python3.11/contextlib.py", 301, "helper", "return func()")
     layer = Frame(f"{torch}/nn/modules/linear.py", 130, "forward", "weave(x)")
-    reason = {**read_reason("Unheard of"), "skips": False}
-    for inner, codes in (((helper,), []), ((layer,), ["GB199"])):
-        event = Event("graph_break", "0/0", inner, inner[0], reason, callers=(ddp,))
-        found = rules.check(Observation((event,), {}))
+    for inner, codes in ((helper, []), (layer, ["GB199"])):
+        found = broken("Unheard of", inner, callers=(ddp,))
         assert [each.code for each in found] == codes
 
 
 def test_a_break_nobody_has_met_is_placed_and_explained() -> None:
-    here = Frame("/home/me/model.py", 7, "forward", "y = weave(x)", (4, 12))
     text = "Unheard of\n  Explanation: Dynamo cannot weave.\n  Hint: Use knit."
-    event = Event(
-        "graph_break",
-        "0/0",
-        (here,),
-        Frame("/home/me/model.py", 3, "forward"),
-        {**read_reason(text), "skips": False},
-    )
-    [found] = rules.check(Observation((event,), {}))
+    [found] = broken(text, function=replace(HERE, line=3))
     assert (found.code, found.kind, found.line) == ("GB199", "graph_break", 7)
     assert "`weave(x)`" in found.message
     assert "weave" in found.cause and "Use knit" in found.fix
@@ -162,3 +180,55 @@ def test_a_recompile_in_library_code_is_placed_there() -> None:
     event = Event("recompile", "0/1", (), where, {"guard": guard})
     [found] = rules.check(Observation((event,), {}))
     assert (found.file, found.line, found.owner) == (where.file, 40, "library")
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("Tensor.tolist() with non-integer tensor", "GB101"),
+        ("assert with non-string message", "GB102"),
+    ],
+)
+def test_break_is_known_by_the_name_that_torch_gives_it(name: str, code: str) -> None:
+    """Breaks that torch names otherwise than those of the programs in tests/rules."""
+    assert [f.code for f in broken(name)] == [code]
+
+
+@pytest.mark.parametrize(("torch", "named"), [("2.13.0+cpu", True), ("2.15.0", False)])
+def test_the_fix_names_the_torch_that_traces_this(torch: str, named: bool) -> None:
+    here = replace(HERE, code="states.rotate(1)", columns=(0, 16))
+    [found] = broken("Unsupported deque", here, torch=torch)
+    assert found.code == "GB117" and ("torch 2.14.1" in found.fix) is named
+    assert "\n\n## Versions\n" in rules.by_code("GB117").documentation()
+
+
+# -- what a rule says of itself --------------------------------------------------------
+
+KNOWN = {page for page in vars(torch_pages).values() if isinstance(page, str)}
+HOMES = ("https://docs.pytorch.org/docs/stable/", "https://docs.pytorch.org/tutorials/")
+
+
+def test_every_rule_has_its_sections_and_refers_to_a_page() -> None:
+    for rule in rules.RULES:
+        assert rule.summary().endswith("."), rule.code
+        for name in SECTIONS:
+            text = rule.text().section(name)
+            assert text and "## " not in text, (rule.code, name)
+        for name in ("Bad", "Good"):
+            assert not rule.text().section(name).startswith(" "), (rule.code, name)
+        assert rule.text().section("Elsewhere") == ""
+        page = rule.reference
+        assert page in KNOWN and page.endswith(".html"), rule.code
+        assert page.startswith(HOMES), rule.code
+        assert rule.documentation().endswith(f"\n\n## Reference\n{page}"), rule.code
+
+
+def test_no_page_is_kept_that_nothing_refers_to() -> None:
+    used = {rule.reference for rule in rules.RULES}
+    kept = {page for page in KNOWN if page.endswith(".html")}
+    assert kept == used
+
+
+def test_examples_are_python_with_the_indent_taken_off() -> None:
+    good = rules.by_code("GB102").text().section("Good")
+    assert ast.parse(good).body and "torch.where" in good

@@ -1,4 +1,4 @@
-"""Torch's messages: docs/index.md has them word for word, and rules know breaks."""
+"""Torch's messages, which docs/index.md has word for word."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.checking import rules
 from torchproof.checking.rules import RULES
-from torchproof.observe.trace_log import read_reason
-from torchproof.records.run import Event, Frame, Observation
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "index.md"
 ROWS = re.findall(r"^\| `(.+?)` \|.*\| (.*?) \|$", PAGE.read_text(), re.M)
@@ -40,18 +37,3 @@ def test_message_is_one_of_torch(message: str, source: str) -> None:
 def test_codes_of_the_page_exist() -> None:
     codes = set(re.findall(r"\b[A-Z]{2}\d{3}\b", PAGE.read_text()))
     assert codes <= {rule.code for rule in RULES}
-
-
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [
-        ("Tensor.tolist() with non-integer tensor", "GB101"),
-        ("assert with non-string message", "GB102"),
-    ],
-)
-def test_break_is_known_by_the_name_that_torch_gives_it(name: str, code: str) -> None:
-    """Breaks that torch names otherwise than those of the programs in tests/rules."""
-    here = Frame("/home/me/model.py", 7, "forward", "y = f(x)", (4, 8))
-    reason = {**read_reason(name), "skips": False}
-    event = Event("graph_break", "0/0", (here,), here, reason)
-    assert [f.code for f in rules.check(Observation((event,), {}))] == [code]

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from sites import function_of
 
+from torchproof.fixing import call_probe
+from torchproof.fixing.observed_calls import ObservedCall
 from torchproof.fixing.rewrites import (
     Rewrite,
     branches,
@@ -21,6 +25,7 @@ from torchproof.fixing.rewrites import (
     compiling,
     effects,
     grad_state,
+    host_values,
     layer_drop,
     lifetimes,
     masks,
@@ -53,6 +58,17 @@ class Family:
     message: str = ""
     in_one_graph: int = 99
     gradients: tuple[int, ...] = ()  # arguments that require one
+    observes: bool = False  # the rewrite looks at what the program computes
+
+    def probe(self, text: str) -> Sequence[ObservedCall]:
+        """What the probes in a program record."""
+        call_probe.observed.clear()
+        if self.observes:
+            torch.manual_seed(0)
+            step = function_of(text)
+            for call in self.calls:
+                step(*call)
+        return list(call_probe.observed)
 
     def programs(self, sign: str) -> dict[str, str]:
         """The program of each case that begins with `==` or `!!`."""
@@ -376,6 +392,96 @@ NUMBER = step(
     "    return x.repeat(int(k))\n",
     "import numpy as np\nimport torch\n",
 ).replace("    {}", "    length = x.shape[0]\n    {}")
+
+# -- Python data -----------------------------------------------------------------------
+
+HOST_VALUES = """\
+== statements up to the data
+own = copy.deepcopy(self.config)  # <-
+own.layers += 1
+kinds = [name * i for name in own.names for i in range(own.layers)]
+== one statement | kinds = copy.deepcopy(self.config.names)  # <-
+== what may be missing is read in the function
+kinds = copy.deepcopy(extra.names) if extra is not None else []  # <-
+== a parameter does not hide a variable of the module
+kinds = [copy.deepcopy(self.KINDS).layers, *KINDS[2]]  # <-
+!! the copy itself, in the data | kinds = [copy.deepcopy(self.config)]  # <-
+!! the copy is kept
+own = copy.deepcopy(self.config)  # <-
+kinds = [name * own.layers for name in own.names]
+self.kept = own
+!! a tensor is no data | kinds = [copy.deepcopy(x)]  # <-
+!! numbers of a tensor | kinds = copy.deepcopy(x).tolist()  # <-
+!! two statements | kinds = copy.deepcopy(self.config.names); self.n = 1  # <-
+!! an attribute, too | self.n = kinds = copy.deepcopy(self.config.names)  # <-
+!! a change of what is copied
+names = self.config.names
+kinds = [*copy.deepcopy(names), names.append("b")]  # <-
+!! a random number | kinds = [torch.rand(()).item(), copy.deepcopy(extra)]  # <-
+!! a change elsewhere | kinds = [*copy.deepcopy(extra or []), HISTORY.append(1)]  # <-
+!! another value in each call | kinds = [next(self.numbers), copy.deepcopy(extra)]  # <-
+!! the copy is stored
+own = copy.deepcopy(self.config)  # <-
+HISTORY.append(own)
+kinds = [own.layers]
+!! the copy is printed
+own = copy.deepcopy(self.config)  # <-
+print(own)
+kinds = [own.layers]
+!! the result is not new
+own = copy.deepcopy(self.config)  # <-
+kinds = KINDS[own.layers]
+!! a name in an expression
+own = copy.deepcopy(self.config)  # <-
+n = 1
+kinds = [own.layers, (n := 2)]
+!! an import
+own = copy.deepcopy(self.config)  # <-
+import math
+kinds = [own.layers]
+!! a name that is read before
+kinds = [1]
+kinds = copy.deepcopy(kinds)  # <-
+!! a return
+kinds = []
+return x, copy.deepcopy(self.config.names)  # <-
+!! the whole module | kinds = copy.deepcopy(vars(self)["config"].names)  # <-
+"""
+CONFIGURED = """\
+import copy
+from dataclasses import dataclass, field
+
+import torch
+
+HISTORY, KINDS = [], {2: ["a"]}
+
+
+@dataclass
+class Config:
+    layers: int = 2
+    names: list = field(default_factory=lambda: ["a"])
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = self.KINDS = Config()
+        self.numbers = iter(range(100))
+
+    def forward(self, x, extra=None):
+        {}
+        return x * len(kinds), kinds
+
+
+NET = Net()
+
+
+def step(x):
+    y, kinds = NET(x)
+    sizes = torch.tensor([len(str(kind)) for kind in kinds])
+    kinds.append("")  # the next call has its own
+    return y, sizes
+"""
 
 # -- output and checks -----------------------------------------------------------------
 
@@ -826,6 +932,14 @@ FAMILIES = {
     ),
     "numbers elsewhere": Family(
         numbers.in_python, OF_ANOTHER_FUNCTION, "import numpy as np\n\n\n{}\n"
+    ),
+    "host values": Family(
+        host_values.data,
+        HOST_VALUES,
+        CONFIGURED,
+        tuple((torch.full((2, 3), value),) for value in (1.0, 2.0, 3.0)),
+        "GB109",
+        observes=True,
     ),
     "effects": Family(effects.in_graph, IN_GRAPH, LOGS, LOGGED),
     "effects refused": Family(effects.in_graph, NOT_IN_GRAPH, LOGS),

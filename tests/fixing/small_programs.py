@@ -8,6 +8,8 @@ aliases, undefined names, other types.
 from __future__ import annotations
 
 import functools
+import re
+import textwrap
 import types
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +25,96 @@ from torchproof.fixing.proof_job import Equality
 from torchproof.records import Finding, Frame
 from torchproof.targets import Loaded
 
+# What may stand for `{name}` in a template, between `|`.
+CHOICES = """
+condition: y.sum() > 0 | (y > self.limit).any() | torch.isnan(y).any()
+condition: not torch.isfinite(y).all() | y.max().item() > n.sum().item()
+condition: bool((n > 2).all()) | y.mean() > 0 and n.max() > 3
+condition: n.min() < 0 or torch.isinf(y).any()
+condition: y.abs().max() >= 0.5 and self.count == 0
+value: y | -y | y + 1 | y * n.float().mean() | torch.zeros_like(y) | y / y.sum() | x
+value: torch.clamp(y, -1, 1) | torch.sqrt(y) | y.half().float() | y.t().t() | y.int()
+value: y[:, :2].repeat(1, 2) | torch.rand_like(y) | self.linear(y) | y // n.min()
+value: F.dropout(y, 0.5) | y.exp_() | self.remember(y)
+effect: pass | self.count += 1 | self.history.append(y) | print('seen') | y.add_(1)
+effect: self.memory.copy_(y[0].detach()) | self.memory = y[0].detach()
+error: ValueError('bad') | RuntimeError | AssertionError('no') | KeyError(1)
+result: z | z + y | (z, y)
+mask: y > 0 | torch.isnan(y) | y > n.float()[:, None]
+masked: 0.0 | y[mask] * 2 | y[mask].mean() | y[mask].cumsum(0) | x[mask]
+masked: torch.log(y[mask]) | y[mask] + torch.rand_like(y[mask])
+target: z | y | x | self.memory.expand(2, 4)
+read: y.mean().item() | float(y.sum()) | y[0].tolist()
+use: self.history.append(value) | self.count = value | y = y * value | print(value)
+use: y = y if value else -y
+size: x.shape[0] | -x.shape[1] | x.size(1) - 5 | n
+other: 2 | -3 | x.shape[1] | self.limit
+number: torch.div({size}, {other}, rounding_mode='floor') | np.prod([{size}, {other}])
+number: torch.div({size}, {other}, rounding_mode='trunc') | np.sum([{size}, {other}])
+number: torch.tensor([{size}, {other}]).max().item() | torch.tensor({other}).item()
+number: int(np.ceil({size} / {other})) | np.max([{size}, {other}])
+rate: 0.0 | 0.5 | 0 | n.sum()
+draw: torch.rand([]) | torch.randn([])
+skip: self.training and drawn | drawn
+operator: < | <= | > | >=
+layer: y = y * 2 | y = self.linear(y)
+"""
+# The rule whose finding is at the marked line, and lines of `forward`.
+TEMPLATES = """
+GB102
+if {condition}:  # here
+    z = {value}
+    {effect}
+else:
+    z = {value2}
+return {result}
+
+GB102
+z = y
+if {condition}:  # here
+    z = {value}
+    {effect}
+return {result}
+
+GB102
+z = {value} if {condition} else {value2}  # here
+return z
+
+GB102
+assert not ({condition})  # here
+return y * 2
+
+GB102
+if {condition}:  # here
+    {effect}
+    raise {error}
+return y * 2
+
+GB102
+self.rate = {rate}
+drawn = {draw}
+skip = {skip} {operator} self.rate
+if not skip:  # here
+    {layer}
+return y
+
+GB103
+z = y.clone()
+mask = {mask}
+{target}[mask] = {masked}  # here
+return z + y
+
+GB101
+value = {read}  # here
+{use}
+return y
+
+GB101
+value = {number}  # here
+return y * value
+"""
 HEAD = """\
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -37,56 +128,12 @@ class Net(torch.nn.Module):
         self.count = 0
         self.limit = 1.5
 
-    def forward(self, x, n):
-"""
-CONDITIONS = (
-    "y.sum() > 0",
-    "(y > self.limit).any()",
-    "torch.isnan(y).any()",
-    "not torch.isfinite(y).all()",
-    "y.max().item() > n.sum().item()",
-    "bool((n > 2).all())",
-    "y.mean() > 0 and n.max() > 3",
-    "n.min() < 0 or torch.isinf(y).any()",
-    "y.abs().max() >= 0.5 and self.count == 0",
-)
-VALUES = (
-    "y",
-    "-y",
-    "y + 1",
-    "y * n.float().mean()",
-    "torch.zeros_like(y)",
-    "torch.clamp(y, -1, 1)",
-    "y / y.sum()",
-    "torch.sqrt(y)",
-    "y.half().float()",
-    "y[:, :2].repeat(1, 2)",
-    "y.t().t()",
-    "x",
-    "torch.rand_like(y)",
-    "self.linear(y)",
-    "y // n.min()",
-    "y.int()",
-    "F.dropout(y, 0.5)",
-    "y.exp_()",
-    "self.remember(y)",
-)
-EFFECTS = (
-    "",
-    "self.count += 1",
-    "self.history.append(y)",
-    "print('seen')",
-    "y.add_(1)",
-    "self.memory.copy_(y[0].detach())",
-    "self.memory = y[0].detach()",
-)
-ERRORS = ("ValueError('bad')", "RuntimeError", "AssertionError('no')", "KeyError(1)")
-TAIL = """
-        return {result}
-
     def remember(self, y):
         self.history.append(y.detach())
         return y * 2
+
+    def forward(self, x, n):
+        y = self.linear(x)
 """
 
 
@@ -101,140 +148,23 @@ class Program:
         return next(i for i, line in enumerate(lines, 1) if "# here" in line)
 
 
-def _indented(*lines: str, by: int = 8) -> str:
-    return "".join(f"{' ' * by}{line}\n" for line in lines if line.strip())
+def _choices(name: str) -> list[str]:
+    lines = re.findall(rf"^{name.rstrip('2')}: (.*)", CHOICES, re.M)
+    return [choice for line in lines for choice in line.split(" | ")]
 
 
 @st.composite
-def branches(draw: st.DrawFn) -> Program:
-    """`if` with two branches, or with one."""
-    condition, one, other = draw(_condition), draw(_value), draw(_value)
-    effect, result = draw(_effect), draw(st.sampled_from(("z", "z + y", "(z, y)")))
-    has_else = draw(st.booleans())
-    body = _indented("y = self.linear(x)", "z = y" if not has_else else "")
-    body += _indented(f"if {condition}:  # here")
-    body += _indented(f"z = {one}", effect, by=12)
-    if has_else:
-        body += _indented("else:") + _indented(f"z = {other}", by=12)
-    return Program("GB102", HEAD + body + TAIL.format(result=result))
-
-
-@st.composite
-def expressions(draw: st.DrawFn) -> Program:
-    """A conditional expression."""
-    text = f"z = {draw(_value)} if {draw(_condition)} else {draw(_value)}  # here"
-    body = _indented("y = self.linear(x)", text)
-    return Program("GB102", HEAD + body + TAIL.format(result="z"))
-
-
-@st.composite
-def validations(draw: st.DrawFn) -> Program:
-    condition, error, effect = draw(_condition), draw(_error), draw(_effect)
-    body = _indented("y = self.linear(x)")
-    if draw(st.booleans()):
-        body += _indented(f"assert not ({condition})  # here")
-    else:
-        body += _indented(f"if {condition}:  # here")
-        body += _indented(effect, f"raise {error}", by=12)
-    return Program("GB102", HEAD + body + TAIL.format(result="y * 2"))
-
-
-@st.composite
-def masked_writes(draw: st.DrawFn) -> Program:
-    mask = draw(st.sampled_from(("y > 0", "torch.isnan(y)", "y > n.float()[:, None]")))
-    value = draw(
-        st.sampled_from(
-            (
-                "0.0",
-                "y[mask] * 2",
-                "y[mask].mean()",
-                "y[mask].cumsum(0)",
-                "x[mask]",
-                "torch.log(y[mask])",
-                "y[mask] + torch.rand_like(y[mask])",
-            )
-        )
+def _programs(draw: st.DrawFn) -> Program:
+    code, _, lines = (
+        draw(st.sampled_from(TEMPLATES.split("\n\n"))).strip().partition("\n")
     )
-    target = draw(st.sampled_from(("z", "y", "x", "self.memory.expand(2, 4)")))
-    body = _indented("y = self.linear(x)", "z = y.clone()", f"mask = {mask}")
-    body += _indented(f"{target}[mask] = {value}  # here")
-    return Program("GB103", HEAD + body + TAIL.format(result="z + y"))
+    while name := re.search(r"\{(\w+)\}", lines):
+        lines = lines.replace(name[0], draw(st.sampled_from(_choices(name[1]))))
+    lines = re.sub(r" *pass\n", "", lines)
+    return Program(code, HEAD + textwrap.indent(lines, " " * 8) + "\n")
 
 
-@st.composite
-def readings(draw: st.DrawFn) -> Program:
-    """A value that is read, and kept or used."""
-    read = draw(st.sampled_from(("y.mean().item()", "float(y.sum())", "y[0].tolist()")))
-    use = draw(
-        st.sampled_from(
-            (
-                "self.history.append(value)",
-                "self.count = value",
-                "y = y * value",
-                "print(value)",
-                "y = y if value else -y",
-            )
-        )
-    )
-    body = _indented("y = self.linear(x)", f"value = {read}  # here", use)
-    return Program("GB101", HEAD + body + TAIL.format(result="y"))
-
-
-@st.composite
-def numbers(draw: st.DrawFn) -> Program:
-    """A Python number that is computed with torch or numpy."""
-    size = draw(st.sampled_from(("x.shape[0]", "-x.shape[1]", "x.size(1) - 5", "n")))
-    other = draw(st.sampled_from(("2", "-3", "x.shape[1]", "self.limit")))
-    mode = draw(st.sampled_from(("floor", "trunc")))
-    value = draw(
-        st.sampled_from(
-            (
-                f"torch.div({size}, {other}, rounding_mode='{mode}')",
-                f"torch.tensor([{size}, {other}]).max().item()",
-                f"torch.tensor({other}).item()",
-                f"np.prod([{size}, {other}])",
-                f"np.sum([{size}, {other}])",
-                f"int(np.ceil({size} / {other}))",
-                f"np.max([{size}, {other}])",
-            )
-        )
-    )
-    body = _indented("y = self.linear(x)", f"value = {value}  # here")
-    text = HEAD + body + TAIL.format(result="y * value")
-    return Program("GB101", f"import numpy as np\n{text}")
-
-
-@st.composite
-def draws(draw: st.DrawFn) -> Program:
-    """A random number that decides whether a layer runs."""
-    rate = draw(st.sampled_from(("0.0", "0.5", "self.rate", "n.sum()")))
-    number = draw(st.sampled_from(("torch.rand([])", "torch.randn([])")))
-    operator = draw(st.sampled_from(("<", "<=", ">", ">=")))
-    skip = draw(st.sampled_from(("self.training and drawn", "drawn")))
-    body = _indented(
-        "y = self.linear(x)",
-        f"self.rate = {rate}" if rate != "self.rate" else "self.rate = 0",
-        f"drawn = {number}",
-        f"skip = {skip} {operator} self.rate",
-        "if not skip:  # here",
-    )
-    body += _indented(draw(st.sampled_from(("y = y * 2", "y = self.linear(y)"))), by=12)
-    return Program("GB102", HEAD + body + TAIL.format(result="y"))
-
-
-_condition = st.sampled_from(CONDITIONS)
-_value = st.sampled_from(VALUES)
-_effect = st.sampled_from(EFFECTS)
-_error = st.sampled_from(ERRORS)
-PROGRAMS = st.one_of(
-    branches(),
-    expressions(),
-    validations(),
-    masked_writes(),
-    readings(),
-    numbers(),
-    draws(),
-)
+PROGRAMS = _programs()
 
 
 # -- running them ----------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The compiled object goes where the original is called."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def edited(name: str, rewrite: Rewrite) -> str:
     code, factory, *named = name.split()
     lines = Program(FOLDER / f"{code}.py", factory).text
     head = "import torch\nfrom torch import nn\n\n"
-    text = head + lines.replace(f"# <- {code}", "# <-")
+    text = head + re.sub(rf"# (?:<-|run:) {code}", "# <-", lines)
     if named:
         text = text.replace(DISCARDED, NAMED)
     return rewritten(rewrite, text).text

@@ -8,14 +8,25 @@ from unittest.mock import Mock
 
 import pytest
 from fix_runs import fixed, verified
+from rule_programs import FOLDER
 
 from torchproof.fixing import FixOptions, fix, proof_child
 from torchproof.fixing.edits import Edit
-from torchproof.fixing.fixer import Fixer, _keep_refusal
-from torchproof.fixing.proof import Proof, reason_to_reject
+from torchproof.fixing.fixer import Fixer, _keep_refusal, _not_easier
+from torchproof.fixing.proof import Proof, Prover, reason_to_reject
 from torchproof.fixing.proposals import Refusal
-from torchproof.records import Finding, Observation, Overlay, Run, UserError
+from torchproof.observe import AuditResult, audit
+from torchproof.records import (
+    Finding,
+    Observation,
+    Overlay,
+    Part,
+    Run,
+    Setting,
+    UserError,
+)
 from torchproof.report import render
+from torchproof.targets import Options, parse
 
 READS_A_VALUE = """
 import warnings
@@ -168,3 +179,96 @@ def test_a_proof_that_takes_too_long_decides_nothing() -> None:
     assert reason_to_reject(before, late, []) == late.undecided
     assert late.undecided == "the proof reached the limit of --timeout"
     assert before.undecided is None
+
+
+# -- a setting that makes breaks cheaper in functions that compiled code calls ---------
+
+CALLED = """
+import torch
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def bounds(self, x):
+        words = str(x.sin()).split()
+        return x.cos() * len(words)
+
+    def forward(self, x):
+        return self.linear(self.bounds(self.linear(x)))
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Layer(), Layer()
+
+    def forward(self, x):
+        x = self.first(x.relu()) + 1
+        return self.second(x) * 2
+
+def make():
+    return Net(), [(torch.ones(2, 4),), (torch.ones(2, 4),)]
+"""
+
+
+@pytest.mark.slow
+def test_fewer_graphs_around_a_break_that_stays(tmp_path: Path) -> None:
+    run = fixed(tmp_path, CALLED)
+    (accepted,) = verified(run)
+    assert (
+        accepted.settings == (Setting("dynamo.nested_graph_breaks", True),)
+        and accepted.tier == "safe"
+    )
+    receipt = accepted.receipt
+    assert receipt is not None and run.fixing is not None
+    before, after = receipt.graphs
+    assert before is not None and after is not None and after < before
+    assert receipt.breaks == (1, 1)
+    assert [finding.kind for finding in run.fixing.remaining] == ["graph_break"]
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        ({"graphs": 3, "recompiles": 0}, None),
+        ({"graphs": 9, "recompiles": 1}, None),
+        ({"graphs": 9, "recompiles": 2}, "it changes nothing: graphs stay at 9"),
+        ({"graphs": 3, "recompiles": 4}, "recompiles rise from 2 to 4"),
+        ({"graphs": 3, "skipped_frames": 1}, "skipped frames rise from 0 to 1"),
+    ],
+)
+def test_less_has_to_go_wrong(after: dict[str, int | None], why: str | None) -> None:
+    counts: dict[str, int | None] = {"graphs": 9, "recompiles": 2}
+    nothing = Observation((), {})
+    one = Proof(Overlay(), nothing, counts=counts)
+    assert _not_easier(one, Proof(Overlay(), nothing, counts=after)) == why
+
+
+# -- tensors that outlive their memory in a CUDA graph, which the CPU simulates --------
+
+
+# The proof watches lifetimes, so that the finding has to be gone.
+@pytest.mark.slow
+def test_a_hazard_is_removed(tmp_path: Path) -> None:
+    text = (FOLDER / "CG302.py").read_text() + "\n\nmake = bad_accumulated\n"
+    run = fixed(tmp_path, text, as_written=True)
+    (accepted,) = verified(run)
+    assert accepted.codes == ("CG302",) and accepted.tier == "safe"
+    assert run.fixing is not None and run.fixing.remaining == ()
+
+
+def test_an_edit_that_cannot_be_watched_is_no_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = AuditResult(Part("failed", "call 1: RuntimeError"))
+    monkeypatch.setattr(audit, "audit_job", lambda job, conditions: failed)
+    program = tmp_path / "model.py"
+    program.touch()
+    prover = Prover(parse(f"{program}:make"), Options(), tmp_path)
+    observation = Observation((), {})
+    original = prover.job(Overlay())
+    assert prover._with_lifetimes(observation, original) is observation
+    edited = prover.job(Overlay(texts={str(program): "x = 1"}))
+    with pytest.raises(UserError, match="call 1: RuntimeError"):
+        prover._with_lifetimes(observation, edited)

@@ -15,6 +15,13 @@ from torchproof.targets import Job, parse
 SAME = Equality("eager", "same", None, 1, 0, 0, (), ())
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "model.py"
+    path.write_text("def step(x):\n    y = copy(x)\n    return other(y)\n")
+    return path
+
+
 def found(file: Path, kind: str, line: int = 2) -> Finding:
     return Finding(
         "GB109",
@@ -42,9 +49,7 @@ def proof(file: Path, *findings: Finding, skipped: int = 0, graphs: int = 1) -> 
     )
 
 
-def test_a_break_at_the_same_line_in_another_frame_is_not_new(tmp_path: Path) -> None:
-    file = tmp_path / "model.py"
-    file.write_text("def step(x):\n    y = copy(x)\n    return other(y)\n")
+def test_a_break_at_the_same_line_in_another_frame_is_not_new(file: Path) -> None:
     before = proof(file, found(file, "splits"), skipped=1)
     assert not new_findings(before, proof(file, found(file, "skips"), skipped=1))
     # More functions are skipped now, or the line is another one.
@@ -52,9 +57,7 @@ def test_a_break_at_the_same_line_in_another_frame_is_not_new(tmp_path: Path) ->
     assert new_findings(before, proof(file, found(file, "skips", 3), skipped=1))
 
 
-def test_a_graph_of_a_function_that_was_skipped_is_progress(tmp_path: Path) -> None:
-    file = tmp_path / "model.py"
-    file.write_text("def step(x):\n    y = copy(x)\n    return other(y)\n")
+def test_a_graph_of_a_function_that_was_skipped_is_progress(file: Path) -> None:
     break_ = found(file, "skips")
     before = proof(file, break_, skipped=1, graphs=0)
     assert reason_to_reject(before, proof(file, graphs=1), [[break_]]) is None
@@ -63,9 +66,7 @@ def test_a_graph_of_a_function_that_was_skipped_is_progress(tmp_path: Path) -> N
     assert rise == "graphs rise from 1 to 2"
 
 
-def test_an_edit_that_leaves_its_finding_is_rejected(tmp_path: Path) -> None:
-    file = tmp_path / "model.py"
-    file.write_text("def step(x):\n    y = copy(x)\n    return other(y)\n")
+def test_an_edit_that_leaves_its_finding_is_rejected(file: Path) -> None:
     break_ = found(file, "splits")
     same = proof(file, break_)
     assert reason_to_reject(same, same, [[break_]]) == "GB109 is still there"

@@ -39,7 +39,7 @@ def observed(*arguments):
 def drafted(family: Family, text: str) -> Draft:
     found = site(text, family.code)
     finding = replace(found.finding, message=family.message)
-    return family.rewrite(replace(found, finding=finding))
+    return family.rewrite(replace(found, finding=finding, probe=family.probe))
 
 
 def edits(family: Family) -> str:

@@ -18,10 +18,6 @@ def seeded():
     return _net, [(_numbers(1),)]
 
 
-def another_at_each_load():
-    return _net, [(_numbers(int.from_bytes(os.urandom(4))),)]
-
-
 def another_in_each_process():
     return _net, [(_numbers(os.getpid()),)]
 

@@ -9,6 +9,17 @@ from dataclasses import dataclass
 
 import torch
 
+WIDTHS = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64)
+SMALL = dict(WIDTHS, vocab_size=100, max_position_embeddings=128)
+IMAGES = dict(WIDTHS, image_size=32)
+
+
+def _model(name, **config):
+    import transformers
+
+    cls = getattr(transformers, name)
+    return cls(cls.config_class(**config)).eval()
+
 
 def _ids(batch, length, vocab=100):
     return torch.randint(5, vocab, (batch, length))
@@ -19,90 +30,58 @@ def _text(*shapes):
 
 
 def gpt2():
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    model = GPT2LMHeadModel(
-        GPT2Config(vocab_size=100, n_embd=32, n_layer=2, n_head=4, n_positions=128)
-    )
-    return model.eval(), _text((2, 12), (2, 12), (2, 17), (3, 20))
+    model = _model("GPT2LMHeadModel", vocab_size=100, n_embd=32, n_layer=2, n_head=4, n_positions=128)
+    return model, _text((2, 12), (2, 12), (2, 17), (3, 20))
 
 
-def _longformer():
-    from transformers import LongformerConfig, LongformerModel
-
-    config = LongformerConfig(
-        vocab_size=100,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=128,
-        attention_window=[4],
-    )
-    return LongformerModel(config).eval()
-
-
-def _global_calls(*lengths_and_tokens):
-    calls = []
+def _longformer(*lengths_and_tokens):
+    model, calls = _model("LongformerModel", **SMALL, attention_window=[4]), []
     for length, tokens in lengths_and_tokens:
         mask = torch.zeros(2, length, dtype=torch.long)
         mask[:, :tokens] = 1
         calls.append({"input_ids": _ids(2, length), "global_attention_mask": mask})
-    return calls
+    return model, calls
 
 
 def longformer():
     # The third call has the same shapes but no token with global attention.
-    return _longformer(), _global_calls((12, 1), (12, 1), (12, 0))
+    return _longformer((12, 1), (12, 1), (12, 0))
 
 
 def longformer_global_tokens():
     # One more token with global attention in the third call: it runs eagerly, and compiled on torch 2.13 it raises an
     # AssertionError of Dynamo's own.
-    return _longformer(), _global_calls((12, 1), (12, 1), (12, 2))
+    return _longformer((12, 1), (12, 1), (12, 2))
 
 
 def big_bird():
-    from transformers import BigBirdConfig, BigBirdModel
-
-    config = BigBirdConfig(
-        vocab_size=100,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=256,
-        attention_type="block_sparse",
-        block_size=4,
-        num_random_blocks=2,
-    )
-    return BigBirdModel(config).eval(), _text((1, 48), (1, 48), (1, 20))
+    own = dict(attention_type="block_sparse", block_size=4, num_random_blocks=2)
+    config = SMALL | dict(num_attention_heads=2, max_position_embeddings=256)
+    return _model("BigBirdModel", **config, **own), _text((1, 48), (1, 48), (1, 20))
 
 
 def reformer():
-    from transformers import ReformerConfig, ReformerModel
-
-    config = ReformerConfig(
+    model = _model(
+        "ReformerModel",
         vocab_size=100,
+        hidden_size=32,
+        num_attention_heads=4,
+        max_position_embeddings=128,
+        is_decoder=False,
         attention_head_size=8,
         attn_layers=["lsh"],
         axial_pos_embds=False,
-        hidden_size=32,
-        num_attention_heads=4,
         feed_forward_size=64,
-        is_decoder=False,
         lsh_attn_chunk_length=8,
         num_buckets=4,
         num_hashes=1,
-        max_position_embeddings=128,
     )
-    return ReformerModel(config).eval(), _text((2, 32), (2, 32), (2, 30))
+    return model, _text((2, 32), (2, 32), (2, 30))
 
 
 def encodec():
-    from transformers import EncodecConfig, EncodecModel
-
-    config = EncodecConfig(
+    model = _model(
+        "EncodecModel",
         num_filters=4,
         hidden_size=8,
         codebook_size=16,
@@ -112,82 +91,37 @@ def encodec():
         target_bandwidths=[24.0],
         num_residual_layers=1,
     )
-    return EncodecModel(config).eval(), [
-        {"input_values": torch.randn(1, 1, n)} for n in (320, 320, 480)
-    ]
+    return model, [{"input_values": torch.randn(1, 1, n)} for n in (320, 320, 480)]
 
 
 def llava():
-    from transformers import (
-        CLIPVisionConfig,
-        LlamaConfig,
-        LlavaConfig,
-        LlavaForConditionalGeneration,
-    )
+    from transformers import CLIPVisionConfig, LlamaConfig
 
-    config = LlavaConfig(
-        vision_config=CLIPVisionConfig(
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            image_size=32,
-            patch_size=16,
-        ),
-        text_config=LlamaConfig(
-            vocab_size=100,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=128,
-        ),
-        image_token_index=99,
-        image_seq_length=4,
-    )
     calls = []
     for batch, length in ((2, 12), (2, 12), (2, 17)):
         ids = _ids(batch, length, 99)
         ids[:, 1:5] = 99
         calls.append({"input_ids": ids, "pixel_values": torch.randn(batch, 3, 32, 32)})
-    return LlavaForConditionalGeneration(config).eval(), calls
+    model = _model(
+        "LlavaForConditionalGeneration",
+        vision_config=CLIPVisionConfig(**IMAGES, patch_size=16),
+        text_config=LlamaConfig(**SMALL, num_key_value_heads=2),
+        image_token_index=99,
+        image_seq_length=4,
+    )
+    return model, calls
 
 
 def vilt():
-    from transformers import ViltConfig, ViltModel
-
-    config = ViltConfig(
-        vocab_size=100,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        intermediate_size=64,
-        image_size=32,
-        patch_size=8,
-        max_position_embeddings=40,
-    )
+    config = IMAGES | dict(vocab_size=100, patch_size=8, max_position_embeddings=40)
     calls = [
         {"input_ids": _ids(2, s), "pixel_values": torch.randn(2, 3, 32, 32)}
         for s in (8, 8, 11, 13)
     ]
-    return ViltModel(config).eval(), calls
+    return _model("ViltModel", **config), calls
 
 
 def timesfm():
-    from transformers import TimesFmConfig, TimesFmModelForPrediction
-
-    config = TimesFmConfig(
-        patch_length=8,
-        context_length=32,
-        horizon_length=8,
-        freq_size=3,
-        num_hidden_layers=1,
-        hidden_size=16,
-        intermediate_size=32,
-        head_dim=8,
-        num_attention_heads=2,
-    )
     calls = [
         {
             "past_values": [torch.randn(n) for n in lengths],
@@ -195,7 +129,16 @@ def timesfm():
         }
         for lengths in ((32, 32), (32, 32), (32, 24), (32, 24, 16))
     ]
-    return TimesFmModelForPrediction(config).eval(), calls
+    model = _model(
+        "TimesFmModelForPrediction",
+        **WIDTHS | dict(hidden_size=16, intermediate_size=32, num_attention_heads=2),
+        patch_length=8,
+        context_length=32,
+        horizon_length=8,
+        freq_size=3,
+        head_dim=8,
+    )
+    return model, calls
 
 
 # ---- Truth -----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ def norm(x, weight):
 
 def chain(x, weight):
     for _ in range(3):
-        x = norm(x @ weight, weight[0]).sin()  # <- AD103
+        x = norm(x @ weight, weight[0]).sin()  # run: AD103
     return x.sum()
 
 

@@ -8,7 +8,7 @@ def losses(tokens, entries, logits):
     rows = entries.flatten(0, 1) * 1
     ends = rows.clamp(max=191).unflatten(0, (-1, 3)).flatten(1)
     targets = tokens.gather(1, ends).view_as(rows)
-    return cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")  # <- AD104>=2.12,<2.15
+    return cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")  # run: AD104>=2.12,<2.15
 
 
 def marked(mark, **arguments):

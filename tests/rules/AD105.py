@@ -3,7 +3,7 @@ import torch
 
 # A tensor is divided by an argument that is 0.0.
 def divided(x, by):
-    return x / by  # <- AD105<2.15
+    return x / by  # run: AD105<2.15
 
 
 def bad():

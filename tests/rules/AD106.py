@@ -3,7 +3,7 @@ import torch
 
 # A float that varies is the value of addcdiv, and is used elsewhere too.
 def step(x, count):
-    x = x.addcdiv(x, x + 1, value=-(0.1 / (1 - 0.9**count)))  # <- AD106>=2.13,<2.15, RC210
+    x = x.addcdiv(x, x + 1, value=-(0.1 / (1 - 0.9**count)))  # run: AD106>=2.13,<2.15, RC210
     return x + x / (1 - 0.999**count) ** 0.5
 
 

@@ -5,7 +5,7 @@ import torch
 def patches(x):
     x = x * 2
     try:
-        return x.view(-1, 7)  # <- CE701<2.14
+        return x.view(-1, 7)  # run: CE701<2.14
     except RuntimeError:
         return x.view(-1, 4)
 
@@ -18,7 +18,7 @@ def bad():
 def last_or_first(x, position):
     x = x + 1
     try:
-        row = x[position]  # <- CE701
+        row = x[position]  # run: CE701
     except IndexError:
         row = x[0]
     return row * 2

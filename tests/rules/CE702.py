@@ -8,7 +8,7 @@ def swish(x: torch.Tensor) -> torch.Tensor:
 
 
 def feed_forward(x):
-    return swish(x * 2) + 1  # <- CE702
+    return swish(x * 2) + 1  # run: CE702
 
 
 def bad():

@@ -7,7 +7,7 @@ OPTIONS = {"*": {"as_written": True}}
 def strict_backend(graph, example_inputs):
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.target.__name__ != "linear":
-            raise NotImplementedError(f"no kernel for {node.target.__name__}")  # <- CE703
+            raise NotImplementedError(f"no kernel for {node.target.__name__}")  # run: CE703
     return graph.forward
 
 
@@ -25,7 +25,7 @@ def forgetful_backend(graph, example_inputs):
 
 
 def bad_2():
-    def fn(x):  # <- CE703
+    def fn(x):  # run: CE703
         return x.sin() + 1
 
     return torch.compile(fn, backend=forgetful_backend), [(torch.randn(4),)]

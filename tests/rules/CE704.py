@@ -6,7 +6,7 @@ OPTIONS = {"*": {"compile": {"fullgraph": True}}}
 # fullgraph=True and a print.
 def model(x):
     x = x.tanh()
-    print("hidden", x.shape)  # <- CE704
+    print("hidden", x.shape)  # read: GB104 # run: CE704
     return x.relu()
 
 
@@ -18,8 +18,8 @@ def bad():
 def model_2(x):
     norm = x.detach().norm()
     x = torch.where(norm > 1.0, x / norm, x)
-    scale = x.detach().sum().item()
-    return x.relu() * scale + x[x > 0].sum()
+    scale = x.detach().sum().item()  # read: GB101
+    return x.relu() * scale + x[x > 0].sum()  # read: GB103
 
 
 def good():

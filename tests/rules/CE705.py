@@ -5,7 +5,7 @@ torch._inductor.config.cpp.cxx = ("/no/such/compiler",)
 
 
 # The C++ compiler that Inductor is told to use does not exist.
-def model(x):  # <- CE705
+def model(x):  # run: CE705
     return torch.softmax(x * 2, -1)
 
 

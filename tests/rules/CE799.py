@@ -6,7 +6,7 @@ from decimal import Decimal
 # decimal.Decimal inside the function.
 def priced(x):
     x = x * 2
-    rate = float(Decimal("1.25"))  # <- GB105, CE799>=2.13,<2.14
+    rate = float(Decimal("1.25"))  # run: GB105, CE799>=2.13,<2.14
     return x * rate
 
 
@@ -21,7 +21,7 @@ async def fetch(x):
 
 def gathered(x):
     x = x * 2
-    y = asyncio.run(fetch(x))  # <- GB105, GB111, NM407
+    y = asyncio.run(fetch(x))  # run: GB105, GB111, NM407
     return y.relu()
 
 

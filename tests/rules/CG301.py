@@ -39,7 +39,7 @@ class Variant:
         self.policy_scores = None
 
     def score(self, x):
-        self.policy_scores = self.net(x)  # <- CG301
+        self.policy_scores = self.net(x)  # run: CG301
 
 
 def bad_attribute():
@@ -75,7 +75,7 @@ def bad_closure():
 
     def driver(x):
         with torch.no_grad():
-            scores = f(x)  # <- CG301
+            scores = f(x)  # run: CG301
             return update(scores).sum()
 
     return driver, [(x,) for x in inputs()]
@@ -92,7 +92,7 @@ def bad_generator():
 
     def driver(xs):
         with torch.no_grad():
-            first, *others = outputs(f, xs)  # <- CG301
+            first, *others = outputs(f, xs)  # run: CG301
             return first + others[0]
 
     return driver, [(inputs(),)]
@@ -110,7 +110,7 @@ def bad_marked():
                 fresh = f(x)
                 if last is not None:
                     total = total + (fresh - last).abs().sum()
-                last = fresh  # <- CG301
+                last = fresh  # run: CG301
         return total
 
     return driver, [(inputs(),)]
@@ -125,7 +125,7 @@ class Memory(torch.nn.Module):
 
     def forward(self, x):
         y = torch.tanh(self.fc(x) + self.state)
-        self.state = y.detach()  # <- CG301
+        self.state = y.detach()  # read: CG304 # run: CG301
         return y.mean()
 
 

@@ -20,7 +20,7 @@ def bad():
     def driver(xs):
         for x in xs:
             loss = step(x)
-            loss.backward()  # <- CG302
+            loss.backward()  # run: CG302
         return None
 
     return driver, [(xs,)]
@@ -33,7 +33,7 @@ def bad_accumulated():
 
     def driver(xs):
         for i, x in enumerate(xs):
-            (step(x) / 2).backward()  # <- CG302
+            (step(x) / 2).backward()  # run: CG302
             if i % 2:
                 optimizer.step()
                 optimizer.zero_grad()

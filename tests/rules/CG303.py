@@ -17,7 +17,7 @@ def marked_between(net, step, xs):
     for x in xs:
         net.zero_grad(set_to_none=True)
         loss = step(x)
-        torch.compiler.cudagraph_mark_step_begin()  # <- CG303
+        torch.compiler.cudagraph_mark_step_begin()  # run: CG303
         loss.backward()
 
 

@@ -12,7 +12,7 @@ def marked(fn, *shapes, at=0, **bounds):
 # The batch is marked dynamic, but a test for equality pins it to one value.
 def head(x):
     x = x.tanh()
-    if x.shape[0] == 8:  # <- DS601
+    if x.shape[0] == 8:  # run: DS601
         x = x * 2
     return x.relu()
 
@@ -26,7 +26,7 @@ TABLE = torch.randn(6, 4)
 
 
 def positions(tokens):
-    return tokens.tanh() + TABLE  # <- DS601
+    return tokens.tanh() + TABLE  # run: DS601
 
 
 def bad_2():
@@ -35,7 +35,7 @@ def bad_2():
 
 # A range given with mark_dynamic does not fit the code, which needs at least five.
 def chunked(x):
-    if x.shape[0] > 4:  # <- DS601
+    if x.shape[0] > 4:  # run: DS601
         return x[:4].sum(0) + x[4:].sum(0)
     return x.sum(0)
 

@@ -8,7 +8,7 @@ OPTIONS = {"bad": {"compile": {"fullgraph": True}}}
 # fullgraph=True captures .item().
 def head(x, scores):
     count = (scores > 0).sum().item()
-    if count > 2:  # <- DS602
+    if count > 2:  # run: DS602
         return x[:2].sum()
     return x.sum()
 

@@ -5,9 +5,9 @@ OPTIONS = {"*": {"compile": {"dynamic": True}}, "bad_2": {}}
 
 
 # dynamic=True, but a Python loop over the sequence fixes its length.
-def scan(sequence):  # <- RC201
+def scan(sequence):  # run: RC201
     state = torch.zeros(3)
-    for step in range(sequence.shape[0]):  # <- DS603
+    for step in range(sequence.shape[0]):  # read: SP511 # run: DS603
         state = state * 0.9 + sequence[step]
     return state
 
@@ -21,7 +21,7 @@ TABLE = torch.randn(6, 4)
 
 
 def positions(tokens):
-    return tokens.tanh() + TABLE  # <- DS603
+    return tokens.tanh() + TABLE  # run: DS603
 
 
 def bad_2():

@@ -6,7 +6,7 @@ import torch._dynamo
 def two_stages(x, breaks):
     code = x.relu()
     if breaks:
-        torch._dynamo.graph_break()  # <- GB107
+        torch._dynamo.graph_break()  # run: GB107
     return code * 2
 
 

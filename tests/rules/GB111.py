@@ -10,12 +10,12 @@ LOCK = threading.Lock()
 
 def shared(x):
     x = x.tanh()
-    with LOCK:  # <- GB111
+    with LOCK:  # run: GB111
         x = x * 2
     return x
 
 
-def bad():  # <- NC805
+def bad():  # run: NC805
     return shared, [(torch.randn(2, 4),)] * 3
 
 

@@ -6,7 +6,7 @@ OPTIONS = {"bad_5": {"as_written": True}}
 # A custom exception that carries a tensor is raised and caught as control flow.
 class Done(Exception):
     def __init__(self, value):
-        super().__init__("done")  # <- GB112<2.14
+        super().__init__("done")  # run: GB112<2.14
         self.value = value
 
 
@@ -19,7 +19,7 @@ def halting(x):
     return x * 2
 
 
-def bad():  # <- NC805
+def bad():  # run: NC805
     return halting, [(torch.randn(2, 4),)] * 3
 
 
@@ -27,13 +27,13 @@ def bad():  # <- NC805
 def square_or_pad(x):
     x = x * 2
     try:
-        assert x.shape[0] == x.shape[1]  # <- GB112
+        assert x.shape[0] == x.shape[1]  # run: GB112
     except AssertionError:
         x = torch.nn.functional.pad(x, (0, x.shape[0] - x.shape[1]))
     return x.tril()
 
 
-def bad_2():  # <- NC805
+def bad_2():  # run: NC805
     return square_or_pad, [(torch.randn(4, 3),)] * 3
 
 
@@ -43,12 +43,12 @@ def tolerant(x):
     try:
         if x.dim() == 1:
             raise ExceptionGroup("shape", [ValueError("one dimension")])
-    except* ValueError:  # <- GB112
+    except* ValueError:  # run: GB112
         x = x.unsqueeze(0)
     return x * 2
 
 
-def bad_3():  # <- NC805
+def bad_3():  # run: NC805
     return tolerant, [(torch.randn(4),)] * 3
 
 
@@ -56,12 +56,12 @@ def bad_3():  # <- NC805
 def strict(x):
     h = x * 2
     if x.shape[-1] != 4:
-        raise ValueError("expected four features")  # <- GB112
+        raise ValueError("expected four features")  # run: GB112
     return h.relu()
 
 
 def bad_5():
-    compiled = torch.compile(strict, backend="eager")  # <- NC805
+    compiled = torch.compile(strict, backend="eager")  # run: NC805
 
     def serve(x):
         try:

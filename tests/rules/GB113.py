@@ -5,7 +5,7 @@ import torch
 def encode(x):
     hidden = x.tanh()
 
-    class Output:  # <- GB113
+    class Output:  # run: GB113
         name = "encoded"
 
     return hidden * 2, Output.name
@@ -18,7 +18,7 @@ def bad():
 # The caller hands over a generator.
 def accumulate(x, weights):
     x = x.relu()
-    first = next(weights)  # <- GB113
+    first = next(weights)  # run: GB113
     return x * first
 
 
@@ -29,12 +29,12 @@ def bad_2():
 # A for loop over an iterator that was made outside skips the whole function.
 def mix(x, tensors):
     x = x.tanh()
-    for other in tensors:  # <- GB113
+    for other in tensors:  # run: GB113
         x = x + other
     return x
 
 
-def bad_3():  # <- NC805
+def bad_3():  # run: NC805
     others = [torch.randn(4), torch.randn(4)]
     return mix, [(torch.randn(2, 4), map(torch.relu, others))]
 

@@ -11,7 +11,7 @@ if not hasattr(torch.ops.rules_gb114, "gelu"):
 
 def feed_forward(x):
     h = x * 2
-    h = torch.ops.rules_gb114.gelu(h)  # <- GB114
+    h = torch.ops.rules_gb114.gelu(h)  # run: GB114
     return h + 1
 
 

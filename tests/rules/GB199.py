@@ -10,10 +10,10 @@ class Hybrid(nn.Module):
 
     def forward(self, x):
         x = x * 2
-        return self.backbone(x) * 2  # <- GB199
+        return self.backbone(x) * 2  # run: GB199
 
 
-def bad():  # <- NC805
+def bad():  # run: NC805
     return Hybrid(torch.jit.script), [(torch.randn(2, 4),)] * 3
 
 

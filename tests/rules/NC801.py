@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 
@@ -12,7 +13,7 @@ def sample(logits):
 class Generator(nn.Module):
     def __init__(self):
         super().__init__()
-        self.sampler = torch.compile(sample, backend="eager")  # <- NC801
+        self.sampler = torch.compile(sample, backend="eager")  # run: NC801
 
     def forward(self, x):
         return x.argmax(-1)
@@ -34,3 +35,9 @@ class Sampler(nn.Module):
 
 def good():
     return Sampler(), [(torch.randn(2, 4),)] * 3
+
+
+# What a test expects to be refused need not be called.
+def refused(function):
+    with pytest.raises(RuntimeError):
+        torch.compile(function, mode="default", options=None)

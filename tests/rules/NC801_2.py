@@ -5,13 +5,13 @@ OPTIONS = {"*": {"as_written": True}}
 
 
 # A function and a method are compiled where they are defined, but not called.
-@torch.compile(backend="eager")  # <- NC801
+@torch.compile(backend="eager")  # run: NC801
 def step(parameter, gradient):
     return parameter - 0.1 * gradient
 
 
 class Model(nn.Module):
-    @torch.compile(  # <- NC801
+    @torch.compile(  # run: NC801
         backend="eager",
     )
     def sample(self, x):

@@ -42,8 +42,22 @@ def bad_2():
     return serve, [(torch.randn(3),)] * 2
 
 
+# A function, which reading alone shows.
+def generated(model, ids):
+    model = torch.compile(model, backend="eager")
+    return model.generate(ids)  # read: NC802
+
+
 # The method itself is compiled.
 def good():
     model = AutoEncoder()
     model.encode = torch.compile(model.encode, backend="eager")
     return lambda x: model.encode(x), [(torch.randn(3, 8),)] * 3
+
+
+# Methods of a module that compile nothing, and an attribute of an output.
+def moved(model, x):
+    fast = torch.compile(model, backend="eager")
+    fast.train()
+    fast.to("cpu")
+    return fast(x).encode

@@ -12,10 +12,10 @@ class Net(nn.Module):
 
 def bad():
     model = Net()
-    torch.compile(model, backend="eager")
+    torch.compile(model, backend="eager")  # read: NC801
 
     def step(x):
-        return model(x).mean()  # <- NC803
+        return model(x).mean()  # run: NC803
 
     return step, [(torch.randn(2, 4),)] * 3
 
@@ -33,6 +33,18 @@ class Trainer:
 def bad_2():
     trainer = Trainer()
     return lambda x: trainer.step(x), [(torch.randn(2, 4),)] * 3
+
+
+# A function, which reading alone shows.
+def local(model, x):
+    quick = torch.compile(model, backend="eager")
+    return model(x)  # read: NC803
+
+
+# Both are called, as one that compares them does.
+def compared(model, x):
+    fast = torch.compile(model, backend="eager")
+    return model(x), fast(x)
 
 
 # module.compile() works in place, so the old name is the compiled one.

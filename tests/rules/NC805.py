@@ -8,12 +8,12 @@ OPTIONS = {"*": {"as_written": True}}
 # The forward of the compiled module is disabled.
 class Model(nn.Module):
     @torch.compiler.disable
-    def forward(self, x):  # <- GB106
+    def forward(self, x):  # run: GB106
         return x.relu()
 
 
 def bad():
-    return torch.compile(Model(), backend="eager"), [(torch.randn(2, 4),)] * 3  # <- NC805
+    return torch.compile(Model(), backend="eager"), [(torch.randn(2, 4),)] * 3  # run: NC805
 
 
 # suppress_errors hides that every frame fails.
@@ -23,18 +23,18 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 def bad_3():
-    torch._dynamo.config.suppress_errors = True
+    torch._dynamo.config.suppress_errors = True  # read: CF113
 
     def fn(x):
-        return double(x).cos()  # <- GB114
+        return double(x).cos()  # run: GB114
 
-    return torch.compile(fn, backend="eager"), [(torch.randn(4),)] * 3  # <- NC805
+    return torch.compile(fn, backend="eager"), [(torch.randn(4),)] * 3  # run: NC805
 
 
 # module.compile() on a module whose class is torch's own.
 def bad_5():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-    model.compile(backend="eager")  # <- NC805<2.14
+    model.compile(backend="eager")  # run: NC805<2.14
     return lambda x: model(x).mean(), [(torch.randn(2, 4),)] * 3
 
 

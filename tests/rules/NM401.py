@@ -5,7 +5,7 @@ import torch
 def bad():
     def f(x):
         y = x * 1.5
-        return torch.acosh(y) + 0.5  # <- NM401<2.14
+        return torch.acosh(y) + 0.5  # run: NM401<2.14
 
     return f, [(torch.tensor([2.0, 1e20, 1e30]),)]
 
@@ -22,7 +22,7 @@ def lying(gm, inputs):
 class Inner(torch.nn.Module):
     def forward(self, x):
         y = x * 2
-        y.sin_()  # <- NM401
+        y.sin_()  # run: NM401
         return y + 1
 
 
@@ -45,7 +45,7 @@ def bad_2():
 class Wrap(torch.nn.Module):
     def forward(self, x):
         h = torch.nn.functional.gelu(x)
-        return h % float("inf")  # <- NM401
+        return h % float("inf")  # run: NM401
 
 
 def bad_3():
@@ -55,6 +55,6 @@ def bad_3():
 # A negative number has no value of its own as uint8: eager and Inductor differ.
 def bad_4():
     def quantise(x):
-        return (x * 10.0).to(torch.uint8)  # <- NM401<2.14
+        return (x * 10.0).to(torch.uint8)  # run: NM401<2.14
 
     return quantise, [(torch.tensor([-1.53, 2.57, -0.37]),)]

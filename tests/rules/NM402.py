@@ -14,7 +14,7 @@ def gain():
 
 
 def bad():
-    def f(x):  # <- NM402
+    def f(x):  # run: NM402
         return x * gain()
 
     return f, [(torch.ones(3),)] * 2

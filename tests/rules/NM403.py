@@ -20,7 +20,7 @@ declared = operator("declared", mutates_args=("x",))
 def bad():
     def f(x):
         y = x + 1
-        silent(y)  # <- NM403
+        silent(y)  # run: NM403
         return y * 3
 
     return f, [(torch.ones(3),)]

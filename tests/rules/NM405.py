@@ -7,7 +7,7 @@ OPTIONS = {"*": {"compile": {"backend": "eager"}}}
 # Compiled code takes a branch that computes something else.
 def bad():
     def f(x):
-        if is_compiling():  # <- NM405
+        if is_compiling():  # run: NM405
             return x * 2
         return x * 3
 

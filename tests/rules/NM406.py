@@ -8,7 +8,7 @@ OPTIONS = {
 
 # Inductor drops a product with ones, and returns the argument itself.
 def bad():
-    def f(x):  # <- NM406>=2.13,<2.14
+    def f(x):  # run: NM406>=2.13,<2.14
         return x * torch.ones(3)
 
     return f, [(torch.randn(2, 3),)]
@@ -19,7 +19,7 @@ def bad_2():
     torch.manual_seed(0)
     convolution = torch.nn.Conv2d(8, 16, 3)
 
-    def f(x):  # <- NM406
+    def f(x):  # run: NM406
         return convolution(x)
 
     return f, [(torch.randn(2, 8, 16, 16),)]
@@ -27,7 +27,7 @@ def bad_2():
 
 # Dropout in eager returns its argument in evaluation; compiled code copies it.
 def bad_4():
-    def f(x):  # <- NM406
+    def f(x):  # run: NM406
         return torch.nn.functional.dropout(x, 0.5, training=False)
 
     return f, [(torch.randn(2, 3),)]

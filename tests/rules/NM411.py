@@ -1,3 +1,4 @@
+import numpy as np
 import os
 import torch
 
@@ -27,10 +28,23 @@ class Net(torch.nn.Module):
         self.gain = float(os.environ.get("TORCHPROOF_NM411_INIT", "1"))
 
     def forward(self, x):
-        if os.environ.get("TORCHPROOF_NM411_UNUSED") == "hi":
+        if os.environ.get("TORCHPROOF_NM411_UNUSED") == "hi":  # read: NM411
             return self.gain * x
         return x * self.gain
 
 
 def good():
     return Net(), [(torch.ones(3),)] * 2
+
+
+# Settings and random numbers that compiled code does not look at again.
+def every(x):
+    if os.environ.get("TORCHPROOF_SCALE") == "2":  # read: NM411
+        x = x * 2
+    if "TORCHPROOF_SHIFT" in os.environ:  # read: NM411
+        x = x + 100
+    return x + torch.from_numpy(np.random.rand(4))  # read: NM413
+
+
+def make():
+    return every, [(torch.ones(4),)] * 2

@@ -18,7 +18,7 @@ def doubled(module, inputs, output):
 
 def before_call(net, index):
     if index == 1 and net.late:
-        net[0].register_forward_hook(net.late)  # <- NM412
+        net[0].register_forward_hook(net.late)  # run: NM412
 
 
 def bad():

@@ -10,7 +10,7 @@ def spy(module, inputs, output):
 
 def before_call(net, index):
     if index == 1:
-        net[0].register_forward_hook(spy)  # <- NM412
+        net[0].register_forward_hook(spy)  # run: NM412
 
 
 # A late hook that changes no value: it never runs in compiled code.

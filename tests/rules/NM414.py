@@ -18,7 +18,7 @@ def gain():
 
 def bad():
     def f(x):
-        return x * gain()  # <- NM414
+        return x * gain()  # run: NM414
 
     return f, [(torch.ones(3),)] * 3
 

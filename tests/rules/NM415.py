@@ -10,14 +10,14 @@ def bad():
         return x * GAIN
 
     keep = {"guard_filter_fn": lambda guards: [not guard.is_global for guard in guards]}
-    return torch.compile(f, backend="eager", options=keep), [(torch.ones(3),)] * 2  # <- NM415
+    return torch.compile(f, backend="eager", options=keep), [(torch.ones(3),)] * 2  # run: NM415
 
 
 def before_call(fn, index):
     global GAIN
     GAIN = 1.0 + index
     if index == 1 and getattr(fn, "unguarded", False):
-        torch.compiler.set_stance("default", skip_guard_eval_unsafe=True)  # <- NM415
+        torch.compiler.set_stance("default", skip_guard_eval_unsafe=True)  # run: NM415
 
 
 # Guards are switched off after the first call, and the input changes.

@@ -12,7 +12,7 @@ def bad():
     def scale(x):
         return x * settings["gain"]
 
-    def f(x):  # <- NM419
+    def f(x):  # run: NM419
         return scale(x) + 1
 
     return f, [(torch.ones(3),)] * 2

@@ -5,7 +5,7 @@ OPTIONS = {"bad": {"compile": {"dynamic": False}}}
 
 
 # Every sequence length compiles its own graph.
-def encode(x):  # <- RC201
+def encode(x):  # run: RC201
     return x.tanh().mean(1)
 
 

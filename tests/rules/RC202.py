@@ -7,7 +7,7 @@ OPTIONS = {"bad_2": {"compile": {"dynamic": True}}}
 
 # Batch size 1 is special.
 def head(x):
-    return x.log_softmax(-1)  # <- RC202
+    return x.log_softmax(-1)  # run: RC202
 
 
 def marked(mark):
@@ -23,7 +23,7 @@ def bad():
 
 # An empty batch at the end of an epoch needs a graph of its own.
 def pooled(tokens):
-    return tokens.tanh().sum(0)  # <- RC202
+    return tokens.tanh().sum(0)  # run: RC202
 
 
 def bad_2():

@@ -4,7 +4,7 @@ OPTIONS = {"*": {"compile": {"dynamic": True}}}
 
 
 # Two dimensions happen to be equal at first, so they share one symbol.
-def cross_attention(x, context):  # <- RC203
+def cross_attention(x, context):  # run: RC203
     weights = torch.softmax(x @ context.transpose(-1, -2), -1)
     return weights @ context
 

@@ -4,7 +4,7 @@ INPUTS = [torch.randn(8), torch.randn(8, dtype=torch.float64), torch.randn(8)]
 
 
 # Some batches arrive in double precision (numpy default), the rest in float.
-def standardise(x):  # <- RC205
+def standardise(x):  # run: RC205
     return (x - x.mean()) / (x.std() + 1e-5)
 
 

@@ -2,7 +2,7 @@ import torch
 
 
 # The same function is used on two devices.
-def attend(q, k):  # <- RC206
+def attend(q, k):  # run: RC206
     return torch.softmax(q @ k.t(), -1)
 
 
@@ -11,7 +11,7 @@ def bad():
 
 
 # A tensor of inference mode in some calls.
-def next_logits(token, table):  # <- RC206
+def next_logits(token, table):  # run: RC206
     return table[token].softmax(-1)
 
 

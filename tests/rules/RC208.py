@@ -2,7 +2,7 @@ import torch
 
 
 # Inputs require grad in adversarial steps only.
-def attacked(image):  # <- RC208
+def attacked(image):  # run: RC208
     return (image * 2).sum()
 
 

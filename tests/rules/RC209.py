@@ -3,7 +3,7 @@ import torch
 
 # Self-attention calls pass the same tensor twice, cross-attention calls do not.
 def attend(x, context):
-    scores = x @ context.transpose(-1, -2)  # <- RC209
+    scores = x @ context.transpose(-1, -2)  # run: RC209
     return scores.softmax(-1) @ context
 
 

@@ -8,7 +8,7 @@ def before_call(fn, index):
 
 # A Python int argument.
 def warmup_scale(x, step):
-    return x * (step / 100)  # <- RC210
+    return x * (step / 100)  # run: RC210
 
 
 def bad():
@@ -20,7 +20,7 @@ def bad_5():
     temperature = 1.0
 
     def sample(logits):
-        return (logits / temperature).softmax(-1)  # <- RC210
+        return (logits / temperature).softmax(-1)  # run: RC210
 
     def cool():
         nonlocal temperature

@@ -6,7 +6,7 @@ X, MASK = torch.randn(2, 4, 8), torch.zeros(2, 4, 4)
 
 # The mask is None on some calls and a tensor on others.
 def attend(x, mask=None):
-    if mask is not None:  # <- RC211
+    if mask is not None:  # run: RC211
         return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
     return F.scaled_dot_product_attention(x, x, x)
 

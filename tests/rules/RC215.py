@@ -4,7 +4,7 @@ import torch
 
 # Another function object is passed at every call.
 def activate(x, fn):
-    return fn(x) * 2  # <- RC215
+    return fn(x) * 2  # run: RC215
 
 
 def bad():
@@ -19,7 +19,7 @@ class Phase(enum.Enum):
 
 def block(x, phase):
     x = x * 2
-    return x[-1:] if phase is Phase.DECODE else x  # <- RC215
+    return x[-1:] if phase is Phase.DECODE else x  # run: RC215
 
 
 def bad_4():

@@ -8,7 +8,7 @@ def before_call(fn, index):
 
 
 # Validation runs under no_grad.
-def validated(x):  # <- RC216
+def validated(x):  # run: RC216
     return x.softmax(-1)
 
 
@@ -17,7 +17,7 @@ def bad():
 
 
 # The caller enters autocast only for some of the steps.
-def mixed(x):  # <- RC216
+def mixed(x):  # run: RC216
     return x @ x.t()
 
 

@@ -17,7 +17,7 @@ class Net(nn.Module):
         self.drop = nn.Dropout(0.5)
 
     def forward(self, x):
-        return self.drop(x * 2)  # <- RC217
+        return self.drop(x * 2)  # run: RC217
 
 
 def bad():

@@ -19,7 +19,7 @@ def bad():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def update():
-        optimizer.step()  # <- RC218, GB107
+        optimizer.step()  # run: RC218, GB107
         return model.weight.detach().sum()
 
     update.set_rate = lambda rate: optimizer.param_groups[0].update(lr=rate)
@@ -38,3 +38,25 @@ def good():
 
     update.set_rate = rate.fill_
     return update, [()] * 5
+
+
+# A scheduler changes the float, or nothing does, or the rate is a tensor.
+def with_scheduler(model):
+    changing = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(changing, 0.9)
+    fixed = torch.optim.SGD(model.parameters(), lr=0.1)
+    tensor = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))
+    decay = torch.optim.lr_scheduler.ExponentialLR(tensor, 0.9)
+
+    @torch.compile(backend="eager")
+    def update():
+        changing.step()  # read: RC218
+        fixed.step()
+        tensor.step()
+
+    def step():
+        update()
+        scheduler.step()
+        decay.step()
+
+    return step

@@ -16,8 +16,8 @@ def bad():
     sizes = []
 
     def step(x):
-        fast = torch.compile(net, backend=functools.partial(count_nodes, sink=sizes))
-        return fast(x)  # <- RC219
+        fast = torch.compile(net, backend=functools.partial(count_nodes, sink=sizes))  # read: RC219
+        return fast(x)  # run: RC219
 
     return step, [(torch.randn(2, 4),)] * 5
 

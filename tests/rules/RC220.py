@@ -5,7 +5,7 @@ OPTIONS = {"*": {"compile": {"dynamic": True}}}
 
 # A limit on the length; in the second program beside a size of 1.
 def pool(x):
-    if x.shape[0] <= 128:  # <- RC220
+    if x.shape[0] <= 128:  # run: RC220
         return x.mean(0)
     return x[:128].mean(0)
 
@@ -15,7 +15,7 @@ def bad():
 
 
 def pool_2(x):
-    if x.shape[0] <= 128:  # <- RC220
+    if x.shape[0] <= 128:  # run: RC220
         return x.mean(0)
     return x[:128].mean(0)
 

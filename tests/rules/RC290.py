@@ -12,7 +12,7 @@ class Smoothed(nn.Module):
         self.updates = 0
 
     def forward(self, x):
-        self.updates += 1  # <- RC213, RC290
+        self.updates += 1  # <- RC213 # run: RC290
         return x / self.updates
 
 
@@ -27,13 +27,13 @@ class Block(nn.Module):
         self.layer_idx = layer_idx
 
     def forward(self, x):
-        return x + x / (self.layer_idx + 1)  # <- RC213, RC290
+        return x + x / (self.layer_idx + 1)  # run: RC213, RC290
 
 
 def bad_5():
     blocks = [Block(index) for index in range(12)]
     for block in blocks:
-        block.compile(backend="eager")  # <- NC805
+        block.compile(backend="eager")  # run: NC805
 
     def model(x):
         for block in blocks:
@@ -45,7 +45,7 @@ def bad_5():
 
 # A lower limit set by the user is soon hit by a dtype argument.
 def cast(x, dtype):
-    y = x.to(dtype)  # <- RC290, RC210
+    y = x.to(dtype)  # run: RC290, RC210
     return y * 2
 
 

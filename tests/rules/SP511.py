@@ -31,7 +31,7 @@ class Recurrent(nn.Module):
 
     def forward(self, x):
         h, t = torch.zeros(8), 0
-        while t < 32:  # <- SP511
+        while t < 32:  # run: SP511
             h = self.cell(x[t], h)
             t += 1
         return h

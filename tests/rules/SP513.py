@@ -19,7 +19,7 @@ class Deep(nn.Module):
         self.blocks = nn.Sequential(*(Block() for _ in range(count)))
 
     def forward(self, x):
-        return self.blocks(x)  # <- SP513
+        return self.blocks(x)  # run: SP513
 
 
 def bad():

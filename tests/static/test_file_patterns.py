@@ -1,4 +1,4 @@
-"""How programs compile, capture and script: what is read is marked, and is true."""
+"""How programs compile, capture and script: what rules read in tests/rules is true."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ import torch._dynamo.utils
 import torch._functorch.config
 import torch._inductor.config
 import torch.compiler.config
-from rule_programs import marked
+from rule_programs import FOLDER
 from torch import nn
 
-from torchproof.checking import rules, suspicions
 from torchproof.checking.rules import settings as known_settings
-from torchproof.checking.rules.rule import Rule
 
-FOLDER = Path(__file__).parent / "programs" / "files"
-PROGRAMS = sorted(FOLDER.glob("*.py"))
 IGNORED = ("DeprecationWarning", "FutureWarning", "UserWarning")
 pytestmark = [pytest.mark.filterwarnings(f"ignore::{each}") for each in IGNORED]
 
@@ -44,29 +40,6 @@ def fresh() -> Iterator[None]:
     yield
     torch._dynamo.config.suppress_errors = before
     torch._dynamo.reset()
-
-
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_reading_gives_the_marked_lines_and_no_other(path: Path) -> None:
-    found = {
-        (s.finding.code, s.finding.line) for s in suspicions.read([path]).suspicions
-    }
-    assert found == marked(path)
-    assert bool(found) == ("_bad" in path.stem)
-
-
-def test_every_rule_about_source_has_its_programs() -> None:
-    codes = {
-        code
-        for path in FOLDER.parent.rglob("*.py")
-        for code, _ in marked(path, "read:")
-    }
-    for rule in rules.RULES:
-        looks = type(rule).look is not Rule.look or type(rule).read is not Rule.read
-        assert rule.code in codes or not looks, rule.code
-
-
-# -- what is said of each is true, besides the programs in tests/limitations -----------
 
 
 def test_wrapping_again_finds_what_was_compiled_unless_the_backend_is_another() -> None:
@@ -116,7 +89,7 @@ def test_the_known_settings_are_those_of_the_installed_torch() -> None:
 
 
 def test_settings_that_do_not_exist_raise() -> None:
-    bad = program("settings_bad")
+    bad = program("CF107")
     assert torch._dynamo.config.suppress_errors is True
     for raises in (bad.cache, bad.graphs, bad.patched, bad.grouped):
         with pytest.raises(AttributeError):
@@ -124,11 +97,11 @@ def test_settings_that_do_not_exist_raise() -> None:
     with pytest.raises(RuntimeError, match="optimization option"):
         bad.option(torch.relu)
     assert bad.ignored(lambda x: x + 1)(torch.ones(2)).sum() == 4
-    program("settings_good").patched()
+    bad.known()
 
 
 def test_a_trace_answers_for_its_example_alone() -> None:
-    traced, x = program("traced_bad"), -torch.ones(3)
+    traced, x = program("TS101"), -torch.ones(3)
     with pytest.warns(torch.jit.TracerWarning):
         gated = traced.gated(torch.ones(3))
     assert not torch.equal(gated(x), traced.gate(x))
@@ -137,16 +110,15 @@ def test_a_trace_answers_for_its_example_alone() -> None:
     assert not torch.equal(scaled(2 - x), traced.Scale()(2 - x))
     dropped = traced.dropped(torch.ones(256)).eval()
     assert (dropped(torch.ones(256)) == 0).any()
-    good = program("traced_good")
-    assert torch.equal(good.gated()(x), traced.gate(x))
+    assert torch.equal(traced.compiled()(x), traced.gate(x))
 
 
 def test_torch_jit_script_refuses_what_is_marked() -> None:
-    for script in program("scripted_bad").functions():
+    scripted = program("TS103")
+    for script in scripted.functions():
         with pytest.raises((RuntimeError, torch.jit.frontend.NotSupportedError)):
             script()
-    good = program("scripted_good")
-    assert good.scaled(torch.ones(2)).sum() == 8
+    assert scripted.compiled(torch.ones(2)).sum() == 8
 
 
 def test_torch_jit_warns_that_it_is_deprecated() -> None:
@@ -155,7 +127,7 @@ def test_torch_jit_warns_that_it_is_deprecated() -> None:
 
 
 def test_torchscript_and_torch_compile_do_not_mix() -> None:
-    mixed, model, x = program("mixed_bad"), nn.Linear(2, 2), torch.ones(1, 2)
+    mixed, model, x = program("TS105"), nn.Linear(2, 2), torch.ones(1, 2)
     for raises in (lambda: mixed.script_of(model), lambda: mixed.trace_of(model, x)):
         with pytest.raises((RuntimeError, ValueError)):
             raises()
@@ -224,14 +196,15 @@ def test_what_ddp_and_fsdp_do_to_torch_compile(alone: None) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("name", "raises"), [("capture_bad", True), ("capture_good", False)]
+    ("step", "captured", "raises"),
+    [("step", "captured", True), ("plain", "captured_alone", False)],
 )
-def test_captures_in_captures_fail(name: str, raises: bool) -> None:
+def test_captures_in_captures_fail(step: str, captured: str, raises: bool) -> None:
     # A process of its own: a capture that failed leaves its stream unusable.
     command = (
-        f"import runpy, torch; here = runpy.run_path({str(FOLDER / name)!r} + '.py');"
+        f"import runpy, torch; here = runpy.run_path({str(FOLDER / 'CF103.py')!r});"
         " x = torch.rand(8, 8, device='cuda');"
-        " [here['step'](x) for _ in range(4)]; here['captured'](x)"
+        f" [here[{step!r}](x) for _ in range(4)]; here[{captured!r}](x)"
     )
     done = subprocess.run(
         [sys.executable, "-c", command], capture_output=True, text=True, check=False
@@ -242,7 +215,7 @@ def test_captures_in_captures_fail(name: str, raises: bool) -> None:
 @pytest.mark.gpu
 def test_chained_and_kept_outputs_are_overwritten() -> None:
     batches = [torch.rand(8, 8, device="cuda") for _ in range(4)]
-    steps, kept = program("steps_bad"), program("kept_outputs_bad")
+    steps, kept = program("CF104"), program("CG301_read")
     for overwritten, given in (
         (steps.named, batches),
         (kept.listed, batches),
@@ -253,7 +226,7 @@ def test_chained_and_kept_outputs_are_overwritten() -> None:
             overwritten(given)
     torch._dynamo.reset()
     wanted = sum((b @ b).relu().cos().sum().item() for b in batches)
-    assert abs(program("steps_good").marked(batches) - wanted) < 1e-2
+    assert abs(program("CF104_good").marked(batches) - wanted) < 1e-2
     torch._dynamo.reset()
-    outs, _ = program("kept_outputs_good").listed(batches)
+    outs, _ = kept.copied(batches)
     assert torch.allclose(outs, torch.stack([(b @ b).relu() for b in batches]))

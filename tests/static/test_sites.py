@@ -1,4 +1,4 @@
-"""Where a file compiles, in which words, and in what order with DDP and FSDP."""
+"""Where a file compiles, in which words and order; what of it is not suspected."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from rule_programs import FOLDER
 
 from torchproof.checking import suspicions
 from torchproof.records.run import CompileSite
@@ -109,3 +110,52 @@ def test_the_order_with_ddp_and_fsdp(tmp_path: Path) -> None:
     assert "DistributedDataParallel" in found[0].observation
     assert "buckets" in found[2].observation and "hooks" in found[3].observation
     assert found[4].observation == ""
+
+
+# -- what is compiled there ------------------------------------------------------------
+
+SMALL = {
+    "without torch": ("def forward(x):\n    print(x.item())\n", set()),
+    "a comment on a line": (
+        """\
+import torch
+class Net(torch.nn.Module):
+    def forward(self, x):
+        print(x)  # torchproof: ignore[GB104]
+        print('# torchproof: ignore[GB104]')
+        return x.sum().item()  # torchproof: ignore[GB104]
+""",
+        {("GB104", 5), ("GB101", 6)},
+    ),
+    "a class that compiles its parts": (
+        """\
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.compile(torch.nn.Linear(4, 4))
+    def forward(self, x):
+        print(x)
+        return self.body(x)
+""",
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_what_is_not_compiled_or_is_ignored_gives_nothing(
+    name: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    text, expected = SMALL[name]
+    program.write_text(text)
+    found = suspicions.read([program]).suspicions
+    assert {(s.finding.code, s.finding.line) for s in found} == expected
+
+
+def test_an_expanded_tensor_is_shown_in_the_function_that_is_given_it() -> None:
+    read = suspicions.read([FOLDER / "RC204.py"]).suspicions
+    [found] = [s for s in read if s.finding.code == "RC204"]
+    assert found.finding.function == "Model.forward"
+    assert found.shown_in == ("Rotary.forward",)
