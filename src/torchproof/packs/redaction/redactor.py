@@ -19,7 +19,6 @@ from torchproof.packs.redaction.common_words import is_common, is_switch, says_s
 from torchproof.packs.redaction.literals import literals
 from torchproof.packs.redaction.machine import PrivateValues, private_values
 
-_STEP = r"(?:\\?/|%2F)"
 # The pattern matches `/` first and then looks behind it: that search is fast.
 _SITE = re.compile(
     r"/(?:(?<![\w.~>-]/)|(?<=\\[nrt]/)|(?<=-[ILB]/))"
@@ -28,11 +27,11 @@ _SITE = re.compile(
 # Home directories of any user; every such path contains the mark.
 _PEOPLE = (
     *(
-        (mark, re.compile(rf"({_STEP}{mark}{_STEP})(?![<{{$%])[\w.+~@-]*[\w+~@-]"))
+        (mark, re.compile(rf"(/{mark}/)(?![<{{$%])[\w.+~@-]*[\w+~@-]"))
         for mark in ("home", "Users")
     ),
     *(
-        (mark, re.compile(rf"({_STEP}{mark})(?!<)[\w.-]*\w"))
+        (mark, re.compile(rf"(/{mark})(?!<)[\w.-]*\w"))
         for mark in ("torchinductor_", "hsperfdata_", "pytest-of-")
     ),
 )
