@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from oracle_runs import RunOracle, candidate_of
 
-from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
+from torchproof.packs.repro.candidate import Outcome, Settings
 from torchproof.packs.repro.failure_signature import FailureSignature
 from torchproof.packs.repro.repro_runner import ReproRunner
-
-RunOracle = Callable[..., Outcome]
-
-
-def candidate_of(source: str) -> Candidate:
-    return Candidate("program", textwrap.dedent(source), "", source.count("\n"))
 
 
 @pytest.fixture(scope="session")

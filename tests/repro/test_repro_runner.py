@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import RunOracle, candidate_of
+from oracle_runs import RunOracle, candidate_of
 from waiting import wait_for_ends
 
 from torchproof.packs.repro.candidate import Settings
