@@ -14,11 +14,15 @@ from torchproof.packs.repro.repro_runner import ReproRunner
 
 
 @pytest.fixture(scope="session")
-def run_oracle() -> Iterator[RunOracle]:
+def runner() -> Iterator[ReproRunner]:
+    signature = FailureSignature("breaks", "a break", "graph_break")
+    with ReproRunner(signature, Settings(limit_s=60), header="torch 2.x") as runner:
+        yield runner
+
+
+@pytest.fixture(scope="session")
+def run_oracle(runner: ReproRunner) -> RunOracle:
     """`run_oracle(oracle, expected, source, **settings)`: the outcome of that repro."""
-    runner = ReproRunner(
-        FailureSignature("breaks", "a break", "graph_break"), Settings(limit_s=60)
-    )
 
     def run(
         oracle: str, expected: Mapping[str, Any], source: str, **settings: Any
@@ -28,5 +32,4 @@ def run_oracle() -> Iterator[RunOracle]:
         runner.settings = Settings(**{"limit_s": 60.0, **settings})
         return runner.run_forked(candidate_of(source))
 
-    with runner:
-        yield run
+    return run

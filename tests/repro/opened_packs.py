@@ -9,11 +9,20 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-# What is installed here besides torch and what it requires cannot be imported.
+# What is installed here besides torch and what it requires is not found.
 ALONE = """
 import runpy, sys
-names = ("torchproof", "libcst", "numpy", "psutil", "rich", "transformers")
-sys.modules.update(dict.fromkeys(names))
+from importlib.machinery import PathFinder
+
+HIDDEN = ("torchproof", "libcst", "numpy", "psutil", "rich", "transformers")
+
+class TorchAlone(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] not in HIDDEN:
+            return super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = TorchAlone
 runpy.run_path("repro.py", run_name="__main__")
 """
 
