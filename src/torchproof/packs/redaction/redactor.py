@@ -119,13 +119,6 @@ class Redactor:
         """Redact a file name, with placeholders that have no special characters."""
         return _PLACEHOLDER.sub(r"\1", self.text(name))
 
-    def is_clean(self, text: str) -> bool:
-        """Whether the text has nothing to redact."""
-        before = self.counts.copy()
-        clean = self.text(text) == text
-        self.counts = before
-        return clean
-
     def _hide_forms(self, text: str) -> str:
         lower = text.lower()
         for form in secret_patterns.FORMS:
