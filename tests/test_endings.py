@@ -111,7 +111,10 @@ def test_signal_saves_what_was_seen_and_leaves_no_process(
         if ending == "finished":
             time.sleep(0.5)
             (folder / "go").touch()
-        stdout, stderr = process.communicate(timeout=60)
+        try:
+            stdout, stderr = process.communicate(timeout=60)
+        finally:
+            process.kill()  # a check that has not ended is a failure, not a hang
     run: dict[str, Any] = json.loads(stdout)
     code = {"finished": 0, "interrupted": 130}[ending]
     assert (process.returncode, run["ending"], stderr) == (code, ending, "")
