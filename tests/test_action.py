@@ -234,6 +234,7 @@ def taken(job: Job) -> list[Path]:
     return [*job.checkout.rglob("taken"), *job.temp.rglob("taken")]
 
 
+@pytest.mark.slow
 def test_pull_request_that_adds_a_break_fails(start: Start) -> None:
     """Also from a branch whose name a shell would run."""
     job = start(CLEAN, BROKEN, branch=f"-x{HOSTILE}").run()

@@ -15,6 +15,8 @@ from forked_commands import forked
 from torchproof.cli import flags
 from torchproof.records import store
 
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+
 BROKEN = """
 import sys
 
@@ -82,166 +84,10 @@ FILES = {
     "nul.json": "\x00",
     "cut_off.tar.gz": "\x1f\x8b\x08",
 }
-# Refused before a process is started, the first for want of a verb; tests/snapshots has
-# the line of each.
-PARENT = """
-
-check
-check missing.py:make
-check missing.py
-check notes.txt
-check folder/notes:make
-check not-a-module:make
-check folder
-check trace:nowhere
-check trace:notes.txt
-check trace:empty
-check trace:odd_trace
-check broken.py:none -- 1
-check workload:gpt -- 1
-check broken.py:none --size tiny
-check workload:gpt --frobnicate
-check workload:gpt --form json
-bake cake
-check exit_text.py --ranks 0
-check exit_text.py --ranks -1
-check folder --ranks 2
-check exit_text.py --ranks 2 --wrap ddp
-check exit_text.py --ranks 2 --effort static
-check exit_text.py --ranks 2 --skip breaks
-check exit_text.py --ranks 2 --launcher=--nproc-per-node=4
-check exit_text.py --ranks 2 --launcher '
-check exit_text.py --launcher=--nnodes=2
-check broken.py:fine --wrap ddp
-bench broken.py:fine --ranks 0
-bench broken.py:fine --wrap ddp
-bench exit_text.py --ranks 2
-tune broken.py:fine --ranks 0
-tune broken.py:fine --wrap ddp
-tune exit_text.py --ranks 2
-pack workload:gpt --for deploy --ranks 1
-pack workload:gpt --for deploy --ranks -3
-pack workload:gpt --for deploy --ranks 2 --artifact aoti
-pack workload:gpt --for deploy --wrap tp
-pack workload:gpt --for deploy --ranks 2 --wrap ddp
-completion
-completion bash --line torchproof
-log add --expect speed>1
-log --again
-log plan
-log add nothing
-log plan x --expect speed
-log plan x --expect speed>=fast
-log plan x --expect brakes=0
-log plan x --expect median_ms=3
-log plan x --file broken.py
-log plan x --file no/where.md
-log --file .
-log retrospective
-check workload:gpt --effort huge
-check workload:gpt --format xml
-check workload:gpt --timeout -3
-check workload:gpt --timeout soon
-check workload:gpt --compile dynamic
-check workload:gpt --skip brakes
-check workload:gpt --select XY1
-check workload:gpt --ignore GB9
-check workload:gpt -o there.json
-check workload:gpt -o no/where
-check broken.py:fine --compile dynamic=maybe
-check broken.py:fine --compile fullgraph=none
-check broken.py:fine --compile disable=2
-loadtest broken.py:fine
-loadtest broken.py:fine --rate 0
-loadtest broken.py:fine --rate inf
-loadtest broken.py:fine --rate nan
-loadtest broken.py:fine --rate 9 --train
-loadtest broken.py:fine --rate 9 --size tiny
-loadtest broken.py:fine --rate 9 --arrivals requests.txt
-loadtest broken.py:fine --rate 9 --arrivals gamma
-loadtest broken.py:fine --rate 9 --arrivals gamma:0
-loadtest broken.py:fine --rate 9 --arrivals gamma:nan
-loadtest broken.py:fine --arrivals requests.txt
-loadtest broken.py:fine --arrivals nowhere
-loadtest broken.py:fine --rate 9 --requests 0
-loadtest broken.py:fine --rate 9 --duration 0
-loadtest broken.py:fine --rate 9 --duration long
-loadtest broken.py:fine --rate 1e6 --duration 60
-loadtest broken.py:fine --rate 9 --workers 0
-loadtest broken.py:fine --rate 9 --seed -1
-loadtest broken.py:fine --rate 9 --batch-window 1s
-loadtest broken.py:fine --rate 9 --max-batch 8
-loadtest broken.py:fine --rate 9 --batch-window 1s --max-batch 1
-loadtest broken.py:fine --rate 9 --batch-window 1s --max-batch 8
-loadtest broken.py:fine --rate 9 --find-rate
-loadtest broken.py:fine --rate 9 --find-rate --slo p99.9999=5ms
-loadtest broken.py:fine --arrivals requests.txt --find-rate --slo p99=5ms
-loadtest broken.py:fine --rate 9 --slo fast
-loadtest broken.py:fine --rate 9 --slo p99=
-loadtest broken.py:fine --rate 9 --slo p99=soon
-loadtest broken.py:fine --rate 9 --slo p99=0ms
-loadtest broken.py:fine --rate 9 --slo p99=1e400s
-loadtest broken.py:fine --rate 9 --slo p100=1s
-loadtest broken.py:fine --rate 9 --slo p0=1s
-loadtest broken.py:fine --rate 9 --slo word:p99=1s
-loadtest broken.py:fine --rate 9 --slo token:p99=1s
-loadtest broken.py:fine --rate 9 --strategies ful
-loadtest broken.py:fine --rate 9 --strategies eager,full,eager
-loadtest broken.py:fine --rate 9 --strategies full:nowait
-loadtest broken.py:fine --rate 9 --strategies compile:fast
-loadtest broken.py:fine --rate 9 --strategies compile:full:regional
-loadtest broken.py:fine --rate 9 --strategies graph
-loadtest broken.py:fine --rate 9 --strategies recipe:nowhere.toml
-loadtest broken.py:fine --rate 9 --strategies pack:nowhere
-loadtest broken.py:fine --rate 9 --strategies full+graph:marks
-loadtest broken.py:fine --rate 9 --strategies eager --as-written
-loadtest broken.py:fine --rate 9 --price 2
-loadtest workload:gpt --rate 9 --output-tokens 4 --price 0
-loadtest workload:gpt --rate 9 --output-tokens 4 --temperature -1
-loadtest workload:gpt --rate 9 --output-tokens 4 --queue-limit -1
-loadtest workload:gpt --rate 9 --output-tokens 4 --workers 2
-loadtest workload:gpt --rate 9 --output-tokens 4 --batch-window 1s --max-batch 4
-loadtest workload:gpt --arrivals calls.txt --output-tokens 4
-loadtest workload:gpt --rate 9 --prompt-tokens 5-4
-loadtest workload:gpt --rate 9 --prompt-tokens 0-4
-loadtest workload:gpt --rate 9 --prompt-tokens 1-2-3
-loadtest workload:gpt --rate 9 --prompt-tokens 1-
-loadtest workload:gpt --rate 9 --prompt-tokens 1.5
-loadtest workload:gpt --rate 9 --prompt-tokens 1-9999999
-rule GB999
-show --clear
-show --caches --clear some
-show --caches --format md
-show --caches --list
-show 2020
-show 2026
-show broken_run.json
-show newer.json
-show no_id.json
-show no_schema.json
-show list.json
-show nul.json
-show cut_off.tar.gz
-show cut_off.tar.gz --format html
-pack broken.py:fine --for repro -o no/where/a.tar.gz
-pack broken.py:fine --for deploy -o no/where/a.tar.gz
-pack workload:gpt --for deploy --artifact aoti --train
-show notes.txt
-"""
-# Refused by the process of the target. `check` gets -q: a slow machine adds lines.
-CHILD = """
-broken.py:nothing
-broken.py:raises
-broken.py:none
-broken.py:no_calls
-broken.py:bare_call
-broken.py:call_exits
-broken.py:fine --compile nonsense=1
-no_import.py:make
-broken.py:fails_in_eager
-hook.py:make
-workload:gpt --size huge
-"""
+# tests/snapshots has their commands, each with the line of its refusal. Those of the
+# first file are refused before a process is started, the first for want of a verb, and
+# those of the second by the process of the target. -q: a slow machine adds lines.
+REFUSED = {"refused.txt": "", "refused_by_the_child.txt": "check -q "}
 # Its run is saved.
 SCRIPTS = ("broken.py:process_ends", "exit_text.py", "killed.py")
 
@@ -273,27 +119,18 @@ def assert_one_line(code: object, stdout: str, stderr: str) -> None:
     assert stderr.startswith("torchproof") and stderr.count("\n") == 1, stderr
 
 
-@pytest.mark.parametrize(
-    ("table", "options", "name"),
-    [(PARENT, "", "refused"), (CHILD, "check -q ", "refused_by_the_child")],
-    ids=["parent", "child"],
-)
+@pytest.mark.parametrize("name", REFUSED)
 def test_refused_in_one_line_with_exit_code_2(
-    table: str,
-    options: str,
-    name: str,
-    folder: Path,
-    run: Run,
-    snapshot: Callable[[str, str], None],
+    name: str, folder: Path, run: Run, snapshot: Callable[[str, str], None]
 ) -> None:
     lines = []
-    for command in table.splitlines()[1:]:
-        code, stdout, stderr = run(f"{options}{command}")
+    for command in (SNAPSHOTS / name).read_text().splitlines()[::2]:
+        code, stdout, stderr = run(f"{REFUSED[name]}{command}")
         assert_one_line(code, stdout, stderr)
-        lines.append(f"{command}\n    {stderr}")
-    # Versions of argparse quote choices differently.
-    text = "".join(lines).replace(str(folder), "FOLDER")
-    snapshot(f"{name}.txt", text if name != "refused" else text.replace("'", ""))
+        # Versions of argparse quote choices differently.
+        said = stderr.replace(str(folder), "FOLDER").replace("'", "")
+        lines.append(f"{command}\n    {said}")
+    snapshot(name, "".join(lines))
     assert Path("there.json").read_text() == FILES["there.json"]
 
 

@@ -19,7 +19,7 @@ from command_line import FLAGS, flags, parsers
 from commands import PROGRAM, Done, run, torchproof
 
 import torchproof as package
-from torchproof.cli import exit_codes, output, verbs
+from torchproof.cli import exit_codes, output
 from torchproof.records import store
 from torchproof.records.run import Part, Run
 from torchproof.report import render_comparison
@@ -191,16 +191,11 @@ def test_clean_target_is_exit_0(folder: Path) -> None:
 
 @pytest.fixture
 def inside(
-    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trace: Path, answer: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Answer]:
     """Runs commands in that folder and in this process."""
     monkeypatch.chdir(trace)
-
-    def run(*arguments: str) -> Answer:
-        code = verbs.main(list(arguments))
-        return code, *capsys.readouterr()
-
-    return run
+    return answer
 
 
 def test_run_is_saved_and_shown_again(

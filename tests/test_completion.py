@@ -25,13 +25,9 @@ class Net:
 # What Tab makes of each line: the words that the program gets.
 TYPED = {
     "torchproof chec\t": "check",
-    "torchproof check --forma\tjso\t": "check --format json",
     "torchproof check --format=sar\t": "check --format=sarif",
     "torchproof check workload:nanovlm-o\t": "check workload:nanovlm-original",
-    "torchproof check model.py:ma\t": "check model.py:make",
-    "torchproof show 2026\t": "show 20260102-0304-a",
     "torchproof check --compile a=b sub\tinn\t": "check --compile a=b sub/inner.py",
-    "torchproof rule RK11\t": "rule RK110",
 }
 FEW = ("torchproof check --format=sar\t", "torchproof check workload:nanovlm-o\t")
 # Answers with its words, unless it is asked for completions.
@@ -87,6 +83,7 @@ def offered(line: str) -> set[str]:
         ("torchproof rule GB101x", set()),
         ("torchproof check x --select GB101,RK11", {"GB101,RK110"}),
         ("torchproof completion ", set(completion.SHELLS)),
+        ("torchproof show 2026", {"20260102-0304-a"}),
         ("torchproof no-such-verb ", set(offered("torchproof "))),
         ("torchproof check no/such/folder/", set()),
         ("torchproof check no_file.py:", set()),

@@ -5,9 +5,6 @@ Commands that start torch or measure are slow tests; `make test` parses them.
 
 from __future__ import annotations
 
-import ast
-import importlib
-import importlib.util
 import json
 import os
 import re
@@ -27,7 +24,6 @@ import report_runs
 from command_line import FLAGS, PARSER
 from commands import Done, run
 
-import torchproof
 from torchproof import packs
 from torchproof.checking.rules import RULES
 from torchproof.cli import verbs
@@ -271,28 +267,6 @@ def test_python_in_the_documents_runs(path: Path, tmp_path: Path) -> None:
     text = text.replace("budget_s=120", "budget_s=30")
     done = forked_commands.python(text, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-
-
-def exists(module: str, name: str) -> bool:
-    """Whether a module has this name, or a submodule of this name."""
-    package = importlib.import_module(module)
-    if hasattr(package, "__path__") and importlib.util.find_spec(f"{module}.{name}"):
-        return True
-    return hasattr(package, name)
-
-
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_names_that_python_imports_from_torchproof_exist(path: Path) -> None:
-    """Also in blocks that no test runs."""
-    for text in blocks(path, "python", "py"):
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and node.module.startswith(
-                "torchproof"
-            ):
-                assert all(exists(node.module, name.name) for name in node.names), text
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                module = {"torchproof": torchproof, "packs": packs}.get(node.value.id)
-                assert module is None or hasattr(module, node.attr), text
 
 
 # -- what pages contain ----------------------------------------------------------------

@@ -308,7 +308,7 @@ version = SimpleNamespace(cuda=None, hip=None)
 TORCHES = {
     'raise ImportError("cannot open shared object file")': "cannot open shared object",
     "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)": "killed by SIGSEGV",
-    "import time; time.sleep(600)": "did not answer within 2 s",
+    "import time; time.sleep(600)": "did not answer within",
 }
 
 
@@ -319,7 +319,7 @@ def test_torch_that_cannot_be_imported(
     monkeypatch.setenv("PYTHONPATH", torch_package(tmp_path / "found", source))
     monkeypatch.setenv("CXX", "/bin/false")
     if "sleep" in source:
-        monkeypatch.setattr(examination, "_STAGE_S", 2.0)
+        monkeypatch.setattr(examination, "_STAGE_S", 0.5)
     checks = by_name(examination.examine())
     assert checks["torch"].status == "missing"
     assert TORCHES[source] in checks["torch"].value

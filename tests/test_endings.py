@@ -1,4 +1,7 @@
-"""Checks that do not come to their end: interrupted, cancelled, timed out, killed."""
+"""Checks that do not come to their end: interrupted, cancelled, timed out, killed.
+
+Some are started with signals ignored, as `nohup` and background jobs start them.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,16 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from commands import PROGRAM, torchproof
+from commands import run as run_command
 from forked_commands import forked
 from waiting import wait_for
 
@@ -33,10 +39,21 @@ if "with-torch" in sys.argv:
     step(torch.ones(2))
 if "dies" in sys.argv:
     os.kill(os.getpid(), 9)
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)", here])
+if "exits" in sys.argv:
+    sys.exit(3)
+code = "import time; time.sleep(99)"
+child = subprocess.Popen([sys.executable, "-c", code, here])
 print("asleep in", here, flush=True)
 open("asleep", "w").close()
-time.sleep(99)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+child.kill()
+"""
+IGNORES = """
+import os, signal, sys
+for name in sys.argv[1].split():
+    signal.signal(signal.Signals[name], signal.SIG_IGN)
+os.execvp(sys.argv[2], sys.argv[2:])
 """
 
 
@@ -58,32 +75,62 @@ def alive(folder: Path) -> Iterator[psutil.Process]:
             yield process
 
 
+def ignoring(names: str, *words: str) -> list[str]:
+    """A check as JSON, which begins with these signals ignored."""
+    line = [*PROGRAM, "check", "sleeper.py", "--effort", "quick", "--format", "json"]
+    more = ["-q", "--fail-on", "never", *words]
+    return [sys.executable, "-c", IGNORES, names, *line, *more]
+
+
 @pytest.mark.parametrize(
-    ("number", "arguments"),
+    ("ignored", "sent", "arguments", "ending"),
     [
-        pytest.param(signal.SIGINT, ["with-torch"], marks=pytest.mark.slow),
-        (signal.SIGTERM, []),
+        pytest.param(
+            *("", [signal.SIGINT], ["with-torch"], "interrupted"),
+            marks=pytest.mark.slow,
+        ),
+        # Who sends SIGTERM wants the end.
+        ("SIGHUP SIGINT SIGTERM", [signal.SIGTERM], [], "interrupted"),
+        # Under nohup, and in the background, it goes on.
+        ("SIGHUP SIGINT", [signal.SIGHUP, signal.SIGINT], [], "finished"),
     ],
 )
 def test_signal_saves_what_was_seen_and_leaves_no_process(
-    number: signal.Signals, arguments: list[str], folder: Path
+    ignored: str, sent: Iterable[int], arguments: list[str], ending: str, folder: Path
 ) -> None:
-    line = [*PROGRAM, "check", "sleeper.py", "--format", "json", "-q", "--", *arguments]
     with subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ignoring(ignored, "--", *arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         wait_for((folder / "asleep").exists)
         assert len(list(alive(folder))) >= 2
-        process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=60)
+        for number in sent:
+            process.send_signal(number)
+        if ending == "finished":
+            time.sleep(0.5)
+            (folder / "go").touch()
+        try:
+            stdout, stderr = process.communicate(timeout=60)
+        finally:
+            process.kill()  # a check that has not ended is a failure, not a hang
     run: dict[str, Any] = json.loads(stdout)
-    assert (process.returncode, run["ending"], stderr) == (130, "interrupted", "")
+    code = {"finished": 0, "interrupted": 130}[ending]
+    assert (process.returncode, run["ending"], stderr) == (code, ending, "")
     assert not list(alive(folder))
     assert (folder / store.RUNS / run["id"] / "run.json").is_file()
     if arguments:
         high = [f["code"] for f in run["findings"] if f["severity"] == "high"]
         assert (high, run["counts"]["calls"]) == (["GB101"], 4)
         assert run["parts"]["breaks"]["status"] == "failed"
+
+
+def test_exit_codes_of_children_are_known_where_sigchld_is_ignored(
+    folder: Path,
+) -> None:
+    done = run_command(ignoring("SIGCHLD", "--", "exits"), folder)
+    assert done.returncode == 2 and json.loads(done.stdout)["exit_code"] == 3
 
 
 def test_timeout_saves_what_was_seen_and_leaves_no_process(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 import commands
@@ -90,18 +89,6 @@ def test_what_runs_in_the_program_itself_is_saved_as_well(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     run = saved(tmp_path, json.loads(done.stdout)["id"])
     assert run.ending == "interrupted" and run.parts["breaks"].status == "failed"
-
-
-def test_a_program_that_does_not_catch_it_ends_with_the_status_of_ctrl_c(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "m.py").write_text(TARGET)
-    program = PROGRAM.partition("try:")[0].format() + CALLS["check"] + "\nprint(1)\n"
-    done = commands.python(program, cwd=tmp_path)
-    assert done.returncode == -signal.SIGINT and done.stdout == "", done.stderr
-    [folder] = store.listing(tmp_path / store.RUNS)
-    run = saved(tmp_path, folder.name)
-    assert run.ending == "interrupted" and run.id in done.stderr
 
 
 # A process that reads files interrupts the command, and would go on for minutes.

@@ -199,8 +199,7 @@ async def hanging(client: Client, folder: Path, scope: Any) -> list[int]:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
-        arguments = {"target": "hangs.py:make", "effort": "quick"}
-        await client.call_tool("check", arguments)
+        await client.call_tool("check", {"target": "hangs.py", "effort": "quick"})
     pids = [int(word) for word in file.read_text().split()]
     assert len(pids) == 2
     return pids

@@ -81,38 +81,36 @@ def test_every_flag_of_check_is_classified() -> None:
     assert set(commands.RUN_SWITCHES) <= switches
 
 
-def test_flags_of_ranks_are_repeated() -> None:
-    command = "torchproof check train.py:make --ranks 2 --launcher x --wrap ddp"
-    run = check_runs.check(ITEM, command=command, target="train.py:make")
-    assert commands.of(run, "check") == command
-    on_ranks = "torchproof tune train.py:make --ranks 2 --wrap ddp"
-    assert commands.of(run, "tune") == on_ranks
-    assert commands.of(run, "fix") == "torchproof fix train.py:make"
+SCRIPT = "torchproof check a.py --ranks 2 --trace t.json -- --lr 1"
+FACTORY = "torchproof check a.py:make --ranks 2 --launcher x --wrap ddp"
+CALLED = {"train": True, "as_written": False, "size": "small", "device": None}
+CALLED["compile"] = {"dynamic": True, "mode": "max-autotune"}
+CALLED_FLAGS = "--compile dynamic=True,mode=max-autotune --train --size small"
+RANKS = {"ranks": 2, "wrap": "ddp", "arguments": ["--lr", "1"]}
 
 
-def test_only_a_check_of_a_script_repeats_its_ranks() -> None:
-    command = "torchproof check train.py --ranks 2 --trace t.json -- --lr 1"
-    run = check_runs.check(ITEM, command=command, target="train.py")
-    again = "torchproof check train.py --ranks 2 -- --lr 1"
-    assert commands.of(run, "check") == again
-    assert commands.of(run, "bench") == "torchproof bench train.py -- --lr 1"
-    options = {"ranks": 2, "wrap": "ddp", "arguments": ["--lr", "1"]}
-    run = check_runs.check(ITEM, command="", target="train.py", options=options)
-    assert commands.of(run, "check") == again.replace(" -- ", " --wrap ddp -- ")
-
-
-def test_a_call_from_python_has_a_command_too() -> None:
-    options = {"train": True, "as_written": False, "size": "small", "device": None}
-    options["compile"] = {"dynamic": True, "mode": "max-autotune"}
-    run = check_runs.check(ITEM, command="", target="workload:gpt", options=options)
-    assert commands.of(run, "bench") == (
-        "torchproof bench workload:gpt --compile dynamic=True,mode=max-autotune"
-        " --train --size small"
-    )
-    assert (
-        flags.compile_arguments(parsed(commands.of(run, "bench")).compile)
-        == (options["compile"])
-    )
+@pytest.mark.parametrize(
+    ("command", "options", "target", "shown"),
+    [
+        (FACTORY, {}, "a.py:make", FACTORY.removeprefix("torchproof ")),
+        (FACTORY, {}, "a.py:make", "tune a.py:make --ranks 2 --wrap ddp"),
+        (FACTORY, {}, "a.py:make", "fix a.py:make"),
+        # Only a check of a script repeats its ranks.
+        (SCRIPT, {}, "a.py", "check a.py --ranks 2 -- --lr 1"),
+        (SCRIPT, {}, "a.py", "bench a.py -- --lr 1"),
+        # Calls from Python have commands too.
+        ("", RANKS, "a.py", "check a.py --ranks 2 --wrap ddp -- --lr 1"),
+        (*("", CALLED, "workload:gpt"), f"bench workload:gpt {CALLED_FLAGS}"),
+    ],
+)
+def test_flags_are_repeated_where_the_verb_has_them(
+    command: str, options: dict[str, Any], target: str, shown: str
+) -> None:
+    run = check_runs.check(ITEM, command=command, target=target, options=options)
+    found = commands.of(run, shown.split()[0])
+    assert found == f"torchproof {shown}"
+    compiled = flags.compile_arguments(parsed(found).compile or "")
+    assert compiled == options.get("compile", {})
 
 
 def needed(code: str) -> set[str]:

@@ -12,32 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from check_runs import ITEM, check
 
 from torchproof.records import store
-from torchproof.records.run import Finding, Measurement, Part, Run, UserError
+from torchproof.records.run import Measurement, Run, UserError
 
-RUN = Run(
-    id="20260102-0304-model",
-    target="model.py:make",
-    strategy="full",
-    environment={"torch": "2.13.0", "device": "cpu"},
+RUN = check(
+    ITEM,
     counts={"calls": 3, "graphs": None},
-    findings=(
-        Finding(
-            code="GB101",
-            kind="graph_break",
-            severity="high",
-            message="`x.item()` splits the graph",
-            cause="its value is needed",
-            fix="keep it a tensor",
-            file="model.py",
-            line=42,
-            evidence=("one", "two"),
-        ),
-    ),
     measurements=(Measurement("eager", median_ms=1.0, rounds_ms=((1.0, 1.1),)),),
-    parts={"breaks": Part("found"), "static": Part("skipped", "not asked for")},
-    command="torchproof check model.py:make",
     error="a line",
 )
 

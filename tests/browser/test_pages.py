@@ -219,35 +219,3 @@ def test_lines_of_a_recipe_can_be_copied(window: Browser, tmp_path: Path) -> Non
     window.run("document.querySelector('[data-copy=recipe-lines]').click()")
     assert window.run("getSelection().toString().trim()") == tune_runs.SOURCE
     assert window.run("navigator.clipboard.readText()").strip() == tune_runs.SOURCE
-
-
-# Of each mark its name, and where its centre is in the plot, from 0 to 1.
-MARKS = """[...document.querySelectorAll('.plot > svg > svg.mark')].map((mark) => {
-  const room = document.querySelector('.plot > svg').getBoundingClientRect();
-  const box = mark.querySelector('rect, path, circle').getBoundingClientRect();
-  return [mark.querySelector('title').textContent.split(': step')[0],
-    (box.x + box.width / 2 - room.x) / room.width,
-    (box.y + box.height / 2 - room.y) / room.height];
-})"""
-# The centre of the mark of request 700 and the left end of its stall, in pixels.
-STALLED = """(() => {
-  const panel = document.querySelector('.panel');
-  const marks = [...panel.querySelectorAll('.is-culprit')];
-  const mark = marks.find((m) => m.textContent.includes('request 700,'));
-  const box = mark.querySelector('path').getBoundingClientRect();
-  const bands = [...panel.querySelectorAll('.band')];
-  const band = bands.find((b) => b.textContent.includes('request 700'));
-  return [box.x + box.width / 2, band.getBoundingClientRect().x];
-})()"""
-
-
-def test_marks_are_where_their_numbers_say(window: Browser, tmp_path: Path) -> None:
-    opened(window, RUNS["tune"], tmp_path)
-    places = {name: (x, y) for name, x, y in window.run(MARKS)}
-    assert all(0 < x < 1 and 0 < y < 1 for x, y in places.values())
-    # The chosen one has the shortest step, so it is lowest; eager's first call is left.
-    assert max(places, key=lambda name: places[name][1]) == "regional+graph"
-    assert min(places, key=lambda name: places[name][0]) == "eager"
-    opened(window, PAGES["loadtest"], tmp_path)
-    mark, band = window.run(STALLED)
-    assert abs(mark - band) < 3

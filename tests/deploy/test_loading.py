@@ -27,12 +27,9 @@ from torchproof.records.run import UserError
 from torchproof.runtime.loading import (
     compatibility,
     example_inputs,
-    pack_details,
     source_hash,
 )
 from torchproof.runtime.loading.pack_details import Place
-from torchproof.runtime.pack_format.contents import open_pack
-from torchproof.runtime.pack_format.manifest import Refused
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 PATIENCE_S = 120
@@ -223,8 +220,18 @@ GRAPHS = (
     b'[{"key": [], "facts": {}}]',
     b"[" + b"9" * 5000 + b"]",
 )
+# Calls that cannot be made.
+FORMS = (
+    *({}, {"kind": "tensor", "value": 5}, {"kind": "float", "value": "1"}),
+    {"kind": "dict", "keys": ["a"], "parts": []},
+)
+CALL_OF = '[{{"inputs": {{"form": {}}}, "state": {}, "gradients": false}}]'
+STATE = '{"training": true, "others": []}'
 MANIFESTS = {
-    "calls": ("null", '[{"inputs": 3, "state": {}, "gradients": 1}]'),
+    "calls": (
+        *("null", '[{"inputs": 3, "state": {}, "gradients": 1}]'),
+        *(CALL_OF.format(json.dumps(form), STATE) for form in FORMS),
+    ),
     "place": ("{}", '{"device": "cpu", "features": 5}'),
     "code": ("[]", '{"a": {"file": 3}}'),
     "graphs": ('"many"', "9" * 5000),
@@ -260,22 +267,6 @@ def test_invalid_graphs_and_manifests_are_refused(
             refusal_of_load(changed({}, **{name: text}))
     assert "graphs.json" in refusal(spoilt, caplog, Net())
     assert not (own_cache / "ab").exists()
-
-
-def test_calls_that_cannot_be_made_are_refused(tmp_path: Path) -> None:
-    for number, form in enumerate(
-        [
-            {"kind": "tensor", "value": 5},
-            {},
-            {"kind": "dict", "keys": ["a"], "parts": []},
-            {"kind": "float", "value": "1"},
-        ]
-    ):
-        details = details_of(Net())
-        details["calls"][0]["inputs"] = {"form": form}
-        pack = open_pack(fabricated(tmp_path / f"{number}", Net(), **details))
-        with pytest.raises(Refused, match="manifest is invalid"):
-            pack_details.read_details(pack_details.CachesDetails, pack)
 
 
 # -- requests after the warm-up --------------------------------------------------------

@@ -12,40 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import bench_runs
+import check_runs
 import pytest
+from check_runs import ITEM
 
 from torchproof.records import store
-from torchproof.records.run import Finding, Part, Run
+from torchproof.records.run import Part, Run
 from torchproof.report import log
 from torchproof.report.log import review
 
 LOG = Path("experiment-log.md")
-HIGH = Finding(
-    "GB101",
-    "graph_break",
-    "high",
-    "`y.item()` splits the graph of f<T>, in every call",
-    "a value",
-    "leave it",
-    file="model.py",
-    line=8,
-    cost_us=33.25,
-)
+HIGH = replace(ITEM, message="`y.item()` splits the graph of f<T>, in every call")
 
 
 def check(**more: Any) -> Run:
     counts = {"calls": 3, "compiled_calls": 3, "graphs": 2, "graph_breaks": 1}
-    plain: dict[str, Any] = {
-        "id": "20260102-0304-model",
-        "target": "model.py:make",
-        "strategy": "full",
-        "environment": {**bench_runs.ENVIRONMENT, "variables": {"OMP_NUM_THREADS": 2}},
-        "counts": {**counts, "recompiles": 0, "cudagraph_skips": None},
-        "findings": (HIGH,),
-        "started": "2026-01-02T03:04:05",
-        "command": "torchproof check model.py:make",
-    }
-    return Run(**{**plain, **more})
+    counts |= {"recompiles": 0, "cudagraph_skips": None}
+    return replace(check_runs.check(HIGH, counts=counts), **more)
 
 
 def later(run: Run, **more: Any) -> Run:

@@ -25,7 +25,10 @@ KNOWN = PrivateValues(
     homes=("/home/alice", "/root"),
     projects=("/home/alice/plan9",),
     temporary=("/scratch/alice",),
-    secrets=(("MY_TOKEN", "v3ry/private+x"), ("DOOR_PIN", "4217"), ("PIN", "a1b2")),
+    secrets=(
+        *(("MY_TOKEN", "v3ry/private+x"), ("DOOR_PIN", "4217"), ("PIN", "a1b2")),
+        ("MAIL_PASSWORD", "w1th\\back"),
+    ),
 )
 
 REDACTED = {
@@ -51,6 +54,7 @@ REDACTED = {
     "DOOR_PIN=4217": "DOOR_PIN=<secret>",
     '{"DOOR_PIN": "4217"}': '{"DOOR_PIN": "<secret>"}',
     "the pin is a1b2.": "the pin is <secret>.",
+    r"login('w1th\\back') took w1th\back": "login('<secret>') took <secret>",
     "WANDB_API_KEY=abcd": "WANDB_API_KEY=<secret>",
     "password='hunter22'": "password='<secret>'",
     '"client_secret": "aa11bb22cc"': '"client_secret": "<secret>"',
@@ -226,7 +230,7 @@ def test_private_values_come_from_the_account_and_the_environment() -> None:
     hidden = redactor.text(text)
     assert hidden == "<user> <home>/x <project>/x <secret> <secret> /big/<user>"
     assert os.getcwd() not in redactor.text(f"{os.getcwd()}/x")
-    assert redactor.is_clean(hidden) and not redactor.is_clean(text)
+    assert redactor.text(hidden) == hidden
     assert redactor.text("TORCH_BYPASS=1 in /tmp") == "TORCH_BYPASS=1 in /tmp"
 
 

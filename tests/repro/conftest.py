@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from oracle_runs import RunOracle, candidate_of
 
-from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
+from torchproof.packs.repro.candidate import Outcome, Settings
 from torchproof.packs.repro.failure_signature import FailureSignature
 from torchproof.packs.repro.repro_runner import ReproRunner
 
-RunOracle = Callable[..., Outcome]
 
-
-def candidate_of(source: str) -> Candidate:
-    return Candidate("program", textwrap.dedent(source), "", source.count("\n"))
+@pytest.fixture(scope="session")
+def runner() -> Iterator[ReproRunner]:
+    signature = FailureSignature("breaks", "a break", "graph_break")
+    with ReproRunner(signature, Settings(limit_s=60), header="torch 2.x") as runner:
+        yield runner
 
 
 @pytest.fixture(scope="session")
-def run_oracle() -> Iterator[RunOracle]:
+def run_oracle(runner: ReproRunner) -> RunOracle:
     """`run_oracle(oracle, expected, source, **settings)`: the outcome of that repro."""
-    runner = ReproRunner(
-        FailureSignature("breaks", "a break", "graph_break"), Settings(limit_s=60)
-    )
 
     def run(
         oracle: str, expected: Mapping[str, Any], source: str, **settings: Any
@@ -34,5 +32,4 @@ def run_oracle() -> Iterator[RunOracle]:
         runner.settings = Settings(**{"limit_s": 60.0, **settings})
         return runner.run_forked(candidate_of(source))
 
-    with runner:
-        yield run
+    return run

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
-from conftest import RunOracle
+from oracle_runs import RunOracle
 
 
 class Case(NamedTuple):

@@ -1,83 +1,59 @@
-"""`pack --for repro` from end to end, then with a stand-in for the runs of torch."""
+"""`pack --for repro`: its recording, then with a stand-in for the runs of torch.
+
+test_packs_of_failures.py runs the command.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import check_runs
-import forked_commands
 import pytest
-import strangers
+from forked_commands import forked
+from opened_packs import texts as texts_of
 
 from torchproof import packs
 from torchproof.packs import repro
 from torchproof.packs.repro.candidate import Candidate, Outcome
-from torchproof.packs.repro.target_recording import TargetRecording
-from torchproof.records import store
+from torchproof.packs.repro.target_recording import (
+    RecordingJob,
+    TargetRecording,
+    record_target,
+)
 from torchproof.records.run import Run
+from torchproof.targets.job import Job
 from torchproof.targets.options import Options
 from torchproof.targets.target import Target
 
-PROGRAM = '''
-"""A program with one failure."""
-
+PROGRAM = """
 import torch
 
-
-class HarvestModel(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fields = torch.nn.Linear(4, 4)
-
-    def forward(self, grain):
-        grain = self.fields(grain)
-        # A comment.
-        weight = grain.sum().item()
-        return grain * weight
-
+def fn(x):
+    if x.sum().item() > 0:
+        return x + 1
+    raise RuntimeError("no harvest")
 
 def make():
-    return HarvestModel(), [(torch.ones(2, 4),)]
-'''
+    return fn, [(torch.ones(2),), (-torch.ones(2),)]
+"""
 
 
-def test_saved_failure_is_packed_and_verified(tmp_path: Path) -> None:
-    """test_packs_of_failures.py runs packs elsewhere; here the command verifies it."""
+def test_recording_of_a_target_has_its_graphs_and_facts(tmp_path: Path) -> None:
+    """Also if it fails in the end, as that may be the failure."""
     (tmp_path / "mill.py").write_text(PROGRAM)
-    reason = "Unsupported Tensor.item() call with capture_scalar_outputs=False"
-    finding = dataclasses.replace(
-        check_runs.ITEM,
-        file="mill.py",
-        line=15,
-        evidence=("GB0124", f"torch: {reason}"),
-    )
-    run = Run("20260102-0304-mill", "mill.py:make", "full", {"device": "cpu"}, {})
-    store.save(dataclasses.replace(run, findings=(finding,)), tmp_path / store.RUNS)
-    done = forked_commands.torchproof(
-        *("pack", run.id, "--for", "repro", "-q", "--budget", "1s", "-o", "bug.tar.gz"),
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    texts = strangers.texts(tmp_path / "bug.tar.gz")
-    manifest = json.loads(texts["manifest.json"])
-    details = manifest["details"]
-    assert details["verified"]["line"].startswith(
-        "FAILS AS STATED: graph break, GB0124"
-    )
-    assert details["symptom"]["ids"] == ["GB0124"]
-    assert details["size"]["last"] <= details["size"]["first"]
-    files = {name for name in texts if not name.endswith(" itself")}
-    assert set(manifest["files"]) == files - {"manifest.json"}
-    assert details["symptom"]["headline"] in texts["README.md"]
-    assert "# A comment" not in texts["repro.py"]
+    run = Job(Target("mill.py:make", "factory", str(tmp_path / "mill.py")))
+    job = RecordingJob(run, folder=str(tmp_path))
+    with forked():
+        found = record_target(job, Options(quiet=True), print)
+    assert [each.form for each in found.candidates] == ["graph"] * 2
+    assert found.facts["device"] == "cpu" and not found.train
 
 
-# -- with a stand-in -------------------------------------------------------------------
+# -- the command, with a stand-in ------------------------------------------------------
 
 NAME, HOME = "wanda77", "/home/wanda77"
 SECRET = "Zx9-quite/long-77"
@@ -170,7 +146,7 @@ def build(folder: Path, runner: FakeRunner, **changes: Any) -> Path:
 
 def test_no_file_has_a_private_value(tmp_path: Path) -> None:
     runner = FakeRunner()
-    texts = strangers.texts(build(tmp_path, runner))
+    texts = texts_of(build(tmp_path, runner))
     for private in (SECRET, repr(SECRET)[1:-1], HOME, NAME):
         assert not [name for name, text in texts.items() if private in text], private
     assert runner.verified == [texts["repro.py"]]  # as packed
@@ -181,7 +157,7 @@ def test_every_file_is_redacted(tmp_path: Path) -> None:
     """Without redaction, the search of the test above finds the values everywhere."""
     unchanged = {"text": lambda _, text: text, "source": lambda _, text: text}
     with mock.patch.multiple(repro.Redactor, **unchanged):
-        texts = strangers.texts(build(tmp_path, FakeRunner()))
+        texts = texts_of(build(tmp_path, FakeRunner()))
     found = {name for name, text in texts.items() if NAME in text}
     expected = {"README.md", "manifest.json", "command.txt", "logs/torch.txt"}
     assert expected | {"repro.py", "graphs/graph_0_0.py"} <= found

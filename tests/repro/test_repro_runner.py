@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import RunOracle, candidate_of
+from oracle_runs import RunOracle, candidate_of
 from waiting import wait_for_ends
 
 from torchproof.packs.repro.candidate import Settings
@@ -125,15 +125,15 @@ def test_killed_fork_server_is_replaced() -> None:
 
 
 @pytest.mark.slow
-def test_forked_and_isolated_runs_agree() -> None:
+def test_forked_and_isolated_runs_agree(runner: ReproRunner) -> None:
     draft = replace(candidate_of(PRINTS), files={"inputs.pt": b"1"})
-    with ReproRunner(BREAK, Settings(limit_s=100.0), header="torch 2.x") as runner:
-        with ThreadPoolExecutor(4) as pool:
-            outcomes = list(pool.map(runner.run_forked, [draft] * 4))
-        assert [outcome.verdict for outcome in outcomes] == ["same"] * 4
-        clean = runner.run_isolated(runner.text(draft), draft.files)
-        assert clean.is_same, clean.output
-        assert clean.text == runner.run_forked(draft).text
-        fine = replace(draft, source=draft.source.replace('print("hi")', "pass"))
-        assert runner.run_isolated(runner.text(fine)).verdict == "none"
-        assert '"""a print splits the graph\n\ntorch 2.x\n' in runner.text(draft)
+    runner.signature, runner.settings = BREAK, Settings(limit_s=100.0)
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = list(pool.map(runner.run_forked, [draft] * 4))
+    assert [outcome.verdict for outcome in outcomes] == ["same"] * 4
+    clean = runner.run_isolated(runner.text(draft), draft.files)
+    assert clean.is_same, clean.output
+    assert clean.text == outcomes[0].text
+    fine = replace(draft, source=draft.source.replace('print("hi")', "pass"))
+    assert runner.run_isolated(runner.text(fine)).verdict == "none"
+    assert '"""a print splits the graph\n\ntorch 2.x\n' in runner.text(draft)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import html
-import json
 import re
-import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from urllib.parse import quote, quote_plus
 
 from torchproof.packs.redaction.common_words import SHORT, is_common
 from torchproof.packs.redaction.machine import PrivateValues
@@ -69,17 +65,16 @@ def _secrets(secrets: Iterable[tuple[str, str]]) -> Iterator[Literal]:
     spelled: dict[str, Literal] = {}
     for variable, value in secrets:
         if variable:
-            for text in escaped(value):
-                assigned = _assigned(variable, text)
-                spelled[f"{variable}={text}"] = Literal(text, r"\1<secret>", assigned)
+            assigned = _assigned(variable, value)
+            spelled[f"{variable}={value}"] = Literal(value, r"\1<secret>", assigned)
         if _LEAST <= len(value) < SECRET_LENGTH and not is_common(value):
             spelled[f"={value}"] = Literal(value, r"\1<secret>", _alone(value))
         pieces = [value, *value.splitlines()] if "\n" in value else [value]
         for piece in filter(_is_uncommon, map(str.strip, pieces)):
-            for text in escaped(piece):
-                # Hide a word or a number only if it is a whole word.
-                plain = re.fullmatch(r"[A-Za-z]{,11}|\d{,9}", text)
-                pattern = _whole(text) if plain else None
+            # Hide a word or a number only if it is a whole word.
+            plain = re.fullmatch(r"[A-Za-z]{,11}|\d{,9}", piece)
+            pattern = _whole(piece) if plain else None
+            for text in {piece, repr(piece)[1:-1]}:  # as in logs and in source
                 spelled[text] = Literal(text, "<secret>", pattern)
     yield from sorted(
         spelled.values(), key=lambda literal: (-len(literal.value), literal.value)
@@ -100,11 +95,10 @@ def _assigned(variable: str, value: str) -> str:
 
 
 def _folder(folder: str, placeholder: str) -> Iterator[Literal]:
-    for text in _longest_first(escaped(folder)):
-        # `/root` may be part of another path, `/home/ann` may not.
-        boundary = "" if folder.count("/") > 1 else _left(re.escape(text), r"[\w./~-]")
-        pattern = rf"{re.escape(text)}{boundary}(?!\w|-\w)"
-        yield Literal(text, placeholder, pattern)
+    # `/root` may be part of another path, `/home/ann` may not.
+    path = re.escape(folder)
+    boundary = "" if folder.count("/") > 1 else _left(path, r"[\w./~-]")
+    yield Literal(folder, placeholder, rf"{path}{boundary}(?!\w|-\w)")
     if folder.count("/") > 1 and placeholder == "<home>":
         # Some tools turn paths into file names.
         for mark in "-_.!":
@@ -128,7 +122,7 @@ def _name(name: str) -> Iterator[Literal]:
         yield from _words(name, "<user>")
         return
     word = re.escape(name)
-    homes = rf"((?:{_PARENTS}|torchinductor_|hsperfdata_|pytest-of-)(?:/|%2F|\\/)?)"
+    homes = rf"((?:{_PARENTS}|torchinductor_|hsperfdata_|pytest-of-)/?)"
     for pattern in (
         rf"{homes}{word}(?![\w-])",
         rf"((?<![\w.-])){word}(?=@[A-Za-z0-9])",
@@ -144,8 +138,7 @@ def _words(value: str, placeholder: str) -> Iterator[Literal]:
     if is_common(value) or len(value) < SHORT:
         return
     cases = {value, value.lower(), value.upper(), value.capitalize()}
-    spelled = {text for case in cases for text in escaped(case)}
-    for text in _longest_first(spelled):
+    for text in _longest_first(cases):
         yield Literal(text, placeholder, _whole(text))
 
 
@@ -163,24 +156,8 @@ def _left(word: str, inside: str) -> str:
         r"\\[abfnrtv0]",
         r"\\x[0-9a-f]{2}",
         r"\\u[0-9a-f]{4}",
-        "%[0-9A-Fa-f]{2}",
         r"[0-9\[;]m",  # the end of a colour
         "-[ILB]",  # compiler options
     )
     exceptions = "".join(f"|(?<={escape}{word})" for escape in escapes)
     return f"(?:(?<!{inside}{word}){exceptions})"
-
-
-def escaped(value: str) -> set[str]:
-    """The value itself, and as JSON, `repr`, URLs, HTML and shells write it."""
-    written = {json.dumps(value), json.dumps(value, ensure_ascii=False)}
-    written |= {repr(value), ascii(value)}
-    inner = {text[1:-1] for text in written}
-    inner |= {text.replace("/", "\\/") for text in inner}
-    inner |= {json.dumps(text)[1:-1] for text in inner}
-    raw = value.encode("utf-8", "surrogatepass")
-    links = {quote(raw, safe=""), quote(raw), quote_plus(raw)}
-    links |= {re.sub("%..", lambda code: code[0].lower(), text) for text in links}
-    shell = shlex.quote(value)
-    shell = shell[1:-1] if shell != value else value
-    return {value, html.escape(value), shell, *inner, *links}

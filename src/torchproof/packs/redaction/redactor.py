@@ -19,7 +19,6 @@ from torchproof.packs.redaction.common_words import is_common, is_switch, says_s
 from torchproof.packs.redaction.literals import literals
 from torchproof.packs.redaction.machine import PrivateValues, private_values
 
-_STEP = r"(?:\\?/|%2F)"
 # The pattern matches `/` first and then looks behind it: that search is fast.
 _SITE = re.compile(
     r"/(?:(?<![\w.~>-]/)|(?<=\\[nrt]/)|(?<=-[ILB]/))"
@@ -28,11 +27,11 @@ _SITE = re.compile(
 # Home directories of any user; every such path contains the mark.
 _PEOPLE = (
     *(
-        (mark, re.compile(rf"({_STEP}{mark}{_STEP})(?![<{{$%])[\w.+~@-]*[\w+~@-]"))
+        (mark, re.compile(rf"(/{mark}/)(?![<{{$%])[\w.+~@-]*[\w+~@-]"))
         for mark in ("home", "Users")
     ),
     *(
-        (mark, re.compile(rf"({_STEP}{mark})(?!<)[\w.-]*\w"))
+        (mark, re.compile(rf"(/{mark})(?!<)[\w.-]*\w"))
         for mark in ("torchinductor_", "hsperfdata_", "pytest-of-")
     ),
 )
@@ -119,13 +118,6 @@ class Redactor:
     def name(self, name: str) -> str:
         """Redact a file name, with placeholders that have no special characters."""
         return _PLACEHOLDER.sub(r"\1", self.text(name))
-
-    def is_clean(self, text: str) -> bool:
-        """Whether the text has nothing to redact."""
-        before = self.counts.copy()
-        clean = self.text(text) == text
-        self.counts = before
-        return clean
 
     def _hide_forms(self, text: str) -> str:
         lower = text.lower()
