@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 import torchproof
 from benchmarks.survey import Options, Row, Survey
-from torchproof.measure import profiling
+from benchmarks.timing import in_turns
 from torchproof.records import stats
 from torchproof.runtime import monitor
 
@@ -176,17 +176,16 @@ def measure_pair(pair: Pair, count: int) -> dict[str, list[list[float]]]:
         pair.ours(x)
     for run in (pair.bare, pair.ours) * 3:
         batch_us(run, x)
-    found: dict[str, list[list[float]]] = {"bare": [], "ours": []}
-    end = time.monotonic() + PATIENCE_S
-    while len(found["bare"]) < count and time.monotonic() < end:
-        before, ours_first = profiling.context_switches(), len(found["bare"]) % 2
-        first = batch_us(pair.ours if ours_first else pair.bare, x)
-        second = batch_us(pair.bare if ours_first else pair.ours, x)
-        if profiling.context_switches() == before:
-            ours, bare = (first, second) if ours_first else (second, first)
-            found["ours"].append([ours])
-            found["bare"].append([bare])
-    return found
+    pairs = in_turns(
+        lambda: batch_us(pair.ours, x),
+        lambda: batch_us(pair.bare, x),
+        count,
+        PATIENCE_S,
+    )
+    return {
+        "ours": [[ours] for ours, _ in pairs],
+        "bare": [[bare] for _, bare in pairs],
+    }
 
 
 def quiet_us(batches: dict[str, list[list[float]]]) -> float:

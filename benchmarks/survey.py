@@ -255,13 +255,15 @@ class _Run:
     def _store(self, name: str | None = None) -> list[str]:
         """Writes the rows so far; returns the claims that do not hold for them."""
         known = {n: self._rows[n] for n in self._order() if n in self._rows}
-        errors = [f"{n}: {row['error']}" for n, row in known.items() if "error" in row]
-        sound = {n: row for n, row in known.items() if "error" not in row}
+        # A saved run has a field for its error, which is null as a rule.
+        wrong = {n: row["error"] for n, row in known.items() if row.get("error")}
+        errors = [f"{name}: {error}" for name, error in wrong.items()]
+        sound = {name: row for name, row in known.items() if name not in wrong}
         failures = [*errors, *self._survey.failures(sound)]
         path = self._options.output
         if not self._survey.is_folder:
             write(path, self._header() | {"rows": known, "failures": failures})
-        elif name is not None and "error" not in known[name]:
+        elif name is not None and name not in wrong:
             write(path / f"{name}.json", known[name])
         return failures
 
