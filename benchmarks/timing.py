@@ -29,7 +29,8 @@ FIELDS = ("vs_eager", "vs_eager_low", "vs_eager_high", "verdict", "samples", "no
 # less than a hundredth. A fixed amount: all processes must do the same.
 AMOUNT = 44_000
 
-Ours, Bare = TypeVar("Ours"), TypeVar("Bare")
+Ours = TypeVar("Ours")
+Bare = TypeVar("Bare")
 
 
 def spin(amount: int) -> None:
