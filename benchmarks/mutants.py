@@ -30,7 +30,6 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,17 +156,13 @@ class Workplaces:
         self._free: list[Workplace] = []
 
     def measure(self, name: str, options: Options) -> Row:
-        with self._one() as place:
-            return place.judge(mutants(name.partition(": ")[0])[name])
-
-    @contextlib.contextmanager
-    def _one(self) -> Iterator[Workplace]:
         try:
             place = self._free.pop()
         except IndexError:
             place = Workplace(Path(tempfile.mkdtemp(dir=self._folder)))
-        yield place
+        row = place.judge(mutants(name.partition(": ")[0])[name])
         self._free.append(place)
+        return row
 
 
 def main() -> int:

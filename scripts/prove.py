@@ -218,17 +218,13 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [r for r in rows.values() if r["module"] == _module_digest(r["test"])]
 
 
-def folder_of(test: str) -> str:
-    file = test.partition("::")[0]
-    return file.rpartition("/")[0]
-
-
 def by_folder(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, float]]:
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     seconds: dict[str, float] = defaultdict(float)
     for row in rows:
-        counts[folder_of(row["test"])][row["outcome"]] += 1
-        seconds[folder_of(row["test"])] += row["seconds"]
+        folder = os.path.dirname(row["test"].partition("::")[0])
+        counts[folder][row["outcome"]] += 1
+        seconds[folder] += row["seconds"]
     return {
         folder: {
             **{each: count[each] for each in ("passed", "failed", "skipped")},

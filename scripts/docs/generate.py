@@ -89,14 +89,11 @@ def captured() -> Captured:
     """The output of the commands that `make docs` runs."""
     checks = getting_started.checks()
     steps = {("docs/getting-started.md", name): text for name, text in checks.items()}
-    return {("README.md", "output"): first_check(), **steps}
-
-
-def first_check() -> str:
     with tempfile.TemporaryDirectory() as folder:
         line = " ".join(["torchproof", *COMMAND, "-q"])
         step = getting_started.run("first check", line, Path(folder))
-    return getting_started.shown(getting_started.expect(step).stdout, effects=False)
+    first = getting_started.shown(getting_started.expect(step).stdout, effects=False)
+    return {("README.md", "output"): first, **steps}
 
 
 # -- documents -------------------------------------------------------------------------

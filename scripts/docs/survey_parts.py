@@ -272,7 +272,7 @@ def warm_starts() -> str:
 def coverage() -> str:
     """What was run, and how much of it is recorded."""
     found = result("graph_coverage")
-    rows = [row for row in named(found["rows"]) if "error" not in row]
+    rows = _measured()
     kinds = {
         "inference": [row for row in rows if not row["name"].endswith(TRAINING)],
         "training": [row for row in rows if row["name"].endswith(TRAINING)],
