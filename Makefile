@@ -52,7 +52,7 @@ demo: $(INSTALLED)
 	@echo "  $(BIN)/torchproof check my_model.py:make"
 	@echo "  $(BIN)/torchproof tune my_model.py:make"
 
-# mypy has one core for a minute: the tests run beside it instead of after it. Three
+# mypy has one core for half a minute: the tests run beside it, not after it. Three
 # processes on two cores, because each often waits for processes of its own. One thread:
 # more of them would only wait.
 test: export OMP_NUM_THREADS := 1

@@ -20,11 +20,8 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,8 +32,8 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from benchmarks.survey import Options, Row, Survey
-from torchproof.measure import profiling
+from benchmarks.survey import Options, Row, Survey, answer
+from benchmarks.timing import in_turns
 from torchproof.records import stats
 from torchproof.runtime import monitor
 
@@ -176,17 +173,16 @@ def measure_pair(pair: Pair, count: int) -> dict[str, list[list[float]]]:
         pair.ours(x)
     for run in (pair.bare, pair.ours) * 3:
         batch_us(run, x)
-    found: dict[str, list[list[float]]] = {"bare": [], "ours": []}
-    end = time.monotonic() + PATIENCE_S
-    while len(found["bare"]) < count and time.monotonic() < end:
-        before, ours_first = profiling.context_switches(), len(found["bare"]) % 2
-        first = batch_us(pair.ours if ours_first else pair.bare, x)
-        second = batch_us(pair.bare if ours_first else pair.ours, x)
-        if profiling.context_switches() == before:
-            ours, bare = (first, second) if ours_first else (second, first)
-            found["ours"].append([ours])
-            found["bare"].append([bare])
-    return found
+    pairs = in_turns(
+        lambda: batch_us(pair.ours, x),
+        lambda: batch_us(pair.bare, x),
+        count,
+        PATIENCE_S,
+    )
+    return {
+        "ours": [[ours] for ours, _ in pairs],
+        "bare": [[bare] for _, bare in pairs],
+    }
 
 
 def quiet_us(batches: dict[str, list[list[float]]]) -> float:
@@ -222,8 +218,7 @@ def of_processes(every: list[Row]) -> Row:
 def in_this_process(names: list[str], count: int) -> dict[str, Row]:
     """The batches of these calls."""
     found: dict[str, Row] = {}
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    with torch.no_grad():
         for name in names:
             pair = pair_of(name)
             batches = measure_pair(pair, count)
@@ -245,11 +240,7 @@ def in_processes(
         "import json; from benchmarks.call_overhead import in_this_process;"
         f" print(json.dumps(in_this_process({list(names)}, {count})))"
     )
-    command = [sys.executable, "-c", program]
-    return [
-        json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-        for _ in range(processes)
-    ]
+    return [json.loads(answer("-c", program)) for _ in range(processes)]
 
 
 IMPORT = """
@@ -262,11 +253,7 @@ print((time.perf_counter() - begin) * 1e3)
 
 def import_ms(processes: int) -> Row:
     """What loading the runtime adds where torch is loaded."""
-    command = [sys.executable, "-c", IMPORT]
-    times = [
-        float(subprocess.run(command, capture_output=True, check=True).stdout)
-        for _ in range(processes)
-    ]
+    times = [float(answer("-c", IMPORT)) for _ in range(processes)]
     return {
         "median_ms": statistics.median(times),
         "low": min(times),

@@ -9,9 +9,7 @@ run is a whole process with empty caches, timed from start to exit, one at a tim
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.survey import ROOT, Options, Row, Survey, environment
+from benchmarks.survey import ROOT, Options, Row, Survey, python
 
 LIMITS = {"quick": 1.3, "normal": 4.0, "full": 6.0}  # times a bare run
 TARGET = "benchmarks/check_cost.py"
@@ -79,17 +77,9 @@ def seconds(program: str, effort: str | None) -> float:
     else:
         check = ("check", f"{ROOT / TARGET}:{program}", "--effort", effort)
         command = ["-m", "torchproof", *check, "--format", "json", "-q"]
-    with tempfile.TemporaryDirectory() as folder:
-        begin = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=folder,
-            env=environment(folder) | {"CUDA_VISIBLE_DEVICES": ""},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        took = time.perf_counter() - begin
+    begin = time.perf_counter()
+    done = python(*command, CUDA_VISIBLE_DEVICES="")
+    took = time.perf_counter() - begin
     if done.returncode not in ((0,) if effort is None else (0, 1)):
         raise RuntimeError(f"{program} {effort}: {done.stderr[-500:]}")
     return round(took, 2)

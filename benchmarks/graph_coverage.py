@@ -91,15 +91,6 @@ def made(name: str) -> tuple[Any, list[Call]]:
     return model.train(training), calls[:2]
 
 
-def on_gpu(call: Call) -> Call:
-    import torch
-
-    return {
-        name: value.cuda() if isinstance(value, torch.Tensor) else value
-        for name, value in call.items()
-    }
-
-
 def eager_step(model: Any, training: bool) -> Callable[[Call], Any]:
     """One plain step, as `torchproof.graph` runs it."""
     import torch
@@ -189,7 +180,10 @@ def measure(name: str, options: Options) -> Row:
     twin, _ = made(name)
     model, twin = model.cuda(), twin.cuda()
     twin.load_state_dict(model.state_dict())
-    calls = [on_gpu(call) for call in calls]
+    calls = [
+        {n: v.cuda() if hasattr(v, "cuda") else v for n, v in call.items()}
+        for call in calls
+    ]
     eager = Side(twin, eager_step(twin, training))
     eager.again(calls[0])  # what only the first call does
     row: Row = {"host_sync": host_sync(eager.again, calls[0])}

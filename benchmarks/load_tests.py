@@ -15,18 +15,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.survey import Options, Survey
+from benchmarks.survey import ROOT, Options, Survey, torchproof
 from benchmarks.survey import Row as Result
-from torchproof import api
-from torchproof.records import LatencyObjective
 
 LENGTHS = (16, 48, 96, 128, 192, 256, 384, 512)
 STRATEGIES = "eager,full,compile:nowait"
@@ -81,27 +77,20 @@ ROWS = {
 
 
 def measure(name: str, options: Options) -> Result:
-    """The saved run of one row; what a limit stops is saved as far as it is."""
+    """The run as `loadtest` prints it."""
     row = ROWS[name.rpartition("-")[0]]
     if options.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # as on a machine without a GPU
     load = row.load[options.device]
-    load_options = api.LoadOptions(
-        rate=load.rate,
-        duration_s=options.length or load.seconds,
-        objective=LatencyObjective(99.0, load.limit_ms),
-        strategies=tuple(options.strategies.split(",")),
+    run, error = torchproof(
+        *("loadtest", row.target, "--device", options.device),
+        *("--rate", str(load.rate), "--slo", f"p99={load.limit_ms}ms"),
+        *("--duration", f"{options.length or load.seconds}s"),
+        *("--strategies", options.strategies),
+        limit_s=options.limit,
+        cwd=ROOT,
     )
-    with tempfile.TemporaryDirectory() as folder:
-        run = api.loadtest(
-            row.target,
-            api.Options(device=options.device, quiet=True),
-            load_options=load_options,
-            progress=lambda text: print(text, file=sys.stderr, flush=True),
-            command="python -m benchmarks.load_tests",
-            save_in=Path(folder),
-        )
-    document: Result = short(run.to_json())
+    document: Result = short(run) if run else {"error": error}
     return document
 
 
@@ -116,17 +105,11 @@ def short(value: Any) -> Any:
     return [*map(short, value)] if isinstance(value, (list, tuple)) else value
 
 
-def failures(found: dict[str, Result]) -> Iterator[str]:
-    for name, run in found.items():
-        if run["error"]:
-            yield f"{name}: {run['error']}"
-
-
 SURVEY = Survey(
     "load_tests",
     lambda options: [f"{name}-{options.device}" for name in ROWS],
     measure,
-    failures,
+    lambda found: [],
     limit_s=1800,
     devices=("cpu", "cuda"),
     is_folder=True,

@@ -17,7 +17,6 @@ import importlib.util
 import inspect
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -25,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.package_programs import TARGETS, Target
-from benchmarks.survey import Options, Row, Survey, environment, torchproof
+from benchmarks.survey import Options, Row, Survey, python, torchproof
 
 RIGHT = 0.9  # of all findings, at least
 LOUD = ("high", "medium")
@@ -107,15 +106,8 @@ def plain_log(file: Path, target: Target) -> str:
     kind = "script" if target.is_script else "train" if target.options else "factory"
     plain = file.with_name("plain.py")
     plain.write_text(PLAIN)
-    logs = {"TORCH_LOGS": "graph_breaks,recompiles"}
-    done = subprocess.run(
-        [sys.executable, plain.name, file.name, kind],
-        cwd=file.parent,
-        env=environment(str(file.parent)) | logs,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = (plain.name, file.name, kind)
+    done = python(*words, cwd=file.parent, TORCH_LOGS="graph_breaks,recompiles")
     return done.stderr
 
 

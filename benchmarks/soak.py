@@ -363,15 +363,13 @@ def _soaked(
 
 def _call_all(callers: list[Caller], times: int) -> None:
     """Each caller in a thread of its own, all at once."""
+
+    def call(caller: Caller) -> None:
+        for _ in range(times):
+            caller.call()
+
     with ThreadPoolExecutor(len(callers)) as pool:
-        begun = [pool.submit(_call, caller, times) for caller in callers]
-        for one in begun:
-            one.result()
-
-
-def _call(caller: Caller, times: int) -> None:
-    for _ in range(times):
-        caller.call()
+        list(pool.map(call, callers))
 
 
 def _holding(device: str) -> Holding:

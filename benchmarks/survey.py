@@ -255,13 +255,15 @@ class _Run:
     def _store(self, name: str | None = None) -> list[str]:
         """Writes the rows so far; returns the claims that do not hold for them."""
         known = {n: self._rows[n] for n in self._order() if n in self._rows}
-        errors = [f"{n}: {row['error']}" for n, row in known.items() if "error" in row]
-        sound = {n: row for n, row in known.items() if "error" not in row}
+        # A saved run has a field for its error, which is null as a rule.
+        wrong = {n: row["error"] for n, row in known.items() if row.get("error")}
+        errors = [f"{name}: {error}" for name, error in wrong.items()]
+        sound = {name: row for name, row in known.items() if name not in wrong}
         failures = [*errors, *self._survey.failures(sound)]
         path = self._options.output
         if not self._survey.is_folder:
             write(path, self._header() | {"rows": known, "failures": failures})
-        elif name is not None and "error" not in known[name]:
+        elif name is not None and name not in wrong:
             write(path / f"{name}.json", known[name])
         return failures
 
@@ -295,29 +297,42 @@ class _Run:
 def torchproof(
     *words: str, limit_s: float = 1800.0, cwd: Path | None = None
 ) -> tuple[Row | None, str | None]:
-    """The run that a command prints with --format json, or the error it ends with.
-
-    It runs in an empty folder by default.
-    """
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", "torchproof", *words, "--format", "json", "-q"],
-                cwd=cwd or folder,
-                env=environment(folder),
-                capture_output=True,
-                text=True,
-                timeout=limit_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return None, f"not finished after {limit_s:.0f} s"
+    """The run that a command prints with --format json, or the error it ends with."""
+    command = ("-m", "torchproof", *words, "--format", "json", "-q")
+    try:
+        done = python(*command, cwd=cwd, limit_s=limit_s)
+    except subprocess.TimeoutExpired:
+        return None, f"not finished after {limit_s:.0f} s"
     run: Row | None = json.loads(done.stdout) if done.stdout.strip() else None
     if run is None or run["error"]:
         last = (done.stderr.strip() or "no output").splitlines()[-1]
         error = str(run["error"] if run else last)
         return None, portable(error.removeprefix("torchproof: error: "))
     return run, None
+
+
+def python(
+    *words: str, cwd: Path | None = None, limit_s: float | None = None, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """A process with empty caches, in an empty folder by default."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=cwd or folder,
+            env=environment(folder) | more,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
+
+
+def answer(*words: str) -> str:
+    """The last line that such a process prints, in the folder of the repository."""
+    done = python(*words, cwd=ROOT)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-500:])
+    return (done.stdout.splitlines() or [""])[-1]
 
 
 def environment(cache: str) -> dict[str, str]:
@@ -329,6 +344,7 @@ def environment(cache: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
         "TRITON_CACHE_DIR": f"{cache}/triton",
+        "CUDA_CACHE_PATH": f"{cache}/cuda",
         "HF_HUB_OFFLINE": "1",
     }
 

@@ -12,8 +12,8 @@ code 1 when the interval of a ratio is not below its limit, or two verdicts are 
 import hashlib
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from benchmarks.survey import ROOT, Options, Row, Survey, torchproof
 
@@ -28,6 +28,9 @@ FIELDS = ("vs_eager", "vs_eager_low", "vs_eager_high", "verdict", "samples", "no
 # Of the targets, in eager: some 20 ms, of which calling the compiled function takes
 # less than a hundredth. A fixed amount: all processes must do the same.
 AMOUNT = 44_000
+
+Ours = TypeVar("Ours")
+Bare = TypeVar("Bare")
 
 
 def spin(amount: int) -> None:
@@ -120,24 +123,44 @@ def is_right(row: Row) -> bool:
     return inside and expected in row["verdict"]
 
 
-def loop(pairs: int) -> Row:
-    """Ratios of undisturbed pairs, or of what a busy machine gives in a minute."""
+def in_turns(
+    ours: Callable[[], Ours], bare: Callable[[], Bare], count: int, patience_s: float
+) -> list[tuple[Ours, Bare]]:
+    """Pairs of timings in which the process did not have to yield its core.
+
+    They are fewer on a machine that stays busy for as long as `patience_s`.
+    """
     from torchproof.measure import profiling
+
+    pairs: list[tuple[Ours, Bare]] = []
+    end = time.monotonic() + patience_s
+    while len(pairs) < count and time.monotonic() < end:
+        before = profiling.context_switches()
+        if len(pairs) % 2:
+            pair = ours(), bare()
+        else:
+            bare_first = bare()
+            pair = ours(), bare_first
+        if profiling.context_switches() == before:
+            pairs.append(pair)
+    return pairs
+
+
+def loop(pairs: int) -> Row:
+    """Ratios of undisturbed pairs."""
     from torchproof.records import stats
 
     amount = calibrate(STEP_MS)
     worker = _worker(amount)
     count = _timed(worker)[2]
-    found: dict[str, list[list[float]]] = {"whole": [], "reported": [], "bare": []}
-    end = time.monotonic() + PATIENCE_S
-    while len(found["bare"]) < pairs and time.monotonic() < end:
-        before, bench_first = profiling.context_switches(), len(found["bare"]) % 2
-        plain_ms = 0.0 if bench_first else _bare(amount, count)
-        whole_ms, reported_ms, _ = _timed(worker)
-        plain_ms = plain_ms or _bare(amount, count)
-        if profiling.context_switches() == before:
-            for key, ms in zip(found, (whole_ms, reported_ms, plain_ms), strict=True):
-                found[key].append([ms])
+    both = in_turns(
+        lambda: _timed(worker)[:2], lambda: _bare(amount, count), pairs, PATIENCE_S
+    )
+    found = {
+        "whole": [[whole_ms] for (whole_ms, _), _ in both],
+        "reported": [[reported_ms] for (_, reported_ms), _ in both],
+        "bare": [[bare_ms] for _, bare_ms in both],
+    }
     if len(found["bare"]) < FEWEST:
         return {"error": f"{len(found['bare'])} undisturbed pairs: too few"}
     ratios = {

@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.survey import ROOT, Options, Row, Survey, environment
+from benchmarks.survey import Options, Row, Survey, answer
 
 STARTS = ("cold", "pack", "imports")
 _STEPS = "benchmarks/step_targets.py"
@@ -79,30 +78,15 @@ def make_pack(service: Service, pack: Path) -> None:
     flags = ["--for", "deploy", "--strategy", "full", "-o", str(pack), "-q"]
     flags += ["--size", service.size] if service.size else []
     flags += ["--train"] if service.train else []
-    command = [sys.executable, "-m", "torchproof", "pack", service.target, *flags]
-    _fresh(command)
+    answer("-m", "torchproof", "pack", service.target, *flags)
 
 
 def started(service: Service, pack: Path, start: str) -> Row:
     """What one start reports, from a process of its own."""
     arguments = json.dumps({"start": start, "pack": str(pack), **asdict(service)})
     program = "import sys; from benchmarks.warm_start import child; child(sys.argv[1])"
-    answer: Row = json.loads(_fresh([sys.executable, "-c", program, arguments]))
-    return answer
-
-
-def _fresh(command: list[str]) -> str:
-    """The last line of a process with empty caches."""
-    with tempfile.TemporaryDirectory() as cache:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment(cache) | {"CUDA_CACHE_PATH": f"{cache}/cuda"},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-    return (done.stdout.splitlines() or [""])[-1]
+    report: Row = json.loads(answer("-c", program, arguments))
+    return report
 
 
 def child(arguments: str) -> None:

@@ -93,19 +93,12 @@ def probe(folder: Path) -> dict[str, Any]:
         text=True,
         check=True,
     )
-    return {**json.loads(done.stdout), **_commit()}
+    return {**json.loads(done.stdout), "commit": prove.commit_of(ROOT)[0]}
 
 
 def _variables() -> dict[str, str]:
     paths = (ROOT / name for name in ("src", "tests", "scripts"))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
-
-
-def _commit() -> dict[str, Any]:
-    return {
-        "commit": prove.git("rev-parse", "--short", "HEAD"),
-        "modified": bool(prove.git("status", "--porcelain", "--", "src", "tests")),
-    }
 
 
 def run(folder: Path, workers: int) -> dict[str, Any]:
@@ -126,7 +119,7 @@ def run(folder: Path, workers: int) -> dict[str, Any]:
     return {
         **outcomes(prove.read_rows(rows)),
         "minutes": round((time.monotonic() - started) / 60, 1),
-        **_commit(),
+        "commit": prove.commit_of(ROOT)[0],
         "tests": list(TESTS),
     }
 
@@ -136,10 +129,6 @@ def outcomes(rows: list[dict[str, Any]]) -> dict[str, Any]:
     failed = [row["test"] for row in rows if row["outcome"] == "failed"]
     counts = Counter(row["outcome"] for row in rows)
     return {"counts": dict(counts), "failed": sorted(failed)}
-
-
-def _write(path: Path, result: dict[str, Any]) -> None:
-    path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def main() -> int:
@@ -155,20 +144,19 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="pytest processes")
     parser.add_argument("--probe", action="store_true", help="probe names, no tests")
     options = parser.parse_args()
-    PROBES.mkdir(parents=True, exist_ok=True)
     failed = False
     for version, base in itertools.product(
         options.versions, options.python or [sys.executable]
     ):
         folder = environment(version, base, options.index)
         found = probe(folder)
-        _write(PROBES / f"{folder.name}.json", found)
+        prove.write(PROBES / f"{folder.name}.json", found)
         print(f"{folder.name}: missing names: {found['missing']}", file=sys.stderr)
         failed |= bool(found["missing"])
         if options.probe:
             continue
         result = {**found, **run(folder, options.workers)}
-        _write(RESULTS / f"{folder.name}.json", result)
+        prove.write(RESULTS / f"{folder.name}.json", result)
         print(f"{folder.name}: {result['counts']}", file=sys.stderr)
         failed |= bool(result["failed"])
     return int(failed)

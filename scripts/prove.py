@@ -35,14 +35,13 @@ ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / ".torchproof" / "prove"
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.survey import COMMIT, RESULTS, machine, versions, write  # noqa: E402
+from benchmarks.survey import RESULTS, commit_of, machine, versions, write  # noqa: E402
 
 # What the result depends on. Results and documents are written meanwhile.
 _SOURCE = ("src", "tests", "scripts", "benchmarks")
 _SETTINGS = ("pyproject.toml", "constraints.txt", "Makefile")
 _NO_SOURCE = {"__pycache__", "results", ".torchproof", ".hypothesis"}
 _VERSIONS = ("torch", "transformers", "ray", "numpy", "pytest")
-_STEP_LIMIT_S = 900
 ROWS = "TORCHPROOF_PROVE_ROWS"  # the file that gets a row for each test
 _BEFORE = ".before"  # the ending of its copy from before the step
 _NO_TESTS = 5  # pytest's exit code if nothing was left to run
@@ -55,8 +54,8 @@ class Step:
     name: str
     claim: str
     arguments: tuple[str, ...]
-    limit_s: int = _STEP_LIMIT_S
-    runs_tests: bool = False  # what it shows depends on the test modules
+    limit_s: int
+    runs_tests: bool  # what it shows depends on the test modules
 
 
 def tests(name: str, claim: str, marks: str, at_a_time: int) -> Step:
@@ -68,18 +67,19 @@ def tests(name: str, claim: str, marks: str, at_a_time: int) -> Step:
     return Step(name, claim, arguments, limit_s=60 * 60, runs_tests=True)
 
 
-def survey(name: str, claim: str) -> Step:
-    module = f"benchmarks.{name.replace('-', '_')}"
-    return Step(name, claim, ("-m", module, "--quick"))
+def survey(
+    name: str, claim: str, *, limit_s: int = 900, runs_tests: bool = False
+) -> Step:
+    arguments = ("-m", f"benchmarks.{name.replace('-', '_')}", "--quick")
+    return Step(name, claim, arguments, limit_s=limit_s, runs_tests=runs_tests)
 
 
 # What is timed comes last, when nothing else runs.
 STEPS = (
     tests("tests", "every test that needs no GPU passes", "not gpu", 3),
-    Step(
+    survey(
         "mutants",
         "the tests find each of the planted defects",
-        ("scripts/mutants.py", "--out", "benchmarks/results/mutants.json"),
         limit_s=1800,
         runs_tests=True,
     ),
@@ -160,27 +160,6 @@ def _module_digest(test: str) -> str | None:
     return hashlib.sha256(module.read_bytes()).hexdigest()[:16]
 
 
-def commit() -> str:
-    """The last commit that changed the source; another name if files differ from it.
-
-    TORCHPROOF_COMMIT names it where a copy has no git, or one of another commit.
-    """
-    if given := os.environ.get(COMMIT):
-        return given
-    paths = ("--", *_SOURCE, *_SETTINGS, ":!benchmarks/results")
-    changes = git("status", "--porcelain", *paths)
-    return git("log", "-1", "--format=%h", "--abbrev=12", *paths) + "-dirty" * bool(
-        changes
-    )
-
-
-def git(*words: str) -> str:
-    done = subprocess.run(
-        ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
-
-
 # -- The rows of the tests: this file is a plugin of pytest, too
 
 
@@ -239,17 +218,13 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [r for r in rows.values() if r["module"] == _module_digest(r["test"])]
 
 
-def folder_of(test: str) -> str:
-    file = test.partition("::")[0]
-    return file.rpartition("/")[0]
-
-
 def by_folder(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, float]]:
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     seconds: dict[str, float] = defaultdict(float)
     for row in rows:
-        counts[folder_of(row["test"])][row["outcome"]] += 1
-        seconds[folder_of(row["test"])] += row["seconds"]
+        folder = os.path.dirname(row["test"].partition("::")[0])
+        counts[folder][row["outcome"]] += 1
+        seconds[folder] += row["seconds"]
     return {
         folder: {
             **{each: count[each] for each in ("passed", "failed", "skipped")},
@@ -313,7 +288,7 @@ def prove(steps: tuple[Step, ...], names: list[str], gpu: bool) -> dict[str, Any
     rows = read_rows(Path(os.environ[ROWS]))
     counts = Counter(row["outcome"] for row in rows)
     return {
-        "commit": commit(),
+        "commit": commit_of(ROOT)[0],
         "source_digest": digest,
         "versions": {"python": platform.python_version(), **versions(*_VERSIONS)},
         "machine": machine("cuda" if gpu else "cpu"),

@@ -1,11 +1,13 @@
-"""`make dist`: what it finds wrong with a wheel, a source distribution, a command."""
+"""`make dist` and `make compat`: what they find wrong; and one version everywhere."""
 
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,10 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import compat  # noqa: E402
 import distributions  # noqa: E402
+
+import torchproof  # noqa: E402
 
 REPOSITORY = {"README.md", "src/torchproof/cli.py", "src/torchproof/report/page.html"}
 INFO = {f"torchproof-1.0.dist-info/{name}" for name in distributions.METADATA}
@@ -84,3 +89,26 @@ def test_a_file_that_is_not_written_is_a_failure(tmp_path: Path) -> None:
     assert distributions.problem_of(command, done, tmp_path)
     (tmp_path / "run.html").write_text("<html>")
     assert not distributions.problem_of(command, done, tmp_path)
+
+
+def test_there_is_one_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest, date = re.findall(r"^## \[([\d.]+)\] - ([\d-]+)$", changes, re.M)[0]
+    assert project["version"] == torchproof.__version__ == newest
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    cited = dict(re.findall(r"^(\S+): \"?([^\"\n]+)", citation, re.M))
+    assert (cited["version"], cited["date-released"]) == (newest, date)
+    assert cited["license"] == project["license"]
+    page = (ROOT / "docs" / "man" / "torchproof.1").read_text()
+    assert f'"{date}" "torchproof {newest}"' in page
+
+
+def test_outcomes_of_a_version_of_torch_are_counted() -> None:
+    outcomes = {"a.py::b[1]": "passed", "a.py::c": "failed", "a.py::d": "skipped"}
+    rows = [{"test": name, "outcome": each} for name, each in outcomes.items()]
+    assert compat.outcomes(rows) == {
+        "counts": {"passed": 1, "failed": 1, "skipped": 1},
+        "failed": ["a.py::c"],
+    }
+    assert compat.TESTS and all((ROOT / each).exists() for each in compat.TESTS)

@@ -245,7 +245,7 @@ def test_readme_shows_what_the_command_prints(tmp_path: Path) -> None:
     done = forked_commands.torchproof(*generate.COMMAND, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     readme = (ROOT / "README.md").read_text()
-    shown = generate.lasting(generate.output(done.stdout))
+    shown = generate.lasting(generate.getting_started.shown(done.stdout, effects=False))
     assert shown in generate.lasting(readme), "run `make docs`"
 
 

@@ -69,6 +69,25 @@ def test_stored_rows_are_not_measured_again_and_errors_are(
     assert document["command"] == "python -m benchmarks.x"
 
 
+@pytest.mark.parametrize("error", [None, "it ended"])
+def test_saved_run_is_stored_unless_it_failed(
+    error: str | None, calls: list[str], tmp_path: Path
+) -> None:
+    run = {"id": "a", "error": error}
+    one = Survey(
+        "x",
+        lambda _: ["row"],
+        lambda name, options: dict(run),
+        lambda found: (),
+        is_isolated=False,
+        is_folder=True,
+    )
+    assert one.main(["-o", str(tmp_path)]) == bool(error)
+    assert [json.loads(path.read_text()) for path in tmp_path.iterdir()] == (
+        [] if error else [run]
+    )
+
+
 def test_rows_of_two_commits_are_not_mixed(
     calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

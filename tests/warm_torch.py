@@ -4,7 +4,6 @@ There is one fork server in a process, and what the first test asks of it holds 
 so everything that any of them needs is here.
 """
 
-import contextlib
 import gc
 import os
 
@@ -51,9 +50,6 @@ if not torch.cuda.is_available():
     torch._dynamo.utils.counters.clear()
 
 contract.contract()  # it remembers the table, which takes long to parse
-
-with contextlib.suppress(ImportError):
-    import transformers.modeling_utils  # noqa: F401 (half of a model's import)
 
 gc.collect()
 gc.freeze()  # a collection in a child would copy every page that it looks at

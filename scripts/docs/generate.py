@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -86,30 +85,15 @@ def sizes_table() -> str:
 # -- parts made of runs ----------------------------------------------------------------
 
 
-def output(text: str) -> str:
-    """The start and the end of a check's output, with the worst finding in between."""
-    header, *found, footer = text.rstrip("\n").split("\n\n")
-    shown = found[: 2 if found[0].startswith("Fix first") else 1]
-    shown[-1] = shown[-1].split("\n   also explains")[0]
-    return tables.fenced("\n\n".join([header, *shown, "...", footer]))
-
-
 def captured() -> Captured:
     """The output of the commands that `make docs` runs."""
     checks = getting_started.checks()
     steps = {("docs/getting-started.md", name): text for name, text in checks.items()}
-    return {("README.md", "output"): output(first_check()), **steps}
-
-
-def first_check() -> str:
     with tempfile.TemporaryDirectory() as folder:
-        program = [sys.executable, "-m", "torchproof", *COMMAND, "-q"]
-        done = subprocess.run(
-            program, cwd=folder, stdout=subprocess.PIPE, text=True, check=False
-        )
-    if done.returncode != 1:
-        raise SystemExit(f"{' '.join(program)} ended with exit code {done.returncode}")
-    return done.stdout
+        line = " ".join(["torchproof", *COMMAND, "-q"])
+        step = getting_started.run("first check", line, Path(folder))
+    first = getting_started.shown(getting_started.expect(step).stdout, effects=False)
+    return {("README.md", "output"): first, **steps}
 
 
 # -- documents -------------------------------------------------------------------------

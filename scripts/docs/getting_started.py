@@ -124,13 +124,14 @@ def checks() -> dict[str, str]:
     return {step.name: shown(step.stdout) for step in steps if "check" in step.name}
 
 
-def shown(text: str) -> str:
-    """Without findings after the first."""
-    head, *rest = text.rstrip("\n").split("\n\n")
-    first = 2 if rest[0].startswith("Fix first") else 1
-    if len(rest) > first + 1:
-        rest = [*rest[:first], "...", rest[-1]]
-    return fenced("\n\n".join([head, *rest]))
+def shown(text: str, *, effects: bool = True) -> str:
+    """Without findings after the first, and without its effects if they are many."""
+    head, *found, end = text.rstrip("\n").split("\n\n")
+    first = found[: 2 if found[0].startswith("Fix first") else 1]
+    if not effects:
+        first[-1] = first[-1].partition("\n   also explains")[0]
+    rest = ["..."] if len(found) > len(first) else []
+    return fenced("\n\n".join([head, *first, *rest, end]))
 
 
 def saved(name: str) -> Run:

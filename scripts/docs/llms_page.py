@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tables import ROOT
+
 FIRST = ("agents.md", "index.md", "getting-started.md")
 OPTIONAL = ("architecture.md",)
 # Pages that the site makes of files outside docs/.

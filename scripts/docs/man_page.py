@@ -8,14 +8,13 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from pathlib import Path
 
 import tables
+from tables import ROOT
 
 import torchproof
 from torchproof.cli import verbs
 
-ROOT = Path(__file__).resolve().parents[2]
 EXIT_CODES = {
     "0": "It ran and found nothing to report.",
     "1": "It ran and found something: a finding, a regression, a missed objective, a"

@@ -272,7 +272,7 @@ def warm_starts() -> str:
 def coverage() -> str:
     """What was run, and how much of it is recorded."""
     found = result("graph_coverage")
-    rows = [row for row in named(found["rows"]) if "error" not in row]
+    rows = _measured()
     kinds = {
         "inference": [row for row in rows if not row["name"].endswith(TRAINING)],
         "training": [row for row in rows if row["name"].endswith(TRAINING)],
@@ -353,12 +353,15 @@ def precision() -> str:
         f"dynamic, {len(ran)} programs with {len(packages)} packages, all findings"
         " above `low`": [each for row in ran.values() for each in row["findings"]],
     }
-    rows = []
-    for what, findings in judged.items():
-        verdicts = Counter(each["verdict"] for each in findings)
-        numbers_of = (len(findings), verdicts["right"], verdicts["wrong"])
-        rows.append((what, *map(str, numbers_of)))
+    rows = [
+        (what, str(len(found)), _right(found), _right(found, "wrong"))
+        for what, found in judged.items()
+    ]
     return plain("what was judged | findings | right | wrong", rows)
+
+
+def _right(findings: list[Row], verdict: str = "right") -> str:
+    return str(sum(each["verdict"] == verdict for each in findings))
 
 
 def users() -> str:
@@ -376,7 +379,7 @@ def users() -> str:
         (
             code,
             str(len(mine)),
-            str(sum(each["verdict"] == "right" for each in mine)),
+            _right(mine),
             str(sum(bool(each["fits"]) for each in mine)),
         )
         for code, mine in by_code.items()
@@ -403,9 +406,8 @@ def _codes(row: Row) -> str:
     rows = []
     for code, count in row["codes"].items():
         mine = [each for each in row["sample"] if each["code"] == code]
-        right = sum(each["verdict"] == "right" for each in mine)
-        shown = str(right) if mine else NOTHING
-        rows.append((code, str(count), str(len(mine)), shown))
+        right = _right(mine) if mine else NOTHING
+        rows.append((code, str(count), str(len(mine)), right))
     return plain("code | found | in the sample | right", rows)
 
 

@@ -46,7 +46,7 @@ VERSIONS: Columns = {
     "failed": lambda row: str(len(row["failed"])),
     "skipped": lambda row: str(row["counts"].get("skipped", 0)),
     "names missing": lambda row: str(sum(map(len, row["missing"].values()))),
-    "commit": lambda row: row["commit"] + " with changes" * row.get("modified", False),
+    "commit": "{commit}",
 }
 
 

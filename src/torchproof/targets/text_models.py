@@ -51,7 +51,7 @@ def text_model(loaded: Loaded) -> TextModel:
     if _generates(loaded.fn):
         from torchproof.targets.transformers_text import TransformersText
 
-        return TransformersText(loaded.fn)  # type: ignore[arg-type]
+        return TransformersText(loaded.fn)
     raise UserError(
         f"{type(loaded.fn).__name__} does not generate text: return an object with"
         " allocate, prefill and decode, or a transformers model with generate"
