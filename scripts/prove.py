@@ -54,8 +54,8 @@ class Step:
     name: str
     claim: str
     arguments: tuple[str, ...]
-    limit_s: int
-    runs_tests: bool  # what it shows depends on the test modules
+    limit_s: int = 900
+    runs_tests: bool = False  # what it shows depends on the test modules
 
 
 def tests(name: str, claim: str, marks: str, at_a_time: int) -> Step:
@@ -67,19 +67,18 @@ def tests(name: str, claim: str, marks: str, at_a_time: int) -> Step:
     return Step(name, claim, arguments, limit_s=60 * 60, runs_tests=True)
 
 
-def survey(
-    name: str, claim: str, *, limit_s: int = 900, runs_tests: bool = False
-) -> Step:
-    arguments = ("-m", f"benchmarks.{name.replace('-', '_')}", "--quick")
-    return Step(name, claim, arguments, limit_s=limit_s, runs_tests=runs_tests)
+def survey(name: str, claim: str) -> Step:
+    module = f"benchmarks.{name.replace('-', '_')}"
+    return Step(name, claim, ("-m", module, "--quick"))
 
 
 # What is timed comes last, when nothing else runs.
 STEPS = (
     tests("tests", "every test that needs no GPU passes", "not gpu", 3),
-    survey(
+    Step(
         "mutants",
         "the tests find each of the planted defects",
+        ("scripts/mutants.py", "--quick"),
         limit_s=1800,
         runs_tests=True,
     ),

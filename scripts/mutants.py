@@ -1,6 +1,6 @@
 """Plants known defects one at a time and shows that the tests find each.
 
-    python -m benchmarks.mutants [ROW ...] [--only FAMILY ...] [--jobs N] [--list]
+    python scripts/mutants.py [ROW ...] [--only FAMILY ...] [--jobs N] [--list]
 
 scripts/mutants/*.toml list them, one file for each family of tests:
 
@@ -33,7 +33,10 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.survey import ROOT, Options, Row, Survey
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.survey import Options, Row, Survey  # noqa: E402
 
 TABLES = ROOT / "scripts" / "mutants"
 FAMILIES = sorted(path.stem for path in TABLES.glob("*.toml"))
