@@ -19,7 +19,7 @@ from forked_commands import torchproof
 
 from torchproof.measure.loadtest import served_strategy
 from torchproof.records import LoadTest, Run, store
-from torchproof.strategies import NotApplicable, parse
+from torchproof.strategies import NotApplicable, parse, planning, source_lines
 from torchproof.strategies.recipe import Recipe
 from torchproof.strategies.recipe.fingerprint import fingerprint
 from torchproof.strategies.recipe.matching import environment_here
@@ -200,12 +200,12 @@ def test_a_recipe_is_served_if_it_is_followed(tmp_path: Path) -> None:
     """Recipes as a search writes them: one for here, and one for another torch."""
     model, calls = torch.nn.Linear(2, 2), [(torch.ones(1, 2),)]
     strategy = replace(parse("full"), arguments={"backend": "eager"})
-    plan = strategy.plan(model, calls)
+    plan = planning.plan(strategy, model, calls)
     recipe = Recipe(
         strategy,
         plan=plan,
         run="20261115-0102-net",
-        lines=strategy.source("model", plan),
+        lines=source_lines.lines(strategy, "model", plan),
         environment=environment_here(model),
         model=fingerprint(model),
     )

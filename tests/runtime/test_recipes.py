@@ -19,6 +19,7 @@ from torch._dynamo.testing import CompileCounter
 
 import torchproof
 from torchproof.records.run import UserError
+from torchproof.strategies import planning, source_lines
 from torchproof.strategies.plan import Plan
 from torchproof.strategies.recipe import Recipe
 from torchproof.strategies.recipe.fingerprint import fingerprint
@@ -58,14 +59,14 @@ def calls() -> list[tuple[torch.Tensor]]:
 def recipe_for(model: Any, name: str, **more: Any) -> Recipe:
     """As a search makes one, with a backend that compiles at once."""
     strategy = parse(name)
-    plan = strategy.plan(copy.deepcopy(model), calls())
+    plan = planning.plan(strategy, copy.deepcopy(model), calls())
     if strategy.compiles:
         arguments = {**strategy.arguments, "backend": "aot_eager"}
         strategy = dataclasses.replace(strategy, arguments=arguments)
     made = {
         "plan": plan,
         "run": "20261115-0102-net",
-        "lines": strategy.source("model", plan),
+        "lines": source_lines.lines(strategy, "model", plan),
         "environment": environment_here(model),
         "model": fingerprint(model),
     }

@@ -15,6 +15,7 @@ from torch._dynamo.testing import CompileCounter
 
 from torchproof.measure.shared_code import artifacts, sharing
 from torchproof.records.run import UserError
+from torchproof.strategies import apply, planning
 from torchproof.strategies.applied import Applied, assert_backend
 from torchproof.strategies.strategy import (
     NotApplicable,
@@ -102,7 +103,7 @@ def applied(
 ) -> Applied:
     """The strategy on a target; all calls have been made."""
     calls = calls or calls_of(*ROWS)
-    done = counted(name, backend).apply(net, calls)
+    done = apply(counted(name, backend), net, calls)
     with done.recording_compilations():
         for call in calls:
             done.fn(**call) if isinstance(call, dict) else done.fn(*call)
@@ -140,7 +141,9 @@ def test_graphs_and_answers(name: str, counter: CompileCounter) -> None:
 def test_pasted_lines_equal_the_applied_strategy(
     name: str, counter: CompileCounter
 ) -> None:
-    source = counted(name).apply(make(), calls_of(*ROWS)).source.replace("model", "net")
+    source = apply(counted(name), make(), calls_of(*ROWS)).source.replace(
+        "model", "net"
+    )
     names: dict[str, Any] = {"net": make()}
     exec(source, names)
     for call in calls_of(*ROWS):
@@ -170,7 +173,7 @@ def test_marks_where_nothing_varies_are_left_out() -> None:
 )
 def test_missing_method_is_refused_with_existing_ones(name: str, pattern: str) -> None:
     with pytest.raises(UserError, match=pattern):
-        parse(name).apply(make(), calls_of(*ROWS))
+        apply(parse(name), make(), calls_of(*ROWS))
 
 
 # -- one artifact ----------------------------------------------------------------------
@@ -268,11 +271,11 @@ def test_tensors_inside_arguments_are_marked() -> None:
 def test_nested_needs_repeated_blocks_with_their_own_forward() -> None:
     for target in (nn.Sequential(nn.Linear(8, 8)), torch.tanh):
         with pytest.raises(NotApplicable, match=r"\bblocks\b"):
-            parse("nested").plan(target, calls_of(3))
+            planning.plan(parse("nested"), target, calls_of(3))
     net = make()
     net.blocks[1].forward = lambda x: x  # type: ignore[method-assign]
     with pytest.raises(NotApplicable, match=r"blocks\.1\b.*\bforward\b"):
-        parse("nested").plan(net, calls_of(3))
+        planning.plan(parse("nested"), net, calls_of(3))
 
 
 # -- backends --------------------------------------------------------------------------
@@ -283,10 +286,10 @@ def test_backend_that_is_not_there() -> None:
     with pytest.raises(UserError, match=r"'induktor'.*\binductor\?"):
         assert_backend("induktor")
     with pytest.raises(UserError, match="'tvm'"):
-        with_arguments(parse("full"), backend="tvm").apply(make(), calls_of(*ROWS))
+        apply(with_arguments(parse("full"), backend="tvm"), make(), calls_of(*ROWS))
 
 
 def test_arguments_torch_does_not_take() -> None:
     strategy = with_arguments(parse("full"), options={"no_such_option": True})
     with pytest.raises(UserError, match=r"^full: .*no_such_option"):
-        strategy.apply(make(), calls_of(*ROWS))
+        apply(strategy, make(), calls_of(*ROWS))

@@ -16,13 +16,13 @@ from twins import Block
 import torchproof
 from torchproof.measure import rows
 from torchproof.measure.comparison.decisions import exclusion_reason
-from torchproof.measure.replies import Facts
+from torchproof.measure.replies import Facts, SampledRound
 from torchproof.measure.specs import Plan, StrategyJob, StrategySpec
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame, UserError
 from torchproof.runtime.cudagraph import build_graph
-from torchproof.strategies import applied
+from torchproof.strategies import applied, apply, source_lines
 from torchproof.strategies.strategy import NotApplicable, parse, with_arguments
 from torchproof.targets import calls
 from torchproof.targets.job import Job
@@ -94,9 +94,10 @@ def test_arguments_beside_the_name_are_passed(
 ) -> None:
     strategy = with_arguments(parse(name), **more)
     call = f"import torchproof\n\nnet = torchproof.graph(net, example, {arguments})"
-    assert strategy.source("net") == call
-    assert strategy.source("net", train=True) == f"{call[:-1]}, train=True)"
-    strategy.apply(nn.Linear(4, 4), [EXAMPLE])
+    assert source_lines.lines(strategy, "net") == call
+    training = source_lines.lines(strategy, "net", train=True)
+    assert training == f"{call[:-1]}, train=True)"
+    apply(strategy, nn.Linear(4, 4), [EXAMPLE])
     given = {
         k: v for k, v in graph.arguments.items() if k not in ("example", "strategy")
     }
@@ -106,19 +107,20 @@ def test_arguments_beside_the_name_are_passed(
 
 def test_other_backends_and_methods_compile_before_recording(graph: Recorder) -> None:
     record = "net = torchproof.graph(net, example)"
-    assert parse("eager+graph").source("net") == f"import torchproof\n\n{record}"
+    eager = source_lines.lines(parse("eager+graph"), "net")
+    assert eager == f"import torchproof\n\n{record}"
     head = "import torch\nimport torchproof\n\n"
-    assert parse("core+graph:encode").source("net") == (
+    assert source_lines.lines(parse("core+graph:encode"), "net") == (
         f"{head}net.encode = torch.compile(net.encode)\n{record}"
     )
     other = with_arguments(parse("full+graph:fullgraph"), backend="aot_eager")
-    assert other.source("net") == (
+    assert source_lines.lines(other, "net") == (
         f'{head}net = torch.compile(net, fullgraph=True, backend="aot_eager")\n{record}'
     )
     for name in ("regional+graph", "nested+graph"):
         blocks = with_arguments(parse(name), backend="aot_eager")
         with pytest.raises(NotApplicable, match=rf"^{re.escape(name)} .*\bbackend\b"):
-            blocks.apply(nn.Linear(4, 4), [EXAMPLE])
+            apply(blocks, nn.Linear(4, 4), [EXAMPLE])
 
 
 def test_compile_records_no_graph() -> None:
@@ -132,11 +134,11 @@ def test_compile_records_no_graph() -> None:
 @pytest.mark.parametrize("name", ["eager+graph", "full+graph", "nested+graph"])
 def test_graph_strategy_needs_cuda(name: str) -> None:
     with pytest.raises(NotApplicable, match="CUDA device"):
-        parse(name).apply(nn.Linear(4, 4), [EXAMPLE])
+        apply(parse(name), nn.Linear(4, 4), [EXAMPLE])
 
 
 def test_first_call_is_the_example(graph: Recorder) -> None:
-    done = parse("regional+graph").apply(nn.Linear(4, 4), [EXAMPLE, (torch.ones(3),)])
+    done = apply(parse("regional+graph"), nn.Linear(4, 4), [EXAMPLE, (torch.ones(3),)])
     assert graph.arguments == {"example": EXAMPLE, "strategy": "regional"}
     assert not done.whole_step and done.falls_back == ()
 
@@ -206,7 +208,8 @@ def test_fallback_from_a_graph_has_no_rank(
     _, facts, _ = prepared(monkeypatch, "eager+graph", tmp_path)
     assert facts.fell_back == ("Tensor.item() at step.py:7",)
     state = StrategyState(StrategySpec(parse("eager+graph")), tmp_path)
-    state.facts.append(replace(facts, rounds=(((1.0,), (1.0,)),), steps=2))
+    sampled = SampledRound(times_ms=(1.0, 1.0), interrupted=(False, False))
+    state.facts.append(replace(facts, rounds=((sampled,),)))
     [row] = rows.rows([state], Plan(parse_target("workload:gpt"), (state.spec,)), {})
     assert (row.median_ms, row.verdict, row.vs_eager) == (1.0, "fell back", None)
     assert "step.py:7" in (exclusion_reason(row) or "")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from torchproof.records.run import UserError
+from torchproof.strategies import source_lines
 from torchproof.strategies.strategy import (
     MODE_OPTIONS,
     Strategy,
@@ -123,4 +124,4 @@ def test_arguments_that_contradict_are_refused(
 )
 def test_lines_to_paste(name: str, more: dict[str, Any], lines: str) -> None:
     strategy = with_arguments(parse(name), **more) if more else parse(name)
-    assert strategy.source("net") == lines
+    assert source_lines.lines(strategy, "net") == lines

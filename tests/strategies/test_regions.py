@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from twins import Block
 
 from torchproof.records.run import UserError
+from torchproof.strategies import apply, planning
 from torchproof.strategies.plan import Plan
 from torchproof.strategies.strategy import NotApplicable, parse
 from torchproof.targets.workloads import gpt, nanovlm
@@ -67,7 +68,7 @@ def in_order(*parts: nn.Module) -> Net:
 
 
 def plan(net: nn.Module, *calls: Any) -> Plan:
-    return parse("regional").plan(net, calls or [(X,)])
+    return planning.plan(parse("regional"), net, calls or [(X,)])
 
 
 class PairBlock(Block):
@@ -249,9 +250,9 @@ def test_no_repeated_blocks(name: str) -> None:
 
 def test_plain_function_has_no_blocks_and_no_method() -> None:
     with pytest.raises(NotApplicable, match=r"\bmodule\b"):
-        parse("regional").plan(lambda x: x, [(X,)])
+        planning.plan(parse("regional"), lambda x: x, [(X,)])
     with pytest.raises(UserError, match=r"\bmethod"):
-        parse("core").apply(lambda x: x, [(X,)])
+        apply(parse("core"), lambda x: x, [(X,)])
 
 
 # -- on models -------------------------------------------------------------------------

@@ -21,7 +21,14 @@ from torch import nn
 
 from torchproof.measure import profiling
 from torchproof.measure.operation_count import OperationCounter
-from torchproof.strategies import NotApplicable, Sizes, fingerprint, parse, regions
+from torchproof.strategies import (
+    NotApplicable,
+    Sizes,
+    fingerprint,
+    parse,
+    planning,
+    regions,
+)
 from torchproof.targets import Loaded, calls
 
 _MOST_PASSES = 20
@@ -202,8 +209,11 @@ def structure(subject: Subject) -> Iterator[dict[str, Any]]:
     root = loaded.fn if isinstance(loaded.fn, nn.Module) else None
     recorder = CallRecorder(root) if root is not None else None
     try:
-        plan = parse("regional").plan(
-            loaded.fn, loaded.calls, lambda index: calls.before(loaded, index)
+        plan = planning.plan(
+            parse("regional"),
+            loaded.fn,
+            loaded.calls,
+            before=lambda index: calls.before(loaded, index),
         )
         blocks = {site.name: site.paths for site in plan.regions}
     except NotApplicable:

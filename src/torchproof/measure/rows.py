@@ -15,6 +15,7 @@ from torchproof.measure.starts import start_record
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.process import aslr
 from torchproof.records import Measurement, RankTime, Verdict, one_line, stats
+from torchproof.strategies import source_lines
 
 References = Mapping[tuple[str | None, int], Reference]
 
@@ -116,7 +117,9 @@ def _eager_of(
 
 
 def _row(state: StrategyState, number: int, reference: Reference) -> Measurement:
-    source = "" if state.spec.as_written else state.spec.strategy.source()
+    source = ""
+    if not state.spec.as_written:
+        source = source_lines.lines(state.spec.strategy)
     row = Measurement(state.spec.strategy.name, source=source)
     if state.skipped:
         return replace(row, verdict=Verdict.SKIPPED, notes=(state.skipped,))

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchproof import strategies
 from torchproof.measure import guard_filters, numerics, profiling, rank_peers
 from torchproof.measure.command_loop import run_commands
 from torchproof.measure.compile_stats import CompileStats
@@ -273,7 +274,9 @@ class StrategyWorker:
         )
 
     def _apply(self, loaded: Loaded, plan: Any) -> Applied:
-        apply = functools.partial(self.strategy.apply, plan=plan, train=self.train)
+        apply = functools.partial(
+            strategies.apply, self.strategy, plan=plan, train=self.train
+        )
         return self.peers.applied(self.strategy, loaded, self.run, apply)
 
     def _filter_guards(self) -> None:
@@ -519,7 +522,9 @@ class StrategyWorker:
         if self.strategy.compiles:
             self.compile_stats.open()  # planning imports part of the compiler
         before = functools.partial(calls.before, loaded)
-        return self.strategy.plan(loaded.fn, loaded.calls, before)
+        return strategies.planning.plan(
+            self.strategy, loaded.fn, loaded.calls, before=before
+        )
 
     def _build(self, shape: dict[str, int]) -> Loaded:
         """Builds the target; another shape changes only the inputs of its calls."""

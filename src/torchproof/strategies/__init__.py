@@ -1,7 +1,7 @@
 """Named ways to run a model, and the recipe file that stores one.
 
-In: the name of a strategy or a recipe. Out: a strategy that applies itself to a model
-and prints the Python lines that do the same. Start with `strategy.py`.
+In: the name of a strategy or a recipe. Out: a model with it applied, or the Python
+lines that do the same. Start with `strategy.py`.
 Imports `records`, `process` and `torch_private`.
 """
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torchproof.strategies import source_lines as source_lines
     from torchproof.strategies.applied import Applied as Applied
     from torchproof.strategies.applied import Compilation as Compilation
+    from torchproof.strategies.applied import apply as apply
     from torchproof.strategies.applied import on_cuda as on_cuda
     from torchproof.strategies.call_recorder import CallRecorder as CallRecorder
     from torchproof.strategies.call_recorder import Sizes as Sizes

@@ -19,6 +19,7 @@ from torch import nn
 
 from torchproof import torch_private
 from torchproof.records import UserError
+from torchproof.strategies import planning, source_lines
 from torchproof.strategies.plan import Plan, Site
 from torchproof.strategies.source_lines import EXAMPLE
 from torchproof.strategies.strategy import NotApplicable, Strategy
@@ -125,12 +126,14 @@ class Applied:
 def apply(
     strategy: Strategy,
     fn: Callable[..., Any],
-    plan: Plan,
-    *,
     calls: Sequence[Any],
-    train: bool,
+    plan: Plan | None = None,
+    *,
+    train: bool = False,
 ) -> Applied:
-    source = strategy.source(NAME, plan, train=train)
+    """Compiles the target by running the lines that `source_lines` writes."""
+    plan = planning.plan(strategy, fn, calls) if plan is None else plan
+    source = source_lines.lines(strategy, NAME, plan, train=train)
     if backend := strategy.arguments.get("backend"):
         assert_backend(backend)
     if strategy.graph and not on_cuda(fn, calls):

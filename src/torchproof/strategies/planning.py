@@ -38,8 +38,17 @@ Before = Callable[[int], None] | None
 
 
 def plan(
-    strategy: Strategy, fn: Callable[..., Any], calls: Sequence[Any], *, before: Before
+    strategy: Strategy,
+    fn: Callable[..., Any],
+    calls: Sequence[Any],
+    *,
+    before: Before = None,
 ) -> Plan:
+    """What a strategy compiles in a target.
+
+    If the strategy `observes`, the calls run once in eager, each after `before(index)`,
+    and may change the target's state. So plan with one target and apply to another.
+    """
     if strategy.form == "eager":
         return Plan()
     if strategy.form in BLOCKS and strategy.graph:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchproof.strategies.plan import Plan, Site, Varying
-
-if TYPE_CHECKING:
-    from torchproof.strategies.strategy import Strategy
+from torchproof.strategies.strategy import Strategy
 
 MODEL = "MODEL"
 EXAMPLE = "example"  # one call: a tuple of arguments or a dict of keywords
@@ -41,6 +39,27 @@ def marked(compiled, varying):
 
     return call
 '''
+
+
+def lines(
+    strategy: Strategy,
+    name: str = "model",
+    plan: Plan | None = None,
+    *,
+    train: bool = False,
+) -> str:
+    """The Python lines to paste, for a target of this name.
+
+    A strategy that `observes` returns a comment if there is no plan. With `train`, a
+    CUDA graph contains the loss and the backward pass too.
+    """
+    if strategy.as_is:
+        return f"# {name} runs as it is"
+    if plan is None and strategy.observes:
+        return f"# {strategy.name}: the lines are known after the target has run"
+    if strategy.graph:
+        return recorded(strategy, name, plan or Plan(), train=train)
+    return written(strategy, name, plan or Plan())
 
 
 def written(strategy: Strategy, name: str, plan: Plan) -> str:

@@ -1,8 +1,9 @@
-"""A strategy: a named way to run a target that applies itself and prints itself.
+"""A strategy: a named way to run a target, as data.
 
 `parse` takes a name such as `full:reduce-overhead` or `regional+graph` and returns a
-`Strategy`. `Strategy.source` returns the Python lines to paste, and `Strategy.apply`
-runs the same lines on a target. Loading this file does not load torch.
+`Strategy`. `planning.py` plans what it compiles in a target, `source_lines.py` writes
+it as Python lines to paste, and `applied.py` runs the same lines on a target. Loading
+this file does not load torch.
 
     FORM[+graph][:METHOD][:MODE][:fullgraph][:dynamic, static or marks]
 """
@@ -11,16 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from torchproof.records import UserError
-from torchproof.strategies import source_lines
-from torchproof.strategies.plan import Plan
-
-if TYPE_CHECKING:
-    from torchproof.strategies.applied import Applied
 
 Form = Literal["eager", "full", "core", "regional", "nested"]
 
@@ -106,54 +102,8 @@ class Strategy:
 
     @property
     def observes(self) -> bool:
-        """Whether `plan` runs the calls, to find regions and sizes that vary."""
+        """Whether planning runs the calls, to find regions and sizes that vary."""
         return (self.form in BLOCKS or self.marks) and not self.graph
-
-    def plan(
-        self,
-        fn: Callable[..., Any],
-        calls: Sequence[Any],
-        before: Callable[[int], None] | None = None,
-    ) -> Plan:
-        """What the strategy compiles in a target.
-
-        If the strategy `observes`, the calls run once in eager, each after
-        `before(index)`, and may change the target's state. So plan with one target and
-        apply to another.
-        """
-        from torchproof.strategies import planning
-
-        return planning.plan(self, fn, calls, before=before)
-
-    def apply(
-        self,
-        fn: Callable[..., Any],
-        calls: Sequence[Any],
-        plan: Plan | None = None,
-        *,
-        train: bool = False,
-    ) -> Applied:
-        """Compiles the target by running the lines of `source`."""
-        from torchproof.strategies import applied
-
-        plan = self.plan(fn, calls) if plan is None else plan
-        return applied.apply(self, fn, plan, calls=calls, train=train)
-
-    def source(
-        self, name: str = "model", plan: Plan | None = None, *, train: bool = False
-    ) -> str:
-        """The Python lines to paste, for a target of this name.
-
-        A strategy that `observes` returns a comment if there is no plan. With `train`,
-        a CUDA graph contains the loss and the backward pass too.
-        """
-        if self.as_is:
-            return f"# {name} runs as it is"
-        if plan is None and self.observes:
-            return f"# {self.name}: the lines are known after the target has run"
-        if self.graph:
-            return source_lines.recorded(self, name, plan or Plan(), train=train)
-        return source_lines.written(self, name, plan or Plan())
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

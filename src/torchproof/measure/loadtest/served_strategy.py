@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torchproof import strategies
 from torchproof.records import Record, UserError
 from torchproof.strategies import (
     GRAPH,
@@ -131,7 +132,7 @@ def apply(
     if served.as_written:
         return Applied(fn, source="")
     if served.strategy is not None:
-        return served.strategy.apply(fn, calls, plan)
+        return strategies.apply(served.strategy, fn, calls, plan)
     if served.on_cuda and not on_cuda(fn, calls):
         raise NotApplicable("CUDA graphs need a CUDA device")
     names: dict[str, Any] = {_MODEL: fn}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from torchproof import strategies
 from torchproof.measure import profiling
 from torchproof.measure.loadtest import served_strategy
 from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget
@@ -68,7 +69,7 @@ class TextGenerator:
         model = self.model
         if served.strategy is not None and served.strategy.form == "core":
             # `core:decode` compiles decode alone, and `core:prefill` prefill.
-            applied = served.strategy.apply(model, [])  # type: ignore[arg-type]
+            applied = strategies.apply(served.strategy, model, [])  # type: ignore[arg-type]
             self.prefill, self.decode = model.prefill, model.decode
             self.source = applied.source
             return

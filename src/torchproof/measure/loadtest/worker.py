@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from torchproof import strategies
 from torchproof.measure import profiling
 from torchproof.measure.command_loop import run_commands
 from torchproof.measure.loadtest import served_strategy
@@ -201,8 +202,11 @@ def _plan(job: LoadJob, run: Job) -> Any:
     if strategy is None or not strategy.observes:
         return None
     loaded = _load(job, run)
-    return strategy.plan(
-        loaded.fn, loaded.calls, lambda index: calls.before(loaded, index)
+    return strategies.planning.plan(
+        strategy,
+        loaded.fn,
+        loaded.calls,
+        before=lambda index: calls.before(loaded, index),
     )
 
 
