@@ -91,18 +91,20 @@ def test_what_runs_in_the_program_itself_is_saved_as_well(tmp_path: Path) -> Non
     assert run.ending == "interrupted" and run.parts["breaks"].status == "failed"
 
 
-# A process that reads files interrupts the command, and would go on for minutes.
+# The processes that read files would stay for ever.
 READING = """\
-import os, signal, time
+import os, signal
 from torchproof.checking import suspicions
 from torchproof.cli import main
+from torchproof.process import Child
 
-def read(files, command=os.getpid()):
-    os.kill(command, signal.SIGINT)
-    time.sleep(600)
+def receive(child):
+    os.kill(child.pid, signal.SIGSTOP)
+    signal.raise_signal(signal.SIGINT)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-suspicions._FILES_FOR_ONE_PROCESS, suspicions._apart = 1, read
+Child.receive = receive
+suspicions._FILES_FOR_ONE_PROCESS = suspicions._FILES_PER_TASK = 1
 raise SystemExit(main(["check", ".", "--effort", "static"]))
 """
 

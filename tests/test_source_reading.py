@@ -283,3 +283,24 @@ def test_whether_a_run_got_to_the_function_of_a_finding(
     found = replace(FOUND, owner="user")
     assert source_reading.is_reached(found, observation) is reached
     assert source_reading.is_reached(replace(found, kind="recompile"), observation)
+
+
+def test_several_processes_read_a_folder_as_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = "    def forward(self, x):\n        return x.tolist()\n"
+    for name in ("c.py", "a.py", "b.py"):
+        text = f"import torch\nclass Net(torch.nn.Module):\n{forward}"
+        (tmp_path / name).write_text(text)
+    (tmp_path / "broken.py").write_text("import torch\ndef\n")
+    monkeypatch.setattr(suspicions, "_FILES_PER_TASK", 1)
+    alone = suspicions.read([tmp_path])
+    monkeypatch.setattr(suspicions, "_FILES_FOR_ONE_PROCESS", 1)
+    progress: list[str] = []
+    assert suspicions.read([tmp_path], progress=progress.append) == alone
+    assert [Path(s.finding.file or "").name for s in alone.suspicions] == [
+        "a.py",
+        "b.py",
+        "c.py",
+    ]
+    assert len(progress) == 4

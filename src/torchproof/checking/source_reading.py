@@ -299,7 +299,7 @@ def with_source(findings: Iterable[Finding]) -> list[Finding]:
     commented = functools.cache(_commented)
     annotated = []
     for finding in findings:
-        if finding.file and finding.line:
+        if finding.file and finding.line and finding.context_from is None:
             lines, first = blame.around(finding.file, finding.line)
             finding = replace(finding, context=lines, context_from=first)
             source = commented(finding.file)

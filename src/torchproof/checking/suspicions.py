@@ -7,14 +7,11 @@ Names each file that it cannot read, and continues with the others.
 from __future__ import annotations
 
 import ast
-import concurrent.futures
+import contextlib
 import gc
 import itertools
-import multiprocessing
 import os
-import signal
-import sys
-import threading
+import pickle
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,10 +26,11 @@ from torchproof.checking.static.flow import Flow, joined
 from torchproof.checking.static.kinds import Kind
 from torchproof.checking.static.program import Program, is_disabled
 from torchproof.checking.static.source import Function, Source, Unreadable, text_of
-from torchproof.records import CompileSite, Finding, one_line
+from torchproof.process import Ended, spawn, unpacked
+from torchproof.records import CompileSite, Finding, blame, one_line
 
 _FILES_PER_TASK = 20
-_FILES_FOR_ONE_PROCESS = 80  # up to here, several processes are not faster
+_FILES_FOR_ONE_PROCESS = 120  # up to here, several processes are not faster
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules", "build", "dist", "venv"}
 
 
@@ -92,29 +90,30 @@ def read(
 
 
 def _each(parts: list[list[Path]], files: int) -> Iterator[Reading]:
-    # Fork, because a spawned process would run the user's script again. Fork only if
-    # there is no other thread: a fork can copy a lock that another thread holds.
-    can_fork = threading.active_count() == 1 and "torch" not in sys.modules
-    if files <= _FILES_FOR_ONE_PROCESS or (os.cpu_count() or 1) == 1 or not can_fork:
-        yield from map(_apart, parts)
+    """Reads the parts, in their order, with a process for each CPU if it is worth it.
+
+    These processes are new: a fork would need one thread and no torch in this one.
+    """
+    workers = min(len(os.sched_getaffinity(0)), len(parts))
+    if files <= _FILES_FOR_ONE_PROCESS or workers == 1:
+        yield from map(read_apart, parts)
         return
-    others = set(multiprocessing.active_children())
-    pool = concurrent.futures.ProcessPoolExecutor(
-        mp_context=multiprocessing.get_context("fork"),
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),  # the parent ends the children
-    )
-    with pool:
-        try:
-            yield from pool.map(_apart, parts)
-        except KeyboardInterrupt:
-            for child in set(multiprocessing.active_children()) - others:
-                child.kill()  # otherwise it continues to read for seconds
-            pool.shutdown(cancel_futures=True)
-            raise
+    with contextlib.ExitStack() as stack:
+        worker = ("-m", "torchproof.checking.reading_worker")
+        children = [stack.enter_context(spawn(*worker)) for _ in range(workers)]
+        for number, child in enumerate(children):
+            own = [[str(file) for file in part] for part in parts[number::workers]]
+            child.channel.send({"parts": own})
+        for number, part in enumerate(parts):
+            try:
+                message = children[number % workers].receive()
+                yield pickle.loads(unpacked(message["reading"]))
+            except Ended as error:
+                crash = f"{part[0]} and others: the process that read them {error}"
+                yield Reading(files=len(part), crashes=(crash,))
 
 
-def _apart(files: Iterable[Path]) -> Reading:
+def read_apart(files: Iterable[Path]) -> Reading:
     """Reads each file as a program of its own."""
     # Most objects are nodes of syntax trees, which are in use until the file is read:
     # a collection walks them all and frees nothing.
@@ -135,7 +134,8 @@ def _one(path: Path) -> Reading:
         return Reading(files=1)
     program = Program([source])
     try:
-        return _walked([source], program, program.roots(source))
+        with blame.parsed({str(path): source.tree}):
+            return _walked([source], program, program.roots(source))
     except Exception as error:  # a defect in torchproof must not end a whole folder
         return Reading(files=1, crashes=(f"{path}: {crash(error)}",))
 
@@ -153,7 +153,8 @@ def _together(files: Iterable[Path], roots: Mapping[str, Iterable[str]]) -> Read
     read = [_parsed(Path(path)) for path in dict.fromkeys([*files, *map(Path, roots)])]
     sources = [source for source in read if isinstance(source, Source)]
     program = Program(sources, follows=True)
-    reading = _walked(sources, program, _functions(program, roots))
+    with blame.parsed({str(source.path): source.tree for source in sources}):
+        reading = _walked(sources, program, _functions(program, roots))
     problems = tuple(text for text in read if isinstance(text, str))
     count = len(sources) + len(problems)
     return replace(reading, files=count, problems=problems + reading.problems)

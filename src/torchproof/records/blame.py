@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import linecache
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -222,7 +223,8 @@ def statement(file: str, line: int) -> tuple[int, int]:
 def forget() -> None:
     """Clears the caches of source files, which may have changed."""
     linecache.checkcache()
-    tree_of.cache_clear()
+    _PARSED.clear()
+    _parsed.cache_clear()
     _scopes.cache_clear()
     _innermost.cache_clear()
     _statements.cache_clear()
@@ -233,16 +235,45 @@ def forget() -> None:
 def _statements(file: str) -> tuple[tuple[int, int], ...]:
     """(first line, last line) of each statement, excluding its body."""
     statements = []
-    for node in ast.walk(tree_of(file)):
-        if isinstance(node, ast.stmt):
-            body = getattr(node, "body", None)
-            end = body[0].lineno - 1 if body else node.end_lineno or node.lineno
-            statements.append((node.lineno, max(node.lineno, end)))
+    for node in _every_statement(tree_of(file)):
+        body = getattr(node, "body", None)
+        end = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+        statements.append((node.lineno, max(node.lineno, end)))
     return tuple(statements)
 
 
-@functools.lru_cache(maxsize=256)
+def _every_statement(tree: ast.Module) -> Iterator[ast.stmt]:
+    """The statements of a file, those around others first."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.stmt):
+            yield node
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting += getattr(node, name, ())
+
+
+# The trees of the files that are being read, which need not be parsed again.
+_PARSED: dict[str, ast.Module] = {}
+
+
+@contextlib.contextmanager
+def parsed(trees: Mapping[str, ast.Module]) -> Iterator[None]:
+    """Meanwhile, `tree_of` these files is what the caller has parsed."""
+    _PARSED.update(trees)
+    try:
+        yield
+    finally:
+        for file in trees:
+            _PARSED.pop(file, None)
+
+
 def tree_of(file: str) -> ast.Module:
+    return _PARSED.get(file) or _parsed(file)
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(file: str) -> ast.Module:
     try:
         return ast.parse("".join(lines_of(file)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -255,7 +286,7 @@ def _scopes(file: str) -> tuple[tuple[int, int, str], ...]:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return tuple(
         (node.lineno, node.end_lineno or node.lineno, node.name)
-        for node in ast.walk(tree_of(file))
+        for node in _every_statement(tree_of(file))
         if isinstance(node, kinds)
     )
 
@@ -264,7 +295,7 @@ def _scopes(file: str) -> tuple[tuple[int, int, str], ...]:
 def _functions(file: str) -> dict[str, list[tuple[int, int]]]:
     """First and last lines of the functions of each name, with their decorators."""
     lines: dict[str, list[tuple[int, int]]] = {}
-    for node in ast.walk(tree_of(file)):
+    for node in _every_statement(tree_of(file)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             last = node.end_lineno or node.lineno

@@ -313,12 +313,14 @@ class OutsideWorld(GraphBreak):
             if written and at.dotted(node.value) == "os.environ":
                 yield Match(node, cause=f"{at.quote(node)} writes to the environment")
             return
-        dotted, code = at.dotted(node.func) or "", at.quote(node)
+        dotted = at.dotted(node.func) or ""
         if _CLOCK.fullmatch(dotted):
-            yield Match(node, cause=f"{code} reads the clock", fix=_TIMED)
+            yield Match(node, cause=f"{at.quote(node)} reads the clock", fix=_TIMED)
         elif _FILES.fullmatch(dotted):
-            yield Match(node, cause=f"{code} reaches outside the tensor program")
+            cause = f"{at.quote(node)} reaches outside the tensor program"
+            yield Match(node, cause=cause)
         elif _RANDOM.fullmatch(dotted) or _RANDOM_ONCE.fullmatch(dotted):
+            code = at.quote(node)
             since = " (torch 2.14 does)" if _RANDOM_ONCE.fullmatch(dotted) else ""
             what = f"uses a random generator that tracing does not follow{since}"
             fix = (

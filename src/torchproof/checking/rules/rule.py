@@ -28,6 +28,7 @@ from torchproof.records import (
     Setting,
     Severity,
     Status,
+    blame,
     cells,
     definition,
     place_of,
@@ -320,6 +321,7 @@ class Rule:
         )
         one_line = (node.end_lineno or node.lineno) == node.lineno
         end = node.end_col_offset if one_line else None
+        context, context_from = blame.around(file, node.lineno)
         return Finding(
             code=self.code,
             kind=self.kind if self.certain else "hazard",
@@ -336,6 +338,8 @@ class Rule:
             column=_characters(line, node.col_offset),
             end_column=_characters(line, len(line.encode()) if end is None else end),
             source=line,
+            context=context,
+            context_from=context_from,
             key=match.key or keys.of_node(node, source.tree),
         )
 

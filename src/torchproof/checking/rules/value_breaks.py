@@ -13,6 +13,7 @@ from torchproof.checking.rules.rule import EventGroup, Match
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
 from torchproof.checking.static.line_facts import parsed
+from torchproof.checking.static.source import walk
 from torchproof.records import Setting, blame
 
 _CASTS = {"int", "float", "bool", "complex", "range"}
@@ -456,7 +457,7 @@ def _raises(group: EventGroup) -> bool:
         isinstance(node, ast.If)
         and node.test.lineno <= frame.line <= (node.test.end_lineno or 0)
         and isinstance(node.body[-1], ast.Raise)
-        for node in ast.walk(blame.tree_of(frame.file))
+        for node in walk(blame.tree_of(frame.file))
     )
 
 

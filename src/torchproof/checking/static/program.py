@@ -204,9 +204,7 @@ def _compiled(source: Source) -> Iterator[Function]:
     for function in source.functions.values():
         if any(name in COMPILE for name in function.decorators):
             yield function
-    for node in source.nodes:
-        if not isinstance(node, ast.Call) or source.dotted(node.func) not in COMPILE:
-            continue
+    for node in source.calls(*COMPILE):
         subject = (source.dotted(node.args[0]) if node.args else None) or ""
         if subject in source.functions:
             yield source.functions[subject]
@@ -219,8 +217,8 @@ def _compiled(source: Source) -> Iterator[Function]:
 
 def _factory_functions(source: Source) -> Iterator[Function]:
     """The functions that factories return to be called: `fn` in `return fn, calls`."""
-    for node in source.nodes:
-        if not isinstance(node, ast.Return) or not isinstance(node.value, ast.Tuple):
+    for node in source.of(ast.Return):
+        if not isinstance(node.value, ast.Tuple):
             continue
         pair = node.value.elts
         if len(pair) != 2 or not isinstance(pair[1], _CALLS):

@@ -7,12 +7,15 @@ import functools
 import io
 import re
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
+from typing import Any, TypeVar
 
 from torchproof.records import cells, one_line
+
+N = TypeVar("N", bound=ast.AST)
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 _IGNORE = re.compile(r"#\s*torchproof:\s*ignore(?:\[([^\]]*)\])?")
@@ -126,7 +129,7 @@ class Source:
     def names(self) -> Mapping[str, str]:
         """The full name of each imported name: `torch.nn.functional` for `F`."""
         names: dict[str, str] = {}
-        for node in self.nodes:
+        for node in self.of(ast.Import, ast.ImportFrom):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     full = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -140,8 +143,21 @@ class Source:
         return names
 
     @functools.cached_property
-    def nodes(self) -> list[ast.AST]:
-        return list(walk(self.tree))
+    def nodes(self) -> Sequence[ast.AST]:
+        return walk(self.tree)
+
+    @functools.cached_property
+    def _by_type(self) -> Mapping[type[ast.AST], list[Any]]:
+        by_type: dict[type[ast.AST], list[Any]] = {}
+        for node in self.nodes:
+            by_type.setdefault(type(node), []).append(node)
+        return by_type
+
+    def of(self, *types: type[N]) -> list[N]:
+        """The nodes of these types, in source order."""
+        if len(types) == 1:
+            return self._by_type.get(types[0], [])
+        return [node for node in self.nodes if isinstance(node, types)]
 
     @functools.cached_property
     def parents(self) -> Mapping[ast.AST, ast.AST]:
@@ -149,8 +165,8 @@ class Source:
 
     def calls(self, *names: str) -> Iterator[ast.Call]:
         """The calls of functions with these full names."""
-        for node in self.nodes:
-            if isinstance(node, ast.Call) and self.dotted(node.func) in names:
+        for node in self.of(ast.Call):
+            if self.dotted(node.func) in names:
                 yield node
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -168,14 +184,18 @@ class Source:
 
     def dotted(self, node: ast.AST | None) -> str | None:
         """`torch.nn.functional.relu` for `F.relu`; None if it is not a dotted name."""
-        words: list[str] = []
-        while isinstance(node, ast.Attribute):
-            words.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
+        if isinstance(node, ast.Name):
+            return self.names.get(node.id, node.id)
+        if not isinstance(node, ast.Attribute):
             return None
-        words.append(self.names.get(node.id, node.id))
-        return ".".join(reversed(words))
+        if node not in self._dotted:
+            owner = self.dotted(node.value)
+            self._dotted[node] = None if owner is None else f"{owner}.{node.attr}"
+        return self._dotted[node]
+
+    @functools.cached_property
+    def _dotted(self) -> dict[ast.AST, str | None]:
+        return {}
 
     def own(self, node: ast.AST | None) -> str | None:
         """`name` for `self.name`; None for anything else."""
@@ -210,7 +230,7 @@ class Source:
                     value = getattr(node, "value", None)
                     if isinstance(value, ast.Constant):
                         constants[target.id] = value.value
-        changed = {n for g in self.nodes if isinstance(g, ast.Global) for n in g.names}
+        changed = {name for each in self.of(ast.Global) for name in each.names}
         return {k: v for k, v in constants.items() if k not in twice | changed}
 
     @functools.cached_property
@@ -298,31 +318,65 @@ class Source:
         return ignored
 
 
-def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node in source order, several times as fast as `ast.walk`."""
+def walk(node: ast.AST) -> Sequence[ast.AST]:
+    """A node and every node below it, in source order.
+
+    A tree is walked many times, so it is listed once: the nodes below each node lie
+    next to each other in the list of the whole tree.
+    """
+    if isinstance(node, ast.Module) and not hasattr(node, "_span"):
+        _list(node)
+    if (span := getattr(node, "_span", None)) is not None:
+        nodes, first, end = span
+        return nodes[first:end]  # type: ignore[no-any-return]
+    return _below(node) if children(node) else (node,)
+
+
+def _list(tree: ast.Module) -> None:
+    """Lists the nodes of a tree; each with others below it gets its part of the list.
+
+    Nodes without fields, such as `ast.Add()`, are the same object everywhere.
+    """
+    nodes = _below(tree)
+    for index in range(len(nodes) - 1, -1, -1):
+        node = nodes[index]
+        if below := children(node):
+            end = index + 1
+            for each in below:
+                end = each._span[2] if children(each) else end + 1  # type: ignore[attr-defined]
+            node._span = (nodes, index, end)  # type: ignore[attr-defined]
+
+
+def _below(node: ast.AST) -> list[ast.AST]:
+    nodes: list[ast.AST] = []
     waiting = [node]
     while waiting:
         current = waiting.pop()
-        yield current
+        nodes.append(current)
         if below := children(current):
             waiting.extend(reversed(below))
+    return nodes
+
+
+# The fields of each type of node that hold others.
+_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {}
+_PLAIN = {"ctx", "id", "attr", "arg", "asname", "kind", "module", "level"}
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """The nodes below a node, in source order, without `ctx`.
-
-    A tree is walked many times, so each node keeps the list.
-    """
+    """The nodes below a node, in source order, without `ctx`; each node keeps them."""
     try:
         return node._below  # type: ignore[attr-defined,no-any-return]
     except AttributeError:
         pass
+    kind = type(node)
+    if kind not in _FIELDS:
+        _FIELDS[kind] = tuple(n for n in node._fields if n not in _PLAIN)
     below: list[ast.AST] = []
-    for name in node._fields:
+    for name in _FIELDS[kind]:
         value = getattr(node, name, None)
         if isinstance(value, ast.AST):
-            if name != "ctx":
-                below.append(value)
+            below.append(value)
         elif isinstance(value, list):
             below += [each for each in value if isinstance(each, ast.AST)]
     node._below = below  # type: ignore[attr-defined]
