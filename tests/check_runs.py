@@ -9,6 +9,7 @@ import bench_runs
 from hypothesis import strategies as st
 
 from torchproof.checking import rules
+from torchproof.records import shapes
 from torchproof.records.run import (
     CATEGORIES,
     SEVERITIES,
@@ -20,7 +21,7 @@ from torchproof.records.run import (
     Run,
 )
 
-SAME = {"verdict": "same", "max_rel_error": 0.0}
+SAME = shapes.Numerics(verdict="same", max_rel_error=0.0)
 
 ITEM = Finding(
     code="GB101",

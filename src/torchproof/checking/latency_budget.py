@@ -19,6 +19,7 @@ from torchproof.records import (
     LoadTest,
     Run,
     UserError,
+    shapes,
 )
 
 # The limits, in ms, and the percentile that each of them is about.
@@ -163,7 +164,7 @@ def check_target(target: str, options: LoadOptions) -> Run:
     return _run(target, made.test, made.environment)
 
 
-def _run(name: str, test: LoadTest, environment: Mapping[str, Any]) -> Run:
+def _run(name: str, test: LoadTest, environment: shapes.Environment) -> Run:
     """A run that is not saved."""
     return Run(
         id="",

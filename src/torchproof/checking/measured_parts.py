@@ -23,6 +23,7 @@ from torchproof.records import (
     RaisedError,
     UserError,
     is_missing_hook,
+    shapes,
 )
 from torchproof.targets import Options, Target, keywords
 
@@ -42,7 +43,7 @@ class MeasuredParts:
     gaps: Sequence[Gap] = ()
     parts: dict[str, Part] = field(default_factory=dict)
     interrupted: bool = False
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    environment: shapes.Environment = field(default_factory=shapes.Environment)
 
     @property
     def compiled(self) -> Measurement | None:

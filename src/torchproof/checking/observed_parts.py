@@ -20,10 +20,12 @@ from torchproof.observe import (
     observe,
     observe_ranks,
 )
-from torchproof.records import Finding, Observation, Part
+from torchproof.records import Finding, Observation, Part, shapes
 from torchproof.targets import Options, Target, live
 
-_NOTHING_RUN = {"torch": None, "device": None, "python": platform.python_version()}
+_NOTHING_RUN = shapes.Environment(
+    torch=None, device=None, python=platform.python_version()
+)
 
 
 @dataclass(frozen=True)

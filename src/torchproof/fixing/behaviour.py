@@ -26,7 +26,7 @@ import torch
 
 from torchproof import torch_private
 from torchproof.fixing.variations import variations
-from torchproof.records import whose
+from torchproof.records import Namespace, whose
 from torchproof.targets import Answers, Loaded, calls
 
 _VARIATION_SECONDS = 10.0  # no new variation begins after this time
@@ -50,7 +50,7 @@ class Behaviour:
     answers: Answers
     random: tuple[str, ...]  # a digest of the random generators after each call
     text: tuple[str, ...]  # what was printed, logged and warned about
-    attributes: dict[str, Any] = field(default_factory=dict)
+    attributes: Namespace = field(default_factory=dict)
     unseen: dict[str, Outcome] = field(default_factory=dict)
 
 

@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import textwrap
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torchproof import torch_private
 from torchproof.fixing.behaviour import random_digest
 from torchproof.fixing.observed_calls import ObservedCall, Value
+from torchproof.records import Keywords, Namespace
 from torchproof.runtime import is_data
 
 observed: list[ObservedCall] = []
@@ -30,7 +31,7 @@ _returned: list[Tensor] = []  # keeps the memory of results from being used agai
 
 def probed(
     function: Callable[..., Any],
-    variables: Mapping[str, Any],
+    variables: Namespace,
     *,
     differentiable: bool = False,
 ) -> Callable[..., Any]:
@@ -74,7 +75,7 @@ def probed(
     return call
 
 
-def note(variables: Mapping[str, Any], number: int) -> None:
+def note(variables: Namespace, number: int) -> None:
     """Records the variables at a place, which has a number."""
     observed.append(ObservedCall(_scope([number], {}, variables), (), False, ""))
 
@@ -121,7 +122,7 @@ def _plain_values(value: Any) -> list[tuple[str, object]]:
 
 
 def _scope(
-    arguments: Sequence[Any], keywords: Mapping[str, Any], variables: Mapping[str, Any]
+    arguments: Sequence[Any], keywords: Keywords, variables: Namespace
 ) -> dict[str, Value]:
     every = {str(index): each for index, each in enumerate(arguments)}
     every |= keywords

@@ -22,6 +22,7 @@ import torch
 from torchproof.fixing import proof_child
 from torchproof.fixing.proof_job import NOT_FRESH, ProofJob
 from torchproof.process import Stream, hold, serve
+from torchproof.records import JsonObject
 from torchproof.targets import overlay
 
 _POLL_S = 0.05
@@ -71,7 +72,7 @@ def _example(x: torch.Tensor) -> torch.Tensor:
     return (x * 2).relu() + 1
 
 
-def _run(job: dict[str, Any]) -> int:
+def _run(job: JsonObject) -> int:
     proof = ProofJob.from_json(job["proof"])
     if proof.run.overlay and overlay.too_late(proof.run.overlay):
         return NOT_FRESH

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchproof.measure import loadtest as loadtest
     from torchproof.measure import numerics as numerics
     from torchproof.measure import rows as rows
+    from torchproof.measure import starts as starts
     from torchproof.measure.bench_plan import BenchOptions as BenchOptions
     from torchproof.measure.comparison import PATH_SUFFIXES as PATH_SUFFIXES
     from torchproof.measure.comparison import TIMING_CONDITIONS as TIMING_CONDITIONS

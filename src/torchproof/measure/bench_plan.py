@@ -14,7 +14,7 @@ from typing import Any
 from torchproof import strategies
 from torchproof.measure import guard_filters
 from torchproof.measure.specs import EAGER, Plan, StrategySpec
-from torchproof.records import UserError, stats
+from torchproof.records import Keywords, TorchConfig, UserError, stats
 from torchproof.strategies import Strategy
 
 NUMBER_TYPES = ("float32", "float16", "bfloat16", "float64")
@@ -83,7 +83,7 @@ class BenchOptions:
 
 
 def strategy_specs(
-    options: BenchOptions, compile_arguments: Mapping[str, Any]
+    options: BenchOptions, compile_arguments: Keywords
 ) -> tuple[StrategySpec, ...]:
     """Returns eager, then every strategy that an option needs, without duplicates."""
     specs = [StrategySpec(EAGER)]
@@ -108,7 +108,7 @@ def strategy_specs(
     return tuple(_with_types(_without_duplicates(specs), options.dtypes))
 
 
-def _default(compile_arguments: Mapping[str, Any]) -> list[StrategySpec]:
+def _default(compile_arguments: Keywords) -> list[StrategySpec]:
     nested = strategies.records_graphs(compile_arguments)  # CUDA graphs do not nest
     for_cuda = set(strategies.defaults("cuda")) - set(strategies.defaults("cpu"))
     return [
@@ -137,7 +137,7 @@ def _ablation(full: Strategy, changes: Iterable[tuple[str, Any]]) -> list[Strate
     return specs
 
 
-def _compiled_with(spec: StrategySpec, arguments: Mapping[str, Any]) -> StrategySpec:
+def _compiled_with(spec: StrategySpec, arguments: Keywords) -> StrategySpec:
     """Adds the arguments of `--compile` that the strategy does not set itself."""
     if not spec.strategy.compiles:
         return spec
@@ -190,7 +190,7 @@ def read_types(text: str) -> tuple[str, ...]:
 
 
 def resolve_ablation(
-    changes: Iterable[tuple[str, Any]], defaults: Mapping[str, Any]
+    changes: Iterable[tuple[str, Any]], defaults: TorchConfig
 ) -> tuple[tuple[str, Any], ...]:
     """Checks that Inductor has each option; a boolean without a value is flipped."""
     resolved = []

@@ -10,10 +10,9 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from torchproof.measure.replies import Operations
-from torchproof.records import UserError
+from torchproof.records import UserError, shapes
 
 VARIABLE = "TORCHPROOF_PEAK_TFLOPS"
 TYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8")
@@ -75,13 +74,13 @@ DEVICES: tuple[tuple[str, Peaks], ...] = (
 
 def utilisation(
     counted: Operations, gpu: str | None, step_ms: float
-) -> tuple[float | None, dict[str, Any]]:
+) -> tuple[float | None, shapes.Flops]:
     """The model FLOPs utilisation, and the operations with why it is unknown."""
     total = sum(counted.by_type.values())
-    flops: dict[str, Any] = {
+    flops: shapes.Flops = {
         "per_step": total or None,
         "by_type": dict(counted.by_type),
-        "not_counted": list(counted.not_counted),
+        "not_counted": counted.not_counted,
         "per_second": total / step_ms * 1e3 if total else None,
         "devices": len(counted.devices),
     }
@@ -89,19 +88,20 @@ def utilisation(
         why = counted.why or "no product of matrices, convolution or attention"
         if counted.not_counted:
             why = f"no formula for {', '.join(counted.not_counted)}"
-        return None, flops | {"why": why}
+        return None, {**flops, "why": why}
     peaks = peaks_of(gpu) if stated_peaks() or _on_gpus(counted) else None
     used = {name: _peak(name, peaks or {}) for name in counted.by_type}
     known = {name: peak for name, peak in used.items() if peak is not None}
     if known.keys() != used.keys():
         unknown = ", ".join(name for name in used if name not in known)
         why = f"the peak of the device in {unknown} is not known"
-        return None, flops | {"why": f"{why}; {VARIABLE} states it"}
+        return None, {**flops, "why": f"{why}; {VARIABLE} states it"}
     flops["peak_tflops"] = known
     shortest_s = sum(n / (known[name] * 1e12) for name, n in counted.by_type.items())
     share = shortest_s / len(counted.devices) / (step_ms / 1e3)
     if share > 1:
-        return None, flops | {"why": "faster than the peak allows: it computed less"}
+        why = "faster than the peak allows: it computed less"
+        return None, {**flops, "why": why}
     return share, flops
 
 

@@ -12,15 +12,16 @@ import inspect
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from torchproof.measure import profiling
 from torchproof.measure.operation_count import OperationCounter
+from torchproof.records.shapes import Probe
 from torchproof.strategies import (
     NotApplicable,
     Sizes,
@@ -69,34 +70,34 @@ class Subject:
         return len(self.loaded.calls)
 
 
-def probe(subject: Subject) -> dict[str, Any]:
+def probe(subject: Subject) -> Probe:
     """Returns the facts about a target."""
-    facts: dict[str, Any] = {"calls": subject.count}
+    facts = cast(Probe, dict.fromkeys(Probe.__annotations__))
+    facts["calls"] = subject.count
     unknown: dict[str, str] = {}
     for names, measure in _PROBES.items():
-        facts |= dict.fromkeys(names)
         try:
             for new_facts in measure(subject):
                 facts |= new_facts
         except Exception as error:  # the other facts are still of use
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            unknown |= {name: reason for name in names if facts[name] is None}
+            unknown |= {name: reason for name in names if facts.get(name) is None}
     gc.collect()  # the targets that were discarded
-    facts |= dict.fromkeys(("busy_share", "mean_op_us"))
     if subject.device == "cuda":
         torch.cuda.empty_cache()
-        if facts["kernels_per_call"] and facts["step_ms"]:
+        if facts["device_ms"] and facts["step_ms"]:
             facts["busy_share"] = min(1.0, facts["device_ms"] / facts["step_ms"])
     elif facts["ops_per_call"] and facts["operators_us"]:
         facts["mean_op_us"] = facts["operators_us"] / facts["ops_per_call"]
     facts["bound"], facts["bound_why"] = bottleneck(subject.device, facts)
-    return {**facts, "unknown": unknown}
+    facts["unknown"] = unknown
+    return facts
 
 
 # -- the cost of a call ----------------------------------------------------------------
 
 
-def counted(subject: Subject) -> Iterator[dict[str, Any]]:
+def counted(subject: Subject) -> Iterator[Probe]:
     # Operations that compile themselves, such as FlexAttention, fail under a mode.
     with torch.compiler.set_stance("force_eager"), OperationCounter() as operations:
         subject.run()
@@ -114,11 +115,11 @@ def _passes(subject: Subject, most: int) -> list[float]:
     return times
 
 
-def timed(subject: Subject) -> Iterator[dict[str, Any]]:
+def timed(subject: Subject) -> Iterator[Probe]:
     yield {"step_ms": statistics.median(_passes(subject, _MOST_PASSES)) / subject.count}
 
 
-def profiled(subject: Subject) -> Iterator[dict[str, Any]]:
+def profiled(subject: Subject) -> Iterator[Probe]:
     """Breaks down the time of a call with torch's profiler."""
     times: list[float] = []
     events = profiling.profiler_events(
@@ -157,7 +158,7 @@ def _is_product(name: str) -> bool:
 # -- the bottleneck --------------------------------------------------------------------
 
 
-def bottleneck(device: str, facts: Mapping[str, Any]) -> tuple[str | None, str | None]:
+def bottleneck(device: str, facts: Probe) -> tuple[str | None, str | None]:
     """Returns what bounds the time of a step, and the numbers that show it."""
     if device == "cuda":
         return _bottleneck_on_gpu(facts)
@@ -175,7 +176,7 @@ def bottleneck(device: str, facts: Mapping[str, Any]) -> tuple[str | None, str |
     return _by_products(facts, reason)
 
 
-def _bottleneck_on_gpu(facts: Mapping[str, Any]) -> tuple[str | None, str | None]:
+def _bottleneck_on_gpu(facts: Probe) -> tuple[str | None, str | None]:
     busy = facts["busy_share"]
     if busy is None:
         return None, "the profiler saw no kernels"
@@ -188,9 +189,7 @@ def _bottleneck_on_gpu(facts: Mapping[str, Any]) -> tuple[str | None, str | None
     return _by_products(facts, reason)
 
 
-def _by_products(
-    facts: Mapping[str, Any], reason: str
-) -> tuple[str | None, str | None]:
+def _by_products(facts: Probe, reason: str) -> tuple[str | None, str | None]:
     share = facts["matmul_share"]
     if share is None:
         return None, f"{reason}; the share of matrix products is not known"
@@ -202,7 +201,7 @@ def _by_products(
 # -- what a target is made of ----------------------------------------------------------
 
 
-def structure(subject: Subject) -> Iterator[dict[str, Any]]:
+def structure(subject: Subject) -> Iterator[Probe]:
     """Inspects a new target before its calls and while they run."""
     loaded = subject.rebuild()
     yield {"fingerprint": fingerprint(loaded.fn)}  # calls may add buffers
@@ -220,15 +219,15 @@ def structure(subject: Subject) -> Iterator[dict[str, Any]]:
         blocks = {}
     yield {"blocks": {name: len(paths) for name, paths in blocks.items()}}
     repeated = {path for paths in blocks.values() for path in paths}
-    yield {"core": recorder.cores(repeated) if recorder else []}
+    yield {"core": recorder.cores(repeated) if recorder else ()}
 
 
-def shapes(subject: Subject) -> Iterator[dict[str, Any]]:
+def shapes(subject: Subject) -> Iterator[Probe]:
     """Finds which sizes vary from call to call."""
     sizes = Sizes()
     for call in subject.loaded.calls:
         sizes.note(*((), call) if isinstance(call, dict) else (call, {}))
-    yield {"varying": [[_argument_name(p), [*w]] for p, w in sizes.varying.items()]}
+    yield {"varying": tuple((_argument_name(p), w) for p, w in sizes.varying.items())}
 
 
 def _argument_name(path: tuple[int | str, ...]) -> str:
@@ -275,7 +274,7 @@ class CallRecorder:
 
         return recording
 
-    def cores(self, repeated: Set[str]) -> list[str]:
+    def cores(self, repeated: Set[str]) -> tuple[str, ...]:
         """Returns parts and methods with many parameters, the largest first.
 
         Parts in `repeated` are left out; they are compiled block by block.
@@ -287,7 +286,7 @@ class CallRecorder:
             if (share := regions.parameters_in(modules) / whole) >= _CORE_SHARE
             and name not in repeated
         }
-        return sorted(shares, key=lambda name: -shares[name])[:_CORES]
+        return tuple(sorted(shares, key=lambda name: -shares[name])[:_CORES])
 
     def _called_parts(self) -> Iterator[tuple[str, list[nn.Module]]]:
         """Yields the called children and methods, with the modules that each uses."""
@@ -305,7 +304,7 @@ def _is_single(part: nn.Module) -> bool:
 
 
 # The facts that each function yields; facts before a failure are kept.
-_PROBES: dict[tuple[str, ...], Callable[[Subject], Iterator[dict[str, Any]]]] = {
+_PROBES: dict[tuple[str, ...], Callable[[Subject], Iterator[Probe]]] = {
     ("step_ms",): timed,
     ("ops_per_call", "host_syncs"): counted,
     (

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from torchproof.measure.replies import Kernels, Lookups
 from torchproof.records import stats
 
 LOOKUP = "TorchDynamo Cache Lookup"
@@ -181,10 +182,9 @@ def profile(
     calls: int,
     trace: Path | None = None,
     largest: Callable[[float], float] = float,
-) -> dict[str, Any]:
+) -> tuple[Lookups | None, Kernels | None]:
     """Profiles guard lookups and kernels per call; one run makes `calls` calls.
 
-    Returns `guards` and `kernels` of a measurement; those that were not seen are None.
     With `trace`, the Chrome trace is saved there. `largest` is that of all ranks, which
     have to run equally often.
     """
@@ -195,22 +195,22 @@ def profile(
     count = int(largest(few if trace else min(max(few, fit), many)))
     events = profiler_events(device, lambda: [run() for _ in range(count)], trace=trace)
     steps = count * calls
-    lookups = [e.time_range.elapsed_us() for e in events if e.name == LOOKUP]
-    facts: dict[str, Any] = {"guards": None, "kernels": None}
-    if len(lookups) > 1:
+    times = [e.time_range.elapsed_us() for e in events if e.name == LOOKUP]
+    lookups = kernels = None
+    if len(times) > 1:
         # Quartiles over lookups, times lookups per step: robust to a slow one.
-        quartiles = statistics.quantiles(lookups, n=4)
-        first, middle, third = (each * len(lookups) / steps for each in quartiles)
-        facts["guards"] = {"lookup_us": middle, "lookup_range_us": [first, third]}
+        quartiles = statistics.quantiles(times, n=4)
+        first, middle, third = (each * len(times) / steps for each in quartiles)
+        lookups = Lookups(middle, (first, third))
     if device == "cuda":
-        kernels = [e for e in device_events(events) if is_kernel(e)]
-        generated = [e for e in kernels if e.name.startswith(_GENERATED)]
-        facts["kernels"] = {
-            "per_step": len(kernels) / steps,
-            "kernel_ms": covered_us(kernels) / 1e3 / steps,
-            "generated_ms": covered_us(generated) / 1e3 / steps,
-        }
-    return facts
+        every = [e for e in device_events(events) if is_kernel(e)]
+        generated = [e for e in every if e.name.startswith(_GENERATED)]
+        kernels = Kernels(
+            len(every) / steps,
+            kernel_ms=covered_us(every) / 1e3 / steps,
+            generated_ms=covered_us(generated) / 1e3 / steps,
+        )
+    return lookups, kernels
 
 
 def profiler_events(

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from torchproof.observe import BreakCosts
-from torchproof.records import Event, Frame, Record, stats
+from torchproof.records import (
+    Event,
+    Frame,
+    JsonObject,
+    Record,
+    TorchConfig,
+    shapes,
+    stats,
+)
 
 Reply = TypeVar("Reply", bound=Record)
 Join = Callable[[Sequence[Any]], Any]
@@ -67,7 +75,7 @@ def _slowest(phases: Sequence[Mapping[str, float] | None]) -> Any:
     return max(known, key=lambda each: each["total"]) if known else None
 
 
-def _largest_of_each(values: Sequence[Mapping[str, Any] | None]) -> Any:
+def _largest_of_each(values: Sequence[Mapping[str, int | None] | None]) -> Any:
     known = [each for each in values if each]
     if not known:
         return None
@@ -88,7 +96,7 @@ def _total_work(values: Sequence[tuple[Any, ...] | None]) -> tuple[Any, ...] | N
     return sum(amount for amount, _ in known), known[0][1]
 
 
-def _worst(values: Sequence[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
+def _worst(values: Sequence[shapes.Numerics | None]) -> shapes.Numerics | None:
     """The worst verdict; it names the rank unless all ranks agree that it is right."""
     known = [found for found in values if found is not None]
     if not known:
@@ -100,7 +108,7 @@ def _worst(values: Sequence[Mapping[str, Any] | None]) -> Mapping[str, Any] | No
         return verdicts.index(found["verdict"]), found.get("max_rel_error") or 0.0
 
     worst = max(range(len(known)), key=badness)
-    found = {**known[worst], "rank": worst}
+    found: shapes.Numerics = {**known[worst], "rank": worst}
     if found["verdict"] not in ("same", "rounding"):
         found["why"] = f"on rank {worst}: {found.get('why') or 'no reason is known'}"
     return found
@@ -149,7 +157,7 @@ class Operations(Record):
 class Reference(Record):
     """Facts about the target in eager."""
 
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    environment: shapes.Environment = field(default_factory=shapes.Environment)
     function: Frame | None = None
     compiled: bool = _by(any, False)  # the target calls torch.compile itself
     draws: bool = _by(any, False)  # random numbers
@@ -184,6 +192,23 @@ class Replayed(Record):
     differs: str | None = None
 
 
+@dataclass(frozen=True)
+class Lookups(Record):
+    """The time of a call's lookups of guards: the median and the quartiles."""
+
+    us: float
+    range_us: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Kernels(Record):
+    """The kernels of a call on a GPU."""
+
+    per_step: float
+    kernel_ms: float
+    generated_ms: float  # of those that Inductor generated
+
+
 # Objects from before the warm-up's end are frozen: a full collection skips them.
 FROZEN = "on, without objects from before the timing"
 
@@ -198,9 +223,9 @@ class Facts(Record):
 
     # The compiler: None if nothing could compile.
     compile_s: Mapping[str, float] | None = _by(_slowest)  # by phase
-    counts: Mapping[str, Any] | None = None
+    counts: shapes.Counts | None = None
     cache: CacheUse | None = field(default=None, metadata={"join": _all_lookups})
-    rank_counts: tuple[Mapping[str, Any], ...] = _by(_chained, ())  # if several
+    rank_counts: tuple[shapes.Counts, ...] = _by(_chained, ())  # if several
     # The first pass over the calls, which compiles.
     first_call_s: float | None = _by(_largest)
     first_compile_s: Mapping[str, float] | None = _by(_slowest)
@@ -211,9 +236,9 @@ class Facts(Record):
     fell_back: tuple[str, ...] = _by(_distinct, ())  # why a CUDA graph was not replayed
     source: str = ""
     notes: tuple[str, ...] = ()
-    switches: Mapping[str, Any] = field(default_factory=dict)
+    switches: TorchConfig = field(default_factory=dict)
     compiled_before: int = _by(max, 0)
-    plan: Mapping[str, Any] | None = None
+    plan: JsonObject | None = None
     # The warm-up and the timing.
     steady: bool = _by(all, True)
     pass_ms: float = _by(max, 0.0)
@@ -222,16 +247,18 @@ class Facts(Record):
     collector: str = FROZEN  # the garbage collector while it was timed
     longer: str = stats.LONGER  # how to get more samples
     # Its outputs.
-    numerics: Mapping[str, Any] | None = _by(_worst)
-    drawn: Mapping[str, Any] | None = None  # with eager's random numbers
+    numerics: shapes.Numerics | None = field(default=None, metadata={"join": _worst})
+    drawn: shapes.Numerics | None = None  # with eager's random numbers
     # After the timing.
     memory: Mapping[str, int | None] | None = _by(_largest_of_each)
-    profile: Mapping[str, Any] | None = None
-    dropped: Any = None  # unchecked guards by type, or a text
+    lookups: Lookups | None = None  # of guards
+    kernels: Kernels | None = None
+    # Unchecked guards by type; a text where torch does not list them.
+    dropped: Mapping[str, int] | str | None = None
     sharing: tuple[str, ...] = ()
     break_costs: BreakCosts | None = None
     # On request.
-    probe: Mapping[str, Any] | None = None  # of the target in eager, for `tune`
+    probe: shapes.Probe | None = None  # of the target in eager, for `tune`
     events: tuple[Event, ...] = ()  # why its outputs differ
 
     @property

@@ -6,26 +6,17 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torchproof.measure.device_peaks import utilisation
-from torchproof.measure.replies import Facts, Reference, SampledRound
+from torchproof.measure.replies import Facts, Kernels, Lookups, Reference, SampledRound
 from torchproof.measure.specs import Plan, StrategySpec
-from torchproof.measure.starts import start_record
+from torchproof.measure.starts import setup_s, start_record
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.process import aslr
-from torchproof.records import Measurement, RankTime, Verdict, one_line, stats
+from torchproof.records import Measurement, RankTime, Verdict, one_line, shapes, stats
 from torchproof.strategies import source_lines
 
 References = Mapping[tuple[str | None, int], Reference]
-
-# The strategies compiled at once, so that each took longer than alone.
-_NO_FIRST_CALL: dict[str, Any] = {
-    "first_call_s": None,
-    "start": None,
-    "warm_start": None,
-    "compile_s": None,
-}
 _APART = (
     "too little memory for all strategies at once: they were timed one after the other,"
     " so a machine that slows down can look like a slower strategy"
@@ -54,8 +45,10 @@ def rows(
         for state, row in zip(states, plain, strict=True):
             base = _eager_of(state.spec, states, plain)
             row = replace(row, variant={**state.spec.variant, **shape})
-            if not plan.first_calls:
-                row = replace(row, **_NO_FIRST_CALL)
+            if not plan.first_calls:  # they compiled at once, each slower than alone
+                row = replace(
+                    row, first_call_s=None, start=None, warm_start=None, compile_s=None
+                )
             if row.rounds_ms:
                 row = replace(row, luck=variation)
             if apart and row.rounds_ms:
@@ -128,12 +121,12 @@ def _row(state: StrategyState, number: int, reference: Reference) -> Measurement
     if number >= len(state.facts):
         return row
     facts = state.facts[number]
-    start = start_record("cold", facts)
+    start, warm = start_record("cold", facts), state.warm if number == 0 else None
     row = replace(
         row,
-        first_call_s=None if start["refused"] else facts.first_call_s,
+        first_call_s=start["first_call_s"],
         start={**start, "later_compile_s": facts.later_compile_s},
-        warm_start=_warm(state) if number == 0 else None,
+        warm_start=start_record("warm", warm) if warm else None,
         compile_s=facts.compile_s,
         numerics=facts.numerics,
         memory=facts.memory,
@@ -187,12 +180,10 @@ def _with_times(row: Measurement, facts: Facts, reference: Reference) -> Measure
         gpu = reference.environment.get("gpu")
         mfu, flops = utilisation(counted, gpu, spread.median)
         row = replace(row, mfu=mfu, flops=flops)
-    if profile := facts.profile:
-        row = replace(
-            row,
-            guards=_guards(facts, profile["guards"], spread.median),
-            kernels=_kernels(profile["kernels"], spread.median),
-        )
+    if lookups := facts.lookups:
+        row = replace(row, guards=_guards(facts, lookups, spread.median))
+    if kernels := facts.kernels:
+        row = replace(row, kernels=_kernels(kernels, spread.median))
     return row
 
 
@@ -221,14 +212,6 @@ def _rank_difference(facts: Facts) -> str | None:
     return None
 
 
-def _warm(state: StrategyState) -> dict[str, Any] | None:
-    if state.warm is None:
-        return None
-    start = start_record("warm", state.warm)
-    seconds = None if start["refused"] else state.warm.first_call_s
-    return {**start, "first_call_s": seconds}
-
-
 def _notes(state: StrategyState, facts: Facts, reference: Reference) -> Iterator[str]:
     yield from facts.notes
     for why in facts.fell_back:
@@ -243,10 +226,10 @@ def _notes(state: StrategyState, facts: Facts, reference: Reference) -> Iterator
     if differs := _rank_difference(facts):
         yield differs
     yield from facts.sharing
-    if facts.counts and facts.counts.get("artifacts_of"):
-        for name, count in facts.counts["artifacts_of"].items():
-            if count == 1:
-                yield f"all {name} share one artifact, by compile counts"
+    counts = facts.counts or shapes.Counts()
+    for name, count in (counts.get("artifacts_of") or {}).items():
+        if count == 1:
+            yield f"all {name} share one artifact, by compile counts"
     # Code that was compiled for one shape may serve the next.
     if facts.counts and not any((f.counts or {})["graphs"] for f in state.facts):
         yield "nothing was compiled: torchproof check says why"
@@ -268,7 +251,7 @@ def _unsteady(facts: Facts) -> str:
     return f"the times were not steady when sampling began: {facts.longer}"
 
 
-def _counts(facts: Facts) -> dict[str, Any] | None:
+def _counts(facts: Facts) -> shapes.Counts | None:
     if facts.counts is None:
         return None
     return {**facts.counts, "while_timed": facts.compilations}
@@ -284,23 +267,26 @@ def _peak(memory: Mapping[str, int | None] | None) -> int | None:
     return allocated + (memory.get("cuda_graph_pools") or 0)
 
 
-def _guards(
-    facts: Facts, found: Mapping[str, Any] | None, step_ms: float
-) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    guards = {**found, "share": found["lookup_us"] / (step_ms * 1e3)}
+def _guards(facts: Facts, lookups: Lookups, step_ms: float) -> shapes.Guards:
+    guards: shapes.Guards = {
+        "lookup_us": lookups.us,
+        "lookup_range_us": lookups.range_us,
+        "share": lookups.us / (step_ms * 1e3),
+    }
     if facts.counts:
         guards["guards"] = facts.counts["guards"]
-    return guards | {"not_checked": facts.dropped or None}
+    return {**guards, "not_checked": facts.dropped or None}
 
 
-def _kernels(found: Mapping[str, Any] | None, step_ms: float) -> dict[str, Any] | None:
-    if found is None:
-        return None
+def _kernels(kernels: Kernels, step_ms: float) -> shapes.Kernels:
     # Kernels run slower under the profiler, so the share can exceed 1; it is void then.
-    share = found["kernel_ms"] / step_ms
-    return {**found, "busy_share": share if share <= 1 else None}
+    share = kernels.kernel_ms / step_ms
+    return {
+        "per_step": kernels.per_step,
+        "kernel_ms": kernels.kernel_ms,
+        "generated_ms": kernels.generated_ms,
+        "busy_share": share if share <= 1 else None,
+    }
 
 
 # -- verdicts --------------------------------------------------------------------------
@@ -367,9 +353,8 @@ def _with_break_even(
 ) -> Measurement:
     """Adds the step after which compilation, with its imports, has paid off."""
     first = row.first_call_s
-    start = row.start or {}
     if first is not None:
-        first += sum(start.get(k) or 0.0 for k in ("imports_s", "later_compile_s"))
+        first += setup_s(row.start)
     point = stats.break_even(first, base.first_call_s, base.median_ms, ratio)
     if point is None:
         return row

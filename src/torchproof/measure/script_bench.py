@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from torchproof.measure import rows
 from torchproof.measure.replies import Facts, SampledRound
@@ -19,7 +20,7 @@ from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import NO_REMOTE_CACHES
 from torchproof.observe import timeline
 from torchproof.process import Conditions, Entry, Followed, follow
-from torchproof.records import Measurement, Record, one_line, stats
+from torchproof.records import Measurement, Record, one_line, shapes, stats
 from torchproof.targets import Job, Target, factory_targets
 
 NOT_COMPARED = (
@@ -61,7 +62,9 @@ def measure(plan: Plan, progress: Progress) -> MeasureResult:
     error = stream.failure(script=True)
     return MeasureResult(
         _rows(states, plan, stream),
-        environment=environment or {"torch": None, "device": None},
+        environment=cast(
+            shapes.Environment, environment or {"torch": None, "device": None}
+        ),
         ending="crashed" if stream.crashed else stream.ending,
         exit_code=stream.code,
         error=one_line(error) if error else None,

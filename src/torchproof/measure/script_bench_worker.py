@@ -17,7 +17,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchproof.measure import profiling
@@ -26,7 +26,7 @@ from torchproof.measure.replies import SampledRound
 from torchproof.measure.script_bench import STRATEGIES, ScriptJob
 from torchproof.observe import StepDetector, timeline
 from torchproof.process import Stream, hold
-from torchproof.records import stats
+from torchproof.records import Keywords, stats
 from torchproof.targets import script
 from torchproof.torch_private import describe
 
@@ -70,7 +70,7 @@ class ScriptSampler:
     def attach(self) -> None:
         self.steps.attach(self._prepare)
 
-    def _prepare(self, arguments: Mapping[str, Any]) -> None:
+    def _prepare(self, arguments: Keywords) -> None:
         """Imports the compiler at the first torch.compile; starts its statistics."""
         if self.imports_s is not None:
             return

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -45,7 +44,14 @@ from torchproof.measure.worker_process import (
     free_vram,
 )
 from torchproof.observe import read_folder
-from torchproof.records import Event, UserError, stats
+from torchproof.records import (
+    Event,
+    Keywords,
+    TorchConfig,
+    UserError,
+    shapes,
+    stats,
+)
 from torchproof.strategies import NotApplicable
 
 _SEPARATE_REPEATS = 3  # if the strategies do not fit in memory together
@@ -60,11 +66,11 @@ _ARTIFACTS = {
 }
 
 
-def switches() -> dict[str, Any]:
+def switches() -> TorchConfig:
     """Returns Inductor's options and their defaults, read in a child process."""
     process = Worker(StrategyJob(EAGER), {}, quiet=True)
     try:
-        return dict(process.ask(Facts, "switches", None).switches)
+        return process.ask(Facts, "switches", None).switches
     except WorkerError as error:
         raise UserError(f"cannot read the options of Inductor: {error}") from None
     finally:
@@ -232,8 +238,8 @@ class Session:
         wrong = compiled is not None and compiled.verdict == "wrong"
         self.progress("looking for state changes that compiled code does not see")
         with contextlib.suppress(WorkerError):  # the diagnosis is optional
-            forms = (compiled.numerics or {}).get("forms", []) if compiled else []
-            arguments = {"wrong": wrong, "forms": forms}
+            numerics = (compiled and compiled.numerics) or shapes.Numerics()
+            arguments = {"wrong": wrong, "forms": numerics.get("forms") or ()}
             answer = worker.ask(Facts, "diagnose", self.limit_s, **arguments)
             self.events += answer.events
 
@@ -265,14 +271,14 @@ class Session:
 
     def _compare_outputs(
         self, state: StrategyState, number: int, path: Path
-    ) -> Mapping[str, Any]:
+    ) -> shapes.Numerics:
         self.progress(f"{state.spec.label}: comparing its outputs with eager's")
         arguments = {"number": number, "path": str(path)}
         try:
             with self.without_deadline():
                 worker = self.reference_workers[state.spec.dtype]
                 answer = worker.ask(Facts, "compare_outputs", self.limit_s, **arguments)
-            return answer.numerics or {}
+            return answer.numerics or shapes.Numerics()
         except WorkerError as error:  # not the fault of the compared strategy
             return {"verdict": None, "why": f"the comparison failed: {error}"}
         finally:
@@ -395,7 +401,7 @@ class Session:
         job = self.plan.job(state.spec, self.plan.shapes[0])
         return self._processes.begin(job, variables, layout=repeat)
 
-    def _first_arguments(self, state: StrategyState, repeat: int) -> dict[str, Any]:
+    def _first_arguments(self, state: StrategyState, repeat: int) -> Keywords:
         """Only the first repeat compares outputs, and restores state for that."""
         if repeat:
             return {"answers": None}
@@ -466,8 +472,7 @@ class Session:
             self.references[state.spec.dtype, number] = unlike
         elif again["verdict"] == "wrong":
             why = f"right in the first pass, wrong after timing: {again['why']}"
-            numerics = {**again, "why": why}
-            state.facts[number] = replace(facts, numerics=numerics)
+            state.facts[number] = replace(facts, numerics={**again, "why": why})
 
     def _trace(self, state: StrategyState) -> str | None:
         if not self.plan.profiles:
@@ -488,9 +493,8 @@ class Session:
                 f"{state.spec.label}: compiling again with eager's random numbers"
             )
             path = self._outputs_file(state)
-            arguments: dict[str, Any] = {"answers": str(path)}
-            if number:
-                arguments["shape"] = dict(self.plan.shapes[number])
+            shape = dict(self.plan.shapes[number]) if number else None
+            arguments = {"answers": str(path), "shape": shape}
             state.ask(Done, "draw_as_eager", self.limit_s, **arguments)
             drawn = self._compare_outputs(state, number, path)
             facts = replace(facts, drawn=drawn)

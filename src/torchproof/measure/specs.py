@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from torchproof.observe import BreakCosts
 from torchproof.records import (
     Event,
     Frame,
+    Keywords,
     Measurement,
     RaisedError,
     Record,
     UserError,
+    shapes,
     stats,
 )
 from torchproof.strategies import Strategy, parse, with_arguments
@@ -23,7 +24,7 @@ from torchproof.targets import Job, Target
 Progress = Callable[[str], None]
 
 
-def strategy_named(name: str, compile_arguments: Mapping[str, Any]) -> Strategy:
+def strategy_named(name: str, compile_arguments: Keywords) -> Strategy:
     """Parses a strategy and adds the user's arguments for `torch.compile`."""
     strategy = parse(name)
     return (
@@ -36,7 +37,7 @@ class StrategySpec:
     """A strategy to measure, with the variant that sets it apart from other specs."""
 
     strategy: Strategy
-    variant: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    variant: shapes.Values = field(default_factory=dict, hash=False)
     dtype: str | None = None
     guards: str | None = None  # a method of `guard_filters`
     as_written: bool = False  # the target calls torch.compile; disabled for eager
@@ -92,7 +93,7 @@ class Plan:
     first_calls: bool = True  # time them; if not, the strategies compile at once
     profiles: bool = False  # save a trace of every strategy
     diagnoses: bool = False  # analyse breaks and wrong outputs
-    compile_with: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    compile_with: Keywords = field(default_factory=dict, hash=False)
     timeout_s: float | None = None
     quiet: bool = False
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -126,7 +127,7 @@ class MeasureResult:
     """The measurements, and how measuring ended."""
 
     rows: tuple[Measurement, ...]
-    environment: Mapping[str, Any]
+    environment: shapes.Environment
     ending: str = "finished"
     apart: bool = False  # the strategies did not all fit in memory at once
     events: tuple[Event, ...] = ()  # why outputs differ

@@ -7,24 +7,37 @@ start, there are lookups and every lookup hits. A time that fails the check is r
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal
+from typing import Literal
 
 from torchproof.measure.replies import CacheUse, Facts
+from torchproof.records import shapes
 
-_COUNTS = ("hits", "misses", "bypasses")
 _NAMES = {"inductor": "Inductor's cache", "aot_autograd": "AOTAutograd's cache"}
 
 
-def start_record(label: Literal["cold", "warm"], facts: Facts) -> dict[str, Any]:
+def start_record(label: Literal["cold", "warm"], facts: Facts) -> shapes.Start:
     """Returns a start with its cache statistics, and why its label is refused."""
     cache = facts.cache
-    counts = {name: getattr(cache, name, None) for name in _COUNTS}
     why = None
     if cache is not None:
         check = _why_not_cold if label == "cold" else _why_not_warm
         why = check(facts, cache)
     refused = f"labelled {label}, but {why}" if why else None
-    return {"label": label, "imports_s": facts.imports_s, **counts, "refused": refused}
+    return {
+        "label": label,
+        "first_call_s": None if refused else facts.first_call_s,
+        "imports_s": facts.imports_s,
+        "hits": cache.hits if cache else None,
+        "misses": cache.misses if cache else None,
+        "bypasses": cache.bypasses if cache else None,
+        "refused": refused,
+    }
+
+
+def setup_s(start: shapes.Start | None) -> float:
+    """The seconds of a start that its first call does not include."""
+    known = start or shapes.Start()
+    return (known.get("imports_s") or 0.0) + (known.get("later_compile_s") or 0.0)
 
 
 def _why_not_cold(facts: Facts, cache: CacheUse) -> str | None:

@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from torchproof.measure.replies import (
 )
 from torchproof.measure.specs import StrategyJob
 from torchproof.observe import BreakCost, BreakCosts, timeline
-from torchproof.records import Frame, one_line, stats
+from torchproof.records import Frame, JsonObject, one_line, shapes, stats
 from torchproof.targets import Job, Loaded, calls
 from torchproof.torch_private import (
     comparison,
@@ -187,7 +187,7 @@ class StrategyWorker:
             found = dataclasses.replace(found, unrepeatable=why)
         return found, changed[0]
 
-    def _environment(self) -> dict[str, Any]:
+    def _environment(self) -> shapes.Environment:
         environment = describe(self.run)
         if self.job.ranks is None:
             return environment
@@ -225,7 +225,7 @@ class StrategyWorker:
         forms = comparison.form_differences(outputs, reference.eager)
         found = reference.compare(outputs).to_json()
         if forms:
-            found["forms"] = [dataclasses.asdict(each) for each in forms]
+            found["forms"] = tuple(dataclasses.asdict(each) for each in forms)
         return Facts(numerics=found)
 
     def prepare(self, answers: str | None, saves_state: bool = False) -> Facts:
@@ -258,19 +258,21 @@ class StrategyWorker:
         first = self._first_pass(answers)
         if saves_state:
             self.state = numerics.SavedValues(self.loaded.fn)
-        found: dict[str, Any] = {}
         if self.strategy.graph:  # compiles and records before the first call
-            found["first_call_s"] = (first.first_call_s or 0.0) + applying_s
+            seconds = (first.first_call_s or 0.0) + applying_s
+            first = dataclasses.replace(first, first_call_s=seconds)
         if applied := self.applied:
-            notes = (applied.note,) if applied.note else ()
-            plan = applied.plan.to_json()
-            found |= {"source": applied.source, "notes": notes, "plan": plan}
+            first = dataclasses.replace(
+                first,
+                source=applied.source,
+                notes=(applied.note,) if applied.note else (),
+                plan=applied.plan.to_json(),
+            )
         return dataclasses.replace(
             first,
             imports_s=imports_s,
             switches=switches,
             compiled_before=compiled_before,
-            **found,
         )
 
     def _apply(self, loaded: Loaded, plan: Any) -> Applied:
@@ -302,16 +304,17 @@ class StrategyWorker:
         return self._first_pass(answers)
 
     def _first_pass(self, answers: str | None) -> Facts:
-        first: dict[str, Any] = {}
+        first = Facts()
 
         def step(index: int, call: Any) -> Any:
+            nonlocal first
             if index:
                 return self._invoke(call)
             self.peers.meet()
             with self._shown("first call"):
                 seconds, outputs = self.clock.seconds(lambda: self._invoke(call))
             compile_s = self.compile_stats.since_reset().compile_s
-            first.update(first_call_s=seconds, first_compile_s=compile_s)
+            first = Facts(first_call_s=seconds, first_compile_s=compile_s)
             return outputs
 
         self._save(answers, self.loaded, self.fn, step)
@@ -322,7 +325,8 @@ class StrategyWorker:
             fell_back=self._fell_back(),
             imports_s=0.0,
             bytes=profiling.memory_in_use(self.device),
-            **first,
+            first_call_s=first.first_call_s,
+            first_compile_s=first.first_compile_s,
         )
 
     def warm_up(self, within_s: float = stats.WARM_UP_S) -> Facts:
@@ -430,7 +434,7 @@ class StrategyWorker:
         """Measures memory, guards and kernels, outside of all timing."""
         memory = profiling.peak_memory(self.device, self._pass)
         file = self.peers.own_file(Path(trace)) if trace else None
-        profile = profiling.profile(
+        lookups, kernels = profiling.profile(
             self.device,
             self._pass,
             calls=len(self.loaded.calls),
@@ -449,7 +453,7 @@ class StrategyWorker:
             block_counts = {site.name: len(site.paths) for site in self.applied.regions}
             artifacts = shared_code.artifacts(self.applied)
             counts = {
-                **(costs.counts or {}),
+                **(counts or shapes.Counts()),
                 "artifacts_of": artifacts,
                 "blocks_of": block_counts,
             }
@@ -459,7 +463,8 @@ class StrategyWorker:
             counts=counts,
             rank_counts=self.peers.of_each(counts or {}),
             memory=memory,
-            profile=profile,
+            lookups=lookups,
+            kernels=kernels,
             dropped=self._not_checked(),
             sharing=sharing,
             break_costs=self._break_costs(),
@@ -476,7 +481,7 @@ class StrategyWorker:
                         self._invoke(call)
         return self.break_cost.costs()
 
-    def diagnose(self, wrong: bool, forms: Sequence[Mapping[str, Any]]) -> Facts:
+    def diagnose(self, wrong: bool, forms: Sequence[JsonObject]) -> Facts:
         """Returns events that explain why compiled outputs differ from eager's."""
         from torchproof.measure import diagnosis
 

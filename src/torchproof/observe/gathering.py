@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from torchproof.observe.trace_log import Record, interpret
 from torchproof.process import Followed
@@ -20,6 +20,7 @@ from torchproof.records import (
     RaisedError,
     UserError,
     frames_in,
+    shapes,
     whose,
 )
 from torchproof.targets import Target, factory_targets
@@ -49,7 +50,7 @@ def gather(
         by_kind, counts = {}, {}
     return Observation(
         events=tuple(_events(by_kind, counts)) if is_observed else (),
-        environment=child.last("environment"),
+        environment=cast(shapes.Environment, child.last("environment")),
         calls=counts.get("calls"),
         compiled_calls=counts.get("compiled_calls"),
         ending="crashed" if child.crashed else ending,

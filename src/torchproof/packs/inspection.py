@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from torchproof.records import JsonObject
 from torchproof.runtime import Manifest, Refused, keys, open_pack, trust
 
 Signature = Literal["none", "not checked", "fits", "does not fit"]
@@ -28,7 +29,7 @@ class Inspection:
     def is_intact(self) -> bool:
         return not self.damage
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {
             "path": self.path,
             "form": self.form,

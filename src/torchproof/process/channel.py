@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 VARIABLE = "TORCHPROOF_CHANNEL"
@@ -57,7 +57,7 @@ class Channel:
         end.set_inheritable(False)
         return cls(end)
 
-    def send(self, message: Mapping[str, Any], tick: Tick = nothing) -> None:
+    def send(self, message: Message, tick: Tick = nothing) -> None:
         """Sends a message; raises `Ended`."""
         rest = memoryview(json.dumps(message, default=str).encode() + b"\n")
         with self._sending:

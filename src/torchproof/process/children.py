@@ -88,7 +88,7 @@ class Child:
 
     def ask(
         self,
-        message: Mapping[str, Any],
+        message: Message,
         timeout_s: float | None = None,
         tick: Tick = nothing,
     ) -> Message:

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from torchproof.process import parent_death
 from torchproof.process.channel import Channel, Ended, Message
@@ -51,7 +51,7 @@ class ForkServer:
     def is_alive(self) -> bool:
         return self._child.poll() is None
 
-    def submit(self, job: Mapping[str, Any], limit_s: float) -> Future[JobEnding]:
+    def submit(self, job: Message, limit_s: float) -> Future[JobEnding]:
         """Runs a job, together with others; kills it with its tree at the limit.
 
         If the server itself ends, the job counts as killed.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchproof.records import files as files
     from torchproof.records import printable as printable
     from torchproof.records import schema as schema
+    from torchproof.records import shapes as shapes
     from torchproof.records import stats as stats
     from torchproof.records import store as store
     from torchproof.records import timeline as timeline
@@ -72,6 +73,10 @@ if TYPE_CHECKING:
     from torchproof.records.load_test import TextLoad as TextLoad
     from torchproof.records.machine_check import Health as Health
     from torchproof.records.machine_check import MachineCheck as MachineCheck
+    from torchproof.records.mappings import JsonObject as JsonObject
+    from torchproof.records.mappings import Keywords as Keywords
+    from torchproof.records.mappings import Namespace as Namespace
+    from torchproof.records.mappings import TorchConfig as TorchConfig
     from torchproof.records.modules import located as located
     from torchproof.records.operations import INPUT as INPUT
     from torchproof.records.operations import Operation as Operation

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
+from torchproof.records.mappings import JsonObject
 from torchproof.records.schema import Record
 
 Tier = Literal["safe", "unsafe", "suggested"]
@@ -100,7 +101,7 @@ class Receipt(Record):
     speed: float | None = None  # time before / time after; None: not measured
     speed_low: float | None = None
     speed_high: float | None = None
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
     @property
     def text(self) -> str:
@@ -164,7 +165,7 @@ class Fix(Record):
     why: str = ""
     receipt: Receipt | None = None
     written_to: str | None = None  # the file or folder that has it, if it is applied
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
     @property
     def code(self) -> tuple[str, ...]:

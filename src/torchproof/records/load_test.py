@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from torchproof.records.mappings import JsonObject
 from torchproof.records.schema import Record
 
 LatencyMetric = Literal["latency", "first_token", "token"]
@@ -72,7 +73,7 @@ class Requests(Record):
     first_token_s: tuple[float | None, ...] = ()
     prompt_tokens: tuple[int, ...] = ()
     output_tokens: tuple[int | None, ...] = ()
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
     def inconsistency(self) -> tuple[str, str, str] | None:
         count = len(self.arrival_s)
@@ -124,7 +125,7 @@ class TailCause(Record):
     victims: tuple[int, ...] = ()
     excess_ms: float | None = None
     share: float | None = None  # of the excess of all slow requests
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class Tail(Record):
     unexplained_ms: float | None = None
     unexplained_share: float | None = None
     missing: Mapping[str, str] = field(default_factory=dict, hash=False)  # kind: why
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ class Generation(Record):
     watts: float | None = None  # of older runs
     cost_per_million: float | None = None
     currency_per_hour: float | None = None
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,7 @@ class LoadResult(Record):
     error: str | None = None
     errors: Mapping[str, int] = field(default_factory=dict, hash=False)  # text: count
     notes: tuple[str, ...] = ()
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
     @property
     def first_answer_after_s(self) -> float | None:
@@ -286,4 +287,4 @@ class LoadTest(Record):
     weights: tuple[float, ...] = ()
     text: TextLoad | None = None
     results: tuple[LoadResult, ...] = ()
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)

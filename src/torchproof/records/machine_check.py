@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from torchproof.records.mappings import JsonObject
 
 Health = Literal["ok", "degraded", "missing"]
 
@@ -24,5 +26,5 @@ class MachineCheck:
     def is_problem(self) -> bool:
         return self.status != "ok" and not self.optional
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return asdict(self)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
+from torchproof.records.mappings import JsonObject
 from torchproof.records.schema import Integer, Record
 
 RankEventKind = Literal[
@@ -88,7 +89,7 @@ class Rank(Record):
     calls: int | None = None  # outermost calls of compiled code
     compiled_calls: int | None = None  # of them, those in which a graph ran
     events: tuple[RankEvent, ...] = ()  # in the order of their begin
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class RankDifference(Record):
     compile_ids: tuple[str | None, ...] = ()  # one for each of `ranks`
     # Of a recompile: ranks whose first graph left sizes open that these fixed.
     dynamic_on: tuple[int, ...] = ()
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ class RankRun(Record):
     waits: tuple[RankWait, ...] = ()  # the longest first
     timeout: CollectiveTimeout | None = None
     notes: tuple[str, ...] = ()  # what could not be observed, and why
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
 
 def ranks_in_words(ranks: Iterable[int]) -> str:

@@ -6,12 +6,18 @@ import functools
 import os
 import subprocess
 from pathlib import Path
+from typing import TypedDict
 
 _LIMIT_S = 5.0
 
 
+class Commit(TypedDict):
+    commit: str | None
+    dirty: bool | None
+
+
 @functools.lru_cache(maxsize=8)
-def repository_of(file: Path | None) -> dict[str, str | bool | None]:
+def repository_of(file: Path | None) -> Commit:
     """`commit` and `dirty`; both None without a repository, a commit or git.
 
     Dirty means that the commit does not describe the code: a tracked file is changed,

@@ -17,6 +17,7 @@ from torchproof.records import printable, shapes
 from torchproof.records.fixes import Fix, Mark
 from torchproof.records.frame import Frame as Frame
 from torchproof.records.frame import Owner as Owner
+from torchproof.records.mappings import JsonObject, TorchConfig
 from torchproof.records.schema import Integer, Number, Record, Samples
 from torchproof.records.tuning import EAGER, RIGHT, Tuning
 from torchproof.records.user_error import UserError as UserError
@@ -106,7 +107,7 @@ class Observation:
     """The result of one run of a target. Counts that were not observed are None."""
 
     events: tuple[Event, ...]
-    environment: Mapping[str, Any]
+    environment: shapes.Environment
     calls: int | None = None
     compiled_calls: int | None = None
     ending: str = "finished"  # finished, timeout, interrupted, crashed
@@ -124,7 +125,7 @@ class Observation:
     factories: tuple[str, ...] = ()
     as_written: bool = False  # the user asked not to compile the target
     # The compiler's settings that differed from their defaults in some compilation.
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: TorchConfig = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -169,10 +170,10 @@ class Finding(Record):
     # Compiled functions and modules whose own code runs eagerly because of it.
     stops: tuple[str, ...] = ()
     key: str = ""  # what the rule found in the function, without names and values
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
     @classmethod
-    def upgraded(cls, values: dict[str, Any], plain: Mapping[str, Any]) -> None:
+    def upgraded(cls, values: dict[str, Any], plain: JsonObject) -> None:
         """Keeps the identity of a record without a key: others refer to it."""
         if "key" not in plain and isinstance(plain.get("identity"), str):
             from torchproof.records.identity import recorded
@@ -215,7 +216,7 @@ class RuleText(Record):
     reference: str  # PyTorch's page about it
     parts: tuple[str, ...] = ("breaks",)  # the parts of a check that show it
     has_edits: bool = False  # whether `fix` has edits or settings to try
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
     @property
     def link(self) -> str | None:
@@ -250,7 +251,7 @@ class CompileSite(Record):
     observation: str = ""
     calls: int | None = None  # calls of the compiled callable, if it ran
     source: str | None = None
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
 
 # What only a measurement with right outputs has.
@@ -310,9 +311,7 @@ class Measurement(Record):
     derived = ("verification", "processes")
 
     strategy: str
-    variant: Annotated[Mapping[str, Any], shapes.Values] = field(
-        default_factory=dict, hash=False
-    )
+    variant: shapes.Values = field(default_factory=dict, hash=False)
     median_ms: float | None = None
     low_ms: float | None = None
     high_ms: float | None = None
@@ -322,26 +321,18 @@ class Measurement(Record):
     rounds_ms: Annotated[tuple[tuple[float, ...], ...], tuple[Samples, ...]] = ()
     # Evenly spaced order statistics of all samples of each round, for the tail.
     tail_rounds_ms: Annotated[tuple[tuple[float, ...], ...], tuple[Samples, ...]] = ()
-    tail: Annotated[Mapping[str, Any] | None, shapes.Tail | None] = field(
-        default=None, hash=False
-    )
+    tail: shapes.Tail | None = field(default=None, hash=False)
     repeats: tuple[int, ...] = ()  # number of rounds in each process
     interval_over: Annotated[IntervalOver | None, str | None] = None
     # Relative variation between processes of the same code that intervals assume.
     luck: float | None = None
     first_call_s: float | None = None
-    start: Annotated[Mapping[str, Any] | None, shapes.Start | None] = field(
-        default=None, hash=False
-    )
-    warm_start: Annotated[Mapping[str, Any] | None, shapes.Start | None] = field(
-        default=None, hash=False
-    )
+    start: shapes.Start | None = field(default=None, hash=False)
+    warm_start: shapes.Start | None = field(default=None, hash=False)
     compile_s: Mapping[str, float] | None = field(default=None, hash=False)
     peak_bytes: int | None = None
     memory: Mapping[str, int | None] | None = field(default=None, hash=False)
-    numerics: Annotated[Mapping[str, Any] | None, shapes.Numerics | None] = field(
-        default=None, hash=False
-    )
+    numerics: shapes.Numerics | None = field(default=None, hash=False)
     vs_eager: float | None = None
     vs_eager_low: float | None = None
     vs_eager_high: float | None = None
@@ -352,19 +343,11 @@ class Measurement(Record):
     break_even_steps: int | None = None
     throughput: float | None = None
     unit: str | None = None
-    counts: Annotated[Mapping[str, int | None] | None, shapes.Counts | None] = field(
-        default=None, hash=False
-    )
-    guards: Annotated[Mapping[str, Any] | None, shapes.Guards | None] = field(
-        default=None, hash=False
-    )
-    kernels: Annotated[Mapping[str, Any] | None, shapes.Kernels | None] = field(
-        default=None, hash=False
-    )
+    counts: shapes.Counts | None = field(default=None, hash=False)
+    guards: shapes.Guards | None = field(default=None, hash=False)
+    kernels: shapes.Kernels | None = field(default=None, hash=False)
     mfu: float | None = None  # model FLOPs utilisation, a share of the device's peak
-    flops: Annotated[Mapping[str, Any] | None, shapes.Flops | None] = field(
-        default=None, hash=False
-    )
+    flops: shapes.Flops | None = field(default=None, hash=False)
     energy: Mapping[str, Any] | None = field(default=None, hash=False)  # of older runs
     ranks: tuple[RankTime, ...] = ()  # of several; the times above are the slowest's
     notes: tuple[str, ...] = ()
@@ -372,7 +355,7 @@ class Measurement(Record):
     fell_back: tuple[str, ...] = ()  # why a CUDA graph did not replay
     error: str | None = None
     source: str = ""
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.verification in ("unverified", "wrong"):
@@ -418,7 +401,7 @@ class Part(Record):
     status: Literal["passed", "found", "skipped", "failed"]
     why: str = ""
     seconds: float | None = None  # what it took; None: not measured
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -441,7 +424,7 @@ class Baseline(Record):
     started: str | None = None
     command: str | None = None
     counts: Annotated[Mapping[str, int | None] | None, shapes.Totals | None] = None
-    environment: Annotated[Mapping[str, Any] | None, shapes.Environment | None] = None
+    environment: shapes.Environment | None = None
     measurements: tuple[Measurement, ...] | None = None
     findings: Mapping[str, int | None] | None = None  # open ones, by severity
     identities: tuple[str, ...] | None = None
@@ -449,7 +432,7 @@ class Baseline(Record):
     differences: tuple[Difference, ...] = ()
     worse: tuple[str, ...] = ()  # counts that are higher now; `findings`: those to fix
     unjudged: int | None = None  # findings that are neither open nor resolved now
-    other: Mapping[str, Any] = field(default_factory=dict)
+    other: JsonObject = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -465,7 +448,7 @@ class Fixing(Record):
     sources: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of edited files
     edited: Mapping[str, str] = field(default_factory=dict)  # and of the proved texts
     proved_alone: bool = False  # what was written, without the fixes that were not
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -482,7 +465,7 @@ class Run(Record):
     id: str
     target: str
     strategy: str
-    environment: Annotated[Mapping[str, Any], shapes.Environment]
+    environment: shapes.Environment
     counts: Annotated[Mapping[str, int | None], shapes.Totals]
     findings: tuple[Finding, ...] = ()
     # The rules of the findings, by code; empty in runs of older versions.
@@ -491,7 +474,7 @@ class Run(Record):
     parts: Mapping[str, Part] = field(default_factory=dict)
     configuration: tuple[CompileSite, ...] = ()
     baseline: Baseline | None = None  # the earlier run, in short
-    options: Annotated[Mapping[str, Any], shapes.Options] = field(default_factory=dict)
+    options: Annotated[JsonObject, shapes.Options] = field(default_factory=dict)
     tuning: Tuning | None = None
     fixes: tuple[Fix, ...] = ()
     fixing: Fixing | None = None
@@ -505,9 +488,9 @@ class Run(Record):
     exit_code: Annotated[int | None, Integer | None] = None
     error: str | None = None
     calls: Mapping[str, int] = field(default_factory=dict)  # by their arguments' form
-    other: Mapping[str, Any] = field(default_factory=dict)
+    other: JsonObject = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {"schema": SCHEMA} | super().to_json()  # it comes first in the file
 
     def __repr__(self) -> str:

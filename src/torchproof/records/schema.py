@@ -20,6 +20,7 @@ import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NotRequired, Self, TypeVar
 
+from torchproof.records.mappings import JsonObject
 from torchproof.records.printable import line
 
 DEEPEST = 64  # levels of lists and objects
@@ -87,7 +88,7 @@ class Record:
     older_names: ClassVar[Mapping[str, str]] = {}
     late_types: ClassVar[Mapping[str, str]] = {}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return _fields_of(self)
 
     def inconsistency(self) -> tuple[str, str, str] | None:
@@ -98,7 +99,7 @@ class Record:
         return None
 
     @classmethod
-    def upgraded(cls, values: dict[str, Any], plain: Mapping[str, Any]) -> None:
+    def upgraded(cls, values: dict[str, Any], plain: JsonObject) -> None:
         """Fills the fields that an older record lacks, from what it has."""
 
     @classmethod
@@ -194,9 +195,9 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
             if field.name != "other"
         }
     optional = {n for n, h in hints.items() if typing.get_origin(h) is NotRequired}
+    hints |= {name: typing.get_args(hints[name])[0] for name in optional}
     needed = kind.__required_keys__ - optional
-    plain = typing.get_type_hints(kind)
-    return {name: (hint, name in needed) for name, hint in plain.items()}
+    return {name: (hint, name in needed) for name, hint in hints.items()}
 
 
 def _read(kind: Any, value: Any, path: str) -> Any:
@@ -231,7 +232,7 @@ def _form(kind: Any) -> str:
         return "plain"
     if typing.get_origin(kind) is tuple or kind is Samples:
         return "list"
-    is_mapping = typing.get_origin(kind) is Mapping or kind is Mapping
+    is_mapping = (typing.get_origin(kind) or kind) in (dict, Mapping)
     return "mapping" if is_mapping else "object"
 
 

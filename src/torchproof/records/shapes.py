@@ -6,14 +6,27 @@ Code reads these fields as mappings; the shapes only check a saved run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
+from torchproof.records.mappings import JsonObject, Keywords
 from torchproof.records.schema import Error
 
 Values = Mapping[str, str | int | float | bool | None]
 Totals = Mapping[str, float | None]  # the counts of a whole run
-# The counts of a strategy; some are mappings by the name of a block.
-Counts = Mapping[str, float | Mapping[str, float | None] | None]
+
+
+class Counts(TypedDict, total=False):
+    """What the compiler did for one strategy."""
+
+    graphs: int | None
+    graph_breaks: int | None
+    recompiles: int | None
+    artifacts: int | None
+    guards: int | None
+    while_timed: int | None  # compilations
+    # By the name of a block.
+    artifacts_of: Mapping[str, int | None] | None
+    blocks_of: Mapping[str, int | None] | None
 
 
 class Gpu(TypedDict, total=False):
@@ -49,7 +62,7 @@ class Options(TypedDict, total=False):
     """The options of a check."""
 
     arguments: tuple[str, ...] | None
-    compile: Mapping[str, Any] | None
+    compile: Keywords | None
     as_written: bool | None
     train: bool | None
     device: str | None
@@ -58,6 +71,19 @@ class Options(TypedDict, total=False):
     ranks: int | None
     wrap: str | None
     session: str | None
+
+
+# What identifies a model; a class body cannot have a field `class`.
+Fingerprint = TypedDict(
+    "Fingerprint",
+    {
+        "class": str,
+        "parameters": int | None,  # None, and no structure, for a function
+        "structure": str | None,
+        "code": Mapping[str, str | None],  # hashes by file; None if it has no source
+    },
+    total=False,
+)
 
 
 class Start(TypedDict, total=False):
@@ -75,12 +101,13 @@ class Start(TypedDict, total=False):
 
 class Numerics(TypedDict, total=False):
     verdict: str | None
-    max_rel_error: Error | None
-    eager_error: Error | None
+    max_rel_error: Annotated[float | None, Error | None]
+    eager_error: Annotated[float | None, Error | None]
     reference: str | None
     where: str | None
     why: str | None
     rank: int | None  # of several: the one with the worst verdict
+    forms: tuple[JsonObject, ...] | None  # differences in dtypes and sizes
 
 
 class Tail(TypedDict, total=False):
@@ -94,8 +121,9 @@ class Tail(TypedDict, total=False):
 class Guards(TypedDict, total=False):
     guards: int | None
     lookup_us: float | None
+    lookup_range_us: tuple[float, float] | None  # the quartiles
     share: float | None
-    not_checked: Mapping[str, int | None] | None
+    not_checked: Mapping[str, int | None] | str | None
 
 
 class Kernels(TypedDict, total=False):
@@ -118,13 +146,28 @@ class Flops(TypedDict, total=False):
 
 
 class Probe(TypedDict, total=False):
-    """What a search learned from eager, as far as reports show it."""
+    """What a search learned from eager; what is not known is None."""
 
+    calls: int
+    step_ms: float | None
+    ops_per_call: float | None
+    host_syncs: float | None
+    # Of torch's profiler: on a GPU, else on a CPU.
+    kernels_per_call: float | None
+    device_ms: float | None
+    busy_share: float | None
+    operators_us: float | None
+    operator_share: float | None
+    mean_op_us: float | None
+    matmul_share: float | None
     bound: str | None
     bound_why: str | None
-    blocks: Mapping[str, int] | None
-    host_syncs: float | None
-    varying: tuple[tuple[Any, ...], ...] | None
+    blocks: Mapping[str, int] | None  # how often each repeats
+    core: tuple[str, ...] | None  # parts and methods with many parameters
+    varying: tuple[tuple[Any, ...], ...] | None  # names of arguments, and their sizes
+    fingerprint: Fingerprint | None
+    unknown: Mapping[str, str] | None  # why a measurement failed
+    unavailable: Mapping[str, str] | None  # settings, and why they do not apply
 
 
 class Recipe(TypedDict, total=False):

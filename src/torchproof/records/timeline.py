@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.records.blame import shown_briefly
+from torchproof.records.mappings import JsonObject
 
 VARIABLE = "TORCHPROOF_TIMELINE"  # the folder, for child processes
 _SUFFIX = ".timeline"
@@ -55,7 +56,7 @@ class ProcessTimeline:
     missing: list[str] = field(default_factory=list)  # what torch gives no hook for
     _open: dict[int, Span] = field(default_factory=dict)
 
-    def add(self, line: dict[str, Any]) -> None:
+    def add(self, line: JsonObject) -> None:
         """Takes one line of the file; raises if it is not as `Recorder` writes it."""
         at = int(line["ns"])
         match line["do"]:
@@ -83,12 +84,12 @@ class ProcessTimeline:
         self.last_ns = max(self.last_ns, at)
 
 
-def _span(line: dict[str, Any], begin_ns: int) -> Span:
+def _span(line: JsonObject, begin_ns: int) -> Span:
     words = str(line["track"]), str(line["name"]), str(line["category"])
     return Span(*words, begin_ns, details=_details(line))
 
 
-def _details(line: dict[str, Any]) -> dict[str, Any]:
+def _details(line: JsonObject) -> dict[str, Any]:
     details = dict(line["details"])
     return details | {"place": _place(details)} if "place" in details else details
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from torchproof.records import shapes
+from torchproof.records.mappings import JsonObject
 from torchproof.records.schema import Record
 
 EAGER = "eager"
@@ -53,9 +53,7 @@ class Trial(Record):
     mfu_at_least: bool = False  # some operations could not be counted
     joules_per_step: float | None = None  # of older runs
     generated_ms: float | None = None  # the part of it in kernels Inductor generated
-    numerics: Annotated[Mapping[str, Any] | None, shapes.Numerics | None] = field(
-        default=None, hash=False
-    )
+    numerics: shapes.Numerics | None = field(default=None, hash=False)
     vs_eager: float | None = None
     vs_eager_low: float | None = None
     vs_eager_high: float | None = None
@@ -67,9 +65,9 @@ class Trial(Record):
     source: str = ""
     pass_ms: float | None = None  # one pass over all calls
     graph_breaks: int | None = None
-    plan: Annotated[Mapping[str, Any] | None, Any] = field(default=None, hash=False)
-    facts: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+    plan: Annotated[JsonObject | None, Any] = field(default=None, hash=False)
+    facts: JsonObject = field(default_factory=dict, hash=False, repr=False)
+    other: JsonObject = field(default_factory=dict, hash=False, repr=False)
 
     @property
     def is_eager(self) -> bool:
@@ -100,7 +98,7 @@ class Trial(Record):
         """The comparison of its outputs with eager's, in a word."""
         return (self.numerics or {}).get("verdict")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         plain = super().to_json()
         del plain["facts"]
         return plain
@@ -127,18 +125,16 @@ class Tuning(Record):
     executor: str = ""
     key: str = ""  # of the target, its code and the machine: --resume compares it
     resumed: int = 0  # trials of an earlier search
-    probe: Annotated[Mapping[str, Any], shapes.Probe] = field(
-        default_factory=dict, hash=False
-    )
+    probe: shapes.Probe = field(default_factory=shapes.Probe, hash=False)
     trials: tuple[Trial, ...] = ()
     skipped: tuple[Skip, ...] = ()
     chosen: str | None = None
     why: str | None = None
-    recipe: Annotated[Mapping[str, Any] | None, shapes.Recipe | None] = field(
+    recipe: Annotated[JsonObject | None, shapes.Recipe | None] = field(
         default=None, hash=False
     )
     recipe_file: str | None = None
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """A saved search may have chosen a trial that has no rank."""

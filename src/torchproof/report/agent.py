@@ -60,7 +60,7 @@ def render(run: Run) -> str:
 def _head(run: Run) -> Iterator[str]:
     facts = run.environment
     names = ("device", "gpu", "torch", "python", "size")
-    known = [f"{name} {facts[name]}" for name in names if facts.get(name)]
+    known = [f"{name} {value}" for name in names if (value := facts.get(name))]
     yield f"torchproof {run.verb}: {run.target}"
     yield f"run: {'; '.join([run.id, *known])}"
     if why := run_words.incomplete(run):

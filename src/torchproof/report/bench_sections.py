@@ -19,7 +19,7 @@ from torchproof.measure import (
     ratio_text,
     side_by_side,
 )
-from torchproof.records import Measurement, Run
+from torchproof.records import Measurement, Run, shapes
 from torchproof.report import numbers
 from torchproof.report.text_layout import Table
 
@@ -229,8 +229,10 @@ def _ranks(row: Measurement) -> Iterator[str]:
 
 
 def _starts(row: Measurement) -> Iterator[str]:
-    cold = dict(row.start or {}) | {"first_call_s": row.first_call_s}
-    for start in (cold if row.start else None, row.warm_start):
+    cold: shapes.Start | None = row.start
+    if cold:
+        cold = {**cold, "first_call_s": row.first_call_s}
+    for start in (cold, row.warm_start):
         if not start:
             continue
         label = start.get("label", "first")
@@ -246,7 +248,7 @@ def _starts(row: Measurement) -> Iterator[str]:
             )
 
 
-def _imports(start: Mapping[str, Any]) -> str:
+def _imports(start: shapes.Start) -> str:
     """Each process imports the compiler once, in addition to the first call."""
     spent = start.get("imports_s")
     return f"; plus {numbers.seconds(spent)} to import the compiler" if spent else ""
@@ -283,8 +285,8 @@ def _operations(row: Measurement) -> Iterator[str]:
         peaks = (flops.get("peak_tflops") or {}).items()
         peak = ", ".join(f"{numbers.plain(n)} TFLOP/s in {name}" for name, n in peaks)
         text += f"; MFU {utilised(row)} of the peak, {peak}"
-    if flops.get("not_counted"):
-        text += f"; without {', '.join(flops['not_counted'])}, which has no formula"
+    if not_counted := flops.get("not_counted"):
+        text += f"; without {', '.join(not_counted)}, which has no formula"
     yield text
 
 
@@ -423,11 +425,13 @@ def _guards(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
 
 def _saved(base: Measurement | None, row: Measurement) -> str:
     """Not significant if the interquartile ranges of the lookup times overlap."""
-    before, after = ((each.guards or {}) if each else {} for each in (base, row))
+    before = (base.guards if base else None) or shapes.Guards()
+    after = row.guards or shapes.Guards()
     old, new = before.get("lookup_range_us"), after.get("lookup_range_us")
     if old and new and old[0] <= new[1] and new[0] <= old[1]:
         return "not significant"
-    return ratio_text(before["lookup_us"] / after["lookup_us"], "less", "more")
+    earlier, later = before.get("lookup_us"), after.get("lookup_us")
+    return ratio_text(earlier / later, "less", "more") if earlier and later else "-"
 
 
 def _stops(not_checked: Any) -> str:

@@ -91,9 +91,9 @@ def _entry(run: Run) -> str:
 def _environment(run: Run) -> str:
     facts = run.environment
     items = [
-        f"{name} {markup.inline(facts[name])}"
+        f"{name} {markup.inline(str(value))}"
         for name in _FACTS
-        if facts.get(name) is not None
+        if (value := facts.get(name)) is not None
     ]
     if ranks := run_words.measured_ranks(run):
         items.append(f"{markup.inline(ranks)}; the slowest rank of each pass counts")

@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from torchproof.process import forks
+from torchproof.records import JsonObject
 from torchproof.runtime.interruptible_thread import (
     InterruptibleThread,
     process_is_exiting,
@@ -50,7 +51,7 @@ from torchproof.torch_private import process_groups
 if TYPE_CHECKING:
     from torch import fx
 
-    from torchproof.runtime.compiled_forward import CompiledForward
+    from torchproof.runtime.interfaces import Forward
 
 KIND: Final = "agreement"  # of fallbacks that follow another rank
 WHOLE = "the model"
@@ -78,7 +79,7 @@ _SHOWN = 20  # notices in `status`
 _numbers: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
 
-def join(forward: CompiledForward) -> Agreement | None:
+def join(forward: Forward) -> Agreement | None:
     """The agreement of a model at its first call; None without several ranks."""
     group = process_groups.default_group()
     if group is None:
@@ -94,7 +95,7 @@ class Agreement:
     """One model's agreement between this rank and its peers."""
 
     def __init__(
-        self, group: process_groups.ProcessGroup, model: str, forward: CompiledForward
+        self, group: process_groups.ProcessGroup, model: str, forward: Forward
     ) -> None:
         self._group = group
         self._model = model
@@ -330,7 +331,7 @@ class Agreement:
                 self._lose(f"the store failed: {error}")
             del forward  # the model may be deleted while this thread sleeps
 
-    def _look(self, forward: CompiledForward) -> None:
+    def _look(self, forward: Forward) -> None:
         if forward.strategy == "eager":
             return  # until `torchproof.retry`
         self._messages.beat(next(self._beats))
@@ -468,7 +469,7 @@ class Agreement:
 
     # -- status ------------------------------------------------------------------------
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """`fallbacks` are those of other ranks; null if the store did not answer."""
         fallbacks = None
         if self._is_connected():
@@ -591,7 +592,7 @@ class AgreedSwitch:
 
     def __init__(
         self,
-        forward: CompiledForward,
+        forward: Forward,
         agreement: Agreement,
         why: Notice,
         *,
@@ -604,9 +605,7 @@ class AgreedSwitch:
         self._at: int | None = None
 
     @classmethod
-    def install(
-        cls, forward: CompiledForward, agreement: Agreement, why: Notice
-    ) -> None:
+    def install(cls, forward: Forward, agreement: Agreement, why: Notice) -> None:
         def around(run: Callable[..., Any]) -> Callable[..., Any]:
             is_installed = isinstance(run, cls)
             return run if is_installed else cls(forward, agreement, why, run=run)

@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 
-from torchproof.records import UserError
+from torchproof.records import Keywords, UserError, one_line
 from torchproof.runtime import compile_job
-from torchproof.runtime.production import ARGUMENTS, deadline_s
 from torchproof.strategies import (
     compile_arguments,
     invalid_argument,
@@ -26,8 +25,24 @@ from torchproof.strategies import (
     parse,
 )
 
+DEADLINE_S = 600.0
+# The arguments of torch.compile that are not in the signature of `torchproof.compile`.
+ARGUMENTS = frozenset(
+    {
+        "backend",
+        "mode",
+        "options",
+        "dynamic",
+        "fullgraph",
+        "disable",
+        "isolate_recompiles",
+        "name",
+        "shapes_spec",
+    }
+)
 
-def check(settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+
+def check(settings: Keywords, arguments: Keywords) -> None:
     """Raises a `UserError` for the first invalid argument."""
     assert_known(arguments)
     for name, (is_valid, expected) in _SETTINGS.items():
@@ -52,7 +67,7 @@ def check(settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         raise UserError("give a mode or options, not both: a mode sets options")
 
 
-def assert_known(arguments: Mapping[str, Any]) -> None:
+def assert_known(arguments: Keywords) -> None:
     for name in arguments:
         if name not in ARGUMENTS:
             near = difflib.get_close_matches(name, [*ARGUMENTS, *_SETTINGS, "deadline"])
@@ -68,6 +83,44 @@ def check_limits(limits: Mapping[str, Any]) -> None:
         is_valid, expected = _SETTINGS[name]
         if not is_valid(value):
             raise invalid_argument(name, value, expected)
+
+
+def deadline_s(argument: float | None) -> float:
+    """The deadline from the argument, else the environment, else the default."""
+    sources = {"deadline": argument} | {
+        name: os.environ.get(name)
+        for name in ("TORCHPROOF_DEADLINE_S", "TORCH_COMPILE_TIMEOUT")
+    }
+    for name, value in sources.items():
+        if value is None or (name != "deadline" and not value):
+            continue
+        seconds = _seconds(value, is_text=name != "deadline")
+        if not seconds > 0:
+            text = one_line(repr(value), 80)
+            raise UserError(f"{name}={text}: give a number of seconds above 0")
+        return seconds
+    return DEADLINE_S
+
+
+def _seconds(value: Any, *, is_text: bool) -> float:
+    """An argument or the text of a variable as a number; NaN if it is none."""
+    if not is_text and (
+        not isinstance(value, numbers.Number) or isinstance(value, bool)
+    ):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:  # an int with hundreds of digits
+        return math.inf if value > 0 else math.nan
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def arguments_of(example: Any) -> tuple[tuple[Any, ...], Keywords]:
+    """The arguments of a call from an example: a tuple, a dict of keywords, or one."""
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    return (tuple(example) if isinstance(example, tuple) else (example,)), {}
 
 
 def is_count(value: Any) -> bool:

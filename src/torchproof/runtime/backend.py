@@ -13,12 +13,13 @@ import functools
 import itertools
 import re
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from torchproof.records import Keywords
 from torchproof.runtime import (
     codegen_worker,
     compile_job,
@@ -39,7 +40,7 @@ from torchproof.torch_private import (
 )
 
 if TYPE_CHECKING:
-    from torchproof.runtime.engine import Engine
+    from torchproof.runtime.interfaces import Engine
 
 # The phases of a first run that still compile: only in these is it interrupted.
 _COMPILING = frozenset(
@@ -72,59 +73,6 @@ class NotPrepared(Exception):
     """The graph of a call differs from the one compiled in the background."""
 
 
-class Backend(list[Hashable]):
-    """What Dynamo takes for the backend of all regions of one model.
-
-    Models with equal backends share compiled code: those with the same `key`. Dynamo
-    compares backends at each call that finds code of another model. It is a list of its
-    key because lists compare without Python code, in which another thread could delete
-    what Dynamo is about to look at.
-    """
-
-    def __init__(self) -> None:
-        super().__init__([object()])
-        self._key: Hashable = None
-        self.compiler: GraphCompiler | None = None  # of its model; None if unused
-        self.stored: list[shared_code.StoredCode] = []
-        self.is_live = False
-        shared_code.register(self)
-
-    @classmethod
-    def of(cls, compiler: GraphCompiler) -> Backend:
-        """The backend for a model."""
-        shared_code.free_unused()
-        backend = shared_code.unused() or cls()
-        backend.compiler = compiler
-        backend.is_live = True
-        return backend
-
-    @property
-    def key(self) -> Hashable:
-        return self._key
-
-    @key.setter
-    def key(self, key: Hashable) -> None:
-        self._key = key
-        self[:] = [object() if key is None else key]
-
-    __repr__ = object.__repr__
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(Backend)
-
-    def leave(self) -> None:
-        """Its model was deleted. A backward pass of it may still be compiled."""
-        self.is_live = False
-        shared_code.leave(self)
-
-    def __call__(self, gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
-        job = compile_job.current()
-        # A background compilation may go on while another model has this backend.
-        compiler = (job and job.compiler) or self.compiler
-        assert compiler is not None
-        return compiler(gm, inputs)
-
-
 class GraphCompiler:
     """Compiles the graphs of one model, and reports to its engine what becomes of them.
 
@@ -132,7 +80,7 @@ class GraphCompiler:
     compiled after the model was deleted.
     """
 
-    def __init__(self, engine: Engine, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, engine: Engine, arguments: Keywords) -> None:
         self.engine = engine
         self._arguments = arguments
         self._compile = backends.compiler(arguments)

@@ -6,22 +6,22 @@ Takes the checked arguments of `torchproof.compile`, returns the compiled model.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
-from torchproof.records import UserError
-from torchproof.runtime import probe, recipe_following, speed_trial
+from torchproof.records import Keywords, UserError
+from torchproof.runtime import policy, probe, recipe_following, speed_trial
+from torchproof.runtime.argument_checks import arguments_of, deadline_s
 from torchproof.runtime.compiled_forward import CompiledForward, CompiledFunction
 from torchproof.runtime.method_replacement import Options, method_of, why_eager
-from torchproof.runtime.production import arguments_of, deadline_s, plan
 from torchproof.runtime.status_report import Fallback
 from torchproof.strategies import BLOCKS, Strategy, parse, recipe_source
 from torchproof.torch_private import module_copies, switches
 
 
-def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+def make(model: Any, settings: Keywords, arguments: Keywords) -> Any:
     """The model as `torchproof.compile` returns it; the arguments have been checked."""
     arguments = {
         name: value
@@ -72,7 +72,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def _options(
-    model: nn.Module | None, settings: Mapping[str, Any], arguments: Mapping[str, Any]
+    model: nn.Module | None, settings: Keywords, arguments: Keywords
 ) -> Options:
     source = None
     by_recipe = None
@@ -98,16 +98,14 @@ def _options(
     )
 
 
-def _strategy(
-    model: nn.Module | None, settings: Mapping[str, Any]
-) -> tuple[Strategy, str]:
+def _strategy(model: nn.Module | None, settings: Keywords) -> tuple[Strategy, str]:
     if why := why_eager(model):
         return parse("eager"), why
     if settings["strategy"] is None:
         if model is None:
             return parse("full"), "a function"
         limits = {name: settings[name] for name in ("full_below", "regional_below")}
-        chosen = plan(model, **limits)
+        chosen = policy.plan(model, **limits)
         if chosen.strategy == "eager" and settings["min_gain"] is not None:
             return parse("regional"), f"{chosen.why}; min_gain measures it here"
         return parse(chosen.strategy), chosen.why
@@ -138,7 +136,7 @@ def _strategy(
 def _try_example(
     forward: CompiledForward,
     args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    kwargs: Keywords,
     min_gain: float | None,
 ) -> None:
     """Keeps the model eager if the example crashes, or gains less than the minimum."""
@@ -150,7 +148,7 @@ def _try_example(
 
 
 def _probe(
-    forward: CompiledForward, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    forward: CompiledForward, args: tuple[Any, ...], kwargs: Keywords
 ) -> str | None:
     # A compiled forward compiles itself in the child too, as it will here.
     subject = forward if forward.owner is None else forward.owner
@@ -170,7 +168,7 @@ def _probe(
 def _decide(
     forward: CompiledForward,
     args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    kwargs: Keywords,
     min_gain: float,
 ) -> None:
     def make(

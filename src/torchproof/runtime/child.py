@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchproof.process import Channel, Ended, hold, leave, packed, unpacked
+from torchproof.records import Keywords
 from torchproof.torch_private import frames
 
 IDLE_EXIT = 83  # the exit code of a child that got no request for a while
@@ -32,8 +33,8 @@ class Call(NamedTuple):
 
     model: Any
     args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    compile_arguments: dict[str, Any] | None  # None: the model compiles itself
+    kwargs: Keywords
+    compile_arguments: Keywords | None  # None: the model compiles itself
     grad: bool
     default_dtype: Any
 

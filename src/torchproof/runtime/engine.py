@@ -21,6 +21,7 @@ from typing import Any, Literal
 from torch import nn
 
 from torchproof.process import forks
+from torchproof.records import Namespace
 from torchproof.runtime import (
     agreement,
     backend,
@@ -82,7 +83,7 @@ class CompiledCode:
     code: CodeType
     answer: Any
     again: bool
-    names: dict[str, Any]  # the function's globals
+    names: Namespace  # the function's globals
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Engine:
         self.options = options
         self.telemetry = telemetry
         self.graph_compiler = backend.GraphCompiler(self, options.compile_with)
-        self.backend = backend.Backend.of(self.graph_compiler)
+        self.backend = shared_code.Backend.of(self.graph_compiler)
         self._find_key = find_key
         self.find_model = find_model
         self._may_share: bool | None = None  # None until the first call

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Generic, TypeVar
+
+How = TypeVar("How", covariant=True)
 
 
-class Explained:
+class Explained(Generic[How]):
     """Something of torchproof's that says itself how it ran."""
 
     __slots__ = ()
 
-    def status(self) -> Any:
+    def status(self) -> How:
         raise NotImplementedError

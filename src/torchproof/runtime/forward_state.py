@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchproof.records import Namespace
 from torchproof.runtime.tensors.rng_state import RngState
 from torchproof.runtime.tensors.storages import Key, copy_all, key_of, regions_of
 from torchproof.torch_private import comparison, trees
@@ -328,7 +329,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
     return _data(module.__dict__)
 
 
-def _data(attributes: dict[str, Any]) -> dict[str, Any]:
+def _data(attributes: Namespace) -> dict[str, Any]:
     return {
         name: value
         for name, value in attributes.items()

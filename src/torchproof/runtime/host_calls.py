@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchproof import torch_private
+from torchproof.records import Keywords
 from torchproof.runtime.operator_arguments import (
     as_object,
     packed,
@@ -187,7 +188,7 @@ def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _keep_inputs(
-    ctx: Any, inputs: Any, keyword_only_inputs: Mapping[str, Any], output: list[Tensor]
+    ctx: Any, inputs: Any, keyword_only_inputs: Keywords, output: list[Tensor]
 ) -> None:
     ctx.save_for_backward(*inputs[0])
     names = ("integers", "floats", "layout", "keywords")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
-from torchproof.records import UserError
+from torchproof.records import Keywords, UserError
 from torchproof.runtime.telemetry import Listener
 from torchproof.strategies import RecipeSource, Strategy, parse
 from torchproof.torch_private import (
@@ -40,7 +40,7 @@ class Options:
     wait: bool = True
     recompile_limit: int | None = None  # None: that of torch's configuration
     monitor: bool = False
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Keywords = field(default_factory=dict)
     on_event: Listener | None = None
     recipe: RecipeSource | None = None
     by_recipe: Strategy | None = None  # the recipe's strategy, as a forward can run it

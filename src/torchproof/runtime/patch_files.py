@@ -13,10 +13,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from torchproof.records import (
     MOST_SOURCE_BYTES,
+    JsonObject,
     Mark,
     Mismatch,
     Record,
@@ -40,7 +40,7 @@ class PatchModule(Record):
     # By qualified name: the SHA-256 of the source it replaces; "" for a new function.
     functions: Mapping[str, str]
     imports: tuple[str, ...] = ()  # statements that the new source needs
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class PatchManifest(Record):
     modules: tuple[PatchModule, ...] = ()
     settings: tuple[Setting, ...] = ()
     marks: tuple[Mark, ...] = ()
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
 
 
 def read_manifest(folder: Path) -> PatchManifest:

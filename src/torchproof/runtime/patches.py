@@ -23,7 +23,7 @@ from pathlib import Path
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from torchproof.records import MOST_SOURCE_BYTES, UserError, read_bytes
+from torchproof.records import MOST_SOURCE_BYTES, Namespace, UserError, read_bytes
 from torchproof.runtime.patch_files import (
     Definition,
     PatchModule,
@@ -234,7 +234,7 @@ def _versions(patch: PatchModule) -> str:
 
 def _import(statements: Sequence[str], module: ModuleType) -> None:
     """Adds imports to a module; a name that it has already must mean the same."""
-    names: dict[str, Any] = {}
+    names: Namespace = {}
     for statement in statements:
         scope = {"__name__": module.__name__, "__package__": module.__package__}
         exec(statement, scope, names)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from torchproof.records import JsonObject
 from torchproof.torch_private import comparison
 
 Strategy = Literal["full", "regional", "eager"]
@@ -30,7 +31,7 @@ class Plan:
     parameters: int | None = None
     bytes: int | None = None  # of parameters and buffers, on all devices
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import torch
 from torch import nn
 
 from torchproof.process import Ended, main_definitions
-from torchproof.records import one_line
+from torchproof.records import JsonObject, Keywords, one_line
 from torchproof.runtime.child import Call
 from torchproof.runtime.child_process import ChildProcess, Frames
 from torchproof.runtime.speed_trial import lack_of_memory
@@ -39,9 +38,9 @@ class NotProbed(Exception):
 def probe(
     model: Any,
     args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    kwargs: Keywords,
     *,
-    compile_arguments: Mapping[str, Any] | None,
+    compile_arguments: Keywords | None,
     seconds: float,
 ) -> str | None:
     """Why the compiled model does not run on this example, or None.
@@ -78,7 +77,7 @@ def probe(
             process.close()
 
 
-def _wait(process: ChildProcess, request: dict[str, Any], seconds: float) -> str | None:
+def _wait(process: ChildProcess, request: JsonObject, seconds: float) -> str | None:
     limit_s = max(seconds, _LEAST_LOADING_S)
     request["seconds"] = limit_s + seconds
     is_loading = True

@@ -10,44 +10,23 @@ torch, but neither torch's compiler nor the diagnosis.
 from __future__ import annotations
 
 import functools
-import math
 import os
-from collections.abc import Callable, Mapping
-from numbers import Number
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from torch import nn
 
-from torchproof.records import UserError, one_line
+from torchproof.records import UserError
+from torchproof.runtime.explained import Explained, How
 
 if TYPE_CHECKING:
     from torchproof.runtime.compiled_forward import CompiledForward
-    from torchproof.runtime.cudagraph.graph_status import Status as GraphStatus
-    from torchproof.runtime.cudagraph.graphed_step import Graphed
-    from torchproof.runtime.loading.packages import DeployedModel, PackageStatus
     from torchproof.runtime.method_replacement import Verify
     from torchproof.runtime.status_report import Status
-    from torchproof.runtime.steps import Steps
-    from torchproof.runtime.steps.step_counts import Stats
     from torchproof.runtime.telemetry import Listener
     from torchproof.strategies import Recipe
 
 _Model = TypeVar("_Model", bound=Callable[..., Any])
-DEADLINE_S = 600.0
-# The arguments of torch.compile that are not in the signature below.
-ARGUMENTS = frozenset(
-    {
-        "backend",
-        "mode",
-        "options",
-        "dynamic",
-        "fullgraph",
-        "disable",
-        "isolate_recompiles",
-        "name",
-        "shapes_spec",
-    }
-)
 
 
 # For type checkers: a model keeps its type, and a decorator that of the function.
@@ -132,11 +111,7 @@ def compile(
 
 
 @overload
-def status(model: Graphed) -> GraphStatus: ...
-@overload
-def status(model: DeployedModel) -> PackageStatus: ...
-@overload
-def status(model: Steps) -> Stats: ...
+def status(model: Explained[How]) -> How: ...
 @overload
 def status(model: Any) -> Status: ...
 def status(model: Any) -> Any:
@@ -145,8 +120,6 @@ def status(model: Any) -> Any:
     Also takes a step of `torchproof.graph`, a package of `torchproof.load`, and
     `torchproof.step` itself, for all steps that ended.
     """
-    from torchproof.runtime.explained import Explained
-
     if isinstance(model, Explained):
         return model.status()
     forward = compiled_forward_of(model)
@@ -192,39 +165,3 @@ def uncompiled_reason(model: Any) -> str | None:
     except UserError as error:
         return str(error)
     return None
-
-
-def deadline_s(argument: float | None) -> float:
-    """The deadline from the argument, else the environment, else the default."""
-    sources = {"deadline": argument} | {
-        name: os.environ.get(name)
-        for name in ("TORCHPROOF_DEADLINE_S", "TORCH_COMPILE_TIMEOUT")
-    }
-    for name, value in sources.items():
-        if value is None or (name != "deadline" and not value):
-            continue
-        seconds = _seconds(value, is_text=name != "deadline")
-        if not seconds > 0:
-            text = one_line(repr(value), 80)
-            raise UserError(f"{name}={text}: give a number of seconds above 0")
-        return seconds
-    return DEADLINE_S
-
-
-def _seconds(value: Any, *, is_text: bool) -> float:
-    """An argument or the text of a variable as a number; NaN if it is none."""
-    if not is_text and (not isinstance(value, Number) or isinstance(value, bool)):
-        return math.nan
-    try:
-        return float(value)
-    except OverflowError:  # an int with hundreds of digits
-        return math.inf if value > 0 else math.nan
-    except (TypeError, ValueError):
-        return math.nan
-
-
-def arguments_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call from an example: a tuple, a dict of keywords, or one."""
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    return (tuple(example) if isinstance(example, tuple) else (example,)), {}

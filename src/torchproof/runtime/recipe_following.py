@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchproof.records import UserError
+from torchproof.records import Keywords, TorchConfig, UserError
 from torchproof.runtime.method_replacement import MethodReplacement, why_eager
 from torchproof.strategies import Plan, RecipeSource, Strategy, Varying, parse
 from torchproof.torch_private import mark_weakly_dynamic, set_dynamo_config
@@ -28,7 +28,7 @@ _WHOLE_STEP = (
 )
 
 
-def assert_alone(settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+def assert_alone(settings: TorchConfig, arguments: Keywords) -> None:
     others = list(arguments)
     if settings["strategy"] is not None:
         others.insert(0, "strategy")

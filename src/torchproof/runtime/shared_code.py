@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from torchproof.runtime import compile_job
 from torchproof.runtime.method_replacement import MethodReplacement, Options
 from torchproof.torch_private import backends, configs, frames
 
 if TYPE_CHECKING:
-    from torchproof.runtime.backend import Backend
-    from torchproof.runtime.compiled_forward import CompiledForward
-    from torchproof.runtime.engine import Engine
+    from torchproof.runtime.interfaces import Engine, Forward, GraphCompiler
 
 _MOST_LEFT = 16  # backends of deleted models
 _MOST_ANSWERS = 8  # compiled code that they keep of each function
@@ -44,7 +43,7 @@ _all: list[Backend] = []
 _unused: list[Backend] = []  # without code: they are used again
 _drops = [0]  # how often code was deleted
 # The forwards of live models that may share code, unless they check that already.
-_sharing: weakref.WeakSet[CompiledForward] = weakref.WeakSet()
+_sharing: weakref.WeakSet[Forward] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +53,62 @@ class StoredCode:
     code: CodeType
     answer: Any
     graphs: int
+
+
+class Backend(list[Hashable]):
+    """What Dynamo takes for the backend of all regions of one model.
+
+    Models with equal backends share compiled code: those with the same `key`. Dynamo
+    compares backends at each call that finds code of another model. It is a list of its
+    key because lists compare without Python code, in which another thread could delete
+    what Dynamo is about to look at.
+    """
+
+    def __init__(self) -> None:
+        super().__init__([object()])
+        self._key: Hashable = None
+        self.compiler: GraphCompiler | None = None  # of its model; None if unused
+        self.stored: list[StoredCode] = []
+        self.is_live = False
+        _all.append(self)  # for ever: Dynamo keeps pointers to it
+
+    @classmethod
+    def of(cls, compiler: GraphCompiler) -> Backend:
+        """The backend for a model."""
+        free_unused()
+        try:
+            backend = _unused.pop()  # of a deleted model, without code
+        except IndexError:
+            backend = cls()
+        backend.compiler = compiler
+        backend.is_live = True
+        return backend
+
+    @property
+    def key(self) -> Hashable:
+        return self._key
+
+    @key.setter
+    def key(self, key: Hashable) -> None:
+        self._key = key
+        self[:] = [object() if key is None else key]
+
+    __repr__ = object.__repr__
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(Backend)
+
+    def leave(self) -> None:
+        """Its model was deleted. A backward pass of it may still be compiled."""
+        self.is_live = False
+        leave(self)
+
+    def __call__(self, gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        job = compile_job.current()
+        # A background compilation may go on while another model has this backend.
+        compiler = (job and job.compiler) or self.compiler
+        assert compiler is not None
+        return compiler(gm, inputs)
 
 
 def key_of(part: MethodReplacement, options: Options) -> Hashable:
@@ -156,7 +211,7 @@ def of_others(backend: Backend) -> list[StoredCode]:
     return [item for each in others for item in each.stored]
 
 
-def watch_settings(forward: CompiledForward) -> None:
+def watch_settings(forward: Forward) -> None:
     """Makes a model check its key at the next call after a compiler setting changed.
 
     A check at every call would take too long.
@@ -182,19 +237,6 @@ def owner_of(tensors: list[Tensor], default: Engine) -> Engine:
         if model and not tensor_ids.isdisjoint(map(id, model.parameters())):
             return engine
     return default
-
-
-def register(backend: Backend) -> None:
-    """Keeps a new backend for ever: Dynamo keeps pointers to it."""
-    _all.append(backend)
-
-
-def unused() -> Backend | None:
-    """A backend without code, whose model was deleted."""
-    try:
-        return _unused.pop()
-    except IndexError:
-        return None
 
 
 def leave(backend: Backend) -> None:

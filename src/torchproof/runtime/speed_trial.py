@@ -16,14 +16,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from torchproof.records import one_line
+from torchproof.records import JsonObject, Keywords, one_line
 from torchproof.runtime.forward_state import save_state, tensors_of
 from torchproof.runtime.tensors.storages import free_bytes
 from torchproof.torch_private import trees
@@ -66,7 +66,7 @@ class SpeedTrial:
         """
         return self.gain >= min_gain and self.low is not None and self.low > 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class SpeedTrial:
 def measured(
     make: Make,
     args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    kwargs: Keywords,
     *,
     owner: nn.Module | None = None,
     seconds: float = 10.0,
@@ -138,7 +138,7 @@ class _Timer:
 
     calls: tuple[Call, Call]
     args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    kwargs: Keywords
     differentiable: list[Tensor]
     devices: set[torch.device]
 
@@ -149,7 +149,7 @@ class _Timer:
         tensors: list[Tensor],
         *,
         args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        kwargs: Keywords,
     ) -> _Timer:
         """`tensors` are all tensors that the call can reach."""
         differentiable = {id(t): t for t in tensors if t.requires_grad}

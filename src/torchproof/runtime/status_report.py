@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from torchproof.records import JsonObject
+
 # What calls run now. "partly compiled": after a fallback, some functions run eager.
 State = Literal["not called", "compiling", "compiled", "partly compiled", "eager"]
 _WORTH_NAMING_S = 10.0  # compile seconds from which `status` says if they pay off
@@ -190,7 +192,7 @@ class Status:
     def compiled_share(self) -> float | None:
         return self.compiled_calls / self.calls if self.calls else None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return dataclasses.asdict(self) | {
             # JSON has no infinity.
             "deadline_s": self.deadline_s if math.isfinite(self.deadline_s) else None,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torchproof.records import one_line
+from torchproof.records import JsonObject, Keywords, one_line
 from torchproof.runtime.forward_state import (
     SavedState,
     inputs_of,
@@ -43,7 +43,7 @@ from torchproof.runtime.vector_jacobian import (
 from torchproof.torch_private import comparison, frames, trees
 
 if TYPE_CHECKING:
-    from torchproof.runtime.compiled_forward import CompiledForward
+    from torchproof.runtime.interfaces import Forward
 
 Verdict = Literal["same", "rounding", "not compared", "wrong", "failed"]
 Call = Callable[..., Any]
@@ -91,7 +91,7 @@ class Verification:
     def passed(self) -> bool:
         return self.verdict not in ("wrong", "failed")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ def verified(
     eager: Call,
     compiled: Call,
     args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    kwargs: Keywords,
     *,
     owner: nn.Module | None = None,
     train: bool = True,
@@ -162,7 +162,7 @@ def _not_restored(state: SavedState) -> tuple[str, ...]:
 class CallVerifier:
     """Wraps what each call runs; verifies the first call, or every n-th."""
 
-    def __init__(self, forward: CompiledForward, run: Callable[..., Any]) -> None:
+    def __init__(self, forward: Forward, run: Callable[..., Any]) -> None:
         self._forward = forward
         self._run = run
         self._unverified_calls = 0  # until the next verification
@@ -178,14 +178,14 @@ class CallVerifier:
             self._unverified_calls = int(every) - 1
         return self._verify(args, kwargs)
 
-    def _verify(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _verify(self, args: tuple[Any, ...], kwargs: Keywords) -> Any:
         self._forward.is_verifying = True
         try:
             return self._verify_together(args, kwargs)
         finally:
             self._forward.is_verifying = False
 
-    def _verify_together(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _verify_together(self, args: tuple[Any, ...], kwargs: Keywords) -> Any:
         """Verifies the call; with several ranks, a failure of one concerns all."""
         forward, telemetry = self._forward, self._forward.telemetry
         answer, verification = verified(
@@ -220,7 +220,7 @@ class _Outcome:
 class _Run:
     owner: nn.Module | None
     args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    kwargs: Keywords
     train: bool
 
     def of_compiled(
@@ -403,7 +403,7 @@ def _tensors(parts: Mapping[str, Any]) -> list[Tensor]:
     return [part for part in parts.values() if isinstance(part, Tensor)]
 
 
-def _repro(args: Any, kwargs: Mapping[str, Any], state: SavedState) -> Repro:
+def _repro(args: Any, kwargs: Keywords, state: SavedState) -> Repro:
     simple = (bool, int, float, complex, str, type(None))
     modes = {
         "grad": str(torch.is_grad_enabled()),

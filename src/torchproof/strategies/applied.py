@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from torchproof import torch_private
-from torchproof.records import UserError
+from torchproof.records import Namespace, UserError
 from torchproof.strategies import planning, source_lines
 from torchproof.strategies.plan import Plan, Site
 from torchproof.strategies.source_lines import EXAMPLE
@@ -138,7 +138,7 @@ def apply(
         assert_backend(backend)
     if strategy.graph and not on_cuda(fn, calls):
         raise NotApplicable("CUDA graphs need a CUDA device")
-    names: dict[str, Any] = {NAME: fn, EXAMPLE: calls[0] if calls else None}
+    names: Namespace = {NAME: fn, EXAMPLE: calls[0] if calls else None}
     try:
         exec(compile(source, f"<strategy {strategy.name}>", "exec"), names)
     except Exception as error:

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from torchproof.process import forks
+from torchproof.records import Keywords
 from torchproof.strategies.plan import Varying
 from torchproof.torch_private import trees
 
@@ -32,7 +33,7 @@ class Sizes:
     def __init__(self) -> None:
         self._shapes: defaultdict[trees.Path, set[torch.Size]] = defaultdict(set)
 
-    def note(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def note(self, args: Sequence[Any], kwargs: Keywords) -> None:
         for path, tensor in trees.tensor_paths({**dict(enumerate(args)), **kwargs}):
             self._shapes[path].add(tensor.shape)
 

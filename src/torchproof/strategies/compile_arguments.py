@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torchproof.records import UserError, one_line
+from torchproof.records import Keywords, UserError, one_line
 from torchproof.strategies.strategy import MODES
 
 _BACKENDS = frozenset({"inductor", "eager", "aot_eager", "cudagraphs"})
 
 
-def check(arguments: Mapping[str, Any]) -> None:
+def check(arguments: Keywords) -> None:
     """Raises a `UserError` for arguments that torch.compile would reject or ignore."""
     mode = arguments.get("mode")
     options = arguments.get("options")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from torchproof.records import JsonObject
 
 # The path of a tensor in the arguments, such as (0,), ("mask",) or ("states", 1), and
 # its dimensions that vary from call to call.
@@ -25,14 +26,14 @@ class Site:
     paths: tuple[str, ...] = ()
     varying: Varying = field(default_factory=dict, hash=False)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         # JSON has no tuples as keys: write pairs of a path and its sizes instead.
         varying = [[[*path], [*sizes]] for path, sizes in self.varying.items()]
         plain = dataclasses.asdict(self)
         return {**plain, "paths": [*self.paths], "varying": varying}
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Site:
+    def from_json(cls, plain: JsonObject) -> Site:
         varying = {tuple(path): tuple(sizes) for path, sizes in plain["varying"]}
         paths = tuple(plain["paths"])
         return cls(**{**plain, "paths": paths, "varying": varying})
@@ -68,9 +69,9 @@ class Plan:
                     return f"the region {inner!r} is inside the region {outer!r}"
         return None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {"sites": [site.to_json() for site in self.sites], "note": self.note}
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Plan:
+    def from_json(cls, plain: JsonObject) -> Plan:
         return cls(tuple(map(Site.from_json, plain["sites"])), plain["note"])

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from torchproof.records import Keywords
 from torchproof.strategies.plan import Plan, Site, Varying
 from torchproof.strategies.strategy import Strategy
 
@@ -154,7 +155,7 @@ def _compiled(place: str, strategy: Strategy, varying: Varying) -> str:
     return f"marked({call}, {dict(varying)!r})" if varying else call
 
 
-def _keywords(arguments: Mapping[str, Any]) -> str:
+def _keywords(arguments: Keywords) -> str:
     return ", ".join(f"{key}={_literal(value)}" for key, value in arguments.items())
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torchproof.records import UserError
+from torchproof.records import JsonObject, Keywords, TorchConfig, UserError
 
 Form = Literal["eager", "full", "core", "regional", "nested"]
 
@@ -24,7 +24,7 @@ FORMS: tuple[Form, ...] = ("eager", "full", "core", "regional", "nested")
 BLOCKS = ("regional", "nested")  # the forms that need the repeated blocks of a model
 GRAPH = "graph"  # after a form and a plus: the whole step in one CUDA graph
 # The options that each mode sets in Inductor: torch takes a mode or options, not both.
-MODE_OPTIONS: dict[str, dict[str, Any]] = {
+MODE_OPTIONS: dict[str, TorchConfig] = {
     "default": {},
     "reduce-overhead": {"triton.cudagraphs": True},
     "max-autotune": {
@@ -38,7 +38,7 @@ MODE_OPTIONS: dict[str, dict[str, Any]] = {
     },
 }
 MODES = tuple(MODE_OPTIONS)
-SHAPES: dict[str, dict[str, Any]] = {
+SHAPES: dict[str, Keywords] = {
     "dynamic": {"dynamic": True},
     "static": {"dynamic": False},
     "marks": {},
@@ -63,11 +63,11 @@ class Strategy:
 
     name: str
     form: Form
-    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    arguments: Keywords = field(default_factory=dict, hash=False)
     method: str | None = None
     marks: bool = False
     graph: bool = False
-    dynamo: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    dynamo: TorchConfig = field(default_factory=dict, hash=False)
 
     @property
     def compiles(self) -> bool:
@@ -79,7 +79,7 @@ class Strategy:
         return self.form == "eager" and not self.graph
 
     @property
-    def other_arguments(self) -> dict[str, Any]:
+    def other_arguments(self) -> Keywords:
         """The arguments that the name does not contain."""
         named = parse(self.name).arguments
         return {k: v for k, v in self.arguments.items() if (k, v) not in named.items()}
@@ -105,11 +105,11 @@ class Strategy:
         """Whether planning runs the calls, to find regions and sizes that vary."""
         return (self.form in BLOCKS or self.marks) and not self.graph
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Strategy:
+    def from_json(cls, plain: JsonObject) -> Strategy:
         return cls(**plain)
 
 
@@ -140,7 +140,7 @@ def parse(text: str) -> Strategy:
     for word in words:
         if word in MODES and word != "default":
             arguments["mode"] = word
-        arguments |= SHAPES.get(word, {})
+        arguments.update(SHAPES.get(word, {}))
     if "fullgraph" in words:
         arguments["fullgraph"] = True
     strategy = Strategy(
@@ -183,7 +183,7 @@ def _recordable(strategy: Strategy) -> Strategy:
     return strategy
 
 
-def records_graphs(arguments: Mapping[str, Any]) -> bool:
+def records_graphs(arguments: Keywords) -> bool:
     """Whether Inductor records CUDA graphs itself with these arguments."""
     options = MODE_OPTIONS.get(arguments.get("mode") or "default", {})
     return bool((options | arguments.get("options", {})).get("triton.cudagraphs"))
@@ -206,7 +206,7 @@ def with_arguments(strategy: Strategy, **more: Any) -> Strategy:
     if options:
         if mode is not None and mode not in MODES:
             raise UserError(f"mode {mode!r}: {_nearest(mode, MODES)}")
-        arguments["options"] = MODE_OPTIONS[mode or "default"] | options
+        arguments["options"] = {**MODE_OPTIONS[mode or "default"], **options}
         arguments.pop("mode", None)
     return _recordable(dataclasses.replace(strategy, arguments=arguments))
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from torchproof.records import Record
+from torchproof.records import Keywords, Record
 from torchproof.targets.options import Options
 from torchproof.targets.target import Target, own_file
 
@@ -22,7 +21,7 @@ class Job(Record):
     size: str | None = None  # of a workload
     dtype: str | None = None
     shape: Mapping[str, int] = field(default_factory=dict)  # {"batch": 4}
-    compile: Mapping[str, Any] = field(default_factory=dict)  # for torch.compile
+    compile: Keywords = field(default_factory=dict)  # for torch.compile
     as_written: bool = False
     generates_code: bool = False  # an observed Inductor compile is not stopped
     overlay: str | None = None  # the file of edits that are applied in memory

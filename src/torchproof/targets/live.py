@@ -28,7 +28,7 @@ from typing import Any
 
 from torchproof import torch_private
 from torchproof.process import main_definitions
-from torchproof.records import Frame, UserError, cells, one_line, whose
+from torchproof.records import Frame, TorchConfig, UserError, cells, one_line, whose
 from torchproof.targets import overlay
 from torchproof.targets.introspect import code_of, name_of, stack
 from torchproof.targets.live_calls import calls_of
@@ -61,7 +61,7 @@ class _Manifest:
     main: main_definitions.MainModule
     texts: dict[str, str]  # of cells, by path
     path: list[str]  # sys.path
-    settings: dict[str, Any]
+    settings: TorchConfig
     configs: dict[str, dict[str, Any]]
     place: Frame
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from torchproof.records import Keywords
 
 
 @dataclass(frozen=True)
 class Options:
     """The options for running a target, which all verbs share."""
 
-    compile: Mapping[str, Any] = field(default_factory=dict)
+    compile: Keywords = field(default_factory=dict)
     as_written: bool = False
     train: bool = False
     device: str | None = None

@@ -21,7 +21,7 @@ from types import CodeType
 from typing import Any
 
 from torchproof import torch_private
-from torchproof.records import Mark, Overlay, Setting, UserError
+from torchproof.records import Keywords, Mark, Overlay, Setting, UserError
 
 _installed: dict[str, Overlay] = {}
 
@@ -128,7 +128,7 @@ def _named(fn: Any, call: Any) -> dict[str, Any]:
         return {}
 
 
-def _mark(each: Mark, arguments: dict[str, Any]) -> None:
+def _mark(each: Mark, arguments: Keywords) -> None:
     import torch
 
     tensor = _resolved(each.argument, arguments)
@@ -136,7 +136,7 @@ def _mark(each: Mark, arguments: dict[str, Any]) -> None:
         torch_private.mark_size(tensor, each.dimension, each.how, each.shape_id)
 
 
-def _resolved(path: str, arguments: dict[str, Any]) -> Any:
+def _resolved(path: str, arguments: Keywords) -> Any:
     """The value at a path such as `batch['ids'][0].x`; None if there is none."""
     steps = re.findall(r"\[([^\]]+)\]|\.?(\w+)", path)
     value: Any = arguments

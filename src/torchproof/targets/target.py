@@ -11,13 +11,13 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from torchproof.records import Frame, UserError, cells, located, shown, whose
+from torchproof.records import Frame, Keywords, UserError, cells, located, shown, whose
 from torchproof.targets.search_path import search_first
 from torchproof.targets.workloads import WORKLOADS
 
@@ -186,7 +186,7 @@ def is_text_model(value: Any) -> bool:
 
 def load(
     target: Target,
-    arguments: Mapping[str, Any] | None = None,
+    arguments: Keywords | None = None,
     *,
     text_models: bool = False,
 ) -> Loaded:
@@ -250,7 +250,7 @@ def _place_of(frame: traceback.FrameSummary) -> str:
 
 
 def _assert_takes(
-    factory: Callable[..., Any], arguments: Mapping[str, Any], target: Target
+    factory: Callable[..., Any], arguments: Keywords, target: Target
 ) -> None:
     try:
         parameters = inspect.signature(factory).parameters.values()

@@ -42,6 +42,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from torchproof.records import shapes
+
 Verdict = Literal["same", "rounding", "wrong"]
 Answers = Mapping[str, Any]
 
@@ -89,9 +91,15 @@ class Comparison:
     excess: float = 0.0  # the worst error relative to the allowed one
     final: bool = False  # no further run of eager could excuse it
 
-    def to_json(self) -> dict[str, Any]:
-        plain = dataclasses.asdict(self)
-        return {k: v for k, v in plain.items() if k not in ("excess", "final")}
+    def to_json(self) -> shapes.Numerics:
+        return {
+            "verdict": self.verdict,
+            "max_rel_error": self.max_rel_error,
+            "eager_error": self.eager_error,
+            "reference": self.reference,
+            "where": self.where,
+            "why": self.why,
+        }
 
 
 def wrong(why: str, where: str | None = None) -> Comparison:

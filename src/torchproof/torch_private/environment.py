@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from torchproof.records import repository_of
+from torchproof.records import repository_of, shapes
 
 _VARIABLES = ("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_", "OMP_", "CUDA_")
 
@@ -33,9 +33,10 @@ class Run(Protocol):
     def source_file(self) -> Path | None: ...
 
 
-def describe(run: Run) -> dict[str, Any]:
+def describe(run: Run) -> shapes.Environment:
     """The facts about this process; `torch` is None if it is not loaded."""
-    facts: dict[str, Any] = {
+    commit = repository_of(run.source_file)
+    facts: shapes.Environment = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),
@@ -44,7 +45,8 @@ def describe(run: Run) -> dict[str, Any]:
         "device": run.device or "cpu",
         "size": run.size,
         "train": run.train,
-        **repository_of(run.source_file),
+        "commit": commit["commit"],
+        "dirty": commit["dirty"],
         "variables": {k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)},
     }
     torch = sys.modules.get("torch")
@@ -56,13 +58,15 @@ def describe(run: Run) -> dict[str, Any]:
             facts["device"] = "cuda"
             facts["gpu"] = torch.cuda.get_device_name()
             facts["triton"] = triton_version()
-            facts["gpus"] = [_gpu(torch, n) for n in range(torch.cuda.device_count())]
+            facts["gpus"] = tuple(
+                _gpu(torch, n) for n in range(torch.cuda.device_count())
+            )
             facts["cudnn"] = torch.backends.cudnn.version()
             facts["driver"] = _driver()
     return facts
 
 
-def _gpu(torch: Any, number: int) -> dict[str, Any]:
+def _gpu(torch: Any, number: int) -> shapes.Gpu:
     properties = torch.cuda.get_device_properties(number)
     return {
         "name": properties.name,

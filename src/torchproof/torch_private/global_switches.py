@@ -14,12 +14,13 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import numpy
 import torch
 
+from torchproof.records import TorchConfig
 from torchproof.torch_private import dispatch_modes
 
 Reader = Callable[[], Hashable]
@@ -268,7 +269,7 @@ def process_settings() -> dict[str, Any]:
     return {name: read() for name, (read, _) in _SETTINGS.items()}
 
 
-def apply_settings(settings: Mapping[str, Any]) -> None:
+def apply_settings(settings: TorchConfig) -> None:
     for name, (read, write) in _SETTINGS.items():
         if read() != settings[name]:
             write(settings[name])

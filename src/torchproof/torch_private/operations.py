@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchproof.records import Keywords
 from torchproof.torch_private import trees
 
 # Operations that create a tensor like another, or query it, without reading its values.
@@ -113,7 +114,7 @@ class Operations(TorchDispatchMode):
         return True
 
 
-def _goes_to_host(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _goes_to_host(name: str, args: Sequence[Any], kwargs: Keywords) -> bool:
     if name != "to":
         return name in {"cpu", "numpy"}
     where = kwargs.get("device", args[0] if args else None)

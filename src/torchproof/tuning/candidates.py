@@ -6,13 +6,13 @@ each candidate that does not apply. The search decides how far it gets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from torchproof import strategies
 from torchproof.measure import StrategySpec
-from torchproof.records import Stage, Trial, UserError
+from torchproof.records import Keywords, Stage, Trial, UserError, shapes
 from torchproof.strategies import Strategy, parse
 from torchproof.tuning.objectives import Objective
 
@@ -80,7 +80,7 @@ class Candidate:
         return names | {"full"} if self.fallback else names
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Keywords:
         """Inductor's options, those that a mode stands for included."""
         arguments = self.strategy.arguments
         mode = arguments.get("mode") or "default"
@@ -98,21 +98,21 @@ class Eager:
     """What measuring eager showed: its trial, the machine, and the target."""
 
     trial: Trial
-    probe: Mapping[str, Any]
-    environment: Mapping[str, Any]
+    probe: shapes.Probe
+    environment: shapes.Environment
 
 
-def named(names: Sequence[str], compile_with: Mapping[str, Any]) -> list[Candidate]:
+def named(names: Sequence[str], compile_with: Keywords) -> list[Candidate]:
     """The strategies that the user listed, and no others."""
     entries = [Entry(name) for name in dict.fromkeys(names) if not parse(name).as_is]
     return [_candidate(entry, {}, compile_with) for entry in entries]
 
 
 def candidates(
-    probe: Mapping[str, Any],
-    device: str,
+    probe: shapes.Probe,
+    device: str | None,
     objective: Objective,
-    compile_with: Mapping[str, Any],
+    compile_with: Keywords,
 ) -> list[Candidate]:
     """All strategies, the most promising first, with the reason if one cannot run."""
     entries = _entries(probe, device == "cuda", objective)
@@ -125,9 +125,7 @@ class Entry(NamedTuple):
     fallback: bool = False
 
 
-def _entries(
-    probe: Mapping[str, Any], cuda: bool, objective: Objective
-) -> Iterator[Entry]:
+def _entries(probe: shapes.Probe, cuda: bool, objective: Objective) -> Iterator[Entry]:
     forms = ["full", "regional"]
     if objective.needs_cold_starts:  # the shortest compilation comes first
         forms = ["regional", "nested", "full"]
@@ -160,9 +158,7 @@ def _recorded(names: Sequence[str]) -> Iterator[str]:
         yield from (name, f"{form}+{strategies.GRAPH}{colon}{rest}")
 
 
-def _candidate(
-    entry: Entry, probe: Mapping[str, Any], compile_with: Mapping[str, Any]
-) -> Candidate:
+def _candidate(entry: Entry, probe: shapes.Probe, compile_with: Keywords) -> Candidate:
     strategy, switch, why_not = parse(entry.name), entry.switch, None
     try:
         strategy = _configured(strategy, switch, compile_with)
@@ -179,7 +175,7 @@ def _candidate(
 
 
 def _configured(
-    strategy: Strategy, switch: Switch | None, compile_with: Mapping[str, Any]
+    strategy: Strategy, switch: Switch | None, compile_with: Keywords
 ) -> Strategy:
     more = {k: v for k, v in compile_with.items() if k not in strategy.arguments}
     if more and strategy.compiles:
@@ -200,12 +196,12 @@ def _base(strategy: Strategy, name: str) -> str | None:
 
 
 def _why_not(
-    candidate: Candidate, probe: Mapping[str, Any], compile_with: Mapping[str, Any]
+    candidate: Candidate, probe: shapes.Probe, compile_with: Keywords
 ) -> str | None:
     strategy, switch = candidate.strategy, candidate.switch
     if strategy.form in ("regional", "nested") and probe.get("blocks") == {}:
         return "the target has no repeated blocks"
-    if strategy.dynamic != "auto" and probe.get("varying") == []:
+    if strategy.dynamic != "auto" and probe.get("varying") in ([], ()):
         return "no input size varies between calls"
     share = probe.get("matmul_share")
     if candidate.tunes_products and share is not None and share < _FEW:

@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torchproof.measure import Plan, Replayed, WorkerError
-from torchproof.records import Measurement, Outcome, Trial, UserError
+from torchproof.records import Measurement, Outcome, Trial, UserError, shapes
 from torchproof.strategies import matching
 from torchproof.tuning.candidates import Candidate, Eager
 from torchproof.tuning.trial_worker import Finalists, Progress, Worker
@@ -371,7 +371,7 @@ class Local(Pool):
             worker.close()
 
 
-def _gpus(environment: Mapping[str, Any]) -> list[str]:
+def _gpus(environment: shapes.Environment) -> list[str]:
     """The GPUs that torch sees, by number or id."""
     variable = os.environ.get("CUDA_VISIBLE_DEVICES")
     if variable is not None:

@@ -92,7 +92,7 @@ def _tuning_of(search: Search, chosen: Trial | None, executor: str, key: str) ->
         executor=executor,
         key=key,
         resumed=sum(trial.resumed for trial in search.trials.values()),
-        probe={k: v for k, v in search.probe.items() if k != "fingerprint"},
+        probe={**search.probe, "fingerprint": None},
         trials=search.valued(),
         skipped=tuple(search.skipped),
         chosen=chosen.name if chosen else None,

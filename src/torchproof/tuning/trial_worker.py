@@ -26,6 +26,7 @@ from torchproof.measure import (
     StrategyState,
     WorkerError,
     rows,
+    starts,
 )
 from torchproof.records import Measurement, Outcome, Trial, UserError, Verdict
 from torchproof.tuning.candidates import SWITCHES, Candidate, Eager
@@ -226,12 +227,11 @@ class Worker:
         row = self._rows([] if state is self.eager else [state])[-1]
         facts = state.facts[0] if state.facts else None
         outcome, why = outcome_of(row, timed_out=state.timed_out)
-        start = row.start or {}
         cold = None
         if facts:
             alone = self.alone or state is self.eager
             cold = row.first_call_s is not None and alone
-        more = [start.get(name) or 0.0 for name in ("imports_s", "later_compile_s")]
+        more_s = starts.setup_s(row.start)
         return Trial(
             name=candidate.name,
             stage=candidate.stage,
@@ -239,7 +239,7 @@ class Worker:
             why=why,
             step_ms=row.median_ms,
             first_call_s=facts.first_call_s if facts else None,
-            start_s=row.first_call_s + sum(more) if cold and row.first_call_s else None,
+            start_s=row.first_call_s + more_s if cold and row.first_call_s else None,
             cold=cold,
             peak_bytes=row.peak_bytes,
             mfu=row.mfu,
@@ -358,5 +358,4 @@ def outcome_of(
     if outcome == "measured":
         return outcome, None
     reason = (row.numerics or {}).get("why") if outcome != "not applicable" else None
-    fell = [note for note in row.notes if note.startswith(Verdict.FELL_BACK)]
-    return outcome, reason or "; ".join(fell or row.notes) or row.verdict
+    return outcome, reason or "; ".join(row.fell_back or row.notes) or row.verdict

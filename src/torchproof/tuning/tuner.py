@@ -233,7 +233,7 @@ class _Tuning:
         tune_options, compile_with = self.tune_options, self.options.compile
         if tune_options.names:
             return candidates.named(tune_options.names, compile_with)
-        device, objective = eager.environment["device"], tune_options.objective
+        device, objective = eager.environment.get("device"), tune_options.objective
         return candidates.candidates(eager.probe, device, objective, compile_with)
 
 

@@ -42,6 +42,7 @@ from torchproof.measure.comparison.metrics import (
 from torchproof.records import (
     SCHEMA,
     Finding,
+    JsonObject,
     Measurement,
     Part,
     Run,
@@ -79,8 +80,8 @@ _ALWAYS_REGRESSIONS = {"Graph breaks", "Recompilation", "CUDA graphs", "Correctn
 
 @dataclass(frozen=True)
 class Comparison:
-    a: Mapping[str, Any] = field(hash=False)  # id, target
-    b: Mapping[str, Any] = field(hash=False)
+    a: Mapping[str, str] = field(hash=False)  # id, target
+    b: Mapping[str, str] = field(hash=False)
     thresholds: Thresholds
     unlike: tuple[str, ...] = ()
     eager: Metric | None = None
@@ -134,13 +135,13 @@ class Comparison:
             return "better"
         return NOT_JUDGED if self.unlike or self.uncompared else NOT_SIGNIFICANT
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         summary = {
             "verdict": self.verdict,
             "regressions": list(self.regressions),
             "uncompared": list(self.uncompared),
         }
-        document: dict[str, Any] = to_plain(summary) | to_plain(self)
+        document: JsonObject = to_plain(summary) | to_plain(self)
         return {"schema": SCHEMA, "verb": "compare"} | document
 
 

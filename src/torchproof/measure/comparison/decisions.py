@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from torchproof.measure.comparison import metrics
 from torchproof.measure.comparison.metrics import EAGER, Thresholds, ratio_text
-from torchproof.records import Measurement, Run, Verdict, stats
+from torchproof.records import Measurement, Run, Verdict, shapes, stats
 
 # Variants that are conditions of the measurement, and not choices of the user.
 CONDITIONS = ("batch", "sequence", "dtype")
@@ -30,7 +30,7 @@ class Decision:
     word: Word
     text: str
     strategy: str | None = None
-    variant: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    variant: shapes.Values = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         return f"{self.word}: {self.text}"

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from torchproof.records import Measurement, Ratio, UserError, stats
+from torchproof.records import Measurement, Ratio, UserError, shapes, stats
 
 EAGER = "eager"
 NOT_SIGNIFICANT = "not significant"
@@ -257,10 +257,13 @@ def count(name: str, a: int | None, b: int | None) -> Metric:
 
 
 def counts(
-    a: Mapping[str, int | None], b: Mapping[str, int | None]
+    a: Mapping[str, int | None] | shapes.Counts,
+    b: Mapping[str, int | None] | shapes.Counts,
 ) -> Iterator[Metric]:
     for key, name in _COUNTED.items():
-        yield count(name, a.get(key), b.get(key))
+        old, new = a.get(key), b.get(key)
+        assert isinstance(old, int | None) and isinstance(new, int | None)
+        yield count(name, old, new)
 
 
 def ratio_text(ratio: float, better: str = "faster", worse: str = "slower") -> str:

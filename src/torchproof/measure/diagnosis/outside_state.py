@@ -24,7 +24,7 @@ from torchproof.measure.diagnosis.reruns import (
     same,
 )
 from torchproof.observe import reads_of
-from torchproof.records import Frame, whose
+from torchproof.records import Frame, Keywords, whose
 from torchproof.targets import Answers, frame_of, stack
 from torchproof.torch_private import compile_costs, switches
 
@@ -193,7 +193,7 @@ def _dropped_guards(
     dropped: dict[str, tuple[Frame, ...]] = {}
     set_stance = torch.compiler.set_stance
 
-    def keep_all(arguments: dict[str, Any]) -> dict[str, Any]:
+    def keep_all(arguments: Keywords) -> Keywords:
         options = dict(arguments.get("options") or {})
         if options.pop("guard_filter_fn", None):
             dropped["guard_filter_fn"] = stack()

@@ -10,19 +10,20 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from torchproof.measure import numerics
+from torchproof.records import Keywords
 from torchproof.targets import Answers, Job, Loaded, calls
 from torchproof.torch_private import comparison, patched
 
 _CALL = re.compile(r"call (\d+): ")
 # A backend's name, or a function that makes one from the arguments of torch.compile.
-Backend = str | Callable[[Mapping[str, Any]], Callable[..., Any]]
+Backend = str | Callable[[Keywords], Callable[..., Any]]
 Fn = Callable[..., Any]
 
 
@@ -96,7 +97,7 @@ class TargetRunner:
         """The name of the backend that the program uses; empty if they differ."""
         backends: list[Any] = []
 
-        def note(arguments: dict[str, Any]) -> dict[str, Any]:
+        def note(arguments: Keywords) -> Keywords:
             backends.append(arguments.get("backend") or "inductor")
             return arguments
 
@@ -154,7 +155,7 @@ def _restored_environment() -> Iterator[None]:
 def _compiling_with(backend: Backend | None) -> Iterator[None]:
     """Replaces the backend of every torch.compile call; None keeps the program's."""
 
-    def choose(arguments: dict[str, Any]) -> dict[str, Any]:
+    def choose(arguments: Keywords) -> Keywords:
         if backend is None:
             return arguments
         options = arguments.get("options") or {}
@@ -168,7 +169,7 @@ def _compiling_with(backend: Backend | None) -> Iterator[None]:
 
 
 def changed_compile(
-    change: Callable[[dict[str, Any]], dict[str, Any]],
+    change: Callable[[Keywords], Keywords],
 ) -> contextlib.AbstractContextManager[None]:
     """Changes the arguments of every torch.compile call."""
     original = torch.compile

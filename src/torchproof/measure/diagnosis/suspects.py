@@ -7,7 +7,7 @@ layer, and the operations with right inputs and wrong results, with the user's s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 
 from torchproof.measure.diagnosis.reruns import TargetRunner, WrongCall
 from torchproof.measure.numerics import float64_mode
-from torchproof.records import Frame, frames_in
+from torchproof.records import Frame, Keywords, frames_in, shapes
 from torchproof.torch_private import comparison, compile_costs, switches
 
 # Backends from the first layer to the last; each runs all layers before it.
@@ -46,7 +46,7 @@ class Suspect:
     operation: str
     frames: tuple[Frame, ...]
     gives: str  # the dtype of its result
-    numerics: Mapping[str, Any]
+    numerics: shapes.Numerics
     undeclared: tuple[str, ...] = ()  # arguments that it mutates undeclared
 
 
@@ -81,7 +81,7 @@ def suspects(runner: TargetRunner, backend: str | None) -> list[Suspect]:
     """
     blamed: list[Suspect] = []
 
-    def instrumented(arguments: Mapping[str, Any]) -> Callable[..., Any]:
+    def instrumented(arguments: Keywords) -> Callable[..., Any]:
         compile_arguments = arguments if backend is None else {"backend": backend}
         compile_graph = switches.graph_compiler(compile_arguments)
         return lambda gm, inputs: _Instrumented(gm, inputs, compile_graph, blamed)
@@ -143,7 +143,7 @@ class _Instrumented:
             explained |= history
 
 
-def _suspect(node: Any, verdict: Mapping[str, Any], replay: _Replay) -> Suspect:
+def _suspect(node: Any, verdict: shapes.Numerics, replay: _Replay) -> Suspect:
     """Blames the operation, or an earlier one with undeclared mutations."""
     gives = str(replay.values[node.name].dtype)
     for culprit, arguments in replay.undeclared.items():

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.served_strategy import ServedStrategy
 from torchproof.measure.loadtest.timetable import CallKind
-from torchproof.records import Record, Stall
+from torchproof.records import Record, Stall, shapes
 from torchproof.targets import Job
 
 
@@ -30,7 +29,7 @@ class ServedTarget(Record):
     calls: tuple[str, ...]  # each call in words
     weights: tuple[float, ...]  # of the target's own calls
     start_s: float
-    environment: Mapping[str, Any]
+    environment: shapes.Environment
     source: str = ""
     notes: tuple[str, ...] = ()
 

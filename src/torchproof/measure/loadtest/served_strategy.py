@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchproof import strategies
-from torchproof.records import Record, UserError
+from torchproof.records import Keywords, Namespace, Record, UserError
 from torchproof.strategies import (
     GRAPH,
     NotApplicable,
@@ -59,7 +59,7 @@ class ServedStrategy(Record):
         return self.name == AS_WRITTEN
 
 
-def named(text: str, compile_arguments: dict[str, Any] | None = None) -> ServedStrategy:
+def named(text: str, compile_arguments: Keywords | None = None) -> ServedStrategy:
     """Parses the name of a strategy; raises a `UserError` that says what is wrong."""
     name = text.removesuffix(f":{NOWAIT}")
     waits = name == text
@@ -135,7 +135,7 @@ def apply(
         return strategies.apply(served.strategy, fn, calls, plan)
     if served.on_cuda and not on_cuda(fn, calls):
         raise NotApplicable("CUDA graphs need a CUDA device")
-    names: dict[str, Any] = {_MODEL: fn}
+    names: Namespace = {_MODEL: fn}
     exec(compile(served.lines, f"<strategy {served.name}>", "exec"), names)
     if served.name.startswith(f"{RECIPE}:"):
         # A model that runs eager must not be measured under the name of a recipe.

@@ -12,7 +12,7 @@ import functools
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from torchproof.measure.worker_process import (
     nothing,
 )
 from torchproof.process import Tick
-from torchproof.records import LoadResult, LoadTest, UserError
+from torchproof.records import Keywords, LoadResult, LoadTest, UserError, shapes
 from torchproof.strategies import NotApplicable
 from torchproof.targets import Job, Target, keywords
 
@@ -74,7 +74,7 @@ class LoadPlan:
         target: Target,
         options: LoadOptions,
         *,
-        compile_arguments: Mapping[str, Any] | None = None,
+        compile_arguments: Keywords | None = None,
         as_written: bool = False,
         **settings: Any,
     ) -> LoadPlan:
@@ -124,7 +124,7 @@ class LoadTestResult:
     """The record of the test, where it ran, and how it ended."""
 
     test: LoadTest
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    environment: shapes.Environment = field(default_factory=shapes.Environment)
     ending: str = "finished"
     error: str | None = None  # one line, if no strategy answered a request
 

@@ -8,14 +8,14 @@ status of the part. This file runs in the parent, without torch. The child proce
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from torchproof.observe import timeline
 from torchproof.observe.audit import events as entry_events
 from torchproof.process import Conditions, Followed, follow
-from torchproof.records import Event, Part
+from torchproof.records import Event, Part, shapes
 from torchproof.targets import Job, Options, Target
 
 _NO_GRAPHS = "nothing compiles with CUDA graphs"
@@ -29,7 +29,7 @@ class AuditResult:
     status: Part
     events: tuple[Event, ...] = ()
     counts: dict[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    environment: shapes.Environment = field(default_factory=shapes.Environment)
     interrupted: bool = False
 
 
@@ -55,7 +55,7 @@ def audit_job(job: Job, conditions: Conditions) -> AuditResult:
         status=_status(child, job.target),
         events=entry_events.events(child.entries),
         counts=entry_events.counts(child.entries),
-        environment=child.last("environment"),
+        environment=cast(shapes.Environment, child.last("environment")),
         interrupted=child.ending == "interrupted",
     )
 

@@ -10,7 +10,7 @@ from torchproof.observe.gathering import gather
 from torchproof.observe.ranks.rank_events import RUNNING, RankReader
 from torchproof.observe.ranks.rank_streams import read_stream, stream_path
 from torchproof.process import Entry
-from torchproof.records import Observation, Rank, RankEvent, RankRun
+from torchproof.records import Observation, Rank, RankEvent, RankRun, shapes
 from torchproof.targets import Target
 
 
@@ -27,7 +27,7 @@ class JoinedRanks:
         """That of the first rank that was observed, and why a rank failed."""
         if not self.observations:
             error = "no rank was observed" if self.ending == "finished" else None
-            nothing = {"torch": None, "device": None}
+            nothing: shapes.Environment = {"torch": None, "device": None}
             return Observation((), nothing, ending=self.ending, error=error)
         first = next(iter(self.observations.values()))
         return replace(first, ending=self.ending, error=self._error())

@@ -21,7 +21,7 @@ from torch import nn
 
 from torchproof import runtime
 from torchproof.packs.deploy import PackJob, rank_jobs
-from torchproof.records import one_line
+from torchproof.records import Keywords, one_line
 from torchproof.runtime import (
     Arguments,
     CachesDetails,
@@ -162,10 +162,10 @@ class _Eager:
     def __init__(self, entry: CompiledForward, fn: Callable[..., Any]) -> None:
         self.owner, self.fn = entry.owner, fn
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, args: tuple[Any, ...], kwargs: Keywords) -> Any:
         return self.run(self.fn, args, kwargs)
 
-    def run(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, fn: Any, args: tuple[Any, ...], kwargs: Keywords) -> Any:
         before = save_state(self.owner, args, kwargs, parameters=False)
         try:
             torch.manual_seed(0)

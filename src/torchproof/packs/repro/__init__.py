@@ -222,7 +222,7 @@ class _PackBuilder:
         """Yields the target's program; a workload's factory gets its arguments."""
         target, facts = self.subject.target, self.subject.run.environment
         names = ("size", "device", "train") if target.kind == "workload" else ()
-        arguments = {k: facts[k] for k in names if facts.get(k) is not None}
+        arguments = {k: value for k in names if (value := facts.get(k)) is not None}
         try:
             yield from program_candidates(
                 target, arguments, as_written=self._has_source

@@ -11,13 +11,12 @@ import functools
 import re
 import textwrap
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torchproof.packs.repro.candidate import Candidate, Settings
 from torchproof.packs.repro.failure_signature import FailureSignature
 from torchproof.packs.repro.programs.tree_shaking import shake
+from torchproof.records import JsonObject
 
 ORACLES = (
     "breaks",
@@ -107,7 +106,7 @@ def _rule(title: str) -> str:
     return f"# -- {title} ".ljust(_WIDTH, "-")
 
 
-def _literal(plain: Mapping[str, Any]) -> str:
+def _literal(plain: JsonObject) -> str:
     """Returns a mapping as Python source, one key per line."""
     lines = [f"    {key!r}: {value!r},\n" for key, value in plain.items()]
     return "{\n" + "".join(lines) + "}" if lines else "{}"

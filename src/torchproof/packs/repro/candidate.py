@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torchproof.packs.repro.failure_signature import FailureSignature
+from torchproof.records import JsonObject, Keywords
 
 Form = Literal["graph", "program"]
 
@@ -17,14 +18,14 @@ Form = Literal["graph", "program"]
 class Settings:
     """How a repro compiles and calls the function of its candidate."""
 
-    compile: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    compile: Keywords = field(default_factory=dict, hash=False)
     as_written: bool = False  # the candidate calls torch.compile itself
     train: bool = False
     device: str = "cpu"
     seed: int = 0
     limit_s: float = 120.0  # for one run; a longer one is a hang
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return dataclasses.asdict(self)
 
 
@@ -45,7 +46,7 @@ class Candidate:
     # The JSON that `source` was written from; needed to edit it, never packed.
     record: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         files = {k: base64.b64encode(v).decode() for k, v in self.files.items()}
         return {**vars(self), "files": files, "record": dict(self.record)}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from torchproof.packs.repro.oracles.error_text import (
     how_wrong,
@@ -18,7 +18,14 @@ from torchproof.packs.repro.oracles.error_text import (
     names_in,
     without_values,
 )
-from torchproof.records import SEVERITIES, Finding, Measurement, Run, UserError
+from torchproof.records import (
+    SEVERITIES,
+    Finding,
+    JsonObject,
+    Measurement,
+    Run,
+    UserError,
+)
 
 HANG_S = 60.0  # after this time a repro calls a compilation hung
 _MAX_TIMES = 3  # recompiles or recordings that a repro has to show at most
@@ -42,7 +49,7 @@ class FailureSignature:
     oracle: str
     headline: str  # one sentence: the title of the bug report
     kind: str = "compile_error"  # a kind of finding, or "hang"
-    expected: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    expected: JsonObject = field(default_factory=dict, hash=False)
     ids: tuple[str, ...] = ()  # torch's own, such as GB0170
     search: str = ""  # search terms for existing reports
     finding: Finding | None = None
@@ -181,7 +188,7 @@ def _error_signature(
     name, message = _class_and_message(error)
     core = without_values(innermost(message))
     explained = re.search(r"Explanation: (.*?)(?=\s+Hint:|\Z)", message, re.DOTALL)
-    expected: dict[str, Any] = {
+    expected: JsonObject = {
         "error": name,
         "message": core,
         "id": ids[0] if ids else None,

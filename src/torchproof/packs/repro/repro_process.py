@@ -15,6 +15,7 @@ import traceback
 from typing import Any
 
 from torchproof.process import Channel, hold, serve
+from torchproof.records import JsonObject
 
 PROGRAM = "repro.py"
 OUTPUT = "output.txt"
@@ -70,7 +71,7 @@ def _example(x: Any) -> Any:
     return (x * 2).relu() + 1
 
 
-def _run(job: dict[str, Any]) -> int:
+def _run(job: JsonObject) -> int:
     _isolate(job)
     try:
         runpy.run_path(os.path.abspath(PROGRAM), run_name="__main__")
@@ -82,7 +83,7 @@ def _run(job: dict[str, Any]) -> int:
     return 0
 
 
-def _isolate(job: dict[str, Any]) -> None:
+def _isolate(job: JsonObject) -> None:
     """Sets the directory, streams, variables and modules as `python -I` would."""
     os.chdir(job["folder"])
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -278,7 +278,7 @@ def _artifacts(run: Run, came_from: str) -> Iterator[str]:
     device = facts.get("gpu") or facts.get("device")
     details = [f"torch {facts['torch']}"] if facts.get("torch") else []
     details += [str(device)] if device else []
-    details += [f"{name} {facts[name]}" for name in _FACTS if facts.get(name)]
+    details += [f"{name} {value}" for name in _FACTS if (value := facts.get(name))]
     details += ["in training"] if facts.get("train") else []
     if details:
         yield f"environment: {prose(', '.join(details))}"

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from torchproof import strategies
-from torchproof.records import UserError
+from torchproof.records import Keywords, UserError
 from torchproof.runtime.cudagraph import graph, preparation
 from torchproof.runtime.cudagraph.capture import Pool
 from torchproof.runtime.cudagraph.graph_status import Stop
@@ -70,7 +70,7 @@ def check(step: Any, example: Any, **options: Any) -> None:
         )
 
 
-def parse_strategy(name: str, arguments: Mapping[str, Any]) -> Strategy:
+def parse_strategy(name: str, arguments: Keywords) -> Strategy:
     """The strategy of a name, with additional arguments for torch.compile."""
     for each in arguments:
         if each == "backend":
@@ -98,7 +98,7 @@ def parse_strategy(name: str, arguments: Mapping[str, Any]) -> Strategy:
 
 def build(
     step: Callable[..., Any],
-    requested: Mapping[str, Any],
+    requested: Keywords,
     padding: Mapping[str, Any],
     *,
     pool: Graphed | None,
@@ -133,7 +133,7 @@ def build(
 
 
 def _strategies(
-    name: str | None, arguments: Mapping[str, Any], *, wait: bool
+    name: str | None, arguments: Keywords, *, wait: bool
 ) -> tuple[Strategy, tuple[Strategy, ...]]:
     """The strategy of the first recordings, and those that replace them later."""
     eager = strategies.parse("eager")
@@ -257,7 +257,7 @@ def options_from_recipe(
     step: Callable[..., Any],
     recipe: Any,
     train: bool | None,
-    other_options: Mapping[str, Any],
+    other_options: Keywords,
 ) -> GraphOptions:
     """The options of a recipe; without a graph if the recipe does not apply.
 

@@ -19,13 +19,14 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+from torchproof.records import Keywords
 from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
 from torchproof.runtime.cudagraph.object_state import ATOMS, TENSOR_HOOKS
 from torchproof.runtime.cudagraph.watched_places import dict_of
 from torchproof.runtime.tensors import strides
 from torchproof.torch_private import step_capture, trees
 
-Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+Call = tuple[tuple[Any, ...], Keywords]
 # Types whose values do not change.
 _CONSTANT = (
     type,

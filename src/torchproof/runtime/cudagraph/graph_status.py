@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torchproof.records import JsonObject
+
 StopKind = Literal[
     "host_sync", "python", "numerics", "memory", "input", "capture", "recipe"
 ]
@@ -93,7 +95,7 @@ class Status:
     notes: tuple[str, ...]
     stages: tuple[StageStatus, ...] = ()  # with `wait=False`
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:

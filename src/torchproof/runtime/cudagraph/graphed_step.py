@@ -38,7 +38,6 @@ from torchproof.runtime.cudagraph.progressive import (
     Moment,
     Progress,
     Stage,
-    Upgrade,
     Within,
 )
 from torchproof.runtime.cudagraph.recorder import (
@@ -46,6 +45,7 @@ from torchproof.runtime.cudagraph.recorder import (
     PaddingCheck,
     Recorder,
     Recording,
+    Upgrade,
 )
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.explained import Explained
@@ -95,7 +95,7 @@ class Snapshot:
         return None
 
 
-class Graphed(Explained):
+class Graphed(Explained[Status]):
     """Runs the step by replaying it. `status()` says how the calls ran."""
 
     def __init__(

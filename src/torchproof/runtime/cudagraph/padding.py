@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchproof.records import UserError, one_line
+from torchproof.records import JsonObject, UserError, one_line
 from torchproof.runtime.cudagraph.call_inputs import Call, map_tensors
 from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
 from torchproof.torch_private import trees
@@ -429,7 +429,7 @@ class Padder:
         bucket = tuple(fit.bucket.values())
         self._hits[bucket].add(tuple(fit.sizes.values()), bucket)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         every = self._hits.values()
         total = Hits(
             sum(each.calls for each in every),

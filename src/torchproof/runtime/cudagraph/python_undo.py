@@ -28,7 +28,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from torchproof.records import whose
+from torchproof.records import Namespace, whose
 from torchproof.runtime.cudagraph.executed_code import owner_of
 from torchproof.runtime.cudagraph.object_state import (
     ATOMS,
@@ -95,7 +95,7 @@ class _Content:
 
     owner: Any  # kept alive, so that its id stays unique
     kind: type
-    namespace: dict[str, Any] | None
+    namespace: Namespace | None
     keys: Sequence[Any] | None  # of a dict or a class
     items: Sequence[Any] | None  # of a container; the values of a dict or a class
     values: dict[Any, Any]  # by slot or by name

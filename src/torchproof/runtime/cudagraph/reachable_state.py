@@ -32,7 +32,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from torchproof.records import whose
+from torchproof.records import Namespace, whose
 from torchproof.runtime.cudagraph.executed_code import (
     Execution,
     Reads,
@@ -423,7 +423,7 @@ class ReachableState:
             self._visit_names(label, value, namespace)
         self._visit_slots(label, value, whole=self._ran.is_looked_up(value))
 
-    def _visit_names(self, label: str, value: Any, namespace: dict[str, Any]) -> None:
+    def _visit_names(self, label: str, value: Any, namespace: Namespace) -> None:
         for name in self.names_of(value, namespace):
             self._name(f"{label}.{name}", namespace, name)
             self._visit(f"{label}.{name}", namespace.get(name))
@@ -516,7 +516,7 @@ class ReachableState:
         for name in _OF_FUNCTIONS:
             self.watches.add(FUNCTION, label, function, name)
 
-    def _read(self, code: types.CodeType, scope: dict[str, Any]) -> None:
+    def _read(self, code: types.CodeType, scope: Namespace) -> None:
         """Visits the attributes and globals that the code names."""
         reads = reads_of(code)
         owner = owner_of(code)
@@ -558,7 +558,7 @@ class ReachableState:
                 self.foreign[id(value)] = value
                 self.watches.add_container(label, value)
 
-    def _follow(self, scope: dict[str, Any], chain: tuple[str, ...]) -> None:
+    def _follow(self, scope: Namespace, chain: tuple[str, ...]) -> None:
         """Follows a chain such as `torch.nn.functional.relu` from module to module."""
         label = chain[0]
         value = scope.get(label, GONE)
@@ -602,7 +602,7 @@ class ReachableState:
             self._visit_class(label, type(value))
             self._visit_names(label, value, namespace)
 
-    def _name(self, label: str, namespace: dict[str, Any], name: str) -> None:
+    def _name(self, label: str, namespace: Namespace, name: str) -> None:
         is_new = (id(namespace), name) not in self._named_already
         if is_new and not self._ran.is_forgotten(id(namespace), name):
             self._named_already.add((id(namespace), name))
@@ -680,7 +680,7 @@ def _function_of(value: Any) -> Any:
     return value.fget if isinstance_of(value, (property,)) else value
 
 
-def _modules_of(reads: Reads, scope: dict[str, Any]) -> set[str]:
+def _modules_of(reads: Reads, scope: Namespace) -> set[str]:
     """The names of modules that code may import or look up in `sys.modules`."""
     names = {*reads.imports}
     if _BY_NAME & (reads.attributes | reads.globals):

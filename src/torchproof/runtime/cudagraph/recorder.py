@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -54,9 +54,6 @@ from torchproof.torch_private import (
     step_capture,
     trees,
 )
-
-if TYPE_CHECKING:
-    from torchproof.runtime.cudagraph.progressive import Upgrade
 
 _REHEARSALS = 3  # one to compile, one to allocate, one as in the capture
 # State that the first run read is watched in the second.
@@ -129,6 +126,17 @@ class PaddingCheck:
             where = f"at {comparison.where}: " if comparison.where else ""
             reason = f"not padded: padding changes the result {where}{comparison.why}"
             raise Stopped(Stop("numerics", reason))
+
+
+class Upgrade(Protocol):
+    """Replaces a recording in use by a compiled one, between calls."""
+
+    @property
+    def is_due(self) -> bool: ...
+    @property
+    def is_over(self) -> bool: ...
+    def advance(self, moment: Any) -> Recording | None: ...
+    def end(self) -> None: ...
 
 
 class Recording:

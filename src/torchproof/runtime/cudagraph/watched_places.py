@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from torchproof.records import Namespace
+
 GONE: Any = object()
 dict_of_class: Callable[[type], Any] = type.__dict__["__dict__"].__get__
 mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
@@ -164,7 +166,7 @@ class Watches:
                 self.add(GUARDED_NAMESPACE, label, value, "__dict__")
             self.add_names(label, value, namespace)
 
-    def add_names(self, label: str, value: Any, namespace: dict[str, Any]) -> None:
+    def add_names(self, label: str, value: Any, namespace: Namespace) -> None:
         self.every.append(Watch(NAMES, label, value, (namespace,)))
 
     def reader(self) -> Callable[[], list[Any]]:

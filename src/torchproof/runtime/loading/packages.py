@@ -44,7 +44,7 @@ class PackageStatus:
         )
 
 
-class DeployedModel(Explained):
+class DeployedModel(Explained[PackageStatus]):
     """Takes the same calls as the model, for inference only.
 
     A call whose structure, dtypes, devices or sizes the package does not support raises

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchproof.records import one_line
+from torchproof.records import Keywords, one_line
 from torchproof.runtime import recipe_following
 from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.loading import example_inputs, warm_up
@@ -42,7 +42,7 @@ _HOOKS = (
     "_backward_hooks",
     "_backward_pre_hooks",
 )
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Arguments = tuple[tuple[Any, ...], Keywords]
 
 
 @dataclass
@@ -109,7 +109,7 @@ def _install_one(
 @contextlib.contextmanager
 def packed_call(
     entry: CompiledForward, call: PackedCall
-) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
+) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], Keywords]]:
     """The function to trace and a generated call, with the model in its build state."""
     owner = entry.owner
     before = warm_up.state_of(owner)

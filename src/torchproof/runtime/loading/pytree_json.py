@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 import torch
 
+from torchproof.records import Keywords
+
 _KINDS = {
     int(kind): kind
     for kind in (
@@ -273,9 +275,7 @@ class CallSpec:
         arguments = rebuild(self.arguments, tensors)
         return inspect.BoundArguments(self.signature, arguments)
 
-    def tensors_of(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> list[torch.Tensor]:
+    def tensors_of(self, args: Sequence[Any], kwargs: Keywords) -> list[torch.Tensor]:
         """The tensors of a call in packed order; raises `Unfit` if it differs."""
         arguments = arguments_of(self.signature, args, kwargs)
         for name in (*self.arguments.keys, *arguments):
@@ -322,16 +322,14 @@ def parameters_of(signature: inspect.Signature) -> tuple[Parameter, ...]:
     )
 
 
-def flatten_arguments(
-    arguments: Mapping[str, Any], tensors: list[torch.Tensor]
-) -> PytreeSpec:
+def flatten_arguments(arguments: Keywords, tensors: list[torch.Tensor]) -> PytreeSpec:
     """The arguments of a call, by name, as one dict."""
     parts = (flatten(value, tensors, name) for name, value in arguments.items())
     return PytreeSpec("dict", keys=tuple(arguments), parts=tuple(parts))
 
 
 def arguments_of(
-    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Keywords
 ) -> dict[str, Any]:
     """A call's arguments by name, without those that equal their defaults."""
     bound = signature.bind(*args, **kwargs)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torchproof.runtime import production
+from torchproof.runtime import argument_checks
 from torchproof.runtime.interruptible_thread import (
     InterruptibleThread,
     process_is_exiting,
@@ -160,7 +160,7 @@ class PackRanks:
 
     def _exchange(self, own: Verdict) -> None:
         limit_s = _LONGEST_WAIT_S if own.collectives else _SHORT_WAIT_S
-        limit_s = min(production.deadline_s(None), limit_s)
+        limit_s = min(argument_checks.deadline_s(None), limit_s)
         until = time.monotonic() + limit_s
         self._waited_s = limit_s
         self.verdicts = {own.rank: own}

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torchproof.records import Mismatch, UserError, schema
+from torchproof.records import JsonObject, Mismatch, UserError, schema
 
 SCHEMA = 1
 NAME = "manifest.json"
@@ -62,7 +62,7 @@ class Manifest:
         """The total size of the files in bytes."""
         return sum(file.bytes for file in self.files.values())
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {"schema": SCHEMA, **schema.to_plain(self)}
 
     def to_bytes(self) -> bytes:
@@ -96,7 +96,7 @@ class Manifest:
         return manifest
 
 
-def sealed(plain: Mapping[str, Any]) -> bytes:
+def sealed(plain: JsonObject) -> bytes:
     """The bytes of a manifest: JSON whose last line is the hash of the rest."""
     body = json.dumps(plain, indent=1).encode()
     return body.removesuffix(_END) + _seal(body)

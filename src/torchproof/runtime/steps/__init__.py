@@ -296,7 +296,7 @@ class _StepContext:
             step._end()
 
 
-class Steps(Explained):
+class Steps(Explained["Stats"]):
     """A step as context manager and as decorator, and counts of all steps.
 
     `with torchproof.step() as s:` begins a step: `s.run(model, x)` calls a compiled

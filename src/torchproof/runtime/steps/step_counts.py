@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchproof.records import JsonObject
 from torchproof.torch_private import original_of
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -53,7 +54,7 @@ class Stats:
     training: Counts
     inference: Counts
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:

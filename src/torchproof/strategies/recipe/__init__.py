@@ -14,9 +14,15 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from torchproof.records import UserError, files, one_line
+from torchproof.records import (
+    JsonObject,
+    TorchConfig,
+    UserError,
+    files,
+    one_line,
+    shapes,
+)
 from torchproof.strategies.plan import Plan
 from torchproof.strategies.strategy import Strategy
 
@@ -45,18 +51,20 @@ class Recipe:
     target: str | None = None
     run: str | None = None
     objective: str | None = None
-    gain: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    measured: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    numerics: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    environment: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    model: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    gain: shapes.Values = field(default_factory=dict, hash=False)
+    measured: shapes.Values = field(default_factory=dict, hash=False)
+    numerics: shapes.Values = field(default_factory=dict, hash=False)
+    environment: shapes.Environment = field(
+        default_factory=shapes.Environment, hash=False
+    )
+    model: shapes.Fingerprint = field(default_factory=shapes.Fingerprint, hash=False)
     lines: str = ""
-    buckets: Mapping[str, Any] | None = field(default=None, hash=False)
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    dynamo: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    buckets: JsonObject | None = field(default=None, hash=False)
+    other: JsonObject = field(default_factory=dict, hash=False)
+    dynamo: TorchConfig = field(default_factory=dict, hash=False)
 
-    def to_json(self) -> dict[str, Any]:
-        plain: dict[str, Any] = {"schema": SCHEMA}
+    def to_json(self) -> JsonObject:
+        plain: JsonObject = {"schema": SCHEMA}
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
             plain[item.name] = dict(value) if isinstance(value, Mapping) else value
@@ -65,7 +73,7 @@ class Recipe:
         return plain
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Recipe:
+    def from_json(cls, plain: JsonObject) -> Recipe:
         """Reads the output of `to_json`; `loads` reads files that people edit."""
         values = {key: value for key, value in plain.items() if key != "schema"}
         values["strategy"] = Strategy.from_json(plain["strategy"])

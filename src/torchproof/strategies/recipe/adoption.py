@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torchproof.records import UserError, one_line
+from torchproof.records import JsonObject, UserError, one_line
 from torchproof.strategies.recipe import InvalidRecipe, Recipe, load
 from torchproof.strategies.recipe.matching import differences
 from torchproof.strategies.strategy import BLOCKS
@@ -63,7 +63,7 @@ class RecipeSource:
         movable = bool(decisive) and {each.what for each in decisive} == {"device"}
         return Adoption(why_not, tuple(others), movable)
 
-    def to_json(self, adoption: Adoption) -> dict[str, Any]:
+    def to_json(self, adoption: Adoption) -> JsonObject:
         recipe = self.recipe
         return {
             "path": self.path,

@@ -8,10 +8,17 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NotRequired, TypedDict
 
-from torchproof.records import Mismatch, UserError, schema
+from torchproof.records import (
+    JsonObject,
+    Mismatch,
+    TorchConfig,
+    UserError,
+    schema,
+    shapes,
+)
 from torchproof.strategies.plan import Plan, Site
 from torchproof.strategies.recipe import FILE, SCHEMA, Recipe, toml
 from torchproof.strategies.strategy import Strategy, parse, records_graphs
@@ -25,7 +32,7 @@ class _Compile(TypedDict, total=False):
     mode: str
     dynamic: bool
     fullgraph: bool
-    options: Mapping[str, Any]
+    options: TorchConfig
 
 
 class _Region(TypedDict):
@@ -41,16 +48,9 @@ class _Mark(TypedDict):
 
 
 class _Buckets(TypedDict):
-    pad: Mapping[str, Any]
-    unpad: NotRequired[Mapping[str, Any]]
+    pad: JsonObject
+    unpad: NotRequired[JsonObject]
     sizes: NotRequired[tuple[Any, ...]]
-
-
-_Model = TypedDict(  # a class body cannot have a field `class`
-    "_Model",
-    {"class": str, "parameters": int, "structure": str, "code": Mapping[str, str]},
-    total=False,
-)
 
 
 class _Needed(TypedDict):
@@ -70,12 +70,12 @@ class _Document(_Needed, total=False):
     regions: tuple[_Region, ...]
     marks: tuple[_Mark, ...]
     buckets: _Buckets
-    dynamo: Mapping[str, Any]
-    gain: Mapping[str, Any]
-    measured: Mapping[str, Any]
-    numerics: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    model: _Model
+    dynamo: TorchConfig
+    gain: JsonObject
+    measured: JsonObject
+    numerics: JsonObject
+    environment: JsonObject
+    model: shapes.Fingerprint
 
 
 # Sections in which an unknown key is a mistake, not a key of a later torchproof.
@@ -106,9 +106,9 @@ def written(recipe: Recipe) -> str:
     return f"{_APPLY.format(what=what, call=call)}\n{toml.dumps(_document(recipe))}"
 
 
-def _document(recipe: Recipe) -> dict[str, Any]:
+def _document(recipe: Recipe) -> JsonObject:
     sites = recipe.plan.sites
-    plain: dict[str, Any] = {
+    plain: JsonObject = {
         "schema": SCHEMA,
         "strategy": recipe.strategy.name,
         "train": recipe.train,
@@ -158,7 +158,7 @@ def read(text: str) -> Recipe:
     )
 
 
-def _check(plain: Mapping[str, Any]) -> None:
+def _check(plain: JsonObject) -> None:
     if "schema" not in plain:
         raise UserError(f"not a recipe: it has no schema number (schema = {SCHEMA})")
     for key, section in _CLOSED.items():
@@ -201,7 +201,7 @@ def _can_be_written(value: Any) -> bool:
     return not isinstance(value, list) or all(map(_can_be_written, value))
 
 
-def _check_keys(section: Any, where: str, names: Mapping[str, Any]) -> None:
+def _check_keys(section: Any, where: str, names: Iterable[str]) -> None:
     """Rejects keys that are unknown, and lists that are empty."""
     if not isinstance(section, dict):
         return  # the schema rejects it
@@ -214,7 +214,7 @@ def _check_keys(section: Any, where: str, names: Mapping[str, Any]) -> None:
             raise UserError(f"{where}.{key} is empty")
 
 
-def _strategy(plain: Mapping[str, Any]) -> Strategy:
+def _strategy(plain: JsonObject) -> Strategy:
     strategy = parse(plain["strategy"])
     if "compile" not in plain:
         return strategy
@@ -230,7 +230,7 @@ def _strategy(plain: Mapping[str, Any]) -> Strategy:
     return dataclasses.replace(strategy, arguments=arguments)
 
 
-def _plan(plain: Mapping[str, Any]) -> Plan:
+def _plan(plain: JsonObject) -> Plan:
     varying: dict[str, dict[tuple[int | str, ...], tuple[int, ...]]] = {}
     for mark in plain.get("marks", ()):
         of_place = varying.setdefault(mark["place"], {})

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torchproof.records import files
+from torchproof.records import Namespace, files, shapes
 
 _DIGITS = 32
 # The attribute of a wrapper that has the wrapped model.
@@ -25,7 +25,7 @@ _WRAPPERS = {"DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"
 _PLAIN = ("Parameter", "Tensor", "Buffer")
 
 
-def fingerprint(model: Any) -> dict[str, Any]:
+def fingerprint(model: Any) -> shapes.Fingerprint:
     """The fingerprint; `code` has None for a file that cannot be read."""
     subject, method = _subject(model)
     if not _is_module(subject):
@@ -102,7 +102,7 @@ def _is_module(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
-def _of_function(function: Any) -> dict[str, Any]:
+def _of_function(function: Any) -> shapes.Fingerprint:
     named = function if hasattr(function, "__qualname__") else type(function)
     path = _file_of(named)
     return {
@@ -118,7 +118,7 @@ def _of_function(function: Any) -> dict[str, Any]:
 
 def _code(kinds: set[type]) -> dict[str, str | None]:
     """Code hashes of the files that define the classes or their `forward`."""
-    homes: dict[str, Any] = {}
+    homes: Namespace = {}
     for kind in kinds:
         homes[kind.__module__] = kind
         forward = inspect.unwrap(getattr(kind, "forward", kind))

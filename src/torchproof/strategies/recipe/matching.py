@@ -11,8 +11,9 @@ import platform
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from torchproof.records import shapes
 from torchproof.strategies.recipe import Recipe
 from torchproof.strategies.recipe.fingerprint import fingerprint
 from torchproof.torch_private import triton_version
@@ -53,26 +54,25 @@ class Difference:
         return f"{self.what} {self.recipe} in the recipe, {_shown(self.here)} here"
 
 
-def environment_of(environment: Mapping[str, Any]) -> dict[str, Any]:
+def environment_of(environment: shapes.Environment) -> shapes.Environment:
     """The part of a run's environment that a recipe stores."""
+    # Without a GPU's if the model did not run on it.
+    out = () if environment.get("device", "cuda") == "cuda" else _OF_GPUS
     values = {
-        name: environment[name]
-        for name in (*ENVIRONMENT_KEYS, _WRAP)
-        if environment.get(name) is not None
+        name: value
+        for name, value in environment.items()
+        if name in (*ENVIRONMENT_KEYS, _WRAP) and value is not None and name not in out
     }
-    if values.get("device", "cuda") == "cuda":
-        return values
-    # The model did not run on the GPU.
-    return {name: value for name, value in values.items() if name not in _OF_GPUS}
+    return cast(shapes.Environment, values)
 
 
-def environment_here(model: Any) -> dict[str, Any]:
+def environment_here(model: Any) -> shapes.Environment:
     """The same part of this process's environment, for a model; imports nothing.
 
     A function has no device of its own, so the GPU is included if there is one.
     """
     torch = sys.modules.get("torch")
-    environment: dict[str, Any] = {
+    environment: shapes.Environment = {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
@@ -103,7 +103,7 @@ def _device_of(model: Any) -> Any:
 
 
 def differences(
-    recipe: Recipe, model: Any, environment: Mapping[str, Any] | None = None
+    recipe: Recipe, model: Any, environment: shapes.Environment | None = None
 ) -> list[Difference]:
     """All differences from `environment`, by default this process; decisive first."""
     every = [
@@ -116,7 +116,9 @@ def differences(
 # -- the environment -------------------------------------------------------------------
 
 
-def _of_environment(recipe: Recipe, current: Mapping[str, Any]) -> Iterator[Difference]:
+def _of_environment(
+    recipe: Recipe, current: shapes.Environment
+) -> Iterator[Difference]:
     recorded = recipe.environment
     if not recorded:
         yield _unchecked("environment", "the recipe has no environment")
@@ -126,13 +128,12 @@ def _of_environment(recipe: Recipe, current: Mapping[str, Any]) -> Iterator[Diff
         is_compared = name in recorded and not (name == "device" and same_kind)
         if name in _OF_GPUS and not (same_kind and recorded.get("device") == "cuda"):
             continue  # the difference of the device covers it
-        if is_compared and recorded[name] != current.get(name):
+        there, here = recorded.get(name), current.get(name)
+        if is_compared and there != here:
             decisive = name in _DECISIVE
-            if name == "torch" and _release(recorded[name]) == _release(
-                current.get(name)
-            ):
+            if name == "torch" and _release(there) == _release(here):
                 decisive = False  # the same source, built for something else
-            yield Difference(word, recorded[name], current.get(name), decisive)
+            yield Difference(word, there, here, decisive)
 
 
 def _release(version: Any) -> str:
@@ -145,7 +146,7 @@ def _release(version: Any) -> str:
 # -- the model -------------------------------------------------------------------------
 
 
-def _of_model(recipe: Recipe, current: Mapping[str, Any]) -> Iterator[Difference]:
+def _of_model(recipe: Recipe, current: shapes.Fingerprint) -> Iterator[Difference]:
     recorded = recipe.model
     if not recorded:
         yield _unchecked("model", "the recipe has no fingerprint of the model")
@@ -158,16 +159,16 @@ def _of_model(recipe: Recipe, current: Mapping[str, Any]) -> Iterator[Difference
 
 
 def _of_structure(
-    recorded: Mapping[str, Any], current: Mapping[str, Any]
+    recorded: shapes.Fingerprint, current: shapes.Fingerprint
 ) -> Iterator[Difference]:
     if recorded.get("structure") == current["structure"]:
         return
     if recorded.get("structure") is None:
         yield _unchecked("structure", "the recipe has no structure of the model")
         return
-    counts = recorded.get("parameters"), current["parameters"]
-    if None not in counts and counts[0] != counts[1]:
-        more = counts[1] - counts[0]
+    before, now = recorded.get("parameters"), current["parameters"]
+    if before is not None and now is not None and before != now:
+        more = now - before
         how = "more" if more > 0 else "fewer"
         words = f"the model has {abs(more):,} {how} parameters"
     else:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from torchproof.records import Keywords
+
 _PACKAGE = "torchproof.targets.workloads"
 Unit = Literal["tokens", "images"]
 
@@ -30,7 +32,7 @@ class Workload:
     sizes: Mapping[str, int]
     gpu_size: str
     unit: Unit | None  # of the work of a call
-    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    arguments: Keywords = field(default_factory=dict, hash=False)
 
     @property
     def module(self) -> str:

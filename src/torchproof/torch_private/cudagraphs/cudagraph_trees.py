@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from torchproof.records import Keywords
 from torchproof.torch_private.hooks import patched
 from torchproof.torch_private.operations import without_modes
 
@@ -50,7 +51,7 @@ class RunListener(Protocol):
     def ran_backward(self) -> None: ...  # a backward ran, but not as a CUDA graph
 
 
-def uses_cudagraphs(arguments: Mapping[str, Any]) -> bool:
+def uses_cudagraphs(arguments: Keywords) -> bool:
     """Whether torch.compile with these arguments uses CUDA graphs on CUDA."""
     config = importlib.import_module("torch._inductor.config")
     inductor = importlib.import_module("torch._inductor")
@@ -135,7 +136,7 @@ def _on_cuda(inputs: Sequence[Any]) -> bool:
     return any(getattr(each, "is_cuda", False) for each in inputs)
 
 
-def _graph(gm: Any, kwargs: Mapping[str, Any]) -> Graph:
+def _graph(gm: Any, kwargs: Keywords) -> Graph:
     config = importlib.import_module("torch._inductor.config")
     boxed = kwargs.get("cudagraphs")
     wants_cudagraph = bool(config.triton.cudagraphs if boxed is None else boxed)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from torchproof.records import Namespace
 from torchproof.torch_private.hooks import patched
 
 
@@ -36,7 +37,7 @@ class CompiledGraph:
     break_stack: tuple[tuple[str, int, str], ...]  # empty if no break ended the graph
     nodes: tuple[Node, ...]
     backend_s: float
-    scope: dict[str, Any]
+    scope: Namespace
     name: str
 
 

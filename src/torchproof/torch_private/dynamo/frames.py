@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from torchproof.records import Namespace
 from torchproof.torch_private.dynamo import (
     abandoned_threads,
     class_guards,
@@ -554,7 +555,7 @@ def _entries(code: CodeType) -> list[Any]:
     return list(eval_frame._debug_get_cache_entry_list(code))
 
 
-def call_directly(answer: Any, names: dict[str, Any]) -> None:
+def call_directly(answer: Any, names: Namespace) -> None:
     """Makes compiled code call its graph, not the wrapper of its first run.
 
     `names` are the globals of the function, where Dynamo stores graphs.

@@ -7,17 +7,18 @@ import functools
 import importlib
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from torchproof.records import Keywords
 from torchproof.torch_private.hooks import patched
 
 GUARD_FILTER = "guard_filter_fn"  # the option of torch.compile that Dynamo takes
 
 
-def graph_compiler(arguments: Mapping[str, Any]) -> Callable[..., Any]:
+def graph_compiler(arguments: Keywords) -> Callable[..., Any]:
     """The backend that torch.compile with these arguments would use."""
     options = arguments.get("options") and dict(arguments["options"])
     if options:

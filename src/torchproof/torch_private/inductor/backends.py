@@ -8,12 +8,12 @@ import copy
 import functools
 import importlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from torchproof.records import collector_paused
+from torchproof.records import Keywords, collector_paused
 from torchproof.torch_private import contract
 from torchproof.torch_private.dynamo.switches import graph_compiler
 
@@ -32,7 +32,7 @@ _SET_BY_CALLS = {
 Backward = Callable[[Callable[[], Any], Callable[..., Any]], Any]
 
 
-def compiler(arguments: Mapping[str, Any]) -> Callable[[Any, Any, Backward], Any]:
+def compiler(arguments: Keywords) -> Callable[[Any, Any, Backward], Any]:
     """The backend for these arguments of torch.compile.
 
     It takes a graph, its inputs and a function `backward(compile, eager)`. Inductor

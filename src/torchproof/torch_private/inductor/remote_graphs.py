@@ -14,7 +14,7 @@ import importlib
 import operator
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from torchproof.records import Keywords
 from torchproof.torch_private import contract, global_switches
 from torchproof.torch_private.dynamo import subgraphs
 from torchproof.torch_private.inductor.remote_codegen import (
@@ -48,7 +49,7 @@ class NotDeferred(Exception):
 class Deferred:
     """A backend whose graphs run uncompiled until their code is loaded."""
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, arguments: Keywords) -> None:
         self._arguments = dict(arguments)
         self.graphs: list[DeferredGraph] = []
         self.frozen = False  # whether another graph means that the step has changed
@@ -119,7 +120,7 @@ def held_tensors(gm: fx.GraphModule) -> dict[str, Tensor]:
 
 
 def written_graph(
-    gm: fx.GraphModule, inputs: Sequence[Any], arguments: Mapping[str, Any]
+    gm: fx.GraphModule, inputs: Sequence[Any], arguments: Keywords
 ) -> bytes:
     """A graph and all that its code depends on, as bytes; raises `NotDeferred`.
 

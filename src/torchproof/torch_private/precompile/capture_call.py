@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from torchproof.records import Keywords
 from torchproof.torch_private import contract
 from torchproof.torch_private.hooks import patched, remove_source_lines
 from torchproof.torch_private.precompile import guard_expressions
@@ -56,8 +57,8 @@ _BUNDLED = {
 def capture_call(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    arguments: Mapping[str, Any],
+    kwargs: Keywords,
+    arguments: Keywords,
 ) -> bytes:
     """Traces and compiles a call with these torch.compile arguments; returns bytes."""
     contract.require("load")
@@ -122,7 +123,7 @@ def _files(
     return marks
 
 
-def inductor_backend(arguments: Mapping[str, Any]) -> Any:
+def inductor_backend(arguments: Keywords) -> Any:
     """Inductor with the arguments of torch.compile."""
     if arguments.get("backend", "inductor") != "inductor":
         raise PrecompileError(

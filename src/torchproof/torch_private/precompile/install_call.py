@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchproof.records import Keywords
 from torchproof.torch_private import contract
 from torchproof.torch_private.precompile import guard_expressions
 
@@ -120,7 +121,7 @@ class InstalledCall:
     # The names that were added to the function's globals.
     global_names: list[str] = field(default_factory=list)
 
-    def accepts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def accepts(self, args: tuple[Any, ...], kwargs: Keywords) -> bool:
         """Whether its guards hold for this call in the current state."""
         return bool(self.manager.check(frame_of(self.fn, args, kwargs).locals))
 
@@ -133,7 +134,7 @@ class InstalledCall:
 
 
 def install_call(
-    raw: bytes, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    raw: bytes, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Keywords
 ) -> InstalledCall:
     """Installs a captured call, so that torch does not trace calls of this kind.
 
@@ -166,7 +167,7 @@ def rebuild_guards(
     head: Mapping[str, Any],
     modules: Modules,
     fn: Callable[..., Any],
-    call: tuple[tuple[Any, ...], dict[str, Any]],
+    call: tuple[tuple[Any, ...], Keywords],
     *,
     gone: Callable[[], None] = lambda: None,
 ) -> guard_expressions.Guards:
@@ -251,9 +252,7 @@ def plain_function(fn: Callable[..., Any]) -> types.FunctionType:
     return function
 
 
-def frame_of(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def frame_of(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Keywords) -> Any:
     return importlib.import_module(CONVERT)._get_frame(fn, args, kwargs)
 
 

@@ -81,7 +81,7 @@ class CapturedGraph:
         if name in changed:
             return str(changed[name])
         variables = self.facts.observation.environment.get("variables") or {}
-        return {"0": "False", "1": "True"}.get(variables.get(variable, ""), "")
+        return {"0": "False", "1": "True"}.get(str(variables.get(variable)), "")
 
     def reaches(self, position: int) -> set[int]:
         """The positions of everything that an operation is computed from."""
@@ -157,7 +157,7 @@ class Advisory(Rule):
         return bool(group.extra["advisory"] == self.code)
 
     def words(self, group: EventGroup) -> dict[str, object]:
-        version = group.facts.observation.environment["torch"].partition("+")[0]
+        version = str(group.facts.observation.environment["torch"]).partition("+")[0]
         return {"torch": f"torch {version}", **group.extra["words"]}
 
     def later(self, group: EventGroup) -> str:

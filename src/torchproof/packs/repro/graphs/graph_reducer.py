@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.programs.program_reducer import reduce_program
 from torchproof.process import DEVNULL, Ended, spawn
+from torchproof.records import JsonObject
 
 Fails = Callable[[Candidate], bool]
 _MINIFIER_SHARE = 0.7  # of the time
@@ -65,7 +65,7 @@ def _minify(candidate: Candidate, fails: Fails, deadline: float) -> Candidate:
     """Tries each graph that torch's minifier proposes; none if it cannot handle it."""
     best = candidate
     tried = {candidate.source: True}
-    message: dict[str, Any] = {"source": candidate.source}
+    message: JsonObject = {"source": candidate.source}
     with spawn("-m", "torchproof.packs.repro.graphs", output=DEVNULL) as child:
         while time.monotonic() < deadline:
             try:

@@ -213,10 +213,8 @@ class _Copy:
         if name in ("wrap", "inline_asm_elementwise_wrap"):
             return add(_call, args)
         if name.startswith("tag_activation_checkpoint"):
-            options: dict[str, Any] = {
-                "use_reentrant": bool(kwargs.get("use_reentrant"))
-            }
-            return add(checkpoint, args, options)
+            reentrant = bool(kwargs.get("use_reentrant"))
+            return add(checkpoint, args, {"use_reentrant": reentrant})
         if name == "autograd_function_apply":  # Dynamo can trace only its forward again
             return add(operator.getitem, (add(_call, (args[0], *args[2:])), 0))
         if name == "flex_attention":
