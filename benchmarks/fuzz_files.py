@@ -27,12 +27,13 @@ def warm_up() -> None:
     """Imports and computes what all cases need, before the fork."""
     import torch  # noqa: F401
 
-    from torchproof.cli import verbs
+    from torchproof.cli import parser, verbs
 
-    for name in ("_parser", "untested_torch"):  # once a process is as often as people
-        function = getattr(verbs, name)
+    # Once a process is as often as people do.
+    for module, name in ((parser, "parser"), (verbs, "untested_torch")):
+        function = getattr(module, name)
         if not hasattr(function, "cache_info"):
-            setattr(verbs, name, functools.cache(function))
+            setattr(module, name, functools.cache(function))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run.json")
         for document in RUNS:

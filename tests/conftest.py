@@ -16,9 +16,9 @@ import pytest
 
 from torchproof import __version__
 from torchproof.observe import gathering
+from torchproof.records.options import Options
 from torchproof.records.run import Observation
 from torchproof.targets.job import Job
-from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
 # Programs run in folders of their own, and the fork server of Python 3.11 looks for

@@ -14,9 +14,9 @@ import pytest
 from rule_programs import Program, programs
 
 from torchproof.checking import rules
+from torchproof.records.options import Options
 from torchproof.records.run import Event, Finding, Frame, Observation
 from torchproof.targets.job import Job
-from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
 Diagnosed = Callable[[Program], list[Finding]]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from forked_commands import forked
 
-from torchproof.cli import flags
 from torchproof.records import store
+from torchproof.records.option_values import compile_arguments
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
@@ -156,10 +156,10 @@ def test_run_of_a_failed_script_is_saved(
     [("true", True), ("YES", True), ("1", True), ("no", False), ("0", False)],
 )
 def test_values_of_compile_arguments(text: str, value: bool) -> None:
-    found = flags.compile_arguments(f"dynamic={text},fullgraph= {text} ,mode=x")
+    found = compile_arguments(f"dynamic={text},fullgraph= {text} ,mode=x")
     assert found == {"dynamic": value, "fullgraph": value, "mode": "x"}
-    assert flags.compile_arguments("dynamic=None") == {"dynamic": None}
-    assert flags.compile_arguments("dynamic=auto") == {"dynamic": None}
+    assert compile_arguments("dynamic=None") == {"dynamic": None}
+    assert compile_arguments("dynamic=auto") == {"dynamic": None}
 
 
 def test_verbose_shows_the_traceback_of_a_factory(run: Run) -> None:

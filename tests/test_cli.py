@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable
@@ -15,11 +14,11 @@ import forked_commands
 import pytest
 import report_runs
 from check_runs import ITEM, READ, SIZE, check
-from command_line import FLAGS, flags, parsers
 from commands import PROGRAM, Done, run, torchproof
 
 import torchproof as package
 from torchproof.cli import exit_codes, output
+from torchproof.cli.commands import Bench, Check
 from torchproof.records import store
 from torchproof.records.run import Part, Run
 from torchproof.report import render_comparison
@@ -146,11 +145,6 @@ def test_torch_and_the_sdk_are_not_imported(
     assert not imports_torch, f"by {line} or an earlier one"
 
 
-def test_verb_alone_has_the_same_flags() -> None:
-    for verb in filter(None, FLAGS):
-        assert flags(parsers(verb)[verb]) == FLAGS[verb]
-
-
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'bake'"):
         package.bake  # noqa: B018
@@ -270,7 +264,7 @@ FAILED = {"breaks": Part("failed", "no reason that a finding tells")}
     ],
 )
 def test_exit_code_of_a_check(run: Run, fail_on: str, code: int) -> None:
-    options = argparse.Namespace(fail_on=fail_on, timeout=3.0)
+    options = Check(fail_on=fail_on, timeout_s=3.0)
     assert exit_codes.check_code(run, options) == code
 
 
@@ -289,8 +283,7 @@ def test_exit_code_of_a_comparison(
 def test_no_text_follows_a_document(
     format: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    values = {"format": format, "output": None, "verbose": False, "no_source": False}
-    options = argparse.Namespace(**values, quiet=True)
+    options = Bench(target="model.py:make", format=format, quiet=True)
     compared = report_runs.comparison()
     output.show(report_runs.RUNS["bench"], options, compared)
     after = capsys.readouterr().out.rpartition("</html>")[2].splitlines()

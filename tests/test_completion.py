@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pexpect
 import pytest
+from command_line import FLAGS
 
-from torchproof.cli import completion, verbs
+from torchproof.cli import completion
+from torchproof.cli.commands import COMMANDS, SHELLS
 from torchproof.records import store
 from torchproof.records.run import Run
 
@@ -57,7 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offered(line: str) -> set[str]:
-    answer = completion.complete(line, verbs._parser)
+    answer = completion.complete(line)
     return {row.partition("\t")[0] for row in answer.splitlines()}
 
 
@@ -82,7 +84,7 @@ def offered(line: str) -> set[str]:
         ("torchproof fix model.py --patch ", {"sub/"}),
         ("torchproof rule GB101x", set()),
         ("torchproof check x --select GB101,RK11", {"GB101,RK110"}),
-        ("torchproof completion ", set(completion.SHELLS)),
+        ("torchproof completion ", set(SHELLS)),
         ("torchproof show 2026", {"20260102-0304-a"}),
         ("torchproof no-such-verb ", set(offered("torchproof "))),
         ("torchproof check no/such/folder/", set()),
@@ -95,11 +97,10 @@ def test_what_is_offered(line: str, words: set[str]) -> None:
 
 
 def test_every_verb_and_flag_is_offered() -> None:
-    """From the parsers: a new verb or flag needs nothing else."""
-    (actions,) = verbs._parser()._subparsers._group_actions
-    assert offered("torchproof ") == set(actions.choices)
-    for verb, parser in actions.choices.items():
-        flags = {name for action in parser._actions for name in action.option_strings}
+    """From the commands: a new verb or flag needs nothing else."""
+    assert offered("torchproof ") == set(COMMANDS)
+    for verb in COMMANDS:
+        flags = {flag for flag in FLAGS[verb] if flag.startswith("-")}
         assert offered(f"torchproof {verb} -") == flags
 
 
@@ -134,7 +135,7 @@ LOADED = {
 }
 
 
-@pytest.mark.parametrize("name", completion.SHELLS)
+@pytest.mark.parametrize("name", SHELLS)
 def test_tab_in_a_real_shell(name: str, folder: Path, program: Path) -> None:
     """All lines in bash; those with signs that shells treat differently in all."""
     variables = {

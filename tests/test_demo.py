@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from command_line import PARSER
 
 from torchproof.cli import main
+from torchproof.cli.parser import parsed
 from torchproof.targets.workloads import WORKLOADS
 
 ROOT = Path(__file__).parent.parent
@@ -35,24 +35,23 @@ def script() -> str:
     return planned.stdout.replace("\\\n", " ")
 
 
-def commands(script: str) -> list[argparse.Namespace]:
+def commands(script: str) -> list[Any]:
     lines = [line for line in script.splitlines() if line.startswith(TORCHPROOF)]
     words = [shlex.split(line.partition("||")[0])[1:] for line in lines]
-    return [PARSER.parse_args(each) for each in words]
+    return [parsed(each) for each in words]
 
 
 def test_demo_runs_a_workload_and_its_original(script: str) -> None:
-    names = [command.verb.__name__ for command in commands(script)]
+    names = [command.verb() for command in commands(script)]
     assert names == ["check", "show", "check", "bench", "show"]
-    targets = [c.target for c in commands(script) if c.verb.__name__ != "show"]
+    targets = [c.target for c in commands(script) if c.verb() != "show"]
     original, fixed, measured = (t.removeprefix("workload:") for t in targets)
     assert {original, fixed, measured} <= set(WORKLOADS)
     assert original == f"{fixed}-original"
 
 
 def test_demo_prints_the_files_that_it_wrote(script: str) -> None:
-    parsed = commands(script)
-    pages = {c.output for c in parsed if c.verb.__name__ == "show"}
+    pages = {c.output for c in commands(script) if c.verb() == "show"}
     printed = "\n".join(line for line in script.splitlines() if "echo" in line)
     paths = set(re.findall(rf"{re.escape(str(ROOT))}/(\S+\.html)", printed))
     assert paths == {str(path) for path in pages}

@@ -21,12 +21,13 @@ import forked_commands
 import load_runs
 import pytest
 import report_runs
-from command_line import FLAGS, PARSER
+from command_line import FLAGS
 from commands import Done, run
 
 from torchproof import packs
 from torchproof.checking.rules import RULES
-from torchproof.cli import verbs
+from torchproof.cli.commands import Mcp
+from torchproof.cli.parser import parsed
 from torchproof.records import store
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -165,8 +166,7 @@ def test_commands_are_understood(path: Path) -> None:
     for line in commands(path):
         name, *arguments = words(line)
         if name == "torchproof" and not {"|", ">", "&&"} & set(arguments):
-            cut = arguments.index("--") if "--" in arguments else len(arguments)
-            options = PARSER.parse_args(arguments[:cut])
+            options = parsed(arguments)
             target = str(getattr(options, "target", None) or "").partition(":")[0]
             assert not target.endswith(".py") or target in FILES, line
         elif name == "make":
@@ -310,8 +310,8 @@ def test_configurations_for_agents_start_the_server() -> None:
     found = [e["torchproof"] for kind, text in texts for e in read[kind](text).values()]
     assert found
     for entry in found:
-        options = verbs._parser("mcp").parse_args(entry["args"])
-        assert entry["command"] == "torchproof" and options.verb is verbs.mcp
+        assert isinstance(parsed(entry["args"]), Mcp)
+        assert entry["command"] == "torchproof"
 
 
 # Attributes through which a page loads something when it is opened.

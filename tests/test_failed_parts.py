@@ -13,8 +13,8 @@ from rule_programs import programs
 from torchproof.checking import suspicions
 from torchproof.checking.measured_parts import PartsMeasurer
 from torchproof.cli import main
+from torchproof.records.options import Options
 from torchproof.records.raised_error import RaisedError
-from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import linecache
 import logging
 import random
@@ -273,16 +274,23 @@ def test_batches_of_a_loader(fn: Any, count: int) -> None:
     assert [len(call) for call in calls_of(every, DataLoader(numbers))] == [1, 1]
 
 
-def test_keywords_are_the_fields_of_the_options() -> None:
-    """Type checkers see what the functions take."""
-    options = {
-        api.BenchKeywords: api.BenchOptions,
-        api.TuneKeywords: api.TuneOptions,
-        api.FixKeywords: api.FixOptions,
-        api.Settings: api.Options,
+def test_signatures_have_the_fields_of_the_options() -> None:
+    verbs = {
+        torchproof.check: api.CheckOptions,
+        torchproof.bench: api.BenchOptions,
+        torchproof.loadtest: api.LoadOptions,
+        torchproof.tune: api.TuneOptions,
+        torchproof.fix: api.FixOptions,
     }
-    for keywords, kind in options.items():
-        assert {each.name for each in fields(kind)} <= set(keywords.__annotations__)
+    for verb, kind in verbs.items():
+        parameters = inspect.signature(verb).parameters
+        own = {each.name: each for each in (*fields(api.Options), *fields(kind))}
+        assert list(parameters)[:3] == ["target", "calls", "options"]
+        assert own.keys() <= parameters.keys() and "keywords" not in parameters
+        assert parameters["effort" if "effort" in own else "rate"].default in (
+            "normal",
+            None,
+        )
     check: Any = torchproof.check
     with pytest.raises(TypeError, match="efort"):
         check("workload:gpt", efort="quick")

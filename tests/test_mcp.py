@@ -91,9 +91,13 @@ def verification(text: str) -> dict[str, Any]:
     """The arguments of `check` that are the command of the first finding."""
     [command, *_] = [x for x in text.splitlines() if x.startswith("verify: ")]
     _, *words = shlex.split(command.removeprefix("verify: "))
-    options = verbs._parser(words[0]).parse_args(words)
-    names = ("target", "effort", "select", "fail_on", "skip", "device", "train")
-    return {name: getattr(options, name) for name in names if getattr(options, name)}
+    tool = {"target": words[1]}
+    given = iter(words[2:])
+    for word in given:
+        name, equals, value = word.removeprefix("--").partition("=")
+        if name not in ("format", "train"):
+            tool[name.replace("-", "_")] = value if equals else next(given)
+    return tool
 
 
 # A call that is refused, and the command line with the same error.

@@ -13,9 +13,9 @@ from torchproof import api
 from torchproof.checking import measured_parts
 from torchproof.checking.measured_parts import PartsMeasurer
 from torchproof.records import stats, store
+from torchproof.records.options import Options
 from torchproof.records.run import Measurement, Run
 from torchproof.report import terminal
-from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
 TARGET = Path(__file__).parent / "models" / "examined.py"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from dataclasses import replace
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 import check_runs
 import pytest
 from check_runs import ITEM, READ
-from command_line import PARSER
 
 from torchproof.checking import checker, rules
-from torchproof.cli import flags
+from torchproof.cli import parser
+from torchproof.cli.commands import Check
+from torchproof.records.option import options_of
 from torchproof.records.run import Finding, Run
 from torchproof.report import commands
 
@@ -36,16 +36,13 @@ def runs() -> list[Run]:
     ]
 
 
-def parsed(line: str) -> argparse.Namespace:
+def parsed(line: str) -> Any:
     """As `main` reads it, without what stands before and after."""
     words = shlex.split(line)
     while "=" in words[0]:
         words.pop(0)
     assert words.pop(0) == "torchproof", line
-    cut = words.index("--") if "--" in words else len(words)
-    options = PARSER.parse_args(words[:cut])
-    options.script = words[cut + 1 :]
-    return options
+    return parser.parsed(words)
 
 
 def all_of(run: Run) -> list[str]:
@@ -64,17 +61,15 @@ def test_every_command_is_understood_and_about_the_target(run: Run) -> None:
         assert options.target in {run.target, "trace:trace"}, line
         if options.target == run.target and "static" not in line:
             kept, script = commands.flags_of(run)
-            assert options.script == script
+            assert options.script == tuple(script)
             assert shlex.join(kept) in line
 
 
 def test_every_flag_of_check_is_classified() -> None:
-    parser = argparse.ArgumentParser()
-    flags.check_flags(parser)
-    valued, switches = set[str](), set[str]()
-    for action in parser._actions:
-        kind = switches if action.nargs == 0 else valued
-        kind |= set(action.option_strings)
+    valued, switches = set[str | None](), set[str | None]()
+    for each in options_of(Check):
+        (switches if each.is_switch else valued).add(each.flag)
+    valued.remove(None)  # the target
     ranks = {*commands.RANKS, *commands.LAUNCHER}
     known = {*commands.RUN_FLAGS, *ranks, *commands.OTHERS, *commands.SHOWN}
     assert valued == known
@@ -109,8 +104,7 @@ def test_flags_are_repeated_where_the_verb_has_them(
     run = check_runs.check(ITEM, command=command, target=target, options=options)
     found = commands.of(run, shown.split()[0])
     assert found == f"torchproof {shown}"
-    compiled = flags.compile_arguments(parsed(found).compile or "")
-    assert compiled == options.get("compile", {})
+    assert parsed(found).compile == options.get("compile", {})
 
 
 def needed(code: str) -> set[str]:
@@ -118,8 +112,8 @@ def needed(code: str) -> set[str]:
     finding = replace(ITEM, code=code)
     line = commands.verification(finding, check_runs.check(finding))
     options = parsed(line)
-    assert options.select == code and options.fail_on == "low"
-    return set(checker.EFFORTS[options.effort]) - set(options.skip.split(","))
+    assert options.select == (code,) and options.fail_on == "low"
+    return set(checker.EFFORTS[options.effort]) - set(options.skip)
 
 
 # A load test shows what no part of a check does.

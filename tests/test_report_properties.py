@@ -24,7 +24,8 @@ from report_readers import ACTS, Page, sarif_run
 from report_runs import RUNS
 
 from torchproof.checking import rules
-from torchproof.cli import verbs
+from torchproof.cli.commands import Check
+from torchproof.cli.parser import parsed
 from torchproof.records import Baseline, CauseTree, Finding, Fix, Run
 from torchproof.records.run import SEVERITIES
 from torchproof.report import formats, render, run_words, sarif
@@ -305,8 +306,8 @@ def test_commands_for_agents_are_ones_that_the_program_takes() -> None:
     assert len(commands) >= 6
     for command in commands:
         _, *words = shlex.split(command)
-        options = verbs._parser(words[0]).parse_args(words)
-        if words[0] == "check" and "--select" in words:
+        options = parsed(words)
+        if isinstance(options, Check) and "--select" in words:
             assert options.format == "agent" and options.fail_on == "low"
 
 

@@ -15,8 +15,8 @@ from commands import PROGRAM, Done
 
 from torchproof import api
 from torchproof.measure.bench_plan import BenchOptions
+from torchproof.records.options import Options
 from torchproof.records.run import UserError
-from torchproof.targets.options import Options
 
 SPIN = """\
     import sys, time, torch

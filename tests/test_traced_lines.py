@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from torchproof.observe import capture, gathering
+from torchproof.records.options import Options
 from torchproof.targets.introspect import forwards
-from torchproof.targets.options import Options
 from torchproof.targets.target import Target
 from torchproof.torch_private import traced_lines
 

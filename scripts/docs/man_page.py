@@ -13,7 +13,7 @@ import tables
 from tables import ROOT
 
 import torchproof
-from torchproof.cli import verbs
+from torchproof.cli.parser import parser
 
 EXIT_CODES = {
     "0": "It ran and found nothing to report.",
@@ -31,7 +31,7 @@ FILES = {
 
 def page() -> str:
     """In the macros of man(7)."""
-    top = verbs._parser()
+    top = parser()
     (actions,) = (a for a in top._actions if isinstance(a, argparse._SubParsersAction))
     return (
         tables.render(

@@ -11,9 +11,18 @@ import datetime
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+)
 
 from torchproof import (
     checking,
@@ -34,225 +43,197 @@ from torchproof.records import (
     store,
 )
 from torchproof.records.lazy import lazy_exports
+from torchproof.records.load_options import LoadOptions as LoadOptions
+from torchproof.records.load_options import TextOptions as TextOptions
+from torchproof.records.objective import Objective as Objective
+from torchproof.records.option import options_of
+from torchproof.records.options import BenchOptions as BenchOptions
+from torchproof.records.options import CheckOptions as CheckOptions
+from torchproof.records.options import DeployOptions as DeployOptions
+from torchproof.records.options import FixOptions as FixOptions
+from torchproof.records.options import Options as Options
+from torchproof.records.options import RankOptions as RankOptions
+from torchproof.records.options import ReproOptions as ReproOptions
+from torchproof.records.options import TuneOptions as TuneOptions
 
 if TYPE_CHECKING:
     from torchproof.doctor import examine as examine
-    from torchproof.fixing import FixOptions as FixOptions
     from torchproof.fixing import deliver_saved as deliver_saved
-    from torchproof.measure import BenchOptions as BenchOptions
     from torchproof.measure import Comparison as Comparison
-    from torchproof.measure import LoadOptions as LoadOptions
-    from torchproof.measure import TextOptions as TextOptions
     from torchproof.measure import Thresholds as Thresholds
     from torchproof.measure import assert_comparable as assert_comparable
-    from torchproof.measure import bench_plan as bench_plan
     from torchproof.measure import compare as compare
-    from torchproof.measure import read_duration as read_duration
-    from torchproof.measure import read_objective as read_objective
-    from torchproof.measure import read_range as read_range
     from torchproof.observe import ExistingLaunch as ExistingLaunch
-    from torchproof.observe import RankOptions as RankOptions
     from torchproof.observe import Ranks as Ranks
     from torchproof.observe import Recorder as Recorder
     from torchproof.observe import assert_launchable as assert_launchable
     from torchproof.observe import record_timeline as record_timeline
-    from torchproof.packs import DeployOptions as DeployOptions
     from torchproof.packs import PackResult as PackResult
-    from torchproof.packs import ReproOptions as ReproOptions
     from torchproof.packs import Unverified as Unverified
     from torchproof.packs import inspect as inspect
     from torchproof.packs import is_pack as is_pack
     from torchproof.packs import read_key as read_key
     from torchproof.targets import WORKLOADS as WORKLOADS
-    from torchproof.targets import Options as Options
     from torchproof.targets import Target as Target
     from torchproof.targets import own_file as own_file
     from torchproof.targets import parse as parse
-    from torchproof.tuning import Objective as Objective
-    from torchproof.tuning import TuneOptions as TuneOptions
 else:
     __getattr__, __all__ = lazy_exports(__name__)
     __all__ += ["bench", "check", "fix", "loadtest", "pack", "tune"]
 
 Progress = Callable[[str], None]
 _Kind = TypeVar("_Kind")
+_P = ParamSpec("_P")
 
 
-class Settings(TypedDict, total=False):
-    """The keywords that all verbs take: the fields of `Options`, and where to save."""
+@dataclass(frozen=True, kw_only=True)
+class _Keywords(Options):
+    """The keywords of all verbs: the fields of `Options`, and where to save."""
 
-    compile: Mapping[str, Any]
-    as_written: bool
-    train: bool
-    device: str | None
-    size: str | None
-    timeout_s: float | None
-    quiet: bool
-    overlay: str | None
-    command: str
-    save_in: Path
+    options: Options | None = None
+    command: str = ""
+    save_in: Path = store.RUNS
 
 
-class CheckKeywords(Settings, total=False):
-    """The keywords of `check`."""
-
-    effort: str
-    skip: Iterable[str]
-    select: Iterable[str]
-    ignore: Iterable[str]
-    baseline: Run | str | None
-    ranks: Ranks | None
-    progress: Progress
-    entering: Callable[[PartState], None]
+@dataclass(frozen=True, kw_only=True)
+class _ReportedKeywords(_Keywords):
+    progress: Progress = lambda text: None
 
 
-class BenchKeywords(Settings, total=False):
-    """The keywords of `bench`: also the fields of `BenchOptions`."""
-
-    bench_options: BenchOptions
-    effort: str
-    seconds: float | None
-    repeats: int | None
-    steps_only: bool
-    profile: bool
-    progress: Progress
-    strategies: tuple[str, ...]
-    modes: bool
-    latency: bool
-    guards: bool
-    ablate: tuple[tuple[str, Any], ...]
-    batch: tuple[int, ...]
-    sequence: tuple[int, ...]
-    backends: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    ranks: int | None
-    wrap: str | None
+@dataclass(frozen=True, kw_only=True)
+class _CheckKeywords(_ReportedKeywords, CheckOptions):
+    baseline: Run | str | None = None
+    ranks: Ranks | None = None
+    entering: Callable[[PartState], None] = lambda part: None
 
 
-class TuneKeywords(Settings, total=False):
-    """The keywords of `tune`: also the fields of `TuneOptions`."""
-
-    tune_options: TuneOptions
-    recipe_file: str | Path | None
-    overwrite: bool
-    watcher: Any
-    objective: Objective
-    budget_s: float
-    effort: str
-    least: float
-    names: tuple[str, ...]
-    resume: bool
-    ray: str | None
-    ranks: int | None
-    wrap: str | None
+@dataclass(frozen=True, kw_only=True)
+class _BenchKeywords(_ReportedKeywords, BenchOptions):
+    bench_options: BenchOptions | None = None
 
 
-class FixKeywords(Settings, total=False):
-    """The keywords of `fix`: also the fields of `FixOptions`."""
-
-    fix_options: FixOptions
-    progress: Progress
-    effort: str
-    unsafe: bool
-    select: tuple[str, ...]
-    write: bool
-    patch: str | os.PathLike[str] | None
+@dataclass(frozen=True, kw_only=True)
+class _FixKeywords(_ReportedKeywords, FixOptions):
+    fix_options: FixOptions | None = None
 
 
-class LoadKeywords(Settings, total=False):
-    """The keywords of `loadtest`."""
+@dataclass(frozen=True, kw_only=True)
+class _TuneKeywords(_Keywords, TuneOptions):
+    tune_options: TuneOptions | None = None
+    recipe_file: str | Path | None = None
+    overwrite: bool = False
+    watcher: Any = None
 
-    load_options: LoadOptions
-    progress: Progress
+
+@dataclass(frozen=True, kw_only=True)
+class _LoadKeywords(_ReportedKeywords, LoadOptions):
+    load_options: LoadOptions | None = None
 
 
-def check(
-    target: Any,
-    calls: Any = None,
-    options: Options | None = None,
-    **keywords: Unpack[CheckKeywords],
-) -> Run:
+class _Verb(Protocol[_P]):
+    """A verb: the run of a target with the keywords that the record has as fields."""
+
+    def __call__(
+        self, target: Any, calls: Any = None, *args: _P.args, **keywords: _P.kwargs
+    ) -> Run: ...
+
+
+def _verb(keywords: Callable[_P, Any]) -> Callable[[Callable[..., Run]], _Verb[_P]]:
+    """Makes a verb of a function of a target, its options and the keywords given."""
+    known = {each.name: each for each in fields(cast("type[Any]", keywords))}
+
+    def decorated(function: Callable[..., Run]) -> _Verb[_P]:
+        name = function.__name__
+
+        @functools.wraps(function)
+        def verb(
+            target: Any, calls: Any = None, options: Options | None = None, **given: Any
+        ) -> Run:
+            for word in given.keys() - known.keys():
+                raise TypeError(f"{name}() got an unexpected keyword argument {word!r}")
+            with _resolved(target, calls, options, given) as (resolved, options):
+                run = functools.partial(function, resolved, options, given)
+                return _ended(run, resolved, given, verb=name)
+
+        verb.__signature__ = _signature(verb, known.values())  # type: ignore[attr-defined]
+        return cast("_Verb[_P]", verb)
+
+    return decorated
+
+
+def _signature(verb: Callable[..., Run], keywords: Iterable[Field[Any]]) -> Signature:
+    """The signature with the keywords in place of `**`."""
+    own = signature(verb, follow_wrapped=False)
+    parameters = [*own.parameters.values()][:-1]
+    named = {each.name for each in parameters}
+    for each in keywords:
+        factory = each.default_factory
+        default = each.default if factory is MISSING else factory()
+        if each.name not in named:
+            parameters.append(
+                Parameter(
+                    each.name,
+                    Parameter.KEYWORD_ONLY,
+                    default=default,
+                    annotation=each.type,
+                )
+            )
+    return own.replace(parameters=parameters)
+
+
+@_verb(_CheckKeywords)
+def check(target: Target, options: Options, given: dict[str, Any]) -> Run:
     """Checks how a target compiles; saves and returns the run.
 
     `target` is the name of a target, or a module or function with its `calls`: a list
     of tuples or dicts, one example, or a DataLoader.
     """
-    arguments: dict[str, Any] = {**keywords}
-    with _resolved(target, calls, options, arguments) as (resolved, options):
-        run = functools.partial(checking.check, resolved, options, **arguments)
-        return _ended(run, resolved, arguments, verb="check")
+    return checking.check(target, options, **given)
 
 
-def fix(
-    target: Any,
-    calls: Any = None,
-    options: Options | None = None,
-    **keywords: Unpack[FixKeywords],
-) -> Run:
+@_verb(_FixKeywords)
+def fix(target: Target, options: Options, given: dict[str, Any]) -> Run:
     """Finds edits that cure findings of a target, proves them, saves the run.
 
     Takes the same targets as `check`.
     """
-    arguments: dict[str, Any] = {**keywords}
-    with _resolved(target, calls, options, arguments) as (resolved, options):
-        _assert_sent(resolved, "fix")
-        _set_options(arguments, "fix_options", fixing.FixOptions)
-        run = functools.partial(fixing.fix, resolved, options, **arguments)
-        return _ended(run, resolved, arguments, verb="fix")
+    _assert_sent(target, "fix")
+    _set_options(given, "fix_options", FixOptions)
+    return fixing.fix(target, options, **given)
 
 
-def tune(
-    target: Any,
-    calls: Any = None,
-    options: Options | None = None,
-    **keywords: Unpack[TuneKeywords],
-) -> Run:
+@_verb(_TuneKeywords)
+def tune(target: Target, options: Options, given: dict[str, Any]) -> Run:
     """Searches for the fastest safe recipe; saves the run and returns it.
 
     Takes the same targets as `check`.
     """
-    arguments: dict[str, Any] = {**keywords}
-    with _resolved(target, calls, options, arguments) as (resolved, options):
-        _assert_sent(resolved, "tune")
-        _set_options(arguments, "tune_options", tuning.TuneOptions)
-        run = functools.partial(tuning.tune, resolved, options, **arguments)
-        return _ended(run, resolved, arguments, verb="tune")
+    _assert_sent(target, "tune")
+    _set_options(given, "tune_options", TuneOptions)
+    return tuning.tune(target, options, **given)
 
 
-def bench(
-    target: Any,
-    calls: Any = None,
-    options: Options | None = None,
-    **keywords: Unpack[BenchKeywords],
-) -> Run:
+@_verb(_BenchKeywords)
+def bench(target: Target, options: Options, given: dict[str, Any]) -> Run:
     """What compiling a target is worth; the run is saved and returned.
 
     Takes the same targets as `check`. `effort`, `seconds` and `repeats` limit the time,
     `profile` adds profiles.
     """
-    arguments: dict[str, Any] = {**keywords}
-    with _resolved(target, calls, options, arguments) as (resolved, options):
-        _assert_sent(resolved, "bench")
-        _set_options(arguments, "bench_options", measure.BenchOptions)
-        run = functools.partial(_bench, resolved, options, **arguments)
-        return _ended(run, resolved, arguments, verb="bench")
+    _assert_sent(target, "bench")
+    _set_options(given, "bench_options", BenchOptions)
+    return _bench(target, options, **given)
 
 
-def loadtest(
-    target: Any,
-    calls: Any = None,
-    options: Options | None = None,
-    **keywords: Unpack[LoadKeywords],
-) -> Run:
+@_verb(_LoadKeywords)
+def loadtest(target: Target, options: Options, given: dict[str, Any]) -> Run:
     """What users of the target wait for under load; the run is saved and returned.
 
     Takes the same targets as `check`.
     """
-    arguments: dict[str, Any] = {**keywords}
-    with _resolved(target, calls, options, arguments) as (resolved, options):
-        _assert_sent(resolved, "loadtest")
-        run = functools.partial(_loadtest, resolved, options, **arguments)
-        return _ended(run, resolved, arguments, verb="loadtest")
+    _assert_sent(target, "loadtest")
+    _set_options(given, "load_options", LoadOptions)
+    return _loadtest(target, options, **given)
 
 
 def interrupted_run(error: KeyboardInterrupt) -> Run | None:
@@ -301,11 +282,9 @@ def _resolved(
 
     The options may also come second, where the name of a target needs no calls.
     """
-    if isinstance(calls, targets.Options):
+    if isinstance(calls, Options):
         calls, options = None, calls
-    options = replace(
-        options or targets.Options(), **_named(targets.Options, arguments)
-    )
+    options = replace(options or Options(), **_named(Options, arguments))
     if isinstance(target, str | os.PathLike | targets.Target):
         if calls is not None:
             raise UserError(
@@ -349,8 +328,8 @@ def _named(kind: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _set_options(arguments: dict[str, Any], name: str, kind: Any) -> None:
     """Sets the options of a verb: a record, with its fields among the keywords."""
-    options = arguments.pop(name, None) or kind()
-    arguments[name] = replace(options, **_named(kind, arguments))
+    options, given = arguments.pop(name, None), _named(kind, arguments)
+    arguments[name] = replace(options, **given) if options else kind(**given)
 
 
 def _assert_sent(target: Target, verb: str) -> None:
@@ -365,24 +344,19 @@ def _bench(
     options: Options,
     *,
     bench_options: BenchOptions,
-    effort: str = "normal",
-    seconds: float | None = None,
-    repeats: int | None = None,
-    profile: bool = False,
     progress: Progress = lambda text: None,
     command: str = "",
     save_in: Path = store.RUNS,
 ) -> Run:
     _assert_measurable(target, options)
     measure.assert_on_ranks(target, bench_options.ranks, bench_options.wrap)
-    more = {"effort": effort != "normal", "profile or --repeats": profile or repeats}
-    _assert_as_written(target, options, bench_options, more)
-    sampling = _sampling(effort, seconds, repeats)
+    _assert_as_written(target, options, bench_options)
+    sampling = _sampling(bench_options)
     store.assert_writable(save_in)
     started = datetime.datetime.now()
     plan = replace(
         _plan(target, options, bench_options),
-        profiles=profile,
+        profiles=bench_options.profile,
         seconds=sampling.seconds,
         repeats=sampling.repeats,
     )
@@ -409,11 +383,10 @@ def _bench(
         return store.save(run, save_in, folder)
 
 
-def _sampling(
-    effort: str, seconds: float | None, repeats: int | None
-) -> bench_plan.Sampling:
+def _sampling(options: BenchOptions) -> measure.bench_plan.Sampling:
     """What the effort means, but for what is given."""
-    usual = measure.bench_plan.sampling(effort)
+    usual = measure.bench_plan.sampling(options.effort)
+    seconds, repeats = options.seconds, options.repeats
     for name, value in (("seconds", seconds), ("repeats", repeats)):
         if value is not None and value <= 0:
             raise UserError(f"{name}={value}: give a positive number")
@@ -525,10 +498,7 @@ def _assert_measurable(target: Target, options: Options) -> None:
 
 
 def _assert_as_written(
-    target: Target,
-    options: Options,
-    bench_options: BenchOptions,
-    more: Mapping[str, Any],
+    target: Target, options: Options, bench_options: BenchOptions
 ) -> None:
     """A script decides itself what it compiles, with which data, and where."""
     if options.as_written and (bench_options.names_strategies or bench_options.dtypes):
@@ -536,14 +506,17 @@ def _assert_as_written(
             "--as-written measures the target against itself in eager: leave out"
             " --strategies and other flags that name what to compile"
         )
-    settings = {**vars(options), **vars(bench_options), **more}
-    for name, value in settings.items() if target.kind == "script" else ():
-        if value and name not in {"as_written", "timeout_s", "quiet"}:
-            flag = {"dtypes": "dtype"}.get(name, name).replace("_", "-")
-            raise UserError(
-                f"{target.text} is a script and measured as it is written: --{flag} is"
-                " for workloads and factories"
-            )
+    if target.kind != "script":
+        return
+    fitting = ("as_written", "timeout_s", "seconds")
+    for record in (options, bench_options):
+        for each in options_of(type(record)):
+            is_set = getattr(record, each.key) != each.default
+            if is_set and each.key not in fitting:
+                raise UserError(
+                    f"{target.text} is a script and measured as it is written:"
+                    f" {each.flag} is for workloads and factories"
+                )
 
 
 def pack(
@@ -554,7 +527,7 @@ def pack(
     pack_options: ReproOptions | DeployOptions | None = None,
     dest: str | Path | None = None,
     overwrite: bool = False,
-    effort: str = "normal",
+    effort: str | None = None,
     progress: Progress = lambda text: None,
     command: str = "",
     save_in: Path = store.RUNS,
@@ -568,7 +541,7 @@ def pack(
         packs.assert_placeable(Path(dest), overwrite)
     what = targets.parse(what) if isinstance(what, str) else what
     _assert_packable(what)
-    options = options or targets.Options()
+    options = options or Options()
     output: dict[str, Any] = {
         "progress": progress,
         "command": command,
@@ -578,17 +551,17 @@ def pack(
     if purpose == "deploy":
         if isinstance(what, Run):
             raise UserError(f"{what.id} is a run: pack --for deploy takes a target")
-        deploy_options = _options(pack_options, packs.DeployOptions)
+        deploy_options = _options(pack_options, DeployOptions)
         return packs.deploy.pack(what, options, deploy_options, **output)
-    repro_options = _options(pack_options, packs.ReproOptions)
+    repro_options = _options(pack_options, ReproOptions)
     if isinstance(what, Run):
         subject = _saved_failure(what, options)
     else:
         run = check(
             what,
             options=options,
-            effort=effort,
-            select=[code.partition("@")[0] for code in repro_options.select],
+            effort=effort or repro_options.effort,
+            select=tuple(each.partition("@")[0] for each in repro_options.select),
             progress=progress,
             command=command,
             save_in=save_in,
@@ -628,5 +601,5 @@ def _saved_failure(run: Run, now: Options) -> packs.repro.Subject:
     target = targets.parse(run.target, saved.get("arguments", ()))
     names = ("compile", "as_written", "train", "device", "size")
     settings = {name: saved[name] for name in names if name in saved}
-    options = targets.Options(**settings, timeout_s=now.timeout_s, quiet=now.quiet)
+    options = Options(**settings, timeout_s=now.timeout_s, quiet=now.quiet)
     return packs.repro.Subject(run, target, options)

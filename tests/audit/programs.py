@@ -12,10 +12,10 @@ from rule_programs import Program, programs
 from torchproof.checking import rules
 from torchproof.observe.audit import events, running
 from torchproof.observe.audit.lifetimes import Lifetimes
+from torchproof.records.options import Options
 from torchproof.records.run import Finding, Observation
 from torchproof.targets import calls
 from torchproof.targets.job import Job
-from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
 PROGRAMS = programs("CG30*")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import stat
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import pytest
 from fix_runs import edit, run_of, setting
 
 from torchproof.cli import fix_and_pack
+from torchproof.cli.commands import Fix as FixCommand
 from torchproof.fixing import delivery
 from torchproof.fixing.delivery import deliver
 from torchproof.records import Fix, Mark, Setting, is_own
@@ -158,7 +158,7 @@ def test_write_exits_1_only_if_a_verified_fix_is_not_applied(
     assert [fix.status for fix in run.fixes] == ["applied", *(["verified"] * code)]
     assert all(fix.why for fix in run.fixes if fix.status == "verified")
     monkeypatch.setattr(fix_and_pack.output, "show", lambda run, options: None)
-    options = argparse.Namespace(write=True, patch=None)
+    options = FixCommand(target="model.py:make", write=True)
     assert fix_and_pack._show_fixes(run, options) == code
     assert bool(capsys.readouterr().err) is bool(code)
 

@@ -13,10 +13,10 @@ from torch._dynamo.utils import counters
 
 from torchproof.checking import rules
 from torchproof.observe import audit
+from torchproof.records.options import Options
 from torchproof.records.run import Finding, Observation
 from torchproof.runtime.steps import StepError, step
 from torchproof.runtime.steps.step_counts import Counts
-from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 from torchproof.targets.workloads import megacontext
 from torchproof.torch_private import step_marks as trees

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from torchproof.measure.replies import Replayed
 from torchproof.measure.specs import Plan, StrategySpec
+from torchproof.records.objective import Objective
 from torchproof.strategies.strategy import parse
 from torchproof.targets.target import parse as parse_target
 from torchproof.torch_private import configs
 from torchproof.tuning import candidates
 from torchproof.tuning.candidates import PDL, Candidate
-from torchproof.tuning.objectives import Objective
 from torchproof.tuning.trial_worker import Worker
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]

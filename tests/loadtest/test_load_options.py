@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 
-from torchproof.measure.loadtest import (
-    LoadOptions,
-    read_duration,
-    read_objective,
-    read_range,
-)
+from torchproof.measure.loadtest import LoadOptions
 from torchproof.measure.loadtest import served_strategy as strategies
 from torchproof.records import LatencyObjective, UserError
+from torchproof.records.load_options import latency_objective, token_range
+from torchproof.records.option_values import duration
 
 
 @pytest.mark.parametrize(
@@ -26,13 +23,13 @@ from torchproof.records import LatencyObjective, UserError
     ],
 )
 def test_objectives(text: str, objective: LatencyObjective) -> None:
-    assert read_objective(text) == objective
+    assert latency_objective(text) == objective
 
 
 def test_durations_and_ranges() -> None:
-    seconds = [read_duration(t, "--x") for t in ("5ms", "30s", "2m", "1.5", "100us")]
-    assert seconds == pytest.approx([0.005, 30, 120, 1.5, 0.0001])
-    assert [read_range(text, "--x") for text in ("16-128", " 7 ")] == [
+    seconds = [duration(t) for t in ("5ms", "30s", "1h2m", "1.5", "100us", "0")]
+    assert seconds == pytest.approx([0.005, 30, 3720, 1.5, 0.0001, 0])
+    assert [token_range(text) for text in ("16-128", " 7 ")] == [
         (16, 128),
         (7, 7),
     ]

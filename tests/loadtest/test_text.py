@@ -14,7 +14,6 @@ import torch
 from forked_commands import torchproof
 from torch import Tensor
 
-from torchproof.measure.loadtest.options import LoadOptions, TextOptions
 from torchproof.measure.loadtest.results import result_of, with_capacity
 from torchproof.measure.loadtest.served_strategy import named
 from torchproof.measure.loadtest.tail import explain
@@ -37,6 +36,7 @@ from torchproof.records import (
     Stall,
     UserError,
 )
+from torchproof.records.load_options import LoadOptions, TextOptions
 from torchproof.strategies import NotApplicable
 from torchproof.targets import Loaded, TextModel, end_tokens, text_model
 from torchproof.targets.workloads import gpt

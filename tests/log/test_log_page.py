@@ -10,7 +10,7 @@ from pathlib import Path
 
 import bench_runs
 
-from torchproof.cli import flags
+from torchproof.cli.commands import Log
 from torchproof.records.run import Baseline, Finding, Run
 from torchproof.report import log
 from torchproof.report.log import (
@@ -118,6 +118,6 @@ def test_the_page_names_every_metric_and_flag() -> None:
     text = PAGE.read_text()
     named = [
         *expectations.METRICS,
-        *(f"--{n}" for f in flags.LOG_ACTIONS.values() for n in f),
+        *(flag for flags in Log.ACTIONS.values() for flag in flags),
     ]
     assert [name for name in named if not re.search(rf"`{name}\b", text)] == []

@@ -24,9 +24,9 @@ from torchproof.packs.repro.target_recording import (
     TargetRecording,
     record_target,
 )
+from torchproof.records.options import Options
 from torchproof.records.run import Run
 from torchproof.targets.job import Job
-from torchproof.targets.options import Options
 from torchproof.targets.target import Target
 
 PROGRAM = """

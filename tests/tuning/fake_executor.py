@@ -9,9 +9,9 @@ from typing import Any
 
 from torchproof.measure.replies import Replayed
 from torchproof.records import Measurement, Outcome, Trial
+from torchproof.records.objective import Objective
 from torchproof.tuning import candidates
 from torchproof.tuning.candidates import Candidate, Eager
-from torchproof.tuning.objectives import Objective
 from torchproof.tuning.search import Effort, Search, TuneOptions
 from torchproof.tuning.trial_worker import Finalists
 

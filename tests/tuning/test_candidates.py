@@ -15,12 +15,12 @@ from torchproof.measure import Replayed, numerics
 from torchproof.measure.specs import Plan, StrategySpec
 from torchproof.measure.worker_process import WorkerError
 from torchproof.records import Run
+from torchproof.records.objective import Objective
 from torchproof.strategies import parse, recipe
 from torchproof.targets.target import parse as parse_target
 from torchproof.torch_private import configs
 from torchproof.tuning import candidates, outcome
 from torchproof.tuning.candidates import Candidate
-from torchproof.tuning.objectives import Objective
 from torchproof.tuning.trial_worker import Worker
 
 HERE = Path(__file__).parent

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from torchproof.records import Run, Trial, UserError, store
-from torchproof.targets.options import Options
+from torchproof.records.options import Options
 from torchproof.tuning import cluster
 from torchproof.tuning.tuner import TuneOptions, tune
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchproof.records import Measurement, Outcome, Run, Trial, UserError
+from torchproof.records.objective import Objective
 from torchproof.strategies import recipe
 from torchproof.tuning import outcome
-from torchproof.tuning.objectives import Objective
 from torchproof.tuning.search import REPLAYS
 from torchproof.tuning.trial_worker import outcome_of
 

@@ -13,12 +13,12 @@ from fake_executor import EAGER, Fake, Fate
 from forked_commands import forked
 
 from torchproof.records import Run, SearchState, Trial, UserError
+from torchproof.records.objective import Objective
+from torchproof.records.options import Options
 from torchproof.strategies import recipe
-from torchproof.targets.options import Options
 from torchproof.tuning import tuner
 from torchproof.tuning.candidates import Candidate, Eager
 from torchproof.tuning.executors import ExecutorLost
-from torchproof.tuning.objectives import Objective
 from torchproof.tuning.tuner import TuneOptions, tune
 
 PLANTED = Path(__file__).parent / "planted.py"

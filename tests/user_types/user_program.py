@@ -58,6 +58,9 @@ print(step(torch.ones(2, 8)), step.status())
 
 run = torchproof.check("model.py:make", effort="quick")
 assert_type(run, torchproof.Run)
+torchproof.bench(Net(), [(torch.ones(2, 8),)], strategies=("full",), train=True)
+torchproof.check("model.py:make", efort="quick")  # type: ignore[call-arg]
+torchproof.tune("model.py:make", budget_s="long")  # type: ignore[arg-type]
 for finding in run.findings:
     assert_type(finding, torchproof.Finding)
     assert_type(finding.code, str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import os
@@ -10,20 +9,23 @@ import shlex
 import signal
 import sys
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from torchproof.cli import exit_codes, flags, output, timelines
-from torchproof.records import PartState, Run, UserError, store
+from torchproof.cli import exit_codes, output, timelines
+from torchproof.cli.commands import Check
+from torchproof.records import PartState, Run, UserError
+from torchproof.records.option import values_of
+from torchproof.records.options import CheckOptions, Options, RankOptions
 
 if TYPE_CHECKING:
-    from torchproof.api import ExistingLaunch, RankOptions, Ranks
+    from torchproof.api import ExistingLaunch, Ranks
 
 
-def check(options: argparse.Namespace) -> int:
-    """Run a target and list what goes wrong when it compiles, where, and the fix."""
+def check(options: Check) -> int:
     if options.list:
         return _list_workloads(options)
-    if options.target is None:
+    if not options.target:
         raise UserError(
             "check needs a TARGET; torchproof check --list lists the workloads"
         )
@@ -32,22 +34,24 @@ def check(options: argparse.Namespace) -> int:
     launch = api.ExistingLaunch.current()
     if launch is not None:
         return _check_in_launch(options, launch)
-    ranks = _rank_options(options)
+    ranks = options.ranks
+    if ranks is not None and "--ranks" not in options.flags:
+        flag = "--launcher" if ranks.launcher else "--wrap"
+        raise UserError(f"{flag} is for several ranks: add --ranks N")
     if ranks is not None and ranks.spans_nodes:
         _become_launcher(options, ranks)
     return _check(options, ranks)
 
 
-def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
+def _check(options: Check, ranks: Ranks | None) -> int:
     from torchproof import report
 
     output.assert_writable(options.output)
     output.assert_writable(options.trace, "--trace")
-    baseline = store.load(options.baseline) if options.baseline else None
     # Ranks record timelines of their own.
     trace = bool(options.trace) and ranks is None
     with timelines.recorded(trace) as timeline:
-        run = _checked(options, timeline, ranks=ranks, baseline=baseline)
+        run = _checked(options, timeline, ranks)
         output.show(run, options)
         if timeline is not None:
             timeline.write(run, options)
@@ -58,9 +62,9 @@ def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
 
 
 def _checked(
-    options: argparse.Namespace,
+    options: Check,
     timeline: timelines.RunTimeline | None,
-    **keywords: Any,
+    ranks: Ranks | None,
 ) -> Run:
     """The run of a check that a command line asks for, with its progress shown."""
     from torchproof import api
@@ -75,32 +79,31 @@ def _checked(
         return output.run_of(
             api.check,
             api.parse(options.target, options.script),
-            flags.run_options(options),
-            effort=options.effort,
-            skip=flags.names(options.skip),
-            select=flags.names(options.select),
-            ignore=flags.names(options.ignore),
+            **values_of(Options, options),
+            **values_of(CheckOptions, options),
+            baseline=options.baseline,
+            ranks=ranks,
             progress=progress,
             entering=enter,
-            command=options.command,
-            **keywords,
+            command=options.line,
         )
 
 
-def _check_in_launch(options: argparse.Namespace, launch: ExistingLaunch) -> int:
+def _check_in_launch(options: Check, launch: ExistingLaunch) -> int:
     """Checks as a rank of a launch: rank 0 reports, all end with its exit code."""
     from torchproof import api
 
     rank, of = launch.place.rank, launch.count
-    launch = dataclasses.replace(launch, wrap=options.wrap)
+    wrap = options.ranks.wrap if options.ranks else None
+    launch = dataclasses.replace(launch, wrap=wrap)
     if rank != 0:
         with contextlib.suppress(UserError), output.progress(options):
             target = api.parse(options.target, options.script)
-            return launch.take_part(target, flags.run_options(options))
+            return launch.take_part(target, Options(**values_of(Options, options)))
         return 2  # rank 0 prints the error
     code = 2
     try:
-        if options.ranks is not None or options.launcher:
+        if {"--ranks", "--launcher"} & {*options.flags}:
             raise UserError(
                 f"this process is rank {rank} of {of} already: leave out --ranks and"
                 " --launcher"
@@ -114,7 +117,7 @@ def _check_in_launch(options: argparse.Namespace, launch: ExistingLaunch) -> int
     return code
 
 
-def _become_launcher(options: argparse.Namespace, ranks: RankOptions) -> NoReturn:
+def _become_launcher(options: Check, ranks: RankOptions) -> NoReturn:
     """Replaces this process by torch's launcher, which starts a check on each rank.
 
     The launchers of all machines find each other; rank 0 reports for all.
@@ -122,31 +125,28 @@ def _become_launcher(options: argparse.Namespace, ranks: RankOptions) -> NoRetur
     from torchproof import api
 
     api.assert_launchable(api.parse(options.target, options.script), ranks)
-    words = shlex.split(options.command)[1:]
+    words = shlex.split(options.line)[1:]
     cut = words.index("--") if "--" in words else len(words)
-    own = flags.without(words[:cut], "--ranks", "--launcher")
+    own = _without(words[:cut], "--ranks", "--launcher")
     launcher = [sys.executable, "-m", "torch.distributed.run", *ranks.command]
     command = [*launcher, "-m", "torchproof", *own, *words[cut:]]
     sys.stdout.flush()
     os.execv(sys.executable, command)
 
 
-def _rank_options(options: argparse.Namespace) -> RankOptions | None:
-    from torchproof import api
-
-    if options.ranks is None:
-        for flag in ("launcher", "wrap"):
-            if getattr(options, flag):
-                raise UserError(f"--{flag} is for several ranks: add --ranks N")
-        return None
-    try:
-        launcher = tuple(shlex.split(options.launcher))
-    except ValueError as error:
-        raise UserError(f"--launcher: {error}") from None
-    return api.RankOptions(options.ranks, launcher, options.wrap)
+def _without(words: Sequence[str], *flags: str) -> list[str]:
+    """A command line without some flags that take a value."""
+    remaining: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word in flags:
+            next(rest, None)
+        elif word.partition("=")[0] not in flags:
+            remaining.append(word)
+    return remaining
 
 
-def _list_workloads(options: argparse.Namespace) -> int:
+def _list_workloads(options: Check) -> int:
     from torchproof.api import WORKLOADS
 
     rows = [

@@ -1,26 +1,27 @@
 """Shell completion: the scripts for three shells, and the words that they ask for.
 
 A script passes the command line to `torchproof completion --line`, which answers with
-one word a line, and its description after a tab. The words come from the parsers, so
+one word a line, and its description after a tab. The words come from the options, so
 scripts never have to be written again, and all shells complete the same.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from torchproof.cli.commands import COMMANDS, SHELLS
 from torchproof.records import files, line, store
+from torchproof.records.option import Option, OptionField, options_of
 
-SHELLS = ("bash", "zsh", "fish")
 _NO_SPACE = ("/", ":", "=")  # a word that ends so is not complete yet
 _MOST_BYTES = 2**20  # of a file that is read for its functions
 
 Word = tuple[str, str]  # with its description
+_HELP = (("-h", ""), ("--help", "show this help message and exit"))
 
 # Bash breaks words at colons and equal signs, and completes what is behind the last
 # one. It is given the whole line instead, and the answers are cut to what it expects.
@@ -84,13 +85,10 @@ complete -c torchproof -f -a '(__torchproof_words)'
 SCRIPTS = dict(zip(SHELLS, (_BASH, _ZSH, _FISH), strict=True))
 
 
-def complete(text: str, parser_of: Callable[..., argparse.ArgumentParser]) -> str:
-    """The answer for a command line up to the cursor.
-
-    `parser_of` gives the parser of a verb, or of all of them.
-    """
+def complete(text: str) -> str:
+    """The answer for a command line up to the cursor."""
     words = split(text)
-    found = dict(candidates(words, parser_of(*words[1:2])))
+    found = dict(candidates(words))
     current = words[-1]
     return "".join(
         f"{word}\t{line(about)}\n" if about else f"{word}\n"
@@ -112,63 +110,56 @@ def split(text: str) -> list[str]:
     return [*words, ""] if ends or not words else words
 
 
-def candidates(words: Sequence[str], top: argparse.ArgumentParser) -> Iterator[Word]:
+def candidates(words: Sequence[str]) -> Iterator[Word]:
     """What may stand in place of the last word; the first one is the program."""
     if len(words) == 1:
         return  # the shell completes its name
     *before, current = words[1:]
+    verb = next((word for word in before if word in COMMANDS), None)
     if "--" in before:
         yield from _paths(current)
-        return
-    (verbs,) = (a for a in top._actions if isinstance(a, argparse._SubParsersAction))
-    verb = next((word for word in before if word in verbs.choices), None)
-    if verb is None:
+    elif verb is not None:
+        after = before[before.index(verb) + 1 :]
+        yield from _of_verb(options_of(COMMANDS[verb]), after, current)
+    else:
         if current.startswith("-"):
-            yield from _flags(top)
-        for choice in verbs._choices_actions:
-            yield choice.dest, choice.help or ""
-        return
-    after = before[before.index(verb) + 1 :]
-    yield from _of_verb(verbs.choices[verb], after, current)
+            yield from (*_HELP, ("--version", "show the version and exit"))
+        yield from ((name, kind.__doc__ or "") for name, kind in COMMANDS.items())
 
 
 def _of_verb(
-    parser: argparse.ArgumentParser, before: Sequence[str], current: str
+    options: Sequence[OptionField], before: Sequence[str], current: str
 ) -> Iterator[Word]:
     """The value of a flag that needs one, otherwise the next argument or a flag."""
-    flags = {n: action for action in parser._actions for n in action.option_strings}
-    positional = [action for action in parser._actions if not action.option_strings]
-    waiting: argparse.Action | None = None
+    flags = {each.flag: each for each in options if each.flag}
+    positional = [each for each in options if not each.flag]
+    waiting: OptionField | None = None
     for word in before:
-        if waiting is None and word in flags and flags[word].nargs is None:
-            waiting = flags[word]  # the next word is its value
-        elif waiting is None and not word.startswith("-"):
-            del positional[:1]
-        else:
+        option = flags.get(word)
+        if waiting is not None:
             waiting = None
+        elif option and not option.is_switch and option.option.const is None:
+            waiting = option  # the next word is its value
+        elif not word.startswith("-"):
+            del positional[:1]
     name, equals, value = current.partition("=")
     if waiting is not None:
-        yield from _values(waiting, current)
+        yield from _values(waiting.option, current)
     elif equals and name in flags:
-        for word, about in _values(flags[name], value):
+        for word, about in _values(flags[name].option, value):
             yield f"{name}={word}", about
     elif current.startswith("-"):
-        yield from _flags(parser)
+        yield from _HELP
+        yield from ((flag, each.option.help) for flag, each in flags.items())
     elif positional:
-        yield from _values(positional[0], current)
+        yield from _values(positional[0].option, current)
 
 
-def _flags(parser: argparse.ArgumentParser) -> Iterator[Word]:
-    for action in parser._actions:
-        for name in action.option_strings:
-            yield name, action.help or ""
-
-
-def _values(action: argparse.Action, current: str) -> Iterator[Word]:
-    if action.choices is not None:
-        yield from ((str(choice), "") for choice in action.choices)
+def _values(option: Option, current: str) -> Iterator[Word]:
+    if option.choices:
+        yield from ((choice, "") for choice in option.choices)
         return
-    for kind in str(action.metavar).split(" | "):
+    for kind in option.metavar.split(" | "):
         if kind in _KINDS:
             yield from _KINDS[kind](current)
 

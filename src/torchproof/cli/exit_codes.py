@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
 from torchproof.cli import output
+from torchproof.cli.commands import Check
 from torchproof.records import SEVERITIES, CauseTree, Finding, Run
+from torchproof.records.options import Options
 
 if TYPE_CHECKING:
     from torchproof.api import Comparison
 
 
-def check_code(run: Run, options: argparse.Namespace) -> int:
+def check_code(run: Run, options: Check) -> int:
     """1 if a finding of the severity of `--fail-on` or worse is open."""
     failed = failed_code(run, options)
     if failed is not None:
@@ -41,13 +42,13 @@ def _tells_error(finding: Finding) -> bool:
     return finding.kind in kinds or finding.code == "NM407"
 
 
-def failed_code(run: Run, options: argparse.Namespace) -> int | None:
+def failed_code(run: Run, options: Options) -> int | None:
     """The exit code of a run that did not complete; None if it did."""
     if run.ending == "interrupted":
         return 130
     if run.ending == "timeout":
         output.note(
-            f"torchproof: target stopped after {options.timeout:g} s (--timeout)"
+            f"torchproof: target stopped after {options.timeout_s:g} s (--timeout)"
         )
         return 2
     if run.error:

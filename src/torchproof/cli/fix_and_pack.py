@@ -2,49 +2,43 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchproof.cli import exit_codes, flags, output
-from torchproof.cli.pack_flags import assert_fit
+from torchproof.cli import exit_codes, output
+from torchproof.cli.commands import Fix, Pack, SignedDeploy
 from torchproof.records import Run, UserError, store
+from torchproof.records.option import options_of, values_of
+from torchproof.records.options import DeployOptions, FixOptions, Options, ReproOptions
 
 if TYPE_CHECKING:
     from torchproof.api import Target
 
 
-def fix(options: argparse.Namespace) -> int:
-    """Find edits that cure findings, prove them, and show them as a diff."""
+def fix(options: Fix) -> int:
     from torchproof import api
 
     output.assert_writable(options.output)
     if saved := _saved_run(options.target):
-        where = {"write": options.write, "patch": options.patch}
-        if not any(where.values()):
+        if not (options.write or options.patch):
             raise UserError(
                 f"{saved.id} is a saved run: add --write or --patch DIR to apply its"
                 f" fixes; torchproof show {saved.id} prints it"
             )
-        run = api.deliver_saved(saved, **where, command=options.command)
+        run = api.deliver_saved(
+            saved, write=options.write, patch=options.patch, command=options.line
+        )
         return _show_fixes(run, options)
-    fix_options = api.FixOptions(
-        effort=options.effort,
-        unsafe=options.unsafe,
-        select=tuple(flags.names(options.select)),
-        write=options.write,
-        patch=options.patch,
-    )
     with output.progress(options) as progress:
         run = output.run_of(
             api.fix,
             api.parse(options.target, options.script),
-            flags.run_options(options),
-            fix_options=fix_options,
+            **values_of(Options, options),
+            **values_of(FixOptions, options),
             progress=progress,
-            command=options.command,
+            command=options.line,
         )
     return _show_fixes(run, options)
 
@@ -59,7 +53,7 @@ def _saved_run(text: str) -> Run | None:
         return None
 
 
-def _show_fixes(run: Run, options: argparse.Namespace) -> int:
+def _show_fixes(run: Run, options: Fix) -> int:
     output.show(run, options)
     failed = exit_codes.failed_code(run, options)
     waiting = [fix for fix in run.fixes if fix.status == "verified"]
@@ -74,23 +68,21 @@ def _show_fixes(run: Run, options: argparse.Namespace) -> int:
     return int(bool(waiting))
 
 
-def pack(options: argparse.Namespace) -> int:
-    """Write a self-contained repro of a failure, or a model with its compiled code."""
+def pack(options: Pack) -> int:
     from torchproof import api
 
-    assert_fit(options)
+    pack_options = _pack_options(options)
     try:
         with output.progress(options) as progress:
             result = api.pack(
                 _pack_source(options),
-                flags.run_options(options),
+                Options(**values_of(Options, options)),
                 purpose=options.purpose,
                 dest=options.dest,
                 overwrite=options.overwrite,
-                pack_options=_pack_options(options),
-                effort=options.effort or "normal",
+                pack_options=pack_options,
                 progress=progress,
-                command=options.command,
+                command=options.line,
             )
     except api.Unverified as error:
         output.note(f"torchproof: no pack was written: {error}")
@@ -99,7 +91,7 @@ def pack(options: argparse.Namespace) -> int:
     return 0
 
 
-def _pack_source(options: argparse.Namespace) -> Target | Run:
+def _pack_source(options: Pack) -> Target | Run:
     """A saved run if `what` names one, otherwise a target."""
     from torchproof import api
 
@@ -112,21 +104,20 @@ def _pack_source(options: argparse.Namespace) -> Target | Run:
     return api.parse(options.what, options.script)
 
 
-def _pack_options(options: argparse.Namespace) -> Any:
+def _pack_options(options: Pack) -> ReproOptions | DeployOptions | None:
+    """The options of the purpose; flags of the other one would have no effect."""
     from torchproof import api
 
-    if options.purpose == "repro":
-        settings: dict[str, Any] = {"select": tuple(flags.names(options.select or ""))}
-        settings |= {"minify": options.minify}
-        settings |= {"include": frozenset(flags.names(options.include or ""))}
-        if options.budget:
-            settings["budget_s"] = options.budget
-        return api.ReproOptions(**settings)
-    return api.DeployOptions(
-        recipe=options.recipe,
-        strategy=options.strategy,
-        artifact=options.artifact or "caches",
-        key=api.read_key(options.key, environ={}),
-        ranks=options.ranks,
-        wrap=options.wrap,
-    )
+    kinds: dict[str, type[Any]] = {"repro": ReproOptions, "deploy": SignedDeploy}
+    fit = {each.flag for each in options_of(kinds.pop(options.purpose))}
+    for each in options_of(*kinds.values()):
+        if each.flag in options.flags and each.flag not in fit:
+            raise UserError(f"pack --for {options.purpose} does not take {each.flag}")
+    deploy = options.deploy
+    if options.purpose == "repro" or deploy is None:
+        return options.repro
+    if deploy.recipe and deploy.strategy:
+        raise UserError("--recipe and --strategy exclude each other")
+    settings = values_of(DeployOptions, deploy)
+    settings["key"] = api.read_key(deploy.key_file, environ={})
+    return DeployOptions(**settings)

@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING, Any
-
-from torchproof.cli import exit_codes, flags, output, timelines
+from torchproof.cli import exit_codes, output, timelines
+from torchproof.cli.commands import Bench, Loadtest, Tune
 from torchproof.records import Run, UserError, store
+from torchproof.records.load_options import LoadOptions
+from torchproof.records.option import values_of
+from torchproof.records.options import BenchOptions, Options, TuneOptions
 
-if TYPE_CHECKING:
-    from torchproof.api import LoadOptions, TextOptions
 
-
-def bench(options: argparse.Namespace) -> int:
-    """Measure strategies against eager: speed, compile time, memory, numerics."""
+def bench(options: Bench) -> int:
     from torchproof import api
 
     output.assert_writable(options.output)
     output.assert_writable(options.trace, "--trace")
     baseline = store.load(options.baseline) if options.baseline else None
-    bench_options = api.BenchOptions(
-        strategies=tuple(flags.names(options.strategies)),
-        modes=options.modes,
-        latency=options.latency,
-        guards=options.guards,
-        ablate=api.bench_plan.read_ablation(options.ablate),
-        batch=api.bench_plan.read_sizes(options.batch, "--batch"),
-        sequence=api.bench_plan.read_sizes(options.sequence, "--sequence"),
-        backends=tuple(flags.names(options.backends)),
-        dtypes=api.bench_plan.read_types(options.dtype),
-        ranks=options.ranks,
-        wrap=options.wrap,
-        steps_only=options.steps_only,
-    )
     with timelines.recorded(bool(options.trace)) as timeline:
         with output.progress(options) as progress:
             run = output.run_of(
                 api.bench,
                 api.parse(options.target, options.script),
-                flags.run_options(options),
-                bench_options=bench_options,
-                effort=options.effort,
-                seconds=options.seconds,
-                repeats=options.repeats,
-                profile=options.profile,
+                **values_of(Options, options),
+                **values_of(BenchOptions, options),
                 progress=progress,
-                command=options.command,
+                command=options.line,
             )
         if timeline is not None:
             timeline.write(run, options)
@@ -57,24 +36,26 @@ def bench(options: argparse.Namespace) -> int:
     return exit_codes.comparison_code(comparison) if comparison else 0
 
 
-def loadtest(options: argparse.Namespace) -> int:
-    """Serve requests on a timetable: what users wait for under load, and why."""
+def loadtest(options: Loadtest) -> int:
     from torchproof import api, report
 
     output.assert_writable(options.output)
     output.assert_writable(options.trace, "--trace")
-    load_options = _load_options(options)
+    flags = {*options.flags}
+    if options.text and not flags & {"--prompt-tokens", "--output-tokens"}:
+        flag = min(flags & {"--temperature", "--queue-limit", "--price"})
+        raise UserError(f"{flag}: add --output-tokens, which serves a text model")
     baseline = store.load(options.baseline) if options.baseline else None
     if baseline:
-        api.assert_comparable(baseline, load_options)
+        api.assert_comparable(baseline, options)
     with output.progress(options) as progress:
         run = output.run_of(
             api.loadtest,
             api.parse(options.target, options.script),
-            flags.run_options(options),
-            load_options=load_options,
+            **values_of(Options, options),
+            **values_of(LoadOptions, options),
             progress=progress,
-            command=options.command,
+            command=options.line,
         )
     if options.trace:
         text, quiet = report.load_trace.render(run), options.quiet
@@ -88,53 +69,6 @@ def loadtest(options: argparse.Namespace) -> int:
     return missed or (exit_codes.comparison_code(comparison) if comparison else 0)
 
 
-def _load_options(options: argparse.Namespace) -> LoadOptions:
-    from torchproof import api
-
-    def seconds(name: str) -> float | None:
-        text = getattr(options, name)
-        flag = f"--{name.replace('_', '-')}"
-        return None if text is None else api.read_duration(text, flag)
-
-    return api.LoadOptions(
-        rate=options.rate,
-        arrivals=options.arrivals,
-        duration_s=seconds("duration"),
-        requests=options.requests,
-        objective=api.read_objective(options.slo) if options.slo else None,
-        strategies=tuple(flags.names(options.strategies)),
-        find_rate=options.find_rate,
-        batch_window_s=seconds("batch_window"),
-        max_batch=options.max_batch,
-        workers=options.workers,
-        seed=options.seed,
-        cold=not options.no_cold,
-        text=_text_options(options),
-    )
-
-
-def _text_options(options: argparse.Namespace) -> TextOptions | None:
-    """How to serve a text model; None if no flag asks for it."""
-    from torchproof import api
-
-    ranges: dict[str, Any] = {
-        name: api.read_range(text, f"--{name.replace('_', '-')}")
-        for name in ("prompt_tokens", "output_tokens")
-        if (text := getattr(options, name)) is not None
-    }
-    others = {
-        name: value
-        for name in ("temperature", "queue_limit", "price")
-        if (value := getattr(options, name)) is not None
-    }
-    if ranges:
-        return api.TextOptions(**ranges, **others)
-    if others:
-        flag = f"--{next(iter(others)).replace('_', '-')}"
-        raise UserError(f"{flag}: add --output-tokens, which serves a text model")
-    return None
-
-
 def _missed_objective(run: Run) -> int:
     """1 if every strategy that answered requests misses the objective."""
     results = run.load_test.results if run.load_test else ()
@@ -142,32 +76,20 @@ def _missed_objective(run: Run) -> int:
     return int(verdicts == {"missed"})
 
 
-def tune(options: argparse.Namespace) -> int:
-    """Search for the fastest strategy with the same outputs; write a recipe."""
+def tune(options: Tune) -> int:
     from torchproof import api
 
     output.assert_writable(options.output)
-    tune_options = api.TuneOptions(
-        objective=api.Objective.parse(options.objective),
-        budget_s=options.budget,
-        effort=options.effort,
-        least=options.min_gain,
-        names=tuple(flags.names(options.strategies)),
-        resume=options.resume,
-        ray=options.ray,
-        ranks=options.ranks,
-        wrap=options.wrap,
-    )
     with output.progress(options) as board:
         run = output.run_of(
             api.tune,
             api.parse(options.target, options.script),
-            flags.run_options(options),
-            tune_options=tune_options,
+            **values_of(Options, options),
+            **values_of(TuneOptions, options),
             recipe_file=options.recipe,
             overwrite=options.overwrite,
             watcher=board,
-            command=options.command,
+            command=options.line,
         )
     output.show(run, options)
     failed = exit_codes.failed_code(run, options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from torchproof.cli.commands import Output, RunOutput, Talk
 from torchproof.records import Run, UserError, files, printable
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def progress(options: argparse.Namespace) -> Iterator[ProgressLine]:
+def progress(options: Talk) -> Iterator[ProgressLine]:
     """What goes on, on stderr, until the work ends or is interrupted."""
     from torchproof.cli.progress_line import ProgressLine
 
@@ -96,9 +96,7 @@ def assert_writable(output: str | None, flag: str = "-o") -> None:
         raise UserError(f"{flag} {output}: {path.parent} is not a writable directory")
 
 
-def show(
-    run: Run, options: argparse.Namespace, compared: Comparison | None = None
-) -> None:
+def show(run: Run, options: RunOutput, compared: Comparison | None = None) -> None:
     """The run, and what its comparison with a baseline gave; one JSON document."""
     from torchproof import report
 
@@ -121,7 +119,7 @@ def show(
     write(text, options)
 
 
-def show_pack(pack_file: PackResult, options: argparse.Namespace) -> None:
+def show_pack(pack_file: PackResult, options: Talk) -> None:
     """What is in a pack that was made, and how to use it."""
     from torchproof.api import inspect
     from torchproof.report import pack
@@ -136,12 +134,12 @@ def show_pack(pack_file: PackResult, options: argparse.Namespace) -> None:
         note(f"torchproof: {text}")
 
 
-def coloured(options: argparse.Namespace) -> bool:
+def coloured(options: Output) -> bool:
     terminal = options.output is None and sys.stdout.isatty()
     return terminal and "NO_COLOR" not in os.environ
 
 
-def width(options: argparse.Namespace) -> int:
+def width(options: Output) -> int:
     terminal = options.output is None and sys.stdout.isatty()
     return min(shutil.get_terminal_size().columns, 110) if terminal else 80
 
@@ -149,7 +147,7 @@ def width(options: argparse.Namespace) -> int:
 def rows(
     records: list[dict[str, Any]],
     line: Callable[[dict[str, Any]], str],
-    options: argparse.Namespace,
+    options: Output,
 ) -> None:
     if options.format == "json":
         write(json.dumps(records, indent=1) + "\n", options)
@@ -157,7 +155,7 @@ def rows(
         write("".join(printable.seen(line(row)) + "\n" for row in records), options)
 
 
-def write(text: str, options: argparse.Namespace) -> None:
+def write(text: str, options: Output) -> None:
     if options.output is None:
         plain = options.format in ("text", "md", "agent")
         sys.stdout.write(printable.no_commands(text) if plain else text)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torchproof.cli import exit_codes, flags, output
+from torchproof.cli import exit_codes, output
+from torchproof.cli.commands import Compare, Log, Show
 from torchproof.records import Run, UserError, document, line, store, unbroken
 
 
-def compare(options: argparse.Namespace) -> int:
-    """Compare two runs: is B better than A, worse, or not significantly different?"""
+def compare(options: Compare) -> int:
     from torchproof import api, report
 
     output.assert_writable(options.output)
@@ -25,8 +24,7 @@ def compare(options: argparse.Namespace) -> int:
     return exit_codes.comparison_code(comparison)
 
 
-def show(options: argparse.Namespace) -> int:
-    """Print a saved run or a pack; with --caches, list torch's compile caches."""
+def show(options: Show) -> int:
     from torchproof import api
 
     output.assert_writable(options.output)
@@ -35,12 +33,12 @@ def show(options: argparse.Namespace) -> int:
     if options.list:
         return _list_runs(options)
     if options.run and api.is_pack(options.run):
-        return _show_pack(options)
+        return _show_pack(options.run, options)
     output.show(store.load(options.run), options)
     return 0
 
 
-def _show_pack(options: argparse.Namespace) -> int:
+def _show_pack(pack: str, options: Show) -> int:
     """Prints a pack without running any of it; exit code 1 if it is damaged."""
     from torchproof import api
     from torchproof.report import pack as pack_report
@@ -48,13 +46,13 @@ def _show_pack(options: argparse.Namespace) -> int:
     if options.format not in pack_report.FORMATS:
         formats = ", ".join(pack_report.FORMATS)
         raise UserError(f"--format {options.format}: a pack is shown as {formats}")
-    inspection = api.inspect(options.run, api.read_key())
+    inspection = api.inspect(pack, api.read_key())
     width = output.width(options)
     output.write(pack_report.render(inspection, options.format, width=width), options)
     return int(not inspection.is_intact)
 
 
-def _show_caches(options: argparse.Namespace) -> int:
+def _show_caches(options: Show) -> int:
     """Lists the compile caches, after deleting what `--clear` names."""
     from torchproof.report import cache_folders
 
@@ -70,7 +68,7 @@ def _show_caches(options: argparse.Namespace) -> int:
     return 0
 
 
-def _list_runs(options: argparse.Namespace) -> int:
+def _list_runs(options: Show) -> int:
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     for run in _saved(notes):
@@ -94,11 +92,13 @@ def _saved(notes: list[str]) -> Iterator[Run]:
             notes.append(f"torchproof: {error}")
 
 
-def log(options: argparse.Namespace) -> int:
-    """Print the experiment log, or add a plan, a run or a retrospective."""
+def log(options: Log) -> int:
     from torchproof.report import log as experiment_log
 
-    flags.assert_fit_log(options)
+    for flag in options.flags:  # of another action, without effect
+        if flag not in ("--file", *Log.ACTIONS[options.action]):
+            action = f"log {options.action}" if options.action else "log"
+            raise UserError(f"torchproof {action} does not take {flag}")
     file, what, again = Path(options.file), options.what, options.again
     notes: list[str] = []
     if options.action is None:
@@ -122,7 +122,7 @@ def log(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print_log(file: Path, options: argparse.Namespace) -> int:
+def _print_log(file: Path, options: Log) -> int:
     from torchproof.report import log as experiment_log
 
     text = experiment_log.read(file)

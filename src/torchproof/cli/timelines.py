@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import tempfile
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchproof.cli import output
+from torchproof.cli.commands import Bench, Check
 from torchproof.records import PartState, Run, timeline
 
 if TYPE_CHECKING:
@@ -33,12 +33,14 @@ class RunTimeline:
             self._recorder.end(self._part)
             self._part = None
 
-    def write(self, run: Run, options: argparse.Namespace) -> None:
+    def write(self, run: Run, options: Bench | Check) -> None:
         from torchproof.report import run_trace
 
         self.leave()
         text = run_trace.render(run, timeline.read(self._folder))
-        output.write_file(options.trace, text, flag="--trace", quiet=options.quiet)
+        output.write_file(
+            options.trace or "", text, flag="--trace", quiet=options.quiet
+        )
 
 
 @contextlib.contextmanager

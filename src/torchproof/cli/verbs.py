@@ -1,43 +1,28 @@
-"""The command line: the table of verbs, their parser, and the small verbs.
+"""The command line: what each command runs, and the small verbs.
 
-A verb is a function that takes the options and returns an exit code; its docstring is
-its help. All print through `output`.
+A verb is a function of its command (`commands.py`) that returns an exit code. All print
+through `output`.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import io
 import os
-import shlex
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from torchproof.cli import flags, output
+from torchproof.cli import commands, output
 from torchproof.cli.check_verb import check
 from torchproof.cli.fix_and_pack import fix, pack
-from torchproof.cli.loadtest_flags import loadtest_flags
 from torchproof.cli.measuring_verbs import bench, loadtest, tune
-from torchproof.cli.pack_flags import pack_flags
+from torchproof.cli.parser import parsed
 from torchproof.cli.record_verbs import compare, log, show
-from torchproof.cli.tune_flags import tune_flags
-from torchproof.records import UserError, line, untested_torch
-
-
-class _Parser(argparse.ArgumentParser):
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        """One line, exit code 2."""
-        if message.endswith("expected one argument"):  # of --launcher --standalone
-            message += "; write one that begins with a dash as --flag=VALUE"
-        text = f"{self.prog}: error: {message} (see {self.prog} --help)"
-        self.exit(2, f"{line(text)}\n")
+from torchproof.records import UserError, untested_torch
+from torchproof.records.options import Options
 
 
 def main(arguments: Sequence[str] | None = None, display: Any = None) -> int:
@@ -48,17 +33,16 @@ def main(arguments: Sequence[str] | None = None, display: Any = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # the encoding may lack a character
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    options = parsed(list(sys.argv[1:] if arguments is None else arguments), display)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if options.verb in (check, bench, loadtest, tune, fix, pack) and (
-            text := untested_torch()
-        ):
+        command = parsed(words, display)
+        if isinstance(command, Options) and (text := untested_torch()):
             output.note(f"note: {text}")
-        code = int(options.verb(options))
+        code = int(_VERBS[type(command)](command))
         sys.stdout.flush()
         return code
     except UserError as error:
-        if getattr(options, "verbose", False):
+        if "-v" in words:
             for text in error.details.splitlines():
                 output.note(text)
         output.note(f"torchproof: error: {error}")
@@ -76,76 +60,7 @@ def main(arguments: Sequence[str] | None = None, display: Any = None) -> int:
         return 2
 
 
-def parsed(words: list[str], display: Any = None) -> argparse.Namespace:
-    """The options of a command line; a wrong one ends the process with 2."""
-    cut = words.index("--") if "--" in words else len(words)
-    options = _parser(*words[:1]).parse_args(words[:cut])
-    options.script = words[cut + 1 :]  # arguments of the target, if it is a script
-    options.command = shlex.join(["torchproof", *words])
-    options.display = display
-    return options
-
-
-def _parser(first: str | None = None) -> argparse.ArgumentParser:
-    """The parser of all verbs; of one alone if the first word names it.
-
-    Building all of them takes longer than most verbs that print a saved run.
-    """
-    parser = _Parser(
-        prog="torchproof",
-        description=(
-            "Makes torch.compile dependable: finds what goes wrong when a model"
-            " compiles, measures what compiling is worth, and picks the fastest safe"
-            " strategy."
-        ),
-        epilog="example: torchproof check workload:gpt-original",
-    )
-    from torchproof import __version__
-
-    parser.add_argument(
-        "--version", action="version", version=f"torchproof {__version__}"
-    )
-    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
-    known = {function.__name__: (function, *rest) for function, *rest in _verbs()}
-    for verb, add_flags, example in [known[first]] if first in known else _verbs():
-        add_flags(_verb(verbs, verb, example))
-    return parser
-
-
-def _verbs() -> tuple[tuple[Any, Callable[[argparse.ArgumentParser], None], str], ...]:
-    """Each verb with its flags and an example."""
-    return (
-        (check, flags.check_flags, "torchproof check train.py -- --epochs 1"),
-        (bench, flags.bench_flags, "torchproof bench workload:gpt --modes"),
-        (
-            loadtest,
-            loadtest_flags,
-            "torchproof loadtest workload:gpt --rate 20 --slo p99=50ms",
-        ),
-        (tune, tune_flags, "torchproof tune workload:gpt --budget 5m"),
-        (fix, flags.fix_flags, "torchproof fix workload:nanovlm-original"),
-        (pack, pack_flags, "torchproof pack train.py:make --for repro"),
-        (compare, flags.compare_flags, "torchproof compare before.json after"),
-        (show, flags.show_flags, "torchproof show --list"),
-        (log, flags.log_flags, 'torchproof log plan "fix the breaks"'),
-        (rule, flags.rule_flags, "torchproof rule GB101"),
-        (mcp, flags.mcp_flags, "torchproof mcp --directory ~/project"),
-        (doctor, flags.doctor_flags, "torchproof doctor --format md"),
-        (completion, flags.completion_flags, 'eval "$(torchproof completion bash)"'),
-    )
-
-
-def _verb(verbs: Any, function: Any, example: str) -> argparse.ArgumentParser:
-    text = function.__doc__
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        function.__name__, help=text, description=text, epilog=f"example: {example}"
-    )
-    parser.set_defaults(verb=function)
-    return parser
-
-
-def rule(options: argparse.Namespace) -> int:
-    """Explain a rule; without a code, list all rules."""
+def rule(options: commands.Rule) -> int:
     from torchproof import report
 
     if options.code:
@@ -155,8 +70,7 @@ def rule(options: argparse.Namespace) -> int:
     return 0
 
 
-def mcp(options: argparse.Namespace) -> int:
-    """Serve check, explain, fix, bench and compare to coding agents, over stdio."""
+def mcp(options: commands.Mcp) -> int:
     for name in ("mcp", "anyio", "pydantic"):
         if importlib.util.find_spec(name) is None:
             raise UserError("mcp needs the MCP SDK: pip install 'torchproof[mcp]'")
@@ -172,8 +86,7 @@ def mcp(options: argparse.Namespace) -> int:
     return 0
 
 
-def doctor(options: argparse.Namespace) -> int:
-    """Try what torchproof needs on this machine; exit code 1 if something is broken."""
+def doctor(options: commands.Doctor) -> int:
     from torchproof import api
     from torchproof.report import machine
 
@@ -186,14 +99,28 @@ def doctor(options: argparse.Namespace) -> int:
     return int(any(check.is_problem for check in checks))
 
 
-def completion(options: argparse.Namespace) -> int:
-    """Print the script that completes verbs, flags, targets and runs in your shell."""
+def completion(options: commands.Completion) -> int:
     from torchproof.cli.completion import SCRIPTS, complete
 
-    if (options.shell is None) == (options.line is None):
+    shell, until = options.shell, options.until
+    if (shell is None) == (until is None):
         raise UserError(f"completion needs a shell: {', '.join(SCRIPTS)}")
-    if options.line is not None:
-        sys.stdout.write(complete(options.line, _parser))
-    else:
-        sys.stdout.write(SCRIPTS[options.shell])
+    sys.stdout.write(SCRIPTS[shell] if shell else complete(until or ""))
     return 0
+
+
+_VERBS: dict[type[commands.Command], Callable[[Any], int]] = {
+    commands.Check: check,
+    commands.Bench: bench,
+    commands.Loadtest: loadtest,
+    commands.Tune: tune,
+    commands.Fix: fix,
+    commands.Pack: pack,
+    commands.Compare: compare,
+    commands.Show: show,
+    commands.Log: log,
+    commands.Rule: rule,
+    commands.Mcp: mcp,
+    commands.Doctor: doctor,
+    commands.Completion: completion,
+}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torchproof.fixing import rewrites as rewrites
     from torchproof.fixing.delivery import cell_texts as cell_texts
     from torchproof.fixing.delivery import deliver_saved as deliver_saved
-    from torchproof.fixing.fixer import FixOptions as FixOptions
     from torchproof.fixing.fixer import fix as fix
+    from torchproof.records.options import FixOptions as FixOptions
 else:
     __getattr__, __all__ = lazy_exports(__name__)

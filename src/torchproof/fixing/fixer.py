@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import functools
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,21 +51,11 @@ from torchproof.records import (
     UserError,
     store,
 )
+from torchproof.records.options import FixOptions
 from torchproof.targets import Options, Target, assert_size, instead_of_script
 from torchproof.targets import parse as parse_target
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class FixOptions:
-    """What `fix` may do."""
-
-    effort: str = "normal"
-    unsafe: bool = False
-    select: tuple[str, ...] = ()
-    write: bool = False
-    patch: str | os.PathLike[str] | None = None
 
 
 @dataclass

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from torchproof.measure import numerics as numerics
     from torchproof.measure import rows as rows
     from torchproof.measure import starts as starts
-    from torchproof.measure.bench_plan import BenchOptions as BenchOptions
     from torchproof.measure.comparison import PATH_SUFFIXES as PATH_SUFFIXES
     from torchproof.measure.comparison import TIMING_CONDITIONS as TIMING_CONDITIONS
     from torchproof.measure.comparison import Comparison as Comparison
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
     from torchproof.measure.comparison.metrics import side_by_side as side_by_side
     from torchproof.measure.loadtest import LoadOptions as LoadOptions
     from torchproof.measure.loadtest import TextOptions as TextOptions
-    from torchproof.measure.loadtest import read_duration as read_duration
-    from torchproof.measure.loadtest import read_objective as read_objective
-    from torchproof.measure.loadtest import read_range as read_range
     from torchproof.measure.replies import Done as Done
     from torchproof.measure.replies import Facts as Facts
     from torchproof.measure.replies import Replayed as Replayed
@@ -55,5 +51,6 @@ if TYPE_CHECKING:
     from torchproof.measure.specs import strategy_named as strategy_named
     from torchproof.measure.strategy_state import StrategyState as StrategyState
     from torchproof.measure.worker_process import WorkerError as WorkerError
+    from torchproof.records.options import BenchOptions as BenchOptions
 else:
     __getattr__, __all__ = lazy_exports(__name__)

@@ -5,9 +5,8 @@ Takes `BenchOptions` and the arguments for `torch.compile`, returns `StrategySpe
 
 from __future__ import annotations
 
-import ast
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,9 +14,9 @@ from torchproof import strategies
 from torchproof.measure import guard_filters
 from torchproof.measure.specs import EAGER, Plan, StrategySpec
 from torchproof.records import Keywords, TorchConfig, UserError, stats
+from torchproof.records.options import BenchOptions
 from torchproof.strategies import Strategy
 
-NUMBER_TYPES = ("float32", "float16", "bfloat16", "float64")
 CONTROL = "control"
 TOGETHER = "all together"
 
@@ -44,42 +43,6 @@ def sampling(effort: str) -> Sampling:
     if effort not in EFFORTS:
         raise UserError("bench has to run the target: --effort quick, normal or full")
     return EFFORTS[effort]
-
-
-@dataclass(frozen=True)
-class BenchOptions:
-    """The flags that choose what to measure; without any, the default strategies."""
-
-    strategies: tuple[str, ...] = ()
-    modes: bool = False
-    latency: bool = False
-    guards: bool = False
-    ablate: tuple[tuple[str, Any], ...] = ()  # value None: flip the switch
-    batch: tuple[int, ...] = ()
-    sequence: tuple[int, ...] = ()
-    backends: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    ranks: int | None = None  # processes that run each strategy; None: one
-    wrap: str | None = None  # what wraps the model on each of them
-    steps_only: bool = False  # do not time first calls
-
-    def __post_init__(self) -> None:
-        if self.steps_only and self.latency:
-            raise UserError(
-                "--latency compares first calls, which --steps-only leaves out"
-            )
-
-    @property
-    def names_strategies(self) -> bool:
-        flags = (self.modes, self.latency, self.guards, self.ablate, self.backends)
-        return bool(self.strategies or any(flags))
-
-    @property
-    def shapes(self) -> tuple[Mapping[str, int], ...]:
-        """Input shapes in the order of measuring; the first one starts cold."""
-        swept = [{"batch": size} for size in self.batch]
-        swept += [{"sequence": length} for length in self.sequence]
-        return tuple(swept) or ({},)
 
 
 def strategy_specs(
@@ -166,29 +129,6 @@ def _with_types(
     ]
 
 
-# -- parsing flag values ---------------------------------------------------------------
-
-
-def read_sizes(text: str, flag: str) -> tuple[int, ...]:
-    """Parses `4,8,1` into positive integers."""
-    try:
-        sizes = tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        sizes = (0,)
-    if any(size < 1 for size in sizes):
-        raise UserError(f"{flag} {text}: expected positive integers, as in 4,8,1")
-    return sizes
-
-
-def read_types(text: str) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in text.split(",") if part.strip())
-    for name in names:
-        if name not in NUMBER_TYPES:
-            choices = ", ".join(NUMBER_TYPES)
-            raise UserError(f"--dtype {name}: choose from {choices}")
-    return names
-
-
 def resolve_ablation(
     changes: Iterable[tuple[str, Any]], defaults: TorchConfig
 ) -> tuple[tuple[str, Any], ...]:
@@ -205,24 +145,3 @@ def resolve_ablation(
             value = not defaults[name]
         resolved.append((name, value))
     return tuple(resolved)
-
-
-def read_ablation(text: str) -> tuple[tuple[str, Any], ...]:
-    """Parses `max_autotune;coordinate_descent_tuning=True`; a value is optional."""
-    changes: list[tuple[str, Any]] = []
-    for part in text.split(";"):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not name:
-            continue
-        if equals:
-            try:
-                changes.append((name, ast.literal_eval(value)))
-            except (ValueError, SyntaxError):
-                changes.append((name, value))
-        else:
-            changes.append((name, None))
-    if text.strip() and not changes:
-        raise UserError(
-            f"--ablate {text!r} names no option of Inductor, such as 'max_autotune'"
-        )
-    return tuple(changes)

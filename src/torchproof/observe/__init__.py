@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from torchproof.observe.observer import Observer as Observer
     from torchproof.observe.ranks import ExistingLaunch as ExistingLaunch
     from torchproof.observe.ranks import JoinedRanks as JoinedRanks
-    from torchproof.observe.ranks import RankOptions as RankOptions
     from torchproof.observe.ranks import Ranks as Ranks
     from torchproof.observe.ranks import assert_launchable as assert_launchable
     from torchproof.observe.ranks import observe_ranks as observe_ranks
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from torchproof.observe.trace_log import read_folder as read_folder
     from torchproof.observe.unguarded_reads import Read as Read
     from torchproof.observe.unguarded_reads import reads_of as reads_of
+    from torchproof.records.options import RankOptions as RankOptions
     from torchproof.torch_private import is_compiled as is_compiled
 else:
     __getattr__, __all__ = lazy_exports(__name__)

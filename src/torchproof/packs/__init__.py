@@ -13,17 +13,17 @@ from torchproof.records.lazy import lazy_exports
 if TYPE_CHECKING:
     from torchproof.packs import deploy as deploy
     from torchproof.packs import repro as repro
-    from torchproof.packs.deploy import DeployOptions as DeployOptions
     from torchproof.packs.inspection import Inspection as Inspection
     from torchproof.packs.inspection import inspect as inspect
     from torchproof.packs.redaction import Redactor as Redactor
-    from torchproof.packs.repro import ReproOptions as ReproOptions
     from torchproof.packs.writing import PackResult as PackResult
     from torchproof.packs.writing import Stage as Stage
     from torchproof.packs.writing import archive as archive
     from torchproof.packs.writing import assert_placeable as assert_placeable
     from torchproof.packs.writing import folder as folder
     from torchproof.packs.writing import scratch as scratch
+    from torchproof.records.options import DeployOptions as DeployOptions
+    from torchproof.records.options import ReproOptions as ReproOptions
     from torchproof.runtime import File as File
     from torchproof.runtime import Manifest as Manifest
     from torchproof.runtime import Refused as Refused

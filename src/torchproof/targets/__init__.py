@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from torchproof.records.options import Options as Options
     from torchproof.targets import calls as calls
     from torchproof.targets import live as live
     from torchproof.targets import live_state as live_state
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from torchproof.targets.introspect import stack as stack
     from torchproof.targets.introspect import what as what
     from torchproof.targets.job import Job as Job
-    from torchproof.targets.options import Options as Options
     from torchproof.targets.target import Loaded as Loaded
     from torchproof.targets.target import Target as Target
     from torchproof.targets.target import assert_size as assert_size

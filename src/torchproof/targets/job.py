@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchproof.records import Keywords, Record
-from torchproof.targets.options import Options
+from torchproof.records.options import Options
 from torchproof.targets.target import Target, own_file
 
 

@@ -18,12 +18,12 @@ from types import ModuleType
 from typing import Any, Literal
 
 from torchproof.records import Frame, Keywords, UserError, cells, located, shown, whose
+from torchproof.records.options import WRAPS
 from torchproof.targets.search_path import search_first
 from torchproof.targets.workloads import WORKLOADS
 
 Kind = Literal["workload", "factory", "live", "script", "trace", "source"]
 # What can wrap the model of a factory on several ranks.
-WRAPS = ("ddp", "fsdp2", "tp", "tp+fsdp2")
 # What a factory's file may define, as documented: fields of `Loaded`.
 HOOKS = ("before_call", "call_work", "call_weight", "wrap", "tensor_parallel_plan")
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from torchproof.tuning.objectives import Objective as Objective
-    from torchproof.tuning.search import TuneOptions as TuneOptions
+    from torchproof.records.objective import Objective as Objective
+    from torchproof.records.options import TuneOptions as TuneOptions
     from torchproof.tuning.tuner import tune as tune
 else:
     __getattr__, __all__ = lazy_exports(__name__)

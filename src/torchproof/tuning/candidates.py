@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 from torchproof import strategies
 from torchproof.measure import StrategySpec
 from torchproof.records import Keywords, Stage, Trial, UserError, shapes
+from torchproof.records.objective import Objective
 from torchproof.strategies import Strategy, parse
-from torchproof.tuning.objectives import Objective
 
 _TUNED = "max-autotune-no-cudagraphs"
 _MOST_CORES = 2  # methods that are compiled alone

@@ -10,17 +10,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
 
 from torchproof.measure import WorkerError
 from torchproof.records import Measurement, SearchState, Skip, Trial, UserError
+from torchproof.records.options import Effort, TuneOptions
 from torchproof.tuning.candidates import Candidate, Eager
 from torchproof.tuning.executors import Executor
-from torchproof.tuning.objectives import Objective
 from torchproof.tuning.trial_worker import is_short_of_memory, outcome_of
-
-Effort = Literal["quick", "normal", "full"]
 
 # How many candidates are tried. `full` tries all that apply.
 MOST_TRIALS: dict[Effort, float] = {"quick": 4, "normal": 8, "full": math.inf}
@@ -32,21 +29,6 @@ _PASSES = 2  # passes of a strategy in a round; short passes run more often
 _RESERVE = 0.15  # share of the budget for the finals
 _MOST = 0.5  # share of the remaining time for one trial, in case it hangs
 _LEAST_S = 120.0  # a trial gets at least this long, if so much time remains
-
-
-@dataclass(frozen=True)
-class TuneOptions:
-    """The options of a search; `names` limits it to these strategies."""
-
-    objective: Objective = field(default_factory=Objective)
-    budget_s: float = 600.0
-    effort: Effort = "normal"
-    least: float = 1.05  # times as fast as eager, as in bench
-    names: tuple[str, ...] = ()
-    resume: bool = False
-    ray: str | None = None  # the address of a Ray cluster
-    ranks: int | None = None  # processes that run each trial; None: one
-    wrap: str | None = None  # what wraps the model on each of them
 
 
 def too_small(budget_s: float, why: str) -> UserError:

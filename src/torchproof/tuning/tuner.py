@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from torchproof import measure
 from torchproof.records import Run, SearchState, Trial, UserError, files, store
+from torchproof.records.options import TuneOptions
 from torchproof.strategies import code_hash, matching
 from torchproof.strategies import parse as parse_strategy
 from torchproof.targets import (
@@ -32,7 +33,7 @@ from torchproof.targets import parse as parse_target
 from torchproof.tuning import candidates, outcome
 from torchproof.tuning.candidates import Candidate, Eager
 from torchproof.tuning.executors import Executor, ExecutorLost, Local, Task
-from torchproof.tuning.search import Search, TuneOptions, too_small
+from torchproof.tuning.search import Search, too_small
 
 
 class Watcher(Protocol):

@@ -14,7 +14,6 @@ from typing import Any
 
 from torchproof.measure.comparison import metrics
 from torchproof.measure.comparison.metrics import Metric, Row, Thresholds
-from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.percentiles import cycle_starts, design_effect
 from torchproof.measure.loadtest.results import metric_ms
 from torchproof.records import (
@@ -25,6 +24,7 @@ from torchproof.records import (
     Run,
     UserError,
 )
+from torchproof.records.load_options import LoadOptions
 
 _DEVIATIONS = 2.33  # each bound is wrong in 1 of 100 tests
 _FEW = "too few independent requests for an interval"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.served_strategy import ServedStrategy
 from torchproof.measure.loadtest.timetable import CallKind
 from torchproof.records import Record, Stall, shapes
+from torchproof.records.load_options import LoadOptions
 from torchproof.targets import Job
 
 

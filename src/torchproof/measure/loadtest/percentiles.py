@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from torchproof.records import ObjectiveVerdict, Percentile, Requests
+from torchproof.records.load_options import RISK, requests_needed
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
-RISK = 0.01  # that a bound is wrong, on each side
 _MOST_NEEDED = 10_000_000
 _LEAST_CYCLES = 20  # with fewer, blocks of equal length take their place
 
@@ -38,11 +38,6 @@ class Judgement:
 
     verdict: ObjectiveVerdict
     needed: int | None = None
-
-
-def requests_needed(percent: float) -> int:
-    """The fewest requests of which one exceeds the percentile, almost surely."""
-    return math.ceil(math.log(RISK) / math.log(percent / 100))
 
 
 def percentiles(

@@ -13,15 +13,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from torchproof.measure.loadtest.options import MOST_REQUESTS
 from torchproof.measure.loadtest.percentiles import (
     cycle_starts,
     judge,
     percentile,
-    requests_needed,
 )
 from torchproof.measure.loadtest.results import metric_ms
 from torchproof.records import LatencyObjective, LoadResult, RateTrial
+from torchproof.records.load_options import MOST_REQUESTS, requests_needed
 
 PRECISION = 1.05  # the search ends when the bounds are this close
 _MOST_TRIALS = 16

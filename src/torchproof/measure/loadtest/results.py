@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 
 from torchproof.measure.loadtest.load_job import ServingReply
-from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.percentiles import (
     Judgement,
     cycle_starts,
@@ -30,6 +29,7 @@ from torchproof.records import (
     LoadResult,
     Requests,
 )
+from torchproof.records.load_options import LoadOptions
 
 # The queue of a server that keeps up changes by about the square root of the arrivals.
 # A growth beyond this many of them has a probability of 1 percent.

@@ -19,7 +19,6 @@ from typing import Any
 
 from torchproof.measure.loadtest import rate_search, served_strategy
 from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget, ServingReply
-from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.percentiles import fewest_missed
 from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.results import (
@@ -45,6 +44,7 @@ from torchproof.measure.worker_process import (
 )
 from torchproof.process import Tick
 from torchproof.records import Keywords, LoadResult, LoadTest, UserError, shapes
+from torchproof.records.load_options import LoadOptions
 from torchproof.strategies import NotApplicable
 from torchproof.targets import Job, Target, keywords
 

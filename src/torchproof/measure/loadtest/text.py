@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from torchproof.measure.loadtest.options import TextOptions
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import UserError
+from torchproof.records.load_options import TextOptions
 
 # Streams of the seed; the timetable uses those below.
 _LENGTHS, _TOKENS, _CHANCE = 2, 3, 4

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from torchproof.measure.loadtest.options import (
+from torchproof.records import Record, UserError, files
+from torchproof.records.load_options import (
     CONSTANT,
     DEFAULT_DURATION_S,
     MOST_REQUESTS,
     LoadOptions,
 )
-from torchproof.records import Record, UserError, files
 
 SIZES = ("batch", "sequence")  # the keywords of a factory that a file may set
 _ARRIVALS, _CALLS = 0, 1  # two streams of one seed

@@ -20,13 +20,13 @@ from torchproof.measure import profiling
 from torchproof.measure.command_loop import run_commands
 from torchproof.measure.loadtest import served_strategy
 from torchproof.measure.loadtest.load_job import LoadJob, ServedTarget, ServingReply
-from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.results import result_of
 from torchproof.measure.loadtest.serving import Answer, Batching
 from torchproof.measure.loadtest.stalls import serve_observed
 from torchproof.measure.loadtest.timetable import draw
 from torchproof.records import LoadTest, UserError
+from torchproof.records.load_options import LoadOptions
 from torchproof.targets import Job, Loaded, calls
 from torchproof.torch_private import describe, trees
 

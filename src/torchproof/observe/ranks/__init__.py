@@ -13,7 +13,6 @@ if TYPE_CHECKING:
         ExistingLaunch as ExistingLaunch,
     )
     from torchproof.observe.ranks.joined_ranks import JoinedRanks as JoinedRanks
-    from torchproof.observe.ranks.launch import RankOptions as RankOptions
     from torchproof.observe.ranks.launch import Ranks as Ranks
     from torchproof.observe.ranks.launch import assert_launchable as assert_launchable
     from torchproof.observe.ranks.launch import observe_ranks as observe_ranks

@@ -6,13 +6,12 @@ timeout, is still returned.
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from torchproof.observe.ranks import launcher, rank_supervisor
@@ -21,34 +20,13 @@ from torchproof.observe.ranks.joined_ranks import JoinedRanks, join
 from torchproof.observe.ranks.rank_streams import StreamTail, stream_path
 from torchproof.process import DEVNULL, Child, Ended, Garbled, spawn
 from torchproof.records import UserError
+from torchproof.records.options import RankOptions
 from torchproof.targets import Job, Options, Target
 
 _TARGETS = ("script", "factory", "workload")
 _LOOK_S = 0.5
 # Options of torch's launcher that torchproof sets itself.
 _OWN = ("--nproc-per-node", "--nproc_per_node", "--no-python", "--no_python", "-m")
-
-
-@dataclass(frozen=True)
-class RankOptions:
-    """How many ranks to start on this machine, and how."""
-
-    count: int
-    launcher: tuple[str, ...] = ()  # options for torch.distributed.run
-    wrap: str | None = None  # what wraps the model of a factory: one of `WRAPS`
-
-    @property
-    def spans_nodes(self) -> bool:
-        """Whether the launcher joins launchers on other machines."""
-        words = [part for word in self.launcher for part in word.split("=", 1)]
-        pairs = itertools.pairwise(words)
-        return any(word == "--nnodes" and n != "1" for word, n in pairs)
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The options of torch's launcher; by default all ranks are on this machine."""
-        where = self.launcher or ("--standalone",)
-        return (*where, f"--nproc-per-node={self.count}")
 
 
 Ranks = RankOptions | ExistingLaunch  # to start, or started

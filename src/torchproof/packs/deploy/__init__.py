@@ -21,11 +21,11 @@ from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.writing import PackResult
 from torchproof.process import Conditions, Entry, Followed, follow
 from torchproof.records import Record, UserError, one_line
+from torchproof.records.options import ARTIFACTS, DeployOptions
 from torchproof.runtime import Manifest, Refused, Unverified, keys
 from torchproof.strategies import recipe
 from torchproof.targets import Job, Options, Target, assert_size, instead_of_script
 
-ARTIFACTS = ("caches", "aoti")
 Progress = Callable[[str], None]
 
 _ABOUT = {
@@ -44,22 +44,6 @@ _UNPACKED = {
     "fsdp2": _HOOKS,
     "tp+fsdp2": _HOOKS,
 }
-
-
-@dataclass(frozen=True)
-class DeployOptions:
-    """The kind of artifact, the recipe or strategy to compile with, the private key.
-
-    With `ranks`, the pack is built and verified by so many ranks on this machine. With
-    `wrap`, each of them divides the model as the service does.
-    """
-
-    recipe: str | None = None
-    strategy: str | None = None
-    artifact: str = "caches"
-    key: bytes | None = None
-    ranks: int | None = None
-    wrap: str | None = None
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ from torchproof.packs.repro.target_recording import (
 )
 from torchproof.packs.writing import PackResult
 from torchproof.records import Run, one_line
+from torchproof.records.options import ReproOptions
 from torchproof.runtime import Manifest, Unverified
 from torchproof.targets import Job, Options, Target
 
@@ -64,16 +65,6 @@ _BELOW_DYNAMO = frozenset(
         "cudagraph_rerecord",
     }
 )
-
-
-@dataclass(frozen=True)
-class ReproOptions:
-    """The user's options for a repro pack."""
-
-    select: tuple[str, ...] = ()
-    minify: bool = False
-    budget_s: float = 120.0
-    include: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The options of a load test, and how their texts are parsed.
+"""The options of `loadtest`.
 
 Every wrong value raises a `UserError` that names the flag, before anything runs.
 """
@@ -10,25 +10,25 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
-from torchproof.measure.loadtest.percentiles import requests_needed
-from torchproof.records import (
+from torchproof.records import option_values as values
+from torchproof.records.load_test import (
     LatencyMetric,
     LatencyObjective,
     LoadTest,
-    Record,
     TextLoad,
-    UserError,
 )
+from torchproof.records.option import nested, option
+from torchproof.records.schema import Record
+from torchproof.records.user_error import UserError
 
 POISSON, CONSTANT, GAMMA = "poisson", "constant", "gamma"
 DEFAULT_DURATION_S = 30.0
 MOST_REQUESTS = 1_000_000
 MOST_WORKERS = 256
-_LONGEST_S = 365 * 24 * 3600.0
-_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s|m|h)?\s*")
+RISK = 0.01  # that a bound of a percentile is wrong, on each side
 LONGEST_TOKENS = 1_000_000
 _RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?")
 _OBJECTIVE = re.compile(r"(?:(\w+):)?p(\d+(?:\.\d+)?)\s*=\s*(\S.*)")
@@ -59,6 +59,43 @@ def _assert_within_limits(options: TextOptions | LoadOptions) -> None:
             raise UserError(f"{_flag(name)} {value}: expected {expected}")
 
 
+def latency_objective(text: str) -> LatencyObjective:
+    """Parses `p99=50ms` or `first_token:p99=200ms`."""
+    match = _OBJECTIVE.fullmatch(text.strip())
+    if match is None:
+        raise UserError(f"--slo {text!r}: expected an objective such as p99=50ms")
+    metric, percent = match[1] or "latency", float(match[2])
+    if metric not in get_args(LatencyMetric):
+        choices = ", ".join(get_args(LatencyMetric))
+        raise UserError(f"--slo {text!r}: {metric!r} is unknown: choose from {choices}")
+    if not 0 < percent < 100:
+        raise UserError(f"--slo {text!r}: the percentile is between p0 and p100")
+    limit_s = values.time_limit(match[3])
+    return LatencyObjective(percent, limit_s * 1e3, metric)  # type: ignore[arg-type]
+
+
+def token_range(text: str) -> tuple[int, int]:
+    """Parses `16-128`, or `64` for one length."""
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a range of lengths such as 16-128")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def requests_needed(percent: float) -> int:
+    """The fewest requests of which one exceeds the percentile, almost surely."""
+    return math.ceil(math.log(RISK) / math.log(percent / 100))
+
+
+_load = partial(option, group="the load")
+_serving = partial(option, group="how to serve")
+_text = partial(
+    option,
+    group="text models\n--prompt-tokens or --output-tokens serves the target as"
+    " prefill and decode.",
+)
+
+
 @dataclass(frozen=True)
 class TextOptions(Record):
     """How text is requested and served.
@@ -67,11 +104,19 @@ class TextOptions(Record):
     `queue_limit` others wait is rejected. `price` is per hour, in any currency.
     """
 
-    prompt_tokens: tuple[int, ...] = (16, 128)  # from, to
-    output_tokens: tuple[int, ...] = (16, 64)
-    temperature: float = 0.0
-    queue_limit: int | None = None
-    price: float | None = None
+    prompt_tokens: tuple[int, ...] = _text(  # from, to
+        (16, 128), "lengths of prompts (16-128)", "MIN-MAX", read=token_range
+    )
+    output_tokens: tuple[int, ...] = _text(
+        (16, 64), "lengths of answers (16-64)", "MIN-MAX", read=token_range
+    )
+    temperature: float = _text(0.0, "of sampling (0: most likely)", "T", read=float)
+    queue_limit: int | None = _text(
+        None, "reject a request if N are waiting", "N", read=int
+    )
+    price: float | None = _text(
+        None, "of the machine per hour, for the cost", "P", read=float
+    )
 
     @property
     def load(self) -> TextLoad:
@@ -100,19 +145,59 @@ class LoadOptions(Record):
     `max_batch` of them. Without `cold`, every call is answered before the timetable.
     """
 
-    rate: float | None = None
-    arrivals: str = POISSON
-    duration_s: float | None = None
-    requests: int | None = None
-    objective: LatencyObjective | None = None
-    strategies: tuple[str, ...] = ()
-    find_rate: bool = False
-    batch_window_s: float | None = None
-    max_batch: int | None = None
-    workers: int = 1
-    seed: int = 0
-    cold: bool = True
-    text: TextOptions | None = None  # serve a text model as prefill and decode
+    rate: float | None = _load(None, "requests per second, on average", "R", read=float)
+    arrivals: str = _load(
+        POISSON,
+        "poisson, constant, gamma:K (K below 1: bursts), or a file with one request"
+        " per line: TIME,CALL or JSON (default: poisson)",
+        "KIND",
+    )
+    duration_s: float | None = _load(
+        None,
+        "length of the test: 30s, 5m (default: 30s)",
+        "TIME",
+        flag="--duration",
+        read=values.duration,
+        exclusive=True,
+    )
+    requests: int | None = _load(
+        None, "number of requests, instead", "N", read=int, exclusive=True
+    )
+    objective: LatencyObjective | None = _load(
+        None,
+        "exit 1 if every strategy misses it: p99=50ms, p99.9=0.2s; of text also"
+        " first_token:p99=200ms and token:p99=30ms",
+        "OBJECTIVE",
+        flag="--slo",
+        read=latency_objective,
+    )
+    strategies: tuple[str, ...] = _serving(
+        (),
+        "those of bench, and compile (torchproof.compile), compile:nowait,"
+        " full+graph:nowait, graph:nowait, recipe:FILE, pack:DIR (default:"
+        " eager,full,compile:nowait)",
+        "NAMES",
+        read=values.names,
+    )
+    find_rate: bool = _load(
+        False, "search the highest rate that meets --slo, beginning with --rate"
+    )
+    batch_window_s: float | None = _serving(
+        None,
+        "answer requests that arrive within TIME together, if they make one call",
+        "TIME",
+        flag="--batch-window",
+        read=values.duration,
+    )
+    max_batch: int | None = _serving(None, "requests of a batch at most", "N", read=int)
+    workers: int = _serving(1, "threads that take requests (default: 1)", "N", read=int)
+    seed: int = _load(0, "of the timetable (default: 0)", "S", read=int)
+    cold: bool = _serving(
+        True,
+        "answer every call before the test, so that it begins warm",
+        flag="--no-cold",
+    )
+    text: TextOptions | None = nested(TextOptions)  # serve it as prefill and decode
 
     def __post_init__(self) -> None:
         self.gamma_shape  # noqa: B018
@@ -210,37 +295,3 @@ class LoadOptions(Record):
                 f"--find-rate: p{percent:.12g} needs {needed} requests at each rate, of"
                 f" at most {MOST_REQUESTS}: choose a lower percentile",
             )
-
-
-def read_objective(text: str) -> LatencyObjective:
-    """Parses `p99=50ms` or `first_token:p99=200ms`."""
-    match = _OBJECTIVE.fullmatch(text.strip())
-    if match is None:
-        raise UserError(f"--slo {text!r}: expected an objective such as p99=50ms")
-    metric, percent = match[1] or "latency", float(match[2])
-    if metric not in get_args(LatencyMetric):
-        choices = ", ".join(get_args(LatencyMetric))
-        raise UserError(f"--slo {text!r}: {metric!r} is unknown: choose from {choices}")
-    if not 0 < percent < 100:
-        raise UserError(f"--slo {text!r}: the percentile is between p0 and p100")
-    limit_s = read_duration(match[3], "--slo")
-    if limit_s <= 0:
-        raise UserError(f"--slo {text!r}: the limit must be above 0")
-    return LatencyObjective(percent, limit_s * 1e3, metric)  # type: ignore[arg-type]
-
-
-def read_duration(text: str, flag: str) -> float:
-    """Parses `50ms`, `1.5s`, `10m` or a number of seconds."""
-    match = _DURATION.fullmatch(text)
-    seconds = float(match[1]) * _UNITS_S[match[2] or "s"] if match else math.inf
-    if seconds > _LONGEST_S:
-        raise UserError(f"{flag} {text!r}: expected a time such as 50ms, 30s or 5m")
-    return seconds
-
-
-def read_range(text: str, flag: str) -> tuple[int, int]:
-    """Parses `16-128`, or `64` for one length."""
-    match = _RANGE.fullmatch(text)
-    if match is None:
-        raise UserError(f"{flag} {text!r}: expected a range of lengths such as 16-128")
-    return int(match[1]), int(match[2] or match[1])

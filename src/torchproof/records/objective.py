@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from torchproof.records import Trial, UserError
+from torchproof.records.tuning import Trial
+from torchproof.records.user_error import UserError
 
 Kind = Literal["step", "first", "memory", "steps"]
 
