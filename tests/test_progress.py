@@ -16,7 +16,7 @@ import pytest
 import tune_runs
 from facts import missing
 
-from torchproof.checking.part_progress import PartProgress
+from torchproof.checking.observed_parts import PartProgress
 from torchproof.cli import progress_line
 from torchproof.cli.progress_line import ProgressLine
 from torchproof.observe import size_sweep

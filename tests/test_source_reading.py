@@ -13,6 +13,7 @@ import pytest
 
 from torchproof.checking import source_reading, suspicions
 from torchproof.checking.static.imports import with_imports
+from torchproof.checking.static.source import ignores
 from torchproof.checking.suspicions import Reading
 from torchproof.records import blame
 from torchproof.records.modules import located
@@ -177,29 +178,30 @@ def f(x):
 
 
 @pytest.mark.parametrize(
-    ("change", "first", "lines", "status"),
+    ("line", "code", "first", "lines", "ignored"),
     [
-        ({"line": 4}, 3, 5, "open"),  # the lines around it, within the function
-        ({"line": 9}, 6, 4, "open"),
-        ({"line": 6}, 3, 7, "intentional"),  # the comment is where the statement ends
-        ({"line": 7}, 4, 6, "intentional"),
-        ({"line": 6, "code": "GB102"}, 3, 7, "open"),
-        ({"line": 5}, 3, 6, "open"),  # the statement around it
-        ({"line": 10}, 7, 4, "open"),  # the same words in a string
-        ({"file": "gone.py"}, None, 0, "open"),
-        ({"line": 99}, None, 0, "open"),
-        ({"line": None}, None, 0, "open"),
+        (4, "GB101", 3, 5, False),  # the lines around it, within the function
+        (9, "GB101", 6, 4, False),
+        (6, "GB101", 3, 7, True),  # the comment is where the statement ends
+        (7, "GB101", 4, 6, True),
+        (6, "GB102", 3, 7, False),
+        (5, "GB101", 3, 6, False),  # the statement around it
+        (10, "GB101", 7, 4, False),  # the same words in a string
+        (99, "GB101", None, 0, False),
+        (0, "GB101", None, 0, False),
     ],
 )
-def test_finding_has_its_lines_and_what_a_comment_says(
-    folder: Path, change: dict[str, Any], first: int | None, lines: int, status: str
+def test_lines_around_a_place_and_what_a_comment_says(
+    folder: Path, line: int, code: str, first: int | None, lines: int, ignored: bool
 ) -> None:
     text = PROGRAM + 'text = "# torchproof: ignore"\n'
-    write(folder / "model.py", text)
-    [found] = source_reading.with_source([replace(FOUND, **change)])
-    assert (found.status, found.context_from) == (status, first)
+    file = str(write(folder / "model.py", text))
+    assert ignores(text, blame.statement(file, line), code) is ignored
     start = (first or 1) - 1
-    assert found.context == tuple(text.splitlines()[start : start + lines])
+    assert blame.around(file, line) == (
+        tuple(text.splitlines()[start : start + lines]),
+        first,
+    )
 
 
 def test_static_effort_loads_no_torch(tmp_path: Path) -> None:

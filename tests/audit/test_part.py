@@ -10,8 +10,7 @@ import pytest
 
 from torchproof.checking import observed_parts
 from torchproof.checking.measured_parts import MeasuredParts
-from torchproof.checking.observed_parts import ObservedParts
-from torchproof.checking.part_progress import PartProgress
+from torchproof.checking.observed_parts import ObservedParts, PartProgress
 from torchproof.checking.rules import check
 from torchproof.observe import audit
 from torchproof.observe.audit import running

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchproof.checking import checker, rules, source_reading
+from torchproof.checking import checker, rules
 from torchproof.checking.counts import counts_of
 from torchproof.observe import InProcessObserver, is_compiled
 from torchproof.records import SEVERITIES, Run, UserError
@@ -146,7 +146,7 @@ class Watch:
     def run(self, name: str) -> Run:
         """Everything observed so far, as a run that is not saved."""
         observation = self._observed.observation(name)
-        findings = source_reading.with_source(rules.check(observation))
+        findings = rules.check(observation)
         counts = counts_of(observation, findings)
         skips = self._observed.cudagraph_skips()
         if skips is not None:

@@ -1,22 +1,30 @@
-"""`check`: target -> observed parts -> rules -> source -> run -> history -> disk."""
+"""`check` in six steps: parse, observe, judge, explain, save, render.
+
+`parse` validates a request, `observe` runs its parts, `judge` makes findings of the
+events and of the source, `explain` connects them with their causes and with the
+previous run, and the run is saved. Rendering needs nothing but the saved run:
+`torchproof.report` does it.
+"""
 
 from __future__ import annotations
 
 import datetime
+import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torchproof.checking import causes, counts, history, rules, source_reading
+from torchproof.checking import causes, history, rules, source_reading
+from torchproof.checking.counts import counts_of
 from torchproof.checking.join import Joined
 from torchproof.checking.observed_parts import (
     ObservedParts,
+    PartProgress,
     observe_on_ranks,
     observe_parts,
 )
-from torchproof.checking.part_progress import PartProgress
 from torchproof.checking.source_reading import JoinedSource
 from torchproof.observe import Ranks, assert_launchable
 from torchproof.records import (
@@ -53,6 +61,47 @@ EFFORTS: dict[str, tuple[str, ...]] = {
 }
 
 
+def check(
+    target: str | Target,
+    options: Options | None = None,
+    *,
+    effort: str = "normal",
+    skip: Iterable[str] = (),
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    baseline: Run | str | None = None,
+    ranks: Ranks | None = None,
+    progress: Progress = lambda text: None,
+    entering: Callable[[PartState], None] = lambda state: None,
+    command: str = "",
+    save_in: Path = store.RUNS,
+) -> Run:
+    """Checks how the target compiles; saves and returns the run.
+
+    `baseline` is the run to compare with, by default the latest saved one with the same
+    options. `entering` gets each part that runs.
+    """
+    scope = Scope(effort, tuple(skip), tuple(select), tuple(ignore), ranks)
+    request = parse(target, options or Options(), scope, command=command)
+    store.assert_writable(save_in)
+    if isinstance(baseline, str):
+        baseline = store.load(baseline, save_in)
+    earlier = history.latest(request.empty_run, request.target.name, save_in)
+    parts = PartProgress(
+        request.in_order,
+        earlier if earlier and request.runs_the_parts_of(earlier) else None,
+        progress,
+        show=entering,
+    )
+    observed = observe(request, parts)
+    judged = judge(request, observed, parts)
+    run = explain(request, observed, judged, before=baseline or earlier)
+    return store.save(run, save_in)
+
+
+# -- parse -----------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Scope:
     """The parts and codes that a check covers."""
@@ -81,158 +130,70 @@ class Scope:
         return None
 
 
-def check(
-    target: str | Target,
-    options: Options | None = None,
-    *,
-    effort: str = "normal",
-    skip: Iterable[str] = (),
-    select: Iterable[str] = (),
-    ignore: Iterable[str] = (),
-    baseline: Run | str | None = None,
-    ranks: Ranks | None = None,
-    progress: Progress = lambda text: None,
-    entering: Callable[[PartState], None] = lambda state: None,
-    command: str = "",
-    save_in: Path = store.RUNS,
-) -> Run:
-    """Checks how the target compiles; saves and returns the run.
+@dataclass(frozen=True)
+class Request:
+    """A target, how to run it, and what to look for."""
 
-    `baseline` is the run to compare with, by default the latest saved one with the same
-    options. `entering` gets each part that runs.
-    """
-    target = parse_target(target) if isinstance(target, str) else target
-    options = options or Options()
-    scope = Scope(effort, tuple(skip), tuple(select), tuple(ignore), ranks)
-    _assert_possible(target, options, scope)
-    store.assert_writable(save_in)
-    baseline = store.load(baseline, save_in) if isinstance(baseline, str) else baseline
-    blame.forget()
-    started = datetime.datetime.now()
-    saved_options = _options_as_saved(target, options, scope)
-    earlier = _earlier(target, saved_options, save_in)
-    reporting = _reporting(target, scope, earlier, progress, show=entering)
-    observed = _observed(target, options, scope, reporting)
-    found = observed.found
-    every = rules.with_costs([m.finding for m in found], observed.measured.gaps)
-    source = _source(target, scope, observed, every, progress=reporting)
-    run = replace(
-        _record(target, scope, observed, source, every=every, found=found),
-        id=f"{started:%Y%m%d-%H%M}-{target.name}",
-        started=started.isoformat(timespec="seconds"),
-        command=command,
-        options=saved_options,
-    )
-    if (before := baseline or earlier) is not None:
-        run = _with_resolved(run, before, scope, source, observed=observed)
-    return store.save(rules.with_texts(run), save_in)
+    target: Target
+    options: Options
+    scope: Scope
+    command: str = ""
+    started: datetime.datetime = field(default_factory=datetime.datetime.now)
 
+    @functools.cached_property
+    def saved_options(self) -> dict[str, Any]:
+        scope, ranks = self.scope, self.scope.ranks
+        on_ranks = {} if ranks is None else {"ranks": ranks.count, "wrap": ranks.wrap}
+        is_live = self.target.kind == "live"
+        return {
+            **on_ranks,
+            **({"session": live.session()} if is_live else {}),
+            "effort": scope.effort,
+            "skip": list(scope.skip),
+            "select": list(scope.select),
+            "ignore": list(scope.ignore),
+            "compile": dict(self.options.compile),
+            "as_written": self.options.as_written,
+            "train": self.options.train,
+            "device": self.options.device,
+            "size": self.options.size,
+            "arguments": list(self.target.arguments),
+        }
 
-def _earlier(target: Target, options: dict[str, Any], save_in: Path) -> Run | None:
-    """The latest complete check of the target with the same options."""
-    alike = Run("", target.text, "", {}, {}, options=options)
-    return history.latest(alike, target.name, save_in)
-
-
-def _observed(
-    target: Target, options: Options, scope: Scope, progress: PartProgress
-) -> ObservedParts:
-    if scope.ranks is None:
-        return observe_parts(target, options, scope.parts, progress)
-    return observe_on_ranks(target, options, scope.ranks, progress)
-
-
-def _reporting(
-    target: Target,
-    scope: Scope,
-    earlier: Run | None,
-    progress: Progress,
-    *,
-    show: Callable[[PartState], None],
-) -> PartProgress:
-    """The progress of the parts; only a check of the same parts tells their times."""
-    mine = (scope.effort, list(scope.skip))
-    options = earlier.options if earlier else {}
-    alike = (options.get("effort"), options.get("skip")) == mine
-    parts = _in_order(target, scope)
-    return PartProgress(parts, earlier if alike else None, progress, show=show)
-
-
-def _with_resolved(
-    run: Run,
-    before: Run,
-    scope: Scope,
-    source: JoinedSource,
-    *,
-    observed: ObservedParts,
-) -> Run:
-    observation = observed.observation
-    return history.with_resolved(
-        run,
-        before,
-        parts_of=lambda finding: _parts_of(finding, before, run),
-        suspected=lambda finding: _still_suspected(finding, scope, source),
-        reached=lambda finding: source_reading.is_reached(finding, observation),
-    )
-
-
-def _in_order(target: Target, scope: Scope) -> list[str]:
-    """The parts that can run, in the order in which they do."""
-    parts = [name for name in scope.parts if name != "static"]
-    if not target.can_run_again or live.why_not_sent(target):
-        parts = [name for name in parts if name in {"breaks", "lifetimes"}]
-    return [*parts, "static"] if "static" in scope.parts else parts
-
-
-def _source(
-    target: Target,
-    scope: Scope,
-    observed: ObservedParts,
-    every: list[Finding],
-    *,
-    progress: PartProgress,
-) -> JoinedSource:
-    """The findings of the run, joined with what the source suggests."""
-    if "static" not in scope.parts:
-        return JoinedSource(Joined(tuple(every)))
-    progress.enter("static")
-    begin = time.monotonic()
-    if scope.effort == "static":
-        read = source_reading.only_read(target, progress)
-    else:
-        read = source_reading.read_and_join(
-            target,
-            observed.observation,
-            every,
-            unseen=observed.unseen_codes(),
-            progress=progress,
+    @property
+    def empty_run(self) -> Run:
+        """The run before anything is known."""
+        return Run(
+            id=f"{self.started:%Y%m%d-%H%M}-{self.target.name}",
+            target=self.target.text,
+            strategy="-",
+            environment={},
+            counts={},
+            started=self.started.isoformat(timespec="seconds"),
+            command=self.command,
+            options=self.saved_options,
         )
-    return replace(read, seconds=round(time.monotonic() - begin, 2))
+
+    def runs_the_parts_of(self, earlier: Run) -> bool:
+        return all(
+            earlier.options.get(name) == self.saved_options[name]
+            for name in ("effort", "skip")
+        )
+
+    @property
+    def in_order(self) -> list[str]:
+        """The parts that can run, in the order in which they do."""
+        parts = [name for name in self.scope.parts if name != "static"]
+        if not self.target.can_run_again or live.why_not_sent(self.target):
+            parts = [name for name in parts if name in {"breaks", "lifetimes"}]
+        return [*parts, "static"] if "static" in self.scope.parts else parts
 
 
-def _options_as_saved(target: Target, options: Options, scope: Scope) -> dict[str, Any]:
-    """The options of the check, as the run saves them."""
-    ranks = scope.ranks
-    on_ranks = {} if ranks is None else {"ranks": ranks.count, "wrap": ranks.wrap}
-    session = {"session": live.session()} if target.kind == "live" else {}
-    return {
-        **on_ranks,
-        **session,
-        "effort": scope.effort,
-        "skip": list(scope.skip),
-        "select": list(scope.select),
-        "ignore": list(scope.ignore),
-        "compile": dict(options.compile),
-        "as_written": options.as_written,
-        "train": options.train,
-        "device": options.device,
-        "size": options.size,
-        "arguments": list(target.arguments),
-    }
-
-
-def _assert_possible(target: Target, options: Options, scope: Scope) -> None:
+def parse(
+    target: str | Target, options: Options, scope: Scope, *, command: str = ""
+) -> Request:
     """Raises a UserError for mistakes that are visible before anything runs."""
+    target = parse_target(target) if isinstance(target, str) else target
     if scope.effort not in EFFORTS:
         efforts = ", ".join(EFFORTS)
         raise UserError(f"no effort {scope.effort!r}: choose one of {efforts}")
@@ -253,41 +214,79 @@ def _assert_possible(target: Target, options: Options, scope: Scope) -> None:
         )
     scope.selected([])  # raises for an unknown code, before the run
     if scope.ranks is not None:
-        _assert_on_ranks(target, scope.ranks, scope.parts)
+        assert_launchable(target, scope.ranks)
+        if "breaks" not in scope.parts:
+            raise UserError(
+                "--ranks runs the target in part breaks, which this check leaves out:"
+                " drop --ranks, or --skip breaks and --effort static"
+            )
+    return Request(target, options, scope, command)
 
 
-def _assert_on_ranks(target: Target, ranks: Ranks, parts: list[str]) -> None:
-    assert_launchable(target, ranks)
-    if "breaks" not in parts:
-        raise UserError(
-            "--ranks runs the target in part breaks, which this check leaves out: drop"
-            " --ranks, or --skip breaks and --effort static"
+# -- observe ---------------------------------------------------------------------------
+
+
+def observe(request: Request, progress: PartProgress) -> ObservedParts:
+    """Runs the target for each part, as far as it can run again."""
+    blame.forget()
+    target, options, scope = request.target, request.options, request.scope
+    if scope.ranks is not None:
+        return observe_on_ranks(target, options, scope.ranks, progress)
+    return observe_parts(target, options, scope.parts, progress)
+
+
+# -- judge -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the rules say of the events, and of the source."""
+
+    matched: list[rules.Matched]
+    findings: list[Finding]  # of the events, with their costs
+    source: JoinedSource  # the same joined with what the source suggests
+
+
+def judge(request: Request, observed: ObservedParts, progress: PartProgress) -> Judged:
+    matched = observed.found
+    gaps = observed.measured.gaps
+    findings = rules.with_costs([each.finding for each in matched], gaps)
+    if "static" not in request.scope.parts:
+        return Judged(matched, findings, JoinedSource(Joined(tuple(findings))))
+    progress.enter("static")
+    begin = time.monotonic()
+    if request.scope.effort == "static":
+        source = source_reading.only_read(request.target, progress)
+    else:
+        source = source_reading.read_and_join(
+            request.target,
+            observed.observation,
+            findings,
+            unseen=observed.unseen_codes(),
+            progress=progress,
         )
+    seconds = round(time.monotonic() - begin, 2)
+    return Judged(matched, findings, replace(source, seconds=seconds))
 
 
-def _record(
-    target: Target,
-    scope: Scope,
-    observed: ObservedParts,
-    source: JoinedSource,
-    *,
-    every: list[Finding],
-    found: Sequence[rules.Matched],
+# -- explain ---------------------------------------------------------------------------
+
+
+def explain(
+    request: Request, observed: ObservedParts, judged: Judged, *, before: Run | None
 ) -> Run:
-    """The run of a check; `every` are the findings of all parts that ran.
-
-    `found` are the same findings with the events that show how they are connected.
-    """
-    observation = observed.observation
+    """The run: findings below their causes, and those resolved since `before`."""
+    observation, source, scope = observed.observation, judged.source, request.scope
     findings = causes.linked(
-        scope.selected(source.findings), causes.explain(found), causes.stopped(found)
+        scope.selected(source.findings),
+        causes.explain(judged.matched),
+        causes.stopped(judged.matched),
     )
-    return Run(
-        id="",
-        target=target.text,
-        strategy=_strategy(observation, target, scope),
+    run = replace(
+        request.empty_run,
+        strategy=_strategy(request, observation),
         environment=observation.environment,
-        counts=_counts(scope, observed, every) | observed.audited.counts,
+        counts=_counts(scope, observed, judged.findings) | observed.audited.counts,
         findings=tuple(findings),
         measurements=tuple(observed.measured.rows),
         parts=_statuses(scope, observed, source, findings),
@@ -298,47 +297,80 @@ def _record(
         error=one_line(observation.error) if observation.error else None,
         calls=observation.forms,
     )
+    if before is not None:
+        run = history.with_resolved(
+            run,
+            before,
+            parts_of=lambda finding: _parts_of(finding, before, run),
+            suspected=lambda finding: _still_suspected(finding, scope, source),
+            reached=lambda finding: source_reading.is_reached(finding, observation),
+        )
+    return rules.with_texts(run)
 
 
 def _counts(
     scope: Scope, observed: ObservedParts, every: list[Finding]
 ) -> dict[str, Any]:
-    observation = observed.observation
-    unseen = "breaks" not in scope.parts or _missing_hook(observation) is not None
-    seen = counts.where_seen(observation, every, unseen)
-    if observed.ranks is None or unseen:
-        return seen
-    return {**seen, **observed.ranks.counts}
+    """The counts, None for each if part breaks did not run: never 0 for unknown."""
+    counts = counts_of(observed.observation, every)
+    if "breaks" not in scope.parts or _missing_hook(observed.observation):
+        return dict.fromkeys(counts)
+    return {**counts, **observed.ranks.counts} if observed.ranks else counts
 
 
 def _statuses(
     scope: Scope, observed: ObservedParts, source: JoinedSource, findings: list[Finding]
 ) -> dict[str, Part]:
     dynamic = [f for f in findings if f.origin != "static"]
-    # Also those that are only evidence of others.
-    selected = [f for f in scope.selected(source.findings) if f.origin != "static"]
-    static = source.failure or source_reading.part(source.read, findings)
-    statuses = {
-        "static": replace(static, seconds=source.seconds),
-        "breaks": replace(
-            _breaks(
-                observed.observation, source.findings, selected, note=observed.note
-            ),
-            seconds=observed.breaks_s,
-        ),
+    own = {
+        "static": source.failure or source_reading.part(source.read, findings),
+        "breaks": _breaks(scope, observed, source.findings),
     }
+    own["static"] = replace(own["static"], seconds=source.seconds)
     return {
         name: scope.left_out(name)
         or observed.part(name, dynamic)
-        or statuses.get(name, statuses["breaks"])
+        or own.get(name, own["breaks"])
         for name in PARTS
     }
 
 
-def _strategy(observation: Observation, target: Target, scope: Scope) -> str:
-    if scope.effort == "static":
+def _breaks(scope: Scope, observed: ObservedParts, joined: Iterable[Finding]) -> Part:
+    """The status of part breaks; findings that are only evidence of others count."""
+    observation, seconds = observed.observation, observed.breaks_s
+    if missing := _missing_hook(observation):
+        return Part("skipped", missing, seconds)
+    if observation.error or observation.ending != "finished":
+        why = observation.error or f"ended by {observation.ending}"
+        return Part("failed", why, seconds)
+    own = [
+        f
+        for f in joined
+        if f.origin != "static"
+        and f.status == "open"
+        and "breaks" in rules.parts_of(f.code)
+    ]
+    count = len(scope.selected(own))
+    notes = [*observation.lacks.values(), *filter(None, [observed.note])]
+    if len(own) > count:
+        notes.append(f"{len(own) - count} left out by --select or --ignore")
+    return Part("found" if count else "passed", "; ".join(notes), seconds)
+
+
+def _missing_hook(observation: Observation) -> str | None:
+    """What the installed torch lacks to be observed at all."""
+    return observation.lacks.get("trace") or observation.lacks.get("breaks")
+
+
+def _strategy(request: Request, observation: Observation) -> str:
+    """`as-written` if the program compiles itself, rather than torchproof it."""
+    if request.scope.effort == "static":
         return "-"
-    return "as-written" if _as_written(observation, target) else "full"
+    compiled = any(
+        e.data["by_torchproof"] for e in observation.events if e.kind == "wrapper"
+    )
+    own = request.target.kind in {"script", "trace"} or not compiled
+    return "as-written" if own else "full"
 
 
 def _still_suspected(finding: Finding, scope: Scope, source: JoinedSource) -> bool:
@@ -366,40 +398,3 @@ def _parts_of(finding: Finding, before: Run, run: Run) -> list[str]:
     parts = rules.parts_of(finding.code)
     devices = {each.environment.get("device") for each in (before, run)}
     return [] if "lifetimes" in parts and len(devices) > 1 else list(parts)
-
-
-def _as_written(observation: Observation, target: Target) -> bool:
-    """Whether the program compiles itself, rather than torchproof compiling it."""
-    if target.kind in {"script", "trace"}:
-        return True
-    return not any(
-        e.data["by_torchproof"] for e in observation.events if e.kind == "wrapper"
-    )
-
-
-def _missing_hook(observation: Observation) -> str | None:
-    """What the installed torch lacks to be observed at all."""
-    return observation.lacks.get("trace") or observation.lacks.get("breaks")
-
-
-def _breaks(
-    observation: Observation,
-    joined: Iterable[Finding],
-    selected: Iterable[Finding],
-    *,
-    note: str = "",
-) -> Part:
-    """The status of part breaks; `selected` are the findings that --select leaves."""
-    if missing := _missing_hook(observation):
-        return Part("skipped", missing)
-    if observation.error or observation.ending != "finished":
-        return Part("failed", observation.error or f"ended by {observation.ending}")
-    every = [f for f in joined if f.origin != "static"]
-    count, total = (
-        sum(f.status == "open" and "breaks" in rules.parts_of(f.code) for f in each)
-        for each in (selected, every)
-    )
-    notes = [*observation.lacks.values(), *filter(None, [note])]
-    if total > count:
-        notes.append(f"{total - count} left out by --select or --ignore")
-    return Part("found" if count else "passed", "; ".join(notes))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torchproof.checking import rules
 from torchproof.observe import audit
 from torchproof.records import Event, Finding, Observation
@@ -26,14 +24,6 @@ def counts_of(
         "recompiles": sum(event.kind == "recompile" for event in events),
         **audit.skipped("").counts,  # the counts of part lifetimes
     }
-
-
-def where_seen(
-    observation: Observation, every: list[Finding], unseen: bool
-) -> dict[str, Any]:
-    """The counts, or None for each if part breaks did not run: never 0 for unknown."""
-    counts = counts_of(observation, every)
-    return dict.fromkeys(counts) if unseen else counts
 
 
 def _skipped(event: Event) -> tuple[str, int, str] | None:

@@ -5,7 +5,6 @@ Code of installed packages is read only if it is the target itself.
 
 from __future__ import annotations
 
-import functools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,9 +46,9 @@ class JoinedSource:
     interrupted: bool = False
     seconds: float | None = None  # what reading took
 
-    @functools.cached_property
-    def findings(self) -> list[Finding]:
-        return with_source(self.joined.findings)
+    @property
+    def findings(self) -> Sequence[Finding]:
+        return self.joined.findings
 
     @property
     def undecided(self) -> Sequence[Suspicion]:
@@ -289,38 +288,3 @@ def _only_seen(event: Event, place: Frame) -> CompileSite:
         source=blame.source_line(place.file, place.line) or None,
         **arguments,
     )
-
-
-# -- what the source says about findings -----------------------------------------------
-
-
-def with_source(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings with their source lines; `intentional` if a comment ignores the code."""
-    commented = functools.cache(_commented)
-    annotated = []
-    for finding in findings:
-        if finding.file and finding.line and finding.context_from is None:
-            lines, first = blame.around(finding.file, finding.line)
-            finding = replace(finding, context=lines, context_from=first)
-            source = commented(finding.file)
-            if source and _is_ignored(finding, source):
-                finding = replace(finding, status="intentional")
-        annotated.append(finding)
-    return annotated
-
-
-def _commented(file: str) -> Source | None:
-    """The parsed file, if it contains a torchproof comment."""
-    text = "".join(blame.lines_of(file))
-    if "torchproof:" not in text:
-        return None
-    try:
-        return Source.parse(Path(file), text)
-    except Unreadable:
-        return None
-
-
-def _is_ignored(finding: Finding, source: Source) -> bool:
-    assert finding.line is not None
-    first, last = blame.statement(finding.file or "", finding.line)
-    return finding.status == "open" and source.ignores(first, last, finding.code)

@@ -25,7 +25,13 @@ from torchproof.checking.static.expansions import Expansions
 from torchproof.checking.static.flow import Flow, joined
 from torchproof.checking.static.kinds import Kind
 from torchproof.checking.static.program import Program, is_disabled
-from torchproof.checking.static.source import Function, Source, Unreadable, text_of
+from torchproof.checking.static.source import (
+    Function,
+    Source,
+    Unreadable,
+    ignores,
+    text_of,
+)
 from torchproof.process import Ended, spawn, unpacked
 from torchproof.records import CompileSite, Finding, blame, one_line
 
@@ -315,7 +321,7 @@ def _suspicion(
     finding = rule.suspected(match, source, function)
     assert finding.line is not None
     last = getattr(match.node, "end_lineno", None) or finding.line
-    if source.ignores(finding.line, last, rule.code):
+    if ignores(source.text, (finding.line, last), rule.code):
         return None
     return Suspicion(
         finding=finding,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 from torchproof.checking.rules import keys, torch_pages
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.line_facts import LineFacts, facts_at
-from torchproof.checking.static.source import Source
+from torchproof.checking.static.source import Source, ignores
 from torchproof.records import (
     Event,
     Finding,
@@ -387,6 +387,8 @@ class Rule:
     def finding(self, group: EventGroup) -> Finding:
         frame = group.frame
         column, end = _columns(frame)
+        place = (frame.file, frame.line) if frame else ("", 0)
+        context, context_from = blame.around(*place)
         return Finding(
             code=self.code,
             kind=group.extra.get("kind", self.kind),
@@ -400,16 +402,23 @@ class Rule:
             owner=group.place.owner,
             count=group.count,
             steps=group.steps,
-            status=self.status(group),
+            status="intentional" if self._is_ignored(*place) else self.status(group),
             evidence=(*self.evidence(group), *_call_site(group)),
             column=column,
             end_column=end,
             source=(
                 (source_line(frame.file, frame.line) or frame.code) if frame else None
             ),
+            context=context,
+            context_from=context_from,
             marks=self.marks(group),
             key=self.key(group),
         )
+
+    def _is_ignored(self, file: str, line: int) -> bool:
+        """Whether a comment at the place ignores the rule."""
+        text = "".join(blame.lines_of(file))
+        return ignores(text, blame.statement(file, line), self.code)
 
     def key(self, group: EventGroup) -> str:
         """What the finding is about in its function, without names and values.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import io
 import re
@@ -293,29 +294,34 @@ class Source:
     def quote(self, node: ast.AST) -> str:
         return f"`{self.brief(node)}`"
 
-    def ignores(self, first: int, last: int, code: str) -> bool:
-        """Whether a comment `torchproof: ignore` on one of the lines names the code."""
-        for line in range(first, last + 1):
-            if line in self._ignored:
-                codes = self._ignored[line]
-                if codes is None or code.startswith(codes):
-                    return True
-        return False
 
-    @functools.cached_property
-    def _ignored(self) -> Mapping[int, tuple[str, ...] | None]:
-        if "torchproof:" not in self.text:
-            return {}
-        ignored: dict[int, tuple[str, ...] | None] = {}
+def ignores(text: str, lines: tuple[int, int], code: str) -> bool:
+    """Whether a comment `torchproof: ignore` names the code, from a line to another."""
+    first, last = lines
+    ignored = _ignored(text)
+    for line in range(first, last + 1):
+        codes = ignored.get(line, ())
+        if codes is None or code.startswith(codes):
+            return True
+    return False
+
+
+@functools.lru_cache(maxsize=64)
+def _ignored(text: str) -> Mapping[int, tuple[str, ...] | None]:
+    """By line, the codes that a comment ignores; None stands for all."""
+    if "torchproof:" not in text:
+        return {}
+    ignored: dict[int, tuple[str, ...] | None] = {}
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):  # what is no Python
         # Read comments only: the same text in a string has no effect.
-        for token in tokenize.generate_tokens(StringIO(self.text).readline):
+        for token in tokenize.generate_tokens(StringIO(text).readline):
             if token.type != tokenize.COMMENT:
                 continue
             if match := _IGNORE.search(token.string):
                 codes = match[1]
                 listed = tuple(c.strip().upper() for c in (codes or "").split(","))
                 ignored[token.start[0]] = None if codes is None else listed
-        return ignored
+    return ignored
 
 
 def walk(node: ast.AST) -> Sequence[ast.AST]:
