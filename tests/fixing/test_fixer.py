@@ -156,7 +156,8 @@ def test_the_reason_that_names_code_is_kept() -> None:
     finding = Finding("GB105", "graph_break", "high", "", "", "")
     kept: dict[str, Refusal] = {}
     for why in ("no number is computed here", "`g(x)` would leave the graph", "other"):
-        _keep_refusal(kept, finding, Refusal(finding, "", why))
+        refusal = Refusal(finding, "", why, names_code="g(x)" in why)
+        _keep_refusal(kept, finding, refusal)
     assert kept[finding.identity].why == "`g(x)` would leave the graph"
 
 

@@ -88,7 +88,7 @@ def test_stalls_are_attributed_to_the_requests_in_which_they_happen(
     assert stall.function is not None and stall.function.endswith("scale")
     assert stall.file is not None and stall.line is not None
     guard = {"cause": "size", "source": "x", "dim": 1, "expected": "8", "actual": "9"}
-    assert stall.data["guard"] == guard
+    assert guard.items() <= stall.data["guard"].items()
     waited = [each for each in run.of_kind("compile") if each.request == COMPILED]
     collected = max(run.of_kind("gc"), key=lambda each: each.end_s - each.begin_s)
     assert (collected.data["generation"], collected.request) == (2, COLLECTED)

@@ -18,7 +18,15 @@ SERVICE_S = 0.010
 EVERY_20_MS = [0.020 * number for number in range(100)]
 LATE = 40  # the request whose service takes 200 ms longer
 BEGIN = 0.020 * LATE
-GUARD = {"cause": "size", "source": "x", "dim": 1, "expected": "8", "actual": "9"}
+GUARD = {
+    "cause": "size",
+    "source": "x",
+    "dim": 1,
+    "expected": "8",
+    "actual": "9",
+    "changed": "size 1 of x was 8, is 9",
+    "compiled": "Net.forward",
+}
 ANSWER_40: dict[str, Any] = {"request": LATE, "thread": "worker-0"}
 ELSEWHERE = {"request": None, "thread": "metrics"}
 

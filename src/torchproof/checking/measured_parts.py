@@ -19,10 +19,10 @@ from torchproof.records import (
     Event,
     Frame,
     Measurement,
+    MissingHook,
     Part,
     RaisedError,
     UserError,
-    is_missing_hook,
     shapes,
 )
 from torchproof.targets import Options, Target, keywords
@@ -101,9 +101,9 @@ class PartsMeasurer:
                 done = Part("passed", self.notes.get(name, ""))
                 self.collected.parts[name] = Part("skipped", why) if why else done
             except (UserError, _Failed) as error:
-                why = str(error)
+                skips = isinstance(error, MissingHook)
                 self.collected.parts[name] = Part(
-                    "skipped" if is_missing_hook(why) else "failed", why
+                    "skipped" if skips else "failed", str(error)
                 )
             except KeyboardInterrupt:
                 self.collected.interrupted = True

@@ -446,9 +446,8 @@ def _keep_refusal(
     A rewrite tries the innermost frame first: its callers say less about the finding.
     """
     kept = refusals.get(finding.identity)
-    names_code = "`" in refusal.why
     same_rewrite = kept is not None and kept.rewrite == refusal.rewrite
-    if kept is None or (names_code and not (same_rewrite and "`" in kept.why)):
+    if kept is None or (refusal.names_code and not (same_rewrite and kept.names_code)):
         refusals[finding.identity] = refusal
 
 
@@ -659,7 +658,7 @@ def _summary(search: Search, prover: Prover, seconds: float) -> Fixing:
         why = tried[0] if tried else f"no edit is known for it: {finding.fix}"
         if finding.severity == "low" and search.quick:
             why = "it settles by itself: --effort normal looks for a fix"
-        if not tried and refusal is not None and "`" in refusal.why:
+        if not tried and refusal is not None and refusal.names_code:
             why = f"no rewrite applies: {refusal.why}"
         reasons[finding.identity] = why
     return Fixing(

@@ -33,11 +33,15 @@ Observe = Callable[[Overlay], Sequence[ObservedCall]]
 
 @dataclass(frozen=True)
 class Refusal:
-    """A rewrite that does not apply to a finding, with the reason."""
+    """A rewrite that does not apply to a finding, with the reason.
+
+    `names_code`: the reason is some code of the program, which a user can change.
+    """
 
     finding: Finding
     rewrite: str
     why: str
+    names_code: bool = False
 
 
 class Sources:
@@ -127,7 +131,8 @@ def _rewritten(
     places = _places(each)
     if not places:
         where = f"`{finding.function}`" if finding.function else "`exec`"
-        yield Refusal(finding, name, f"the source of {where} is not in a file")
+        why = f"the source of {where} is not in a file"
+        yield Refusal(finding, name, why, names_code=True)
     for index, frame in _tried(name, each, places):
         file = os.path.abspath(frame.file)
         try:
@@ -142,7 +147,8 @@ def _rewritten(
             )
             draft = rewrites.named(name)(site)
         except rewrites.Refused as refused:
-            yield Refusal(finding, name, str(refused))
+            names_code = refused.names_code
+            yield Refusal(finding, name, str(refused), names_code=names_code)
             continue
         except UserError as error:
             yield Refusal(finding, name, str(error))

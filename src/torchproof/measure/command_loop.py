@@ -8,9 +8,12 @@ import traceback
 from typing import Any
 
 from torchproof.process import Channel, Ended, Message
-from torchproof.records import RaisedError, UserError, whose
+from torchproof.records import MissingHook, RaisedError, UserError, whose
 from torchproof.strategies import NotApplicable
 from torchproof.torch_private import compile_phase
+
+# The errors that the parent raises as they were raised here, special ones first.
+USER_ERRORS = (NotApplicable, MissingHook, UserError)
 
 
 def run_commands(worker: Any) -> int:
@@ -32,13 +35,8 @@ def _reply(worker: Any, name: str, values: Message) -> Message:
         # Not `to_json`: the error of an output may be infinite.
         return {"reply": {} if reply is None else dataclasses.asdict(reply)}
     except UserError as error:
-        skips = isinstance(error, NotApplicable)
-        return {
-            "error": str(error),
-            "details": error.details,
-            "usage": True,
-            "skips": skips,
-        }
+        kind = next(kind for kind in USER_ERRORS if isinstance(error, kind)).__name__
+        return {"error": str(error), "details": error.details, "kind": kind}
     except Exception as error:
         message = traceback.format_exception_only(error)[-1].strip()
         frames = traceback.extract_tb(error.__traceback__)
@@ -48,4 +46,4 @@ def _reply(worker: Any, name: str, values: Message) -> Message:
                 f"{outside_torch[-1].filename}:{outside_torch[-1].lineno}: {message}"
             )
         raised = RaisedError.of(error, compile_phase(error)).to_json()
-        return {"error": message, "usage": False, "raised": raised}
+        return {"error": message, "raised": raised}

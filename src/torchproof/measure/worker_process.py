@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from torchproof.measure.command_loop import USER_ERRORS
 from torchproof.measure.replies import Reply, joined
 from torchproof.measure.specs import StrategyJob
 from torchproof.process import (
@@ -31,8 +32,7 @@ from torchproof.process import (
     reserved_port,
     spawn,
 )
-from torchproof.records import RaisedError, Record, UserError
-from torchproof.strategies import NotApplicable
+from torchproof.records import RaisedError, Record
 
 STRATEGY_WORKER = "torchproof.measure.strategy_worker"
 # With remote caches, a start that is labelled cold could be warm.
@@ -97,7 +97,7 @@ class _Process:
 
     def _end(self, why: str) -> None:
         self.close()
-        self._last = {"error": why, "usage": False, "ended": True}
+        self._last = {"error": why, "ended": True}
         self._unread = 0
 
     def close(self) -> None:
@@ -247,10 +247,9 @@ def _blamed(answers: Mapping[int, Message], count: int) -> Message:
 
 def _raise_error(answer: Message) -> NoReturn:
     """Raises the error that a worker replied."""
-    if answer.get("skips"):
-        raise NotApplicable(answer["error"])
-    if answer["usage"]:
-        raise UserError(answer["error"], details=answer.get("details", ""))
+    for kind in USER_ERRORS:
+        if answer.get("kind") == kind.__name__:
+            raise kind(answer["error"], details=answer["details"])
     raised = answer.get("raised")
     raise WorkerError(
         answer["error"], None if raised is None else RaisedError.from_json(raised)

@@ -137,7 +137,6 @@ if TYPE_CHECKING:
     from torchproof.records.timeline import Span as Span
     from torchproof.records.torch_support import MissingHook as MissingHook
     from torchproof.records.torch_support import installed_torch as installed_torch
-    from torchproof.records.torch_support import is_missing_hook as is_missing_hook
     from torchproof.records.torch_support import supported_torch as supported_torch
     from torchproof.records.torch_support import untested_torch as untested_torch
     from torchproof.records.tuning import Outcome as Outcome

@@ -106,6 +106,7 @@ class Numerics(TypedDict, total=False):
     reference: str | None
     where: str | None
     why: str | None
+    how: str | None  # what is wrong: value, nan, infinity or form
     rank: int | None  # of several: the one with the worst verdict
     forms: tuple[JsonObject, ...] | None  # differences in dtypes and sizes
 

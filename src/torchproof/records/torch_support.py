@@ -14,11 +14,6 @@ class MissingHook(UserError):
     """The installed torch lacks a private name that a feature needs."""
 
 
-def is_missing_hook(text: str) -> bool:
-    """Whether the text of an error from another process is a `MissingHook`."""
-    return re.search(r"torch \S+ has no (torch[\w.]*|file):", text) is not None
-
-
 def installed_torch() -> str:
     try:
         return metadata.version("torch")

@@ -35,12 +35,12 @@ from torchproof.runtime.method_replacement import (
 )
 from torchproof.runtime.monitor import Monitor, TimedRun
 from torchproof.runtime.status_report import (
-    NOTHING_COMPILED,
     EagerReason,
     Fallback,
     State,
     Status,
     cost_to_log,
+    nothing_compiled,
 )
 from torchproof.runtime.telemetry import Telemetry, counts_calls
 from torchproof.strategies import (
@@ -92,6 +92,7 @@ class CompiledForward(MethodReplacement):
         self._agreement: agreement.Agreement | None = None
         self._has_joined = False  # or there are no other ranks
         self.is_verifying = False
+        self.disabled_by: str | None = None  # the setting that stops torch
         self._is_trial = False  # its calls belong to a speed trial
         self._parts: list[MethodReplacement] = []
         self._switch_lock = forks.rlock()  # one thread at a time switches parts
@@ -466,18 +467,20 @@ class CompiledForward(MethodReplacement):
             run = CallVerifier(self, run)
         self.telemetry.all_eager(False)
         self.run = run
-        if why := frames.why_compile_is_disabled():
-            self.telemetry.note(f"{NOTHING_COMPILED}{why}")
-            self.run = functools.partial(self._run_disabled, run, why)
+        self.disabled_by = why = frames.why_compile_is_disabled()
+        if why is not None:
+            self.telemetry.note(nothing_compiled(why))
+            self.run = functools.partial(self._run_disabled, run)
 
     def _run_disabled(
-        self, run: Callable[..., Any], why: str, /, *args: Any, **kwargs: Any
+        self, run: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
         """Counts calls as eager as long as a setting stops torch from compiling."""
         if frames.why_compile_is_disabled():
             self.telemetry.ran_eager("disabled")
         else:
-            self.telemetry.remove_note(f"{NOTHING_COMPILED}{why}")
+            self.telemetry.remove_note(nothing_compiled(self.disabled_by))
+            self.disabled_by = None
             with self._switch_lock:
                 if self.strategy != "eager":
                     self.run = run
@@ -650,6 +653,8 @@ class CompiledForward(MethodReplacement):
         compiled_calls = counts.compiled if compiles else 0
         # A call without the graph may have counted as eager already.
         compiled_calls = max(0, compiled_calls - uncompiled)
+        disabled_by = self._why_not_compiled(compiled_calls)
+        notes = [nothing_compiled(disabled_by)] if disabled_by else []
         return Status(
             model=telemetry.name,
             strategy=self.strategy,
@@ -669,7 +674,8 @@ class CompiledForward(MethodReplacement):
             worth=self.worth,
             latency=self.monitor.latency() if self.monitor else {},
             shares_code=bool(shares),
-            notes=(*telemetry.notes, *self._why_not_compiled(compiled_calls), *shares),
+            notes=tuple(dict.fromkeys((*telemetry.notes, *notes, *shares))),
+            disabled_by=disabled_by,
             recipe=recipe.to_json(self.adoption) if recipe else None,
             graph=graph,
             pack=self.pack,
@@ -713,13 +719,11 @@ class CompiledForward(MethodReplacement):
             return ()
         return (f"{others} code that was compiled for another {self.telemetry.name}",)
 
-    def _why_not_compiled(self, compiled_calls: int) -> tuple[str, ...]:
+    def _why_not_compiled(self, compiled_calls: int) -> str | None:
         """The setting that stops torch from compiling, if no call ran compiled code."""
         if self.strategy == "eager" or compiled_calls or self._engine is None:
-            return ()
-        why = frames.why_compile_is_disabled()
-        note = f"{NOTHING_COMPILED}{why}"
-        return (note,) if why and note not in self.telemetry.notes else ()
+            return self.disabled_by
+        return self.disabled_by or frames.why_compile_is_disabled()
 
     def retry(self) -> None:
         """Starts over with the same options, as if just compiled."""

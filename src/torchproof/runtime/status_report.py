@@ -19,7 +19,6 @@ State = Literal["not called", "compiling", "compiled", "partly compiled", "eager
 _WORTH_NAMING_S = 10.0  # compile seconds from which `status` says if they pay off
 WORTH_LOGGING_S = 30.0  # the same for the log
 _SOON = 10_000  # calls within which compiling should pay off
-NOTHING_COMPILED = "nothing is compiled: "  # begins the note with torch's setting
 
 
 @dataclass(frozen=True)
@@ -159,6 +158,7 @@ class Status:
     shares_code: bool = False  # calls run, or may run, code that another model compiled
     latency: Mapping[str, Latency] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    disabled_by: str | None = None  # the setting that stops torch from compiling
     recipe: Mapping[str, Any] | None = None  # its path, and whether it is followed
     graph: Mapping[str, Any] | None = None  # the CUDA graph that replays whole calls
     pack: Mapping[str, Any] | None = None  # its path, and which graphs it provided
@@ -181,8 +181,8 @@ class Status:
         if self.fallbacks:
             return _fallback(self.fallbacks[-1])
         if self.state == "eager" and self.strategy != "eager":
-            notes = (n for n in self.notes if n.startswith(NOTHING_COMPILED))
-            return next(notes, "no graph was captured")
+            why = self.disabled_by
+            return nothing_compiled(why) if why else "no graph was captured"
         if self.pack is not None:
             used = f"pack {Path(self.pack['path']).name}"
             return used if self.pack["used"] else str(self.pack["why_not"])
@@ -278,6 +278,10 @@ def cost(status: Status) -> str | None:
         return f"{spent}: it does not pay off"
     calls = math.ceil(status.compile_s * 1e3 / (eager_ms - compiled_ms))
     return f"{spent}: it pays off after {calls:,} calls"
+
+
+def nothing_compiled(why: str | None) -> str:
+    return f"nothing is compiled: {why}"
 
 
 def cost_to_log(status: Status) -> str | None:

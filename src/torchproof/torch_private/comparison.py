@@ -45,6 +45,7 @@ from torch import Tensor
 from torchproof.records import shapes
 
 Verdict = Literal["same", "rounding", "wrong"]
+How = Literal["value", "nan", "infinity", "form"]
 Answers = Mapping[str, Any]
 
 # The distance from eager after a few reordered operations, in epsilons of the dtype.
@@ -88,6 +89,7 @@ class Comparison:
     reference: Literal["float64", "eager"] = "eager"
     where: str | None = None
     why: str = ""
+    how: How = "value"  # what is wrong, if it is
     excess: float = 0.0  # the worst error relative to the allowed one
     final: bool = False  # no further run of eager could excuse it
 
@@ -99,11 +101,14 @@ class Comparison:
             "reference": self.reference,
             "where": self.where,
             "why": self.why,
+            "how": self.how,
         }
 
 
-def wrong(why: str, where: str | None = None) -> Comparison:
-    return Comparison("wrong", where=where, why=why, excess=math.inf, final=True)
+def wrong(why: str, where: str | None = None, *, how: How = "value") -> Comparison:
+    return Comparison(
+        "wrong", where=where, why=why, how=how, excess=math.inf, final=True
+    )
 
 
 def compare(
@@ -126,7 +131,7 @@ def compare(
             continue
         if label not in answers or label not in eager:
             whose = "only eager gives it" if label in eager else "eager gives none"
-            compared[label] = wrong(whose)
+            compared[label] = wrong(whose, how="form")
             continue
         values = answers[label], eager[label], (exact or {}).get(label)
         one = compare_value(*values, tolerance=tolerance)
@@ -191,7 +196,7 @@ def compare_value(
 ) -> Comparison:
     """Compares one value; references of another shape or kind are not used."""
     if (difference := different_form(output, eager)) is not None:
-        return wrong(difference)
+        return wrong(difference, how="form")
     if not isinstance(eager, (Tensor, *NUMBERS)):
         if not isinstance(eager, PLAIN):
             return Comparison(None, why=f"{eager} cannot be compared")
@@ -323,8 +328,10 @@ def compare_tensors(
     # If the float64 run took another path:
     if x is not e and bool((x.isnan() & ~e.isnan()).any()):
         x = e
-    if (why := different_nan(a, e, both_ways=tolerance is not None)) is not None:
-        return wrong(why)
+    if (why := stray_nan(a, e)) is not None:
+        return wrong(f"NaN where eager has none, in {why}", how="nan")
+    if tolerance is not None and (why := stray_nan(e, a)) is not None:
+        return wrong(f"no NaN where eager has one, in {why}")
     noisy = [each for each in (e, *map(flat, samples)) if each is not x]
     scale = size_of(x)
     if tolerance is not None:
@@ -339,19 +346,13 @@ def compare_tensors(
     return result
 
 
-def different_nan(output: Tensor, eager: Tensor, *, both_ways: bool) -> str | None:
-    """Where NaN is on one side only; `both_ways` if eager's NaN must be there too."""
-    pairs = [(output, eager, "NaN where eager has none")]
-    if both_ways:
-        pairs.append((eager, output, "no NaN where eager has one"))
-    for one, other, why in pairs:
-        alone = 0
-        for start in range(0, one.numel(), PIECE):
-            piece = slice(start, start + PIECE)
-            alone += int((one[piece].isnan() & ~other[piece].isnan()).sum())
-        if alone:
-            return f"{why}, in {alone} of {one.numel()} elements"
-    return None
+def stray_nan(one: Tensor, other: Tensor) -> str | None:
+    """How many elements are NaN in the first tensor alone, in words."""
+    alone = 0
+    for start in range(0, one.numel(), PIECE):
+        piece = slice(start, start + PIECE)
+        alone += int((one[piece].isnan() & ~other[piece].isnan()).sum())
+    return f"{alone} of {one.numel()} elements" if alone else None
 
 
 @dataclass
@@ -413,7 +414,8 @@ class Found:
     ) -> Comparison:
         if self.infinite:
             many = f"{self.infinite} of {self.elements} elements"
-            return wrong(f"infinity on one side only, in {many}: {self.example}")
+            why = f"infinity on one side only, in {many}: {self.example}"
+            return wrong(why, how="infinity")
         verdict: Verdict = "same" if self.all_close else "rounding"
         why, excess = "", self.worst
         if self.worst > 1:

@@ -25,7 +25,7 @@ from torchproof.fixing.rewrites.scalars import (
     is_representable,
     parenthesised,
 )
-from torchproof.fixing.rewrites.site import Draft, Refused, Site, statements
+from torchproof.fixing.rewrites.site import Draft, NoPattern, Refused, Site, statements
 from torchproof.fixing.rewrites.values import Values
 
 _RETURN = "return"
@@ -87,13 +87,13 @@ def _rest(site: Site, statement: cst.If) -> list[cst.BaseStatement]:
     rest = names.following(site, statement)
     block = site.parent(statement)
     if block is not site.function.body or not rest:
-        raise Refused("what runs after the early return is not in one block")
+        raise NoPattern("what runs after the early return is not in one block")
     last = rest[-1]
     ends = isinstance(last, cst.SimpleStatementLine) and isinstance(
         last.body[-1], cst.Return
     )
     if not ends:
-        raise Refused("the function may end without a value")
+        raise NoPattern("the function may end without a value")
     return rest
 
 
@@ -153,7 +153,7 @@ class _Where:
     def expression(self, node: cst.IfExp) -> str:
         self._test = _test(self.site, node.test)
         if self._test.or_python:
-            raise Refused("a Python condition and a tensor decide together")
+            raise NoPattern("a Python condition and a tensor decide together")
         self._selected = self._test.tensor
         branches = []
         for value, self._branch_holds in ((node.body, True), (node.orelse, False)):
@@ -265,7 +265,7 @@ class _Where:
     def _return(self, step: cst.Return, branch: _Branch) -> None:
         value = step.value
         if value is None:
-            raise Refused("a branch returns without a value")
+            raise NoPattern("a branch returns without a value")
         if isinstance(value, cst.Tuple):
             for index, each in enumerate(value.elements):
                 self._add(f"{_RETURN} {index}", each.value, branch)
@@ -473,11 +473,11 @@ class _Where:
         """The statements that select, one for each target."""
         targets = list(dict.fromkeys((*yes.values, *no.values)))
         if not targets:
-            raise Refused("nothing that the branches compute is used")
+            raise NoPattern("nothing that the branches compute is used")
         returned = [each for each in targets if each.startswith(_RETURN)]
         if returned:
             if targets != returned or set(yes.values) != set(no.values):
-                raise Refused("only one of the branches returns")
+                raise NoPattern("only one of the branches returns")
             parts = [self._where(yes.values[t], no.values[t]) for t in targets]
             return [f"return {', '.join(parts)}"]
         pairs = [(target, self._selected_value(target, yes, no)) for target in targets]
@@ -491,7 +491,7 @@ class _Where:
             set(targets[:i]) & ast_reads(text) for i, (_, text) in enumerate(pairs)
         )
         if depend and in_place:
-            raise Refused("the branches change values that they also read")
+            raise NoPattern("the branches change values that they also read")
         if depend:
             left = ", ".join(targets)
             return [f"{left} = {', '.join(text for _, text in pairs)}"]

@@ -10,6 +10,7 @@ from torchproof.fixing.rewrites.operators import brief, dotted
 from torchproof.fixing.rewrites.site import (
     Changes,
     Draft,
+    NoPattern,
     Refused,
     Site,
     Statement,
@@ -61,7 +62,7 @@ def _conversion(site: Site) -> tuple[Statement, str, cst.Call]:
             and dotted(call.func.value) == name
         ):
             return line, name, call
-    raise Refused("no attribute is converted here")
+    raise NoPattern("no attribute is converted here")
 
 
 def _conversions(

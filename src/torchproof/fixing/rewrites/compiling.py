@@ -11,7 +11,14 @@ from dataclasses import dataclass
 import libcst as cst
 
 from torchproof.fixing.rewrites.operators import brief, dotted, nodes
-from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site, statements
+from torchproof.fixing.rewrites.site import (
+    Changes,
+    Draft,
+    NoPattern,
+    Refused,
+    Site,
+    statements,
+)
 from torchproof.fixing.rewrites.values import Values
 
 
@@ -58,7 +65,7 @@ def call_result(site: Site) -> Draft:
             target = cst.parse_expression(new)
             changes: Changes = {call.func: target for call in calls}
             return Draft("call the compiled one", site.replaced(changes))
-    raise Refused("the original of a compiled object is not called here")
+    raise NoPattern("the original of a compiled object is not called here")
 
 
 def _is_same_scope(site: Site, found: _Compile, old: str, new: str) -> bool:
@@ -75,7 +82,7 @@ def in_place(site: Site) -> Draft:
     found = _only(_compiles(site), site)
     name = _name(found)
     if name is None:
-        raise Refused("the compiled module has no name")
+        raise NoPattern("the compiled module has no name")
     lines = [f"{name}.compile({found.options})"]
     result = dotted(found.result) if found.result is not None else None
     if isinstance(found.subject, cst.Call):
@@ -113,7 +120,7 @@ def method(site: Site) -> Draft:
                 changes: Changes = {found.line: statements(f"{first}\n{text}")}
                 title = f"compile {called.attr.value}, the method that is called"
                 return Draft(title, site.replaced(changes))
-    raise Refused("no method of a compiled module is called here")
+    raise NoPattern("no method of a compiled module is called here")
 
 
 def _is_called(site: Site, name: str) -> bool:
@@ -156,7 +163,7 @@ def _only(found: list[_Compile], site: Site) -> _Compile:
     here = [each for each in found if site.range_of(each.line).start.line == site.line]
     if len(here or found) != 1:
         many = "no call" if not found else "several calls"
-        raise Refused(f"the file has {many} of torch.compile that could be meant")
+        raise NoPattern(f"the file has {many} of torch.compile that could be meant")
     return (here or found)[0]
 
 

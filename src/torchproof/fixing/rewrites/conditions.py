@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from torchproof.checking import Kind
-from torchproof.fixing.rewrites.site import Refused, Site
+from torchproof.fixing.rewrites.site import NoPattern, Refused, Site
 from torchproof.fixing.rewrites.values import (
     TENSOR_METHODS,
     Values,
@@ -84,7 +84,7 @@ class Reader:
         tensors = [e for e in leaves if self.looks_tensor(e) or e is underlined]
         tensors = tensors or leaves[:1]
         if not tensors:
-            raise Refused("no part of the condition is a tensor")
+            raise NoPattern("no part of the condition is a tensor")
         return self._read(test, tensors, negated)
 
     def _read(
@@ -166,9 +166,9 @@ class Reader:
     def _equal(self, call: cst.Call, negated: bool) -> Condition:
         """torch.equal, which also compares the shapes, and answers in Python."""
         if len(call.args) != 2 or any(each.keyword for each in call.args):
-            raise Refused("torch.equal has other arguments than two tensors")
+            raise NoPattern("torch.equal has other arguments than two tensors")
         if not all(self._values.is_pure(each.value) for each in call.args):
-            raise Refused("an argument of torch.equal may have side effects")
+            raise NoPattern("an argument of torch.equal may have side effects")
         left, right = (_operand(each.value, self._site) for each in call.args)
         if negated:
             shapes = Python(f"{left}.shape != {right}.shape")
@@ -180,7 +180,7 @@ class Reader:
         """`a < b < c` as `a < b` and `b < c`."""
         operands = [node.left, *(each.comparator for each in node.comparisons)]
         if len(operands) > 2 and not all(map(self._values.is_pure, operands[1:-1])):
-            raise Refused("an operand of a chained comparison may have side effects")
+            raise NoPattern("an operand of a chained comparison may have side effects")
         texts = []
         for i, each in enumerate(node.comparisons):
             left, right = operands[i], operands[i + 1]

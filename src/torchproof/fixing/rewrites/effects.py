@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from torchproof.checking import words
-from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site, Statement
+from torchproof.fixing.rewrites.site import (
+    Changes,
+    Draft,
+    NoPattern,
+    Refused,
+    Site,
+    Statement,
+)
 from torchproof.fixing.rewrites.values import (
     Values,
     dotted,
@@ -73,7 +80,7 @@ def _group(site: Site, values: Values) -> list[Statement]:
     """The statement at a site, and what only it needs: names assigned for it."""
     block = site.block(site.statement)
     if site.statement not in block:
-        raise Refused("the statement is one branch of several")
+        raise NoPattern("the statement is one branch of several")
     group: list[Statement] = []
     for statement in block[block.index(site.statement) :]:
         if not _is_effect(statement, values):
@@ -82,7 +89,7 @@ def _group(site: Site, values: Values) -> list[Statement]:
         if _has_output(group, values) and not _leaks(site, group):
             return group
     if not group or not _has_output(group, values):
-        raise Refused("the statement does more than write output or raise")
+        raise NoPattern("the statement does more than write output or raise")
     raise Refused(f"`{_leaks(site, group)}` is used afterwards")
 
 

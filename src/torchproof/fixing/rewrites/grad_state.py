@@ -7,7 +7,7 @@ import re
 import libcst as cst
 
 from torchproof.fixing.rewrites.effects import unless_compiling
-from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site
+from torchproof.fixing.rewrites.site import Changes, Draft, NoPattern, Refused, Site
 from torchproof.fixing.rewrites.values import Values, uses, walk
 
 # Contexts that choose an algorithm, or only watch: the values are the same but for
@@ -68,7 +68,7 @@ def not_of_new_tensor(site: Site) -> Draft:
         if isinstance(node, cst.Call) and _requires_new(node, values)
     }
     if not changes:
-        raise Refused("no new tensor gets requires_grad here")
+        raise NoPattern("no new tensor gets requires_grad here")
     text = site.replaced(changes, ["torch"])
     return Draft("leave requires_grad alone while compiling", text, "unsafe")
 
@@ -102,7 +102,7 @@ def _set_at(site: Site) -> tuple[cst.BaseExpression, str]:
             assert isinstance(called, cst.Attribute)
             arguments = ", ".join(site.code(a.value) for a in only.value.args)
             return called.value, arguments or "True"
-    raise Refused("the statement does not set requires_grad")
+    raise NoPattern("the statement does not set requires_grad")
 
 
 def _is_attribute_of(node: cst.CSTNode | None, name: str) -> bool:
@@ -114,7 +114,7 @@ def skip_context(site: Site) -> Draft:
     values = Values(site)
     found = [n for n in _withs(site) for item in n.items if _is_optional(item, values)]
     if not found:
-        raise Refused("no context here can be left out")
+        raise NoPattern("no context here can be left out")
     changes: dict[cst.CSTNode, cst.CSTNode] = {}
     for item in found[0].items:
         if _is_optional(item, values):

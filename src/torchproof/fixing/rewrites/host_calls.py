@@ -34,6 +34,7 @@ from torchproof.fixing.rewrites.operators import brief, dotted, nodes
 from torchproof.fixing.rewrites.site import (
     Changes,
     Draft,
+    NoPattern,
     Refused,
     Site,
     Statement,
@@ -108,10 +109,10 @@ def _moved(site: Site) -> Statement:
             raise Refused("no `with` is around the line")
         line = found
     elif site.inner is not None:
-        raise Refused("the finding is in a function that the line calls")
+        raise NoPattern("the finding is in a function that the line calls")
     ending = _ending(line)
     if any(isinstance(each, _ENDS) and each is not ending for each in nodes(line)):
-        raise Refused("the statement does more than compute values")
+        raise NoPattern("the statement does more than compute values")
     heavy = (brief(each) for each in nodes(line) if _is_heavy(each))
     if (work := next(heavy, None)) is not None:
         raise Refused(f"`{work}` would leave the graph")
@@ -143,7 +144,7 @@ def _results(site: Site, moved: Statement) -> list[str]:
     )
     needed = sorted(n for n in assigned(moved) if is_needed_after(site, moved, n))
     if not needed:
-        raise Refused("the statement assigns nothing that is used after it")
+        raise NoPattern("the statement assigns nothing that is used after it")
     for name in needed:
         if name not in certain:
             raise Refused(f"`{name}` may not be assigned by the statement")
@@ -166,7 +167,7 @@ def _at_call(site: Site, text: str, name: str) -> Site:
 def _call(site: Site) -> cst.Call:
     """The call at the line that led to the finding."""
     if site.inner == site.function.name.value:  # where an earlier graph ended
-        raise Refused("the function calls itself")
+        raise NoPattern("the function calls itself")
     calls = [
         (node, r)
         for node, r in site.file.positions.items()
@@ -183,7 +184,7 @@ def _call(site: Site) -> cst.Call:
             and (r.end.column == end or r.end.line > r.start.line)
         ]
     if len(by_name or calls) != 1:
-        raise Refused("no single call of a function led to it")
+        raise NoPattern("no single call of a function led to it")
     return (by_name or calls)[0][0]
 
 

@@ -27,7 +27,14 @@ from torchproof.fixing.rewrites.names import (
     start_of,
 )
 from torchproof.fixing.rewrites.operators import dotted, nodes
-from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site, Statement
+from torchproof.fixing.rewrites.site import (
+    Changes,
+    Draft,
+    NoPattern,
+    Refused,
+    Site,
+    Statement,
+)
 from torchproof.fixing.rewrites.values import Values
 
 _PROBES = "__import__('torchproof.fixing.call_probe', fromlist=['_'])"
@@ -53,7 +60,7 @@ def data(site: Site) -> Draft:
     moved, results = _moved(site)
     arguments = arguments_of(site, Values(site), moved)
     if not arguments:
-        raise Refused("the statements need nothing of the function they are in")
+        raise NoPattern("the statements need nothing of the function they are in")
     name = free_name(site, f"_{results[0].strip('_').lower()}_on_host")
     function = new_function(f"def {name}", moved, arguments, results)
     texts = ", ".join(each.text for each in arguments)
@@ -67,7 +74,7 @@ def data(site: Site) -> Draft:
 
     observed = site.probe(calling(f"{_PROBES}.probed_data({name})({texts})"))
     if not observed:
-        raise Refused("the statements do not run in eager mode as a function")
+        raise NoPattern("the statements do not run in eager mode as a function")
     if problem := next((each.problem for each in observed if each.problem), None):
         raise Refused(f"the statements cannot run outside the graph: {problem}")
     text = calling(f"host_value({name}, {texts})", ["torchproof.host_value"])
@@ -78,7 +85,7 @@ def _moved(site: Site) -> Candidate:
     """The fewest statements whose results are data in every call."""
     candidates = list(_candidates(site))
     if not candidates:
-        raise Refused("the statement does more than assign names that are used later")
+        raise NoPattern("the statement does more than assign names that are used later")
     marked: Changes = {}
     for number, (moved, _) in enumerate(candidates):
         mark = cst.parse_statement(f"{_PROBES}.note(locals(), {number})\n")

@@ -10,6 +10,7 @@ from torchproof.checking import words
 from torchproof.fixing.rewrites.site import (
     Changes,
     Draft,
+    NoPattern,
     Refused,
     Site,
     Statement,
@@ -63,7 +64,7 @@ def rate_first(site: Site) -> Draft:
         changes: Changes = {comparison: _fitting(site, comparison, new)}
         title = f"compare the random number only where `{rate_text}` is not 0"
         return Draft(title, site.replaced(changes), tier)
-    raise Refused("no random number is compared with a rate here")
+    raise NoPattern("no random number is compared with a rate here")
 
 
 def _fitting(site: Site, comparison: cst.Comparison, text: str) -> cst.BaseExpression:
@@ -146,7 +147,7 @@ def draw_where_needed(site: Site) -> Draft:
     values = Values(site)
     name, value = assigned_name(site.statement)
     if value is None or not _is_draw(value, values, site):
-        raise Refused("no random number is drawn here")
+        raise NoPattern("no random number is drawn here")
     found = [
         (comparison, parts)
         for comparison in walk(site.function)
@@ -189,10 +190,10 @@ def select(site: Site) -> Draft:
     """
     values = Values(site)
     if not any(_draw_and_rate(c, values, site) for c in _comparisons(site)):
-        raise Refused("no random number is compared with a rate here")
+        raise NoPattern("no random number is compared with a rate here")
     branch = site.statement
     if not isinstance(branch, cst.If) or branch.orelse is not None:
-        raise Refused("the random number does not decide about one layer")
+        raise NoPattern("the random number does not decide about one layer")
     only = branch.body.body[0] if len(branch.body.body) == 1 else None
     if _is_continue(only):
         changes = _after_continue(site, branch)
@@ -231,7 +232,7 @@ def _selected(site: Site, branch: cst.If, skip: str) -> Changes:
     """`if not skip: h = layer(h)` with torch.where, for a `skip` that is a tensor."""
     body = list(branch.body.body)
     if len(body) != 1 or branch.orelse is not None:
-        raise Refused("more than one value depends on the random number")
+        raise NoPattern("more than one value depends on the random number")
     test, others = branch.test, ""
     if isinstance(test, cst.BooleanOperation):
         text = site.code(test.right)
@@ -284,7 +285,7 @@ def _layer(statement: cst.CSTNode) -> list[str]:
             read = names_read(call.args)
             if set(found) <= read:
                 return found
-    raise Refused("the random number does not decide about one layer")
+    raise NoPattern("the random number does not decide about one layer")
 
 
 def _without_comments(statement: cst.BaseStatement) -> cst.BaseStatement:
@@ -299,10 +300,10 @@ def _after_continue(site: Site, branch: cst.If) -> Changes:
         outer = site.around(branch, cst.If) or branch
     block = list(loop.body.body) if loop is not None else []
     if outer not in block:
-        raise Refused("the random number does not decide about one layer")
+        raise NoPattern("the random number does not decide about one layer")
     rest = block[block.index(outer) + 1 :]
     if len(rest) != 1:
-        raise Refused("more than one value depends on the random number")
+        raise NoPattern("more than one value depends on the random number")
     skip = "skip_layer"
     if skip in names_read(site.function):
         raise Refused(f"the name `{skip}` is taken")

@@ -15,7 +15,14 @@ from torchproof.fixing.rewrites.names import (
     start_of,
 )
 from torchproof.fixing.rewrites.operators import brief, dotted, nodes
-from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site, statements
+from torchproof.fixing.rewrites.site import (
+    Changes,
+    Draft,
+    NoPattern,
+    Refused,
+    Site,
+    statements,
+)
 
 _KEEPS = {"append", "appendleft", "add", "put", "insert", "setdefault"}
 _MARK = "torch.compiler.cudagraph_mark_step_begin"
@@ -143,7 +150,7 @@ def _model(site: Site) -> str:
     """The module that has all parameters of the finding, as the message names them."""
     owners = [name.split(".") for name in _GRADIENT.findall(site.finding.message)]
     if not owners:
-        raise Refused("no variable leads to the parameters of the gradients")
+        raise NoPattern("no variable leads to the parameters of the gradients")
     # A part of an `nn.Sequential` has no name that code could write: `net.0`.
     same = itertools.takewhile(
         lambda words: len(set(words)) == 1 and words[0].isidentifier(),
@@ -167,7 +174,7 @@ def mark_first(site: Site) -> Draft:
     names = _backwards(block[index + 1 :])
     forwards = [i for i in range(index) if _assigned(block[i]) & names]
     if not forwards:
-        raise Refused("the forward is not in the block of the mark")
+        raise NoPattern("the forward is not in the block of the mark")
     forward = block[forwards[0]]
     own = getattr(site.statement, "leading_lines", ())
     comments = [line for line in own if line.comment is not None]

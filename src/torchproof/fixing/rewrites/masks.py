@@ -19,7 +19,14 @@ from torchproof.fixing.rewrites.operators import (
     replaced_in,
 )
 from torchproof.fixing.rewrites.scalars import Scalars, parenthesised
-from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site, statements
+from torchproof.fixing.rewrites.site import (
+    Changes,
+    Draft,
+    NoPattern,
+    Refused,
+    Site,
+    statements,
+)
 from torchproof.fixing.rewrites.values import Values
 
 
@@ -35,7 +42,7 @@ def write(site: Site) -> Draft:
     value = _substituted(site, first, value)
     reads = [each for each in _reads(value) if site.code(_index(each)) == test]
     if not reads:
-        raise Refused("nothing is read with the mask that the result is stored with")
+        raise NoPattern("nothing is read with the mask that the result is stored with")
     _assert_elementwise(value, reads)
     _assert_broadcast(site, value, reads)
     lines = []
@@ -71,7 +78,7 @@ def _steps(site: Site) -> list[cst.SimpleStatementLine]:
     """The statements from the first masked read to the store of the result."""
     begin = site.statement
     if not isinstance(begin, cst.SimpleStatementLine) or len(begin.body) != 1:
-        raise Refused("the masked read is not in a statement of its own")
+        raise NoPattern("the masked read is not in a statement of its own")
     if _is_store(begin):
         return [begin]
     steps, bound = [begin], _bound(begin)
@@ -89,7 +96,7 @@ def _steps(site: Site) -> list[cst.SimpleStatementLine]:
         if not isinstance(each.body[0], cst.Assign):
             break
         bound |= _bound(each)
-    raise Refused("what is read with the mask is not stored with it")
+    raise NoPattern("what is read with the mask is not stored with it")
 
 
 def _bound(line: cst.SimpleStatementLine) -> set[str]:
@@ -188,7 +195,7 @@ def _substituted(
     changed = {dotted(each.value) or "" for each in _reads(_expanded(value, known))}
     for each in _between(site, steps):
         if (names.changed_in_place([each]) | names.assigned(each)) & changed:
-            raise Refused("a tensor changes between the read and the store")
+            raise NoPattern("a tensor changes between the read and the store")
     return _expanded(value, known)
 
 
@@ -325,5 +332,5 @@ def direct(site: Site) -> Draft:
         if values.dotted(call.func) == "torch.where" and call.args[0].keyword is None:
             changes[call] = call.args[0].value
     if not changes:
-        raise Refused("nothing is stored at the places that torch.where lists")
+        raise NoPattern("nothing is stored at the places that torch.where lists")
     return Draft("store with the mask itself", site.replaced(changes))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from torchproof.fixing.rewrites.site import Refused, Site
+from torchproof.fixing.rewrites.site import NoPattern, Refused, Site
 from torchproof.fixing.rewrites.values import Values, walk
 
 _TEXTS = (
@@ -34,7 +34,7 @@ def message_arguments(
     _assert_harmless(site, values, message)
     text = site.code(message)
     if "\n" in text and ('"""' in text or "'''" in text):
-        raise Refused("the message has several lines")
+        raise NoPattern("the message has several lines")
     if not isinstance(message, _TEXTS):
         raise Refused(f"the message `{text}` may not be a text")
     if isinstance(message, cst.SimpleString):
@@ -101,7 +101,7 @@ def _placeholder(site: Site, node: cst.FormattedStringExpression) -> str:
         for each in node.format_spec or ()
     )
     if "{" in spec:
-        raise Refused("the message has a format that is computed")
+        raise NoPattern("the message has a format that is computed")
     label = f"{site.code(node.expression)}=" if node.equal else ""
     conversion = node.conversion or ("r" if node.equal and not spec else "")
     conversion = f"!{conversion}" if conversion else ""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from torchproof.checking import Kind
-from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site
+from torchproof.fixing.rewrites.site import Changes, Draft, NoPattern, Site
 from torchproof.fixing.rewrites.values import Values, assigned_name, names_read, walk
 
 # Functions of numpy on numbers, and on sequences of them, with the same value.
@@ -48,7 +48,7 @@ def in_python(site: Site) -> Draft:
             texts.append(text)
             changes[node] = cst.parse_expression(_grouped(text, node, site))
     if not changes:
-        raise Refused("no number is computed with torch or numpy here")
+        raise NoPattern("no number is computed with torch or numpy here")
     imports = ["math"] if any("math." in text for text in texts) else []
     return Draft("compute the number in Python", site.replaced(changes, imports))
 

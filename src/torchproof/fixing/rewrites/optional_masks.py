@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from torchproof.fixing.rewrites.operators import nodes
-from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site
+from torchproof.fixing.rewrites.site import Changes, Draft, NoPattern, Refused, Site
 from torchproof.fixing.rewrites.values import Values
 
 _TITLE = "keep the mask where it masks nothing"
@@ -30,7 +30,7 @@ def _in_branch(branch: cst.If, values: Values) -> Changes:
     """`if not mask.any(): mask = None` asks first whether it is compiled."""
     name = _set_to_none(branch)
     if name is None or branch.orelse is not None:
-        raise Refused("the branch does more than set a mask to None")
+        raise NoPattern("the branch does more than set a mask to None")
     tests = list(_operands(branch.test))
     if not any(_masks_nothing(each, name, values) for each in tests):
         raise Refused(f"the condition is not that nothing in `{name}` is true")
@@ -51,7 +51,7 @@ def _in_expression(site: Site, values: Values) -> Changes:
                 right=node.test,
             )
             return {node: node.with_changes(test=test)}
-    raise Refused("no mask becomes None here")
+    raise NoPattern("no mask becomes None here")
 
 
 def _set_to_none(branch: cst.If) -> str | None:

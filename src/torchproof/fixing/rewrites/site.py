@@ -31,6 +31,14 @@ Changes = dict[cst.CSTNode, cst.CSTNode | Sequence[Statement]]
 class Refused(Exception):
     """The edit is not possible here, with the reason in one line."""
 
+    names_code = True
+
+
+class NoPattern(Refused):
+    """The program has nothing here that the rewrite is for."""
+
+    names_code = False
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -53,7 +61,9 @@ class File:
         try:
             return MetadataWrapper(cst.parse_module(self.text))
         except cst.ParserSyntaxError as error:
-            raise Refused(f"{self.path} is not valid Python: {error.message}") from None
+            raise NoPattern(
+                f"{self.path} is not valid Python: {error.message}"
+            ) from None
 
     @functools.cached_property
     def positions(self) -> dict[cst.CSTNode, CodeRange]:
@@ -138,7 +148,7 @@ class Site:
             if r.start.line <= self.line <= self._header_end(n, r).end.line
         ]
         if not at:
-            raise Refused(f"line {self.line} is not a statement")
+            raise NoPattern(f"line {self.line} is not a statement")
         return max(at, key=lambda n: self.range_of(n).start.line)
 
     def _header_end(self, node: cst.CSTNode, whole: CodeRange) -> CodeRange:
@@ -178,7 +188,7 @@ class Site:
             if isinstance(node, kind) and r.start.line <= self.line <= r.end.line
         ]
         if not inside:
-            raise Refused(f"line {self.line} {problem}")
+            raise NoPattern(f"line {self.line} {problem}")
         return max(inside, key=lambda n: self.range_of(n).start.line)
 
     # -- edits -----------------------------------------------------------------------
@@ -201,7 +211,7 @@ class Site:
         for name in imports:
             edited = _importing(edited, name)
         if edited.code == self.file.text:
-            raise Refused("the edit changes nothing")
+            raise NoPattern("the edit changes nothing")
         return edited.code
 
 

@@ -19,6 +19,7 @@ from torchproof.fixing.rewrites.messages import message_arguments
 from torchproof.fixing.rewrites.site import (
     Changes,
     Draft,
+    NoPattern,
     Refused,
     Site,
     Statement,
@@ -86,7 +87,7 @@ def _without_reading(site: Site, call: cst.Call) -> Draft:
     if messages and site.code(messages[0]) != "None":
         [text] = messages
         if not isinstance(text, cst.Lambda) or text.params.params:
-            raise Refused("the message is not written in the check")
+            raise NoPattern("the message is not written in the check")
         message = message_arguments(site, Values(site), text.body)
     # The method refuses a tensor that is not bool, as the check does.
     wrong = f"~{_operand(condition, site)}._is_all_true()"
@@ -137,7 +138,7 @@ def _check_at(site: Site) -> tuple[_Check, _Held | None]:
     following = block[block.index(site.statement) + 1 :] if name else []
     check = _check(site, following[0]) if following else None
     if check is None or value is None:
-        raise Refused(_NO_CHECK)
+        raise NoPattern(_NO_CHECK)
     total, inside = len(uses(site.function, name)), len(uses(check.statement, name))
     if total != inside + 1 or any(uses(each, name) for each in check.rest):
         raise Refused(f"`{name}` is used outside the check too")
@@ -223,7 +224,7 @@ class _Writer:
         first = [each for each in condition.operands if isinstance(each, Python)]
         rest = [each for each in condition.operands if not isinstance(each, Python)]
         if len(rest) > 1:
-            raise Refused("the condition mixes Python values and tensors too deeply")
+            raise NoPattern("the condition mixes Python values and tensors too deeply")
         test = " and ".join(_grouped(each.text) for each in first)
         inner = self.lines(rest[0], width - len(_INDENT))
         return f"if {test}:\n{textwrap.indent(inner, _INDENT)}"

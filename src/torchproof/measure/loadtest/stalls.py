@@ -388,9 +388,11 @@ def _name_compilations(spans: Sequence[Span]) -> None:
     )
     for span, event in zip(recompiles, events, strict=True):
         guard, function = event.data["guard"], span.data.get("function", _UNNAMED)
-        span.text = f"recompile of {function}: {guard_failures.what_changed(guard)}"
+        changed = guard_failures.what_changed(guard)
+        span.text = f"recompile of {function}: {changed}"
         fields = ("cause", "source", "dim", "expected", "actual")
-        span.data["guard"] = {each: getattr(guard, each) for each in fields}
+        known = {each: getattr(guard, each) for each in fields}
+        span.data["guard"] = {**known, "changed": changed, "compiled": function}
 
 
 def _stall(span: Span, origin: float, now: float) -> Stall | None:

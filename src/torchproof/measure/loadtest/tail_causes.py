@@ -127,7 +127,7 @@ def _recompile(stalls: Sequence[Stall]) -> tuple[str, str]:
     seen = [guard[end] for guard in guards for end in ("expected", "actual")]
     values = list(dict.fromkeys(value for value in seen if value is not None))
     cause, source, dim = (guards[0][name] for name in ("cause", "source", "dim"))
-    before, _, changes = stalls[0].text.partition(": ")
+    compiled, changes = guards[0]["compiled"], guards[0]["changed"]
     if values:
         size = f"size {dim} of " if dim is not None else ""
         listed = [*values[:6], *(["..."] if len(values) > 6 else [])]
@@ -150,7 +150,7 @@ def _recompile(stalls: Sequence[Stall]) -> tuple[str, str]:
         case _:
             same = f"keep {source} the same in all requests"
             remedy = f"{same}, or {_WARM_UP} for each of its values"
-    return f"{before}: {changes}", remedy
+    return f"recompile of {compiled}: {changes}", remedy
 
 
 def _recording(stalls: Sequence[Stall]) -> tuple[str, str]:

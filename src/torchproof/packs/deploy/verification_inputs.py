@@ -62,7 +62,7 @@ class EagerResult:
         form = pytree_json.flatten(output, tensors, "output")
         difference = pytree_json.difference(form, self.form, "output")
         if difference is not None:
-            return comparison.wrong(difference, "output")
+            return comparison.wrong(difference, "output", how="form")
         tensors = list(pytree_json.in_packed_order(form, self.form, tensors))
         expected = _named(self.tensors, self.inputs)
         types = comparison.types_in_use(list(expected.values()), []) | set(kinds)

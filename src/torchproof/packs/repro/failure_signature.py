@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from torchproof.packs.repro.oracles.error_text import (
-    how_wrong,
     innermost,
     kind_of_guard,
     names_in,
@@ -25,6 +24,7 @@ from torchproof.records import (
     Measurement,
     Run,
     UserError,
+    shapes,
 )
 
 HANG_S = 60.0  # after this time a repro calls a compilation hung
@@ -35,6 +35,8 @@ _ADVICE = re.compile(r"\s*Set TORCHDYNAMO_VERBOSE=1|\s*from user code:", re.IGNO
 _BACKENDS = ("BackendCompilerFailed", "InductorError", "LoweringException")
 # Codes of findings where the program calls compiled code, but eager code runs.
 _CALLED = frozenset({"NC804", "NC805"})
+_NO_GAIN, _GUARD_COST = "SP502", "SP541"
+_NUMPY_SEED = "NM413"
 _STATIC_KINDS = frozenset({"config", "hazard"})
 
 
@@ -240,14 +242,15 @@ def _numerics(finding: Finding, run: Run) -> _Reading:
             "a repro compares values, and the values of this output agree; write to the"
             " output, or use its strides, in the target and run check again"
         )
-    relative = _evidence_after(finding, "relative error ")
+    # An earlier version did not save what is wrong.
+    numerics = _wrong_numerics(run) or {"verdict": "wrong", "how": "value"}
     operations = re.findall(r"\btorch(?:\.\w+)+", finding.cause)[:1]
     layer = _evidence_after(finding, "first wrong in ")
     expected = {
-        "how": how_wrong(finding.message),
-        "error": float(relative.split(",")[0]) if relative else None,
+        "how": numerics.get("how") or "value",
+        "error": numerics.get("max_rel_error"),
     }
-    if "random" in finding.cause.lower() and finding.severity == "low":
+    if numerics.get("verdict") == "random":
         expected["random"] = True
     return FailureSignature(
         oracle="answers",
@@ -259,6 +262,12 @@ def _numerics(finding: Finding, run: Run) -> _Reading:
     )
 
 
+def _wrong_numerics(run: Run) -> shapes.Numerics | None:
+    """How the outputs of the first strategy that differs from eager differ."""
+    every = (row.numerics for row in _compiled(run))
+    return next((n for n in every if n and n["verdict"] in ("wrong", "random")), None)
+
+
 def _stale(finding: Finding, run: Run) -> _Reading:
     if any(line.startswith("the change was made by") for line in finding.evidence):
         return (
@@ -266,7 +275,7 @@ def _stale(finding: Finding, run: Run) -> _Reading:
             " `before_call(fn, index)` of the factory's file and run check again"
         )
     every = any("in every call" in line for line in finding.evidence)
-    seeds = "draws from" in finding.message
+    seeds = finding.code == _NUMPY_SEED
     return FailureSignature(
         oracle="answers",
         headline="compiled code ignores a change that eager sees",
@@ -306,11 +315,12 @@ def _recording(finding: Finding, run: Run) -> _Reading:
 
 
 def _slowdown(finding: Finding, run: Run) -> _Reading:
-    measured = _evidence_after(finding, "eager/compiled ")
-    if not measured:
+    if finding.code == _GUARD_COST:
         return "the cost of guards depends on the machine and cannot be reproduced"
-    ratio = float(measured.split(",")[0])
-    slower = finding.code != "SP502"
+    ratios = [row.vs_eager for row in _compiled(run) if row.vs_eager]
+    if not ratios:
+        return "its speed was not measured"
+    ratio, slower = min(ratios), finding.code != _NO_GAIN
     times = f"{1 / ratio:.1f} times as slow as" if slower else "no faster than"
     return FailureSignature(
         oracle="slowdown",
@@ -321,10 +331,9 @@ def _slowdown(finding: Finding, run: Run) -> _Reading:
 
 
 def _compile_time(finding: Finding, run: Run) -> _Reading:
-    each = [re.search(r"([\d.]+) s in the backend", line) for line in finding.evidence]
-    first_calls = [m.first_call_s or 0.0 for m in run.measurements if not _is_eager(m)]
-    seconds = sum(float(match[1]) for match in each if match)
-    seconds = seconds or max(first_calls, default=0.0)
+    spent = [(row.compile_s or {}).get("total", 0.0) for row in _compiled(run)]
+    first_calls = [row.first_call_s or 0.0 for row in _compiled(run)]
+    seconds = max(spent, default=0.0) or max(first_calls, default=0.0)
     if not seconds:
         return "its compile time was not measured"
     return FailureSignature(
@@ -336,10 +345,11 @@ def _compile_time(finding: Finding, run: Run) -> _Reading:
 
 
 def _memory(finding: Finding, run: Run) -> _Reading:
-    sizes = re.findall(r"(\d+) MiB", finding.message)
-    if len(sizes) < 2 or not int(sizes[1]):
+    eager = next((m.peak_bytes for m in run.measurements if _is_eager(m)), None)
+    most = max((row.peak_bytes or 0 for row in _compiled(run)), default=0)
+    if not eager or not most:
         return "its memory was not measured"
-    ratio = int(sizes[0]) / int(sizes[1])
+    ratio = most / eager
     return FailureSignature(
         oracle="memory",
         headline=f"compiled code uses {ratio:.1f} times the memory of eager",
@@ -350,6 +360,10 @@ def _memory(finding: Finding, run: Run) -> _Reading:
 
 def _is_eager(measurement: Measurement) -> bool:
     return measurement.strategy == "eager"
+
+
+def _compiled(run: Run) -> list[Measurement]:
+    return [row for row in run.measurements if not _is_eager(row)]
 
 
 _READERS: Mapping[str, Callable[[Finding, Run], _Reading]] = {

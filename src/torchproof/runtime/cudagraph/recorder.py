@@ -58,7 +58,6 @@ from torchproof.torch_private import (
 _REHEARSALS = 3  # one to compile, one to allocate, one as in the capture
 # State that the first run read is watched in the second.
 _EAGER_RUNS = 5
-_CHANGES = "changes state"
 _REASONS = 5  # the most messages of one kind
 # A step without these names in its code does not use gradients.
 _GRADIENTS = frozenset({"grad", "backward"})
@@ -348,13 +347,13 @@ class _Attempt:
         learning_rates.add(state.optimizers)
         state.refresh()
         try:
-            result, actions = self._stable_run()
+            result, changes, actions = self._stable_run()
         except torch.OutOfMemoryError as error:
             raise _out_of_memory("the eager run", error) from error
-        if actions:
+        if changes or actions:
+            actions = [f"changes state ({each})" for each in changes] + actions
             reasons = [f"the step {each}, which a replay does not" for each in actions]
-            changes_only = all(each.startswith(_CHANGES) for each in actions)
-            kind = ChangesState if changes_only else Stopped
+            kind = ChangesState if len(actions) == len(changes) else Stopped
             raise kind(*(Stop("python", each) for each in reasons))
         stops = [*self.eager_recorder.stops, *self.ran.stops]
         if stops := [*stops, *self._unwatchable(self.ran)]:
@@ -436,11 +435,11 @@ class _Attempt:
         if state.ran.codes and (stops := list(self._unwatchable(state.ran))):
             raise Stopped(*stops)
 
-    def _stable_run(self) -> tuple[StepResult, list[str]]:
+    def _stable_run(self) -> tuple[StepResult, list[str], list[str]]:
         """Repeats the eager run until it executes no new code.
 
-        Returns its result, and the actions that a replay would not repeat. Every run is
-        undone, also what it changed in Python objects.
+        Returns its result, and what a replay would not repeat: changes of state, and
+        other actions. Every run is undone, also what it changed in Python objects.
         """
         state = self.recorder.state
         learning_rates = self.recorder.learning_rates
@@ -457,23 +456,24 @@ class _Attempt:
             new = state.forget_foreign_changes() | state.ran.add(self.ran)
             if has_drawn := self._python_undo.has_drawn():
                 moved = moved | {"a torch.Generator"}
-            actions = [f"{_CHANGES} ({change})" for change in state.changes()]
+            changes, actions = list(state.changes()), []
             if learning_rates.numbers() != numbers:
                 actions.append("changes the learning rate: step schedulers after it")
             self._reset()
             if (
-                new or actions or has_drawn
+                new or changes or actions or has_drawn
             ):  # it may have changed state that was not watched yet
                 self._restore_python()
             new |= self._uses_gradients() != with_zeros or self._had_to_reload()
             if not new:
                 break
         else:
-            actions = actions or ["runs different code at every call"]
+            if not changes and not actions:
+                actions = ["runs different code at every call"]
         self._python_undo = None
         actions += [f"draws random numbers from {name}" for name in moved - {"torch"}]
         self.draws = "torch" in moved
-        return result, actions
+        return result, changes, actions
 
     def _restore_python(self) -> None:
         """Restores the Python objects that the last run changed."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from torchproof.packs.repro.oracles.error_text import how_wrong
 from torchproof.packs.repro.oracles.prelude import (
     NONE,
     OTHER,
@@ -138,5 +137,5 @@ def differences(actual, eager, exact):
             continue
         one = comparison.compare_value(actual[label], eager[label], exact.get(label))
         if one.verdict == "wrong":
-            wrong.append((label, how_wrong(one.why), one.max_rel_error, one.why))
+            wrong.append((label, one.how, one.max_rel_error, one.why))
     return wrong

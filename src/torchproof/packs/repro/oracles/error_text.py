@@ -94,17 +94,6 @@ def is_same_message(actual: str, expected: str) -> bool:
     return mine[:length] == other[:length] if length else mine == other
 
 
-def how_wrong(reason: str) -> str:
-    """Returns the kind of a difference, from the words of the comparison."""
-    if "NaN where eager has none" in reason:
-        return "nan"
-    if "infinity on one side only" in reason:
-        return "infinity"
-    form = r"\bits (?:dtype|shape|device|layout) is|\bit is of type"
-    form += r"|only eager gives|eager gives none"
-    return "form" if re.search(form, reason) else "value"
-
-
 # Kinds of guards, by torch's description of a failed one. The first match counts.
 _GUARDS = (
     (r"\.size\(\)\[\d+\] == [\w.\[\]'\"]+\.size\(\)\[\d+\]$", "equal sizes"),
