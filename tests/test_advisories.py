@@ -16,8 +16,9 @@ from torch import fx
 from torchproof.checking import causes, rules
 from torchproof.checking.rules.advisories import ADVISORIES, Advisory
 from torchproof.observe.backwards import Backwards
+from torchproof.records import Event, GraphEvent, WrapperEvent, WrongAnswerEvent
 from torchproof.records.operations import Operation
-from torchproof.records.run import Event, Finding, Frame, Observation
+from torchproof.records.run import Finding, Frame, Observation
 from torchproof.torch_private import GraphOperations
 
 PROGRAMS = [
@@ -64,15 +65,15 @@ def on_gpu(observation: Observation, torch: str = "2.13.0", **arguments: str) ->
 
 
 def _on_gpu(event: Event, arguments: dict[str, str]) -> Event:
-    if event.kind == "wrapper":
-        return replace(event, data={**event.data, "arguments": arguments})
-    if event.kind != "graph":
+    if isinstance(event, WrapperEvent):
+        return replace(event, arguments=arguments)
+    if not isinstance(event, GraphEvent):
         return event
     moved = [
         replace(each, device="cuda" if each.device else "")
-        for each in event.data["operations"]
+        for each in event.operations or ()
     ]
-    return replace(event, data={**event.data, "operations": tuple(moved)})
+    return replace(event, operations=tuple(moved))
 
 
 def advice(observation: Observation) -> list[Finding]:
@@ -258,9 +259,8 @@ def test_a_wrong_answer_names_the_advisory_as_its_likely_cause() -> None:
         Operation("invoke_subgraph", (0,), part="part_0", frames=(place,)),
         Operation("invoke_subgraph", (1,), part="part_0", frames=(place,)),
     )
-    data = {"operations": regions, "backwards": 1, "late_backwards": 0}
-    graph = Event("graph", "0/0", data={**data, "changed": {}, "zeros": []})
-    wrong = Event("wrong_answer", data={"layer": "Inductor", "numerics": {}})
+    graph = GraphEvent(compile_id="0/0", operations=regions, backwards=1)
+    wrong = WrongAnswerEvent(layer="Inductor")
     found = rules.matched(Observation((graph, wrong), {"torch": "2.13.0"}))
     linked = causes.linked([each.finding for each in found], causes.explain(found))
     by_code = {finding.code: finding for finding in linked}

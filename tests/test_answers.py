@@ -14,8 +14,9 @@ import pytest
 from rule_programs import Program, programs
 
 from torchproof.checking import rules
+from torchproof.records import WrongAnswerEvent
 from torchproof.records.options import Options
-from torchproof.records.run import Event, Finding, Frame, Observation
+from torchproof.records.run import Finding, Frame, Observation
 from torchproof.targets.job import Job
 from torchproof.targets.target import parse
 
@@ -98,6 +99,6 @@ def test_every_rule_about_answers_has_a_trigger() -> None:
 
 def test_an_answer_that_was_wrong_once_is_reported() -> None:
     function = Frame("/home/me/model.py", 3, "forward", "def forward(self, x):")
-    event = Event("wrong_answer", function=function, data={"layer": None})
+    event = WrongAnswerEvent(function=function)
     [found] = rules.check(Observation((event,), {}))
     assert (found.code, found.severity, found.line) == ("NM409", "high", 3)

@@ -12,7 +12,7 @@ import pytest
 from installed_library import install, script
 
 from torchproof.checking import rules
-from torchproof.observe.arguments import Call
+from torchproof.records import Call
 from torchproof.records.run import Finding, Frame
 
 LIBRARY = """\

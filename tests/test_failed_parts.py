@@ -53,7 +53,7 @@ def test_errors_of_compiled_code_are_events(
 ) -> None:
     measurer = PartsMeasurer(parse("workload:gpt"), Options(), print)
     measurer._add_error(raised)
-    assert [e.data["error"] for e in measurer.collected.events] == expected
+    assert [e.error for e in measurer.collected.events] == expected
 
 
 def test_without_a_compiler_nothing_is_clean(

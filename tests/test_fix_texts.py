@@ -9,7 +9,8 @@ import pytest
 
 from torchproof.checking import suspicions
 from torchproof.checking.rules.rule import expression_of
-from torchproof.observe.guard_failures import BEFORE_THE_BREAK, parse
+from torchproof.observe.guard_failures import parse
+from torchproof.records import BEFORE_THE_BREAK
 from torchproof.records.run import Frame
 from torchproof.records.stacks import frames_in
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from torchproof.observe.trace_log import Record, interpret
-from torchproof.records.run import Event
+from torchproof.records import CompileEvent, GuardEvent, LimitEvent, RecompileEvent
 
 GRAD = "tensor 'x' requires_grad mismatch. expected requires_grad={}"
 SEEN = "self.seen == {}"
@@ -33,8 +33,9 @@ def records(*refusals: Sequence[str], frame: int = 0) -> list[Record]:
     ]
 
 
-def sources(events: list[Event]) -> list[str]:
-    return [event.data["guard"].source for event in events]
+def sources(events: list[CompileEvent]) -> list[str]:
+    guards = [event.guard for event in events if isinstance(event, GuardEvent)]
+    return [guard.source for guard in guards if guard]
 
 
 # The first graph was made without gradients, the second for the first value.
@@ -116,7 +117,7 @@ def test_place_and_graph_are_those_of_the_guard_that_decided() -> None:
     placed = ["1: " + GRAD.format(1), "0: " + SEEN.format(0) + WHERE]
     first, second = interpret(records(TWO[0], placed))
     assert not first.frames and [frame.line for frame in second.frames] == [7]
-    assert second.data["guard"].graph == "0/0"
+    assert second.guard and second.guard.graph == "0/0"
 
 
 def test_functions_do_not_speak_for_each_other() -> None:
@@ -131,5 +132,6 @@ def test_the_limit_names_the_guard_that_decided() -> None:
     }
     refused = {"compilation_metrics": metrics, "frame_id": 0, "frame_compile_id": 2}
     first, limit = interpret([*records(*TWO), Record(refused)])
-    assert (first.kind, limit.kind) == ("recompile", "recompile_limit")
-    assert limit.data["guard"].source == "self.seen"
+    assert isinstance(first, RecompileEvent) and isinstance(limit, LimitEvent)
+    assert limit.guard is not None
+    assert limit.guard.source == "self.seen"

@@ -16,9 +16,9 @@ from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak
 from torchproof.checking.rules.rule import SECTIONS, Match, Rule
 from torchproof.checking.static.flow import Flow
-from torchproof.observe.guard_failures import Guard
 from torchproof.observe.trace_log import read_reason
-from torchproof.records.run import Event, Finding, Frame, Observation
+from torchproof.records import BreakEvent, Guard, RecompileEvent
+from torchproof.records.run import Finding, Frame, Observation
 
 FILES = sorted(FOLDER.glob("*.py"))
 # What shows only when it is measured, or in a CUDA graph, has tests of its own.
@@ -96,9 +96,13 @@ def broken(
     torch: str | None = None,
 ) -> list[Finding]:
     """The findings of a graph break that torch explains with this text."""
-    reason = {**read_reason(text), "skips": False}
-    function = function or here
-    event = Event("graph_break", "0/0", (here,), function, reason, callers=callers)
+    event = BreakEvent(
+        compile_id="0/0",
+        frames=(here,),
+        function=function or here,
+        callers=callers,
+        reason=read_reason(text),
+    )
     return rules.check(Observation((event,), {"torch": torch} if torch else {}))
 
 
@@ -177,7 +181,7 @@ def test_a_callable_object_is_the_place(tmp_path: Path, observe: Any) -> None:
 def test_a_recompile_in_library_code_is_placed_there() -> None:
     where = Frame("/venv/lib/python3.11/site-packages/zoo/llama.py", 40, "forward")
     guard = Guard("size", "kwargs['ids']", "size mismatch", 0, "2", "3")
-    event = Event("recompile", "0/1", (), where, {"guard": guard})
+    event = RecompileEvent(compile_id="0/1", function=where, guard=guard)
     [found] = rules.check(Observation((event,), {}))
     assert (found.file, found.line, found.owner) == (where.file, 40, "library")
 

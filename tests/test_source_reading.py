@@ -15,11 +15,10 @@ from torchproof.checking import source_reading, suspicions
 from torchproof.checking.static.imports import with_imports
 from torchproof.checking.static.source import ignores
 from torchproof.checking.suspicions import Reading
-from torchproof.records import blame
+from torchproof.records import BreakEvent, FailureEvent, GraphEvent, WrapperEvent, blame
 from torchproof.records.modules import located
 from torchproof.records.run import (
     CompileSite,
-    Event,
     Finding,
     Frame,
     Observation,
@@ -93,15 +92,15 @@ def test_where_nothing_can_be_read_the_check_cannot_run(folder: Path) -> None:
 
 
 def test_lines_at_which_tracing_ended_for_good(folder: Path) -> None:
-    def event(kind: str, line: int, **data: Any) -> Event:
+    def at(line: int) -> tuple[Frame, ...]:
         inner = Frame("/v/site-packages/torch/nn/modules/linear.py", 9, "forward")
-        return Event(kind, frames=(Frame("model.py", line, "f"), inner), data=data)
+        return (Frame("model.py", line, "f"), inner)
 
     events = (
-        event("graph_break", 3),
-        event("graph_break", 4, skips=True),
-        event("compile_failure", 5),
-        event("graph", 6),
+        BreakEvent(frames=at(3)),
+        BreakEvent(frames=at(4), skips=True),
+        FailureEvent(frames=at(5)),
+        GraphEvent(frames=at(6)),
     )
     write(folder / "model.py", "x = 1\n" * 9)
     traced = {"model.py": {"f": (3, 4), "g": (8,)}}
@@ -129,10 +128,9 @@ def test_functions_have_the_names_of_the_source(name: str, plain: str) -> None:
 # -- where torch.compile is called -----------------------------------------------------
 
 
-def wrapper(file: str, line: int, calls: int | None, **changes: Any) -> Event:
-    data = {"by_torchproof": False, "calls": calls, "name": "Net", "arguments": {}}
+def wrapper(file: str, line: int, calls: int | None, **changes: Any) -> WrapperEvent:
     frames = (Frame(file, line, "main"), Frame("/site-packages/torch/x.py", 1, "c"))
-    return Event("wrapper", frames=frames, data={**data, **changes})
+    return WrapperEvent(frames=frames, name="Net", calls=calls, **changes)
 
 
 SITE = CompileSite("train.py", 10, 12, None, "model", mode="'max-autotune'")
@@ -144,18 +142,20 @@ SITE = CompileSite("train.py", 10, 12, None, "model", mode="'max-autotune'")
 def test_site_has_the_calls_of_all_that_it_made(
     folder: Path, seen: list[tuple[int, int | None]], calls: int | None
 ) -> None:
-    events = [wrapper(str(folder / "train.py"), *each) for each in seen]
-    [site] = source_reading.configuration(Reading(sites=(SITE,)), events)
+    events = tuple(wrapper(str(folder / "train.py"), *each) for each in seen)
+    observation = Observation(events, {})
+    [site] = source_reading.configuration(Reading(sites=(SITE,)), observation)
     assert site == replace(SITE, calls=calls)
 
 
 def test_site_that_only_the_run_saw_is_listed(folder: Path) -> None:
     write(folder / "other.py", "import torch\nnet = fast(net)\n")
-    events = [
+    events = (
         wrapper("other.py", 2, 4, arguments={"mode": "reduce-overhead"}),
         wrapper("other.py", 2, 9, by_torchproof=True),
-    ]
-    site, seen = source_reading.configuration(Reading(sites=(SITE,)), events)
+    )
+    observation = Observation(events, {})
+    site, seen = source_reading.configuration(Reading(sites=(SITE,)), observation)
     assert site == SITE
     assert (seen.file, seen.line, seen.subject, seen.calls) == ("other.py", 2, "Net", 4)
     assert (seen.mode, seen.backend) == ("'reduce-overhead'", None)

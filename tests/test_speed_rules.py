@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,20 @@ from rule_programs import Program, programs
 from test_rules import describe
 
 from torchproof.checking import rules
+from torchproof.checking.measured_events import (
+    GraphLinesEvent,
+    GuardCostEvent,
+    LatencyEvent,
+    MemoryEvent,
+    SweepEvent,
+    TimingEvent,
+)
 from torchproof.checking.rules.compile_cost import loop_at
-from torchproof.observe.break_cost import BreakCost, Gap
-from torchproof.records.run import Event, Finding, Frame, Observation
+from torchproof.observe.break_cost import BreakCost, Gap, GraphLines, TracedLine
+from torchproof.records import Event, Finding, Frame, Observation
 
 HERE = Frame(__file__, 1, "target")
 TIMING = {
-    "strategy": "full",
     "eager_ms": 1.0,
     "compiled_ms": 0.5,
     "ratio": 2.0,
@@ -28,7 +36,7 @@ TIMING = {
     "high": 2.1,
     "first_call_s": 5.0,
     "overhead_us": 20.0,
-    "gaps": [],
+    "gaps": (),
     "graphs": 1,
     "recompiles_in_steps": 0,
 }
@@ -44,28 +52,27 @@ def fresh() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def found(kind: str, **data: Any) -> list[Finding]:
-    return rules.check(Observation((Event(kind, function=HERE, data=data),), {}))
+def found(kind: type[Event], **data: Any) -> list[Finding]:
+    return rules.check(Observation((kind(function=HERE, **data),), {}))
 
 
 def timing(ratio: float, **data: Any) -> list[Finding]:
     spread = {"ratio": ratio, "low": ratio * 0.98, "high": ratio * 1.02}
     times = {"compiled_ms": TIMING["eager_ms"] / ratio}  # type: ignore[operator]
-    return found("timing", **TIMING | spread | times | data)
+    return found(TimingEvent, **TIMING | spread | times | data)
 
 
 # -- tables of measurements ------------------------------------------------------------
 
-GAP = {"file": "/m.py", "line": 7}
 SLOWER: dict[str, dict[str, Any]] = {
     "recompiles in steps": {"recompiles_in_steps": 3},
     "skipped frames": {"graphs": 0},
-    "one break": {"gaps": [{**GAP, "us": 900.0}], "graphs": 2},
+    "one break": {"gaps": (Gap("/m.py", 7, 900.0),), "graphs": 2},
     "overhead": {"overhead_us": 800.0},
     "many graphs": {"graphs": 9, "overhead_us": None},
     "kernels": {"overhead_us": 10.0},
     "a break and graphs": {
-        "gaps": [{**GAP, "us": 90.0}],
+        "gaps": (Gap("/m.py", 7, 90.0),),
         "graphs": 2,
         "overhead_us": None,
     },
@@ -95,7 +102,6 @@ def test_slower_than_eager_says_why(snapshot: Callable[[str, str], None]) -> Non
         (0.97, {}, ["SP502"]),  # certain, and not worth a word
         (1.0, {}, ["SP502"]),
         (1.0, {"high": 1.4}, []),  # it may well be faster: not enough evidence
-        (1.0, {"low": None}, []),
         (1.08, {}, []),
     ],
 )
@@ -111,53 +117,48 @@ def test_a_small_loss_is_not_high() -> None:
 
 
 def swept(*recompiles: int) -> dict[str, Any]:
-    rows = [
-        {"value": value, "ms": 1.0, "recompiles": count, "peak_bytes": None}
-        for value, count in zip([4, 8, 6, 10, 1], recompiles, strict=True)
-    ]
-    return {"dimension": "batch", "rows": rows}
+    by_size = dict(zip([4, 8, 6, 10, 1], recompiles, strict=True))
+    return {"dimension": "batch", "recompiles": by_size}
 
 
-def latency(full_s: float, regional_s: float | None, *, shared: bool) -> dict[str, Any]:
+def latency(full_s: float, regional_s: float, *, shared: bool) -> dict[str, Any]:
     seconds = {"full_s": full_s, "regional_s": regional_s}
     return {"blocks": 12, "block_class": "Block", "shared": shared, **seconds}
 
 
-def guards(lookup_us: float, step_us: float, share: float) -> dict[str, Any]:
-    return {"guards": 40, "lookup_us": lookup_us, "step_us": step_us, "share": share}
+def guards(lookup_us: float, share: float) -> dict[str, Any]:
+    return {"guards": 40, "lookup_us": lookup_us, "share": share}
 
 
-def memory(eager_mib: int | None, compiled_mib: int) -> dict[str, Any]:
-    eager = eager_mib and eager_mib << 20
-    return {"eager_bytes": eager, "compiled_bytes": compiled_mib << 20}
+def memory(eager_mib: int, compiled_mib: int) -> dict[str, Any]:
+    sizes = {"eager_bytes": eager_mib << 20, "compiled_bytes": compiled_mib << 20}
+    return {"strategy": "full", **sizes}
 
 
 @pytest.mark.parametrize(
     ("kind", "data", "expected"),
     [
-        ("guard_cost", guards(60.0, 120.0, 0.5), ("SP541", "medium")),
-        ("guard_cost", guards(60.0, 400.0, 0.15), ("SP541", "low")),
-        ("guard_cost", guards(60.0, 1200.0, 0.05), None),
-        ("guard_cost", guards(5.0, 10.0, 0.5), None),
-        ("memory", memory(1000, 1500), ("SP521", "medium")),
-        ("memory", memory(1000, 2500), ("SP521", "high")),
-        ("memory", memory(1000, 1150), None),
-        ("memory", memory(100, 150), None),  # half as much again, and only 50 MiB
-        ("memory", memory(None, 1500), None),
-        ("shape_sweep", swept(0, 0, 0, 0, 0), None),
-        ("shape_sweep", swept(0, 1, 0, 0, 0), ("SP531", "low")),
-        ("shape_sweep", swept(0, 1, 0, 0, 1), ("SP531", "low")),  # the last: size 1
-        ("shape_sweep", swept(0, 1, 1, 0, 0), ("SP531", "medium")),
-        ("shape_sweep", swept(0, 1, 1, 1, 1), ("SP531", "high")),
-        ("latency", latency(30.0, 5.0, shared=True), ("SP512", "low")),
-        ("latency", latency(30.0, 5.0, shared=False), None),
-        ("latency", latency(30.0, 20.0, shared=True), None),
-        ("latency", latency(2.0, 0.9, shared=True), None),
-        ("latency", latency(30.0, None, shared=True), None),
+        (GuardCostEvent, guards(60.0, 0.5), ("SP541", "medium")),
+        (GuardCostEvent, guards(60.0, 0.15), ("SP541", "low")),
+        (GuardCostEvent, guards(60.0, 0.05), None),
+        (GuardCostEvent, guards(5.0, 0.5), None),
+        (MemoryEvent, memory(1000, 1500), ("SP521", "medium")),
+        (MemoryEvent, memory(1000, 2500), ("SP521", "high")),
+        (MemoryEvent, memory(1000, 1150), None),
+        (MemoryEvent, memory(100, 150), None),  # half as much again, and only 50 MiB
+        (SweepEvent, swept(0, 0, 0, 0, 0), None),
+        (SweepEvent, swept(0, 1, 0, 0, 0), ("SP531", "low")),
+        (SweepEvent, swept(0, 1, 0, 0, 1), ("SP531", "low")),  # the last: size 1
+        (SweepEvent, swept(0, 1, 1, 0, 0), ("SP531", "medium")),
+        (SweepEvent, swept(0, 1, 1, 1, 1), ("SP531", "high")),
+        (LatencyEvent, latency(30.0, 5.0, shared=True), ("SP512", "low")),
+        (LatencyEvent, latency(30.0, 5.0, shared=False), None),
+        (LatencyEvent, latency(30.0, 20.0, shared=True), None),
+        (LatencyEvent, latency(2.0, 0.9, shared=True), None),
     ],
 )
 def test_a_cost_is_reported_where_it_is_large(
-    kind: str, data: dict[str, Any], expected: tuple[str, str] | None
+    kind: type[Event], data: dict[str, Any], expected: tuple[str, str] | None
 ) -> None:
     reported = found(kind, **data)
     assert [(f.code, f.severity) for f in reported] == ([expected] if expected else [])
@@ -187,12 +188,12 @@ def test_a_loop_is_known_by_its_outermost_header(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"backend_s": 1.0}, {"eager_ms": 500.0}, {}])
 def test_an_unrolled_loop_is_fine_if_it_compiles_fast(change: Any) -> None:
-    line = {"file": __file__, "line": 1, "function": "f", "nodes": 90, "repeats": 45}
     source = Path(__file__).read_text().splitlines()
-    line["line"] = 1 + source.index("    for _ in range(3):  # a loop to be found")
-    data = {"graph": "0/0", "nodes": 100, "backend_s": 20.0, "eager_ms": 1.0}
-    lines = [line | {"copies": 0, "block": None}]
-    reported = found("graph_lines", **data | {"lines": lines} | change)
+    at = 1 + source.index("    for _ in range(3):  # a loop to be found")
+    line = TracedLine(__file__, at, "f", nodes=90, repeats=45, copies=0, block=None)
+    measured = {"backend_s": 20.0, "eager_ms": 1.0} | change
+    graph = GraphLines("0/0", (), 100, measured["backend_s"], (line,))
+    reported = found(GraphLinesEvent, graph=graph, eager_ms=measured["eager_ms"])
     assert [f.code for f in reported] == ([] if change else ["SP511"])
 
 
@@ -204,7 +205,7 @@ def _loop() -> None:
 # -- programs --------------------------------------------------------------------------
 
 
-def graph_lines(fn: Any, calls: Any) -> Iterator[Event]:
+def graph_lines(fn: Any, calls: Any) -> Iterator[GraphLinesEvent]:
     """What each line adds to the graphs of a program; Inductor's seconds are invented.
 
     The first calls compile, so they are not measured.
@@ -216,10 +217,11 @@ def graph_lines(fn: Any, calls: Any) -> Iterator[Event]:
             for _ in range(3):
                 with anatomy.call(0):
                     compiled(*calls[0])
-        graphs = anatomy.costs().to_json()["graphs"]
+        graphs = anatomy.costs().graphs
     for graph in graphs:
-        data = graph | {"backend_s": 20.0, "eager_ms": 1.0}
-        yield Event("graph_lines", function=Frame(*graph["function"]), data=data)
+        slow = replace(graph, backend_s=20.0)
+        function = Frame(*graph.function)
+        yield GraphLinesEvent(function=function, graph=slow, eager_ms=1.0)
 
 
 @pytest.mark.parametrize("program", programs("SP51*"), ids=lambda each: each.name)

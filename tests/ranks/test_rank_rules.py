@@ -17,7 +17,14 @@ from rank_runs import (
 
 from torchproof.checking.ranks import check_ranks
 from torchproof.checking.ranks.evidence import Evidence
-from torchproof.records import Event, Finding, Frame, Observation, RankEvent, RankRun
+from torchproof.records import (
+    BreakEvent,
+    Finding,
+    Frame,
+    Observation,
+    RankEvent,
+    RankRun,
+)
 
 
 def findings(run: RankRun) -> list[Finding]:
@@ -142,7 +149,7 @@ def test_order_matters_only_where_hooks_of_fsdp_break_the_graph(
     order: str, wrapper: str, broken_at: str, expected: list[Any]
 ) -> None:
     frame = Frame(f"/torch/distributed/{broken_at}", 3, "forward")
-    observation = Observation((Event("graph_break", frames=(frame,)),), {})
+    observation = Observation((BreakEvent(frames=(frame,)),), {})
     wrap = RankEvent(
         "wrap", start_s=0.0, function=wrapper, file=FILE, line=20, order=order
     )

@@ -21,13 +21,17 @@ from torchproof.checking.rules.answers import (
 )
 from torchproof.checking.rules.breaks import (
     GraphBreak,
+    place_in_text,
+)
+from torchproof.checking.rules.interruptions import (
+    Interruption,
     break_key,
     only_alone,
-    place_in_text,
     separated_by,
 )
 from torchproof.checking.rules.no_ops import NothingCompiled
-from torchproof.checking.rules.ranks import FailedCollective, RankRule, evidence_of
+from torchproof.checking.rules.ranks import FailedCollective, RankRule
+from torchproof.checking.rules.recompile_groups import is_behind_break
 from torchproof.checking.rules.recompiles import Recompile, RecompileLimit
 from torchproof.checking.rules.shapes import QuietSpecialisation, sizes_of
 from torchproof.records import (
@@ -36,6 +40,9 @@ from torchproof.records import (
     Event,
     Finding,
     Frame,
+    GuardEvent,
+    LimitEvent,
+    WrapperEvent,
     definition,
     is_frame_of,
     place_of,
@@ -86,11 +93,11 @@ def stopped(found: Sequence[Matched]) -> dict[str, tuple[str, ...]]:
     """
     names: dict[str, dict[str, None]] = {}
     for each in found:
-        for wrapper in each.group.facts.events("wrapper") if _stops(each) else ():
+        for wrapper in each.group.facts.of(WrapperEvent) if _stops(each) else ():
             functions = [event.function for event in each.group.events]
             if wrapper.function is not None and wrapper.function in functions:
                 own = names.setdefault(each.finding.identity, {})
-                own[str(wrapper.data["name"])] = None
+                own[str(wrapper.name)] = None
     return {identity: tuple(own) for identity, own in names.items()}
 
 
@@ -225,7 +232,11 @@ def _behind(found: Sequence[Matched]) -> Links:
     interruptions = _Interruptions(found)
     for each in found:
         if isinstance(each.rule, Recompile | RecompileLimit):
-            cuts = [event.data["separated_by"] for event in each.group.events]
+            facts = each.group.facts
+            cuts = [
+                separated_by(event, facts) if is_behind_break(event, facts) else None
+                for event in each.group.events
+            ]
             yield from interruptions.explain(each, cuts)
         elif isinstance(each.rule, QuietSpecialisation):
             cuts = [separated_by(e, each.group.facts) for e in each.group.events]
@@ -256,7 +267,7 @@ class _Interruptions:
                 elif isinstance(each.rule, RecompileLimit):
                     self._limits.setdefault(event.function, each.finding)
 
-    def explain(self, each: Matched, cuts: Sequence[Event | None]) -> Links:
+    def explain(self, each: Matched, cuts: Sequence[Interruption | None]) -> Links:
         """One explanation, if every event of a finding has an interruption above."""
         causes = [self._finding(cut) for cut in cuts]
         if not cuts or None in causes or each.finding in causes:
@@ -274,10 +285,10 @@ class _Interruptions:
             ),
         )
 
-    def _finding(self, cut: Event | None) -> Finding | None:
+    def _finding(self, cut: Interruption | None) -> Finding | None:
         if cut is None:
             return None
-        if cut.kind == "recompile_limit":
+        if isinstance(cut, LimitEvent):
             return self._limits.get(cut.function)
         return self._breaks.get(break_key(cut))
 
@@ -375,7 +386,7 @@ def _fixed(found: Sequence[Matched]) -> Links:
     for each in found:
         if not isinstance(each.rule, Recompile):
             continue
-        guards = [event.data["guard"] for event in each.group.events]
+        guards = [event.callers_guard for event in each.group.events]
         sizes = {(g.source, g.dim) for g in guards if g.cause == "size"}
         heads = {lines[s].finding.identity: lines[s] for s in sizes if s in lines}
         if (
@@ -406,7 +417,7 @@ def _same_input(found: Sequence[Matched]) -> Links:
         earlier = order[id(head)] < order[id(each)]
         if _code(each) == _code(head) or (own == theirs and not earlier):
             continue
-        because = f"the same change of `{head.group.data['guard'].source}`"
+        because = f"the same change of `{head.group.first.callers_guard.source}`"
         cause = (head.finding.identity,)
         yield each.finding.identity, Explanation(cause, because)
 
@@ -421,16 +432,17 @@ def _changes(each: Matched) -> frozenset[tuple[object, ...]]:
     return frozenset() if None in changes else frozenset(filter(None, changes))
 
 
-def _change(event: Event) -> tuple[object, ...] | None:
+def _change(event: GuardEvent) -> tuple[object, ...] | None:
     """A change that is the same one wherever a guard notices it.
 
     It is of one tensor, of a state of torch, or of an argument in the same call.
     """
-    guard, call = event.data["guard"], event.data.get("entry_call")
+    guard, call = event.callers_guard, event.entry_call
+    assert guard is not None
     about = "size" if guard.cause in _OF_SIZE else guard.cause
     if guard.cause in _SHARED_STATE and event.call is not None:
         return (about, guard.source, event.call)
-    path = event.data.get("path")
+    path = event.path
     if call is None or path is None:
         return None
     if (number := call.tensors.get(path)) is not None:
@@ -442,7 +454,7 @@ def _change(event: Event) -> tuple[object, ...] | None:
 
 def _code(each: Matched) -> tuple[Frame | None, str]:
     event = each.group.first
-    return event.function, event.data["guard"].cause
+    return event.function, event.guard.cause
 
 
 def _same_line(found: Sequence[Matched]) -> Links:
@@ -451,7 +463,7 @@ def _same_line(found: Sequence[Matched]) -> Links:
     for each in found:
         library = each.group.place.library
         if isinstance(each.rule, GraphBreak) and library is not None:
-            key = (library.file, library.line, each.group.data["type"])
+            key = (library.file, library.line, each.group.first.reason.type)
             at.setdefault(key, []).append(each)
     for group in at.values():
         head = max(group, key=lambda each: each.finding.count or 0)
@@ -486,7 +498,7 @@ def _on_some_ranks(found: Sequence[Matched]) -> Links:
         if not isinstance(each.rule, RankRule):
             continue
         ranks = ranks_in_words(each.finding.ranks)
-        for shown in (f for e in evidence_of(each.group) for f in e.shown):
+        for shown in (f for e in each.group.events for f in e.shown):
             if set(having.get(shown.identity, ())) <= set(each.finding.ranks):
                 because = f"it occurs on {ranks} only"
                 cause = (each.finding.identity,)
@@ -498,10 +510,10 @@ def _while_compiling(found: Sequence[Matched]) -> Links:
     for failed in found:
         if not isinstance(failed.rule, FailedCollective):
             continue
-        compiles = {c for e in evidence_of(failed.group) for c in e.compiles if c[1]}
+        compiles = {c for e in failed.group.events for c in e.compiles if c[1]}
         for each in found:
             if isinstance(each.rule, RankRule) and each is not failed:
-                own = {c for e in evidence_of(each.group) for c in e.compiles}
+                own = {c for e in each.group.events for c in e.compiles}
                 if compiles & own:
                     because = "the missing rank was compiling because of it"
                     cause = (each.finding.identity,)
@@ -523,8 +535,8 @@ _FINDERS = (
 )
 
 
-def _in_words(cut: Event) -> str:
-    if cut.kind == "recompile_limit":
+def _in_words(cut: Interruption) -> str:
+    if isinstance(cut, LimitEvent):
         return f"the recompile limit of {_name(cut.function)}"
     frame = place_of(cut.frames).frame
     return f"the break at {place_in_text(frame)}" if frame else "a break in torch"

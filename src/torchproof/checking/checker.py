@@ -34,6 +34,7 @@ from torchproof.records import (
     PartState,
     Run,
     UserError,
+    WrapperEvent,
     blame,
     one_line,
     store,
@@ -290,7 +291,7 @@ def explain(
         findings=tuple(findings),
         measurements=tuple(observed.measured.rows),
         parts=_statuses(scope, observed, source, findings),
-        configuration=source_reading.configuration(source.read, observation.events),
+        configuration=source_reading.configuration(source.read, observation),
         ranks=observed.ranks.ranks if observed.ranks else None,
         ending="interrupted" if source.interrupted else observation.ending,
         exit_code=observation.exit_code,
@@ -366,9 +367,7 @@ def _strategy(request: Request, observation: Observation) -> str:
     """`as-written` if the program compiles itself, rather than torchproof it."""
     if request.scope.effort == "static":
         return "-"
-    compiled = any(
-        e.data["by_torchproof"] for e in observation.events if e.kind == "wrapper"
-    )
+    compiled = any(each.by_torchproof for each in observation.of(WrapperEvent))
     own = request.target.kind in {"script", "trace"} or not compiled
     return "as-written" if own else "full"
 

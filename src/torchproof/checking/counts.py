@@ -4,33 +4,38 @@ from __future__ import annotations
 
 from torchproof.checking import rules
 from torchproof.observe import audit
-from torchproof.records import Event, Finding, Observation
+from torchproof.records import (
+    BreakEvent,
+    FailureEvent,
+    Finding,
+    GraphEvent,
+    Observation,
+    RecompileEvent,
+)
 
 
 def counts_of(
     observation: Observation, findings: list[Finding] | None = None
 ) -> dict[str, int | None]:
     """The counts of a run, from its events and all of its findings."""
-    events = observation.events
     findings = rules.check(observation) if findings is None else findings
     return {
         "calls": observation.calls,
         "compiled_calls": observation.compiled_calls,
-        "graphs": sum(event.kind == "graph" for event in events),
+        "graphs": len(observation.of(GraphEvent)),
         "graph_breaks": sum(
             f.kind in {"graph_break", "skipped_frame"} for f in findings
         ),
-        "skipped_frames": len({_skipped(event) for event in events} - {None}),
-        "recompiles": sum(event.kind == "recompile" for event in events),
+        "skipped_frames": len(_skipped(observation)),
+        "recompiles": len(observation.of(RecompileEvent)),
         **audit.skipped("").counts,  # the counts of part lifetimes
     }
 
 
-def _skipped(event: Event) -> tuple[str, int, str] | None:
-    """The function of a frame that Dynamo skipped; None for other events."""
-    if event.function is None or not (
-        event.data.get("skips")
-        or (event.kind == "compile_failure" and not event.data.get("raised"))
-    ):
-        return None
-    return event.function.file, event.function.line, event.function.function
+def _skipped(observation: Observation) -> set[tuple[str, int, str]]:
+    """The functions of frames that Dynamo skipped."""
+    breaks = [event for event in observation.of(BreakEvent) if event.skips]
+    # A trace does not tell whether a failure raised.
+    failures = [each for each in observation.of(FailureEvent) if not each.raised]
+    functions = {event.function for event in (*breaks, *failures)} - {None}
+    return {(each.file, each.line, each.function) for each in functions if each}

@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from torchproof import measure
+from torchproof.checking.measured_events import (
+    GraphLinesEvent,
+    GuardCostEvent,
+    LatencyEvent,
+    MemoryEvent,
+    SweepEvent,
+    TimingEvent,
+)
 from torchproof.measure import MeasureResult, Plan, StrategySpec
 from torchproof.observe import BreakCosts, Gap, Sweep, recompiles_by_size
 from torchproof.records import (
@@ -135,15 +143,14 @@ class PartsMeasurer:
         numerics = compiled.numerics or {}
         if numerics.get("verdict") is None and numerics.get("why"):
             self.notes["baseline"] = f"outputs were not compared: {numerics['why']}"
-        self._add_event("timing", _timing(eager, compiled, costs))
-        if compiled.memory and compiled.memory["cuda_allocated"] is not None:
-            self._add_event("memory", _memory(eager, compiled))
-        for graph in costs.graphs:
-            data = {**graph.to_json(), "eager_ms": eager.median_ms}
-            function = Frame(*graph.function)
-            self.collected.events.append(
-                Event("graph_lines", function=function, data=data)
+        self.collected.events += self._timing(eager, compiled, costs)
+        self.collected.events += self._memory(eager, compiled)
+        self.collected.events += [
+            GraphLinesEvent(
+                function=Frame(*graph.function), graph=graph, eager_ms=eager.median_ms
             )
+            for graph in costs.graphs
+        ]
         return None
 
     def _batch(self) -> str | None:
@@ -173,8 +180,13 @@ class PartsMeasurer:
         if swept.error:
             self._add_error(swept.raised)
             raise _Failed(f"{dimension}: {swept.error}")
-        rows = [{"value": value, "recompiles": n} for value, n in swept.recompiles]
-        self._add_event("shape_sweep", {"dimension": dimension, "rows": rows})
+        self.collected.events.append(
+            SweepEvent(
+                function=self.function,
+                dimension=dimension,
+                recompiles=dict(swept.recompiles),
+            )
+        )
         return None
 
     def _latency(self) -> str | None:
@@ -188,15 +200,23 @@ class PartsMeasurer:
             return self.regional.notes[0]
         if self.regional.error:
             raise _Failed(f"regional: {self.regional.error}")
-        self._add_event("latency", _latency(full, self.regional))
+        self.collected.events += self._first_calls(full, self.regional)
         return None
 
     def _guards(self) -> str | None:
         row = self.collected.compiled
-        if row is None or not row.guards or not row.median_ms:
+        guards = (row.guards if row else None) or {}
+        share, lookup_us = guards.get("share"), guards.get("lookup_us")
+        if share is None or lookup_us is None:
             return "part baseline measured no guards"
-        step_us = row.median_ms * 1e3
-        self._add_event("guard_cost", {**row.guards, "step_us": step_us})
+        self.collected.events.append(
+            GuardCostEvent(
+                function=self.function,
+                guards=guards.get("guards"),
+                lookup_us=lookup_us,
+                share=share,
+            )
+        )
         return None
 
     def _measured(self, plan: Plan) -> MeasureResult:
@@ -215,51 +235,63 @@ class PartsMeasurer:
         if raised is not None and raised.error not in _OUT_OF_MEMORY:
             self.collected.events.append(raised.event(self.function))
 
-    def _add_event(self, kind: str, data: Mapping[str, Any]) -> None:
-        self.collected.events.append(Event(kind, function=self.function, data=data))
+    def _timing(
+        self, eager: Measurement, compiled: Measurement, costs: BreakCosts
+    ) -> Iterator[TimingEvent]:
+        low, high, ratio = (
+            compiled.vs_eager_low,
+            compiled.vs_eager_high,
+            compiled.vs_eager,
+        )
+        if low is None or high is None or ratio is None:
+            return
+        counts = compiled.counts or {}
+        yield TimingEvent(
+            function=self.function,
+            eager_ms=eager.median_ms or 0.0,
+            compiled_ms=compiled.median_ms or 0.0,
+            ratio=ratio,
+            low=low,
+            high=high,
+            first_call_s=compiled.first_call_s,
+            overhead_us=costs.overhead_us,
+            gaps=costs.gaps,
+            graphs=counts.get("graphs"),
+            recompiles_in_steps=counts.get("while_timed"),
+        )
+
+    def _memory(
+        self, eager: Measurement, compiled: Measurement
+    ) -> Iterator[MemoryEvent]:
+        is_on_gpu = compiled.memory and compiled.memory["cuda_allocated"] is not None
+        if (
+            is_on_gpu
+            and eager.peak_bytes is not None
+            and compiled.peak_bytes is not None
+        ):
+            yield MemoryEvent(
+                function=self.function,
+                strategy=compiled.strategy,
+                eager_bytes=eager.peak_bytes,
+                compiled_bytes=compiled.peak_bytes,
+            )
+
+    def _first_calls(
+        self, full: Measurement, regional: Measurement
+    ) -> Iterator[LatencyEvent]:
+        if full.first_call_s is None or regional.first_call_s is None:
+            return
+        counts: Mapping[str, Any] = regional.counts or {}
+        shared, blocks = counts.get("artifacts_of") or {}, counts.get("blocks_of") or {}
+        yield LatencyEvent(
+            function=self.function,
+            full_s=full.first_call_s,
+            regional_s=regional.first_call_s,
+            shared=bool(shared) and all(count == 1 for count in shared.values()),
+            blocks=sum(blocks.values()),
+            block_class=" and ".join(blocks),
+        )
 
 
 class _Failed(Exception):
     """A part failed; the message is one line."""
-
-
-def _timing(
-    eager: Measurement, compiled: Measurement, costs: BreakCosts
-) -> dict[str, Any]:
-    counts = compiled.counts or {}
-    return {
-        "strategy": compiled.strategy,
-        "eager_ms": eager.median_ms,
-        "compiled_ms": compiled.median_ms,
-        "ratio": compiled.vs_eager,
-        "low": compiled.vs_eager_low,
-        "high": compiled.vs_eager_high,
-        "verdict": compiled.verdict,
-        "first_call_s": compiled.first_call_s,
-        "eager_first_s": eager.first_call_s,
-        "compile_s": compiled.compile_s,
-        "overhead_us": costs.overhead_us,
-        "gaps": [gap.to_json() for gap in costs.gaps],
-        "graphs": counts.get("graphs"),
-        "recompiles_in_steps": counts.get("while_timed"),
-    }
-
-
-def _memory(eager: Measurement, compiled: Measurement) -> dict[str, Any]:
-    return {
-        "eager_bytes": eager.peak_bytes,
-        "compiled_bytes": compiled.peak_bytes,
-        "strategy": compiled.strategy,
-    }
-
-
-def _latency(full: Measurement, regional: Measurement) -> dict[str, Any]:
-    counts: Mapping[str, Any] = regional.counts or {}
-    shared, blocks = counts.get("artifacts_of") or {}, counts.get("blocks_of") or {}
-    return {
-        "full_s": full.first_call_s,
-        "regional_s": regional.first_call_s,
-        "shared": bool(shared) and all(count == 1 for count in shared.values()),
-        "blocks": sum(blocks.values()),
-        "block_class": " and ".join(blocks),
-    }

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from torchproof.checking import suspicions
 from torchproof.checking.join import Joined, RunEvidence, absolute, join, without_run
@@ -18,13 +19,15 @@ from torchproof.checking.static.program import is_disabled
 from torchproof.checking.static.source import Source, Unreadable
 from torchproof.checking.suspicions import Reading, Suspicion
 from torchproof.records import (
+    BreakEvent,
     CompileSite,
-    Event,
+    FailureEvent,
     Finding,
     Frame,
     Observation,
     Part,
     UserError,
+    WrapperEvent,
     blame,
     cells,
 )
@@ -135,7 +138,7 @@ def read_with_run(target: Target, observation: Observation) -> Reading:
     roots = _roots(observation)
     file = own_file(target)
     files = {absolute(str(file)): None} if file else {}
-    called = (place.file for _, place in _wrappers(observation.events))
+    called = (place.file for _, place in _wrappers(observation))
     files |= {absolute(f): None for f in called if blame.whose(f) == "user"}
     files |= dict.fromkeys(roots)
     paths = [path for path in map(Path, files) if cells.is_source(path)]
@@ -195,8 +198,10 @@ def run_evidence(observation: Observation, unseen: Mapping[str, str]) -> RunEvid
         }
     stopped = frozenset(
         (absolute(frame.file), frame.line)
-        for event in observation.events
-        if event.kind == "compile_failure" or event.data.get("skips")
+        for event in (
+            *observation.of(FailureEvent),
+            *(each for each in observation.of(BreakEvent) if each.skips),
+        )
         for frame in (*event.frames[-1:], blame.place_of(event.frames).frame)
         if frame is not None
     )
@@ -236,15 +241,17 @@ def is_reached(finding: Finding, observation: Observation) -> bool:
     return function is None or is_disabled(function)
 
 
-def configuration(reading: Reading, events: Iterable[Event]) -> tuple[CompileSite, ...]:
+def configuration(
+    reading: Reading, observation: Observation
+) -> tuple[CompileSite, ...]:
     """Each torch.compile call in the source, with the calls that the run counted.
 
     Calls that only the run saw, in code that was not read, come last.
     """
     sites = list(reading.sites)
-    for event, place in _wrappers(events):
+    for event, place in _wrappers(observation):
         index = _site_at(sites, place)
-        calls = event.data["calls"]
+        calls = event.calls
         if index is None:
             sites.append(_only_seen(event, place))
         elif calls is not None:
@@ -253,10 +260,10 @@ def configuration(reading: Reading, events: Iterable[Event]) -> tuple[CompileSit
     return tuple(sites)
 
 
-def _wrappers(events: Iterable[Event]) -> Iterator[tuple[Event, Frame]]:
+def _wrappers(observation: Observation) -> Iterator[tuple[WrapperEvent, Frame]]:
     """The torch.compile calls of the program itself, and their places."""
-    for event in events:
-        if event.kind == "wrapper" and not event.data["by_torchproof"]:
+    for event in observation.of(WrapperEvent):
+        if not event.by_torchproof:
             for frame in reversed(event.frames):
                 if blame.whose(frame.file) in {"user", "library"}:
                     yield event, frame
@@ -272,9 +279,9 @@ def _site_at(sites: list[CompileSite], place: Frame) -> int | None:
     return None
 
 
-def _only_seen(event: Event, place: Frame) -> CompileSite:
+def _only_seen(event: WrapperEvent, place: Frame) -> CompileSite:
     names = ("backend", "mode", "dynamic", "fullgraph", "options")
-    arguments = {k: v for k, v in event.data["arguments"].items() if k in names}
+    arguments: dict[str, Any] = {k: v for k, v in event.arguments.items() if k in names}
     for name in ("backend", "mode"):  # the source has them as strings
         if re.fullmatch(r"[\w-]+", arguments.get(name, "")):
             arguments[name] = repr(arguments[name])
@@ -283,8 +290,8 @@ def _only_seen(event: Event, place: Frame) -> CompileSite:
         line=place.line,
         end_line=place.line,
         function=blame.qualified_name(place),
-        subject=event.data["name"],
-        calls=event.data["calls"],
+        subject=event.name,
+        calls=event.calls,
         source=blame.source_line(place.file, place.line) or None,
         **arguments,
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from torchproof.checking.rules import RULES
 from torchproof.checking.rules.recompile_inputs import LayoutChange
-from torchproof.checking.rules.rule import Match, Rule
+from torchproof.checking.rules.rule import AnyRule, Match
 from torchproof.checking.static.compiled import compile_sites
 from torchproof.checking.static.expansions import Expansions
 from torchproof.checking.static.flow import Flow, joined
@@ -226,7 +226,7 @@ def files_in(path: Path) -> Iterator[Path]:
 
 # -- searching ---------------------------------------------------------------------
 
-_BY_NODE: dict[type[ast.AST], list[Rule]] = {}
+_BY_NODE: dict[type[ast.AST], list[AnyRule]] = {}
 for _rule in RULES:
     for _node in _rule.nodes:
         _BY_NODE.setdefault(_node, []).append(_rule)
@@ -315,7 +315,7 @@ def _of_file(source: Source) -> Iterator[Suspicion]:
 
 
 def _suspicion(
-    rule: Rule, match: Match, source: Source, function: str | None
+    rule: AnyRule, match: Match, source: Source, function: str | None
 ) -> Suspicion | None:
     """The suspicion for a match; None if a comment in the source ignores it."""
     finding = rule.suspected(match, source, function)

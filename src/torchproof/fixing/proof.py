@@ -26,12 +26,14 @@ from torchproof.process import (
     spawn,
 )
 from torchproof.records import (
+    DeadTensorEvent,
     Finding,
     Frame,
     Observation,
     Overlay,
     Ratio,
     UserError,
+    WrapperEvent,
     blame,
     one_line,
 )
@@ -39,7 +41,6 @@ from torchproof.targets import Job, Options, Target, overlay
 
 Progress = Callable[[str], None]
 _NO_LIMIT_S = 1e6
-_LIFETIMES = {"dead_read", "dead_held"}
 _GRAPH_MODES = {"reduce-overhead", "max-autotune"}
 
 
@@ -208,7 +209,7 @@ class Prover:
                 raise UserError(f"CUDA graphs: {one_line(audited.status.why)}")
             self._watches_lifetimes = False
             return observation
-        found = [each for each in audited.events if each.kind in _LIFETIMES]
+        found = [e for e in audited.events if isinstance(e, DeadTensorEvent)]
         return dataclasses.replace(observation, events=(*observation.events, *found))
 
     def time_ratio(self, edits: Overlay) -> Ratio | None:
@@ -288,8 +289,8 @@ def _proof(edits: Overlay, observation: Observation, equality: Entry) -> Proof:
 
 def _asks_for_graphs(observation: Observation, options: Options) -> bool:
     """Whether torch.compile is asked for CUDA graphs, in the options or the target."""
-    wrappers = [each for each in observation.events if each.kind == "wrapper"]
-    for arguments in (options.compile, *(each.data["arguments"] for each in wrappers)):
+    wrappers = observation.of(WrapperEvent)
+    for arguments in (options.compile, *(each.arguments for each in wrappers)):
         inner = arguments.get("options")
         if isinstance(inner, dict) and inner.get("triton.cudagraphs"):
             return True

@@ -90,7 +90,7 @@ class CompileStats:
     def _note_break(self, text: str) -> None:
         reason, frames = read_break(text)
         place = (frames[-1].file, frames[-1].line) if frames else None
-        self._breaks.append((place, reason["type"]))
+        self._breaks.append((place, reason.type))
 
     def compilations(self) -> int:
         """Returns the number of compilations so far."""

@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 from torchproof.observe import BreakCosts
 from torchproof.records import (
-    Event,
     Frame,
     JsonObject,
     Record,
+    StaleAnswerEvent,
     TorchConfig,
+    WrongAnswerEvent,
     shapes,
     stats,
 )
@@ -259,7 +260,8 @@ class Facts(Record):
     break_costs: BreakCosts | None = None
     # On request.
     probe: shapes.Probe | None = None  # of the target in eager, for `tune`
-    events: tuple[Event, ...] = ()  # why its outputs differ
+    wrong: tuple[WrongAnswerEvent, ...] = ()  # why its outputs differ
+    stale: tuple[StaleAnswerEvent, ...] = ()
 
     @property
     def later_compile_s(self) -> float | None:

@@ -241,7 +241,7 @@ class Session:
             numerics = (compiled and compiled.numerics) or shapes.Numerics()
             arguments = {"wrong": wrong, "forms": numerics.get("forms") or ()}
             answer = worker.ask(Facts, "diagnose", self.limit_s, **arguments)
-            self.events += answer.events
+            self.events += (*answer.wrong, *answer.stale)
 
     # -- references ----------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from torchproof.observe import guard_failures
+from torchproof.records import Guard
 from torchproof.strategies import Applied, Compilation, Site
 
 _SHAPES = ("size", "size_one")  # guards that lead to code for other shapes
@@ -63,7 +64,7 @@ def _why(compilations: list[Compilation]) -> str:
     return f", because of {blamed.most_common(1)[0][0]}" if blamed else ""
 
 
-def _words(guard: guard_failures.Guard) -> str:
+def _words(guard: Guard) -> str:
     if guard.cause in ("attribute", "value"):
         return guard.source
     return f"the {guard.cause.replace('_', ' ')} of {guard.source}"

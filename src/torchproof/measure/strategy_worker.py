@@ -31,7 +31,16 @@ from torchproof.measure.replies import (
 )
 from torchproof.measure.specs import StrategyJob
 from torchproof.observe import BreakCost, BreakCosts, timeline
-from torchproof.records import Frame, JsonObject, one_line, shapes, stats
+from torchproof.records import (
+    FormDifference,
+    Frame,
+    JsonObject,
+    StaleAnswerEvent,
+    WrongAnswerEvent,
+    one_line,
+    shapes,
+    stats,
+)
 from torchproof.targets import Job, Loaded, calls
 from torchproof.torch_private import (
     comparison,
@@ -488,9 +497,12 @@ class StrategyWorker:
         events = diagnosis.diagnose(
             self.run,
             wrong=wrong,
-            forms=[comparison.FormDifference(**each) for each in forms],
+            forms=[FormDifference(**each) for each in forms],
         )
-        return Facts(events=tuple(events))
+        return Facts(
+            wrong=tuple(e for e in events if isinstance(e, WrongAnswerEvent)),
+            stale=tuple(e for e in events if isinstance(e, StaleAnswerEvent)),
+        )
 
     def draw_as_eager(self, answers: str, shape: dict[str, int] | None = None) -> None:
         """Compiles with eager's random numbers and saves those outputs.

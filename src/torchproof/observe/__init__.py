@@ -14,22 +14,16 @@ if TYPE_CHECKING:
     from torchproof.observe import capture as capture
     from torchproof.observe import guard_failures as guard_failures
     from torchproof.observe import timeline as timeline
-    from torchproof.observe.arguments import CALLEE as CALLEE
-    from torchproof.observe.arguments import Argument as Argument
-    from torchproof.observe.arguments import Call as Call
-    from torchproof.observe.arguments import Path as Path
-    from torchproof.observe.arguments import varying as varying
     from torchproof.observe.audit import AuditResult as AuditResult
     from torchproof.observe.break_cost import BreakCost as BreakCost
     from torchproof.observe.break_cost import BreakCosts as BreakCosts
     from torchproof.observe.break_cost import Gap as Gap
+    from torchproof.observe.break_cost import GraphLines as GraphLines
+    from torchproof.observe.break_cost import TracedLine as TracedLine
     from torchproof.observe.capture import observe as observe
     from torchproof.observe.child import observe_job as observe_job
     from torchproof.observe.child import observing as observing
     from torchproof.observe.gathering import gather as gather
-    from torchproof.observe.guard_failures import BEFORE_THE_BREAK as BEFORE_THE_BREAK
-    from torchproof.observe.guard_failures import Guard as Guard
-    from torchproof.observe.guard_failures import readable_source as readable_source
     from torchproof.observe.in_process import InProcessObserver as InProcessObserver
     from torchproof.observe.observer import Observer as Observer
     from torchproof.observe.ranks import ExistingLaunch as ExistingLaunch
@@ -37,10 +31,7 @@ if TYPE_CHECKING:
     from torchproof.observe.ranks import Ranks as Ranks
     from torchproof.observe.ranks import assert_launchable as assert_launchable
     from torchproof.observe.ranks import observe_ranks as observe_ranks
-    from torchproof.observe.recompile_cause import FailedGuard as FailedGuard
-    from torchproof.observe.recompile_cause import (
-        find_recompile_causes as find_recompile_causes,
-    )
+    from torchproof.observe.recompile_cause import causes_of as causes_of
     from torchproof.observe.size_sweep import Sweep as Sweep
     from torchproof.observe.size_sweep import recompiles_by_size as recompiles_by_size
     from torchproof.observe.step_detector import StepDetector as StepDetector

@@ -10,15 +10,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from torchproof.observe.trace_log import Record, interpret
+from torchproof.observe.trace_log import (
+    Counted,
+    Record,
+    interpret,
+    without_torchproof,
+)
 from torchproof.process import Followed
 from torchproof.records import (
     Event,
     Frame,
+    GraphEvent,
+    MethodCallEvent,
     Observation,
     Operation,
+    OriginalCallEvent,
     RaisedError,
+    Runs,
     UserError,
+    WrapperEvent,
     frames_in,
     shapes,
     whose,
@@ -97,55 +107,59 @@ def _events(
     records = [
         Record(e["metadata"], e["payload"], e["call"]) for e in by_kind.get("trace", ())
     ]
-    raised = {e["compile_id"]: e for e in by_kind.get("raised", ()) if e["compile_id"]}
-    own_errors = {e["compile_id"] for e in by_kind.get("raised_in_eager", ())}
-    runs = counts.get("graphs", {})
-    skips = {s["compile_id"]: s["runs"] for s in counts.get("skipped", ())}
     callables = {tuple(e["code"][0]) for e in by_kind.get("wrapper", ()) if e["code"]}
-    captured = by_kind.get("operations", ())
-    operations = {
-        entry["compile_id"]: {
-            "operations": _operations(entry),
-            "changed": entry["changed"],
-            "zeros": entry["zeros"],
-        }
-        for entry in captured
-    }
-    for event in interpret(records):
-        extra: dict[str, Any] = {}
+    for event in interpret(records, _counted(by_kind, counts)):
         if event.function and event.function.file.endswith(AROUND_CALLABLES):
             # If only one callable was compiled, the event is about that one.
-            event = replace(event, function=_only(callables) or event.function)
-        if event.kind == "compile_failure":
-            extra["raised"] = event.compile_id in raised
-            if event.compile_id in own_errors:  # the program raises it without torch
-                event = replace(event, kind="eager_error")
-        if event.kind == "specialization":
-            extra["marks"] = [tuple(mark) for mark in counts.get("marks", ())]
-        if event.compile_id in skips and event.kind in {
-            "compile_failure",
-            "graph_break",
-        }:
-            extra["skip_runs"] = tuple(skips[event.compile_id])
-        if event.compile_id in runs:
-            extra["runs"] = tuple(runs[event.compile_id])
-        if event.kind == "graph" and event.compile_id in operations:
-            extra |= operations[event.compile_id]
-            for name in ("backwards", "late_backwards"):
-                extra[name] = counts.get(name, {}).get(event.compile_id, 0)
-        yield replace(
-            event,
-            frames=_without_torchproof(event.frames),
-            callers=_without_torchproof(event.callers),
-            data={**event.data, **extra},
-        )
+            yield replace(event, function=_only(callables) or event.function)
+        else:
+            yield event
     yield from _wrappers(by_kind.get("wrapper", ()), counts)
     yield from _bypasses(by_kind, counts)
 
 
+def _counted(
+    by_kind: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, Any]
+) -> Counted:
+    """What the observer counted, by compile id."""
+
+    def ids(kind: str) -> frozenset[str]:
+        return frozenset(e["compile_id"] for e in by_kind.get(kind, ()))
+
+    captured = {entry["compile_id"]: entry for entry in by_kind.get("operations", ())}
+    runs = counts.get("graphs", {})
+    return Counted(
+        raised=ids("raised"),
+        in_eager=ids("raised_in_eager"),
+        graphs={
+            each: _graph(each, runs.get(each), captured.get(each), counts)
+            for each in runs.keys() | captured.keys()
+        },
+        skips={s["compile_id"]: Runs(*s["runs"]) for s in counts.get("skipped", ())},
+        marks=tuple((name, dim) for name, dim in counts.get("marks", ())),
+    )
+
+
+def _graph(
+    compile_id: str,
+    runs: Sequence[int] | None,
+    captured: Mapping[str, Any] | None,
+    counts: Mapping[str, Any],
+) -> GraphEvent:
+    """What the observer saw of a graph; the trace has its place."""
+    return GraphEvent(
+        runs=Runs(*runs) if runs else None,
+        operations=_operations(captured) if captured else None,
+        changed=captured["changed"] if captured else {},
+        zeros=tuple(captured["zeros"]) if captured else (),
+        backwards=counts.get("backwards", {}).get(compile_id, 0),
+        late_backwards=counts.get("late_backwards", {}).get(compile_id, 0),
+    )
+
+
 def _operations(entry: Mapping[str, Any]) -> tuple[Operation, ...]:
     """The operations of a graph, as the child wrote them."""
-    stacks = [_without_torchproof(frames_in(text)) for text in entry["stacks"]]
+    stacks = [without_torchproof(frames_in(text)) for text in entry["stacks"]]
     operations = []
     for *written, stack in entry["rows"]:
         fields: list[Any] = [tuple(v) if isinstance(v, list) else v for v in written]
@@ -156,25 +170,22 @@ def _operations(entry: Mapping[str, Any]) -> tuple[Operation, ...]:
 
 def _wrappers(
     entries: Iterable[Mapping[str, Any]], counts: Mapping[str, Any]
-) -> Iterable[Event]:
+) -> Iterable[WrapperEvent]:
     """Events for what was compiled, and how often it was called."""
     counts_by_number = {w[0]: w for w in counts.get("wrappers", ())}
     for entry in entries:
         _, calls, compiled, eager, inlined = counts_by_number.get(
             entry["number"], (0, None, None, None, None)
         )
-        yield Event(
-            "wrapper",
+        yield WrapperEvent(
             frames=_frames(entry["site"]),
             function=next(iter(_frames(entry["code"])), None),
-            data={
-                **{k: entry[k] for k in _WRAPPER_FIELDS},
-                "around": _frames(entry["around"]),
-                "calls": calls,
-                "compiled_calls": compiled,
-                "eager_stance": eager,
-                "inlined": inlined,
-            },
+            **{name: entry[name] for name in _WRAPPER_FIELDS},
+            around=_frames(entry["around"]),
+            calls=calls,
+            compiled_calls=compiled,
+            eager_stance=eager,
+            inlined=inlined,
         )
 
 
@@ -183,18 +194,19 @@ def _bypasses(
 ) -> Iterable[Event]:
     """Events for calls that bypassed the compiled code, and calls that raised."""
     bypasses = dict(enumerate(counts.get("bypasses", ())))
-    for kind in ("method_call", "original_call"):
+    kinds = {"method_call": MethodCallEvent, "original_call": OriginalCallEvent}
+    for kind, event in kinds.items():
         for entry in by_kind.get(kind, ()):
-            data = {name: entry[name] for name in ("model", "module", "method")}
-            data["count"] = bypasses.get(entry["number"], 1)
-            yield Event(kind, frames=_frames(entry["site"]), data=data)
+            yield event(
+                frames=_frames(entry["site"]),
+                model=entry["model"],
+                module=entry["module"],
+                method=entry["method"],
+                count=bypasses.get(entry["number"], 1),
+            )
     for entry in by_kind.get("call_error", ()):
         raised = RaisedError.from_json(entry["raised"])
         yield raised.event(Frame(*entry["function"]), entry["call"])
-
-
-def _without_torchproof(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    return tuple(f for f in frames if whose(f.file) != "torchproof")
 
 
 def _only(callables: Iterable[tuple[Any, ...]]) -> Frame | None:

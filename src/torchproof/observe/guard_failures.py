@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import builtins
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from torchproof.records.guards import Guard, readable_source
 
 _ID = re.compile(r"^\[?(?:!\d+/)?(?P<id>\d+/\d+(?:_\d+)?)\]?: ")
 _COMMENT = re.compile(
@@ -17,33 +19,6 @@ _COMMENT = re.compile(
 _CELL = re.compile(r"\(HINT: guard on \"(?P<name>\w+)\"\)")
 _SIZE = re.compile(r"(?P<tensor>[A-Za-z_][\w.\[\]'\"]*?)\.size\(\)\[(?P<dim>\d+)\]")
 _STRIDE = re.compile(r"\.stride\(\)\[(?P<dim>\d+)\]")
-
-# The stack value of a resumed function, or a part of it: the user's code has no name.
-_HANDED_OVER = re.compile(
-    r"(?:___stack\d+|__resume_frame_values\[\d+\])(?:\.\w+|\[[^\[\]]+\])*"
-)
-BEFORE_THE_BREAK = "the value computed just before the break"
-
-
-@dataclass(frozen=True)
-class Guard:
-    """One failed guard: `source` is the checked expression, `values` its values."""
-
-    cause: str
-    source: str
-    text: str
-    dim: int | None = None
-    expected: str | None = None
-    actual: str | None = None
-    code: str = ""  # the user's line that caused the guard, as torch quotes it
-    file: str = ""  # the end of the path of that line's file
-    line: int | None = None
-    other: str = ""  # the second tensor of an equality, or the class of an object
-    graph: str = ""  # the graph that has the guard, by torch's compile id: 0/1
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        return tuple(v for v in (self.expected, self.actual) if v is not None)
 
 
 def parse(reason: str) -> Guard:
@@ -282,27 +257,6 @@ def _scalar_cause(name: str) -> str:
     ):
         return "attribute"
     return "value"
-
-
-def what_changed(guard: Guard) -> str:
-    """What a failed guard says, in words: `size 1 of x was 512, is 576`."""
-    what = f"size {guard.dim} of {guard.source}" if guard.dim is not None else ""
-    what = what or guard.source
-    if guard.expected is not None and guard.actual is not None:
-        return f"{what} was {guard.expected}, is {guard.actual}"
-    if guard.expected is not None:
-        return f"{what} was {guard.expected}"
-    return " ".join(guard.text.split("  #")[0].split())[:100]
-
-
-def readable_source(name: str) -> str:
-    """Torch's source expression as the user writes it: `L['x']` is `x`."""
-    name = re.sub(r"\b[LG]\['(\w+)'\]", r"\1", name.strip())
-    name = re.sub(r"\._(?:modules|parameters|buffers)\['(\d+)'\]", r"[\1]", name)
-    name = re.sub(r"\._(?:modules|parameters|buffers)\['(\w+)'\]", r".\1", name)
-    name = re.sub(r"___from_numpy\((.+)\)", r"\1", name)
-    name = re.sub(r"\.__dict__\['(\w+)'\]", r".\1", name)
-    return BEFORE_THE_BREAK if _HANDED_OVER.fullmatch(name) else name
 
 
 def _readable(condition: str) -> str:

@@ -8,52 +8,27 @@ the whole run is read before a recompile is attributed to a guard.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from torchproof.observe.guard_failures import Guard
-from torchproof.records import Event, Frame
+from torchproof.records import FailedGuard, Guard, GuardEvent
+from torchproof.records.guards import Subject
 
 # Torch makes a number of these kinds symbolic once it has changed.
 _BECOME_SYMBOLIC = frozenset({"size", "value"})
 _NOT_A_VALUE = frozenset({"something", "something else", "another type", "0 or 1"})
 
-Subject = tuple[str, str, int | None]  # cause, source, dimension
 
-
-@dataclass(frozen=True)
-class FailedGuard:
-    """One graph's failed guard, and the user's stack that the guard came from."""
-
-    guard: Guard
-    frames: tuple[Frame, ...] = ()
-
-    @property
-    def subject(self) -> Subject:
-        """What the guard checks, whatever its value."""
-        return (self.guard.cause, self.guard.source, self.guard.dim)
-
-
-def find_recompile_causes(events: Iterable[Event]) -> list[Event]:
-    """The events, each with the guard that caused it and that guard's stack."""
+def causes_of(events: Iterable[GuardEvent]) -> list[FailedGuard]:
+    """The failed guard that caused each event; each has at least one."""
     events = list(events)
     functions: dict[str, _Function] = {}
     for event in events:
-        if "failed_guards" in event.data:
-            functions.setdefault(_function_of(event), _Function()).note(event)
-    return [_with_cause(event, functions) for event in events]
+        functions.setdefault(_function_of(event), _Function()).note(event)
+    return [functions[_function_of(event)].choose(event) for event in events]
 
 
-def _with_cause(event: Event, functions: dict[str, _Function]) -> Event:
-    if not event.data.get("failed_guards"):
-        return event
-    cause = functions[_function_of(event)].choose(event)
-    return replace(
-        event, frames=cause.frames, data={**event.data, "guard": cause.guard}
-    )
-
-
-def _function_of(event: Event) -> str:
+def _function_of(event: GuardEvent) -> str:
     return (event.compile_id or "").split("/")[0]
 
 
@@ -76,10 +51,10 @@ class _Function:
     after_failures_of: set[tuple[str, Subject]] = field(default_factory=set)
     values: dict[Subject, set[str]] = field(default_factory=dict)
 
-    def note(self, event: Event) -> None:
+    def note(self, event: GuardEvent) -> None:
         """Notes what each failed guard expects, and what the new graph is for."""
         new_graph = _graph_of(event.compile_id)
-        for failed in event.data["failed_guards"]:
+        for failed in event.failed_guards:
             guard, subject = failed.guard, failed.subject
             expected = _expected(guard)
             self.expected[_graph_of(guard.graph), subject] = expected
@@ -90,36 +65,33 @@ class _Function:
                 self.compiled_for[new_graph, subject] = guard.actual
                 values.add(guard.actual)
 
-    def choose(self, event: Event) -> FailedGuard:
+    def choose(self, event: GuardEvent) -> FailedGuard:
         """The first failed guard whose value is new to all graphs that failed.
 
         If there is none, only the combination is new. Then the cause is the subject
         with the most values, because it will vary further.
         """
-        failed_guards: Sequence[FailedGuard] = event.data["failed_guards"]
         first: dict[Subject, FailedGuard] = {}
-        for failed in failed_guards:
+        for failed in event.failed_guards:
             first.setdefault(failed.subject, failed)
         for subject, failed in first.items():
             if not self._was_accepted(subject, event):
                 return failed
         return first[max(first, key=lambda subject: len(self.values[subject]))]
 
-    def _was_accepted(self, subject: Subject, event: Event) -> bool:
+    def _was_accepted(self, subject: Subject, event: GuardEvent) -> bool:
         """Whether a graph that accepts this value failed because of another guard."""
         value = self._value_at(event, subject)
-        others = [f for f in event.data["failed_guards"] if f.subject != subject]
+        others = [f for f in event.failed_guards if f.subject != subject]
         return any(
             self._accepts(_graph_of(f.guard.graph), subject, value) for f in others
         )
 
-    def _value_at(self, event: Event, subject: Subject) -> str | None:
+    def _value_at(self, event: GuardEvent, subject: Subject) -> str | None:
         """The call's value: what the new graph is for, else the only one remaining."""
         if made_for := self._made_for(_graph_of(event.compile_id), subject):
             return made_for
-        same_subject = [
-            f.guard for f in event.data["failed_guards"] if f.subject == subject
-        ]
+        same_subject = [f.guard for f in event.failed_guards if f.subject == subject]
         remaining = self.values[subject] - {_expected(guard) for guard in same_subject}
         return remaining.pop() if len(remaining) == 1 else None
 

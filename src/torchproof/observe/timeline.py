@@ -29,6 +29,7 @@ from torchproof.records import (
     plain_name,
     timeline,
     user_frame,
+    what_changed,
     whose,
 )
 from torchproof.targets import name_of, script
@@ -358,7 +359,7 @@ class CompilerHooks:
         why = ""
         if reasons:
             what = "recompile"
-            changed = guard_failures.what_changed(guard_failures.parse(reasons[0]))
+            changed = what_changed(guard_failures.parse(reasons[0]))
             why, words["reason"] = f": {changed}", changed
             words["failed_guards"] = [one_line(each) for each in reasons]
         return {"name": f"{what} {function} [{compile_id}]{why}", **words}
@@ -389,13 +390,13 @@ class CompilerHooks:
         reason, frames = trace_log.read_break(payload)
         frame = user_frame(frames)
         details = {
-            "explanation": reason["explanation"],
+            "explanation": reason.explanation,
             "place": f"{frame.file}:{frame.line}" if frame else None,
             "line": frame.code if frame else None,
-            "gb_id": reason["gb_id"],
+            "gb_id": reason.gb_id,
         }
         known = {name: value for name, value in details.items() if value}
-        self._recorder.happened(f"graph break: {reason['type']}", "break", **known)
+        self._recorder.happened(f"graph break: {reason.type}", "break", **known)
 
     # -- CUDA graphs, garbage ----------------------------------------------------------
 

@@ -15,14 +15,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, TypeVar
 
-from torchproof.observe.arguments import Call
-from torchproof.observe.guard_failures import Guard
 from torchproof.observe.guard_failures import parse as parse_guard
-from torchproof.observe.recompile_cause import FailedGuard, find_recompile_causes
+from torchproof.observe.recompile_cause import causes_of
 from torchproof.records import (
+    BreakEvent,
+    BreakReason,
+    Call,
+    CompileEvent,
+    EagerErrorEvent,
     Event,
+    FailedGuard,
+    FailureEvent,
     Frame,
+    GraphEvent,
+    Guard,
+    GuardEvent,
+    LimitEvent,
+    RecompileEvent,
     Region,
+    Runs,
+    SpecializationEvent,
     UserError,
     definition,
     files,
@@ -57,6 +69,10 @@ _NESTED = "*** While handling this graph break, another graph break occurred: **
 _SKIP_MARKS = (
     "Skipping the function and falling back to eager",
     "which results in a skip",
+)
+# Frames that Dynamo skips before it traces them, without logging a break.
+_NEVER_TRACED = re.compile(
+    r"Attempt to trace generator|skip_frame|functor?ch mode", re.IGNORECASE
 )
 _LIMIT = "Dynamo recompile limit exceeded"
 _MOST_BYTES = 2 << 30  # of a trace file, whose records are kept in memory
@@ -237,6 +253,7 @@ def _of(by_compile_id: Mapping[str, _T], compile_id: str | None) -> _T | None:
 class _TraceState:
     """What the records read so far say about each compilation."""
 
+    counted: Counted
     strings: dict[int, str] = field(default_factory=dict)
     functions: dict[str, Frame] = field(default_factory=dict)
     starts: dict[str, _Start] = field(default_factory=dict)
@@ -303,14 +320,35 @@ class _TraceState:
         return any((f.file, original_name(f.function)) not in compiled for f in missing)
 
 
-def interpret(records: Iterable[Record]) -> list[Event]:
+@dataclass(frozen=True)
+class Counted:
+    """What an observer counted, which torch's records do not have."""
+
+    # Compilations that raised; None: torch's records are all there is.
+    raised: frozenset[str] | None = None
+    in_eager: frozenset[str] = frozenset()  # those with an error that eager raises too
+    graphs: Mapping[str, GraphEvent] = field(
+        default_factory=dict
+    )  # without their place
+    skips: Mapping[str, Runs] = field(default_factory=dict)  # runs of skipped frames
+    marks: tuple[tuple[str, int], ...] = ()  # dimensions that were marked dynamic
+
+    def runs(self, compile_id: str) -> Runs | None:
+        """Those of the skipped frame, or of the graph before a break."""
+        graph = self.graphs.get(compile_id)
+        return self.skips.get(compile_id) or (graph.runs if graph else None)
+
+
+def interpret(
+    records: Iterable[Record], counted: Counted | None = None
+) -> list[CompileEvent]:
     """The events for graphs, breaks, skips, recompiles, specialisations and errors."""
-    events: list[Event] = []
+    events: list[CompileEvent] = []
     by_file: dict[str, _TraceState] = {}
     file = ""
     for record in _starts_first(records):
         file = str(record.metadata.get("file", file))
-        state = by_file.setdefault(file, _TraceState())
+        state = by_file.setdefault(file, _TraceState(counted or Counted()))
         match record.name:
             case "str":
                 text, number = record.metadata["str"]
@@ -318,7 +356,7 @@ def interpret(records: Iterable[Record]) -> list[Event]:
             case "dynamo_start":
                 _start(record, state)
             case "dynamo_output_graph":
-                events.append(_event("graph", record, state))
+                events.append(_graph(record, state))
             case "dynamo_graph_break_reason":
                 events.append(_break(record, state))
             case "recompile_reasons":
@@ -334,20 +372,34 @@ def interpret(records: Iterable[Record]) -> list[Event]:
                 state.errors[record.compile_id or ""] = record.payload
             case "compilation_metrics":
                 events = _metrics(record, state, events)
-    return find_recompile_causes(_with_callers(events))
+    return _with_causes(_with_callers(events))
 
 
-def _with_callers(events: list[Event]) -> list[Event]:
+def _with_causes(events: list[CompileEvent]) -> list[CompileEvent]:
+    """Gives each failed guard's event the guard that is the cause, and its stack."""
+    failed = [e for e in events if isinstance(e, GuardEvent) and e.failed_guards]
+    causes = {id(e): cause for e, cause in zip(failed, causes_of(failed), strict=True)}
+    return [
+        replace(event, frames=without_torchproof(cause.frames), guard=cause.guard)
+        if isinstance(event, GuardEvent) and (cause := causes.get(id(event)))
+        else event
+        for event in events
+    ]
+
+
+def _with_callers(events: list[CompileEvent]) -> list[CompileEvent]:
     """Gives a break the frames of the compiled function if torch left them out.
 
     In a trace, torch leaves out a function that calls one with the same name. The whole
     stack is in the record of the same break in the called function, compiled alone.
     """
-    breaks = [event for event in events if event.kind == "graph_break"]
+    breaks = [e for e in events if isinstance(e, BreakEvent) and e.logged]
     return [
-        event
-        if event.kind != "graph_break" or _has_own_frame(event, event.function)
-        else replace(event, frames=_whole_stack(event, breaks))
+        replace(event, frames=_whole_stack(event, breaks))
+        if isinstance(event, BreakEvent)
+        and event.logged
+        and not _has_own_frame(event, event.function)
+        else event
         for event in events
     ]
 
@@ -380,23 +432,31 @@ def _starts_first(records: Iterable[Record]) -> Iterator[Record]:
         yield reasons
 
 
-def _event(kind: str, record: Record, state: _TraceState, **values: Any) -> Event:
-    compile_id = record.compile_id
-    region = values.pop("region", None) or state.split(compile_id)
-    return Event(
-        kind,
-        compile_id,
-        frames=region.inside,
-        function=state.function(compile_id),
-        data={
-            **values,
-            "entry_call": state.calls.get(compile_id or ""),
-            "entry": state.start(compile_id).entry,
-            "above": state.start(compile_id).above,
-        },
-        call=record.call,
-        callers=region.callers,
-    )
+def _about(
+    record: Record, state: _TraceState, region: Region | None = None
+) -> dict[str, Any]:
+    """The fields that all events have in common."""
+    region = region or state.split(record.compile_id)
+    start = state.start(record.compile_id)
+    return {
+        "compile_id": record.compile_id,
+        "frames": without_torchproof(region.inside),
+        "function": state.function(record.compile_id),
+        "call": record.call,
+        "callers": without_torchproof(region.callers),
+        "entry_call": state.calls.get(record.compile_id or ""),
+        "entry": start.entry,
+        "above": start.above,
+    }
+
+
+def without_torchproof(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    return tuple(f for f in frames if whose(f.file) != "torchproof")
+
+
+def _graph(record: Record, state: _TraceState) -> GraphEvent:
+    counted = state.counted.graphs.get(record.compile_id or "", GraphEvent())
+    return replace(counted, **_about(record, state))
 
 
 def _start(record: Record, state: _TraceState) -> None:
@@ -429,20 +489,18 @@ def _call_in_source(region: Region, function: Frame) -> Call | None:
     return Call.read_from_source(callers[-1], function)
 
 
-def _break(record: Record, state: _TraceState) -> Event:
+def _break(record: Record, state: _TraceState) -> BreakEvent:
     text = record.payload
     reason, frames = read_break(text)
-    return _event(
-        "graph_break",
-        record,
-        state,
-        region=state.split(record.compile_id, frames),
+    return BreakEvent(
+        **_about(record, state, state.split(record.compile_id, frames)),
+        reason=reason,
         skips=any(mark in text for mark in _SKIP_MARKS),
-        **reason,
+        runs=state.counted.runs(record.compile_id or ""),
     )
 
 
-def read_break(text: str) -> tuple[dict[str, Any], tuple[Frame, ...]]:
+def read_break(text: str) -> tuple[BreakReason, tuple[Frame, ...]]:
     """The reason of a graph break, and the stack that torch formatted for it."""
     above_python = re.split(
         r"\nTraceback \(most recent call last\):|\nNoneType: None", text
@@ -459,8 +517,8 @@ def read_break(text: str) -> tuple[dict[str, Any], tuple[Frame, ...]]:
     return read_reason(reason), frames_in(stack[-1])
 
 
-def read_reason(text: str) -> dict[str, Any]:
-    """The type, explanation, hints, context and GB id of a graph break message."""
+def read_reason(text: str) -> BreakReason:
+    """The parts of a graph break message."""
     first, _, nested = text.partition(_NESTED)
     intro = re.match(
         r"\s*(?:Encountered|Failed to handle) graph break.*?:\n\n", first, re.DOTALL
@@ -468,22 +526,21 @@ def read_reason(text: str) -> dict[str, Any]:
     if intro:
         first = first[intro.end() :]
     page = _GB_PAGE.search(first)
-    context = _section(first, "Developer debug context")
-    return {
-        "type": first.strip().splitlines()[0].strip() if first.strip() else "unknown",
-        "explanation": _section(first, "Explanation"),
-        "hints": [
+    return BreakReason(
+        type=first.strip().splitlines()[0].strip() if first.strip() else "unknown",
+        explanation=_section(first, "Explanation"),
+        hints=tuple(
             _squash(h)
             for h in re.findall(
                 r"Hint: (.*?)(?=\n\s*(?:Hint:|\n)|\Z)", first, re.DOTALL
             )
-        ],
-        "context": context,
-        "gb_id": page["id"].upper() if page else None,
-        "page": page.group(0) if page else None,
-        "rest_is_eager": "skipping the rest of the function" in text,
-        "nested": nested.strip().splitlines()[0].strip() if nested.strip() else None,
-    }
+        ),
+        context=_section(first, "Developer debug context"),
+        gb_id=page["id"].upper() if page else None,
+        page=page.group(0) if page else None,
+        rest_is_eager="skipping the rest of the function" in text,
+        nested=nested.strip().splitlines()[0].strip() if nested.strip() else None,
+    )
 
 
 def _section(text: str, title: str) -> str:
@@ -500,19 +557,17 @@ def _squash(text: str) -> str:
     return " ".join(text.split())
 
 
-def _recompile(record: Record, state: _TraceState) -> Event:
+def _recompile(record: Record, state: _TraceState) -> RecompileEvent:
     try:
         loaded = json.loads(record.payload)
     except (ValueError, RecursionError):
         loaded = record.payload
     items = loaded if isinstance(loaded, list) else [loaded]
     reasons = [str(item) for item in items] or ["unknown"]
-    failed_guards = [_failed_guard(reason, record, state) for reason in reasons]
-    return _event(
-        "recompile",
-        record,
-        state,
-        region=Region(state.start(record.compile_id).callers, failed_guards[0].frames),
+    failed_guards = tuple(_failed_guard(reason, record, state) for reason in reasons)
+    region = Region(state.start(record.compile_id).callers, failed_guards[0].frames)
+    return RecompileEvent(
+        **_about(record, state, region),
         guard=failed_guards[0].guard,
         failed_guards=failed_guards,
     )
@@ -533,23 +588,22 @@ def _is_in(guard: Guard, function: Frame) -> bool:
     return bool(guard.line) and Path(guard.file).name == Path(function.file).name
 
 
-def _specialization(record: Record, state: _TraceState) -> Event:
+def _specialization(record: Record, state: _TraceState) -> SpecializationEvent:
     fields = record.metadata["symbolic_shape_specialization"]
-    return _event(
-        "specialization",
-        record,
-        state,
-        region=state.split(
-            record.compile_id, state.stack(fields.get("user_stack") or ())
-        ),
-        sources=[str(source) for source in fields.get("sources") or ()],
+    stack = state.stack(fields.get("user_stack") or ())
+    return SpecializationEvent(
+        **_about(record, state, state.split(record.compile_id, stack)),
+        sources=tuple(str(source) for source in fields.get("sources") or ()),
         value=str(fields.get("value")),
         reason=str(fields.get("reason")),
         symbol=str(fields.get("symbol")),
+        marks=state.counted.marks,
     )
 
 
-def _metrics(record: Record, state: _TraceState, events: list[Event]) -> list[Event]:
+def _metrics(
+    record: Record, state: _TraceState, events: list[CompileEvent]
+) -> list[CompileEvent]:
     """The events after the end of a compilation: success, limit, skip or error."""
     metrics = record.metadata["compilation_metrics"]
     if metrics.get("co_filename") and record.compile_id:
@@ -562,26 +616,34 @@ def _metrics(record: Record, state: _TraceState, events: list[Event]) -> list[Ev
     if reason.startswith(_LIMIT) or "FailOnRecompileLimitHit" in metrics["fail_type"]:
         return _limit(record, state, events, reason)
     soft = metrics["fail_type"] in {"Unsupported", "UserError", "SkipFrame"}
-    breaks = [
-        e
-        for e in events
-        if e.compile_id == record.compile_id and e.kind == "graph_break"
-    ]
+    same = [e for e in events if e.compile_id == record.compile_id]
+    breaks = [e for e in same if isinstance(e, BreakEvent) and e.logged]
     if soft and breaks:
-        return [
-            replace(e, data={**e.data, "skips": True}) if e is breaks[-1] else e
-            for e in events
-        ]
-    event = _event(
-        "compile_failure",
-        record,
-        state,
-        region=state.split(record.compile_id, _failure_frames(record, state, reason)),
-        error=metrics["fail_type"],
-        message=reason,
-        **read_reason(reason),
-    )
-    return [*events, event]
+        last = breaks[-1]
+        return [replace(last, skips=True) if e is last else e for e in events]
+    return [*events, _failure(record, state, metrics["fail_type"], reason)]
+
+
+def _failure(
+    record: Record, state: _TraceState, error: str, message: str
+) -> BreakEvent | FailureEvent | EagerErrorEvent:
+    """A failed compilation: an error, or a frame that Dynamo skipped without a break.
+
+    A live run records whether it raised. For a trace it is inferred: Dynamo logs a
+    break for each frame that it skips while tracing, so a failure without one raises.
+    """
+    compile_id, counted = record.compile_id or "", state.counted
+    frames = _failure_frames(record, state, message)
+    about = _about(record, state, state.split(record.compile_id, frames))
+    if compile_id in counted.in_eager:
+        return EagerErrorEvent(**about)
+    about["reason"] = reason = read_reason(message)
+    raised = None if counted.raised is None else compile_id in counted.raised
+    if raised is False or (raised is None and _NEVER_TRACED.search(reason.type)):
+        runs = counted.runs(compile_id)
+        return BreakEvent(**about, skips=True, runs=runs, logged=False)
+    runs = counted.skips.get(compile_id)
+    return FailureEvent(**about, error=error, message=message, runs=runs, raised=raised)
 
 
 def _failure_frames(
@@ -612,23 +674,23 @@ def _failure_frames(
 
 
 def _limit(
-    record: Record, state: _TraceState, events: list[Event], reason: str
-) -> list[Event]:
+    record: Record, state: _TraceState, events: list[CompileEvent], reason: str
+) -> list[CompileEvent]:
     """Replaces the refused recompile's event by an event for the limit."""
     refused = [
-        e for e in events if e.kind == "recompile" and e.compile_id == record.compile_id
+        e
+        for e in events
+        if isinstance(e, RecompileEvent) and e.compile_id == record.compile_id
     ]
+    last = refused[-1] if refused else None
     limit = re.search(
         r"exceeding the (\w+) cache size limit \(currently set to (\d+)\)", reason
     )
-    event = _event(
-        "recompile_limit",
-        record,
-        state,
-        region=Region(refused[-1].callers, refused[-1].frames) if refused else None,
+    event = LimitEvent(
+        **_about(record, state, Region(last.callers, last.frames) if last else None),
         setting=limit[1] if limit else "recompile_limit",
         limit=int(limit[2]) if limit else None,
-        guard=refused[-1].data["guard"] if refused else None,
-        failed_guards=refused[-1].data["failed_guards"] if refused else [],
+        guard=last.guard if last else None,
+        failed_guards=last.failed_guards if last else (),
     )
     return [e for e in events if e not in refused] + [event]

@@ -37,11 +37,47 @@ if TYPE_CHECKING:
     from torchproof.records.blame import tree_of as tree_of
     from torchproof.records.blame import user_frame as user_frame
     from torchproof.records.blame import whose as whose
+    from torchproof.records.calls import CALLEE as CALLEE
+    from torchproof.records.calls import Argument as Argument
+    from torchproof.records.calls import Call as Call
+    from torchproof.records.calls import Path as Path
+    from torchproof.records.calls import varying as varying
     from torchproof.records.cause_tree import CauseTree as CauseTree
     from torchproof.records.comparable_runs import findings_only_in as findings_only_in
     from torchproof.records.comparable_runs import place_of_finding as place_of_finding
     from torchproof.records.comparable_runs import recorded_places as recorded_places
     from torchproof.records.comparable_runs import same_calls as same_calls
+    from torchproof.records.events import AnswerEvent as AnswerEvent
+    from torchproof.records.events import BreakEvent as BreakEvent
+    from torchproof.records.events import BreakReason as BreakReason
+    from torchproof.records.events import BypassEvent as BypassEvent
+    from torchproof.records.events import CaptureEvent as CaptureEvent
+    from torchproof.records.events import CompileEvent as CompileEvent
+    from torchproof.records.events import DeadHeldEvent as DeadHeldEvent
+    from torchproof.records.events import DeadReadEvent as DeadReadEvent
+    from torchproof.records.events import DeadTensorEvent as DeadTensorEvent
+    from torchproof.records.events import EagerErrorEvent as EagerErrorEvent
+    from torchproof.records.events import ErrorEvent as ErrorEvent
+    from torchproof.records.events import Event as Event
+    from torchproof.records.events import FailureEvent as FailureEvent
+    from torchproof.records.events import FormDifference as FormDifference
+    from torchproof.records.events import GraphEvent as GraphEvent
+    from torchproof.records.events import GraphSkipEvent as GraphSkipEvent
+    from torchproof.records.events import GraphSplitEvent as GraphSplitEvent
+    from torchproof.records.events import GuardEvent as GuardEvent
+    from torchproof.records.events import InputSize as InputSize
+    from torchproof.records.events import LimitEvent as LimitEvent
+    from torchproof.records.events import MethodCallEvent as MethodCallEvent
+    from torchproof.records.events import OriginalCallEvent as OriginalCallEvent
+    from torchproof.records.events import RaisedEvent as RaisedEvent
+    from torchproof.records.events import RecompileEvent as RecompileEvent
+    from torchproof.records.events import RecordingEvent as RecordingEvent
+    from torchproof.records.events import Runs as Runs
+    from torchproof.records.events import SpecializationEvent as SpecializationEvent
+    from torchproof.records.events import StaleAnswerEvent as StaleAnswerEvent
+    from torchproof.records.events import SyncEvent as SyncEvent
+    from torchproof.records.events import WrapperEvent as WrapperEvent
+    from torchproof.records.events import WrongAnswerEvent as WrongAnswerEvent
     from torchproof.records.files import MOST_SOURCE_BYTES as MOST_SOURCE_BYTES
     from torchproof.records.files import read_bytes as read_bytes
     from torchproof.records.fixes import NEEDS_UNSAFE as NEEDS_UNSAFE
@@ -53,6 +89,11 @@ if TYPE_CHECKING:
     from torchproof.records.fixes import Setting as Setting
     from torchproof.records.fixes import Tier as Tier
     from torchproof.records.frame import Frame as Frame
+    from torchproof.records.guards import BEFORE_THE_BREAK as BEFORE_THE_BREAK
+    from torchproof.records.guards import FailedGuard as FailedGuard
+    from torchproof.records.guards import Guard as Guard
+    from torchproof.records.guards import readable_source as readable_source
+    from torchproof.records.guards import what_changed as what_changed
     from torchproof.records.identity import is_recorded as is_recorded
     from torchproof.records.lazy import collector_paused as collector_paused
     from torchproof.records.lazy import lazy_exports as lazy_exports
@@ -107,7 +148,6 @@ if TYPE_CHECKING:
     from torchproof.records.run import Baseline as Baseline
     from torchproof.records.run import CompileSite as CompileSite
     from torchproof.records.run import Difference as Difference
-    from torchproof.records.run import Event as Event
     from torchproof.records.run import Finding as Finding
     from torchproof.records.run import Fixing as Fixing
     from torchproof.records.run import Measurement as Measurement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchproof.records.run import Frame
+from torchproof.records.frame import Frame
 
 INPUT = "input"  # the name of what is passed to the graph
 

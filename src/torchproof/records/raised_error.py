@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from dataclasses import dataclass
 
+from torchproof.records.blame import place_of
+from torchproof.records.events import DeadReadEvent, RaisedEvent
 from torchproof.records.frame import Frame
-from torchproof.records.run import Event
 from torchproof.records.schema import Record
-from torchproof.records.stacks import split_region
+from torchproof.records.stacks import frames_in, split_region
+
+# Torch's error for a read of overwritten memory; it is a plain RuntimeError.
+_OVERWRITTEN = re.compile(
+    r"accessing (?P<gradient>gradient )?tensor output of CUDAGraphs that has been"
+    r" overwritten by a subsequent run\.\s*Stack trace:(?P<stack>.*)",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -30,19 +39,31 @@ class RaisedError(Record):
             tuple((f.filename, f.lineno or 0, f.name) for f in frames),
         )
 
-    def event(self, function: Frame | None, call: int | None = None) -> Event:
+    def event(
+        self, function: Frame | None, call: int | None = None
+    ) -> RaisedEvent | DeadReadEvent:
         """The event; `function` is the target's."""
         stack = tuple(Frame(*each) for each in self.frames)
+        overwritten = _OVERWRITTEN.search(self.message)
+        if overwritten is not None and self.phase is None:
+            # It names the line that produced the tensor. Torch raises it only while it
+            # warms up and records.
+            reader = place_of(stack).frame
+            return DeadReadEvent(
+                frames=frames_in(overwritten["stack"]),
+                function=function,
+                call=call,
+                role="gradient" if overwritten["gradient"] else "output",
+                reader=(reader,) if reader else (),
+                raised=self.message,
+            )
         region = split_region(stack)
-        return Event(
-            "raised_error",
+        return RaisedEvent(
             frames=region.inside if region else stack,
             function=function,
-            data={
-                "error": self.error,
-                "message": self.message,
-                "phase": self.phase,
-                "where": stack,
-            },
             call=call,
+            error=self.error,
+            message=self.message,
+            phase=self.phase,
+            where=stack,
         )

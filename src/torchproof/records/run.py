@@ -11,9 +11,10 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from torchproof.records import printable, shapes
+from torchproof.records.events import Event
 from torchproof.records.fixes import Fix, Mark
 from torchproof.records.frame import Frame as Frame
 from torchproof.records.frame import Owner as Owner
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from torchproof.records.ranks import RankRun
 
 SCHEMA = 1
+E = TypeVar("E", bound=Event)
 
 Severity = Literal["high", "medium", "low"]
 Status = Literal["open", "resolved", "intentional"]
@@ -85,24 +87,6 @@ _KIND = Literal[tuple(CATEGORIES)]  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True)
-class Event(Record):
-    """An action of the compiler, or of the program with it.
-
-    `frames` is the stack inside the compiled region, outermost first, and `callers` the
-    stack above it; `function` is the code object that was being compiled, and `call`
-    the index of the call it happened in, None if unknown.
-    """
-
-    kind: str
-    compile_id: str | None = None
-    frames: tuple[Frame, ...] = ()
-    function: Frame | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
-    call: int | None = None
-    callers: tuple[Frame, ...] = ()
-
-
-@dataclass(frozen=True)
 class Observation:
     """The result of one run of a target. Counts that were not observed are None."""
 
@@ -126,6 +110,16 @@ class Observation:
     as_written: bool = False  # the user asked not to compile the target
     # The compiler's settings that differed from their defaults in some compilation.
     settings: TorchConfig = field(default_factory=dict)
+
+    @functools.cached_property
+    def _index(self) -> dict[tuple[type[Event], ...], tuple[Any, ...]]:
+        return {}
+
+    def of(self, *kinds: type[E]) -> tuple[E, ...]:
+        """The events of these classes, in the order in which they happened."""
+        if kinds not in self._index:
+            self._index[kinds] = tuple(e for e in self.events if isinstance(e, kinds))
+        return self._index[kinds]
 
 
 @dataclass(frozen=True)

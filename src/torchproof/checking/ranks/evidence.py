@@ -17,12 +17,16 @@ from torchproof.checking.rules.breaks import GraphBreak
 from torchproof.checking.rules.no_ops import NoOp
 from torchproof.checking.rules.ranks import RankEvidence
 from torchproof.checking.rules.recompiles import Recompile, RecompileLimit
-from torchproof.observe import Guard, guard_failures
+from torchproof.observe import guard_failures
 from torchproof.records import (
     INPUT,
+    BreakEvent,
     CollectiveTimeout,
     Event,
     Frame,
+    GraphEvent,
+    Guard,
+    GuardEvent,
     Observation,
     Operation,
     Place,
@@ -252,9 +256,9 @@ class Evidence:
         self, rank: int, compile_id: str | None
     ) -> tuple[Operation, ...] | None:
         observation = self._observations.get(rank)
-        for event in observation.events if observation else ():
-            if event.kind == "graph" and _compile_of(event) == compile_id:
-                operations: tuple[Operation, ...] = event.data.get("operations", ())
+        for event in observation.of(GraphEvent) if observation else ():
+            if _compile_of(event) == compile_id:
+                operations = event.operations or ()
                 return tuple(o for o in operations if o.name != INPUT) or None
         return None
 
@@ -371,7 +375,7 @@ class Evidence:
             what=what,
             cause=cause,
             fix=fix,
-            function=difference.function,
+            name=difference.function,
             is_users=_place(difference).owner == "user",
             step=difference.step,
             waited_s=difference.waited_s,
@@ -401,8 +405,7 @@ class Evidence:
         observation = self._observations.get(rank.rank)
         return any(
             "/distributed/fsdp/" in frame.file
-            for event in (observation.events if observation else ())
-            if event.kind == "graph_break"
+            for event in (observation.of(BreakEvent) if observation else ())
             for frame in event.frames
         )
 
@@ -469,7 +472,7 @@ class Evidence:
             f" {ranks_in_words(timeout.ranks)}: {doing}",
             cause=cause,
             fix=_timeout_fix(compiled=bool(compiled), again=bool(reasons)),
-            function=timeout.collective,
+            name=timeout.collective,
             step=timeout.step,
             waited_s=timeout.seconds,
             waiting=timeout.ranks,
@@ -515,7 +518,7 @@ def _late(late: int, cause: str, waits: Sequence[RankWait]) -> RankEvidence:
         " gc.collect() on all ranks in the same step"
         if is_gc
         else "look at what only this rank does: its data, its files, its machine",
-        function=longest.collective,
+        name=longest.collective,
         step=min((wait.step for wait in waits if wait.step is not None), default=None),
         waited_s=covered_s(waits),
         waiting=tuple(sorted({rank for wait in waits for rank in wait.waiting})),
@@ -536,7 +539,7 @@ def _wrapped(event: RankEvent, ranks: tuple[int, ...]) -> RankEvidence:
         cause="the hooks that gather parameters are not traced",
         fix="compile each block before sharding it: block.compile(), then"
         " fully_shard(block)",
-        function=event.function,
+        name=event.function,
     )
 
 
@@ -549,7 +552,7 @@ def _guard(difference: RankDifference, matched: Sequence[Matched]) -> Guard | No
     """The guard that failed, as the rules for recompiles read it."""
     for each in matched:
         for event in each.group.events:
-            guard: Guard | None = event.data.get("guard")
+            guard = event.callers_guard if isinstance(event, GuardEvent) else None
             if guard is not None and _compile_of(event) in difference.compile_ids:
                 return guard
     return guard_failures.parse(difference.reason) if difference.reason else None

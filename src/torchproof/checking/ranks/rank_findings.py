@@ -10,7 +10,7 @@ from torchproof.checking.counts import counts_of
 from torchproof.checking.ranks.compare import compare_ranks
 from torchproof.checking.ranks.evidence import Evidence
 from torchproof.checking.rules import Matched
-from torchproof.records import Event, Observation, RankRun
+from torchproof.records import Observation, RankRun
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,7 @@ def check_ranks(
     compared = compare_ranks(ranks)
     by_rank = {rank: rules.matched(each) for rank, each in observations.items()}
     evidence = Evidence(compared, observations, by_rank)
-    events = tuple(
-        Event("rank_evidence", data={"evidence": each}) for each in evidence.collect()
-    )
-    between = rules.matched(Observation(events, {}))
+    between = rules.matched(Observation(tuple(evidence.collect()), {}))
     counts = [
         counts_of(observations[rank], [each.finding for each in found])
         for rank, found in by_rank.items()

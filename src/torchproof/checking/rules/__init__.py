@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torchproof.checking.rules import (
     advisories,
@@ -38,7 +38,7 @@ from torchproof.checking.rules import (
     value_breaks,
 )
 from torchproof.checking.rules.breaks import with_costs as with_costs
-from torchproof.checking.rules.rule import EventGroup, Facts, Rule
+from torchproof.checking.rules.rule import AnyRule, EventGroup, Facts
 from torchproof.records import (
     SEVERITIES,
     Finding,
@@ -50,7 +50,7 @@ from torchproof.records import (
 )
 
 # In a family the first rule that matches makes the finding: specific rules come first.
-_LISTED: tuple[type[Rule], ...] = (
+_LISTED: tuple[type[AnyRule], ...] = (
     call_breaks.DisabledCall,
     call_breaks.ExplicitBreak,
     tensor_breaks.RecurrentModule,
@@ -194,8 +194,8 @@ class Matched(NamedTuple):
     """A finding, the rule that made it, and the events it was made from."""
 
     finding: Finding
-    rule: Rule
-    group: EventGroup
+    rule: AnyRule
+    group: EventGroup[Any]
 
 
 def check(observation: Observation) -> list[Finding]:
@@ -237,8 +237,8 @@ def _numbered(finding: Finding, number: int) -> Finding:
     return replace(finding, key=f"{finding.key} ~{number}")
 
 
-def _matches(facts: Facts) -> Iterator[tuple[Rule, EventGroup]]:
-    families: dict[object, list[Rule]] = {}
+def _matches(facts: Facts) -> Iterator[tuple[AnyRule, EventGroup[Any]]]:
+    families: dict[object, list[AnyRule]] = {}
     for rule in facts.rules:
         families.setdefault(type(rule).groups.__func__, []).append(rule)  # type: ignore[attr-defined]
     for family in families.values():
@@ -258,7 +258,7 @@ def _rank(finding: Finding) -> tuple[object, ...]:
     )
 
 
-def by_code(code: str) -> Rule:
+def by_code(code: str) -> AnyRule:
     for rule in RULES:
         if rule.code == code.upper():
             return rule

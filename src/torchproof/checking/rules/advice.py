@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torchproof.checking.rules.rule import EventGroup, sentence
+from torchproof.checking.rules.rule import AnyGroup, sentence
 from torchproof.checking.static.attribute_facts import AttributeFacts
 from torchproof.checking.static.line_facts import WrittenMark, marks_in, sets
 from torchproof.records import (
+    CompileEvent,
     Frame,
     Setting,
     cells,
@@ -42,7 +43,7 @@ def assembled(*pieces: Piece, otherwise: str = NO_EDIT) -> str:
 # -- what the program has already ------------------------------------------------------
 
 
-def has_setting(group: EventGroup, name: str, value: object) -> bool:
+def has_setting(group: AnyGroup, name: str, value: object) -> bool:
     """Whether a setting has this value, in force when the code was compiled or written.
 
     Of a setting that is a set of functions, `value` is the name of one.
@@ -57,18 +58,16 @@ def has_setting(group: EventGroup, name: str, value: object) -> bool:
     return any(sets(file, name, repr(value)) for file in user_files(group))
 
 
-def has_fullgraph(group: EventGroup) -> bool:
+def has_fullgraph(group: AnyGroup) -> bool:
     """Whether a torch.compile of the program has fullgraph=True.
 
     A trace does not record its arguments.
     """
     wrappers = group.facts.wrappers
-    return not wrappers or any(
-        w.data["arguments"].get("fullgraph") == "True" for w in wrappers
-    )
+    return not wrappers or any(w.arguments.get("fullgraph") == "True" for w in wrappers)
 
 
-def setting(group: EventGroup, each: Setting, note: str = "") -> Piece:
+def setting(group: AnyGroup, each: Setting, note: str = "") -> Piece:
     """Sets a setting of the compiler, unless the program has it."""
     kind, _, name = each.name.partition(".")
     if kind == "compile":
@@ -79,19 +78,19 @@ def setting(group: EventGroup, each: Setting, note: str = "") -> Piece:
     return Piece(f"{verb}{each.code}{note}", not has_setting(group, full, each.value))
 
 
-def user_files(group: EventGroup) -> Iterator[str]:
+def user_files(group: AnyGroup) -> Iterator[str]:
     """The user's files around a finding: its place, its callers, what compiled it."""
     wrappers = group.facts.wrappers
     frames: list[Frame | None] = [group.frame, group.first.function]
     frames += [*group.first.frames, *group.first.callers]
     frames += [frame for each in wrappers for frame in each.frames]
     files = [frame.file for frame in frames if frame is not None]
-    if call := group.data.get("entry_call"):
-        files.append(call.file)
+    if isinstance(group.first, CompileEvent) and group.first.entry_call:
+        files.append(group.first.entry_call.file)
     yield from dict.fromkeys(file for file in files if whose(file) == "user")
 
 
-def written_marks(group: EventGroup) -> list[WrittenMark]:
+def written_marks(group: AnyGroup) -> list[WrittenMark]:
     """The marks of sizes in the user's files."""
     return [mark for file in user_files(group) for mark in marks_in(file)]
 
@@ -108,7 +107,7 @@ def removed(*marks: WrittenMark) -> str:
 # -- pieces that several rules use -----------------------------------------------------
 
 
-def moved_out(group: EventGroup, what: str) -> tuple[Piece, ...]:
+def moved_out(group: AnyGroup, what: str) -> tuple[Piece, ...]:
     """Ways to take code out of the compiled function."""
     line, at_entry = group.line, _is_in_entry(group)
     return (
@@ -128,7 +127,7 @@ def moved_out(group: EventGroup, what: str) -> tuple[Piece, ...]:
     )
 
 
-def _is_in_entry(group: EventGroup) -> bool:
+def _is_in_entry(group: AnyGroup) -> bool:
     """Whether the code is in the function that the program calls, compiled.
 
     What a function inside gets as an argument may be computed by the one that calls it.
@@ -137,7 +136,7 @@ def _is_in_entry(group: EventGroup) -> bool:
     if frame is None or group.place.owner != "user":
         return False
     wrappers = group.facts.wrappers
-    codes = [c for w in wrappers for c in (w.function, *w.data["around"])]
+    codes = [c for w in wrappers for c in (w.function, *w.around)]
     if not wrappers:  # source that has not run
         return group.line.is_entry
     return any(is_frame_of(frame, code) for code in codes)

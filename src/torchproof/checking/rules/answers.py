@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.lifetimes import overwritten_read
 from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
@@ -20,59 +19,74 @@ from torchproof.checking.rules.rule import (
 )
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.source import walk
-from torchproof.records import Event, Severity
+from torchproof.records import (
+    AnswerEvent,
+    FormDifference,
+    RaisedEvent,
+    Severity,
+    StaleAnswerEvent,
+    WrongAnswerEvent,
+)
 
 _GENERATED = ("Inductor", "the backend")
 
-
-def answer_groups(facts: Facts, kind: str) -> Iterator[EventGroup]:
-    """One group per place and cause."""
-
-    def key(event: Event) -> object:
-        what = (event.data.get(name) for name in ("what", "name", "layer"))
-        return event_place(event), *what
-
-    for group in grouped(facts.events(kind), key):
-        yield EventGroup(tuple(group), event_place(group[0]), facts)
+WrongGroup = EventGroup[WrongAnswerEvent]
+StaleGroup = EventGroup[StaleAnswerEvent]
+RaisedGroup = EventGroup[RaisedEvent]
+A = TypeVar("A", bound=EventGroup[AnswerEvent])
 
 
-class WrongAnswer(Rule):
+class Answer(Rule[A]):
+    """Base class of the rules for outputs that differ from eager's."""
+
+    parts = ("baseline",)
+
+    def word(self, group: A) -> str | None:
+        return group.first.layer
+
+
+class WrongAnswer(Answer[WrongGroup]):
     """Base class of the rules for wrong outputs; each rule knows one cause."""
 
     kind = "numerics"
-    parts = ("baseline",)
     reference = torch_pages.NUMERICS
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        return answer_groups(facts, "wrong_answer")
+    def groups(cls, facts: Facts) -> Iterator[WrongGroup]:
+        """One group per place and cause."""
 
-    def words(self, group: EventGroup) -> dict[str, object]:
+        def key(event: WrongAnswerEvent) -> object:
+            return event_place(event), event.form and event.form.what, event.layer
+
+        for group in grouped(facts.of(WrongAnswerEvent), key):
+            yield WrongGroup(tuple(group), event_place(group[0]), facts)
+
+    def words(self, group: WrongGroup) -> dict[str, object]:
         return {"where": self.at(group), "difference": self.difference(group)}
 
-    def at(self, group: EventGroup) -> str:
+    def at(self, group: WrongGroup) -> str:
         """The expression that causes the difference, or else the function."""
         if group.first.frames and group.expression:
             return f"`{group.expression}` in {group.function}"
         return group.function
 
-    def difference(self, group: EventGroup) -> str:
+    def difference(self, group: WrongGroup) -> str:
         """In which call and output, and by how much."""
-        numerics = group.data.get("numerics") or {}
-        value = group.data.get("value") or numerics
+        numerics = group.first.numerics
+        value = group.first.value or numerics
         why = f": {value['why']}" if value.get("why") else ""
         return f"{numerics.get('where') or 'an output'}{why}"
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        numerics = group.data.get("numerics") or {}
+    def evidence(self, group: WrongGroup) -> Iterable[str]:
+        numerics = group.first.numerics
         if numerics.get("max_rel_error") is not None:
             yield (
                 f"relative error {numerics['max_rel_error']:.3g}, eager's own"
                 f" {numerics.get('eager_error') or 0.0:.3g}, against"
                 f" {numerics.get('reference') or 'eager'}"
             )
-        if group.data.get("layer"):
-            yield f"first wrong in {group.data['layer']}"
+        if group.first.layer:
+            yield f"first wrong in {group.first.layer}"
         yield from stack(group)
 
 
@@ -98,27 +112,27 @@ class GeneratedCode(WrongAnswer):
         "{where} computes another value compiled than in eager ({difference})"
     )
 
-    def matches(self, group: EventGroup) -> bool:
-        return (group.data.get("layer") or "").startswith(_GENERATED)
+    def matches(self, group: WrongGroup) -> bool:
+        return (group.first.layer or "").startswith(_GENERATED)
 
-    def cause(self, group: EventGroup) -> str:
-        operation = group.data.get("operation")
+    def cause(self, group: WrongGroup) -> str:
+        operation = group.first.operation
         what = f" of {operation}" if operation else ""
         return (
-            f"the code{what} that {group.data['layer']} generates is wrong for these"
+            f"the code{what} that {group.first.layer} generates is wrong for these"
             " values: tracing and the layers before it give eager's answers"
         )
 
-    def fix(self, group: EventGroup) -> str:
+    def fix(self, group: WrongGroup) -> str:
         what = self.at(group)
         report = "and report it to PyTorch with a minimal program"
-        if str(group.data.get("gives", "")).startswith("torch.uint"):
+        if (group.first.gives or "").startswith("torch.uint"):
             return (
                 f"clamp before {what}, or convert through a signed type:"
                 " .to(torch.int64).to(torch.uint8). Or move it into a function marked"
                 f" @torch.compiler.disable, {report}"
             )
-        if not group.data.get("operation"):
+        if not group.first.operation:
             return (
                 f"isolate the wrong part: mark functions that {group.function} calls"
                 " with @torch.compiler.disable until the outputs agree, keep that"
@@ -150,10 +164,10 @@ class EarlierLayer(WrongAnswer):
     reference = torch_pages.REPORTING
     message_text = (
         "{where} computes another value compiled than in eager, already in"
-        " {at.data[layer]} ({difference})"
+        " {at.first.layer} ({difference})"
     )
     cause_text = (
-        "{at.data[layer]} is the first layer that is wrong; the layers before it give"
+        "{at.first.layer} is the first layer that is wrong; the layers before it give"
         " eager's answers"
     )
     fix_text = (
@@ -161,8 +175,8 @@ class EarlierLayer(WrongAnswer):
         " PyTorch with a minimal program"
     )
 
-    def matches(self, group: EventGroup) -> bool:
-        return bool(group.data.get("layer"))
+    def matches(self, group: WrongGroup) -> bool:
+        return bool(group.first.layer)
 
 
 class UndeclaredMutation(WrongAnswer):
@@ -185,25 +199,25 @@ class UndeclaredMutation(WrongAnswer):
     code = "NM403"
     reference = torch_pages.CUSTOM_OPERATORS
     message_text = (
-        "{where} calls {at.data[operation]}, which changes {names} without declaring"
+        "{where} calls {at.first.operation}, which changes {names} without declaring"
         " it: compiled outputs are wrong ({difference})"
     )
     cause_text = (
-        "{at.data[operation]} is declared not to change {names}; from {at.data[layer]}"
+        "{at.first.operation} is declared not to change {names}; from {at.first.layer}"
         " on the compiler relies on that"
     )
 
-    def matches(self, group: EventGroup) -> bool:
-        return bool(group.data.get("undeclared"))
+    def matches(self, group: WrongGroup) -> bool:
+        return bool(group.first.undeclared)
 
-    def words(self, group: EventGroup) -> dict[str, object]:
-        names = " and ".join(group.data["undeclared"])
+    def words(self, group: WrongGroup) -> dict[str, object]:
+        names = " and ".join(group.first.undeclared)
         return {**super().words(group), "names": names}
 
-    def fix(self, group: EventGroup) -> str:
-        listed = "".join(f'"{name}", ' for name in group.data["undeclared"])
+    def fix(self, group: WrongGroup) -> str:
+        listed = "".join(f'"{name}", ' for name in group.first.undeclared)
         return (
-            f"declare it where {group.data['operation']} is defined:"
+            f"declare it where {group.first.operation} is defined:"
             f" mutates_args=({listed.rstrip()}), or make it change and return a clone"
         )
 
@@ -234,8 +248,8 @@ class OtherRandomNumbers(WrongAnswer):
         " torch._inductor.config.fallback_random = True"
     )
 
-    def matches(self, group: EventGroup) -> bool:
-        return bool(group.data.get("layer") == "the random stream")
+    def matches(self, group: WrongGroup) -> bool:
+        return bool(group.first.layer == "the random stream")
 
 
 class CompilingBranch(WrongAnswer):
@@ -260,16 +274,16 @@ class CompilingBranch(WrongAnswer):
         " value ({difference})"
     )
     cause_text = (
-        "{at.data[asks]}() is True in compiled code; eager told the same gives the"
+        "{at.first.asks}() is True in compiled code; eager told the same gives the"
         " compiled answer"
     )
     fix_text = (
-        "remove the {at.data[asks]}() branch, or make both branches compute the same"
+        "remove the {at.first.asks}() branch, or make both branches compute the same"
         " values; use it only for code that does not change values, such as logging"
     )
 
-    def matches(self, group: EventGroup) -> bool:
-        return bool(group.data.get("asks"))
+    def matches(self, group: WrongGroup) -> bool:
+        return bool(group.first.asks)
 
 
 class OtherForm(WrongAnswer):
@@ -294,11 +308,10 @@ class OtherForm(WrongAnswer):
     code = "NM406"
     message_text = (
         "{at.function} returns a tensor with the same values compiled, but with other"
-        " {at.data[what]} than in eager ({difference})"
+        " {form.what} than in eager ({difference})"
     )
     cause_text = (
-        "the compiler kept the output's values, not its {at.data[what]}:"
-        " {at.data[form][why]}"
+        "the compiler kept the output's values, not its {form.what}: {form.why}"
     )
     _fixes: ClassVar[dict[str, str]] = {
         "memory": (
@@ -316,28 +329,35 @@ class OtherForm(WrongAnswer):
         ),
     }
 
-    def matches(self, group: EventGroup) -> bool:
-        return bool(group.data.get("form"))
+    def matches(self, group: WrongGroup) -> bool:
+        return group.first.form is not None
 
-    def severity(self, group: EventGroup) -> Severity:
-        forms = [event.data["form"] for event in group.events]
-        if not any(form["harmful"] for form in forms):
+    def words(self, group: WrongGroup) -> dict[str, object]:
+        return super().words(group) | {"form": _form(group.first)}
+
+    def severity(self, group: WrongGroup) -> Severity:
+        if not any(_form(event).harmful for event in group.events):
             return "low"
-        return "medium" if group.data["what"] == "strides" else "high"
+        return "medium" if _form(group.first).what == "strides" else "high"
 
-    def difference(self, group: EventGroup) -> str:
-        form = group.data["form"]
-        return f"{form['where']}: {form['why']}"
+    def difference(self, group: WrongGroup) -> str:
+        form = _form(group.first)
+        return f"{form.where}: {form.why}"
 
-    def fix(self, group: EventGroup) -> str:
-        return self._fixes[group.data["what"]]
+    def fix(self, group: WrongGroup) -> str:
+        return self._fixes[_form(group.first).what]
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        for event in group.events[:4]:
-            yield f"{event.data['form']['where']}: {event.data['form']['why']}"
+    def evidence(self, group: WrongGroup) -> Iterable[str]:
+        for form in map(_form, group.events[:4]):
+            yield f"{form.where}: {form.why}"
 
 
-class RaisesAtRunTime(Rule):
+def _form(event: WrongAnswerEvent) -> FormDifference:
+    assert event.form is not None  # only such events match
+    return event.form
+
+
+class RaisesAtRunTime(Rule[RaisedGroup]):
     """Compiled code raises an error at run time, in a call that eager completes.
 
     ## Why
@@ -363,7 +383,7 @@ class RaisesAtRunTime(Rule):
         "compiled code of {at.function} raises at run time, although eager completes"
         " the call: {short}"
     )
-    cause_text = "{at.data[error]} while compiled code ran: {short}"
+    cause_text = "{at.first.error} while compiled code ran: {short}"
     fix_text = (
         'run the call with backend="eager", then "aot_eager", then "inductor": the'
         " first that raises contains the fault; until it is fixed, move the code into"
@@ -371,22 +391,21 @@ class RaisesAtRunTime(Rule):
     )
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        events = (
-            event
-            for event in facts.events("raised_error")
-            if event.data["phase"] is None and overwritten_read(event) is None
-        )
+    def groups(cls, facts: Facts) -> Iterator[RaisedGroup]:
+        events = (event for event in facts.of(RaisedEvent) if event.phase is None)
         # Several parts of a check may meet the same failure, at other lines.
-        for group in grouped(events, lambda e: (e.data["error"], e.data["message"])):
-            yield EventGroup(tuple(group), event_place(group[0]), facts)
+        for group in grouped(events, lambda e: (e.error, e.message)):
+            yield RaisedGroup(tuple(group), event_place(group[0]), facts)
 
-    def words(self, group: EventGroup) -> dict[str, object]:
-        first = next(iter(group.data["message"].strip().splitlines()), "no message")
-        return {"short": shorten(f"{group.data['error']}: {first}", 160)}
+    def word(self, group: RaisedGroup) -> str:
+        return group.first.error
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        yield shorten(f"{group.data['error']}: {group.data['message']}", 400)
+    def words(self, group: RaisedGroup) -> dict[str, object]:
+        first = next(iter(group.first.message.strip().splitlines()), "no message")
+        return {"short": shorten(f"{group.first.error}: {first}", 160)}
+
+    def evidence(self, group: RaisedGroup) -> Iterable[str]:
+        yield shorten(f"{group.first.error}: {group.first.message}", 400)
         yield from stack(group)
 
 
@@ -418,39 +437,44 @@ class WrongOnce(WrongAnswer):
         " report it to PyTorch"
     )
 
-    def matches(self, group: EventGroup) -> bool:
+    def matches(self, group: WrongGroup) -> bool:
         return True
 
 
 _RESET = "call torch.compiler.reset() after each change"
 
 
-class StaleAnswer(Rule):
+class StaleAnswer(Answer[StaleGroup]):
     """Base class of the rules for state that is read while tracing and not guarded."""
 
     kind = "stale_state"
-    parts = ("baseline",)
     reference = torch_pages.CONCEPTS
     what: ClassVar[str]
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        return answer_groups(facts, "stale_answer")
+    def groups(cls, facts: Facts) -> Iterator[StaleGroup]:
+        """One group per place and cause."""
 
-    def matches(self, group: EventGroup) -> bool:
-        return bool(group.data["what"] == self.what)
+        def key(event: StaleAnswerEvent) -> object:
+            return event_place(event), event.what, event.name, event.layer
 
-    def severity(self, group: EventGroup) -> Severity:
+        for group in grouped(facts.of(StaleAnswerEvent), key):
+            yield StaleGroup(tuple(group), event_place(group[0]), facts)
+
+    def matches(self, group: StaleGroup) -> bool:
+        return bool(group.first.what == self.what)
+
+    def severity(self, group: StaleGroup) -> Severity:
         return "high"
 
-    def words(self, group: EventGroup) -> dict[str, object]:
+    def words(self, group: StaleGroup) -> dict[str, object]:
         return {"since": self.since(group)}
 
-    def since(self, group: EventGroup) -> str:
+    def since(self, group: StaleGroup) -> str:
         call = group.first.call
         return f"from call {call} on" if call else "in every call"
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
+    def evidence(self, group: StaleGroup) -> Iterable[str]:
         yield (
             f"the outputs differ from eager's {self.since(group)}; they agree if the"
             " code is compiled again before each call"
@@ -481,26 +505,27 @@ class FrozenEnvironment(StaleAnswer):
     )
     what = "environment"
     message_text = (
-        "{at.function} reads the environment variable {at.data[name]}, and compiled"
+        "{at.function} reads the environment variable {at.first.name}, and compiled"
         " code ignores its changes"
     )
     cause_text = (
-        "{at.data[name]} is read while tracing and not guarded: its value is a constant"
+        "{at.first.name} is read while tracing and not guarded: its value is a constant"
         " of the compiled code"
     )
     source_severity = "low"
     nodes = (ast.Call, ast.Subscript, ast.Compare)
     calls = 2
     fix_text = (
-        "read {at.data[name]} from os.environ outside the compiled code and pass the"
+        "read {at.first.name} from os.environ outside the compiled code and pass the"
         " value as an argument; or call torch.compiler.reset() after each change of"
-        " {at.data[name]}"
+        " {at.first.name}"
     )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         if _reads_environment(node, at):
             texts = [n.value for n in walk(node) if isinstance(n, ast.Constant)]
-            yield Match(node, data={"name": str(texts[0]) if texts else "it"})
+            name = str(texts[0]) if texts else "it"
+            yield Match(node, event=StaleAnswerEvent(what=self.what, name=name))
 
 
 def _reads_environment(node: ast.AST, at: Flow) -> bool:
@@ -538,7 +563,7 @@ class LateHook(StaleAnswer):
     reference = torch_pages.MODULES
     what = "hook"
     message_text = (
-        "{at.data[name]}() is called after the module was compiled: compiled code"
+        "{at.first.name}() is called after the module was compiled: compiled code"
         " ignores it, {since}"
     )
     cause_text = (
@@ -576,11 +601,11 @@ class NumpySeed(StaleAnswer):
     reference = torch_pages.RANDOMNESS
     what = "numpy_seed"
     message_text = (
-        "{at.function} draws from {at.data[name]}, and compiled code ignores"
+        "{at.function} draws from {at.first.name}, and compiled code ignores"
         " np.random.seed: it draws other numbers than eager"
     )
     cause_text = (
-        "{at.data[name]} is traced as torch's: it draws from torch's generator and"
+        "{at.first.name} is traced as torch's: it draws from torch's generator and"
         " changes with torch.manual_seed instead"
     )
     fix_text = (
@@ -591,14 +616,14 @@ class NumpySeed(StaleAnswer):
     nodes = (ast.Call,)
     shown_by = ("NM413", "NM419", "NM404", "GB101", "GB105", "GB115")
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
+    def evidence(self, group: StaleGroup) -> Iterable[str]:
         yield "with another torch.manual_seed the compiled outputs change"
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)
         dotted = at.dotted(node.func) or ""
         if dotted.startswith(("np.random.", "numpy.random.")):
-            yield Match(node, data={"name": dotted})
+            yield Match(node, event=StaleAnswerEvent(what=self.what, name=dotted))
 
 
 class ConstantResult(StaleAnswer):
@@ -621,15 +646,15 @@ class ConstantResult(StaleAnswer):
     code = "NM414"
     what = "constant_result"
     message_text = (
-        "{at.data[name]}() is assumed to be constant, but its result changes in eager,"
+        "{at.first.name}() is assumed to be constant, but its result changes in eager,"
         " {since}"
     )
     cause_text = (
-        "assume_constant_result keeps what {at.data[name]} returned while tracing;"
+        "assume_constant_result keeps what {at.first.name} returned while tracing;"
         " without it compiled code gives eager's answers"
     )
     fix_text = (
-        "remove assume_constant_result from {at.data[name]}, or pass its result as an"
+        "remove assume_constant_result from {at.first.name}, or pass its result as an"
         " argument; or call torch.compiler.reset() after each change"
     )
 
@@ -655,15 +680,15 @@ class LeftOutGuards(StaleAnswer):
     reference = torch_pages.GUARDS
     what = "guards"
     message_text = (
-        "with {at.data[name]}, set here, torch runs compiled code that is no longer"
+        "with {at.first.name}, set here, torch runs compiled code that is no longer"
         " valid, {since}"
     )
     cause_text = (
-        "{at.data[name]} leaves out the guard on what has changed; with all guards"
+        "{at.first.name} leaves out the guard on what has changed; with all guards"
         " compiled code gives eager's answers"
     )
     fix_text = (
-        "drop {at.data[name]}, or keep the guards on what changes between calls; or"
+        "drop {at.first.name}, or keep the guards on what changes between calls; or"
         " call torch.compiler.reset() after each change"
     )
 
@@ -696,7 +721,7 @@ class OtherStaleState(StaleAnswer):
         " change"
     )
 
-    def cause(self, group: EventGroup) -> str:
+    def cause(self, group: StaleGroup) -> str:
         return (
             f"what changed before call {group.first.call} is read while tracing and"
             " not guarded: compiled anew, the answers are eager's"

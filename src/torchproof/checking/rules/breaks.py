@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.advice import (
@@ -18,11 +18,15 @@ from torchproof.checking.rules.advice import (
     setting,
     written_marks,
 )
+from torchproof.checking.rules.interruptions import (
+    break_above,
+    break_key,
+    only_alone,
+)
 from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
     Rule,
-    SourcePlace,
     event_place,
     expression_of,
     grouped,
@@ -34,23 +38,23 @@ from torchproof.observe import Gap
 from torchproof.records import (
     COMPREHENSIONS,
     SEVERITIES,
-    Event,
+    BreakEvent,
+    ErrorEvent,
     Finding,
     Frame,
+    GraphEvent,
     Place,
+    Runs,
     Setting,
     Severity,
     cells,
     definition,
-    first_line,
     is_frame_of,
     is_resumed,
     module_of,
     original_name,
     package_of,
-    place_of,
     qualified_name,
-    resumed_at,
     shown_briefly,
     source_line,
     whose,
@@ -63,20 +67,15 @@ _BOILERPLATE = re.compile(
     r"|Dynamo may be able|Your code may result in an error",
     re.IGNORECASE,
 )
-# Frames that Dynamo skips before it traces them, without logging a break.
-_NEVER_TRACED = re.compile(
-    r"Attempt to trace generator|skip_frame|functor?ch mode", re.IGNORECASE
-)
 # Settings with which a number has no value while tracing, as a marked size has none.
 _CAPTURING = tuple(
     f"torch._dynamo.config.capture_{what}"
     for what in ("scalar_outputs", "dynamic_output_shape_ops")
 )
 _DDP = "/torch/nn/parallel/distributed.py"
-_ITERATOR = re.compile(r"tp_iter|iterator", re.IGNORECASE)
 
 
-def _own(events: list[Event]) -> list[Event]:
+def _own(events: list[BreakEvent]) -> list[BreakEvent]:
     """The events of the functions nearest to the break.
 
     Dynamo reports a break in an inlined function for each function that it compiles on
@@ -95,34 +94,13 @@ def _own(events: list[Event]) -> list[Event]:
     return own or events
 
 
-def _inlined(event: Event) -> Sequence[Frame]:
+def _inlined(event: BreakEvent) -> Sequence[Frame]:
     """The frames of a stack below the function that Dynamo compiles."""
     own = [i for i, f in enumerate(event.frames) if is_frame_of(f, event.function)]
     return event.frames[own[-1] + 1 :] if own else event.frames
 
 
-def _where(event: Event) -> tuple[object, ...]:
-    """The user's line and the library line it calls: one line may call several."""
-    place = place_of(event.frames)
-    if place.frame is None:
-        return (event.function,)
-    behind = (place.library.file, place.library.line) if place.library else None
-    return place.frame.file, place.frame.line, behind
-
-
-def break_key(event: Event) -> tuple[object, ...]:
-    """What the events of one finding have in common: place and type of the break."""
-    return (*_where(event), event.data["type"])
-
-
-def _silent_skips(facts: Facts) -> Iterable[Event]:
-    for event in facts.events("compile_failure"):
-        if is_error(event):
-            continue
-        yield replace(event, kind="graph_break", data={**event.data, "skips": True})
-
-
-def _is_intended_by_ddp(event: Event) -> bool:
+def _is_intended_by_ddp(event: BreakEvent) -> bool:
     """Whether DDP itself breaks the graph, around the module that it wraps.
 
     It does so in every program, as torch recommends to compile after DDP.
@@ -133,21 +111,9 @@ def _is_intended_by_ddp(event: Event) -> bool:
     return next(own, "").endswith(_DDP)
 
 
-def is_error(event: Event) -> bool:
-    """Whether a failed compilation raises, or only makes its frame run eagerly.
-
-    A live run records it. For a trace it is inferred: Dynamo logs a break for each
-    frame that it skips while tracing, so a failure without a break raises.
-    """
-    raised = event.data.get("raised")
-    if raised is not None:
-        return bool(raised)
-    return not _NEVER_TRACED.search(event.data["type"])
-
-
 def _functions_with_graphs(facts: Facts) -> set[tuple[str, str]]:
     """The functions of which at least a part is compiled."""
-    graphs = facts.events("graph")
+    graphs = facts.of(GraphEvent)
     return {_function(graph.function) for graph in graphs if graph.function}
 
 
@@ -156,61 +122,71 @@ def _function(function: Frame) -> tuple[str, str]:
     return function.file, qualified_name(definition(function))
 
 
-def _skips_function(event: Event, compiled: set[tuple[str, str]]) -> bool:
+def _skips_function(event: BreakEvent, compiled: set[tuple[str, str]]) -> bool:
     """Whether torch skips the whole function because of a break.
 
     If it skips a resume function, a comprehension or a recompile, parts of the function
     may still run compiled.
     """
     function = event.function
-    if not event.data.get("skips") or function is None:
-        return bool(event.data.get("skips"))
+    if not event.skips or function is None:
+        return event.skips
     if function.function in COMPREHENSIONS:
         return False
     return _function(function) not in compiled
 
 
-def _skips_rest(event: Event) -> bool:
+def _skips_rest(event: BreakEvent) -> bool:
     """Whether the code after a break runs eagerly, up to the end of the function."""
     resumed = event.function is not None and is_resumed(event.function.function)
-    return bool(event.data["rest_is_eager"] or (event.data.get("skips") and resumed))
+    return event.reason.rest_is_eager or (event.skips and resumed)
 
 
-def _runs(group: list[Event], facts: Facts) -> tuple[int | None, int | None]:
+def _runs(group: list[BreakEvent], facts: Facts) -> tuple[int | None, int | None]:
     """How often a break ran, and in how many calls; None if not counted."""
     while group:
         own = _own(group)
         counted = [runs for e in own if (runs := _executions(e, facts)) is not None]
         if counted:
             calls = facts.calls or 0
-            return sum(r[0] for r in counted), min(sum(r[1] for r in counted), calls)
+            in_calls = sum(runs.calls for runs in counted)
+            return sum(runs.count for runs in counted), min(in_calls, calls)
         group = [event for event in group if event not in own]
     return None, None
 
 
-def _executions(event: Event, facts: Facts) -> tuple[int, int] | None:
+def _executions(event: BreakEvent, facts: Facts) -> Runs | None:
     """Runs of the skipped frame, of the graph before the break, or of the next one."""
-    if event.data.get("skip_runs"):
-        return tuple(event.data["skip_runs"])
-    if event.data.get("runs"):
-        return tuple(event.data["runs"])
+    if event.runs:
+        return event.runs
     if event.function is None:
         return None
     name = original_name(event.function.function)
     lines = [f.line for f in event.frames if is_frame_of(f, event.function)]
     resumed = [f"torch_dynamo_resume_in_{name}_at_{line}" for line in lines[-1:]]
     after = [
-        graph.data["runs"]
-        for graph in facts.events("graph")
+        graph.runs
+        for graph in facts.of(GraphEvent)
         if graph.function
         and graph.function.file == event.function.file
         and graph.function.function in resumed
-        and graph.data.get("runs")
+        and graph.runs
     ]
-    return (sum(r[0] for r in after), sum(r[1] for r in after)) if after else None
+    if not after:
+        return None
+    return Runs(sum(r.count for r in after), sum(r.calls for r in after))
 
 
-class GraphBreak(Rule):
+@dataclass(frozen=True)
+class BreakGroup(EventGroup[BreakEvent | ErrorEvent]):
+    """The events of one break, or of an error because breaks are forbidden."""
+
+    _: KW_ONLY
+    is_skip: bool = False  # the whole function runs eagerly
+    rest_is_eager: bool = False  # the rest of a function does
+
+
+class GraphBreak(Rule[BreakGroup]):
     """Base class of the rules for graph breaks; each rule knows one cause."""
 
     kind = "graph_break"
@@ -221,40 +197,46 @@ class GraphBreak(Rule):
     also_shown_by = ("CE704",)  # what a break becomes under fullgraph=True
     easing_settings = (Setting("dynamo.nested_graph_breaks", True),)
     source_text = "`{at.expression}` would cause a graph break in {at.function}"
+    group_type = BreakGroup
+    unseen = BreakEvent()
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[BreakGroup]:
         """One group per place and cause, in the order of their first event."""
-        breaks = [*facts.events("graph_break"), *_silent_skips(facts)]
-        breaks = [event for event in breaks if not _is_intended_by_ddp(event)]
+        breaks = [e for e in facts.of(BreakEvent) if not _is_intended_by_ddp(e)]
         compiled = _functions_with_graphs(facts)
         for group in grouped(breaks, break_key):
             skipping = [event for event in group if _skips_function(event, compiled)]
             count, steps = _runs(group, facts)
             leader = _own(skipping)[0] if skipping else group[0]
             events = (leader, *(event for event in group if event is not leader))
-            kind = "skipped_frame" if skipping else "graph_break"
-            yield EventGroup(
+            yield BreakGroup(
                 events,
                 event_place(leader),
                 facts,
                 count=count,
                 steps=steps,
-                extra={"kind": kind, "rest_is_eager": any(map(_skips_rest, group))},
+                is_skip=bool(skipping),
+                rest_is_eager=any(map(_skips_rest, group)),
             )
 
-    def matches(self, group: EventGroup) -> bool:
+    def matches(self, group: BreakGroup) -> bool:
         return self.of_type(group)
 
-    def of_type(self, group: EventGroup) -> bool:
-        """Whether one of the rule's patterns matches torch's break type."""
-        return any(re.search(pattern, group.data["type"]) for pattern in self.types)
+    def finding_kind(self, group: BreakGroup) -> str:
+        return "skipped_frame" if group.is_skip else "graph_break"
 
-    def message(self, group: EventGroup) -> str:
+    def of_type(self, group: BreakGroup) -> bool:
+        """Whether one of the rule's patterns matches torch's break type."""
+        return any(
+            re.search(pattern, group.first.reason.type) for pattern in self.types
+        )
+
+    def message(self, group: BreakGroup) -> str:
         what = (
             f"`{group.expression}`"
             if group.expression
-            else sentence(group.data["type"])
+            else sentence(group.first.reason.type)
         )
         often = f", {group.often}" if group.often else ""
         inside = ""
@@ -264,40 +246,38 @@ class GraphBreak(Rule):
             inside = " (in torch)"
         elif group.place.owner == "library" and group.frame is not None:
             inside = f" (in the library {package_of(group.frame.file)})"
-        if group.extra["kind"] == "skipped_frame":
+        if group.is_skip:
             return (
                 f"{what}{inside} makes Dynamo skip {group.compiled}: the whole function"
                 f" runs eagerly{often}; later breaks stay hidden until you fix this one"
             )
-        rest = "; the rest of the function runs eagerly" * group.extra["rest_is_eager"]
+        rest = "; the rest of the function runs eagerly" * group.rest_is_eager
         return f"{what}{inside} splits the graph of {group.compiled}{often}{rest}"
 
-    def cause(self, group: EventGroup) -> str:
+    def cause(self, group: BreakGroup) -> str:
         if outer := _skipped_around(group):
             return (
                 f"{outer} makes Dynamo run {group.function} eagerly, and compile this"
-                f" code on its own: {sentence(group.data['explanation'])}"
+                f" code on its own: {sentence(group.first.reason.explanation)}"
             )
         why = self.why(_at_library_line(group))
         if library := group.place.library:
             at = cells.place(shown_briefly(library.file), library.line)
             why = f"{at}, which it calls: {why}"
-        if group.extra["kind"] != "skipped_frame":
+        if not group.is_skip:
             return why
         places = {"loop": "inside a loop", "with": "inside this `with`", "": "here"}
         where = places[_nested_in(group)]
         return f"{why}; Dynamo cannot resume {where}, so it skips the whole frame"
 
-    def why(self, group: EventGroup) -> str:
+    def why(self, group: BreakGroup) -> str:
         """Why Dynamo breaks at this code."""
         if self.cause_text:
             return self.say(self.cause_text, group)
-        data = group.data
-        return (
-            f"{sentence(data['type'])}: {sentence(shorten(data['explanation'], 300))}"
-        )
+        reason = group.first.reason
+        return f"{sentence(reason.type)}: {sentence(shorten(reason.explanation, 300))}"
 
-    def fix(self, group: EventGroup) -> str:
+    def fix(self, group: BreakGroup) -> str:
         if outer := _skipped_around(group):
             return f"remove the break at {outer}: this break is a consequence of it"
         if own := unbacked_mark(group):
@@ -309,7 +289,7 @@ class GraphBreak(Rule):
                 Piece(self.library_fix(_at_library_line(group))),
                 *moved_out(group, f"`{group.expression}`"),
             )
-        around = _around(group) if group.extra["kind"] == "skipped_frame" else None
+        around = _around(group) if group.is_skip else None
         return assembled(
             Piece(self.remedy(group)),
             Piece(
@@ -324,32 +304,32 @@ class GraphBreak(Rule):
             ),
         )
 
-    def remedy(self, group: EventGroup) -> str:
+    def remedy(self, group: BreakGroup) -> str:
         """The change to make, or the setting that makes it unnecessary."""
         settings = [setting(group, s, note) for s, note in self.helps(group)]
         return assembled(*self.pieces(group), *settings)
 
-    def pieces(self, group: EventGroup) -> tuple[Piece, ...]:
+    def pieces(self, group: BreakGroup) -> tuple[Piece, ...]:
         """The changes of this code, each with its precondition."""
         return (Piece(self.change(group)),)
 
-    def change(self, group: EventGroup) -> str:
+    def change(self, group: BreakGroup) -> str:
         """The change to make, naming this code."""
         if self.fix_text:
             return self.say(self.fix_text, group)
         return own_hints(group) or move_out(group)
 
-    def helps(self, group: EventGroup) -> Iterable[tuple[Setting, str]]:
+    def helps(self, group: BreakGroup) -> Iterable[tuple[Setting, str]]:
         """Settings that keep the operation in the graph, with what else to do."""
         return ()
 
-    def source_cause(self, at: SourcePlace) -> str:
+    def source_cause(self, at: BreakGroup) -> str:
         return self.why(at)
 
-    def source_fix(self, at: SourcePlace) -> str:
+    def source_fix(self, at: BreakGroup) -> str:
         return self.remedy(at)
 
-    def library_fix(self, group: EventGroup) -> str:
+    def library_fix(self, group: BreakGroup) -> str:
         """The fix for a line in an installed package."""
         assert group.frame is not None
         package = package_of(group.frame.file)
@@ -367,7 +347,7 @@ class GraphBreak(Rule):
             f" {package} without it, or {_replacement(group)}"
             f"{assembled(*self.pieces(group))}"
         )
-        skipped = group.extra["kind"] == "skipped_frame"
+        skipped = group.is_skip
         if skipped and group.compiled.endswith(".forward"):
             ways.append(
                 f"compile the modules that {group.compiled} calls, each with"
@@ -375,27 +355,30 @@ class GraphBreak(Rule):
             )
         return "; or ".join(ways)
 
-    def severity(self, group: EventGroup) -> Severity:
+    def said(self, group: BreakGroup) -> str:
+        return f"{group.expression} {group.first.reason.context}"
+
+    def severity(self, group: BreakGroup) -> Severity:
         if self.status(group) == "intentional":
             return "low"
         if group.steps is None:
             return "high"
         if _first_call_only(group):
             return "low"
-        if group.extra["kind"] == "skipped_frame":
+        if group.is_skip:
             return "high"
         calls = group.facts.calls or 1
         if group.place.owner == "library":
             return "medium" if group.steps * 2 >= calls else "low"
         return "high" if group.steps * 2 >= calls else "medium"
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        data = group.data
-        if data["gb_id"]:
-            yield f"{data['gb_id']} {data['page']}"
-        yield f"torch: {data['type']}: {shorten(data['explanation'], 240)}"
-        if data["context"]:
-            yield f"context: {shorten(data['context'], 200)}"
+    def evidence(self, group: BreakGroup) -> Iterable[str]:
+        reason = group.first.reason
+        if reason.gb_id:
+            yield f"{reason.gb_id} {reason.page}"
+        yield f"torch: {reason.type}: {shorten(reason.explanation, 240)}"
+        if reason.context:
+            yield f"context: {shorten(reason.context, 200)}"
         library = group.place.library
         if library is not None:
             at = cells.place(library.file, library.line)
@@ -406,7 +389,7 @@ class GraphBreak(Rule):
             yield f"in {at} {inner.function}: {inner.code}"
 
 
-def _at_library_line(group: EventGroup) -> EventGroup:
+def _at_library_line(group: BreakGroup) -> BreakGroup:
     """The same break at the line of the library, where the user's line calls one."""
     library = group.place.library
     if library is None:
@@ -414,15 +397,15 @@ def _at_library_line(group: EventGroup) -> EventGroup:
     return replace(group, place=Place(library, "library", None))
 
 
-def _nested_in(group: EventGroup) -> str:
+def _nested_in(group: BreakGroup) -> str:
     """The statement around a break that keeps Dynamo from resuming after it."""
-    nested = group.data.get("nested") or ""
+    nested = group.first.reason.nested or ""
     if "loop" in nested:
         return "loop"
     return "with" if "Context" in nested or "with" in nested.lower() else ""
 
 
-def _around(group: EventGroup) -> Frame | None:
+def _around(group: BreakGroup) -> Frame | None:
     """The `with` or the loop of the user's that a break is in, innermost first."""
     kind = _nested_in(group)
     for frame in reversed(group.first.frames) if kind else ():
@@ -439,13 +422,13 @@ def is_of_size(text: str) -> bool:
     return re.search(r"\.shape|\.size\(|\.numel\(|\.dim\(|len\(", text) is not None
 
 
-def _first_call_only(group: EventGroup) -> bool:
+def _first_call_only(group: BreakGroup) -> bool:
     """Whether only the first call, of three or more, runs through the break."""
     once = group.steps == 1 and (group.facts.calls or 0) > 2
     return once and all(event.call == 0 for event in group.events)
 
 
-def _replacement(group: EventGroup) -> str:
+def _replacement(group: BreakGroup) -> str:
     """How the user can replace library code, if that is possible."""
     assert group.frame is not None
     owner, _, _ = group.function.rpartition(".")
@@ -457,132 +440,12 @@ def _replacement(group: EventGroup) -> str:
     return "change it there: "
 
 
-def only_alone(event: Event) -> bool:
-    """Whether a break is only there because Dynamo compiles this code on its own.
-
-    A comprehension or a generator is part of the graph of its function, unless the
-    function runs eagerly. Then the comprehension gets an iterator as an argument, and
-    Dynamo compiles neither that nor a generator's own frame.
-    """
-    what = event.data["type"]
-    if _NEVER_TRACED.search(what):
-        return "generator" in what
-    code = event.function.function if event.function else ""
-    return code in COMPREHENSIONS and bool(_ITERATOR.search(what))
-
-
-def _skipped_around(group: EventGroup) -> str | None:
+def _skipped_around(group: BreakGroup) -> str | None:
     """The break that makes Dynamo compile a comprehension or generator alone."""
     if not only_alone(group.first):
         return None
     above = break_above(group.first, group.facts)
     return place_in_text(above) if above else None
-
-
-def break_above(event: Event, facts: Facts) -> Frame | None:
-    """The graph break that makes Dynamo compile this function separately.
-
-    After a break Dynamo continues with a resume function, and it compiles the functions
-    called in between when it reaches them.
-    """
-    by = separated_by(event, facts)
-    if by is None:  # a trace does not record the whole stack
-        unknown = event.data.get("above") is None
-        return _break_near(event, facts) if unknown else None
-    return place_of(by.frames).frame if by.kind == "graph_break" else None
-
-
-def separated_by(event: Event, facts: Facts) -> Event | None:
-    """The event because of which this function is not part of its caller's graph.
-
-    It is a graph break, or the recompile limit of the caller. None if the function is
-    the first of its region, or if that is not certain.
-    """
-    function = event.function
-    if function is None:
-        return None
-    earlier = _interruptions(event, facts)
-    for frame in reversed(event.data.get("above") or ()):
-        if own := [cut for cut in earlier if _is_code(frame, cut.function)]:
-            return _at_line(own, frame)
-        if any(_is_code(frame, each.function) for each in facts.events("graph")):
-            break
-    code = (function.file, original_name(function.function))
-    line = resumed_at(function.function)
-    here = [cut for cut in earlier if line and (*code, line) in _lines_of(cut)]
-    return here[-1] if here else None
-
-
-def _interruptions(event: Event, facts: Facts) -> list[Event]:
-    """The breaks and refused recompiles that came before an event."""
-    events = facts.observation.events
-    place = next((i for i, each in enumerate(events) if each is event), len(events))
-    earlier = Facts(replace(facts.observation, events=events[:place]))
-    cuts = [*earlier.events("graph_break", "recompile_limit"), *_silent_skips(earlier)]
-    own = (None, event.function)
-    return [cut for cut in cuts if cut.function not in own]
-
-
-def _is_code(frame: Frame, function: Frame | None) -> bool:
-    """Whether a frame of a stack runs this code object, whose first line is known."""
-    if function is None or (frame.file, frame.function) != (
-        function.file,
-        function.function,
-    ):
-        return False
-    if resumed_at(function.function) is not None:
-        return True  # the name of a resume function has its line
-    first = first_line(frame.file, frame.function, frame.line)
-    return first is None or first == function.line
-
-
-def _lines_of(cut: Event) -> set[tuple[str, str, int]]:
-    return {(f.file, original_name(f.function), f.line) for f in cut.frames}
-
-
-def _at_line(cuts: list[Event], frame: Frame) -> Event | None:
-    """Of a function's interruptions, the one at the line that it runs.
-
-    A skipped function has no such line, and torch omits some lines of a stack: then
-    the interruptions must agree on their place.
-    """
-    code = (frame.file, original_name(frame.function), frame.line)
-    here = [cut for cut in cuts if code in _lines_of(cut)]
-    whole = [cut for cut in cuts if _stops_all(cut)]
-    if whole and not here:
-        return whole[-1]
-    places = {_where(cut) for cut in here or cuts}
-    return (here or cuts)[-1] if len(places) == 1 else None
-
-
-def _stops_all(cut: Event) -> bool:
-    """Whether the rest of the function runs eagerly."""
-    data = cut.data
-    whole = data.get("skips") or data.get("rest_is_eager")
-    return bool(whole) or cut.kind == "recompile_limit"
-
-
-def _break_near(event: Event, facts: Facts) -> Frame | None:
-    """The nearest break in a function above, as far as a stack shows the functions."""
-    function = event.function
-    if function is None:
-        return None
-    code_object = (function.file, original_name(function.function))
-    above = [(f.file, original_name(f.function)) for f in event.frames]
-    above = above[: above.index(code_object)] if code_object in above else above
-    if entry := event.data.get("entry"):
-        above.insert(0, (entry.file, original_name(entry.function)))
-    depths = {code: depth for depth, code in enumerate(above)}
-    nearest: tuple[int, Event] | None = None
-    for cut in reversed(facts.events("graph_break")):
-        code = cut.function and (
-            cut.function.file,
-            original_name(cut.function.function),
-        )
-        depth = depths.get(code, -1) if code else -1
-        if depth > (nearest[0] if nearest else -1):
-            nearest = depth, cut
-    return place_of(nearest[1].frames).frame if nearest else None
 
 
 def place_in_text(frame: Frame) -> str:
@@ -591,26 +454,28 @@ def place_in_text(frame: Frame) -> str:
     return f"{at} (`{expression_of(frame)}`)"
 
 
-def own_hints(group: EventGroup) -> str:
+def own_hints(group: BreakGroup) -> str:
     """Torch's hints for this break, without those that it gives for every break."""
-    hints = [h.rstrip(".") for h in group.data["hints"] if not _BOILERPLATE.search(h)]
+    hints = [
+        h.rstrip(".") for h in group.first.reason.hints if not _BOILERPLATE.search(h)
+    ]
     return "; or ".join([hints[0], *map(sentence, hints[1:])]) if hints else ""
 
 
-def move_out(group: EventGroup) -> str:
+def move_out(group: BreakGroup) -> str:
     """How to take the code out of the graph, if nothing else is known."""
     what = f"`{group.expression}`" if group.expression else "it"
     return assembled(*moved_out(group, what), otherwise=disabled(what))
 
 
-def unbacked_mark(group: EventGroup) -> str:
+def unbacked_mark(group: EventGroup[BreakEvent | ErrorEvent]) -> str:
     """The edit that removes the user's own mark, if the code needs a size behind it.
 
     A marked size has no value while tracing. So has a number that a setting captures.
     """
-    data = group.data
-    names = ("type", "explanation", "context", "message")
-    message = " ".join(str(data.get(name, "")) for name in names)
+    reason = group.first.reason
+    said = group.first.message if isinstance(group.first, ErrorEvent) else ""
+    message = f"{reason.type} {reason.explanation} {reason.context} {said}"
     symbol = re.search(r"\bu\d+\b", message) is not None
     if not symbol and not ("ata-dependent" in message and is_of_size(group.expression)):
         return ""

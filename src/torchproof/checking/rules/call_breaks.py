@@ -16,12 +16,10 @@ from torchproof.checking.rules.advice import (
     moved_out,
     setting,
 )
-from torchproof.checking.rules.breaks import GraphBreak, move_out, own_hints
+from torchproof.checking.rules.breaks import BreakGroup, GraphBreak, move_out, own_hints
 from torchproof.checking.rules.rule import (
-    EventGroup,
     Fixed,
     Match,
-    SourcePlace,
     sentence,
     version_of,
 )
@@ -99,9 +97,9 @@ _LOOKUPS = re.compile(
 )
 
 
-def _callee(group: EventGroup) -> str:
+def _callee(group: BreakGroup) -> str:
     """The function that Dynamo does not call, by torch's name for it."""
-    text = f"{group.data['explanation']} {group.data['context']}"
+    text = f"{group.first.reason.explanation} {group.first.reason.context}"
     named = re.search(r"module: ([\w.]+|<unknown module>), qualname: ([\w.<>]+)", text)
     if named:
         return named[2] if named[1].startswith("<") else f"{named[1]}.{named[2]}"
@@ -141,7 +139,7 @@ class OutputCall(GraphBreak):
         Setting("dynamo.reorderable_logging_functions", "warnings.warn"),
     )
 
-    def matches(self, group: EventGroup) -> bool:
+    def matches(self, group: BreakGroup) -> bool:
         written = re.search(r"(\w+)\(", group.expression)
         calls = written is not None and written[1] in {
             "print",
@@ -149,13 +147,13 @@ class OutputCall(GraphBreak):
             "warn",
             "write",
         }
-        text = f"{group.data['type']} {group.data['context']}"
+        text = f"{group.first.reason.type} {group.first.reason.context}"
         named = re.search(
             r"\bprint\b|logg(ing|er)|\bwarn|sys\.std(out|err)|TextIO|tqdm", text
         )
         return self.of_type(group) and (calls or named is not None)
 
-    def change(self, group: EventGroup) -> str:
+    def change(self, group: BreakGroup) -> str:
         what = f"`{group.expression}`"
         hook = (
             " (or remove the hook that calls it)" if "hook" in _functions(group) else ""
@@ -166,9 +164,9 @@ class OutputCall(GraphBreak):
         skipped = Piece("put it under `if not torch.compiler.is_compiling():`", alone)
         return assembled(later, skipped, *self._setting_pieces(group))
 
-    def _setting_pieces(self, group: EventGroup) -> Iterator[Piece]:
+    def _setting_pieces(self, group: BreakGroup) -> Iterator[Piece]:
         """Settings that keep the output, or ignore the call."""
-        if re.search(r"\bprint\b", f"{group.data['context']} {group.expression}"):
+        if re.search(r"\bprint\b", f"{group.first.reason.context} {group.expression}"):
             option = setting(group, self.settings[0])
             yield replace(option, text=f"to keep the output, {option.text}")
             return
@@ -181,7 +179,7 @@ class OutputCall(GraphBreak):
                 not has_setting(group, name, call[0]),
             )
 
-    def library_fix(self, group: EventGroup) -> str:
+    def library_fix(self, group: BreakGroup) -> str:
         module = module_of(group.frame.file) if group.frame else None
         call = re.match(r"[A-Za-z_][\w.]*(?=\()", group.expression)
         if module is None or call is None or call[0].startswith("self."):
@@ -232,7 +230,7 @@ def _is_switched(at: Flow) -> bool:
     return False
 
 
-def _is_global(group: EventGroup, name: str) -> bool:
+def _is_global(group: BreakGroup, name: str) -> bool:
     """Whether the file of the place binds the name when it is imported."""
     root = name.partition(".")[0]
     file = group.frame.file if group.frame else ""
@@ -246,7 +244,7 @@ def _is_global(group: EventGroup, name: str) -> bool:
     return False
 
 
-def _functions(group: EventGroup) -> str:
+def _functions(group: BreakGroup) -> str:
     return " ".join(f.function for f in group.first.frames) + group.function
 
 
@@ -284,10 +282,12 @@ class OutsideWorld(GraphBreak):
         "effects.in_graph",
     )
 
-    def matches(self, group: EventGroup) -> bool:
-        if re.search(r"Import failure|Bad import|torch\.Generator", group.data["type"]):
+    def matches(self, group: BreakGroup) -> bool:
+        if re.search(
+            r"Import failure|Bad import|torch\.Generator", group.first.reason.type
+        ):
             return True
-        if "(Generator)" in group.data["context"]:
+        if "(Generator)" in group.first.reason.context:
             return True
         callee = _callee(group)
         if re.search(r"seed|rng", f"{callee} {group.expression}"):
@@ -296,14 +296,14 @@ class OutsideWorld(GraphBreak):
         roots = {callee.split(".")[0], written[0] if written else ""}
         return bool(roots & _OUTSIDE)
 
-    def change(self, group: EventGroup) -> str:
+    def change(self, group: BreakGroup) -> str:
         is_clock = _CLOCK.search(group.expression) is not None
         return assembled(Piece(_TIMED, is_clock), otherwise=move_out(group))
 
-    def why(self, group: EventGroup) -> str:
+    def why(self, group: BreakGroup) -> str:
         return (
             f"`{group.expression}` reaches outside the tensor program"
-            f" ({_callee(group) or group.data['type']})"
+            f" ({_callee(group) or group.first.reason.type})"
         )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
@@ -361,7 +361,7 @@ class DisabledCall(GraphBreak):
         " called in `{at.expression}`, or make it a custom op (torch.library.custom_op)"
     )
 
-    def status(self, group: EventGroup) -> Status:
+    def status(self, group: BreakGroup) -> Status:
         return _break_status(group)
 
 
@@ -390,18 +390,18 @@ class ExplicitBreak(GraphBreak):
     )
     fix_text = "remove the graph break at `{at.expression}` if you do not want it"
 
-    def why(self, group: EventGroup) -> str:
+    def why(self, group: BreakGroup) -> str:
         inner = group.first.frames[-1] if group.first.frames else None
         by = " by torch itself" if inner is not None and inner != group.frame else ""
         return f"`{group.expression}` reaches an explicit graph_break(){by}"
 
-    def status(self, group: EventGroup) -> Status:
+    def status(self, group: BreakGroup) -> Status:
         return _break_status(group)
 
 
-def _break_status(group: EventGroup) -> Status:
+def _break_status(group: BreakGroup) -> Status:
     """The user asked for a break, but not for the whole frame to run eagerly."""
-    return "open" if group.extra["kind"] == "skipped_frame" else "intentional"
+    return "open" if group.is_skip else "intentional"
 
 
 class UntraceableCall(GraphBreak):
@@ -433,13 +433,13 @@ class UntraceableCall(GraphBreak):
     )
     last_rewrites = ("host_calls.call",)
 
-    def matches(self, group: EventGroup) -> bool:
+    def matches(self, group: BreakGroup) -> bool:
         containers = r"`(deque|dict|list|set|str|tuple|OrderedDict|defaultdict)\.\w+`"
-        text = f"{group.data['explanation']} {' '.join(group.data['hints'])}"
-        excluded = re.search(containers, text) or "(delayed)" in group.data["type"]
+        text = f"{group.first.reason.explanation} {' '.join(group.first.reason.hints)}"
+        excluded = re.search(containers, text) or "(delayed)" in group.first.reason.type
         return super().matches(group) and not excluded
 
-    def why(self, group: EventGroup) -> str:
+    def why(self, group: BreakGroup) -> str:
         callee = _callee(group) or "a function"
         if callee.startswith("Tensor."):
             return (
@@ -448,7 +448,7 @@ class UntraceableCall(GraphBreak):
             )
         return f"`{group.expression}` calls {callee}, which Dynamo cannot trace"
 
-    def change(self, group: EventGroup) -> str:
+    def change(self, group: BreakGroup) -> str:
         callee = _callee(group)
         if callee.startswith("torch.optim"):
             return (
@@ -466,7 +466,7 @@ class UntraceableCall(GraphBreak):
                 f"compute the arguments of `{group.expression}` in a statement of"
                 " their own; this break disappears with the break in the arguments"
             )
-        if "numpy" in group.data["type"]:
+        if "numpy" in group.first.reason.type:
             what = f"`{group.expression}`"
             return assembled(
                 Piece(f"write {what} with torch operations"),
@@ -486,10 +486,8 @@ class UntraceableCall(GraphBreak):
             otherwise=disabled(what),
         )
 
-    def severity(self, group: EventGroup) -> Severity:
-        if group.extra["kind"] == "graph_break" and _callee(group).startswith(
-            "torch.optim"
-        ):
+    def severity(self, group: BreakGroup) -> Severity:
+        if not group.is_skip and _callee(group).startswith("torch.optim"):
             # Torch itself breaks around optimizers: it costs one extra graph.
             return "low"
         return super().severity(group)
@@ -558,15 +556,15 @@ class DeepCopy(GraphBreak):
     shown_by = ("GB105", "GB109")
     rewrites = ("host_values.data",)
 
-    def change(self, group: EventGroup) -> str:
+    def change(self, group: BreakGroup) -> str:
         fix = super().change(group)
-        if "TensorVariable" in group.data["context"]:
+        if "TensorVariable" in group.first.reason.context:
             return fix
         installed = version_of(group.facts.observation.environment.get("torch"))
         newer = "; or update torch: 2.13 traces it, if there is no tensor in it"
         return f"{fix}{newer * (installed < (2, 13))}"
 
-    def source_fix(self, at: SourcePlace) -> str:
+    def source_fix(self, at: BreakGroup) -> str:
         return super().change(at)
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:

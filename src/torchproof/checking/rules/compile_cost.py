@@ -7,15 +7,16 @@ import functools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from torchproof.checking.measured_events import GraphLinesEvent, LatencyEvent
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Facts, Match, shorten
 from torchproof.checking.rules.speed import Speed, duration, group_of, named
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
 from torchproof.checking.static.source import walk
-from torchproof.records import Event, Frame, Severity, blame, place_of
+from torchproof.observe import TracedLine
+from torchproof.records import Frame, Severity, blame, place_of
 
 _REPEATS = 16  # fewer iterations are usually layers or heads
 _COPIES = 16
@@ -47,18 +48,18 @@ class Loop:
     repeats: int
 
 
-def _loops(event: Event) -> list[Loop]:
+def _loops(event: GraphLinesEvent) -> list[Loop]:
     """The loops that a graph was traced through, the largest first."""
-    lines_of: dict[tuple[str, int, str], list[Any]] = defaultdict(list)
-    for line in event.data["lines"]:
-        header = loop_at(line["file"], line["line"])
+    lines_of: dict[tuple[str, int, str], list[TracedLine]] = defaultdict(list)
+    for line in event.graph.lines:
+        header = loop_at(line.file, line.line)
         if header is not None:
-            lines_of[line["file"], header, line["function"]].append(line)
+            lines_of[line.file, header, line.function].append(line)
     loops = [
         Loop(
             frame=Frame(*place),
-            nodes=sum(line["nodes"] for line in lines),
-            repeats=max(line["repeats"] for line in lines),
+            nodes=sum(line.nodes for line in lines),
+            repeats=max(line.repeats for line in lines),
         )
         for place, lines in lines_of.items()
     ]
@@ -95,13 +96,30 @@ def _loop_lines(file: str) -> dict[int, int]:
     return headers
 
 
-def _in_proportion(data: Any) -> bool:
+def _in_proportion(event: GraphLinesEvent) -> bool:
     """Whether compiling the graph takes less time than `_STEPS` eager steps."""
-    eager_ms = data.get("eager_ms")
-    return eager_ms is not None and data["backend_s"] < _STEPS * eager_ms * 1e-3
+    if event.eager_ms is None:
+        return False
+    return _backend_s(event) < _STEPS * event.eager_ms * 1e-3
 
 
-class UnrolledLoop(Speed):
+def _backend_s(event: GraphLinesEvent) -> float:
+    return event.graph.backend_s or 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnrolledGroup(EventGroup[GraphLinesEvent]):
+    """The graphs that one loop was unrolled into, and the largest part of it."""
+
+    loop: Loop
+
+    @property
+    def seconds(self) -> float:
+        """How long the backend took for all of them."""
+        return sum(map(_backend_s, self.events))
+
+
+class UnrolledLoop(Speed[UnrolledGroup]):
     """A Python loop is unrolled into the graph, which makes compilation slow.
 
     ## Why
@@ -143,50 +161,50 @@ class UnrolledLoop(Speed):
     calls = 2
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        unrolled: dict[Frame, list[tuple[Event, Loop]]] = defaultdict(list)
-        for event in facts.events("graph_lines"):
-            data = event.data
+    def groups(cls, facts: Facts) -> Iterator[UnrolledGroup]:
+        unrolled: dict[Frame, list[tuple[GraphLinesEvent, Loop]]] = defaultdict(list)
+        for event in facts.of(GraphLinesEvent):
             for loop in _loops(event)[:1]:
                 if (
                     loop.repeats >= _REPEATS
-                    and loop.nodes >= _SHARE * data["nodes"]
-                    and data["backend_s"] >= _LOOP_S
-                    and not _in_proportion(data)
+                    and loop.nodes >= _SHARE * event.graph.nodes
+                    and _backend_s(event) >= _LOOP_S
+                    and not _in_proportion(event)
                 ):
                     unrolled[loop.frame].append((event, loop))
         for frame, pairs in unrolled.items():
             events = tuple(event for event, _ in pairs)
             loop = max((loop for _, loop in pairs), key=lambda each: each.nodes)
-            extra = {"loop": loop, "seconds": sum(e.data["backend_s"] for e in events)}
-            place = place_of((frame,))
-            yield EventGroup(events, place, facts, count=len(events), extra=extra)
+            yield UnrolledGroup(
+                events=events,
+                place=place_of((frame,)),
+                facts=facts,
+                count=len(events),
+                loop=loop,
+            )
 
-    def message(self, group: EventGroup) -> str:
-        loop = group.extra["loop"]
-        nodes = self._graph(group)["nodes"]
+    def message(self, group: UnrolledGroup) -> str:
+        loop = group.loop
+        nodes = max(event.graph.nodes for event in group.events)
         graphs = len(group.events)
         what = "it" if graphs == 1 else f"{graphs} graphs of it"
         return (
             f"the loop `{shorten(group.expression)}` is unrolled: its body is traced"
             f" {loop.repeats} times and adds {loop.nodes} of {nodes} operations;"
-            f" compiling {what} took {duration(group.extra['seconds'])}"
+            f" compiling {what} took {duration(group.seconds)}"
         )
 
-    def _graph(self, group: EventGroup) -> Any:
-        return max((e.data for e in group.events), key=lambda data: data["nodes"])
+    def severity(self, group: UnrolledGroup) -> Severity:
+        return "medium" if group.seconds >= 2 * _LOOP_S else "low"
 
-    def severity(self, group: EventGroup) -> Severity:
-        return "medium" if group.extra["seconds"] >= 2 * _LOOP_S else "low"
-
-    def evidence(self, group: EventGroup) -> Iterable[str]:
+    def evidence(self, group: UnrolledGroup) -> Iterable[str]:
         for event in group.events:
             yield (
-                f"graph {event.data['graph']}: {event.data['nodes']} operations,"
-                f" {event.data['backend_s']:.1f} s in the backend"
+                f"graph {event.graph.graph}: {event.graph.nodes} operations,"
+                f" {_backend_s(event):.1f} s in the backend"
             )
-        if (eager_ms := group.data.get("eager_ms")) is not None:
-            steps = group.extra["seconds"] / (eager_ms * 1e-3)
+        if (eager_ms := group.first.eager_ms) is not None:
+            steps = group.seconds / (eager_ms * 1e-3)
             yield f"this equals the time of {steps:.0f} eager calls"
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
@@ -216,7 +234,14 @@ def _carries(loop: ast.For, at: Flow) -> bool:
     )
 
 
-class RepeatedBlocks(Speed):
+@dataclass(frozen=True, kw_only=True)
+class BlocksGroup(EventGroup[GraphLinesEvent]):
+    """A graph, and the line that many modules of one class were traced from."""
+
+    blocks: TracedLine
+
+
+class RepeatedBlocks(Speed[BlocksGroup]):
     """Many blocks of one class are compiled separately within one large graph.
 
     ## Why
@@ -245,41 +270,47 @@ class RepeatedBlocks(Speed):
     run_severity = "low"
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        if facts.events("latency"):  # SP512 reports the measured times instead
+    def groups(cls, facts: Facts) -> Iterator[BlocksGroup]:
+        if facts.of(LatencyEvent):  # SP512 reports the measured times instead
             return
-        for event in facts.events("graph_lines"):
-            data = event.data
-            if data["backend_s"] < _BLOCKS_S or _in_proportion(data):
+        for event in facts.of(GraphLinesEvent):
+            if _backend_s(event) < _BLOCKS_S or _in_proportion(event):
                 continue
-            for line in data["lines"]:
-                many = line["copies"] >= _COPIES and line["repeats"] < _REPEATS
-                large = line["nodes"] >= _BLOCK_NODES * line["copies"]
-                if many and large and line["nodes"] >= _SHARE * data["nodes"]:
-                    frame = Frame(line["file"], line["line"], line["function"])
-                    place = place_of((frame,))
-                    yield EventGroup((event,), place, facts, extra={"line": line})
+            for line in event.graph.lines:
+                many = line.copies >= _COPIES and line.repeats < _REPEATS
+                large = line.nodes >= _BLOCK_NODES * line.copies
+                if many and large and line.nodes >= _SHARE * event.graph.nodes:
+                    frame = Frame(line.file, line.line, line.function)
+                    yield BlocksGroup(
+                        events=(event,),
+                        place=place_of((frame,)),
+                        facts=facts,
+                        blocks=line,
+                    )
                     break
 
-    def message(self, group: EventGroup) -> str:
-        line = group.extra["line"]
-        data = group.data
+    def message(self, group: BlocksGroup) -> str:
+        line = group.blocks
+        event = group.first
         return (
-            f"{line['copies']} {line['block']} modules are compiled into one graph of"
-            f" {data['nodes']} operations, {line['nodes']} of them from this line;"
-            f" compiling took {duration(data['backend_s'])}"
+            f"{line.copies} {line.block} modules are compiled into one graph of"
+            f" {event.graph.nodes} operations, {line.nodes} of them from this line;"
+            f" compiling took {duration(_backend_s(event))}"
         )
 
-    def fix(self, group: EventGroup) -> str:
+    def fix(self, group: BlocksGroup) -> str:
         return (
-            f"compile the {group.extra['line']['block']} modules instead of the whole"
+            f"compile the {group.blocks.block} modules instead of the whole"
             " model (regional compilation: block.compile() for each), so that one"
             " compiled block serves all; `torchproof bench --latency` measures how much"
             " faster the first call is"
         )
 
 
-class LateStart(Speed):
+LatencyGroup = EventGroup[LatencyEvent]
+
+
+class LateStart(Speed[LatencyGroup]):
     """The first call is much faster if only the repeated block is compiled.
 
     ## Why
@@ -303,30 +334,29 @@ class LateStart(Speed):
     reference = torch_pages.REGIONS
     kind = "compile_time"
     fix_text = (
-        "if start-up time matters, compile each {at.data[block_class]} (regional"
+        "if start-up time matters, compile each {at.first.block_class} (regional"
         " compilation: block.compile()) instead of the whole model, and compare the"
         " step times with `torchproof bench --latency`"
     )
     run_severity = "low"
     cause_text = (
-        "the {at.data[blocks]} blocks are alike and shared one compiled graph; compiled"
+        "the {at.first.blocks} blocks are alike and shared one compiled graph; compiled"
         " whole, each is compiled anew"
     )
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        for event in facts.events("latency"):
-            full, regional = event.data["full_s"], event.data["regional_s"]
-            if full is None or regional is None or not event.data["shared"]:
-                continue
-            if full >= _SOONER * regional and full - regional >= _SOONER_S:
+    def groups(cls, facts: Facts) -> Iterator[LatencyGroup]:
+        for event in facts.of(LatencyEvent):
+            full, regional = event.full_s, event.regional_s
+            sooner = full >= _SOONER * regional and full - regional >= _SOONER_S
+            if event.shared and sooner:
                 yield group_of(event, facts)
 
-    def message(self, group: EventGroup) -> str:
-        data = group.data
+    def message(self, group: LatencyGroup) -> str:
+        event = group.first
         return (
-            f"the first call of {named(group)} takes {duration(data['full_s'])}; with"
-            f" only its {data['blocks']} {data['block_class']} blocks compiled,"
-            f" {duration(data['regional_s'])}:"
-            f" {data['full_s'] / data['regional_s']:.1f}x faster"
+            f"the first call of {named(group)} takes {duration(event.full_s)}; with"
+            f" only its {event.blocks} {event.block_class} blocks compiled,"
+            f" {duration(event.regional_s)}:"
+            f" {event.full_s / event.regional_s:.1f}x faster"
         )

@@ -23,7 +23,7 @@ from torchproof.checking.rules.rule import (
     shorten,
 )
 from torchproof.checking.static.flow import Flow
-from torchproof.records import Event, Place, Status
+from torchproof.records import CaptureEvent, GraphSkipEvent, Place, Status
 
 _UNNAMED = re.compile(r"\d+|0x[0-9a-f]+")
 _OPERATION = re.compile(r"incompatible op \(?([\w.]+)\)?|operator: ([\w.]+\w)")
@@ -32,7 +32,10 @@ _OPERATION = re.compile(r"incompatible op \(?([\w.]+)\)?|operator: ([\w.]+\w)")
 _MADE = {"tensor", "arange", "zeros", "ones", "full", "linspace", "eye"}
 
 
-class Skip(Rule):
+SkipGroup = EventGroup[GraphSkipEvent]
+
+
+class Skip(Rule[SkipGroup]):
     """Base class of the rules for graphs that run without CUDA graphs."""
 
     kind = "cudagraph_skip"
@@ -42,45 +45,44 @@ class Skip(Rule):
     reasons: ClassVar[tuple[str, ...]] = ()  # torch's words for this reason
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[SkipGroup]:
         """One group per reason and place."""
 
-        def key(event: Event) -> object:
-            return line_of(event), _UNNAMED.sub("", event.data["reason"])
+        def key(event: GraphSkipEvent) -> object:
+            return line_of(event), _UNNAMED.sub("", event.reason)
 
-        for events in grouped(facts.events("cudagraph_skip"), key):
-            runs = sum(event.data["ungraphed"] or 1 for event in events)
-            yield EventGroup(tuple(events), place(events[0]), facts, count=runs)
+        for events in grouped(facts.of(GraphSkipEvent), key):
+            runs = sum(event.ungraphed or 1 for event in events)
+            yield SkipGroup(tuple(events), place(events[0]), facts, count=runs)
 
-    def matches(self, group: EventGroup) -> bool:
-        return any(word in group.data["reason"] for word in self.reasons)
+    def matches(self, group: SkipGroup) -> bool:
+        return any(word in group.first.reason for word in self.reasons)
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        yield f"torch says: skipping cudagraphs due to {group.data['reason']}"
+    def evidence(self, group: SkipGroup) -> Iterable[str]:
+        yield f"torch says: skipping cudagraphs due to {group.first.reason}"
         yield from dict.fromkeys(_often(group.events))
 
 
-def place(event: Event) -> Place:
+def place(event: CaptureEvent) -> Place:
     """The line that torch blames, else the compiled function.
 
     If that function is torch's own, as in its modules, the line that called it.
     """
-    return event_place(event, event.data.get("site", ()))
+    return event_place(event, event.site)
 
 
-def line_of(event: Event) -> object:
+def line_of(event: CaptureEvent) -> object:
     frame = place(event).frame
     return (frame.file, frame.line) if frame else event.compile_id
 
 
-def _often(events: Iterable[Event]) -> Iterator[str]:
+def _often(events: Iterable[GraphSkipEvent]) -> Iterator[str]:
     for event in events:
-        without, runs = event.data["ungraphed"], event.data["runs"]
-        if without:
-            yield f"{without} of {plural(runs, 'run')} used no CUDA graph"
+        if event.ungraphed and event.runs:
+            yield f"{event.ungraphed} of {plural(event.runs, 'run')} used no CUDA graph"
 
 
-def _at(group: EventGroup) -> str:
+def _at(group: SkipGroup) -> str:
     return f"`{group.expression}`" if group.expression else group.function
 
 
@@ -231,8 +233,8 @@ class SeveralDevices(Skip):
     cause_text = "a CUDA graph is recorded on one device"
     fix_text = "compile the part on each device separately, or use only one device"
 
-    def message(self, group: EventGroup) -> str:
-        devices = group.data["reason"].partition("multiple devices: ")[2]
+    def message(self, group: SkipGroup) -> str:
+        devices = group.first.reason.partition("multiple devices: ")[2]
         which = f" ({devices})" if devices else ""
         return (
             f"{group.function} uses several devices{which}: torch does not capture it"
@@ -269,17 +271,17 @@ class UncapturableOperator(Skip):
         " indexing), or move the operation out of the compiled function"
     )
 
-    def message(self, group: EventGroup) -> str:
+    def message(self, group: SkipGroup) -> str:
         return (
             f"{_at(group)} cannot be part of a CUDA graph{self._named(group)}: torch"
             " does not capture its graph"
         )
 
-    def cause(self, group: EventGroup) -> str:
-        return f"torch says: {shorten(group.data['reason'], 120)}"
+    def cause(self, group: SkipGroup) -> str:
+        return f"torch says: {shorten(group.first.reason, 120)}"
 
-    def _named(self, group: EventGroup) -> str:
-        match = _OPERATION.search(group.data["reason"])
+    def _named(self, group: SkipGroup) -> str:
+        match = _OPERATION.search(group.first.reason)
         return f" ({match[1] or match[2]})" if match else ""
 
 
@@ -309,10 +311,10 @@ class DynamicGraphSkipped(Skip):
     )
     run_severity = "low"
 
-    def cause(self, group: EventGroup) -> str:
-        return shorten(group.data["reason"], 120)
+    def cause(self, group: SkipGroup) -> str:
+        return shorten(group.first.reason, 120)
 
-    def status(self, group: EventGroup) -> Status:
+    def status(self, group: SkipGroup) -> Status:
         return "intentional"
 
 
@@ -379,8 +381,8 @@ class RerecordLimit(Skip):
         " same tensors with copy_ instead of replacing the tensors"
     )
 
-    def cause(self, group: EventGroup) -> str:
-        return shorten(group.data["reason"].partition("due to ")[2], 160)
+    def cause(self, group: SkipGroup) -> str:
+        return shorten(group.first.reason.partition("due to ")[2], 160)
 
 
 class OtherSkip(Skip):
@@ -403,18 +405,18 @@ class OtherSkip(Skip):
 
     code = "CG319"
 
-    def matches(self, group: EventGroup) -> bool:
+    def matches(self, group: SkipGroup) -> bool:
         return True
 
-    def message(self, group: EventGroup) -> str:
-        why = shorten(group.data["reason"], 80)
+    def message(self, group: SkipGroup) -> str:
+        why = shorten(group.first.reason, 80)
         return f"torch does not capture {group.function} in a CUDA graph: {why}"
 
-    def cause(self, group: EventGroup) -> str:
-        return f"torch says: {shorten(group.data['reason'], 160)}"
+    def cause(self, group: SkipGroup) -> str:
+        return f"torch says: {shorten(group.first.reason, 160)}"
 
-    def fix(self, group: EventGroup) -> str:
-        reason = group.data["reason"]
+    def fix(self, group: SkipGroup) -> str:
+        reason = group.first.reason
         if "overlap" in reason:
             return "pass tensors whose elements do not share memory: .contiguous()"
         if "cpp" in reason and "wrapper" in reason:

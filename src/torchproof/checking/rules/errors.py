@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.advice import Piece, assembled, has_fullgraph
-from torchproof.checking.rules.breaks import GraphBreak, is_error, unbacked_mark
+from torchproof.checking.rules.breaks import BreakGroup, GraphBreak, unbacked_mark
 from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
@@ -17,7 +17,16 @@ from torchproof.checking.rules.rule import (
     shorten,
     stack,
 )
-from torchproof.records import Event, Place, definition, place_of, whose
+from torchproof.records import (
+    ErrorEvent,
+    Event,
+    FailureEvent,
+    Place,
+    RaisedEvent,
+    definition,
+    place_of,
+    whose,
+)
 
 
 def _place(event: Event) -> Place:
@@ -28,7 +37,10 @@ def _place(event: Event) -> Place:
     return place
 
 
-class CompileError(Rule):
+ErrorGroup = EventGroup[ErrorEvent]
+
+
+class CompileError(Rule[ErrorGroup]):
     """Base class of the rules for compile errors; each rule knows one failure."""
 
     kind = "compile_error"
@@ -40,53 +52,56 @@ class CompileError(Rule):
         "rewrite {at.what}, or move it into a function marked @torch.compiler.disable,"
         " which runs eagerly"
     )
-    cause_text = "{at.data[error]}: {short}"
+    cause_text = "{at.first.error}: {short}"
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[ErrorGroup]:
         """One group per place and error."""
-        events = [e for e in facts.events("compile_failure") if is_error(e)]
-        for event in facts.events("raised_error"):
+        events: list[ErrorEvent] = [*facts.of(FailureEvent)]
+        for event in facts.of(RaisedEvent):
             # Several parts of a check may meet the same failure.
-            known = any(e.data["error"] == event.data["error"] for e in events)
-            if event.data["phase"] is not None and not known:
+            known = any(e.error == event.error for e in events)
+            if event.phase is not None and not known:
                 events.append(event)
-        placed = {e.data["error"] for e in events if _place(e).frame is not None}
-        for group in grouped(events, lambda e: (_place(e), e.data["error"])):
+        placed = {e.error for e in events if _place(e).frame is not None}
+        for group in grouped(events, lambda e: (_place(e), e.error)):
             place = _place(group[0])
-            if place.frame is None and group[0].data["error"] in placed:
+            if place.frame is None and group[0].error in placed:
                 continue  # the same failure, reported again by an inner frame of torch
-            runs = [e.data["skip_runs"] for e in group if e.data.get("skip_runs")]
-            count = sum(r[0] for r in runs) if runs else len(group)
-            steps = sum(r[1] for r in runs) if runs else None
-            yield EventGroup(tuple(group), place, facts, count=count, steps=steps)
+            runs = [e.runs for e in group if e.runs]
+            count = sum(r.count for r in runs) if runs else len(group)
+            steps = sum(r.calls for r in runs) if runs else None
+            yield ErrorGroup(tuple(group), place, facts, count=count, steps=steps)
 
-    def matches(self, group: EventGroup) -> bool:
-        if group.data["error"] not in self.errors:
+    def matches(self, group: ErrorGroup) -> bool:
+        if group.first.error not in self.errors:
             return False
         return (
             self.pattern is None
-            or re.search(self.pattern, group.data["message"]) is not None
+            or re.search(self.pattern, group.first.message) is not None
         )
 
-    def words(self, group: EventGroup) -> dict[str, object]:
+    def words(self, group: ErrorGroup) -> dict[str, object]:
         return {"short": self.short(group)}
 
-    def message(self, group: EventGroup) -> str:
+    def message(self, group: ErrorGroup) -> str:
         often = f" ({group.often})" if group.often else ""
         return (
             f"compilation fails at {group.what} in {group.function}{often}, although"
             f" eager runs it: {self.short(group)}"
         )
 
-    def short(self, group: EventGroup) -> str:
-        """The error in one short sentence."""
-        return shorten(_innermost_error(group.data["message"]), 160)
+    def word(self, group: ErrorGroup) -> str:
+        return group.first.error
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        yield shorten(f"{group.data['error']}: {group.data['message']}", 400)
-        if group.data.get("gb_id"):
-            yield f"{group.data['gb_id']} {group.data['page']}"
+    def short(self, group: ErrorGroup) -> str:
+        """The error in one short sentence."""
+        return shorten(_innermost_error(group.first.message), 160)
+
+    def evidence(self, group: ErrorGroup) -> Iterable[str]:
+        yield shorten(f"{group.first.error}: {group.first.message}", 400)
+        if group.first.reason.gb_id:
+            yield f"{group.first.reason.gb_id} {group.first.reason.page}"
         yield from stack(group)
 
 
@@ -104,9 +119,9 @@ def _innermost_error(message: str) -> str:
     )
 
 
-def _in_backward(group: EventGroup) -> bool:
+def _in_backward(group: ErrorGroup) -> bool:
     """Whether a backend failed on the graph of a backward, at its first run."""
-    return bool(group.data.get("phase") == "backward")
+    return isinstance(group.first, RaisedEvent) and group.first.phase == "backward"
 
 
 class FailsOnFakeTensors(CompileError):
@@ -134,10 +149,10 @@ class FailsOnFakeTensors(CompileError):
     reference = torch_pages.FAKE_TENSORS
     errors = ("TorchRuntimeError", "IndexError", "RuntimeError")
 
-    def matches(self, group: EventGroup) -> bool:
+    def matches(self, group: ErrorGroup) -> bool:
         return super().matches(group) and not _in_backward(group)
 
-    def fix(self, group: EventGroup) -> str:
+    def fix(self, group: ErrorGroup) -> str:
         if group.line.is_readable and group.line.try_line is None:
             return super().fix(group)
         return (
@@ -179,8 +194,8 @@ class MissingFakeKernel(CompileError):
         r" kernel|NotImplementedError"
     )
 
-    def fix(self, group: EventGroup) -> str:
-        operator = re.search(r"[\w]+(?:\.|::)[\w]+(?=\.default)", group.data["message"])
+    def fix(self, group: ErrorGroup) -> str:
+        operator = re.search(r"[\w]+(?:\.|::)[\w]+(?=\.default)", group.first.message)
         name = operator[0].replace(".", "::") if operator else "the operator"
         return (
             f"register a fake implementation of {name}:"
@@ -211,15 +226,15 @@ class NoCompiler(CompileError):
     parts = ("baseline",)
     errors = ("InductorError", "InvalidCxxCompiler", "RuntimeError")
     pattern = r"InvalidCxxCompiler|No working C\+\+ compiler|Failed to find C compiler"
-    cause_text = "{at.data[error]}: {short}"
+    cause_text = "{at.first.error}: {short}"
 
-    def message(self, group: EventGroup) -> str:
+    def message(self, group: ErrorGroup) -> str:
         return (
             f"nothing can be compiled: torch finds no {self._language(group)} compiler"
             f" for the code that it generates for {group.compiled}"
         )
 
-    def fix(self, group: EventGroup) -> str:
+    def fix(self, group: ErrorGroup) -> str:
         is_cpp = self._language(group) == "C++"
         variable, program = ("CXX", "g++") if is_cpp else ("CC", "gcc")
         return (
@@ -228,8 +243,8 @@ class NoCompiler(CompileError):
             ' one, torch.compile works only with backend="aot_eager" or "eager"'
         )
 
-    def _language(self, group: EventGroup) -> str:
-        return "C" if "find C compiler" in group.data["message"] else "C++"
+    def _language(self, group: ErrorGroup) -> str:
+        return "C" if "find C compiler" in group.first.message else "C++"
 
 
 class BackendError(CompileError):
@@ -251,17 +266,17 @@ class BackendError(CompileError):
     code = "CE703"
     errors = ("BackendCompilerFailed", "InductorError", "LoweringException")
 
-    def matches(self, group: EventGroup) -> bool:
+    def matches(self, group: ErrorGroup) -> bool:
         return super().matches(group) or _in_backward(group)
 
-    def message(self, group: EventGroup) -> str:
+    def message(self, group: ErrorGroup) -> str:
         which = "backward graph" if _in_backward(group) else "graph"
         return (
             f"{self._backend(group)} fails on the {which} of {group.compiled}:"
             f" {self.short(group)}"
         )
 
-    def fix(self, group: EventGroup) -> str:
+    def fix(self, group: ErrorGroup) -> str:
         given = group.facts.compile_arguments.get("backend", "inductor")
         others = [f'"{b}"' for b in ("inductor", "aot_eager", "eager") if b != given]
         return (
@@ -269,9 +284,9 @@ class BackendError(CompileError):
             f" compile {group.compiled} with another one (backend={', '.join(others)})"
         )
 
-    def _backend(self, group: EventGroup) -> str:
-        named = re.search(r"backend='(.+?)'", group.data["message"])
-        if named is None and group.data["error"] == "InductorError":
+    def _backend(self, group: ErrorGroup) -> str:
+        named = re.search(r"backend='(.+?)'", group.first.message)
+        if named is None and group.first.error == "InductorError":
             return "the backend inductor"
         return f"the backend {named[1]}" if named else "the backend"
 
@@ -296,21 +311,25 @@ class BreakUnderFullgraph(CompileError):
     reference = torch_pages.FULLGRAPH
     errors = ("Unsupported", "UserError", "UncapturedHigherOrderOpError")
 
-    def cause(self, group: EventGroup) -> str:
+    def cause(self, group: ErrorGroup) -> str:
         condition = "with fullgraph=True" if has_fullgraph(group) else "here"
-        why = self._behind(group).why(group)
+        rule, behind = self._behind(group)
+        why = rule.why(behind)
         return f"{condition} a graph break is an error, and {why}"
 
-    def fix(self, group: EventGroup) -> str:
+    def fix(self, group: ErrorGroup) -> str:
+        rule, behind = self._behind(group)
         return assembled(
-            Piece(unbacked_mark(group) or self._behind(group).remedy(group)),
+            Piece(unbacked_mark(group) or rule.remedy(behind)),
             Piece("drop fullgraph=True", has_fullgraph(group)),
         )
 
-    def _behind(self, group: EventGroup) -> GraphBreak:
-        rule = group.facts.first(GraphBreak, group)
+    def _behind(self, group: ErrorGroup) -> tuple[GraphBreak, BreakGroup]:
+        """The rule of the break that is an error here, and the break."""
+        behind = BreakGroup(group.events, group.place, group.facts)
+        rule = group.facts.first(GraphBreak, behind)
         assert rule is not None  # the last one matches every break
-        return rule
+        return rule, behind
 
 
 class OtherError(CompileError):
@@ -331,5 +350,5 @@ class OtherError(CompileError):
 
     code = "CE799"
 
-    def matches(self, group: EventGroup) -> bool:
+    def matches(self, group: ErrorGroup) -> bool:
         return True

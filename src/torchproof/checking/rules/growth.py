@@ -11,9 +11,15 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torchproof.checking.rules.rule import EventGroup, Facts, shorten
-from torchproof.observe import Guard
-from torchproof.records import Event, shown_briefly, tree_of
+from torchproof.checking.rules.recompile_groups import RecompileGroup
+from torchproof.checking.rules.rule import Facts, shorten
+from torchproof.records import (
+    GraphEvent,
+    GuardEvent,
+    LimitEvent,
+    shown_briefly,
+    tree_of,
+)
 
 _FEWEST = 3  # values that show a growth rather than a change
 _ADDING = {"append", "extend", "insert", "add", "update", "appendleft", "setdefault"}
@@ -39,13 +45,13 @@ class Growth:
         return f"by {self.step} with each call" if self.step else "from call to call"
 
 
-def growth(group: EventGroup) -> Growth | None:
+def growth(group: RecompileGroup) -> Growth | None:
     """How the value behind a group of recompiles grows; None if it does not."""
-    guard: Guard | None = group.data["guard"]
+    guard = group.first.callers_guard
     if guard is None or guard.cause not in _STOPS:
         return None
     events = list(_same_guard(group))
-    values = [e.data["guard"].expected or "" for e in events]
+    values = [e.guard.expected or "" if e.guard else "" for e in events]
     calls = [event.call for event in events]
     if len(values) < _FEWEST or not all(value.isdigit() for value in values):
         return None
@@ -64,43 +70,38 @@ def _rises(numbers: list[int]) -> bool:
     return all(a < b for a, b in itertools.pairwise(numbers))
 
 
-def _until_the_end(events: list[Event], calls: list[int], facts: Facts) -> bool:
+def _until_the_end(events: list[GuardEvent], calls: list[int], facts: Facts) -> bool:
     """Whether no later call had a value that was there before."""
-    if events[-1].kind == "recompile_limit":
+    if isinstance(events[-1], LimitEvent):
         return True
     distance = max(b - a for a, b in itertools.pairwise(calls))
     if facts.calls is not None and calls[-1] + distance >= facts.calls:
         return True
-    graphs = [e for e in facts.events("graph") if e.function == events[-1].function]
-    runs = [graph.data.get("runs") for graph in graphs]
-    return all(each is not None and each[1] == 1 for each in runs)
+    graphs = [e for e in facts.of(GraphEvent) if e.function == events[-1].function]
+    runs = [graph.runs for graph in graphs]
+    return all(each is not None and each.calls == 1 for each in runs)
 
 
-def _same_guard(group: EventGroup) -> Iterator[Event]:
+def _same_guard(group: RecompileGroup) -> Iterator[GuardEvent]:
     """The recompiles of the same function for the same guard, as torch names it."""
-    every = group.facts.events("recompile", "recompile_limit")
-    named = [e for e in every if e.compile_id == group.first.compile_id]
-    if not named or named[0].data["guard"] is None:
-        return
-    about = _about(named[0].data["guard"])
-    for event in every:
-        guard = event.data["guard"]
-        same = guard is not None and _about(guard) == about
+    for event in group.facts.of(GuardEvent):
+        same = _about(event) == _about(group.first)
         if same and event.function == group.first.function:
             yield event
 
 
-def _about(guard: Guard) -> tuple[object, ...]:
-    return guard.cause, guard.source, guard.dim
+def _about(event: GuardEvent) -> tuple[object, ...] | None:
+    guard = event.guard
+    return None if guard is None else (guard.cause, guard.source, guard.dim)
 
 
-def how_to_stop(group: EventGroup) -> str:
+def how_to_stop(group: RecompileGroup) -> str:
     """The statement that makes it grow, and the edit that stops it; else empty."""
-    guard: Guard = group.data["guard"]
-    if growth(group) is None:
+    guard = group.first.callers_guard
+    if guard is None or growth(group) is None:
         return ""
     files = [f.file for f in (group.frame, group.first.function) if f is not None]
-    if call := group.data.get("entry_call"):
+    if call := group.first.entry_call:
         files.append(call.file)
     for file in dict.fromkeys(files):
         for node in ast.walk(tree_of(file)):

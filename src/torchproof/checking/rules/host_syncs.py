@@ -7,12 +7,22 @@ from typing import ClassVar
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural
-from torchproof.records import Severity, place_of
+from torchproof.records import (
+    BreakEvent,
+    GraphSkipEvent,
+    RecordingEvent,
+    Severity,
+    SyncEvent,
+    place_of,
+)
 
 _OFTEN = 3  # the first calls compile, tune and record, which waits anyway
 
 
-class HostSync(Rule):
+SyncGroup = EventGroup[SyncEvent]
+
+
+class HostSync(Rule[SyncGroup]):
     """Base class of the rules for host syncs of a program that asks for CUDA graphs."""
 
     kind = "host_sync"
@@ -23,19 +33,19 @@ class HostSync(Rule):
     message_text = "`{at.expression}` waits for the device inside a compiled call"
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        if not facts.events("cudagraph", "cudagraph_skip"):
+    def groups(cls, facts: Facts) -> Iterator[SyncGroup]:
+        if not facts.of(RecordingEvent, GraphSkipEvent):
             return
-        for event in facts.events("host_sync"):
+        for event in facts.of(SyncEvent):
             where = place_of(event.frames)
-            if where.frame and event.data["calls"] >= _OFTEN:
-                yield EventGroup((event,), where, facts, count=event.data["count"])
+            if where.frame and event.calls >= _OFTEN:
+                yield SyncGroup((event,), where, facts, count=event.count)
 
-    def severity(self, group: EventGroup) -> Severity:
+    def severity(self, group: SyncGroup) -> Severity:
         """Low if the graph also breaks there: that finding has the fix."""
         broken = {
             (frame.file, frame.line)
-            for event in group.facts.events("graph_break")
+            for event in group.facts.of(BreakEvent)
             for frame in event.frames
         }
         frame = group.frame
@@ -43,11 +53,11 @@ class HostSync(Rule):
             "low" if frame and (frame.file, frame.line) in broken else self.run_severity
         )
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        data = group.data
+    def evidence(self, group: SyncGroup) -> Iterable[str]:
+        sync = group.first
         yield (
-            f"waited {'in' if data['inside'] else 'after'} {data['calls']} of"
-            f" {plural(data['of'], 'compiled call')}, {plural(data['count'], 'time')}"
+            f"waited {'in' if sync.inside else 'after'} {sync.calls} of"
+            f" {plural(sync.of, 'compiled call')}, {plural(sync.count, 'time')}"
         )
 
 
@@ -83,8 +93,8 @@ class ValueRead(HostSync):
         " device (torch.where); copy inputs from pinned memory with non_blocking=True"
     )
 
-    def matches(self, group: EventGroup) -> bool:
-        return bool(group.data["inside"] and not group.data["explicit"])
+    def matches(self, group: SyncGroup) -> bool:
+        return bool(group.first.inside and not group.first.explicit)
 
 
 class ExplicitWait(HostSync):
@@ -110,8 +120,8 @@ class ExplicitWait(HostSync):
     cause_text = "torch.cuda.synchronize() waits until all work of the device is done"
     fix_text = "remove it; to time the device, record events around the call"
 
-    def matches(self, group: EventGroup) -> bool:
-        return bool(group.data["inside"] and group.data["explicit"])
+    def matches(self, group: SyncGroup) -> bool:
+        return bool(group.first.inside and group.first.explicit)
 
 
 class WaitBetweenCalls(HostSync):
@@ -145,5 +155,5 @@ class WaitBetweenCalls(HostSync):
     )
     run_severity = "low"
 
-    def matches(self, group: EventGroup) -> bool:
-        return not group.data["inside"]
+    def matches(self, group: SyncGroup) -> bool:
+        return not group.first.inside

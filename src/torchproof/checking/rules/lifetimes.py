@@ -1,14 +1,13 @@
 """CG30x: tensors that are used after their memory was reused.
 
-Takes events `dead_read` and `dead_held`, one per tensor. All tensors that one line
-produced make one finding.
+All tensors that one line produced make one finding.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.captures import MARK, under_no_grad
@@ -27,17 +26,19 @@ from torchproof.checking.static.compiled import Compilation
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import words
 from torchproof.checking.static.source import Definition, Source, walk
-from torchproof.records import Event, Frame, Place, frames_in, place_of, source_line
+from torchproof.records import (
+    DeadHeldEvent,
+    DeadReadEvent,
+    DeadTensorEvent,
+    Frame,
+    Place,
+    place_of,
+    source_line,
+)
 
 _SHOWN = 3  # holders named in a message
 _SCALARS = {"_local_scalar_dense", "item", "tolist", "numpy", "equal", "is_nonzero"}
 _INDEX = re.compile(r"(\[[^]]*\])+$")
-# Torch's error for a read of overwritten memory; it is a plain RuntimeError.
-_OVERWRITTEN = re.compile(
-    r"accessing (?P<gradient>gradient )?tensor output of CUDAGraphs that has been"
-    r" overwritten by a subsequent run\.\s*Stack trace:(?P<stack>.*)",
-    re.DOTALL,
-)
 _GRAPH, _BACKWARD = "a compiled graph", "the backward"
 
 
@@ -50,64 +51,38 @@ _VIEWS = words(
 _FRESH = {"shape", "dtype", "device", "ndim"}
 
 
-def _saved(event: Event) -> bool:
+def _saved(event: DeadTensorEvent) -> bool:
     """Whether it was saved for the backward, and nothing else uses it."""
-    read = event.data["operation"] == _BACKWARD
-    return bool(read and event.data["role"] == "output")
+    return event.operation == _BACKWARD and event.role == "output"
 
 
-def _place(event: Event) -> Place:
+def _place(event: DeadTensorEvent) -> Place:
     """The line to change: where the tensor is kept, else where it was produced.
 
     For a backward that comes too late, the line where a step begins before it.
     """
-    data = event.data
-    first = data["overwriter"] if _saved(event) else data["stored"]
-    if "raised" in data:  # torch's error does not say where it is kept
-        first = data["reader"]
+    first = event.overwriter if _saved(event) else event.stored
+    if isinstance(event, DeadReadEvent) and event.raised:
+        first = event.reader  # torch's error does not say where it is kept
     place = place_of(first)
     return place if place.frame is not None else event_place(event)
 
 
-def overwritten_read(event: Event) -> Event | None:
-    """The read that torch's own error reports; None for any other error.
-
-    Torch raises it only while it warms up and records. It names the line that produced
-    the tensor, and tells a gradient from an output.
-    """
-    found = _OVERWRITTEN.search(event.data["message"])
-    if found is None:
-        return None
-    reader = place_of(event.data["where"]).frame
-    return Event(
-        "dead_read",
-        frames=frames_in(found["stack"]),
-        function=event.function,
-        data={
-            "role": "gradient" if found["gradient"] else "output",
-            "holder": None,
-            "operation": None,
-            "times": 1,
-            "reader": (reader,) if reader else (),
-            "overwriter": (),
-            "stored": (),
-            "raised": event.data["message"],
-        },
-        call=event.call,
-    )
+def _raised_reads(facts: Facts) -> list[DeadReadEvent]:
+    """The reads that torch's own errors report."""
+    return [event for event in facts.of(DeadReadEvent) if event.raised]
 
 
-def _raised_reads(facts: Facts) -> list[Event]:
-    raised = [e for e in facts.events("raised_error") if e.data["phase"] is None]
-    return [read for e in raised if (read := overwritten_read(e))]
-
-
-def _dead_tensors(facts: Facts) -> list[Event]:
+def _dead_tensors(facts: Facts) -> Sequence[DeadTensorEvent]:
     """What part lifetimes saw, else what torch's own errors report."""
-    return facts.events("dead_read", "dead_held") or _raised_reads(facts)
+    seen = facts.of(DeadHeldEvent, DeadReadEvent)
+    return [e for e in seen if not getattr(e, "raised", "")] or _raised_reads(facts)
 
 
-class LifetimeRule(Rule):
+DeadGroup = EventGroup[DeadTensorEvent]
+
+
+class LifetimeRule(Rule[DeadGroup]):
     """Base class of the rules for tensors that outlive their memory."""
 
     kind = "cudagraph_lifetime"
@@ -116,19 +91,19 @@ class LifetimeRule(Rule):
     placed = True
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[DeadGroup]:
         """One group per producing line and kind of use, in the order of first use."""
 
-        def key(event: Event) -> object:
+        def key(event: DeadTensorEvent) -> object:
             line = event.frames[-1:] or (event.function,)
-            return line, event.data["role"], _saved(event)
+            return line, event.role, _saved(event)
 
         for events in grouped(_dead_tensors(facts), key):
-            reads = [event for event in events if event.kind == "dead_read"]
+            reads = [e for e in events if isinstance(e, DeadReadEvent)]
             reported = tuple(reads or events)
             calls = {event.call for event in reported if event.call is not None}
-            times = sum(event.data["times"] for event in reported)
-            yield EventGroup(
+            times = sum(event.times for event in reported)
+            yield DeadGroup(
                 reported,
                 _place(reported[0]),
                 facts,
@@ -136,12 +111,15 @@ class LifetimeRule(Rule):
                 steps=len(calls) or None,
             )
 
-    def stack(self, group: EventGroup) -> tuple[Frame, ...]:
+    def word(self, group: DeadGroup) -> str:
+        return group.first.role
+
+    def stack(self, group: DeadGroup) -> tuple[Frame, ...]:
         """Where the tensor was produced, and where it is kept."""
         holder_frames = (group.place.frame,) if group.place.frame is not None else ()
         return (*group.first.frames, *holder_frames)
 
-    def words(self, group: EventGroup) -> dict[str, object]:
+    def words(self, group: DeadGroup) -> dict[str, object]:
         return {
             "holders": _holders(group),
             "verb": "is" if group.count == 1 else "are",
@@ -149,24 +127,23 @@ class LifetimeRule(Rule):
             "produced": _produced(group),
         }
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
+    def evidence(self, group: DeadGroup) -> Iterable[str]:
         for event in group.events[:_SHOWN]:
-            data = event.data
             yield "; ".join(
                 f"{what} {where}"
                 for what, where in (
-                    (f"{data['holder'] or 'one'} was produced at", _made_at(event)),
-                    ("stored at", _at(data["stored"])),
-                    ("overwritten by the step of", _at(data["overwriter"])),
-                    (f"used by {data['operation']} at", _at(data["reader"])),
+                    (f"{event.holder or 'one'} was produced at", _made_at(event)),
+                    ("stored at", _at(event.stored)),
+                    ("overwritten by the step of", _at(event.overwriter)),
+                    (f"used by {event.operation} at", _at(event.reader)),
                 )
                 if where
             )
         if (group.count or 0) > _SHOWN:
             yield f"and {(group.count or 0) - _SHOWN} more"
-        if group.first.kind == "dead_read":
+        if isinstance(group.first, DeadReadEvent):
             for read in _raised_reads(group.facts)[:1]:
-                yield f"torch raises: {shorten(read.data['raised'], 200)}"
+                yield f"torch raises: {shorten(read.raised, 200)}"
 
 
 class OutputRead(LifetimeRule):
@@ -195,19 +172,20 @@ class OutputRead(LifetimeRule):
     shown_by = ("CG301", "CG304")
     calls = 1
 
-    def matches(self, group: EventGroup) -> bool:
-        return group.first.kind == "dead_read" and group.data["role"] == "output"
+    def matches(self, group: DeadGroup) -> bool:
+        is_read = isinstance(group.first, DeadReadEvent)
+        return is_read and group.first.role == "output"
 
-    def message(self, group: EventGroup) -> str:
-        reader = _at(group.data["reader"], short=True)
+    def message(self, group: DeadGroup) -> str:
+        reader = _at(group.first.reader, short=True)
         return (
             f"{_holders(group)} {_is(group)} read after the memory was reused"
             + (f", at {reader}" if reader else "")
             + f": {_overwritten_by(group)}"
         )
 
-    def cause(self, group: EventGroup) -> str:
-        fed = group.data["operation"] == _GRAPH
+    def cause(self, group: DeadGroup) -> str:
+        fed = group.first.operation == _GRAPH
         use = "is handed to the next compiled call" if fed else "is kept"
         return (
             f"{_produced(group)} is memory of a CUDA graph, which {use} past the"
@@ -215,14 +193,14 @@ class OutputRead(LifetimeRule):
             " other values silently once it replays"
         )
 
-    def fix(self, group: EventGroup) -> str:
-        if all(event.data["operation"] in _SCALARS for event in group.events):
+    def fix(self, group: DeadGroup) -> str:
+        if all(event.operation in _SCALARS for event in group.events):
             return (
                 "consume it now: read the number (.item() or float()) before the next"
                 " compiled call, and keep the number; or clone the tensor"
             )
         holder = _keeper(group)
-        if group.data["operation"] == _GRAPH:
+        if group.first.operation == _GRAPH:
             return (
                 f"pass `.clone()` of the output{holder} to the next call, or compile"
                 " the chained calls as one function; state of a fixed size can be a"
@@ -396,8 +374,9 @@ class GradientKept(LifetimeRule):
         " p.grad = torch.zeros_like(p)"
     )
 
-    def matches(self, group: EventGroup) -> bool:
-        return group.first.kind == "dead_read" and group.data["role"] == "gradient"
+    def matches(self, group: DeadGroup) -> bool:
+        is_read = isinstance(group.first, DeadReadEvent)
+        return is_read and group.first.role == "gradient"
 
 
 class BackwardTooLate(LifetimeRule):
@@ -435,11 +414,11 @@ class BackwardTooLate(LifetimeRule):
         " overwritten"
     )
 
-    def matches(self, group: EventGroup) -> bool:
+    def matches(self, group: DeadGroup) -> bool:
         return _saved(group.first)
 
-    def message(self, group: EventGroup) -> str:
-        reader = _at(group.data["reader"], short=True)
+    def message(self, group: DeadGroup) -> str:
+        reader = _at(group.first.reader, short=True)
         where = f" at {reader}" if reader else ""  # empty if torchproof calls it
         what = plural(group.count or 0, "tensor")
         return (
@@ -484,11 +463,11 @@ class OutputHeld(LifetimeRule):
         "`{at.expression}` would keep an output of {at.function} after the call"
     )
 
-    def matches(self, group: EventGroup) -> bool:
-        return group.first.kind == "dead_held"
+    def matches(self, group: DeadGroup) -> bool:
+        return isinstance(group.first, DeadHeldEvent)
 
-    def fix(self, group: EventGroup) -> str:
-        if group.data["role"] == "gradient":
+    def fix(self, group: DeadGroup) -> str:
+        if group.first.role == "gradient":
             return (
                 "reset gradients as soon as they are used:"
                 " optimizer.zero_grad(set_to_none=True)"
@@ -520,24 +499,24 @@ def _is_copied(value: ast.expr) -> bool:
     )
 
 
-def _keeper(group: EventGroup) -> str:
+def _keeper(group: DeadGroup) -> str:
     """` in history` for `history['x'][3]`; empty if no holder is known."""
-    named = [event.data["holder"] for event in group.events]
+    named = [event.holder for event in group.events]
     first = next(filter(None, named), None)
     return f" in `{_INDEX.sub('', first)}`" if first else ""
 
 
-def _holders(group: EventGroup) -> str:
-    names = dict.fromkeys(e.data["holder"] for e in group.events if e.data["holder"])
+def _holders(group: DeadGroup) -> str:
+    names = dict.fromkeys(e.holder for e in group.events if e.holder)
     listed = ", ".join(f"`{name}`" for name in list(names)[:_SHOWN])
     if not listed:
-        what = "gradient" if group.data["role"] == "gradient" else "output"
+        what = "gradient" if group.first.role == "gradient" else "output"
         return plural(group.count or 0, what)
     more = (group.count or 0) - min(len(names), _SHOWN)
     return listed + (f" and {more} more" if more > 0 else "")
 
 
-def _produced(group: EventGroup) -> str:
+def _produced(group: DeadGroup) -> str:
     """The expression that produced it."""
     frame = place_of(group.first.frames).frame
     if frame is None:
@@ -546,12 +525,12 @@ def _produced(group: EventGroup) -> str:
     return f"`{shorten(frame.expression)}` at line {frame.line}"
 
 
-def _is(group: EventGroup) -> str:
+def _is(group: DeadGroup) -> str:
     return "is" if group.count == 1 else "are"
 
 
-def _overwritten_by(group: EventGroup) -> str:
-    at = _at(group.data["overwriter"], short=True)
+def _overwritten_by(group: DeadGroup) -> str:
+    at = _at(group.first.overwriter, short=True)
     begins = f"the step that begins at {at}" if at else "the next call"
     return f"{begins} overwrites {'it' if group.count == 1 else 'them'}"
 
@@ -566,7 +545,7 @@ def _at(frames: Iterable[Frame], *, short: bool = False) -> str:
     return where if short or not code else f"{where}: {shorten(code)}"
 
 
-def _made_at(event: Event) -> str:
+def _made_at(event: DeadTensorEvent) -> str:
     function = event.function
     inside = f"{function.file}:{function.line}: {function.function}" if function else ""
     return _at(event.frames) or inside or "-"

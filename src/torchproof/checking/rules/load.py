@@ -29,9 +29,9 @@ _LARGE = 0.25
 _SHOWN = 6  # numbers of requests
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A cause in one phase of one strategy."""
+@dataclass(frozen=True, kw_only=True)
+class SlowRequestsEvent(Event):
+    """A cause of slow requests in one phase of one strategy."""
 
     strategy: str
     cold: bool
@@ -53,6 +53,15 @@ class _Part:
         return f"{where}{plural(len(self.cause.victims), others)} waited"
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlainLoadEvent(Event):
+    """A strategy misses its objective because of the load alone."""
+
+    result: LoadResult
+    test: LoadTest
+    tail: Tail
+
+
 def _numbers(requests: tuple[int, ...]) -> str:
     shown = ", ".join(map(str, requests[:_SHOWN]))
     more = f" and {len(requests) - _SHOWN} more" if len(requests) > _SHOWN else ""
@@ -71,15 +80,17 @@ def _events(result: LoadResult, test: LoadTest) -> Iterator[Event]:
     cold_tail = result.cold.tail if result.cold else None
     for tail, cold in ((cold_tail, True), (result.tail, False)):
         for cause in tail.causes if tail else ():
-            part = _Part(result.strategy, cold, cause, missed)
-            if part.share >= _NOTICEABLE and (cause.culprits or cause.victims):
-                yield Event(
-                    "slow_requests",
-                    function=_place(cause, result),
-                    data={"code": cause.code, "part": part},
-                )
+            event = SlowRequestsEvent(
+                function=_place(cause, result),
+                strategy=result.strategy,
+                cold=cold,
+                cause=cause,
+                missed=missed,
+            )
+            if event.share >= _NOTICEABLE and (cause.culprits or cause.victims):
+                yield event
     if missed and (tail := result.tail or cold_tail) and _is_load(tail):
-        yield Event("plain_load", data={"result": result, "test": test, "tail": tail})
+        yield PlainLoadEvent(result=result, test=test, tail=tail)
 
 
 def _is_load(tail: Tail) -> bool:
@@ -97,13 +108,17 @@ def _place(cause: TailCause, result: LoadResult) -> Frame | None:
     return Frame(longest.file or "", longest.line or 0, longest.function or "")
 
 
-def _key(event: Event) -> tuple[object, ...]:
+def _key(event: SlowRequestsEvent) -> tuple[object, ...]:
     function = event.function
     where = (function.file, function.function) if function else None
-    return event.data["code"], where
+    return event.cause.code, where
 
 
-class SlowRequests(Rule):
+SlowGroup = EventGroup[SlowRequestsEvent]
+PlainLoadGroup = EventGroup[PlainLoadEvent]
+
+
+class SlowRequests(Rule[SlowGroup]):
     """Base class of the rules for stalls that delayed requests."""
 
     kind = "latency"
@@ -113,36 +128,35 @@ class SlowRequests(Rule):
     fix_text = "{part.cause.remedy}"
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[SlowGroup]:
         """One group for each cause and place, the largest share first."""
-        for events in grouped(facts.events("slow_requests"), _key):
+        for events in grouped(facts.of(SlowRequestsEvent), _key):
             ordered = sorted(events, key=_importance)
             function = ordered[0].function
             owner = "library" if function and whose(function.file) != "user" else "user"
             place = Place(function, owner if function else None, None)  # type: ignore[arg-type]
-            parts = [event.data["part"] for event in events]
             # Stalls have numbers of their own in each strategy.
-            stalls = {(p.strategy, n) for p in parts for n in p.cause.stalls}
-            waiting = {(p.strategy, n) for p in parts for n in p.cause.victims}
+            stalls = {(e.strategy, n) for e in events for n in e.cause.stalls}
+            waiting = {(e.strategy, n) for e in events for n in e.cause.victims}
             count = len(stalls or waiting)
-            yield EventGroup(tuple(ordered), place, facts, count=count)
+            yield SlowGroup(tuple(ordered), place, facts, count=count)
 
-    def matches(self, group: EventGroup) -> bool:
-        return bool(group.data["code"] == self.code)
+    def matches(self, group: SlowGroup) -> bool:
+        return group.first.cause.code == self.code
 
-    def words(self, group: EventGroup) -> dict[str, object]:
-        return {"part": group.data["part"]}
+    def words(self, group: SlowGroup) -> dict[str, object]:
+        return {"part": group.first}
 
-    def message(self, group: EventGroup) -> str:
-        part: _Part = group.data["part"]
+    def message(self, group: SlowGroup) -> str:
+        part = group.first
         return (
             f"{part.cause.text}: {part.share:.0%} of the delay of slow requests of"
             f" {part.strategy} {part.phase} ({part.requests})"
         )
 
-    def severity(self, group: EventGroup) -> Severity:
+    def severity(self, group: SlowGroup) -> Severity:
         """A cause that ends with the cold phase is low: it happens once."""
-        warm = [e.data["part"] for e in group.events if not e.data["part"].cold]
+        warm = [event for event in group.events if not event.cold]
         if not warm:
             return "low"
         worst = max(warm, key=lambda part: part.share)
@@ -150,18 +164,16 @@ class SlowRequests(Rule):
             return "low"
         return "high" if worst.missed else "medium"
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        for event in group.events:
-            part: _Part = event.data["part"]
+    def evidence(self, group: SlowGroup) -> Iterable[str]:
+        for part in group.events:
             yield (
                 f"{part.strategy} {part.phase}: {part.cause.excess_ms or 0:.0f} ms,"
                 f" {part.share:.0%}; {part.requests}"
             )
 
 
-def _importance(event: Event) -> tuple[bool, float]:
-    part: _Part = event.data["part"]
-    return part.cold, -part.share
+def _importance(event: SlowRequestsEvent) -> tuple[bool, float]:
+    return event.cold, -event.share
 
 
 class RecompileUnderLoad(SlowRequests):
@@ -304,7 +316,7 @@ class AllocatorRetryUnderLoad(SlowRequests):
     reference = torch_pages.MEMORY
 
 
-class PlainLoad(Rule):
+class PlainLoad(Rule[PlainLoadGroup]):
     """The objective is missed because requests arrive faster than they are served.
 
     ## Why
@@ -335,20 +347,20 @@ class PlainLoad(Rule):
     )
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        for event in facts.events("plain_load"):
-            yield EventGroup((event,), Place(None, None, None), facts)
+    def groups(cls, facts: Facts) -> Iterator[PlainLoadGroup]:
+        for event in facts.of(PlainLoadEvent):
+            yield PlainLoadGroup((event,), Place(None, None, None), facts)
 
-    def message(self, group: EventGroup) -> str:
-        result: LoadResult = group.data["result"]
+    def message(self, group: PlainLoadGroup) -> str:
+        result = group.first.result
         offered = result.offered_rate
         rate = f" at {offered:.3g} requests/s" if offered else ""
         return f"{result.strategy} misses the objective under plain load{rate}"
 
-    def cause(self, group: EventGroup) -> str:
-        result: LoadResult = group.data["result"]
-        share = group.data["tail"].load_share or 0.0
-        used = utilisation(result, group.data["test"].workers)
+    def cause(self, group: PlainLoadGroup) -> str:
+        result = group.first.result
+        share = group.first.tail.load_share or 0.0
+        used = utilisation(result, group.first.test.workers)
         busy = f"; the workers are busy {used:.0%} of the time" if used else ""
         return (
             f"{share:.0%} of the delay of slow requests of {result.strategy} comes from"

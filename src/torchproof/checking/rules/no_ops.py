@@ -8,14 +8,16 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.advice import has_setting
-from torchproof.checking.rules.breaks import is_error
 from torchproof.checking.rules.rule import (
+    AnyGroup,
     EventGroup,
     Facts,
     Fixed,
+    G,
     Match,
     Rule,
     grouped,
@@ -31,7 +33,23 @@ from torchproof.checking.static.source import (
     Unreadable,
     walk,
 )
-from torchproof.records import Event, Place, Severity, cells, place_of, whose
+from torchproof.records import (
+    BreakEvent,
+    BypassEvent,
+    DeadReadEvent,
+    EagerErrorEvent,
+    Event,
+    FailureEvent,
+    MethodCallEvent,
+    OriginalCallEvent,
+    Place,
+    RaisedEvent,
+    Severity,
+    WrapperEvent,
+    cells,
+    place_of,
+    whose,
+)
 
 # Methods besides forward that run a model; nn.Module has none of them.
 _METHODS = words(
@@ -43,29 +61,36 @@ _METHODS = words(
 _SAME = words("to cuda cpu eval train half float bfloat16 double requires_grad_")
 
 
-class NoOp(Rule):
+WrapperGroup = EventGroup[WrapperEvent]
+BypassGroup = EventGroup[BypassEvent]
+W = TypeVar("W", bound=WrapperEvent | BypassEvent)
+
+
+class NoOp(Rule[G]):
     """Base class of the rules for calls that bypass the compiled code."""
 
     kind = "no_op"
     reference = torch_pages.WHERE
 
 
-def _bypasses(kind: str, facts: Facts) -> Iterator[EventGroup]:
+def _bypasses(kind: type[BypassEvent], facts: Facts) -> Iterator[BypassGroup]:
     """One group for all calls of a method, or of originals of a class, at one line."""
-    for group in by_site(facts.events(kind), facts):
-        yield replace(group, count=sum(e.data["count"] for e in group.events))
+    for group in by_site(facts.of(kind), facts):
+        yield replace(group, count=sum(e.count for e in group.events))
 
 
-def by_site(events: Iterable[Event], facts: Facts) -> Iterator[EventGroup]:
+def by_site(events: Iterable[W], facts: Facts) -> Iterator[EventGroup[W]]:
     """One group for all wrappers created at one line for one function."""
     for group in grouped(events, _called_at):
         yield EventGroup(tuple(group), _site(group[0]), facts, count=len(group))
 
 
-def _called_at(event: Event) -> tuple[object, ...]:
+def _called_at(event: WrapperEvent | BypassEvent) -> tuple[object, ...]:
     frame = place_of(event.frames).frame
-    names = (event.data.get(name) for name in ("name", "model", "method"))
-    return (frame.file, frame.line) if frame else None, *names
+    line = (frame.file, frame.line) if frame else None
+    if isinstance(event, WrapperEvent):
+        return line, event.name
+    return line, event.model, event.method
 
 
 def _site(event: Event) -> Place:
@@ -75,7 +100,7 @@ def _site(event: Event) -> Place:
     )
 
 
-class NeverCalled(NoOp):
+class NeverCalled(NoOp[WrapperGroup]):
     """The result of torch.compile is never called.
 
     ## Why
@@ -97,60 +122,60 @@ class NeverCalled(NoOp):
     rewrites = ("compiling.assign", "compiling.in_place")
     certain = True
     cause_text = (
-        "torch.compile leaves {at.data[name]} as it is and returns a compiled"
-        " {at.data[what]}, which nothing calls"
+        "torch.compile leaves {at.first.name} as it is and returns a compiled"
+        " {at.first.what}, which nothing calls"
     )
     source_severity = "high"
     shown_by = ("NC801", "NC803")
     source_text = "`{at.expression}` has no effect: the program discards its result"
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[WrapperGroup]:
         if not facts.complete:
             return
-        bypasses = facts.events("original_call", "method_call")
-        called = {event.data["module"] for event in bypasses}
+        bypasses = facts.of(OriginalCallEvent, MethodCallEvent)
+        called = {event.module for event in bypasses}
         yield from by_site(
             (
                 e
-                for e in facts.events("wrapper")
-                if e.data["calls"] == 0
-                and not e.data["inlined"]
-                and not e.data["off"]
-                and (e.data["module"] is None or e.data["module"] not in called)
+                for e in facts.of(WrapperEvent)
+                if e.calls == 0
+                and not e.inlined
+                and not e.off
+                and (e.module is None or e.module not in called)
             ),
             facts,
         )
 
-    def severity(self, group: EventGroup) -> Severity:
+    def severity(self, group: WrapperGroup) -> Severity:
         return "low" if self._is_imported(group) else super().severity(group)
 
-    def _is_imported(self, group: EventGroup) -> bool:
+    def _is_imported(self, group: WrapperGroup) -> bool:
         """Whether all of them were compiled by the import of their module."""
         return all(_compiled_by_import(event) for event in group.events)
 
-    def cause(self, group: EventGroup) -> str:
+    def cause(self, group: WrapperGroup) -> str:
         if self._is_imported(group):
             return (
-                f"{group.data['name']} is compiled when its module is imported, and"
+                f"{group.first.name} is compiled when its module is imported, and"
                 " these calls do not reach it"
             )
         return super().cause(group)
 
-    def message(self, group: EventGroup) -> str:
+    def message(self, group: WrapperGroup) -> str:
         times = f" ({group.count} of them)" if (group.count or 1) > 1 else ""
         if self._is_imported(group):
             return (
-                f"{group.data['name']} is compiled here{times}, but not exercised by"
+                f"{group.first.name} is compiled here{times}, but not exercised by"
                 " these calls"
             )
         return (
-            f"{group.data['name']} is compiled here{times}, but the compiled"
-            f" {group.data['what']} is never called"
+            f"{group.first.name} is compiled here{times}, but the compiled"
+            f" {group.first.what} is never called"
         )
 
-    def fix(self, group: EventGroup) -> str:
-        name = group.data["name"]
+    def fix(self, group: WrapperGroup) -> str:
+        name = group.first.name
         if not group.facts.calls and (command := group.facts.factory_command):
             return f"name the factory whose calls reach {name}: {command}"
         if self._is_imported(group):
@@ -162,7 +187,7 @@ class NeverCalled(NoOp):
         assigned = re.match(r"([\w.]+)\s*=\s*torch\.compile\(\s*([\w.]+)", code)
         if assigned and assigned[1] != assigned[2]:
             return f"use {assigned[1]} where you use {assigned[2]} now"
-        if group.data["what"] == "module":
+        if group.first.what == "module":
             return (
                 f"use the result: model = torch.compile(model), or compile {name} in"
                 " place with model.compile()"
@@ -183,7 +208,7 @@ class NeverCalled(NoOp):
             subject = source.text_of(site.subject)
             yield Match(
                 site.node,
-                data={"name": source.brief(site.subject), "what": "one"},
+                event=WrapperEvent(name=source.brief(site.subject), what="one"),
                 fix=f"use the result: {subject} = torch.compile({subject}), or compile"
                 f" a module in place with {subject}.compile()",
             )
@@ -235,7 +260,7 @@ def _decorators(file: str) -> frozenset[tuple[int, int]]:
     )
 
 
-class OtherMethod(NoOp):
+class OtherMethod(NoOp[BypassGroup]):
     """A method other than forward is called on a compiled module.
 
     ## Why
@@ -257,23 +282,23 @@ class OtherMethod(NoOp):
     rewrites = ("compiling.in_place", "compiling.method")
     source_text = "`{at.expression}` on the compiled module would run uncompiled"
     cause_text = (
-        "torch.compile(module) compiles forward only; {at.data[method]} is the"
+        "torch.compile(module) compiles forward only; {at.first.method} is the"
         " original's own method"
     )
     certain = False
     shown_by = ("NC802",)
     fix_text = (
-        "if {at.data[method]} calls forward, compile in place with model.compile(), so"
+        "if {at.first.method} calls forward, compile in place with model.compile(), so"
         " that it calls the compiled forward; otherwise compile the method itself:"
-        " model.{at.data[method]} = torch.compile(model.{at.data[method]})"
+        " model.{at.first.method} = torch.compile(model.{at.first.method})"
     )
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        return _bypasses("method_call", facts)
+    def groups(cls, facts: Facts) -> Iterator[BypassGroup]:
+        return _bypasses(MethodCallEvent, facts)
 
-    def message(self, group: EventGroup) -> str:
-        model, method = group.data["model"], group.data["method"]
+    def message(self, group: BypassGroup) -> str:
+        model, method = group.first.model, group.first.method
         return (
             f"{model}.{method}() is called on the compiled module and runs uncompiled,"
             f" {plural(group.count or 1, 'time')}"
@@ -289,7 +314,7 @@ class OtherMethod(NoOp):
                 continue
             site = file.of(called.value)
             if site is not None and _is_other(called.attr, site, file):
-                yield Match(node, data={"method": called.attr})
+                yield Match(node, event=MethodCallEvent(method=called.attr))
 
 
 def _is_other(name: str, site: Compiled, file: Compilation) -> bool:
@@ -325,7 +350,7 @@ def _is_function(site: Compiled, file: Compilation) -> bool:
     return isinstance(file.bindings.meaning(subject), Definition)
 
 
-class OriginalCalled(NoOp):
+class OriginalCalled(NoOp[BypassGroup]):
     """The uncompiled module is called instead of the compiled one.
 
     ## Why
@@ -355,31 +380,31 @@ class OriginalCalled(NoOp):
     certain = False
     shown_by = ("NC803", "NC801")
     message_text = (
-        "the uncompiled {at.data[model]} is called {at.times}, although a compiled one"
+        "the uncompiled {at.first.model} is called {at.times}, although a compiled one"
         " exists"
     )
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        return _bypasses("original_call", facts)
+    def groups(cls, facts: Facts) -> Iterator[BypassGroup]:
+        return _bypasses(OriginalCallEvent, facts)
 
-    def severity(self, group: EventGroup) -> Severity:
-        used = any(wrapper.data["calls"] for wrapper in self._compiled(group))
+    def severity(self, group: BypassGroup) -> Severity:
+        used = any(wrapper.calls for wrapper in self._compiled(group))
         return "medium" if used else "high"
 
-    def _compiled(self, group: EventGroup) -> list[Event]:
+    def _compiled(self, group: BypassGroup) -> list[WrapperEvent]:
         """The compiled ones of the modules that are called."""
-        modules = {event.data["module"] for event in group.events}
-        wrappers = group.facts.events("wrapper")
-        return [w for w in wrappers if w.data["module"] in modules]
+        modules = {event.module for event in group.events}
+        wrappers = group.facts.of(WrapperEvent)
+        return [w for w in wrappers if w.module in modules]
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
+    def evidence(self, group: BypassGroup) -> Iterable[str]:
         for wrapper in self._compiled(group):
             site = place_of(wrapper.frames).frame
             if site is not None:
                 yield (
                     f"compiled at {cells.place(site.file, site.line)}, called"
-                    f" {wrapper.data['calls']} times"
+                    f" {wrapper.calls} times"
                 )
 
     def read(self, source: Source) -> Iterator[Match]:
@@ -440,7 +465,7 @@ def _exported(source: Source) -> set[str]:
     return declared
 
 
-class SwitchedOff(NoOp):
+class SwitchedOff(NoOp[WrapperGroup]):
     """The environment, a setting or a stance switches compilation off.
 
     ## Why
@@ -459,33 +484,29 @@ class SwitchedOff(NoOp):
 
     code = "NC804"
     reference = torch_pages.STANCES
-    message_text = "{at.data[name]} is not compiled: {switch} switches compilation off"
+    message_text = "{at.first.name} is not compiled: {switch} switches compilation off"
     cause_text = "{switch} makes torch.compile do nothing"
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[WrapperGroup]:
         yield from by_site(
-            (
-                e
-                for e in facts.events("wrapper")
-                if e.data["off"] or e.data["eager_stance"]
-            ),
+            (e for e in facts.of(WrapperEvent) if e.off or e.eager_stance),
             facts,
         )
 
-    def words(self, group: EventGroup) -> dict[str, object]:
+    def words(self, group: WrapperGroup) -> dict[str, object]:
         return {"switch": self._switch(group)}
 
-    def fix(self, group: EventGroup) -> str:
-        if group.data["off"]:
+    def fix(self, group: WrapperGroup) -> str:
+        if group.first.off:
             return f"unset {self._switch(group)}"
         return (
             'remove torch.compiler.set_stance("force_eager"), or set the stance back to'
             ' "default" before the call'
         )
 
-    def _switch(self, group: EventGroup) -> str:
-        if not group.data["off"]:
+    def _switch(self, group: WrapperGroup) -> str:
+        if not group.first.off:
             return 'the stance "force_eager"'
         variables = group.facts.observation.environment.get("variables") or {}
         for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
@@ -494,7 +515,7 @@ class SwitchedOff(NoOp):
         return "torch._dynamo.config.disable"
 
 
-class NothingCompiled(NoOp):
+class NothingCompiled(NoOp[WrapperGroup]):
     """A compiled function is called, but no compiled code runs.
 
     ## Why
@@ -516,34 +537,33 @@ class NothingCompiled(NoOp):
     reference = torch_pages.SKIPPED
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        failed = {e.function for e in facts.events("compile_failure") if is_error(e)}
-        failed |= {e.function for e in facts.events("eager_error")}
-        errors = facts.events("raised_error")
+    def groups(cls, facts: Facts) -> Iterator[WrapperGroup]:
+        failed = {e.function for e in facts.of(FailureEvent, EagerErrorEvent)}
+        errors = facts.of(RaisedEvent) or any(e.raised for e in facts.of(DeadReadEvent))
         yield from by_site(
             (
                 e
-                for e in facts.events("wrapper")
-                if e.data["calls"]
-                and not e.data["compiled_calls"]
-                and not e.data["off"]
-                and not e.data["eager_stance"]
+                for e in facts.of(WrapperEvent)
+                if e.calls
+                and not e.compiled_calls
+                and not e.off
+                and not e.eager_stance
                 and e.function not in failed
                 and not errors
             ),
             facts,
         )
 
-    def message(self, group: EventGroup) -> str:
-        calls = sum(e.data["calls"] for e in group.events)
+    def message(self, group: WrapperGroup) -> str:
+        calls = sum(e.calls or 0 for e in group.events)
         return (
-            f"{group.data['name']} is compiled and called {plural(calls, 'time')},"
+            f"{group.first.name} is compiled and called {plural(calls, 'time')},"
             " but no compiled code ever ran"
         )
 
-    def cause(self, group: EventGroup) -> str:
+    def cause(self, group: WrapperGroup) -> str:
         breaks = self._breaks(group)
-        name = group.data["name"]
+        name = group.first.name
         if self._is_torch_module(group):
             return (
                 f"{name}.forward is torch's own code, which compiling in place does not"
@@ -554,17 +574,15 @@ class NothingCompiled(NoOp):
                 f"no tensor operation of {name} was captured: there is nothing to"
                 " compile"
             )
-        if all("disable" in b.data["type"] for b in breaks):
+        if all("disable" in b.reason.type for b in breaks):
             return "everything in it is inside functions marked torch.compiler.disable"
-        if not any(b.data.get("skips") for b in breaks):
-            return (
-                f"its graph breaks leave nothing to compile: {breaks[0].data['type']}"
-            )
-        return f"every frame was skipped, first because of: {breaks[0].data['type']}"
+        if not any(isinstance(b, BreakEvent) and b.skips for b in breaks):
+            return f"its graph breaks leave nothing to compile: {breaks[0].reason.type}"
+        return f"every frame was skipped, first because of: {breaks[0].reason.type}"
 
-    def fix(self, group: EventGroup) -> str:
+    def fix(self, group: WrapperGroup) -> str:
         breaks = self._breaks(group)
-        name = group.data["name"]
+        name = group.first.name
         if self._is_torch_module(group):
             return f"use model = torch.compile(model) for a {name}, not model.compile()"
         if not breaks:
@@ -574,35 +592,35 @@ class NothingCompiled(NoOp):
             )
         place = place_of(breaks[0].frames).frame
         where = f" at line {place.line} (`{place.expression}`)" if place else ""
-        if all("disable" in b.data["type"] for b in breaks):
+        if all("disable" in b.reason.type for b in breaks):
             return (
                 f"remove torch.compiler.disable from the function called{where}, or do"
                 f" not compile {name}"
             )
-        failed = breaks[0].kind == "compile_failure"
+        failed = not isinstance(breaks[0], BreakEvent) or not breaks[0].logged
         hides = has_setting(group, "torch._dynamo.config.suppress_errors", value=True)
-        if failed and hides and not breaks[0].data["type"].startswith("Attempt"):
+        if failed and hides and not breaks[0].reason.type.startswith("Attempt"):
             return (
                 f"torch._dynamo.config.suppress_errors hides a compile error{where}:"
                 " fix it first"
             )
         return f"fix the break{where} first, then check again: it hides later breaks"
 
-    def _is_torch_module(self, group: EventGroup) -> bool:
+    def _is_torch_module(self, group: WrapperGroup) -> bool:
         """Whether it is Module.compile() on a torch.nn class: that compiles nothing."""
         function = group.first.function
         is_torch = function is not None and whose(function.file) == "torch"
-        return is_torch and bool(group.data["in_place"]) and not self._breaks(group)
+        return is_torch and bool(group.first.in_place) and not self._breaks(group)
 
-    def severity(self, group: EventGroup) -> Severity:
+    def severity(self, group: WrapperGroup) -> Severity:
         explained = self._breaks(group) or self._is_torch_module(group)
         return "high" if explained else "medium"
 
-    def _breaks(self, group: EventGroup) -> list[Event]:
-        return group.facts.events("graph_break", "compile_failure")
+    def _breaks(self, group: WrapperGroup) -> tuple[BreakEvent | FailureEvent, ...]:
+        return group.facts.of(BreakEvent, FailureEvent)
 
 
-class NoCompileCall(NoOp):
+class NoCompileCall(NoOp[AnyGroup]):
     """The program never calls torch.compile.
 
     ## Why
@@ -624,12 +642,12 @@ class NoCompileCall(NoOp):
     cause_text = "no call of torch.compile was made, by the program or what it imports"
     fix_text = "compile the model (model.compile(), or model = torch.compile(model))"
 
-    def cause(self, group: EventGroup) -> str:
+    def cause(self, group: AnyGroup) -> str:
         if factories := group.facts.observation.factories:
             return f"run as a script, it does not call {', '.join(factories)}"
         return super().cause(group)
 
-    def fix(self, group: EventGroup) -> str:
+    def fix(self, group: AnyGroup) -> str:
         if command := group.facts.factory_command:
             return f"name the factory: {command}"
         if group.facts.observation.as_written:
@@ -637,7 +655,7 @@ class NoCompileCall(NoOp):
         return self.fix_text
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[AnyGroup]:
         live = facts.calls is not None
-        if live and facts.complete and not facts.events("wrapper"):
-            yield EventGroup((Event("nothing"),), Place(None, None, None), facts)
+        if live and facts.complete and not facts.of(WrapperEvent):
+            yield AnyGroup((Event(),), Place(None, None, None), facts)

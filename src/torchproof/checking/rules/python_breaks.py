@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.advice import Piece, assembled
-from torchproof.checking.rules.breaks import GraphBreak, move_out, own_hints
-from torchproof.checking.rules.rule import EventGroup, Fixed, Match, shorten
+from torchproof.checking.rules.breaks import BreakGroup, GraphBreak, move_out, own_hints
+from torchproof.checking.rules.rule import Fixed, Match, shorten
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
 
@@ -43,11 +43,11 @@ class ContextManager(GraphBreak):
     rewrites = ("grad_state.skip_context",)
     last_rewrites = ("host_calls.statement",)
 
-    def matches(self, group: EventGroup) -> bool:
+    def matches(self, group: BreakGroup) -> bool:
         entered = group.frame is not None and group.frame.code.startswith("with ")
         return entered or super().matches(group)
 
-    def change(self, group: EventGroup) -> str:
+    def change(self, group: BreakGroup) -> str:
         line, frame = group.line.with_line, group.frame
         inside = line is not None and frame is not None and line < frame.line
         return assembled(
@@ -59,10 +59,10 @@ class ContextManager(GraphBreak):
             otherwise=move_out(group),
         )
 
-    def why(self, group: EventGroup) -> str:
+    def why(self, group: BreakGroup) -> str:
         return (
             f"`{group.expression}` is inside, or is, a context manager Dynamo cannot"
-            f" handle: {shorten(group.data['explanation'], 160)}"
+            f" handle: {shorten(group.first.reason.explanation, 160)}"
         )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
@@ -107,23 +107,22 @@ class SymbolicArgument(GraphBreak):
     nodes = (ast.Call,)
     calls = 2  # a size becomes dynamic after it has changed
 
-    def matches(self, group: EventGroup) -> bool:
-        data = group.data
-        return "fake tensor call" in data["type"] and bool(
-            self.symbol.search(data["context"])
-        )
+    def matches(self, group: BreakGroup) -> bool:
+        reason = group.first.reason
+        is_call = "fake tensor call" in reason.type
+        return is_call and self.symbol.search(reason.context) is not None
 
-    def _argument(self, group: EventGroup) -> str:
-        match = self.symbol.search(group.data["context"])
+    def _argument(self, group: BreakGroup) -> str:
+        match = self.symbol.search(group.first.reason.context)
         return (match and (match[1] or match[3])) or "the argument"
 
-    def why(self, group: EventGroup) -> str:
+    def why(self, group: BreakGroup) -> str:
         return (
             f"`{self._argument(group)}` comes from a size that is dynamic here: it is"
             " a symbol while tracing, and the operator takes a plain value only"
         )
 
-    def change(self, group: EventGroup) -> str:
+    def change(self, group: BreakGroup) -> str:
         name = self._argument(group)
         return (
             f"pass `{name}` as a plain value (`{name}=True`, or an attribute set"
@@ -187,7 +186,7 @@ class ExceptionFlow(GraphBreak):
         ),
     )
 
-    def change(self, group: EventGroup) -> str:
+    def change(self, group: BreakGroup) -> str:
         line = group.line.try_line
         return assembled(
             Piece(
@@ -200,17 +199,17 @@ class ExceptionFlow(GraphBreak):
             ),
         )
 
-    def matches(self, group: EventGroup) -> bool:
+    def matches(self, group: BreakGroup) -> bool:
         # The exception may be raised by the line itself or by a nearby frame.
         file = group.frame.file if group.frame else ""
         near = [frame for frame in group.first.frames[-4:] if frame.file == file]
         raising = any(re.match(r"(try|except|raise)\b", frame.code) for frame in near)
         return raising or "traceback." in group.expression or super().matches(group)
 
-    def why(self, group: EventGroup) -> str:
+    def why(self, group: BreakGroup) -> str:
         return (
             f"`{group.expression}` raises or handles an exception while it is traced:"
-            f" {shorten(group.data['explanation'], 200)}"
+            f" {shorten(group.first.reason.explanation, 200)}"
         )
 
 
@@ -236,23 +235,23 @@ class GeneratorUse(GraphBreak):
     code = "GB113"
     types = (r"[Gg]enerator|async|BUILD_CLASS|build_class|YIELD|SEND|\byield\b",)
 
-    def change(self, group: EventGroup) -> str:
-        said = f"{group.data['type']} {group.expression}"
+    def change(self, group: BreakGroup) -> str:
+        said = f"{group.first.reason.type} {group.expression}"
         if re.search(r"BUILD_CLASS|build_class|\bclass ", said):
             return "define the class outside the compiled function"
         if re.search(r"\basync\b|coroutine", said):
             return "do not use async code in the compiled function"
         return f"build a list instead of a generator at `{group.expression}`"
 
-    def matches(self, group: EventGroup) -> bool:
-        iterates = re.search(r"tp_iter(next)?\b", group.data["type"])
+    def matches(self, group: BreakGroup) -> bool:
+        iterates = re.search(r"tp_iter(next)?\b", group.first.reason.type)
         written = re.match(r"class |for |async |yield\b|next\(", group.expression)
         return bool(iterates or written) or super().matches(group)
 
-    def why(self, group: EventGroup) -> str:
+    def why(self, group: BreakGroup) -> str:
         return (
             f"`{group.expression}` uses a generator, a coroutine or a class body:"
-            f" {shorten(group.data['explanation'], 160)}"
+            f" {shorten(group.first.reason.explanation, 160)}"
         )
 
 
@@ -291,7 +290,7 @@ class UnsupportedPython(GraphBreak):
     nodes = (ast.Call,)
     shown_by = ("GB101", "GB117")
 
-    def change(self, group: EventGroup) -> str:
+    def change(self, group: BreakGroup) -> str:
         if re.search(r"\b(sorted|max|min|\.sort)\(", group.expression):
             return assembled(
                 Piece(
@@ -339,11 +338,11 @@ class OtherBreak(GraphBreak):
     code = "GB199"
     rewrites = ("casts.where_needed",)
 
-    def matches(self, group: EventGroup) -> bool:
+    def matches(self, group: BreakGroup) -> bool:
         return True
 
-    def change(self, group: EventGroup) -> str:
-        if re.search(r"torch\.jit|Script", group.data["type"]):
+    def change(self, group: BreakGroup) -> str:
+        if re.search(r"torch\.jit|Script", group.first.reason.type):
             return (
                 "use the original module instead of its torch.jit.script version at"
                 f" `{group.expression}`: Dynamo does not trace TorchScript"

@@ -1,17 +1,18 @@
 """Rules for several ranks: what one rank does alone, and who waits for it.
 
-The events come from comparing the ranks of a run; each has a `RankEvidence`.
+The events come from comparing the ranks of a run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, grouped, plural
 from torchproof.records import (
+    Event,
     Finding,
     Place,
     Severity,
@@ -21,8 +22,8 @@ from torchproof.records import (
 _LONG_WAIT_S = 5.0  # one that a person notices in every epoch
 
 
-@dataclass(frozen=True)
-class RankEvidence:
+@dataclass(frozen=True, kw_only=True)
+class RankEvidence(Event):
     """What some ranks did, in one step, and what that means for the others.
 
     `what` is the end of a sentence that begins with the ranks. Evidence with the same
@@ -37,7 +38,7 @@ class RankEvidence:
     what: str
     cause: str
     fix: str
-    function: str = ""
+    name: str = ""  # of the function
     is_users: bool = False  # the function is in the user's own code
     step: int | None = None
     waited_s: float | None = None
@@ -57,11 +58,10 @@ class RankEvidence:
         return "" if self.step is None else f" at step {self.step}"
 
 
-def evidence_of(group: EventGroup) -> list[RankEvidence]:
-    return [event.data["evidence"] for event in group.events]
+RankGroup = EventGroup[RankEvidence]
 
 
-class RankRule(Rule):
+class RankRule(Rule[RankGroup]):
     """Base class of the rules for several ranks."""
 
     kind = "rank_difference"
@@ -70,14 +70,13 @@ class RankRule(Rule):
     run_severity: ClassVar[Severity] = "medium"
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[RankGroup]:
         """One group for each rule and cause, over all steps; the closest first."""
-        events = facts.events("rank_evidence")
-        for same in grouped(events, lambda event: _key(event.data["evidence"])):
-            same.sort(key=lambda event: _distance(event.data["evidence"]))
-            first: RankEvidence = same[0].data["evidence"]
-            steps = {event.data["evidence"].step for event in same} - {None}
-            yield EventGroup(
+        for same in grouped(facts.of(RankEvidence), _key):
+            same.sort(key=_distance)
+            first = same[0]
+            steps = {event.step for event in same} - {None}
+            yield RankGroup(
                 tuple(same),
                 first.place,
                 facts,
@@ -85,14 +84,14 @@ class RankRule(Rule):
                 steps=len(steps) if steps else None,
             )
 
-    def matches(self, group: EventGroup) -> bool:
-        return bool(evidence_of(group)[0].code == self.code)
+    def matches(self, group: RankGroup) -> bool:
+        return bool(group.events[0].code == self.code)
 
-    def message(self, group: EventGroup) -> str:
-        every = evidence_of(group)
+    def message(self, group: RankGroup) -> str:
+        every = group.events
         first = every[0]
         who = ranks_in_words(r for each in every for r in each.ranks)
-        functions = dict.fromkeys(each.function for each in every)
+        functions = dict.fromkeys(each.name for each in every)
         more = plural(len(functions) - 1, "more function")
         others = f" (and {more})" if len(functions) > 1 else ""
         steps = sorted({each.step for each in every if each.step is not None})
@@ -101,30 +100,30 @@ class RankRule(Rule):
             at = f" in {len(steps)} steps, first at step {steps[0]}"
         return f"{who} {first.what}{others}{at}{self._waited(every)}"
 
-    def _waited(self, every: list[RankEvidence]) -> str:
+    def _waited(self, every: Sequence[RankEvidence]) -> str:
         seconds = [each.waited_s for each in every if each.waited_s is not None]
         waiting = {rank for each in every for rank in each.waiting}
         if not seconds or not waiting:
             return ""
         return f"; {ranks_in_words(waiting)} waited {sum(seconds):.1f} s"
 
-    def cause(self, group: EventGroup) -> str:
-        return evidence_of(group)[0].cause
+    def cause(self, group: RankGroup) -> str:
+        return group.events[0].cause
 
-    def fix(self, group: EventGroup) -> str:
-        return evidence_of(group)[0].fix
+    def fix(self, group: RankGroup) -> str:
+        return group.events[0].fix
 
-    def severity(self, group: EventGroup) -> Severity:
-        waited = sum(each.waited_s or 0.0 for each in evidence_of(group))
+    def severity(self, group: RankGroup) -> Severity:
+        waited = sum(each.waited_s or 0.0 for each in group.events)
         return self.long_wait_severity if waited >= _LONG_WAIT_S else self.run_severity
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        for each in evidence_of(group):
+    def evidence(self, group: RankGroup) -> Iterable[str]:
+        for each in group.events:
             yield f"{ranks_in_words(each.ranks)}{each.at}: {each.what}{each.waited}"
             yield from each.details
 
-    def finding(self, group: EventGroup) -> Finding:
-        every = evidence_of(group)
+    def finding(self, group: RankGroup) -> Finding:
+        every = group.events
         steps = [each.step for each in every if each.step is not None]
         seconds = [each.waited_s for each in every if each.waited_s is not None]
         return replace(
@@ -388,5 +387,5 @@ class FailedCollective(RankRule):
     code = "RK110"
     run_severity = "high"
 
-    def message(self, group: EventGroup) -> str:
-        return evidence_of(group)[0].what
+    def message(self, group: RankGroup) -> str:
+        return group.events[0].what

@@ -15,22 +15,29 @@ from torchproof.checking.rules.advice import (
     written_marks,
 )
 from torchproof.checking.rules.breaks import place_in_text
+from torchproof.checking.rules.recompile_groups import RecompileGroup, call_frame
 from torchproof.checking.rules.recompiles import (
     Marks,
     Recompile,
     VaryingSize,
-    call_frame,
     converted,
-    is_marked_at_call,
     marks,
     sources_passed_by_library,
     values_seen,
 )
-from torchproof.checking.rules.rule import EventGroup, Match, expression_of, shorten
+from torchproof.checking.rules.rule import Match, expression_of, shorten
 from torchproof.checking.rules.shapes import fixed_sizes
 from torchproof.checking.static.expansions import Expansion
-from torchproof.observe import Argument, Guard
-from torchproof.records import Frame, Mark, Setting, Severity, shown_briefly
+from torchproof.records import (
+    Argument,
+    Frame,
+    Guard,
+    GuardEvent,
+    Mark,
+    Setting,
+    Severity,
+    shown_briefly,
+)
 
 _WARM_UP = (
     "warm up with both before serving: a first call with size 2 or more, and one call"
@@ -43,9 +50,9 @@ class SizeRecompile(Recompile):
 
     settings = (Setting("compile.dynamic", True),)
 
-    def marks(self, group: EventGroup) -> tuple[Mark, ...]:
-        call = group.data.get("entry_call")
-        if call is None or call.by_user or group.data["cut"] is not None:
+    def marks(self, group: RecompileGroup) -> tuple[Mark, ...]:
+        call = group.first.entry_call
+        if call is None or call.by_user or group.cut is not None:
             return ()  # the argument is not one of the target's
         changing = [size for each in marks(group)[:1] for size in each.sizes]
         return tuple(_marks_of(changing))
@@ -74,21 +81,21 @@ class SizeChange(SizeRecompile):
     causes = ("size",)
     changed_text = "size {guard.dim} of `{guard.source}` changed ({seen})"
 
-    def severity(self, group: EventGroup) -> Severity:
+    def severity(self, group: RecompileGroup) -> Severity:
         """A size that the traced code makes a constant does not settle."""
         found = super().severity(group)
-        is_constant = _is_constant(group.data["guard"], group)
+        is_constant = _is_constant(group.guard, group)
         return "medium" if found == "low" and is_constant else found
 
-    def why(self, guard: Guard, group: EventGroup) -> str:
+    def why(self, guard: Guard, group: RecompileGroup) -> str:
         static = " and stays static" if _stays_static(guard, group) else ""
         return (
             f"size {guard.dim} of `{guard.source}` was compiled in as"
             f" {guard.expected}{static}"
         )
 
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
-        if is_marked_at_call(group.first):
+    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+        if group.is_marked_at_call:
             return _marks_at_call(group)
         if sources := sources_passed_by_library(group):
             return (
@@ -117,20 +124,19 @@ class SizeChange(SizeRecompile):
         )
 
 
-def _is_forbidden(group: EventGroup) -> bool:
+def _is_forbidden(group: RecompileGroup) -> bool:
     """Whether dynamic=False keeps sizes static."""
     return group.facts.compile_arguments.get("dynamic") == "False"
 
 
-def _marks_at_call(group: EventGroup) -> str:
+def _marks_at_call(group: RecompileGroup) -> str:
     """The statements to write before each call of the compiled function."""
     changing = marks(group)
     if not any(each.sizes for each in changing):  # a trace has no sizes
         changing = [_guarded(group)]
     fixed = _fixed(changing, group)
     marked = [each for m in changing if (each := _without(m, fixed, group)).sizes]
-    guards = [event.data["guard"] for event in group.events]
-    if all((guard.source, guard.dim) in fixed for guard in guards):
+    if all((guard.source, guard.dim or 0) in fixed for guard in group.guards):
         marked = []
     steps = ["drop dynamic=False"] if _is_forbidden(group) else []
     steps += [_before(each, group) for each in marked]
@@ -160,7 +166,9 @@ def _marks_at_call(group: EventGroup) -> str:
     )
 
 
-def _fixed(changing: list[Marks], group: EventGroup) -> dict[tuple[str, int], Frame]:
+def _fixed(
+    changing: list[Marks], group: RecompileGroup
+) -> dict[tuple[str, int], Frame]:
     """The sizes that a line of the compiled code fixes, marked or not."""
     sizes = [(m.argument.words, m.dim) for each in changing for m in each.sizes]
     lines = fixed_sizes(group.facts)
@@ -168,7 +176,7 @@ def _fixed(changing: list[Marks], group: EventGroup) -> dict[tuple[str, int], Fr
 
 
 def _without(
-    marks: Marks, fixed: Mapping[tuple[str, int], Frame], group: EventGroup
+    marks: Marks, fixed: Mapping[tuple[str, int], Frame], group: RecompileGroup
 ) -> Marks:
     """The sizes that a mark keeps dynamic, and that the source does not mark."""
     written = {(m.tensor, dim) for m in written_marks(group) for dim in m.dimensions}
@@ -181,16 +189,16 @@ def _without(
     return Marks(marks.call, tuple(dynamic))
 
 
-def _guarded(group: EventGroup) -> Marks:
-    guard: Guard = group.data["guard"]
-    argument = Argument(guard.source, fixed=group.data["fixed"])
+def _guarded(group: RecompileGroup) -> Marks:
+    guard = group.guard
+    argument = Argument(guard.source, fixed=group.is_fixed)
     sizes = (1,) if guard.cause == "size_one" else ()
-    return Marks(
-        group.data["entry_call"], (VaryingSize(argument, guard.dim or 0, sizes),)
-    )
+    call = group.first.entry_call
+    assert call is not None  # it is marked at the call
+    return Marks(call, (VaryingSize(argument, guard.dim or 0, sizes),))
 
 
-def _before(marks: Marks, group: EventGroup) -> str:
+def _before(marks: Marks, group: RecompileGroup) -> str:
     frame = call_frame(marks.call)
     call = f"`{expression_of(frame)}`" if frame else "the call"
     at = (marks.call.file, marks.call.line)
@@ -253,23 +261,24 @@ def _mark(words: str, dim: int | None) -> str:
     return f"torch._dynamo.maybe_mark_dynamic({words}, {dim})"
 
 
-def _is_constant(guard: Guard, group: EventGroup) -> bool:
+def _is_constant(guard: Guard, group: RecompileGroup) -> bool:
     """Whether the size was dynamic until a line of the traced code fixed it."""
     return (guard.source, guard.dim) in fixed_sizes(group.facts)
 
 
-def _stays_static(guard: Guard, group: EventGroup) -> bool:
+def _stays_static(guard: Guard, group: RecompileGroup) -> bool:
     """Whether it did not become dynamic: a line fixed it, or it recompiled again."""
     if _is_constant(guard, group):
         return True
+    own = group.first.guard
+    about = own and (own.source, own.dim)
     same = [
         event
-        for event in group.facts.events("recompile", "recompile_limit")
+        for event in group.facts.of(GuardEvent)
         if event.function == group.first.function
-        and event.data["guard"] is not None
-        and event.data["guard"].cause == "size"
-        and (event.data["guard"].source, event.data["guard"].dim)
-        == (guard.source, guard.dim)
+        and event.guard is not None
+        and event.guard.cause == "size"
+        and (event.guard.source, event.guard.dim) == about
     ]
     return len(same) > 1
 
@@ -305,8 +314,8 @@ class SizeOne(SizeRecompile):
         " when dimension {guard.dim} is dynamic"
     )
 
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
-        if is_marked_at_call(group.first):
+    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+        if group.is_marked_at_call:
             return _marks_at_call(group)
         tried = bool(self.marks(group))
         return assembled(
@@ -371,12 +380,12 @@ class ShapeCondition(SizeRecompile):
     causes = ("shape_condition",)
     changed_text = "the condition `{guard.other}` on a size changed"
 
-    def why(self, guard: Guard, group: EventGroup) -> str:
+    def why(self, guard: Guard, group: RecompileGroup) -> str:
         by = f" at `{guard.code}`" if guard.code else ""
         reason = f"the code decides by a size{by}, and each answer is a graph"
         return f"{reason}; so are the sizes 0 and 1" if _from_two(guard) else reason
 
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
+    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
         by = f"`{guard.code}`" if guard.code else f"`{guard.other}`"
         # Torch names both ends of the range, but not the end that failed.
         return assembled(
@@ -420,7 +429,7 @@ class LayoutChange(Recompile):
         "the memory layout of `{guard.source}` changed (stride {guard.dim}: {seen})"
     )
 
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
+    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
         return (
             f"convert `{guard.source}` to one layout before the call:"
             f" {converted(guard, group, '.contiguous()')} (or a fixed memory_format),"
@@ -462,7 +471,7 @@ class DtypeChange(Recompile):
     causes = ("dtype",)
     changed_text = "the dtype of `{guard.source}` changed ({seen})"
 
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
+    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
         dtype = {
             "Float": "torch.float32",
             "Double": "torch.float64",
@@ -495,14 +504,14 @@ class DeviceChange(Recompile):
     causes = ("device", "dispatch_key")
     changed_text = "the device of `{guard.source}` changed ({seen})"
 
-    def changed(self, guard: Guard, group: EventGroup) -> str:
+    def changed(self, guard: Guard, group: RecompileGroup) -> str:
         if guard.cause == "device":
             return super().changed(guard, group)
         if _of_inference_mode(guard):
             return f"`{guard.source}` is an inference tensor in some calls only"
         return f"the dispatch keys of `{guard.source}` changed ({values_seen(group)})"
 
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
+    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
         if guard.cause == "device":
             return (
                 "move it before the call so that the device is always the same:"

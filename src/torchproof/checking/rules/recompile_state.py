@@ -16,15 +16,15 @@ from torchproof.checking.rules.advice import (
     setting,
     user_files,
 )
+from torchproof.checking.rules.recompile_groups import RecompileGroup
 from torchproof.checking.rules.recompiles import Recompile, values_seen
-from torchproof.checking.rules.rule import EventGroup, Match, shorten
+from torchproof.checking.rules.rule import Match, shorten
 from torchproof.checking.static import compiled
 from torchproof.checking.static.attribute_facts import AttributeFacts, attribute_facts
 from torchproof.checking.static.compiled import Compilation
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.source import Definition, Source, walk
-from torchproof.observe import Guard
-from torchproof.records import Setting, Severity
+from torchproof.records import BreakEvent, Guard, Setting, Severity
 
 _COUNTERS = ast.Add | ast.Sub | ast.Mult
 # What torch says of an int attribute, if the object is a module.
@@ -57,7 +57,7 @@ class ScalarArgument(Recompile):
     changed_text = "the Python value `{guard.source}` changed ({seen})"
     cause_text = "`{guard.source}` was compiled in as the constant {guard.expected}"
 
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
+    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
         if guard.other == "closure":
             return (
                 f"`{guard.source}` belongs to a closure that is created again each"
@@ -67,7 +67,7 @@ class ScalarArgument(Recompile):
         of_object = re.match(r"\w+(?:\[\d+\])?\.\w", guard.source)
         if of_object and not self.per_value(guard):
             return _tensor_in_attribute(guard, group)
-        compiled_in = {event.data["guard"].expected for event in group.events}
+        compiled_in = {each.expected for each in group.guards}
         if self.per_value(guard) or len(compiled_in) > 1:
             return (
                 f"each value of `{guard.source}` gets its own graph: keep it fixed,"
@@ -102,8 +102,8 @@ class TypeChange(Recompile):
     changed_text = "`{guard.source}` is of another type on some calls ({seen})"
     cause_text = "the type of `{guard.source}` is part of what was compiled"
 
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
-        if "path" not in group.data and "." in guard.source:  # state, not an argument
+    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+        if group.first.path is None and "." in guard.source:  # state, not an argument
             return (
                 f"set `{guard.source}` before the first call (to a preallocated buffer,"
                 " if it holds a tensor) instead of None; or, if the first call sets it,"
@@ -144,12 +144,12 @@ class ContainerShape(Recompile):
     calls = 3
     joins = ("torch.stack", "torch.cat", "torch.concat", "torch.vstack", "torch.hstack")
 
-    def changed(self, guard: Guard, group: EventGroup) -> str:
+    def changed(self, guard: Guard, group: RecompileGroup) -> str:
         what = "length" if guard.cause == "length" else "keys"
         return f"the {what} of `{guard.source}` changed ({values_seen(group)})"
 
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
-        if len(group.data.get("path", (0, 0))) == 1:
+    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+        if group.first.path is not None and len(group.first.path) == 1:
             return (
                 f"pass the same arguments to {group.compiled} in every call; where one"
                 " is missing, pass a tensor or the default"
@@ -282,7 +282,7 @@ class AttributeChange(Recompile):
     shown_by = ("RC213", "RC290", "RC215", "RC299")
     calls = 3
 
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
+    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
         name = guard.source.rsplit(".", 1)[-1]
         if self.per_value(guard):
             return (
@@ -292,9 +292,9 @@ class AttributeChange(Recompile):
             )
         return _tensor_in_attribute(guard, group)
 
-    def severity(self, group: EventGroup) -> Severity:
+    def severity(self, group: RecompileGroup) -> Severity:
         # Int attributes of a module never become dynamic: each value recompiles.
-        static = _HINT in group.data["guard"].text
+        static = _HINT in group.guard.text
         usual = super().severity(group)
         return "medium" if static and usual == "low" else usual
 
@@ -316,7 +316,7 @@ class AttributeChange(Recompile):
         )
 
 
-def _tensor_in_attribute(guard: Guard, group: EventGroup) -> str:
+def _tensor_in_attribute(guard: Guard, group: RecompileGroup) -> str:
     """How to keep a number that changes in a tensor, or out of the compiled code."""
     owner, _, name = guard.source.rpartition(".")
     own = group.frame if owner == "self" and group.place.owner == "user" else None
@@ -365,7 +365,7 @@ def _computed_outside(facts: AttributeFacts, *, when: bool = True) -> Piece:
     )
 
 
-def _needs_constant(facts: AttributeFacts, group: EventGroup) -> bool:
+def _needs_constant(facts: AttributeFacts, group: RecompileGroup) -> bool:
     """Whether a use of the number makes each value a constant of the graph."""
     use = facts.python_use
     if use is None:
@@ -432,7 +432,7 @@ class GlobalValue(Recompile):
     shown_by = ("RC214", "RC290", "RC215", "RC299")
     calls = 3
 
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
+    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
         is_number = (guard.expected or "").lstrip("-")[:1].isdigit()
         tensor = f"torch.tensor({guard.source})"
         return assembled(
@@ -481,7 +481,7 @@ class NewObject(Recompile):
     code = "RC215"
     causes = ("identity",)
 
-    def changed(self, guard: Guard, group: EventGroup) -> str:
+    def changed(self, guard: Guard, group: RecompileGroup) -> str:
         if name := _class_of(guard):
             return (
                 f"`{guard.source}` is not of the class {name} that was compiled"
@@ -489,7 +489,7 @@ class NewObject(Recompile):
             )
         return f"`{guard.source}` is another {guard.other or 'object'} than before"
 
-    def why(self, guard: Guard, group: EventGroup) -> str:
+    def why(self, guard: Guard, group: RecompileGroup) -> str:
         if name := _class_of(guard):
             return f"the graph holds for one class of `{guard.source}` ({name})"
         return (
@@ -497,12 +497,12 @@ class NewObject(Recompile):
             f" ({guard.other or 'an object'}), by identity"
         )
 
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
+    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
         once = (
             f"create `{guard.source}` (and its class) once, outside the loop, and reuse"
             " the same one each time; pass what differs as a tensor argument"
         )
-        if group.place.owner == "library" and group.facts.events("graph_break"):
+        if group.place.owner == "library" and group.facts.of(BreakEvent):
             return (
                 f"remove the graph breaks: because of them torch compiles"
                 f" {group.function} separately, once for each `{guard.source}`"

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from torchproof.checking.rules import keys, torch_pages
-from torchproof.checking.rules.breaks import break_above, place_in_text, separated_by
+from torchproof.checking.rules.breaks import place_in_text
 from torchproof.checking.rules.growth import growth, how_to_stop
+from torchproof.checking.rules.recompile_groups import (
+    RecompileGroup,
+    call_frame,
+    key_of,
+    recompile_place,
+    subject,
+)
 from torchproof.checking.rules.rule import (
-    EventGroup,
     Facts,
     Rule,
     grouped,
     plural,
     shorten,
 )
-from torchproof.observe import (
+from torchproof.records import (
     BEFORE_THE_BREAK,
-    CALLEE,
     Argument,
     Call,
+    GraphEvent,
     Guard,
-    Path,
-    varying,
-)
-from torchproof.records import (
-    Event,
-    Frame,
-    Place,
+    GuardEvent,
+    LimitEvent,
+    RecompileEvent,
     Severity,
-    definition,
-    place_of,
-    qualified_name,
-    source_line,
-    user_frame,
+    varying,
     whose,
 )
 
@@ -43,107 +42,13 @@ from torchproof.records import (
 _SETTLES = frozenset(
     {"size", "value", "attribute", "learning_rate", "global_state", "training"}
 )
-# Torch makes these dynamic in each function separately, after the first change.
-_FOLLOWS = frozenset({"size", "equal_sizes", "shape_condition"})
-# Guards on state of torch or of an object: they fail with or without a graph break.
-_STATE = frozenset({"global_state", "backend", "global", "training", "learning_rate"})
 
 
-def _key(event: Event) -> tuple[object, ...]:
-    guard, place, cut = event.data["guard"], recompile_place(event), event.data["cut"]
-    where = (place.frame.file, qualified_name(place.frame)) if place.frame else None
-    if cut is not None and place.owner == "library":
-        return (cut.file, cut.line, guard.cause)
-    if guard.cause == "size" and is_marked_at_call(event):
-        return (where, guard.cause, event.data["entry_call"].line)
-    return (where, guard.cause, guard.source, guard.dim)
-
-
-def _event_group(group: tuple[Event, ...], facts: Facts) -> EventGroup:
-    calls = {event.call for event in group if event.call is not None}
-    steps = len(calls) if calls else None
-    return EventGroup(
-        group, recompile_place(group[0]), facts, count=len(group), steps=steps
-    )
-
-
-def in_callers_words(event: Event, facts: Facts) -> Event:
-    """The event with its guard in the caller's words, and the break behind it.
-
-    `path` is the argument that the guard checks, and `subject` the same without names
-    of variables. `cut` is the graph break without which
-    Dynamo would not compile this function separately, and `separated_by` its event, or
-    that of the caller's recompile limit.
-    """
-    guard: Guard | None = event.data["guard"]
-    call: Call | None = event.data.get("entry_call")
-    origin = call.origin(guard.source) if call and guard else None
-    subject = _subject(guard, origin, event) if guard else ""
-    if origin and event.data.get("entry") and origin[0] in (("args",), ("kwargs",)):
-        origin = None  # `*args` of a function that the call reaches are not its own
-    handed_over = guard is not None and (
-        _is_handed_over(guard, is_input=bool(origin))
-        or (guard.cause not in _STATE and _in_first_call(event, facts))
-    )
-    data = {
-        **event.data,
-        "subject": subject,
-        "cut": break_above(event, facts) if handed_over else None,
-        "separated_by": separated_by(event, facts) if handed_over else None,
-    }
-    if origin is not None and origin[0] == CALLEE and _is_users(event.function):
-        origin = None  # in the user's own method, the user calls it `self`
-    if call is not None and guard is not None and origin is not None:
-        source, other = call.words(guard.source), call.words(guard.other)
-        data["guard"] = replace(guard, source=source, other=other)
-        if origin[0] != CALLEE:
-            data["path"] = origin[0]
-            data["fixed"] = _argument(call, origin[0]).fixed
-    return replace(event, data=data)
-
-
-def _subject(guard: Guard, origin: tuple[Path, str] | None, event: Event) -> str:
-    """What a guard checks, by its position in the call or in the function."""
-    if origin is None or origin[0] in (("args",), ("kwargs",)):
-        return keys.of_name(guard.source, event.function)
-    path, rest = origin
-    return f"{path[0]}{_items(path[1:])}{rest}"
-
-
-def _is_users(function: Frame | None) -> bool:
-    return function is not None and whose(function.file) == "user"
-
-
-def converted(guard: Guard, group: EventGroup, change: str) -> str:
+def converted(guard: Guard, group: RecompileGroup, change: str) -> str:
     """The edit that converts an argument at the call: `x = x.float()`."""
-    if group.data.get("fixed", True):
+    if group.is_fixed:
         return f"{guard.source} = {guard.source}{change}"
     return f"pass `({guard.source}){change}`"
-
-
-def _is_handed_over(guard: Guard, *, is_input: bool) -> bool:
-    """Whether a guard checks a value that passes from one graph to the next."""
-    if guard.cause in _STATE or guard.source.startswith(("self.", "self[")):
-        return False
-    return guard.cause in _FOLLOWS or not is_input
-
-
-def _in_first_call(event: Event, facts: Facts) -> bool:
-    """Whether the call that compiled a function first also recompiled it.
-
-    Then nothing changed between calls: one call runs the function several times. As
-    part of its caller's graph, the function would need no second one.
-    """
-    same = (e for e in facts.observation.events if e.function == event.function)
-    first = next(same, None)
-    return first is not None and first.call is not None and first.call == event.call
-
-
-def is_marked_at_call(event: Event) -> bool:
-    """Whether the user's own code makes the call and can mark its arguments there."""
-    if "path" not in event.data or event.data["cut"] is not None:
-        return False
-    return bool(event.data["entry_call"].by_user)
 
 
 class VaryingSize(NamedTuple):
@@ -162,7 +67,7 @@ class Marks:
     sizes: tuple[VaryingSize, ...]
 
 
-def marks(group: EventGroup) -> list[Marks]:
+def marks(group: RecompileGroup) -> list[Marks]:
     """Every argument and dimension that varies between calls, in the caller's words.
 
     Marking only one is not enough: torch takes sizes that meet in one operation as
@@ -176,7 +81,7 @@ def marks(group: EventGroup) -> list[Marks]:
         Marks(
             each,
             _distinct(
-                VaryingSize(_argument(each, s.path), s.dim, s.seen) for s in sizes
+                VaryingSize(each.described(s.path), s.dim, s.seen) for s in sizes
             ),
         )
         for each in sorted(sites.values(), key=lambda each: (each.file, each.line))
@@ -188,81 +93,33 @@ def _distinct(marks: Iterable[VaryingSize]) -> tuple[VaryingSize, ...]:
     return tuple({(mark.argument.words, mark.dim): mark for mark in marks}.values())
 
 
-def _calls(group: EventGroup) -> list[Call]:
+def _calls(group: RecompileGroup) -> list[Call]:
     """All recorded calls of the compiled function whose argument has changed."""
-    call: Call | None = group.data.get("entry_call")
-    if call is None or "path" not in group.data:
+    call: Call | None = group.first.entry_call
+    if call is None or group.first.path is None:
         return []
-    events = group.facts.events("graph", "recompile", "recompile_limit")
-    calls = [e.data["entry_call"] for e in events if e.data.get("entry_call")]
+    events = group.facts.of(GraphEvent, GuardEvent)
+    calls = [e.entry_call for e in events if e.entry_call]
     return [each for each in calls if each.entry == call.entry]
 
 
-def sources_passed_by_library(group: EventGroup) -> list[str]:
+def sources_passed_by_library(group: RecompileGroup) -> list[str]:
     """The sources, as torch names them, that vary between calls made by a library.
 
     The user's code has no line where it could mark them.
     """
-    call: Call | None = group.data.get("entry_call")
+    call: Call | None = group.first.entry_call
     if call is None or whose(call.file) != "library":
         return []
     sources = [call.source_of(size.path) for size in varying(_calls(group))]
     return list(dict.fromkeys(source for source in sources if source is not None))
 
 
-def _argument(call: Call, path: Path) -> Argument:
-    written = call.argument(path) if call.by_user else None
-    sources = (s for s, at in call.sources.items() if at == path[: max(len(at), 2)])
-    source = next(sources, None)
-    if source is None and path[0] == "args":  # torch has not named it
-        return written or Argument("args" + _items(path[1:]), fixed=True)
-    return written or Argument(call.name(path, source or "it"), fixed=True)
-
-
-def _items(path: Path) -> str:
-    return "".join(f"[{step!r}]" for step in path)
-
-
-def recompile_place(event: Event) -> Place:
-    """The user's line that the guard came from, else the function that recompiled.
-
-    If that function is in a library and an argument is the cause, the user's call.
-    """
-    place = place_of(event.frames)
-    function = event.function
-    if place.owner == "user":
-        return place
-    if function is not None and whose(function.file) == "user":
-        return place_of((definition(function),))
-    if "path" in event.data and event.data["cut"] is None:
-        caller = call_frame(event.data["entry_call"]) or user_frame(event.callers)
-        if caller is not None:
-            return Place(caller, "user", None)
-    if place.frame is None and function and whose(function.file) == "library":
-        return place_of((definition(function),))
-    caller = user_frame(event.callers)
-    if place.frame is None and caller is not None:
-        return Place(caller, "user", None)  # the compiled code is torch's own
-    return place
-
-
-def call_frame(call: Call) -> Frame | None:
-    if not call.by_user:
-        return None
-    text = source_line(call.file, call.line)
-    frame = Frame(call.file, call.line, call.function, text.strip())
-    if call.span is None or call.span[0] != call.span[1]:
-        return frame
-    indent = len(text) - len(text.lstrip())
-    start, end = (len(text.encode()[:at].decode()) for at in call.span[2:])
-    return replace(frame, columns=(start - indent, end - indent))
-
-
-def values_seen(group: EventGroup, limit: int = 6) -> str:
+def values_seen(group: RecompileGroup, limit: int = 6) -> str:
     """The values that the guards on one source saw, in order, without repeats."""
-    first = group.data["guard"]
-    guards = [event.data["guard"] for event in group.events]
-    same = [g for g in guards if (g.source, g.dim) == (first.source, first.dim)]
+    first = group.guard
+    about = (first.source, first.dim)
+    same = [guard for guard in group.guards if (guard.source, guard.dim) == about]
     values = [value for guard in same for value in guard.values]
     unique = list(dict.fromkeys(values))
     if len(unique) == 1:
@@ -270,7 +127,7 @@ def values_seen(group: EventGroup, limit: int = 6) -> str:
     return ", ".join([*unique[:limit], *(["..."] if len(unique) > limit else [])])
 
 
-class Recompile(Rule):
+class Recompile(Rule[RecompileGroup]):
     """Base class of the rules for recompiles; each rule knows one cause."""
 
     kind = "recompile"
@@ -284,7 +141,7 @@ class Recompile(Rule):
     fix_text = "keep `{guard.source}` the same between calls, or pass it as a tensor"
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[RecompileGroup]:
         """One group per cause and function, for all of its recompiled frames.
 
         Sizes that differ between two calls at one line are one cause, whichever
@@ -292,62 +149,69 @@ class Recompile(Rule):
         library is also one cause, for every function that Dynamo compiles separately
         because of it.
         """
-        events = [in_callers_words(e, facts) for e in facts.events("recompile")]
-        for group in grouped(events, _key):
-            yield _event_group(tuple(group), facts)
+        key = functools.partial(key_of, facts=facts)
+        for events in grouped(facts.of(RecompileEvent), key):
+            calls = {event.call for event in events} - {None}
+            yield RecompileGroup(
+                tuple(events),
+                recompile_place(events[0], facts),
+                facts,
+                count=len(events),
+                steps=len(calls) or None,
+            )
 
-    def matches(self, group: EventGroup) -> bool:
-        return (
-            group.data["guard"] is not None and group.data["guard"].cause in self.causes
-        )
+    def matches(self, group: RecompileGroup) -> bool:
+        guard = group.first.guard
+        return guard is not None and guard.cause in self.causes
 
-    def words(self, group: EventGroup) -> dict[str, object]:
-        return {"guard": group.data["guard"], "seen": values_seen(group)}
+    def words(self, group: RecompileGroup) -> dict[str, object]:
+        return {"guard": group.guard, "seen": values_seen(group)}
 
-    def key(self, group: EventGroup) -> str:
+    def key(self, group: RecompileGroup) -> str:
         """The kind of guard, and what it checks; or what the group has in common."""
-        guard, cut, data = group.data["guard"], group.data["cut"], group.data
+        guard, cut = group.guard, group.cut
         if cut is not None and group.place.owner == "library":
             return f"{guard.cause} behind {cut.function} > {keys.of_frame(cut)}"
-        if guard.cause == "size" and is_marked_at_call(group.first):
-            frame = call_frame(data["entry_call"])
+        if guard.cause == "size" and group.is_marked_at_call:
+            call = group.first.entry_call
+            frame = call and call_frame(call)
             return f"{guard.cause} at {keys.of_frame(frame) if frame else 'the call'}"
         dim = "" if guard.dim is None else f" {guard.dim}"
-        return f"{guard.cause} of {data['subject']}{dim}"
+        return f"{guard.cause} of {subject(group.first)}{dim}"
 
-    def message(self, group: EventGroup) -> str:
+    def message(self, group: RecompileGroup) -> str:
         where = group.often
         times = plural(group.count or 1, "time")
         settled = " (once, then it settles)" if self.severity(group) == "low" else ""
-        cut: Frame | None = group.data["cut"]
+        cut = group.cut
         separately = ", compiled on its own after a graph break," if cut else ""
         grown = growth(group)
         growing = f", growing {grown.text}" if grown else ""
         return (
-            f"{self.changed(group.data['guard'], group)}{growing}:"
+            f"{self.changed(group.guard, group)}{growing}:"
             f" {group.compiled}{separately} was recompiled"
             f" {times}{', ' + where if where and not settled else ''}{settled}"
         )
 
-    def changed(self, guard: Guard, group: EventGroup) -> str:
+    def changed(self, guard: Guard, group: RecompileGroup) -> str:
         """What changed between calls, with its values."""
         if self.changed_text:
             return self.say(self.changed_text, group)
         return f"`{guard.source}` changed ({values_seen(group) or guard.text[:60]})"
 
-    def cause(self, group: EventGroup) -> str:
-        guard: Guard = group.data["guard"]
+    def cause(self, group: RecompileGroup) -> str:
+        guard = group.guard
         return (
             f"{self.why(guard, group)}; the guard that failed:"
             f" {shorten(guard.text.split('  #')[0], 120)}"
         )
 
-    def why(self, guard: Guard, group: EventGroup) -> str:
+    def why(self, guard: Guard, group: RecompileGroup) -> str:
         return self.say(self.cause_text, group)
 
-    def fix(self, group: EventGroup) -> str:
-        guard: Guard = group.data["guard"]
-        cut: Frame | None = group.data["cut"]
+    def fix(self, group: RecompileGroup) -> str:
+        guard = group.guard
+        cut = group.cut
         if cut is None and guard.source != BEFORE_THE_BREAK:
             stop, remedy = how_to_stop(group), self.remedy(guard, group)
             return f"{stop}; {remedy}" if stop else remedy
@@ -358,15 +222,15 @@ class Recompile(Rule):
             f" {group.compiled}, and each part guards the values of the part before"
         )
 
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
+    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
         return self.say(self.fix_text, group)
 
-    def severity(self, group: EventGroup) -> Severity:
-        guard: Guard = group.data["guard"]
+    def severity(self, group: RecompileGroup) -> Severity:
+        guard = group.guard
         count = group.count or 1
         calls = group.facts.calls or 0
-        merged = guard.cause == "size" and is_marked_at_call(group.first)
-        if merged or (group.data["cut"] and group.place.owner == "library"):
+        merged = guard.cause == "size" and group.is_marked_at_call
+        if merged or (group.cut and group.place.owner == "library"):
             count = group.steps or count  # several frames of one call, one cause
         if count >= 3 and (group.steps or count) * 2 >= calls - 1:
             return "high"
@@ -380,7 +244,7 @@ class Recompile(Rule):
             return "low"
         return "medium"
 
-    def _quiet_after(self, group: EventGroup) -> bool:
+    def _quiet_after(self, group: RecompileGroup) -> bool:
         """Whether a later call needed no other recompile."""
         call = group.first.call
         calls = group.facts.calls
@@ -391,9 +255,10 @@ class Recompile(Rule):
         number = (guard.expected or "").lstrip("-")
         return guard.cause in {"value", "attribute"} and not number[:1].isdigit()
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
+    def evidence(self, group: RecompileGroup) -> Iterable[str]:
         for event in group.events[:3]:
-            yield f"{event.compile_id}: {shorten(event.data['guard'].text, 200)}"
+            text = event.guard.text if event.guard else ""
+            yield f"{event.compile_id}: {shorten(text, 200)}"
         if len(group.events) > 3:
             yield f"and {len(group.events) - 3} more"
 
@@ -416,17 +281,17 @@ class OtherGuard(Recompile):
 
     code = "RC299"
 
-    def matches(self, group: EventGroup) -> bool:
-        return group.data["guard"] is not None
+    def matches(self, group: RecompileGroup) -> bool:
+        return group.first.guard is not None
 
-    def changed(self, guard: Guard, group: EventGroup) -> str:
+    def changed(self, guard: Guard, group: RecompileGroup) -> str:
         return (
             "a condition of the compiled code no longer held:"
             f" `{shorten(guard.source)}`"
         )
 
 
-class RecompileLimit(Rule):
+class RecompileLimit(Rule[RecompileGroup]):
     """A function hits the recompile limit and runs eagerly from then on.
 
     ## Why
@@ -448,21 +313,23 @@ class RecompileLimit(Rule):
     reference = torch_pages.RECOMPILES
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[RecompileGroup]:
         """One group per function that hit the limit."""
-        limits = facts.events("recompile_limit")
+        limits = facts.of(LimitEvent)
         for events in grouped(limits, lambda event: event.function):
-            group = [in_callers_words(event, facts) for event in events]
-            yield EventGroup(
-                tuple(group), recompile_place(group[0]), facts, count=len(group)
-            )
+            place = recompile_place(events[0], facts)
+            yield RecompileGroup(tuple(events), place, facts, count=len(events))
 
-    def key(self, group: EventGroup) -> str:
+    def key(self, group: RecompileGroup) -> str:
         """The function that hit the limit: it may be called at the place."""
         return group.compiled
 
-    def message(self, group: EventGroup) -> str:
-        limit = group.data["limit"]
+    def _limit(self, group: RecompileGroup) -> LimitEvent:
+        assert isinstance(group.first, LimitEvent)
+        return group.first
+
+    def message(self, group: RecompileGroup) -> str:
+        limit = self._limit(group).limit
         facts = group.facts.observation
         eager = ""
         if (
@@ -479,27 +346,25 @@ class RecompileLimit(Rule):
             f" eagerly from then on{eager}"
         )
 
-    def cause(self, group: EventGroup) -> str:
+    def cause(self, group: RecompileGroup) -> str:
         rule = group.facts.first(Recompile, group)
         if rule is None:
             return "too many recompilations"
-        return (
-            f"it recompiled for each change: {rule.changed(group.data['guard'], group)}"
-        )
+        return f"it recompiled for each change: {rule.changed(group.guard, group)}"
 
-    def fix(self, group: EventGroup) -> str:
+    def fix(self, group: RecompileGroup) -> str:
         rule = group.facts.first(Recompile, group)
         advice = (
             rule.fix(group) if rule else "find what changes with TORCH_LOGS=recompiles"
         )
         return (
             f"{advice}; if you need the variants and there are only a few, raise"
-            f" torch._dynamo.config.{group.data['setting']}"
+            f" torch._dynamo.config.{self._limit(group).setting}"
         )
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        if group.data["guard"] is not None:
-            yield f"last guard to fail: {shorten(group.data['guard'].text, 200)}"
+    def evidence(self, group: RecompileGroup) -> Iterable[str]:
+        if group.first.guard is not None:
+            yield f"last guard to fail: {shorten(group.guard.text, 200)}"
         yield (
             "GB0039"
             " https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0039.html"

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.cudagraphs import line_of, place
 from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
+    G,
     Rule,
     grouped,
     plural,
     shorten,
 )
-from torchproof.records import Event, Severity
+from torchproof.records import (
+    GraphSkipEvent,
+    GraphSplitEvent,
+    RecordingEvent,
+    Severity,
+)
 
 # torch itself warns if there are more input sizes than this.
 _MANY_SIZES = 8
@@ -27,7 +32,11 @@ _WARM_UPS = 3  # of one size; one is normal, and earlier graphs cause more
 _SHOWN = 12
 
 
-class Capture(Rule):
+RecordingGroup = EventGroup[RecordingEvent]
+SplitGroup = EventGroup[GraphSplitEvent]
+
+
+class Capture(Rule[G]):
     """Base class of the rules for what was captured, and how often."""
 
     kind = "cudagraph_rerecord"
@@ -35,34 +44,26 @@ class Capture(Rule):
     reference = torch_pages.CUDAGRAPHS
 
 
-def _about(event: Event, facts: Facts, count: int) -> EventGroup:
-    return EventGroup((event,), place(event), facts, count=count)
+def _about(event: RecordingEvent, facts: Facts, count: int) -> RecordingGroup:
+    return RecordingGroup((event,), place(event), facts, count=count)
 
 
-def _recorded(facts: Facts) -> Iterator[Event]:
+def _recorded(facts: Facts) -> Iterator[RecordingEvent]:
     """The recorded graphs, without a backward if its forward is among them."""
-    forward = [e for e in facts.events("cudagraph") if e.data["phase"] != "backward"]
+    forward = [e for e in facts.of(RecordingEvent) if e.phase != "backward"]
     forward_ids = {event.compile_id for event in forward}
     yield from forward
-    for event in facts.events("cudagraph"):
-        if event.data["phase"] == "backward" and event.compile_id not in forward_ids:
+    for event in facts.of(RecordingEvent):
+        if event.phase == "backward" and event.compile_id not in forward_ids:
             yield event
 
 
-def _runs(graph: Mapping[str, Any]) -> int:
-    return sum(graph["turns"].values())
-
-
-def _replays(graph: Mapping[str, Any]) -> int:
-    return int(graph["turns"].get("replayed", 0))
-
-
-def _pool(graph: Mapping[str, Any]) -> str:
-    mebibytes = graph["pool_bytes"] / 2**20
+def _pool(graph: RecordingEvent) -> str:
+    mebibytes = graph.pool_bytes / 2**20
     return f"its warm-ups and recordings took {mebibytes:.1f} MiB of the pool"
 
 
-class ManySizes(Capture):
+class ManySizes(Capture[RecordingGroup]):
     """One CUDA graph is recorded for each input size.
 
     ## Why
@@ -92,35 +93,35 @@ class ManySizes(Capture):
     )
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[RecordingGroup]:
         for event in _recorded(facts):
-            if event.data["distinct"] > _SOME_SIZES:
-                yield _about(event, facts, event.data["distinct"])
+            if event.distinct > _SOME_SIZES:
+                yield _about(event, facts, event.distinct)
 
-    def message(self, group: EventGroup) -> str:
-        graph = group.data
+    def message(self, group: RecordingGroup) -> str:
+        graph = group.first
         return (
-            f"{group.function} is recorded again for each of {graph['distinct']} input"
-            f" sizes; {_replays(graph)} of {plural(_runs(graph), 'run')} were replays"
+            f"{group.function} is recorded again for each of {graph.distinct} input"
+            f" sizes; {graph.replays} of {plural(graph.runs, 'run')} were replays"
         )
 
-    def severity(self, group: EventGroup) -> Severity:
-        graph = group.data
-        if graph["distinct"] <= _MANY_SIZES:
+    def severity(self, group: RecordingGroup) -> Severity:
+        graph = group.first
+        if graph.distinct <= _MANY_SIZES:
             return "low"
-        return "medium" if 2 * _replays(graph) >= _runs(graph) else "high"
+        return "medium" if 2 * graph.replays >= graph.runs else "high"
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
+    def evidence(self, group: RecordingGroup) -> Iterable[str]:
         sizes = [
             " and ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
-            for shapes, _ in group.data["sizes"]
+            for shapes, _ in group.first.sizes
         ]
         more = f" and {len(sizes) - _SHOWN} more" if len(sizes) > _SHOWN else ""
         yield f"input sizes: {', '.join(sizes[:_SHOWN])}{more}"
-        yield _pool(group.data)
+        yield _pool(group.first)
 
 
-class MovedInput(Capture):
+class MovedInput(Capture[RecordingGroup]):
     """A graph is recorded again because a parameter has another address.
 
     ## Why
@@ -150,29 +151,29 @@ class MovedInput(Capture):
     )
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[RecordingGroup]:
         for event in _recorded(facts):
-            if count := event.data["again"].get("moved", 0):
+            if count := event.again.get("moved", 0):
                 yield _about(event, facts, count)
 
-    def message(self, group: EventGroup) -> str:
-        names = list(group.data["moved"])
+    def message(self, group: RecordingGroup) -> str:
+        names = list(group.first.moved)
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         what = f"{names[0]}{more}" if names else "a static input"
         again = plural(group.count or 0, "time")
         return f"{group.function} was recorded again {again}: {what} moved"
 
-    def severity(self, group: EventGroup) -> Severity:
+    def severity(self, group: RecordingGroup) -> Severity:
         return _rerecord_severity(group)
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        for name, frames in list(group.data["uses"].items())[:_SHOWN]:
+    def evidence(self, group: RecordingGroup) -> Iterable[str]:
+        for name, frames in list(group.first.uses.items())[:_SHOWN]:
             at = f", used at {frames[-1].file}:{frames[-1].line}" if frames else ""
             yield f"moved: {name}{at}"
-        yield _pool(group.data)
+        yield _pool(group.first)
 
 
-class OtherRecording(Capture):
+class OtherRecording(Capture[RecordingGroup]):
     """A graph is recorded again because earlier graphs or live outputs differ.
 
     ## Why
@@ -204,41 +205,41 @@ class OtherRecording(Capture):
     )
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[RecordingGroup]:
         for event in _recorded(facts):
-            again = event.data["again"]
+            again = event.again
             count = sum(number for cause, number in again.items() if cause != "moved")
             if count > _FEW_AGAIN:
                 yield _about(event, facts, count)
 
-    def cause(self, group: EventGroup) -> str:
+    def cause(self, group: RecordingGroup) -> str:
         causes_in_words = {
             "inputs": "an output of an earlier graph comes in at another address",
             "liveness": "other outputs of earlier graphs are still alive",
             "path": "other graphs ran before it in the step",
         }
-        again = group.data["again"]
+        again = group.first.again
         causes = [cause for cause in again if cause != "moved"]
         return "; ".join(causes_in_words.get(cause, cause) for cause in causes)
 
-    def severity(self, group: EventGroup) -> Severity:
+    def severity(self, group: RecordingGroup) -> Severity:
         return _rerecord_severity(group)
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        yield _pool(group.data)
+    def evidence(self, group: RecordingGroup) -> Iterable[str]:
+        yield _pool(group.first)
 
 
-def _rerecord_severity(group: EventGroup) -> Severity:
+def _rerecord_severity(group: RecordingGroup) -> Severity:
     """Low if it settles: one or two changes, or more runs since than recordings."""
-    graph = group.data
+    graph = group.first
     count = group.count or 0
-    if graph["since"] >= (1 if count <= _FEW_AGAIN else graph["turns"]["recorded"]):
+    if graph.since >= (1 if count <= _FEW_AGAIN else graph.turns["recorded"]):
         return "low"
-    storm = count > _MANY_AGAIN or 2 * count >= _runs(graph)
+    storm = count > _MANY_AGAIN or 2 * count >= graph.runs
     return "high" if storm and count > _FEW_AGAIN else "medium"
 
 
-class PartlyCaptured(Capture):
+class PartlyCaptured(Capture[SplitGroup]):
     """An operation is excluded from a CUDA graph, which splits the graph in two.
 
     ## Why
@@ -263,26 +264,24 @@ class PartlyCaptured(Capture):
     run_severity = "low"
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        whole = {event.compile_id for event in facts.events("cudagraph_skip")}
-        splits = [
-            e for e in facts.events("cudagraph_split") if e.compile_id not in whole
-        ]
+    def groups(cls, facts: Facts) -> Iterator[SplitGroup]:
+        whole = {event.compile_id for event in facts.of(GraphSkipEvent)}
+        splits = [e for e in facts.of(GraphSplitEvent) if e.compile_id not in whole]
         for events in grouped(splits, line_of):
             first = place(events[0])
-            yield EventGroup(tuple(events), first, facts, count=len(events))
+            yield SplitGroup(tuple(events), first, facts, count=len(events))
 
-    def message(self, group: EventGroup) -> str:
+    def message(self, group: SplitGroup) -> str:
         at = f"`{group.expression}`" if group.expression else group.function
         return f"{at} is excluded from the CUDA graph, which is split in two there"
 
-    def cause(self, group: EventGroup) -> str:
-        pairs = [(e.data["reason"], e.data["operation"]) for e in group.events]
+    def cause(self, group: SplitGroup) -> str:
+        pairs = [(e.reason, e.operation) for e in group.events]
         reasons, operations = map(dict.fromkeys, zip(*pairs, strict=True))
         return f"{', '.join(reasons)}: {shorten(', '.join(operations), 100)}"
 
-    def fix(self, group: EventGroup) -> str:
-        reasons = " ".join(event.data["reason"] for event in group.events)
+    def fix(self, group: SplitGroup) -> str:
+        reasons = " ".join(event.reason for event in group.events)
         if "cpu" in reasons or "evice" in reasons:  # DeviceCopy, cross-device
             return (
                 "create the tensor on the GPU (device=x.device), or move it there once"
@@ -294,7 +293,7 @@ class PartlyCaptured(Capture):
         )
 
 
-class NeverReplayed(Capture):
+class NeverReplayed(Capture[RecordingGroup]):
     """A graph is warmed up again and again, and never recorded.
 
     ## Why
@@ -326,16 +325,16 @@ class NeverReplayed(Capture):
     run_severity = "high"
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        skipped = {event.compile_id for event in facts.events("cudagraph_skip")}
+    def groups(cls, facts: Facts) -> Iterator[RecordingGroup]:
+        skipped = {event.compile_id for event in facts.of(GraphSkipEvent)}
         for event in _recorded(facts):
-            runs = max(sum(each.values()) for _, each in event.data["sizes"])
-            stuck = event.data["turns"].keys() == {"warmed_up"}
+            runs = max(sum(each.values()) for _, each in event.sizes)
+            stuck = event.turns.keys() == {"warmed_up"}
             if stuck and runs > _WARM_UPS and event.compile_id not in skipped:
                 yield _about(event, facts, runs)
 
-    def message(self, group: EventGroup) -> str:
+    def message(self, group: RecordingGroup) -> str:
         return (
             f"{group.function} was warmed up in each of"
-            f" {plural(_runs(group.data), 'run')} and never recorded"
+            f" {plural(group.first.runs, 'run')} and never recorded"
         )

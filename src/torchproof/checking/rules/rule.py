@@ -9,15 +9,16 @@ import ast
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
 from torchproof.checking.rules import keys, torch_pages
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.line_facts import LineFacts, facts_at
 from torchproof.checking.static.source import Source, ignores
 from torchproof.records import (
+    CompileEvent,
     Event,
     Finding,
     Frame,
@@ -28,6 +29,7 @@ from torchproof.records import (
     Setting,
     Severity,
     Status,
+    WrapperEvent,
     blame,
     cells,
     definition,
@@ -39,9 +41,10 @@ from torchproof.records import (
     whose,
 )
 
-R = TypeVar("R", bound="Rule")
-# Data of events whose words come from a fixed list, or name a layer.
-_FIXED_WORDS = ("error", "layer", "role")
+R = TypeVar("R", bound="Rule[Any]")
+E = TypeVar("E", bound=Event)
+E_co = TypeVar("E_co", bound=Event, covariant=True)
+G = TypeVar("G", bound="EventGroup[Any]")
 SECTIONS = ("Why", "Bad", "Good", "Fix safety")
 
 
@@ -50,7 +53,7 @@ class Facts:
     """What rules may use of the whole run."""
 
     observation: Observation
-    rules: tuple[Rule, ...] = ()  # all rules, specific ones before general ones
+    rules: tuple[AnyRule, ...] = ()  # all rules, specific ones before general ones
 
     @property
     def calls(self) -> int | None:
@@ -68,15 +71,16 @@ class Facts:
         more = f" (or {', '.join(others)})" if others else ""
         return f"torchproof check {first}{more}" if first else ""
 
-    def events(self, *kinds: str) -> list[Event]:
-        return [event for event in self.observation.events if event.kind in kinds]
+    def of(self, *kinds: type[E]) -> tuple[E, ...]:
+        """The events of these classes, in the order in which they happened."""
+        return self.observation.of(*kinds)
 
-    @functools.cached_property
-    def wrappers(self) -> list[Event]:
+    @property
+    def wrappers(self) -> tuple[WrapperEvent, ...]:
         """The calls of torch.compile."""
-        return self.events("wrapper")
+        return self.of(WrapperEvent)
 
-    def first(self, family: type[R], group: EventGroup) -> R | None:
+    def first(self, family: type[R], group: AnyGroup) -> R | None:
         """The first rule of a family that matches a group."""
         members = (rule for rule in self.rules if isinstance(rule, family))
         return next((rule for rule in members if rule.matches(group)), None)
@@ -86,15 +90,15 @@ class Facts:
         """The compiled function behind each code object that wraps one."""
         return {
             _code(around): event.function
-            for event in self.events("wrapper")
+            for event in self.wrappers
             if event.function is not None
-            for around in (*event.data["around"], event.function)
+            for around in (*event.around, event.function)
         }
 
     @functools.cached_property
     def compile_arguments(self) -> dict[str, str]:
         """The arguments of torch.compile on which all its calls agree."""
-        calls = [w.data["arguments"] for w in self.events("wrapper")]
+        calls = [w.arguments for w in self.wrappers]
         return {
             k: v
             for k, v in (calls[0] if calls else {}).items()
@@ -110,24 +114,25 @@ def _code(frame: Frame) -> tuple[str, int, str]:
 
 
 @dataclass(frozen=True)
-class EventGroup:
-    """The events of one finding: one cause at one place."""
+class EventGroup(Generic[E_co]):
+    """The events of one finding: one cause at one place.
 
-    events: tuple[Event, ...]
+    In source that has not run, `code` is the code at the place, and `around` its
+    function.
+    """
+
+    events: tuple[E_co, ...]
     place: Place
     facts: Facts
     _: KW_ONLY
     count: int | None = None
     steps: int | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
+    code: str | None = None
+    around: str | None = None
 
     @property
-    def first(self) -> Event:
+    def first(self) -> E_co:
         return self.events[0]
-
-    @property
-    def data(self) -> Any:
-        return self.first.data
 
     @property
     def frame(self) -> Frame | None:
@@ -148,6 +153,8 @@ class EventGroup:
         If only torch's own code is involved, there is no place; then it is torch's
         code.
         """
+        if self.code is not None:
+            return self.code
         frames = self.first.frames
         frame = self.frame or (frames[-1] if frames else None)
         return "" if frame is None else expression_of(frame)
@@ -164,9 +171,11 @@ class EventGroup:
     @property
     def function(self) -> str:
         """The qualified name of the user's function at the place."""
+        if self.around is not None:
+            return self.around
         if self.frame is not None:
             return qualified_name(self.frame)
-        compiled = {event.data["name"] for event in self.facts.events("wrapper")}
+        compiled = {event.name for event in self.facts.wrappers}
         if len(compiled) == 1:
             return str(compiled.pop())
         return self.first.function.function if self.first.function else "the target"
@@ -191,9 +200,9 @@ class EventGroup:
         readable = [frame for frame in around if whose(frame.file) in _READABLE]
         if readable:
             return qualified_name(readable[0])
-        if entry := self.data.get("entry"):
-            return qualified_name(definition(entry))
-        names = {event.data["name"] for event in self.facts.events("wrapper")}
+        if isinstance(self.first, CompileEvent) and self.first.entry is not None:
+            return qualified_name(definition(self.first.entry))
+        names = {event.name for event in self.facts.wrappers}
         return str(names.pop()) if len(names) == 1 else "the compiled callable"
 
     @property
@@ -209,20 +218,7 @@ class EventGroup:
         return f"in {self.steps} of {calls} calls"
 
 
-@dataclass(frozen=True)
-class SourcePlace(EventGroup):
-    """A place in the source, for the texts that it shares with a run."""
-
-    text: str = ""
-    name: str = ""
-
-    @property
-    def expression(self) -> str:
-        return self.text
-
-    @property
-    def function(self) -> str:
-        return self.name
+AnyGroup = EventGroup[Event]
 
 
 @dataclass(frozen=True)
@@ -237,7 +233,7 @@ class Match:
     cause: str = ""
     fix: str = ""
     severity: Severity | None = None  # None: `source_severity` of the rule
-    data: Mapping[str, str] = field(default_factory=dict)  # what an event would tell
+    event: Event | None = None  # what a run would show; None: `unseen` of the rule
     key: str = ""  # empty: the code of the node
 
 
@@ -255,7 +251,7 @@ class Fixed:
     how: str = "traces this"
 
 
-class Rule:
+class Rule(Generic[G]):
     """Recognises one bad pattern, in the events of a run and in source code.
 
     In a run: rules that inherit one `groups` method are a family. A group goes to the
@@ -284,6 +280,8 @@ class Rule:
     # another compiled one calls.
     easing_settings: ClassVar[tuple[Setting, ...]] = ()
 
+    group_type: ClassVar[type[EventGroup[Any]]] = EventGroup
+    unseen: ClassVar[Event] = Event()  # stands for the event of source that has not run
     nodes: ClassVar[tuple[type[ast.AST], ...]] = ()  # the nodes that `look` gets
     source_text: ClassVar[str] = ""  # the message about source that has not run
     source_severity: ClassVar[Severity] = "medium"
@@ -300,10 +298,10 @@ class Rule:
         """What is suspicious in a file, compiled or not."""
         return iter(())
 
-    def source_cause(self, at: SourcePlace) -> str:
+    def source_cause(self, at: G) -> str:
         return self.cause_text.format(at=at)
 
-    def source_fix(self, at: SourcePlace) -> str:
+    def source_fix(self, at: G) -> str:
         return self.fix_text.format(at=at)
 
     def suspected(self, match: Match, source: Source, function: str | None) -> Finding:
@@ -312,12 +310,12 @@ class Rule:
         assert isinstance(node, ast.expr | ast.stmt | ast.excepthandler)
         file, line = str(source.path), source.lines[node.lineno - 1]
         frame = Frame(file, node.lineno, function or "", line.strip())
-        at = SourcePlace(
-            (Event("source", data=match.data),),
+        at: Any = self.group_type(
+            (match.event or self.unseen,),
             Place(frame, "user", None),
             Facts(Observation((), {})),
-            text=source.brief(node),
-            name=function or "",
+            code=source.brief(node),
+            around=function or "",
         )
         one_line = (node.end_lineno or node.lineno) == node.lineno
         end = node.end_col_offset if one_line else None
@@ -344,54 +342,58 @@ class Rule:
         )
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[G]:
         """The events of a run that the family explains, one group per finding."""
         return iter(())
 
-    def matches(self, group: EventGroup) -> bool:
+    def matches(self, group: G) -> bool:
         return True
 
-    def stack(self, group: EventGroup) -> tuple[Frame, ...]:
+    def stack(self, group: G) -> tuple[Frame, ...]:
         """The frames whose code an edit may change, the most promising last."""
-        return group.first.frames
+        frames: tuple[Frame, ...] = group.first.frames
+        return frames
 
-    def words(self, group: EventGroup) -> dict[str, object]:
+    def words(self, group: G) -> dict[str, object]:
         """What the texts name in braces, besides `at`: the group."""
         return {}
 
-    def say(self, text: str, group: EventGroup) -> str:
+    def say(self, text: str, group: G) -> str:
         return text.format(at=group, **self.words(group))
 
-    def message(self, group: EventGroup) -> str:
+    def message(self, group: G) -> str:
         return self.say(self.message_text, group)
 
-    def cause(self, group: EventGroup) -> str:
+    def cause(self, group: G) -> str:
         return self.say(self.cause_text, group)
 
-    def fix(self, group: EventGroup) -> str:
+    def fix(self, group: G) -> str:
         return self.say(self.fix_text, group)
 
-    def severity(self, group: EventGroup) -> Severity:
+    def finding_kind(self, group: G) -> str:
+        return self.kind
+
+    def severity(self, group: G) -> Severity:
         return self.run_severity
 
-    def status(self, group: EventGroup) -> Status:
+    def status(self, group: G) -> Status:
         return "open"
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
+    def evidence(self, group: G) -> Iterable[str]:
         return ()
 
-    def marks(self, group: EventGroup) -> tuple[Mark, ...]:
+    def marks(self, group: G) -> tuple[Mark, ...]:
         """The sizes of the target's arguments to mark, all of them together."""
         return ()
 
-    def finding(self, group: EventGroup) -> Finding:
+    def finding(self, group: G) -> Finding:
         frame = group.frame
         column, end = _columns(frame)
         place = (frame.file, frame.line) if frame else ("", 0)
         context, context_from = blame.around(*place)
         return Finding(
             code=self.code,
-            kind=group.extra.get("kind", self.kind),
+            kind=self.finding_kind(group),
             severity=self.severity(group),
             message=self.message(group),
             cause=self.cause(group),
@@ -420,26 +422,34 @@ class Rule:
         text = "".join(blame.lines_of(file))
         return ignores(text, blame.statement(file, line), self.code)
 
-    def key(self, group: EventGroup) -> str:
+    def key(self, group: G) -> str:
         """What the finding is about in its function, without names and values.
 
-        By default the code at the place, that of the library behind it, and the words
-        of the event that come from a fixed list.
+        By default the code at the place, that of the library behind it, and the word
+        of the event.
         """
         frames = [f for f in (group.frame, group.place.library) if f is not None]
         parts = [keys.of_frame(frame) for frame in frames]
         parts += [frame.function for frame in frames[1:]]
-        words = (group.data.get(name) for name in _FIXED_WORDS)
-        parts += [w for w in words if isinstance(w, str) and re.fullmatch(r"[\w.]+", w)]
+        word = self.word(group)
+        parts += [word] if word and re.fullmatch(r"[\w.]+", word) else []
         return " > ".join(parts)
 
-    def later(self, group: EventGroup) -> str:
+    def word(self, group: G) -> str | None:
+        """A word of the event that comes from a fixed list, or names a layer."""
+        return None
+
+    def said(self, group: G) -> str:
+        """The code, and what torch says about it."""
+        return group.expression
+
+    def later(self, group: G) -> str:
         """The torch that handles this form, if the installed one is older."""
         installed = version_of(group.facts.observation.environment.get("torch"))
         for each in self.fixed:
             older = installed and installed < version_of(each.version)
-            said = f"{group.expression} {group.data.get('context', '')}"
-            if older and each.sign is not None and re.search(each.sign, said):
+            shown = each.sign is not None and re.search(each.sign, self.said(group))
+            if older and shown:
                 return f"; torch {each.version} {each.how}"
         return ""
 
@@ -478,13 +488,16 @@ class Rule:
         )
 
 
+AnyRule = Rule[Any]
+
+
 def version_of(torch: str | None) -> tuple[int, ...]:
     """The first two numbers of a version; empty if it is unknown."""
     match = re.match(r"(\d+)\.(\d+)", torch or "")
     return (int(match[1]), int(match[2])) if match else ()
 
 
-def _call_site(group: EventGroup) -> Iterator[str]:
+def _call_site(group: AnyGroup) -> Iterator[str]:
     """The user's line that calls the library code of a finding."""
     caller = user_frame(group.first.callers)
     if group.place.owner != "user" and caller is not None:
@@ -508,11 +521,9 @@ def _columns(frame: Frame | None) -> tuple[int | None, int | None]:
     return indent + frame.columns[0] + 1, indent + frame.columns[1] + 1
 
 
-def grouped(
-    events: Iterable[Event], key: Callable[[Event], object]
-) -> Iterable[list[Event]]:
+def grouped(events: Iterable[E], key: Callable[[E], object]) -> Iterable[list[E]]:
     """The events with the same key together, in the order of the first ones."""
-    groups: dict[object, list[Event]] = {}
+    groups: dict[object, list[E]] = {}
     for event in events:
         groups.setdefault(key(event), []).append(event)
     return groups.values()
@@ -520,12 +531,21 @@ def grouped(
 
 def event_place(event: Event, *stacks: tuple[Frame, ...]) -> Place:
     """The line of an event, else its function, else a line of the other stacks."""
-    function = (definition(event.function),) if event.function else ()
-    places = [place_of(frames) for frames in (event.frames, function, *stacks)]
+    return first_place(event.frames, function_of(event), *stacks)
+
+
+def function_of(event: Event) -> tuple[Frame, ...]:
+    """The function that was compiled, as a stack."""
+    return (definition(event.function),) if event.function else ()
+
+
+def first_place(*stacks: tuple[Frame, ...]) -> Place:
+    """The first stack's line that is the user's or a library's."""
+    places = [place_of(frames) for frames in stacks]
     return next((place for place in places if place.frame is not None), places[-1])
 
 
-def stack(group: EventGroup) -> Iterator[str]:
+def stack(group: AnyGroup) -> Iterator[str]:
     """The innermost frames that torch recorded, outermost first."""
     for frame in group.first.frames[-4:]:
         yield f"in {cells.place(frame.file, frame.line)} {frame.function}: {frame.code}"
@@ -553,7 +573,7 @@ def sentence(text: str) -> str:
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
-class SourceRule(Rule):
+class SourceRule(Rule[AnyGroup]):
     """Base class of the rules that only the source shows; no event matches."""
 
     kind: ClassVar[str] = "config"

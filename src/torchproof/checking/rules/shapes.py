@@ -12,12 +12,21 @@ from torchproof.checking.rules.advice import (
     removed,
     written_marks,
 )
-from torchproof.checking.rules.breaks import break_above, place_in_text, unbacked_mark
-from torchproof.checking.rules.errors import CompileError
+from torchproof.checking.rules.breaks import place_in_text, unbacked_mark
+from torchproof.checking.rules.errors import CompileError, ErrorGroup
+from torchproof.checking.rules.interruptions import break_above
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, stack
 from torchproof.checking.static.line_facts import WrittenMark
-from torchproof.observe import readable_source
-from torchproof.records import Event, Frame, Severity, place_of
+from torchproof.records import (
+    BreakEvent,
+    CompileEvent,
+    FailureEvent,
+    Frame,
+    Severity,
+    SpecializationEvent,
+    place_of,
+    readable_source,
+)
 
 # Code that decides by a size, rather than computes with it.
 _DECIDES = r"[=!<>]=|[<>]|\b(if|assert|for|while|range)\b|%"
@@ -47,21 +56,21 @@ class MarkedDimension(CompileError):
     placed = False
     errors = ("ConstraintViolationError",)
 
-    def matches(self, group: EventGroup) -> bool:
-        return super().matches(group) or "Constraints violated" in group.data["message"]
+    def matches(self, group: ErrorGroup) -> bool:
+        return super().matches(group) or "Constraints violated" in group.first.message
 
-    def message(self, group: EventGroup) -> str:
+    def message(self, group: ErrorGroup) -> str:
         name, dim, value = _marked(group)
         return (
             f"size {dim} of `{name}` is marked dynamic, but {group.compiled} only"
             f" works for {value}: torch.compile raises"
         )
 
-    def cause(self, group: EventGroup) -> str:
+    def cause(self, group: ErrorGroup) -> str:
         name, dim, value = _marked(group)
         return f"`{group.expression}` compiles size {dim} of `{name}` in as {value}"
 
-    def fix(self, group: EventGroup) -> str:
+    def fix(self, group: ErrorGroup) -> str:
         name, dim, _ = _marked(group)
         maybe = f"torch._dynamo.maybe_mark_dynamic({name}, {dim})"
         mark = _own_mark(group, name, dim)
@@ -75,7 +84,7 @@ class MarkedDimension(CompileError):
         )
 
 
-def _own_mark(group: EventGroup, name: str, dim: str) -> WrittenMark | None:
+def _own_mark(group: ErrorGroup, name: str, dim: str) -> WrittenMark | None:
     """The user's line that marks a size; None if several may be meant."""
     hard = [mark for mark in written_marks(group) if mark.how == "mark_dynamic"]
     same = [m for m in hard if m.tensor == name and int(dim) in m.dimensions]
@@ -83,8 +92,8 @@ def _own_mark(group: EventGroup, name: str, dim: str) -> WrittenMark | None:
     return found[0] if len(found) == 1 or same else None
 
 
-def _marked(group: EventGroup) -> tuple[str, str, str]:
-    text = group.data["message"]
+def _marked(group: ErrorGroup) -> tuple[str, str, str]:
+    text = group.first.message
     sizes = _sources(group, text)
     value = re.search(r"to be a constant \((\d+)\)", text)
     least = re.search(r"the generated guard (\d+) <=", text)
@@ -126,7 +135,7 @@ class UnbackedBranch(CompileError):
     )
     pattern = r"guard on data-dependent expression|GuardOnDataDependent"
 
-    def fix(self, group: EventGroup) -> str:
+    def fix(self, group: ErrorGroup) -> str:
         what = group.expression
         return unbacked_mark(group) or assembled(
             Piece(
@@ -136,16 +145,19 @@ class UnbackedBranch(CompileError):
             Piece("make the branch part of the graph with torch.cond or torch.where"),
         )
 
-    def short(self, group: EventGroup) -> str:
+    def short(self, group: ErrorGroup) -> str:
         guard = re.search(
-            r"data-dependent expression (.+?) \(unhinted", group.data["message"]
+            r"data-dependent expression (.+?) \(unhinted", group.first.message
         )
         return (
             f"the condition {guard[1] if guard else 'here'} has no value while tracing"
         )
 
 
-class QuietSpecialisation(Rule):
+SizeGroup = EventGroup[SpecializationEvent]
+
+
+class QuietSpecialisation(Rule[SizeGroup]):
     """A comparison makes a dimension a constant that could be dynamic.
 
     ## Why
@@ -165,27 +177,28 @@ class QuietSpecialisation(Rule):
     kind = "specialization"
     reference = torch_pages.DYNAMIC_SHAPES
     message_text = (
-        "`{at.expression}` makes {sizes} the constant {at.data[value]}: {at.compiled}"
+        "`{at.expression}` makes {sizes} the constant {at.first.value}: {at.compiled}"
         " recompiles for every other size"
     )
     cause_text = (
         "the code decides by {sizes}, so the dynamic size became the constant"
-        " {at.data[value]}"
+        " {at.first.value}"
     )
 
-    def words(self, group: EventGroup) -> dict[str, object]:
+    def words(self, group: SizeGroup) -> dict[str, object]:
         return {"sizes": _sizes(group)}
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[SizeGroup]:
         """Sizes that became constants although the user marked or compares them.
 
         If an operator fixes a size that nobody marked, that is normal, as in a linear
         layer.
         """
-        failed = {e.compile_id for e in facts.events("compile_failure")}
+        failed = {e.compile_id for e in facts.of(FailureEvent)}
+        failed |= {e.compile_id for e in facts.of(BreakEvent) if not e.logged}
         keys: set[tuple[object, ...]] = set()
-        for event in facts.events("specialization"):
+        for event in facts.of(SpecializationEvent):
             place = place_of(event.frames)
             if place.frame is None or event.compile_id in failed:
                 continue
@@ -193,12 +206,12 @@ class QuietSpecialisation(Rule):
             decides = re.search(_DECIDES, place.frame.code)
             if not (_is_marked(event) or (is_own_line and decides)):
                 continue
-            key = (place.frame.file, place.frame.line, tuple(event.data["sources"]))
+            key = (place.frame.file, place.frame.line, event.sources)
             if key not in keys:
                 keys.add(key)
-                yield EventGroup((event,), place, facts, count=1)
+                yield SizeGroup((event,), place, facts, count=1)
 
-    def fix(self, group: EventGroup) -> str:
+    def fix(self, group: SizeGroup) -> str:
         what = group.expression
         if cut := break_above(group.first, group.facts):
             return (
@@ -232,7 +245,7 @@ class QuietSpecialisation(Rule):
             Piece(self._unmarked(group)),
         )
 
-    def _unmarked(self, group: EventGroup) -> str:
+    def _unmarked(self, group: SizeGroup) -> str:
         """The edit that removes the mark of a size that cannot be dynamic."""
         for mark in written_marks(group) if _is_marked(group.first) else ():
             for name, dim in sizes_of(group):
@@ -240,19 +253,19 @@ class QuietSpecialisation(Rule):
                     return removed(mark)
         return ""
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        data = group.data
-        yield f"{data['symbol']} = {data['value']}: {data['reason']}"
+    def evidence(self, group: SizeGroup) -> Iterable[str]:
+        event = group.first
+        yield f"{event.symbol} = {event.value}: {event.reason}"
         yield from stack(group)
 
-    def severity(self, group: EventGroup) -> Severity:
+    def severity(self, group: SizeGroup) -> Severity:
         is_dynamic = group.facts.compile_arguments.get("dynamic") == "True"
         return "medium" if is_dynamic or _is_marked(group.first) else "low"
 
 
-def _sources(group: EventGroup, text: str) -> list[tuple[str, str]]:
+def _sources(group: EventGroup[CompileEvent], text: str) -> list[tuple[str, str]]:
     """The tensors and dimensions that a torch message names, in the caller's words."""
-    call = group.data.get("entry_call")
+    call = group.first.entry_call
     return [(call.words(name) if call else name, dim) for name, dim in _named(text)]
 
 
@@ -262,30 +275,30 @@ def _named(text: str) -> list[tuple[str, str]]:
     return [(readable_source(source), dim) for source, dim in sizes]
 
 
-def sizes_of(group: EventGroup) -> list[tuple[str, int]]:
+def sizes_of(group: SizeGroup) -> list[tuple[str, int]]:
     """The sizes that a specialisation makes constants, in the caller's words."""
-    named = _sources(group, " ".join(group.data["sources"]))
+    named = _sources(group, " ".join(group.first.sources))
     return [(words, int(dim)) for words, dim in named]
 
 
-def _sizes(group: EventGroup) -> str:
-    sizes = _sources(group, " ".join(group.data["sources"]))
+def _sizes(group: SizeGroup) -> str:
+    sizes = _sources(group, " ".join(group.first.sources))
     return ", ".join(f"size {dim} of `{name}`" for name, dim in sizes) or "a size"
 
 
-def _is_marked(event: Event) -> bool:
-    sizes = _named(" ".join(event.data["sources"]))
-    marked = {(name, str(dim)) for name, dim in event.data.get("marks", ())}
+def _is_marked(event: SpecializationEvent) -> bool:
+    sizes = _named(" ".join(event.sources))
+    marked = {(name, str(dim)) for name, dim in event.marks}
     return not marked.isdisjoint(sizes)
 
 
 def fixed_sizes(facts: Facts) -> dict[tuple[str, int], Frame]:
     """Sizes, in the caller's words, that were dynamic until a line fixed them."""
     lines: dict[tuple[str, int], Frame] = {}
-    for event in facts.events("specialization"):
+    for event in facts.of(SpecializationEvent):
         frame = place_of(event.frames).frame
-        call = event.data.get("entry_call")
+        call = event.entry_call
         if frame and call and break_above(event, facts) is None:
-            for name, dim in _named(" ".join(event.data["sources"])):
+            for name, dim in _named(" ".join(event.sources)):
                 lines[call.words(name), int(dim)] = frame
     return lines

@@ -6,20 +6,35 @@ over compiled time, so 0.5 is twice as slow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
+from torchproof.checking.measured_events import (
+    GuardCostEvent,
+    MemoryEvent,
+    SweepEvent,
+    TimingEvent,
+)
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.advice import Piece, assembled, setting
-from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
+from torchproof.checking.rules.rule import (
+    AnyGroup,
+    E,
+    EventGroup,
+    Facts,
+    G,
+    Rule,
+    function_of,
+    plural,
+    shorten,
+)
 from torchproof.checking.static.compiled import WITH_GRAPHS
+from torchproof.observe import Gap
 from torchproof.records import (
-    Event,
     Finding,
     Setting,
     Severity,
-    definition,
     original_name,
     place_of,
     source_line,
@@ -32,28 +47,33 @@ _MANY_GRAPHS = 4
 _EXPLAINS = 0.25  # the share of the lost time that counts as an explanation
 
 
-class Speed(Rule):
+TimingGroup = EventGroup[TimingEvent]
+CostGroup = EventGroup[TimingEvent | GuardCostEvent]
+MemoryGroup = EventGroup[MemoryEvent]
+SweepGroup = EventGroup[SweepEvent]
+
+
+class Speed(Rule[G]):
     """Base class of the rules for measured times and memory."""
 
     kind = "slowdown"
     parts: ClassVar[tuple[str, ...]] = ("baseline",)
     reference = torch_pages.PROFILING
 
-    def words(self, group: EventGroup) -> dict[str, object]:
+    def words(self, group: G) -> dict[str, object]:
         return {"named": named(group)}
 
-    def cost_us(self, group: EventGroup) -> float | None:
+    def cost_us(self, group: G) -> float | None:
         """The cost per call, if it was measured."""
         return None
 
-    def finding(self, group: EventGroup) -> Finding:
+    def finding(self, group: G) -> Finding:
         return replace(super().finding(group), cost_us=self.cost_us(group))
 
 
-def group_of(event: Event, facts: Facts, **extra: Any) -> EventGroup:
+def group_of(event: E, facts: Facts) -> EventGroup[E]:
     """A group of one event, at the function that the event names."""
-    frames = (definition(event.function),) if event.function else ()
-    return EventGroup((event,), place_of(frames), facts, extra=extra)
+    return EventGroup((event,), place_of(function_of(event)), facts)
 
 
 def duration(seconds: float) -> str:
@@ -64,21 +84,15 @@ def duration(seconds: float) -> str:
     return f"{seconds / 1e-6:.3g} us"
 
 
-def named(group: EventGroup) -> str:
+def named(group: AnyGroup) -> str:
     function = group.first.function
     if group.frame is None and function is not None:
         return original_name(function.function)
     return group.function
 
 
-def is_comparable(data: Any) -> bool:
-    """Whether both times were measured well enough to compare."""
-    return data.get("low") is not None
-
-
-def is_slower(data: Any) -> bool:
-    certain = is_comparable(data) and data["high"] < 1
-    return bool(certain and data["ratio"] <= 1 - _NOTICEABLE)
+def is_slower(event: TimingEvent) -> bool:
+    return event.high < 1 and event.ratio <= 1 - _NOTICEABLE
 
 
 class Reason(NamedTuple):
@@ -88,19 +102,19 @@ class Reason(NamedTuple):
     fix: str
 
 
-def _reason(data: Any) -> Reason:
+def _reason(data: TimingEvent) -> Reason:
     """The first explanation that the measured numbers support."""
-    loss_us = (data["compiled_ms"] - data["eager_ms"]) * 1e3
-    gaps = data.get("gaps") or []
-    if data.get("recompiles_in_steps"):
+    loss_us = (data.compiled_ms - data.eager_ms) * 1e3
+    gaps = data.gaps
+    if data.recompiles_in_steps:
         return _recompiling(data)
-    if data.get("graphs") == 0:
+    if data.graphs == 0:
         return _NOTHING_RUNS
-    many = (data.get("graphs") or 0) >= _MANY_GRAPHS
-    if gaps and (many or sum(gap["us"] for gap in gaps) >= _EXPLAINS * loss_us):
+    many = (data.graphs or 0) >= _MANY_GRAPHS
+    if gaps and (many or sum(gap.us for gap in gaps) >= _EXPLAINS * loss_us):
         return _breaking(data, gaps)
-    overhead = data.get("overhead_us")
-    if overhead is not None and overhead >= min(0.3 * loss_us, data["eager_ms"] * 1e3):
+    overhead = data.overhead_us
+    if overhead is not None and overhead >= min(0.3 * loss_us, data.eager_ms * 1e3):
         return _small_work(data, overhead)
     if many:
         return _many_graphs(data)
@@ -109,8 +123,8 @@ def _reason(data: Any) -> Reason:
     return _NOT_MEASURED if overhead is None else _slow_graph(overhead)
 
 
-def _recompiling(data: Any) -> Reason:
-    times = plural(data["recompiles_in_steps"], "time")
+def _recompiling(data: TimingEvent) -> Reason:
+    times = plural(data.recompiles_in_steps or 0, "time")
     return Reason(
         f"it was compiled again {times} while its steps were timed: it does not settle",
         "first fix the cause of the recompiles (see the RC findings), then measure"
@@ -118,29 +132,29 @@ def _recompiling(data: Any) -> Reason:
     )
 
 
-def _breaking(data: Any, gaps: list[Any]) -> Reason:
-    worst = max(gaps, key=lambda gap: gap["us"])
-    total = duration(sum(gap["us"] for gap in gaps) * 1e-6)
-    code = shorten(source_line(worst["file"], worst["line"]).strip(), 50)
+def _breaking(data: TimingEvent, gaps: Sequence[Gap]) -> Reason:
+    worst = max(gaps, key=lambda gap: gap.us)
+    total = duration(sum(gap.us for gap in gaps) * 1e-6)
+    code = shorten(source_line(worst.file, worst.line).strip(), 50)
     what = f" (`{code}`)" if code else ""
     cause = f"{total} of each call are spent in graph breaks, between one graph and"
     cause += " the next"
-    loss_us = (data["compiled_ms"] - data["eager_ms"]) * 1e3
-    if sum(gap["us"] for gap in gaps) < _EXPLAINS * loss_us:
+    loss_us = (data.compiled_ms - data.eager_ms) * 1e3
+    if sum(gap.us for gap in gaps) < _EXPLAINS * loss_us:
         lost = duration(loss_us * 1e-6)
-        graphs = plural(data["graphs"], "graph") if data.get("graphs") else "graphs"
+        graphs = plural(data.graphs, "graph") if data.graphs else "graphs"
         cause += f"; the rest of the {lost} goes to the {graphs} they cut it into: to"
         cause += " what they run, their guards and their dispatch"
     return Reason(
         cause,
-        f"remove the graph breaks, first the one at line {worst['line']}{what}, which"
-        f" takes {duration(worst['us'] * 1e-6)} per call; until then do not compile"
+        f"remove the graph breaks, first the one at line {worst.line}{what}, which"
+        f" takes {duration(worst.us * 1e-6)} per call; until then do not compile"
         " this",
     )
 
 
-def _small_work(data: Any, overhead_us: float) -> Reason:
-    work = duration(data["eager_ms"] * 1e-3)
+def _small_work(data: TimingEvent, overhead_us: float) -> Reason:
+    work = duration(data.eager_ms * 1e-3)
     return Reason(
         f"the work of one call is too small: eager does it in {work}, and a compiled"
         f" call spends {duration(overhead_us * 1e-6)} on guards, unpacking of arguments"
@@ -150,9 +164,9 @@ def _small_work(data: Any, overhead_us: float) -> Reason:
     )
 
 
-def _many_graphs(data: Any) -> Reason:
+def _many_graphs(data: TimingEvent) -> Reason:
     return Reason(
-        f"each call runs {data['graphs']} small graphs, and each pays for its guards"
+        f"each call runs {data.graphs} small graphs, and each pays for its guards"
         " and its dispatch",
         "compile a larger region, so that one graph does all the work, or do not"
         " compile this",
@@ -184,7 +198,7 @@ _NOT_MEASURED = Reason(
 )
 
 
-class SlowerThanEager(Speed):
+class SlowerThanEager(Speed[TimingGroup]):
     """Compiled steps take longer than eager steps.
 
     ## Why
@@ -204,53 +218,52 @@ class SlowerThanEager(Speed):
     code = "SP501"
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        for event in facts.events("timing"):
-            if is_slower(event.data):
+    def groups(cls, facts: Facts) -> Iterator[TimingGroup]:
+        for event in facts.of(TimingEvent):
+            if is_slower(event):
                 yield group_of(event, facts)
 
-    def message(self, group: EventGroup) -> str:
-        data = group.data
+    def message(self, group: TimingGroup) -> str:
+        data = group.first
         eager, compiled = (
-            duration(data[key] * 1e-3) for key in ("eager_ms", "compiled_ms")
+            duration(ms * 1e-3) for ms in (data.eager_ms, data.compiled_ms)
         )
         return (
             f"{named(group)} takes {compiled} per call compiled and {eager} in eager:"
-            f" {1 / data['ratio']:.2f}x slower"
+            f" {1 / data.ratio:.2f}x slower"
         )
 
-    def cause(self, group: EventGroup) -> str:
-        return _reason(group.data).cause
+    def cause(self, group: TimingGroup) -> str:
+        return _reason(group.first).cause
 
-    def fix(self, group: EventGroup) -> str:
-        return _reason(group.data).fix
+    def fix(self, group: TimingGroup) -> str:
+        return _reason(group.first).fix
 
-    def severity(self, group: EventGroup) -> Severity:
-        data = group.data
-        if data["ratio"] <= 0.5 and data["compiled_ms"] >= 1.0:
+    def severity(self, group: TimingGroup) -> Severity:
+        data = group.first
+        if data.ratio <= 0.5 and data.compiled_ms >= 1.0:
             return "high"
-        return "low" if data["ratio"] > 0.9 else "medium"
+        return "low" if data.ratio > 0.9 else "medium"
 
-    def cost_us(self, group: EventGroup) -> float | None:
-        return float(group.data["compiled_ms"] - group.data["eager_ms"]) * 1e3
+    def cost_us(self, group: TimingGroup) -> float | None:
+        return float(group.first.compiled_ms - group.first.eager_ms) * 1e3
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        return _timings(group.data)
+    def evidence(self, group: TimingGroup) -> Iterable[str]:
+        return _timings(group.first)
 
 
-def _timings(data: Any) -> Iterator[str]:
+def _timings(data: TimingEvent) -> Iterator[str]:
     yield (
-        f"eager/compiled {data['ratio']:.3f}, interval {data['low']:.3f} to"
-        f" {data['high']:.3f}"
+        f"eager/compiled {data.ratio:.3f}, interval {data.low:.3f} to {data.high:.3f}"
     )
-    if data.get("overhead_us") is not None:
-        yield f"a call spends {data['overhead_us']:.1f} us outside its graph (host)"
-    for gap in data.get("gaps") or ():
-        where = f"{gap['file']}:{gap['line']}"
-        yield f"break at {where}: {gap['us']:.1f} us per call (host)"
+    if data.overhead_us is not None:
+        yield f"a call spends {data.overhead_us:.1f} us outside its graph (host)"
+    for gap in data.gaps:
+        where = f"{gap.file}:{gap.line}"
+        yield f"break at {where}: {gap.us:.1f} us per call (host)"
 
 
-class NoGain(Speed):
+class NoGain(Speed[TimingGroup]):
     """Compiled steps are no faster than eager steps.
 
     ## Why
@@ -270,48 +283,42 @@ class NoGain(Speed):
     run_severity = "low"
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        for event in facts.events("timing"):
-            data = event.data
-            if (
-                is_comparable(data)
-                and not is_slower(data)
-                and data["high"] < _MOST_GAIN
-                and data["ratio"] < 1 + _NOTICEABLE
-                and data.get("first_call_s") is not None
-            ):
+    def groups(cls, facts: Facts) -> Iterator[TimingGroup]:
+        for event in facts.of(TimingEvent):
+            no_gain = event.high < _MOST_GAIN and event.ratio < 1 + _NOTICEABLE
+            if no_gain and not is_slower(event) and event.first_call_s is not None:
                 yield group_of(event, facts)
 
-    def message(self, group: EventGroup) -> str:
-        data = group.data
+    def message(self, group: TimingGroup) -> str:
+        data = group.first
         return (
             f"compiling {named(group)} never pays off: a call takes"
-            f" {duration(data['compiled_ms'] * 1e-3)} compiled and"
-            f" {duration(data['eager_ms'] * 1e-3)} in eager, the first call"
-            f" {duration(data['first_call_s'])}"
+            f" {duration(data.compiled_ms * 1e-3)} compiled and"
+            f" {duration(data.eager_ms * 1e-3)} in eager, the first call"
+            f" {duration(data.first_call_s or 0.0)}"
         )
 
-    def cause(self, group: EventGroup) -> str:
-        data = group.data
-        gaps = data.get("gaps") or []
+    def cause(self, group: TimingGroup) -> str:
+        data = group.first
+        gaps = data.gaps
         if gaps:
-            total = duration(sum(gap["us"] for gap in gaps) * 1e-6)
+            total = duration(sum(gap.us for gap in gaps) * 1e-6)
             return f"graph breaks take {total} of each call and use up what is gained"
         return (
             "what is computed leaves nothing to gain: fusing saves no more than a"
             " compiled call costs"
         )
 
-    def fix(self, group: EventGroup) -> str:
-        if group.data.get("gaps"):
+    def fix(self, group: TimingGroup) -> str:
+        if group.first.gaps:
             return "remove the graph breaks and measure again, or do not compile this"
         return (
             "do not compile this, or compile a larger region; `torchproof bench"
             " --modes` shows whether another mode is faster"
         )
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        return _timings(group.data)
+    def evidence(self, group: TimingGroup) -> Iterable[str]:
+        return _timings(group.first)
 
 
 _GUARD_SHARE = 0.10
@@ -322,7 +329,30 @@ _MEMORY_SHARE = 0.20
 _MEMORY_BYTES = 64 * 2**20
 
 
-class GuardCost(Speed):
+class _Cost(NamedTuple):
+    """A cost of each call, in microseconds and as a share of it."""
+
+    us: float
+    share: float
+    what: str
+
+
+def _guard_cost(event: TimingEvent | GuardCostEvent) -> _Cost | None:
+    """What a call spends on guards and dispatch; None if that is little."""
+    if isinstance(event, GuardCostEvent):
+        share, us = event.share, event.lookup_us
+        if share <= _GUARD_SHARE or us < _GUARDS_US:
+            return None
+        return _Cost(us, share, "guards")
+    if event.overhead_us is None or is_slower(event):
+        return None
+    share, us = event.overhead_us / (event.compiled_ms * 1e3), event.overhead_us
+    if share <= _OVERHEAD_SHARE or us < _OVERHEAD_US:
+        return None
+    return _Cost(us, share, "guards, unpacking of arguments and dispatch")
+
+
+class GuardCost(Speed[CostGroup]):
     """Guards and dispatch take a large share of each compiled step.
 
     ## Why
@@ -353,46 +383,45 @@ class GuardCost(Speed):
     )
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        measured = facts.events("guard_cost")
-        for event in measured:
-            share, cost = event.data["share"], event.data["lookup_us"]
-            if share is not None and share > _GUARD_SHARE and cost >= _GUARDS_US:
-                yield group_of(event, facts, cost_us=cost, share=share, what="guards")
-        for event in () if measured else facts.events("timing"):
-            cost = event.data.get("overhead_us")
-            data = event.data
-            if cost is None or is_slower(data) or not is_comparable(data):
-                continue
-            share = cost / (data["compiled_ms"] * 1e3)
-            if share > _OVERHEAD_SHARE and cost >= _OVERHEAD_US:
-                what = "guards, unpacking of arguments and dispatch"
-                yield group_of(event, facts, cost_us=cost, share=share, what=what)
+    def groups(cls, facts: Facts) -> Iterator[CostGroup]:
+        measured = facts.of(GuardCostEvent)
+        events: Iterable[TimingEvent | GuardCostEvent] = measured or facts.of(
+            TimingEvent
+        )
+        for event in events:
+            if _guard_cost(event) is not None:
+                yield group_of(event, facts)
 
-    def message(self, group: EventGroup) -> str:
-        cost = duration(self.cost_us(group) * 1e-6)
+    def message(self, group: CostGroup) -> str:
+        us, share, what = self._cost(group)
         return (
-            f"{group.extra['what']} take {cost} of each call of {named(group)}:"
-            f" {group.extra['share']:.0%} of the step"
+            f"{what} take {duration(us * 1e-6)} of each call of {named(group)}:"
+            f" {share:.0%} of the step"
         )
 
-    def cause(self, group: EventGroup) -> str:
-        guards = group.data.get("guards")
+    def _cost(self, group: CostGroup) -> _Cost:
+        cost = _guard_cost(group.first)
+        assert cost is not None  # the groups have no others
+        return cost
+
+    def cause(self, group: CostGroup) -> str:
+        event = group.first
+        guards = event.guards if isinstance(event, GuardCostEvent) else None
         count = f" ({guards} of them)" if guards else ""
         return (
             f"every call checks all conditions it was compiled under{count} before it"
             " runs, and the work behind them is short"
         )
 
-    def severity(self, group: EventGroup) -> Severity:
-        measured = group.first.kind == "guard_cost"
-        return "medium" if measured and group.extra["share"] >= 0.3 else "low"
+    def severity(self, group: CostGroup) -> Severity:
+        measured = isinstance(group.first, GuardCostEvent)
+        return "medium" if measured and self._cost(group).share >= 0.3 else "low"
 
-    def cost_us(self, group: EventGroup) -> float:
-        return float(group.extra["cost_us"])
+    def cost_us(self, group: CostGroup) -> float:
+        return self._cost(group).us
 
 
-class MoreMemory(Speed):
+class MoreMemory(Speed[MemoryGroup]):
     """The compiled target needs much more device memory than eager.
 
     ## Why
@@ -414,31 +443,28 @@ class MoreMemory(Speed):
     reference = torch_pages.MEMORY
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        for event in facts.events("memory"):
-            eager, compiled = event.data["eager_bytes"], event.data["compiled_bytes"]
-            if eager is None or compiled is None:
-                continue
-            more = compiled - eager
-            if more > _MEMORY_SHARE * eager and more > _MEMORY_BYTES:
-                yield group_of(event, facts, more=more)
+    def groups(cls, facts: Facts) -> Iterator[MemoryGroup]:
+        for event in facts.of(MemoryEvent):
+            more = event.compiled_bytes - event.eager_bytes
+            if more > max(_MEMORY_SHARE * event.eager_bytes, _MEMORY_BYTES):
+                yield group_of(event, facts)
 
-    def message(self, group: EventGroup) -> str:
-        data = group.data
-        more = group.extra["more"]
+    def message(self, group: MemoryGroup) -> str:
+        data = group.first
+        compiled, eager = data.compiled_bytes, data.eager_bytes
         return (
-            f"{named(group)} needs {_mebibytes(data['compiled_bytes'])} compiled and"
-            f" {_mebibytes(data['eager_bytes'])} in eager: {_mebibytes(more)} more"
+            f"{named(group)} needs {_mebibytes(compiled)} compiled and"
+            f" {_mebibytes(eager)} in eager: {_mebibytes(compiled - eager)} more"
         )
 
-    def cause(self, group: EventGroup) -> str:
-        if "reduce-overhead" in str(group.data.get("strategy")):
+    def cause(self, group: MemoryGroup) -> str:
+        if "reduce-overhead" in group.first.strategy:
             return "CUDA graphs keep their own pool of memory for each recorded size"
         return "compiled code keeps memory at its peak that eager has freed by then"
 
-    def fix(self, group: EventGroup) -> str:
+    def fix(self, group: MemoryGroup) -> str:
         mode = group.facts.compile_arguments.get("mode", "")
-        graphs = mode in WITH_GRAPHS or "overhead" in str(group.data.get("strategy"))
+        graphs = mode in WITH_GRAPHS or "overhead" in group.first.strategy
         return assembled(
             Piece("compile without CUDA graphs (mode='default')", graphs),
             Piece("pad inputs to a few sizes", graphs),
@@ -447,12 +473,12 @@ class MoreMemory(Speed):
             ),
         )
 
-    def severity(self, group: EventGroup) -> Severity:
-        twice = group.data["compiled_bytes"] >= 2 * group.data["eager_bytes"]
+    def severity(self, group: MemoryGroup) -> Severity:
+        twice = group.first.compiled_bytes >= 2 * group.first.eager_bytes
         return "high" if twice else "medium"
 
 
-class ShapeSweep(Speed):
+class ShapeSweep(Speed[SweepGroup]):
     """Other batch sizes or sequence lengths recompile the target.
 
     ## Why
@@ -477,27 +503,24 @@ class ShapeSweep(Speed):
     kind = "recompile"
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        for event in facts.events("shape_sweep"):
-            again = [row for row in event.data["rows"][1:] if row["recompiles"]]
-            if again:
-                # Torch always compiles sizes 0 and 1 separately.
-                storm = [row for row in again if row["value"] not in (0, 1)]
-                yield group_of(event, facts, again=again, storm=storm)
+    def groups(cls, facts: Facts) -> Iterator[SweepGroup]:
+        for event in facts.of(SweepEvent):
+            if event.again:
+                yield group_of(event, facts)
 
-    def message(self, group: EventGroup) -> str:
-        data = group.data
-        again = group.extra["again"]
-        values = ", ".join(str(row["value"]) for row in again)
-        total = sum(row["recompiles"] for row in again)
+    def message(self, group: SweepGroup) -> str:
+        data = group.first
+        again = data.again
+        values = ", ".join(map(str, again))
+        total = sum(again.values())
         return (
             f"{named(group)} was recompiled {plural(total, 'time')} for"
-            f" {len(data['rows'])} values of {data['dimension']}: at {values}"
+            f" {len(data.recompiles)} values of {data.dimension}: at {values}"
         )
 
-    def cause(self, group: EventGroup) -> str:
-        dimension = group.data["dimension"]
-        storm = group.extra["storm"]
+    def cause(self, group: SweepGroup) -> str:
+        dimension = group.first.dimension
+        storm = group.first.storm
         if len(storm) > 1:
             return f"the {dimension} size is compiled in, so another one does not fit"
         if storm:
@@ -507,10 +530,10 @@ class ShapeSweep(Speed):
             )
         return f"{dimension} sizes 0 and 1 get code of their own, once"
 
-    def fix(self, group: EventGroup) -> str:
-        dimension = group.data["dimension"]
+    def fix(self, group: SweepGroup) -> str:
+        dimension = group.first.dimension
         axis = {"batch": "0", "sequence": "1"}.get(dimension, "d")
-        if len(group.extra["storm"]) <= 1:
+        if len(group.first.storm) <= 1:
             return f"warm up with each {dimension} size that you serve"
         return assembled(
             Piece(
@@ -521,16 +544,16 @@ class ShapeSweep(Speed):
             Piece("pad to a few sizes"),
         )
 
-    def severity(self, group: EventGroup) -> Severity:
-        storm = len(group.extra["storm"])
+    def severity(self, group: SweepGroup) -> Severity:
+        storm = len(group.first.storm)
         if storm <= 1:
             return "low"
-        values = {row["value"] for row in group.data["rows"]}
+        values = set(group.first.recompiles)
         return "high" if storm >= 3 and storm + 1 >= len(values - {0, 1}) else "medium"
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
-        for row in group.data["rows"]:
-            yield f"{row['value']}: {plural(row['recompiles'], 'recompilation')}"
+    def evidence(self, group: SweepGroup) -> Iterable[str]:
+        for value, count in group.first.recompiles.items():
+            yield f"{value}: {plural(count, 'recompilation')}"
 
 
 def _mebibytes(count: float) -> str:

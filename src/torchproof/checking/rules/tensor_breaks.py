@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.advice import Piece, assembled
-from torchproof.checking.rules.breaks import GraphBreak, move_out, own_hints
-from torchproof.checking.rules.rule import EventGroup, Fixed, Match
+from torchproof.checking.rules.breaks import BreakGroup, GraphBreak, move_out, own_hints
+from torchproof.checking.rules.rule import Fixed, Match
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
 from torchproof.records import Setting
@@ -52,22 +52,24 @@ class RecurrentModule(GraphBreak):
     nodes = (ast.Call,)
     settings = (Setting("dynamo.allow_rnn", True),)
 
-    def matches(self, group: EventGroup) -> bool:
-        called = re.search(r"\b(lstm|gru|rnn_tanh|rnn_relu)\b", group.data["context"])
+    def matches(self, group: BreakGroup) -> bool:
+        called = re.search(
+            r"\b(lstm|gru|rnn_tanh|rnn_relu)\b", group.first.reason.context
+        )
         return called is not None or super().matches(group)
 
-    def why(self, group: EventGroup) -> str:
+    def why(self, group: BreakGroup) -> str:
         module = _recurrent(group)
         return f"`{group.expression}` calls {module}, which Dynamo does not trace"
 
-    def change(self, group: EventGroup) -> str:
+    def change(self, group: BreakGroup) -> str:
         module = _recurrent(group)
         return (
             f"keep {module} outside the compiled region: compile the layers before and"
             f" after it, and call `{group.expression}` between them"
         )
 
-    def helps(self, group: EventGroup) -> Iterator[tuple[Setting, str]]:
+    def helps(self, group: BreakGroup) -> Iterator[tuple[Setting, str]]:
         yield self.settings[0], " (experimental; it unrolls the sequence)"
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
@@ -82,8 +84,8 @@ class RecurrentModule(GraphBreak):
             )
 
 
-def _recurrent(group: EventGroup) -> str:
-    named = re.search(r"LSTM|GRU|RNN|lstm|gru|rnn", group.data["context"])
+def _recurrent(group: BreakGroup) -> str:
+    named = re.search(r"LSTM|GRU|RNN|lstm|gru|rnn", group.first.reason.context)
     return f"an {named[0].upper()}" if named else "an RNN"
 
 
@@ -125,12 +127,12 @@ class AutogradCall(GraphBreak):
     nodes = (ast.Call,)
     settings = (Setting("dynamo.trace_autograd_ops", True),)
 
-    def pieces(self, group: EventGroup) -> tuple[Piece, ...]:
+    def pieces(self, group: BreakGroup) -> tuple[Piece, ...]:
         as_values = "autograd.grad" in group.expression
         functional = Piece("compute the gradients with torch.func.grad", as_values)
         return (*super().pieces(group), functional)
 
-    def helps(self, group: EventGroup) -> Iterator[tuple[Setting, str]]:
+    def helps(self, group: BreakGroup) -> Iterator[tuple[Setting, str]]:
         if "autograd.grad" in group.expression:
             yield self.settings[0], ""
 
@@ -223,7 +225,7 @@ class TensorInternals(GraphBreak):
     )
     cause_text = (
         "`{at.expression}` works on the tensor itself rather than its values:"
-        " {at.data[type]}"
+        " {at.first.reason.type}"
     )
     nodes = (ast.Call, ast.Assign)
     shown_by = ("GB105", "GB116", "GB199")
@@ -233,7 +235,7 @@ class TensorInternals(GraphBreak):
         "grad_state.not_of_new_tensor",
     )
 
-    def change(self, group: EventGroup) -> str:
+    def change(self, group: BreakGroup) -> str:
         hints, what = own_hints(group), f"`{group.expression}`"
         return assembled(
             Piece(

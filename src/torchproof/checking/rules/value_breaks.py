@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.advice import Piece, assembled, has_setting, moved_out
-from torchproof.checking.rules.breaks import GraphBreak, is_of_size
-from torchproof.checking.rules.rule import EventGroup, Match
+from torchproof.checking.rules.breaks import BreakGroup, GraphBreak, is_of_size
+from torchproof.checking.rules.rule import Match
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
 from torchproof.checking.static.line_facts import parsed
@@ -114,7 +114,7 @@ class TensorToPython(GraphBreak):
     )
     last_rewrites = ("host_calls.call",)
 
-    def change(self, group: EventGroup) -> str:
+    def change(self, group: BreakGroup) -> str:
         expression = _WHOLE.sub(r"\1", group.expression)
         tensor = re.sub(r"\.(item|tolist|numpy)\(\)", "", expression)
         tensor = re.sub(r"^(?:int|float|bool)\((.*)\)$", r"\1", tensor)
@@ -136,7 +136,7 @@ class TensorToPython(GraphBreak):
             )
         return _without_conversion(expression, tensor)
 
-    def helps(self, group: EventGroup) -> Iterator[tuple[Setting, str]]:
+    def helps(self, group: BreakGroup) -> Iterator[tuple[Setting, str]]:
         in_python = re.search(
             r"numpy|torch\.arange\(([^=]*)\)\.tolist\(\)$", group.expression
         )
@@ -252,20 +252,20 @@ class TensorBranch(GraphBreak):
     )
     last_rewrites = ("host_calls.call",)
 
-    def matches(self, group: EventGroup) -> bool:
-        data = group.data
-        if "ssertion" in data["type"] and _about_sizes(group):
+    def matches(self, group: BreakGroup) -> bool:
+        reason = group.first.reason
+        if "ssertion" in reason.type and _about_sizes(group):
             return False  # a failing assert on shapes, inside a try
-        comparison = re.search(r"allclose|aten\.equal|is_nonzero", data["context"])
+        comparison = re.search(r"allclose|aten\.equal|is_nonzero", reason.context)
         return super().matches(group) or comparison is not None
 
-    def why(self, group: EventGroup) -> str:
+    def why(self, group: BreakGroup) -> str:
         return (
             f"the {_statement(group)} `{_condition(group)}` depends on a tensor's"
             " value, which tracing does not have"
         )
 
-    def change(self, group: EventGroup) -> str:
+    def change(self, group: BreakGroup) -> str:
         statement = _statement(group)
         code = group.frame.code if group.frame else ""
         if statement == "assert":
@@ -357,7 +357,7 @@ def _as_tensor(text: str) -> str:
     return "(a == b).all()" if "equal(" in text else "torch.isclose(a, b).all()"
 
 
-def _compared(group: EventGroup) -> str:
+def _compared(group: BreakGroup) -> str:
     """What to write instead of a comparison that returns a bool."""
     tensor, line = _as_tensor(_condition(group)), group.line
     shapes = ", if their shapes are always equal" if " == " in tensor else ""
@@ -374,8 +374,8 @@ def _compared(group: EventGroup) -> str:
     )
 
 
-def _is_symbol(group: EventGroup) -> bool:
-    said = f"{group.data.get('explanation')} {group.data.get('context')}"
+def _is_symbol(group: BreakGroup) -> bool:
+    said = f"{group.first.reason.explanation} {group.first.reason.context}"
     return re.search(r"\bu\d+\b|SymNode|SymBool|SymInt", said) is not None
 
 
@@ -438,17 +438,17 @@ def _operator_fix(node: ast.AST) -> str:
     return ""
 
 
-def _about_sizes(group: EventGroup) -> bool:
+def _about_sizes(group: BreakGroup) -> bool:
     return is_of_size(_condition(group))
 
 
-def _statement(group: EventGroup) -> str:
+def _statement(group: BreakGroup) -> str:
     word = re.match(r"\w+", group.frame.code if group.frame else "")
     statements = {"if": "if", "elif": "if", "while": "while", "assert": "assert"}
     return statements.get(word[0] if word else "", "condition")
 
 
-def _raises(group: EventGroup) -> bool:
+def _raises(group: BreakGroup) -> bool:
     """Whether the branch of the `if` at the place ends with a `raise`."""
     frame = group.frame
     if frame is None:
@@ -461,7 +461,7 @@ def _raises(group: EventGroup) -> bool:
     )
 
 
-def _condition(group: EventGroup) -> str:
+def _condition(group: BreakGroup) -> str:
     """The condition alone, where the traceback underlines the whole statement."""
     if whole := _WHOLE.match(group.expression):
         return whole[1]
@@ -475,7 +475,7 @@ def _condition(group: EventGroup) -> str:
     return ast.unparse(tests[0]) if len(tests) == 1 else group.expression
 
 
-def _tensor_test(group: EventGroup) -> str:
+def _tensor_test(group: BreakGroup) -> str:
     """The condition with torch's functions where Python's need its value."""
     text = _condition(group)
     try:
@@ -534,7 +534,7 @@ class DataDependentShape(GraphBreak):
     nodes = (ast.Call, ast.Subscript, ast.AugAssign)
     shown_by = ("GB101", "GB103", "GB105")
 
-    def change(self, group: EventGroup) -> str:
+    def change(self, group: BreakGroup) -> str:
         if "one_hot" in group.expression:
             return (
                 f"give the number of classes in `{group.expression}`:"
@@ -545,7 +545,7 @@ class DataDependentShape(GraphBreak):
         fixed = next(f for name, f in _FIXED_SIZES if re.search(name, group.expression))
         return fixed.format(group.expression)
 
-    def helps(self, group: EventGroup) -> Iterator[tuple[Setting, str]]:
+    def helps(self, group: BreakGroup) -> Iterator[tuple[Setting, str]]:
         if not re.search("one_hot|repeat_interleave", group.expression):
             yield self.settings[0], ""
 

@@ -1,12 +1,11 @@
 """Finds why compiled outputs differ from eager's.
 
-Takes a job, and whether the outputs of a strategy are wrong. Returns events
-of kind `wrong_answer` and `stale_answer`, which the rules NM4xx turn into findings.
+Takes a job, and whether the outputs of a strategy are wrong. Returns an `AnswerEvent`
+for each cause, which the rules NM4xx turn into findings.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,9 +23,14 @@ from torchproof.measure.diagnosis.suspects import (
     suspects,
 )
 from torchproof.observe import Read, reads_of
-from torchproof.records import Event, Frame
+from torchproof.records import (
+    FormDifference,
+    Frame,
+    StaleAnswerEvent,
+    WrongAnswerEvent,
+)
 from torchproof.targets import Job, calls
-from torchproof.torch_private import comparison, switches
+from torchproof.torch_private import switches
 
 _TRACING = "eager"
 RANDOM = "the random stream"
@@ -36,8 +40,8 @@ def diagnose(
     job: Job,
     *,
     wrong: bool,
-    forms: Sequence[comparison.FormDifference] = (),
-) -> list[Event]:
+    forms: Sequence[FormDifference] = (),
+) -> list[WrongAnswerEvent | StaleAnswerEvent]:
     """Returns events about the outputs of a target.
 
     `wrong` says that compiled values differ from eager's, `forms` how strides and the
@@ -51,9 +55,10 @@ def diagnose(
     if wrong:
         events = _explain(runner, late, function)
     else:
-        events = [_other_form(each, function) for each in forms]
+        events = [WrongAnswerEvent(function=function, form=each) for each in forms]
     causes = outside_state.ignored_hooks(runner, late)
-    explained = {(event.data.get("what"), event.data.get("name")) for event in events}
+    stale = (event for event in events if isinstance(event, StaleAnswerEvent))
+    explained = {(event.what, event.name) for event in stale}
     return events + [
         _stale(cause, function, None)
         for cause in causes
@@ -61,7 +66,9 @@ def diagnose(
     ]
 
 
-def _explain(runner: TargetRunner, late: LateHooks, function: Frame) -> list[Event]:
+def _explain(
+    runner: TargetRunner, late: LateHooks, function: Frame
+) -> list[WrongAnswerEvent | StaleAnswerEvent]:
     layer = first_wrong_layer(runner)
     if layer is None:
         return _unexplained(runner, function)
@@ -78,7 +85,7 @@ def _explain(runner: TargetRunner, late: LateHooks, function: Frame) -> list[Eve
             layer=layer.name,
             operation=each.operation,
             gives=each.gives,
-            undeclared=list(each.undeclared),
+            undeclared=each.undeclared,
             value=dict(each.numerics),
         )
         for each in operations
@@ -94,7 +101,9 @@ def _stale_causes(
     return outside_state.stale(runner, layer.backend, layer.wrong.call, late)
 
 
-def _in_tracing(runner: TargetRunner, layer: Layer, function: Frame) -> list[Event]:
+def _in_tracing(
+    runner: TargetRunner, layer: Layer, function: Frame
+) -> list[WrongAnswerEvent | StaleAnswerEvent]:
     """Explains a graph of Dynamo that computes something else than the program."""
     functions = outside_state.traced(runner, _TRACING)
     if seeds := outside_state.ignores_numpy_seed(runner, functions):
@@ -112,52 +121,41 @@ def _branches_on_compiling(runner: TargetRunner) -> bool:
     return same(pretended, runner.compiled(_TRACING))
 
 
-def _branch(layer: Layer, function: Frame, read: Read) -> Event:
+def _branch(layer: Layer, function: Frame, read: Read) -> WrongAnswerEvent:
     return _wrong(
         layer.wrong, function, frames=(read.frame,), layer=layer.name, asks=read.name
     )
 
 
-def _unexplained(runner: TargetRunner, function: Frame) -> list[Event]:
+def _unexplained(
+    runner: TargetRunner, function: Frame
+) -> list[WrongAnswerEvent | StaleAnswerEvent]:
     """Handles outputs that are right with eager's random stream."""
     try:
         wrong = runner.wrong(runner.compiled())
     except Exception:  # there are no compiled outputs
         return []
     if wrong is None:
-        return [Event("wrong_answer", function=function, data={"layer": None})]
+        return [WrongAnswerEvent(function=function)]
     return [_wrong(wrong, function, layer=RANDOM)]
 
 
-def _wrong(
-    wrong: WrongCall, function: Frame, frames: tuple[Frame, ...] = (), **data: Any
-) -> Event:
-    details = {**data, "numerics": wrong.numerics.to_json()}
-    return Event(
-        "wrong_answer",
-        frames=frames,
+def _wrong(wrong: WrongCall, function: Frame, **details: Any) -> WrongAnswerEvent:
+    return WrongAnswerEvent(
         function=function,
-        data=details,
+        numerics=wrong.numerics.to_json(),
         call=wrong.call,
+        **details,
     )
 
 
-def _other_form(form: comparison.FormDifference, function: Frame) -> Event:
-    data = {"what": form.what, "form": dataclasses.asdict(form)}
-    return Event("wrong_answer", function=function, data=data)
-
-
-def _stale(cause: StaleCause, function: Frame, layer: Layer | None) -> Event:
-    data = {
-        "what": cause.what,
-        "name": cause.name,
-        "layer": layer.name if layer else None,
-        "numerics": layer.wrong.numerics.to_json() if layer else None,
-    }
-    return Event(
-        "stale_answer",
+def _stale(cause: StaleCause, function: Frame, layer: Layer | None) -> StaleAnswerEvent:
+    return StaleAnswerEvent(
         frames=cause.frames,
         function=function,
-        data=data,
         call=cause.call,
+        what=cause.what,
+        name=cause.name,
+        layer=layer.name if layer else None,
+        numerics=layer.wrong.numerics.to_json() if layer else {},
     )

@@ -26,13 +26,18 @@ import numpy as np
 from torchproof.measure.loadtest.load_job import ServingReply
 from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.serving import Answer, serve, thread_of
-from torchproof.observe import (
+from torchproof.observe import causes_of, guard_failures, timeline
+from torchproof.records import (
     FailedGuard,
-    find_recompile_causes,
-    guard_failures,
-    timeline,
+    Frame,
+    RecompileEvent,
+    Stall,
+    StallKind,
+    plain_name,
+    shown,
+    what_changed,
+    whose,
 )
-from torchproof.records import Event, Frame, Stall, StallKind, plain_name, shown, whose
 
 _SHORTEST_S = 0.0005  # what is shorter does not matter to a request
 _SHORTEST_CPU_WAIT_S = 0.001
@@ -373,22 +378,19 @@ def _name_compilations(spans: Sequence[Span]) -> None:
         what = what if span.data.get("backward") else "first compilation of"
         span.text = f"{what} {span.data.get('function', _UNNAMED)}"
     recompiles = [span for span in compiles if span.data.get("failed_guards")]
-    events = find_recompile_causes(
-        Event(
-            "recompile",
+    causes = causes_of(
+        RecompileEvent(
             compile_id=span.data.get("compile_id"),
-            data={
-                "failed_guards": [
-                    FailedGuard(guard_failures.parse(reason))
-                    for reason in span.data["failed_guards"]
-                ]
-            },
+            failed_guards=tuple(
+                FailedGuard(guard_failures.parse(reason))
+                for reason in span.data["failed_guards"]
+            ),
         )
         for span in recompiles
     )
-    for span, event in zip(recompiles, events, strict=True):
-        guard, function = event.data["guard"], span.data.get("function", _UNNAMED)
-        changed = guard_failures.what_changed(guard)
+    for span, cause in zip(recompiles, causes, strict=True):
+        guard, function = cause.guard, span.data.get("function", _UNNAMED)
+        changed = what_changed(guard)
         span.text = f"recompile of {function}: {changed}"
         fields = ("cause", "source", "dim", "expected", "actual")
         known = {each: getattr(guard, each) for each in fields}

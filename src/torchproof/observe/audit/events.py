@@ -1,10 +1,6 @@
 """Turns the watchers' entries into events for the rules and counts for the run.
 
-The events are `dead_read` and `dead_held` (a tensor that was used or held after its
-memory was reused), `cudagraph_skip` (a graph that is not captured), `cudagraph_split`
-(an operation left out of a graph), `cudagraph` (the recordings and replays of one
-graph) and `host_sync` (a line at which the host waits for the device). The parent loads
-this file without torch.
+The parent loads this file without torch.
 """
 
 from __future__ import annotations
@@ -14,12 +10,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from torchproof.records import Event, Frame, frames_in
+from torchproof.records import (
+    DeadHeldEvent,
+    DeadReadEvent,
+    Event,
+    Frame,
+    GraphSkipEvent,
+    GraphSplitEvent,
+    InputSize,
+    RecordingEvent,
+    SyncEvent,
+    frames_in,
+)
 
 _QUOTE = re.compile(r"\.?\s*Found from\s*:?\s*")
 _PREFIX = "skipping cudagraphs due to "
 _LIFETIMES = ("dead_read", "dead_held")
-_SYNC_FIELDS = ("explicit", "inside", "count", "calls")
 
 Entry = Mapping[str, Any]
 
@@ -82,41 +88,41 @@ def _last(by_kind: Mapping[str, Sequence[Entry]], kind: str) -> Entry:
     return by_kind[kind][-1] if by_kind.get(kind) else {}
 
 
-def _lifetime(entry: Entry) -> Event:
+def _lifetime(entry: Entry) -> DeadReadEvent | DeadHeldEvent:
     """The event of a tensor that was held after its memory was reused."""
-    stacks = {name: _frames(entry[name]) for name in ("overwriter", "reader", "stored")}
-    return Event(
-        entry["kind"],
+    kind = DeadReadEvent if entry["kind"] == "dead_read" else DeadHeldEvent
+    return kind(
         frames=_frames(entry["producer"]),
         function=next(iter(_frames(entry["function"])), None),
-        data={
-            **stacks,
-            "role": entry["role"],
-            "holder": entry["holder"],
-            "operation": entry["operation"],
-            "times": entry["times"],
-        },
         call=entry["call"],
+        role=entry["role"],
+        holder=entry["holder"],
+        operation=entry["operation"],
+        times=entry["times"],
+        overwriter=_frames(entry["overwriter"]),
+        reader=_frames(entry["reader"]),
+        stored=_frames(entry["stored"]),
     )
 
 
 def _skips(
     entry: Entry, functions: Mapping[str, Frame], captured: Sequence[Entry]
-) -> Iterable[Event]:
+) -> Iterable[GraphSkipEvent]:
     """One event for each line that causes the skip, and at least one."""
     reason, quoted = explained(entry["reason"])
     graphs = [g for g in captured if g["compile_id"] == entry["compile_id"]]
     ungraphed = sum(graph["turns"].get("ungraphed", 0) for graph in graphs)
     runs = sum(sum(graph["turns"].values()) for graph in graphs)
-    data = {"reason": reason, "ungraphed": ungraphed or None, "runs": runs or None}
     for frames in [frames_in(stack) for stack in entry["stacks"]] or [quoted]:
-        yield Event(
-            kind="cudagraph_skip",
+        yield GraphSkipEvent(
             compile_id=entry["compile_id"],
             frames=frames,
             function=functions.get(entry["compile_id"]),
-            data={**data, "site": _frames(entry["site"])},
             call=entry["call"],
+            site=_frames(entry["site"]),
+            reason=reason,
+            ungraphed=ungraphed or None,
+            runs=runs or None,
         )
 
 
@@ -128,39 +134,54 @@ def explained(reason: str) -> tuple[str, tuple[Frame, ...]]:
     return " ".join(message.split()), frames_in("\n".join(quoted))
 
 
-def _split(entry: Entry, functions: Mapping[str, Frame]) -> Event:
-    data = {"reason": entry["reason"], "operation": entry["operation"]}
-    return Event(
-        kind="cudagraph_split",
+def _split(entry: Entry, functions: Mapping[str, Frame]) -> GraphSplitEvent:
+    return GraphSplitEvent(
         compile_id=entry["compile_id"],
         frames=frames_in(entry["stack"] or ""),
         function=functions.get(entry["compile_id"]),
-        data=data,
         call=entry["call"],
+        reason=entry["reason"],
+        operation=entry["operation"],
     )
 
 
 def _graph(
     graph: Entry, functions: Mapping[str, Frame], moved: Sequence[Entry]
-) -> Event:
-    uses = {
-        entry["name"]: frames_in(entry["stack"] or "")
-        for entry in moved
-        if entry["number"] == graph["number"]
-    }
-    return Event(
-        kind="cudagraph",
+) -> RecordingEvent:
+    sizes = (
+        InputSize(tuple(tuple(shape) for shape in shapes), runs)
+        for shapes, runs in graph["sizes"]
+    )
+    return RecordingEvent(
         compile_id=graph["compile_id"],
         function=functions.get(graph["compile_id"]),
-        data={**graph, "site": _frames(graph["site"]), "uses": uses},
+        site=_frames(graph["site"]),
+        phase=graph["phase"],
+        turns=graph["turns"],
+        sizes=tuple(sizes),
+        distinct=graph["distinct"],
+        again=graph["again"],
+        moved=tuple(graph["moved"]),
+        uses={
+            entry["name"]: frames_in(entry["stack"] or "")
+            for entry in moved
+            if entry["number"] == graph["number"]
+        },
+        since=graph["since"],
+        pool_bytes=graph["pool_bytes"],
     )
 
 
-def _syncs(snapshot: Entry) -> Iterable[Event]:
+def _syncs(snapshot: Entry) -> Iterable[SyncEvent]:
     for place in snapshot.get("places", ()):
-        data = {name: place[name] for name in _SYNC_FIELDS}
-        data["of"] = snapshot["calls"]
-        yield Event("host_sync", frames=_frames(place["site"]), data=data)
+        yield SyncEvent(
+            frames=_frames(place["site"]),
+            explicit=place["explicit"],
+            inside=place["inside"],
+            count=place["count"],
+            calls=place["calls"],
+            of=snapshot["calls"],
+        )
 
 
 def _frames(plain_frames: Iterable[Sequence[Any]]) -> tuple[Frame, ...]:

@@ -20,8 +20,9 @@ from torchproof.observe.gathering import AROUND_CALLABLES
 from torchproof.process import Entry, describe
 from torchproof.records import (
     INPUT,
-    Event,
+    BreakEvent,
     Frame,
+    GuardEvent,
     Observation,
     Rank,
     RankEvent,
@@ -268,9 +269,7 @@ class RankReader:
 
     def _events(self, observation: Observation) -> Iterator[RankEvent]:
         reasons = {
-            event.compile_id: _guard_text(event)
-            for event in observation.events
-            if event.kind in {"recompile", "recompile_limit"}
+            event.compile_id: _guard_text(event) for event in observation.of(GuardEvent)
         }
         forwards = [
             replace(self._compile_event(compile), reason=reasons.get(compile_id))
@@ -288,9 +287,9 @@ class RankReader:
                 yield RankEvent("gc", begin, entry["seconds"], self._step(begin))
 
     def _breaks(self, observation: Observation) -> Iterator[RankEvent]:
-        for event in observation.events:
+        for event in observation.of(BreakEvent):
             compile = self._compiles.get(event.compile_id or "")
-            if event.kind != "graph_break" or compile is None:
+            if not event.logged or compile is None:
                 continue
             file, line = self._place(event.frames)
             yield RankEvent(
@@ -302,7 +301,7 @@ class RankReader:
                 line=line,
                 call=event.call,
                 compile_id=event.compile_id,
-                reason=event.data.get("explanation") or event.data.get("type"),
+                reason=event.reason.explanation or event.reason.type,
             )
 
     def _wraps(self) -> Iterator[RankEvent]:
@@ -472,6 +471,5 @@ def _name(function: Frame) -> str:
     return qualified_name(definition(function))
 
 
-def _guard_text(event: Event) -> str | None:
-    guard = event.data.get("guard")
-    return None if guard is None else one_line(guard.text)
+def _guard_text(event: GuardEvent) -> str | None:
+    return None if event.guard is None else one_line(event.guard.text)

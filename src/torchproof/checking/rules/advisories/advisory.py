@@ -18,10 +18,11 @@ from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
     Rule,
-    event_place,
+    first_place,
+    function_of,
     version_of,
 )
-from torchproof.records import Event, Finding, Operation, Severity
+from torchproof.records import Finding, Frame, GraphEvent, Operation, Severity
 
 _ISSUES = "https://github.com/pytorch/pytorch/issues/"
 _INDUCTOR = "torch._inductor.config"
@@ -33,28 +34,27 @@ _NO_GRAPHS = "no-cudagraphs"
 class CapturedGraph:
     """A graph of the run, and how it is compiled."""
 
-    event: Event
+    event: GraphEvent
     facts: Facts
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        found: tuple[Operation, ...] = self.event.data["operations"]
-        return found
+        return self.event.operations or ()
 
     @property
     def backwards(self) -> int:
         """How often a backward ran through its outputs."""
-        return int(self.event.data["backwards"])
+        return self.event.backwards
 
     @property
     def late_backwards(self) -> int:
         """How many of them began after another graph had run."""
-        return int(self.event.data["late_backwards"])
+        return self.event.late_backwards
 
     @property
     def zeros(self) -> tuple[str, ...]:
         """The arguments of its function that were a floating-point zero."""
-        return tuple(self.event.data["zeros"])
+        return self.event.zeros
 
     @property
     def on_gpu(self) -> bool:
@@ -77,7 +77,7 @@ class CapturedGraph:
         options = self.facts.compile_arguments.get("options", "")
         if match := re.search(rf"'{re.escape(name)}': (\w+)", options):
             return match[1]
-        changed: Mapping[str, object] = self.event.data["changed"].get(_INDUCTOR, {})
+        changed = self.event.changed.get(_INDUCTOR, {})
         if name in changed:
             return str(changed[name])
         variables = self.facts.observation.environment.get("variables") or {}
@@ -101,7 +101,15 @@ class Trigger:
     words: Mapping[str, object] = field(default_factory=dict)
 
 
-class Advisory(Rule):
+@dataclass(frozen=True, kw_only=True)
+class AdvisoryGroup(EventGroup[GraphEvent]):
+    """A graph that can hit the bug of an advisory."""
+
+    advisory: str
+    trigger: Trigger
+
+
+class Advisory(Rule[AdvisoryGroup]):
     """A bug of torch that gives wrong results silently, and what triggers it."""
 
     kind = "hazard"
@@ -134,42 +142,52 @@ class Advisory(Rule):
         return not cls.fixed_in or version < version_of(cls.fixed_in)
 
     @classmethod
-    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+    def groups(cls, facts: Facts) -> Iterator[AdvisoryGroup]:
         """One group per advisory and place."""
         torch = facts.observation.environment.get("torch")
-        graphs = [e for e in facts.events("graph") if "operations" in e.data]
+        graphs = [e for e in facts.of(GraphEvent) if e.operations is not None]
         for rule in facts.rules:
             if isinstance(rule, Advisory) and rule.affects(torch):
                 yield from rule._groups(facts, graphs)
 
-    def _groups(self, facts: Facts, graphs: Iterable[Event]) -> Iterator[EventGroup]:
+    def _groups(
+        self, facts: Facts, graphs: Iterable[GraphEvent]
+    ) -> Iterator[AdvisoryGroup]:
         seen: set[object] = set()
         for event in graphs:
             for trigger in self.triggers(CapturedGraph(event, facts)):
-                at = replace(event, frames=trigger.operation.frames or event.frames)
-                place = event_place(at)
+                frames = trigger.operation.frames or event.frames
+                place = first_place(frames, function_of(event))
                 if place not in seen:
                     seen.add(place)
-                    extra = {"advisory": self.code, "words": trigger.words}
-                    yield EventGroup((at,), place, facts, extra=extra)
+                    yield AdvisoryGroup(
+                        events=(event,),
+                        place=place,
+                        facts=facts,
+                        advisory=self.code,
+                        trigger=trigger,
+                    )
 
-    def matches(self, group: EventGroup) -> bool:
-        return bool(group.extra["advisory"] == self.code)
+    def stack(self, group: AdvisoryGroup) -> tuple[Frame, ...]:
+        return group.trigger.operation.frames or super().stack(group)
 
-    def words(self, group: EventGroup) -> dict[str, object]:
+    def matches(self, group: AdvisoryGroup) -> bool:
+        return group.advisory == self.code
+
+    def words(self, group: AdvisoryGroup) -> dict[str, object]:
         version = str(group.facts.observation.environment["torch"]).partition("+")[0]
-        return {"torch": f"torch {version}", **group.extra["words"]}
+        return {"torch": f"torch {version}", **group.trigger.words}
 
-    def later(self, group: EventGroup) -> str:
+    def later(self, group: AdvisoryGroup) -> str:
         return f"; torch {self.fixed_in} has no such bug" if self.fixed_in else ""
 
-    def evidence(self, group: EventGroup) -> Iterable[str]:
+    def evidence(self, group: AdvisoryGroup) -> Iterable[str]:
         yield (
             f"{_ISSUES}{self.upstream[0]}" if self.upstream else "not reported upstream"
         )
         yield f"`torchproof rule {self.code}` prints a program that shows it"
 
-    def finding(self, group: EventGroup) -> Finding:
+    def finding(self, group: AdvisoryGroup) -> Finding:
         return replace(super().finding(group), suspects=self.suspects)
 
     @classmethod

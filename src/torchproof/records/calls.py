@@ -1,6 +1,6 @@
 """The call of a compiled function, its arguments and their sizes.
 
-Takes the record that `entry_calls` made in the running program. Returns a `Call`, which
+`Call.read` takes what `observe.entry_calls` wrote in the running program. A `Call`
 gives each argument as the expression that the caller wrote.
 """
 
@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
-from torchproof.observe.guard_failures import readable_source
-from torchproof.records import Frame, tree_of, whose
+from torchproof.records.blame import tree_of, whose
+from torchproof.records.frame import Frame
+from torchproof.records.guards import readable_source
 
 # ("args", 0) or ("kwargs", "input_ids"), then the keys into nested containers.
 Path = tuple[Any, ...]
@@ -148,6 +149,16 @@ class Call:
         for step in rest:
             node = _item(node, step)
         return None if isinstance(node, ast.Constant) else _as_argument(node)
+
+    def described(self, path: Path) -> Argument:
+        """An argument as the caller wrote it, else by the name of its parameter."""
+        written = self.argument(path) if self.by_user else None
+        sources = (s for s, at in self.sources.items() if at == path[: max(len(at), 2)])
+        source = next(sources, None)
+        if source is None and path[0] == "args":  # torch has not named it
+            keys = "".join(f"[{step!r}]" for step in path[1:])
+            return written or Argument(f"args{keys}", fixed=True)
+        return written or Argument(self.name(path, source or "it"), fixed=True)
 
     def source_of(self, path: Path) -> str | None:
         """An argument as torch names it in the compiled frame: L['x']."""
