@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from facts import missing
 from rule_programs import FOLDER, marked, programs
 
 from torchproof.checking import rules, suspicions
@@ -17,7 +18,7 @@ from torchproof.checking.rules.breaks import GraphBreak
 from torchproof.checking.rules.rule import SECTIONS, Match, Rule
 from torchproof.checking.static.flow import Flow
 from torchproof.observe.trace_log import read_reason
-from torchproof.records import BreakEvent, Guard, RecompileEvent
+from torchproof.records import BreakEvent, Call, Guard, RecompileEvent, WrapperEvent
 from torchproof.records.run import Finding, Frame, Observation
 
 FILES = sorted(FOLDER.glob("*.py"))
@@ -184,6 +185,22 @@ def test_a_recompile_in_library_code_is_placed_there() -> None:
     event = RecompileEvent(compile_id="0/1", function=where, guard=guard)
     [found] = rules.check(Observation((event,), {}))
     assert (found.file, found.line, found.owner) == (where.file, 40, "library")
+
+
+def test_a_size_that_recompiled_twice_stays_static_whatever_the_caller_names_it() -> (
+    None
+):
+    package = "/venv/lib/python3.11/site-packages/zoo"
+    call = Call(0, f"{package}/run.py", 3, "run", None, 0, {"x": ("kwargs", "ids")}, {})
+    again = RecompileEvent(
+        function=Frame(f"{package}/llama.py", 40, "forward"),
+        entry_call=call,
+        guard=Guard("size", "x", "size mismatch", 0, "2", "3"),
+    )
+    wrapper = WrapperEvent(arguments={"dynamic": "False"})
+    seen = Observation((again, replace(again, compile_id="0/2"), wrapper), {})
+    [found] = [f for f in rules.check(seen) if f.code == "RC201"]
+    assert missing(found.fix, "dynamic=False", "size 0 of `ids`") == []
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from torchproof.checking.rules.breaks import (
     place_in_text,
 )
 from torchproof.checking.rules.interruptions import (
-    Interruption,
     break_key,
     only_alone,
     separated_by,
@@ -33,6 +32,7 @@ from torchproof.checking.rules.no_ops import NothingCompiled
 from torchproof.checking.rules.ranks import FailedCollective, RankRule
 from torchproof.checking.rules.recompile_groups import is_behind_break
 from torchproof.checking.rules.recompiles import Recompile, RecompileLimit
+from torchproof.checking.rules.rule import Interruption
 from torchproof.checking.rules.shapes import QuietSpecialisation, sizes_of
 from torchproof.records import (
     SEVERITIES,

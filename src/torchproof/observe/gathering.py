@@ -95,7 +95,7 @@ def _traced(
 def _compiled(entries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
     names_by_file: dict[str, set[str]] = {}
     for entry in entries:
-        for file, name in entry["reaches"]:
+        for file, name in entry.get("reaches", ()):
             if whose(file) in REPORTED:
                 names_by_file.setdefault(file, set()).add(name)
     return {file: tuple(sorted(names)) for file, names in names_by_file.items()}
@@ -178,10 +178,10 @@ def _wrappers(
             entry["number"], (0, None, None, None, None)
         )
         yield WrapperEvent(
-            frames=_frames(entry["site"]),
+            frames=_frames(entry.get("site", ())),
             function=next(iter(_frames(entry["code"])), None),
-            **{name: entry[name] for name in _WRAPPER_FIELDS},
-            around=_frames(entry["around"]),
+            **{name: entry[name] for name in _WRAPPER_FIELDS if name in entry},
+            around=_frames(entry.get("around", ())),
             calls=calls,
             compiled_calls=compiled,
             eager_stance=eager,

@@ -193,20 +193,9 @@ class TransparentObserver(Observer):
         if not registered:
             registered.append(Wrapper(len(self.wrappers), _earlier))
             self.wrappers.append(registered[0])
+            number = registered[0].number
             self.stream.write(
-                "wrapper",
-                number=registered[0].number,
-                name=_EARLIER,
-                what="function",
-                site=[],
-                code=[],
-                around=[],
-                arguments={},
-                off=False,
-                by_torchproof=False,
-                in_place=False,
-                module=None,
-                reaches=[],
+                "wrapper", number=number, name=_EARLIER, what="function", code=[]
             )
         return self._enter(registered[0])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from torchproof.checking.rules.rule import Facts
+from torchproof.checking.rules.rule import Facts, Interruption
 from torchproof.records import (
     COMPREHENSIONS,
     BreakEvent,
@@ -19,8 +19,6 @@ from torchproof.records import (
     place_of,
     resumed_at,
 )
-
-Interruption = BreakEvent | LimitEvent
 
 _GENERATOR = re.compile(r"Attempt to trace generator", re.IGNORECASE)
 _ITERATOR = re.compile(r"tp_iter|iterator", re.IGNORECASE)
@@ -72,6 +70,13 @@ def separated_by(event: CompileEvent, facts: Facts) -> Interruption | None:
     It is a graph break, or the recompile limit of the caller. None if the function is
     the first of its region, or if that is not certain.
     """
+    known = facts.separated_by
+    if id(event) not in known:
+        known[id(event)] = _separated_by(event, facts)
+    return known[id(event)]
+
+
+def _separated_by(event: CompileEvent, facts: Facts) -> Interruption | None:
     function = event.function
     if function is None:
         return None

@@ -18,10 +18,12 @@ from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.line_facts import LineFacts, facts_at
 from torchproof.checking.static.source import Source, ignores
 from torchproof.records import (
+    BreakEvent,
     CompileEvent,
     Event,
     Finding,
     Frame,
+    LimitEvent,
     Mark,
     Observation,
     Place,
@@ -45,6 +47,8 @@ R = TypeVar("R", bound="Rule[Any]")
 E = TypeVar("E", bound=Event)
 E_co = TypeVar("E_co", bound=Event, covariant=True)
 G = TypeVar("G", bound="EventGroup[Any]")
+# What ends the tracing of a function.
+Interruption = BreakEvent | LimitEvent
 SECTIONS = ("Why", "Bad", "Good", "Fix safety")
 
 
@@ -84,6 +88,11 @@ class Facts:
         """The first rule of a family that matches a group."""
         members = (rule for rule in self.rules if isinstance(rule, family))
         return next((rule for rule in members if rule.matches(group)), None)
+
+    @functools.cached_property
+    def separated_by(self) -> dict[int, Interruption | None]:
+        """The answers of `interruptions.separated_by` so far, by the event's id."""
+        return {}
 
     @functools.cached_property
     def compiled_callables(self) -> dict[tuple[str, int, str], Frame]:
