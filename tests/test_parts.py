@@ -15,7 +15,7 @@ from torchproof.checking.measured_parts import PartsMeasurer
 from torchproof.records import stats, store
 from torchproof.records.options import Options
 from torchproof.records.run import Measurement, Run
-from torchproof.report import terminal
+from torchproof.report import render
 from torchproof.targets.target import parse
 
 TARGET = Path(__file__).parent / "models" / "examined.py"
@@ -87,6 +87,6 @@ def test_a_script_is_not_measured(tmp_path: Path) -> None:
     why = run.parts["baseline"].why
     assert "adds nothing to quick" in why
     assert why.endswith(f"torchproof bench {script}")
-    shown = " ".join(terminal.render(run).split())
+    shown = " ".join(render(run, "text").split())
     assert shown.count("adds nothing to quick") == 1
     assert f"torchproof bench {script}: baseline, batch, sequence, latency" in shown

@@ -17,8 +17,8 @@ from report_runs import RUNS
 
 from torchproof.records import Run, cells
 from torchproof.report import render, render_cell, search_words
-from torchproof.report.html import axes, charts, scatter
-from torchproof.report.html.scatter import Mark, Plot
+from torchproof.report.charts import axes, bars, scatter
+from torchproof.report.charts.scatter import Mark, Plot
 from torchproof.report.search_words import search_of
 from torchproof.strategies import strategy
 from torchproof.strategies.recipe import Recipe
@@ -31,7 +31,7 @@ importlib.import_module("torchproof.api")  # it sets how a run is shown
 def test_one_slow_round_does_not_flatten_the_chart() -> None:
     eager = row("eager", 1.0)
     slow = replace(eager, rounds_ms=(*eager.rounds_ms, (50.0,)))
-    chart = charts.strategies(bench([slow]))
+    chart = bars.strategies(bench([slow]))
     assert chart.beyond == 1 and chart.bars[0].length > 80
 
 

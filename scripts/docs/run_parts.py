@@ -29,8 +29,10 @@ from torchproof.measure import exclusion_reason, side_by_side
 from torchproof.measure.loadtest.results import judge_result
 from torchproof.records import LoadResult, LoadTest, Percentile, store
 from torchproof.records.run import Measurement, Run
-from torchproof.report import finding_section, numbers
+from torchproof.report import markdown, numbers
 from torchproof.report import render as report
+from torchproof.report.document import Section
+from torchproof.report.finding_block import Findings, blocks
 
 UNPUBLISHED = "Nothing is published: `python -m benchmarks.published` measures it."
 
@@ -340,6 +342,12 @@ def sarif() -> str:
     return fenced(json.dumps(result, indent=1), "json")
 
 
+def finding() -> str:
+    """One finding as Markdown shows it."""
+    block, *_ = blocks(FULL)
+    return markdown.render([Section("", (Findings((block,)),))])
+
+
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"measured": measured},
     "docs/bench.md": {"bench": bench_output},
@@ -350,7 +358,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/show.md": {
         # Indented, since it has blocks of code of its own.
-        "finding": lambda: textwrap.indent(finding_section.entry(ITEM, FULL), "    "),
+        "finding": lambda: textwrap.indent(finding().rstrip(), "    "),
         "sarif": sarif,
         "github": lambda: fenced(report(check(ITEM, SIZE), "github").rstrip()),
         "agent": lambda: fenced(report(check(ITEM, SIZE), "agent").rstrip()),

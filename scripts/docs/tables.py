@@ -15,7 +15,7 @@ from typing import Any
 
 import jinja2
 
-from torchproof.report import markdown
+from torchproof.report import markup
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -61,7 +61,7 @@ def plain(titles: Sequence[str] | str, cells: Iterable[Sequence[str]]) -> str:
     """A table of cells that are text already; titles may be joined by bars."""
     named = titles.split(" | ") if isinstance(titles, str) else titles
     listed = [tuple(row) for row in cells]
-    return markdown.table(named, listed) if listed else NOTHING
+    return markup.table(named, listed) if listed else NOTHING
 
 
 def named(rows: Mapping[str, Row]) -> list[Row]:

@@ -13,7 +13,7 @@ from report_readers import Page
 
 from torchproof.records import LoadResult, Requests, Run, Stall, StallKind
 from torchproof.report import formats, render
-from torchproof.report.html import load_charts
+from torchproof.report.charts import load as load_charts
 from torchproof.report.load_sections import share
 from torchproof.report.log import observation
 

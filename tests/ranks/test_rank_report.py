@@ -16,7 +16,8 @@ from rank_runs import (
 
 from torchproof.records import RankRun
 from torchproof.report import formats, rank_sections, rank_trace
-from torchproof.report.html import rank_page
+from torchproof.report.charts import ranks as lanes
+from torchproof.report.finding_block import blocks
 
 RUN = checked(rank_runs.short_last_batch())
 
@@ -33,7 +34,7 @@ def test_timelines_show_who_waited_and_who_compiled() -> None:
     waiting, compiling, _ = rank_sections.timeline(run)
     assert waiting.startswith("ranks 0-2 and 4-7") and "w" in waiting.split()[-1]
     assert "R" in compiling.split()[-1] and "w" not in compiling.split()[-1]
-    drawn = rank_page.timeline(run)
+    drawn = lanes.timeline(run)
     assert drawn is not None and len(drawn.lanes) == 8
     for lane in drawn.lanes:
         assert all(0 <= band.x <= band.x + band.width <= 100.1 for band in lane.bands)
@@ -41,9 +42,10 @@ def test_timelines_show_who_waited_and_who_compiled() -> None:
 
 def test_a_finding_of_one_process_names_its_ranks_unless_all_have_it() -> None:
     finding = replace(RUN.findings[0], code="RC201", kind="recompile")
-    assert rank_sections.only_on(finding, RUN) == "rank 1 only"
-    assert rank_sections.only_on(replace(finding, ranks=(0, 1)), RUN) == ""
+    on_all = replace(RUN, findings=(replace(finding, ranks=(0, 1)),))
     alone = replace(RUN, findings=(finding,))
+    assert [each.ranks for each in blocks(alone)] == ["rank 1 only"]
+    assert [each.ranks for each in blocks(on_all)] == [""]
     for format in ("sarif", "github"):
         assert "(rank 1 only)" in formats.render(alone, format)
 
@@ -59,6 +61,6 @@ def test_a_trace_has_a_track_for_each_rank() -> None:
 
 def test_a_rank_without_any_time_has_no_timeline() -> None:
     empty = ranks([], [], first_seen_s=None, last_seen_s=None)
-    assert rank_page.timeline(empty) is None and rank_sections.timeline(empty) == []
+    assert lanes.timeline(empty) is None and rank_sections.timeline(empty) == []
     assert "2 ranks" in formats.render(checked(empty), "text")
     assert formats.render(checked(empty), "html")

@@ -21,7 +21,7 @@ from torchproof.measure import (
 )
 from torchproof.records import Measurement, Run, shapes
 from torchproof.report import numbers
-from torchproof.report.text_layout import Table
+from torchproof.report.document import Table
 
 CONTROL = "control"  # the name of the setting that changes nothing
 TITLES = {

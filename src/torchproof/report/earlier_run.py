@@ -6,13 +6,12 @@ There is no verdict here, since this run does not hold the samples of the baseli
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torchproof.measure import TIMING_CONDITIONS, exclusion_reason, name_of
 from torchproof.records import Baseline, Measurement, Run
-from torchproof.report import markup, numbers, run_words
+from torchproof.report import numbers, run_words
 
 
 @dataclass(frozen=True)
@@ -20,24 +19,11 @@ class Change:
     name: str
     before: str
     after: str
-    difference: str = ""  # of counts: `+2`, `none`
     tone: str = ""  # good or bad, if fewer is better and the number differs
 
-
-def markdown(run: Run) -> Iterator[str]:
-    if run.baseline is None:
-        return
-    yield "## Before and after"
-    named = run.baseline.id or ""
-    yield f"Before: run {markup.code(named)}. After: this run."
-    if differences := list(map(markup.inline, unlike(run))):
-        yield f"Their environments differ: {', '.join(differences)}."
-    rows = changes(run)
-    cells = [(markup.inline(c.name), c.before, c.after, c.difference) for c in rows]
-    yield markup.table(("", "Before", "After", "Change"), cells)
-    if any(not change.difference for change in rows):
-        command = shlex.join(["torchproof", "compare", named, run.id])
-        yield f"{markup.code(command)} shows which times differ significantly."
+    @property
+    def verdict(self) -> str:
+        return {"good": "better", "bad": "worse"}.get(self.tone, "")
 
 
 def verdict(run: Run) -> list[str]:
@@ -116,12 +102,10 @@ def _counts(run: Run, before: Baseline) -> Iterator[Change]:
 def _counted(
     name: str, before: int | None, after: int | None, *, judged: bool = True
 ) -> Change:
-    difference, tone = numbers.UNKNOWN, ""
-    if before is not None and after is not None:
-        difference = f"{after - before:+d}" if after != before else "none"
-        if judged and after != before:
-            tone = "good" if after < before else "bad"
-    return Change(name, numbers.count(before), numbers.count(after), difference, tone)
+    tone = ""
+    if judged and before is not None and after is not None and after != before:
+        tone = "good" if after < before else "bad"
+    return Change(name, numbers.count(before), numbers.count(after), tone)
 
 
 def _times(run: Run, before: Baseline) -> Iterator[Change]:

@@ -17,6 +17,7 @@ from torchproof.records import (
     shown_briefly,
 )
 from torchproof.report import commands, numbers, run_words
+from torchproof.report.document import FixBlock
 
 # The counts that a fix may change, with their names in a sentence.
 COUNTS = {
@@ -59,11 +60,6 @@ def changes(run: Run) -> list[tuple[str, str, str]]:
     ]
 
 
-def heading(fix: Fix) -> str:
-    """`GB101, GB102 safe`: what the fix is for, and its tier."""
-    return f"{', '.join(fix.codes)} {fix.tier}"
-
-
 def place(fix: Fix) -> str:
     """`model.py:42`; settings have no place."""
     if fix.file is None:
@@ -80,11 +76,6 @@ def written(fix: Fix) -> str:
     return f"not written: {fix.why}" if fix.why else ""
 
 
-def proved(fix: Fix, before: Fix | None = None) -> str:
-    """The receipt as a sentence; empty if there is none."""
-    return f"proved: {proof(fix, before)}" if fix.receipt else ""
-
-
 def proof(fix: Fix, before: Fix | None = None) -> str:
     """The figures of the receipt, unless the fix before it has the same one."""
     if fix.receipt is None:
@@ -92,6 +83,16 @@ def proof(fix: Fix, before: Fix | None = None) -> str:
     if before is not None and before.receipt == fix.receipt:
         return "together with the fix before it"
     return fix.receipt.text
+
+
+def numbered(run: Run) -> list[FixBlock]:
+    """The fixes to show, with what proves them."""
+    fixes = helpful(run)
+    pairs = enumerate(zip([None, *fixes], fixes, strict=False), 1)
+    return [
+        FixBlock(number, fix, place(fix), proof(fix, before), written(fix))
+        for number, (before, fix) in pairs
+    ]
 
 
 def left(run: Run) -> list[Left]:

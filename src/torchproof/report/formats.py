@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from torchproof.measure import Comparison
 from torchproof.records import Finding, Run, printable
 from torchproof.report import (
     agent,
     bench,
-    comparison_text,
-    fixes,
+    check,
+    comparison,
+    fix,
     github,
     gitlab,
     html,
     load_test,
     markdown,
     sarif,
-    terminal,
+    text,
     tune,
 )
+from torchproof.report.document import Block
+
+
+def document(run: Run, *, verbose: bool = False) -> Iterator[Block]:
+    """What is said about a run in every format."""
+    if run.verb == "bench":
+        return bench.document(run)
+    if run.verb == "tune":
+        return tune.document(run)
+    if run.verb == "loadtest":
+        return load_test.document(run, verbose=verbose)
+    if run.verb == "fix":
+        return fix.document(run, verbose=verbose)
+    return check.document(run, verbose=verbose)
 
 
 def _to_json(run: Run) -> str:
@@ -29,16 +44,8 @@ def _to_json(run: Run) -> str:
     return json.dumps(run.to_json(), indent=1) + "\n"
 
 
-FORMATS: dict[str, Callable[[Run], str]] = {
-    "text": terminal.render,
-    "json": _to_json,
-    "md": markdown.render,
-    "html": html.render,
-    "sarif": sarif.render,
-    "github": github.render,
-    "gitlab": gitlab.render,
-    "agent": agent.render,
-}
+_OF_RUN: dict[str, Callable[[Run], str]] = {"json": _to_json, "sarif": sarif.render}
+FORMATS = ("text", "json", "md", "html", "sarif", "github", "gitlab", "agent")
 
 
 def render(
@@ -56,23 +63,20 @@ def render(
     Only HTML includes the comparison.
     """
     run = run if source else without_source(run)
+    if format in _OF_RUN:
+        return _OF_RUN[format](run)
     if format == "html":
-        return html.render(run, compared)
-    if format not in ("text", "agent"):
-        text = FORMATS[format](run)
-        return printable.seen(text) if format in ("md", "github") else text
+        return html.render(run, document(run), compared)
+    if format == "md":
+        return printable.seen(markdown.render(document(run)))
+    if format == "github":
+        return printable.seen(github.render(document(run)))
+    if format == "gitlab":
+        return gitlab.render(document(run))
     run = printable.record(run)
     if format == "agent":
-        return agent.render(run)
-    if run.verb == "bench":
-        return bench.render(run, width=width)
-    if run.verb == "tune":
-        return tune.render(run, width=width)
-    if run.verb == "loadtest":
-        return load_test.render(run, width=width, verbose=verbose)
-    if run.verb == "fix":
-        return fixes.render(run, colour=colour, width=width, verbose=verbose)
-    return terminal.render(run, colour=colour, width=width, verbose=verbose)
+        return agent.render(document(run))
+    return text.render(document(run, verbose=verbose), width=width, colour=colour)
 
 
 def render_cell(run: Run, cells: Mapping[str, str] | None = None) -> str:
@@ -112,14 +116,16 @@ def _without_source(finding: Finding) -> Finding:
 
 
 def render_findings(run: Run, *, width: int = 80) -> str:
-    return terminal.findings(printable.record(run), width=width)
+    """The first lines and all findings, for a run that is not saved."""
+    return text.render(check.brief(printable.record(run)), width=width)
 
 
-def render_comparison(comparison: Comparison, format: str, *, width: int = 80) -> str:
+def render_comparison(compared: Comparison, format: str, *, width: int = 80) -> str:
     if format == "json":
-        return comparison_text.to_json(comparison)
+        return json.dumps(compared.to_json(), indent=1) + "\n"
     if format == "md":
-        return printable.seen(markdown.of_comparison(comparison))
-    if format == "agent":
-        return agent.of_comparison(printable.record(comparison))
-    return comparison_text.to_text(printable.record(comparison), width=width)
+        return printable.seen(markdown.render(comparison.document(compared)))
+    blocks = comparison.document(printable.record(compared))
+    return (
+        agent.render(blocks) if format == "agent" else text.render(blocks, width=width)
+    )

@@ -10,66 +10,65 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
-from torchproof.records import SEVERITIES, CauseTree, Finding, Run, line
-from torchproof.report import rank_sections, run_words, sarif
+from torchproof.records import Finding, line
+from torchproof.report import sarif
+from torchproof.report.annotations import collected
+from torchproof.report.document import Block
+from torchproof.report.finding_block import FindingBlock
 
 LEVELS = {"high": "critical", "medium": "major", "low": "minor"}
 
 Plain = dict[str, Any]
 
 
-def render(run: Run) -> str:
-    still_open = [f for f in run.findings if f.status == "open"]
-    tree = CauseTree(still_open)
-    still_open.sort(key=lambda f: (tree.is_effect(f), SEVERITIES.index(f.severity)))
-    before = Counter[str]()
-    entries = []
-    for finding in still_open:
-        effect = tree.is_effect(finding)
-        level = "info" if effect else LEVELS[tree.severity(finding)]
-        entries.append(_entry(finding, run, level, before[finding.identity]))
-        before[finding.identity] += 1
-    entries += [_failure(text, run) for text in run_words.failures(run)]
+def render(blocks: Iterable[Block]) -> str:
+    found, before = collected(blocks), Counter[str]()
+    target, entries = found.title.target, []
+    for block in found.findings:
+        entries.append(_entry(block, target, before[block.finding.identity]))
+        before[block.finding.identity] += 1
+    entries += [_failure(text, target) for text in found.failures]
     return json.dumps(entries, indent=1) + "\n"
 
 
-def _failure(text: str, run: Run) -> Plain:
+def _failure(text: str, target: str) -> Plain:
     """What the run could not do, on the first line of the target."""
-    target = line(sarif.file_of(run.target) or run.target).removeprefix("./")
-    known = hashlib.sha256(f"incomplete/{run.target}/{text}".encode(errors="replace"))
+    path = line(sarif.file_of(target) or target).removeprefix("./")
+    known = hashlib.sha256(f"incomplete/{target}/{text}".encode(errors="replace"))
     return {
         "description": f"{line(text)}.",
         "check_name": "incomplete",
         "fingerprint": known.hexdigest(),
         "severity": "critical",
-        "location": {"path": target or "-", "lines": {"begin": 1}},
+        "location": {"path": path or "-", "lines": {"begin": 1}},
     }
 
 
-def _entry(finding: Finding, run: Run, level: str, number: int) -> Plain:
-    path, row = _place(finding, run)
+def _entry(block: FindingBlock, target: str, number: int) -> Plain:
+    path, row = _place(block.finding, target)
     return {
-        "description": _description(finding, run, path),
-        "check_name": line(finding.code) or "-",
-        "fingerprint": _fingerprint(finding, number),
-        "severity": level,
+        "description": _description(block, path),
+        "check_name": line(block.finding.code) or "-",
+        "fingerprint": _fingerprint(block.finding, number),
+        "severity": "info" if block.is_effect else LEVELS[block.severity],
         "location": {"path": path, "lines": {"begin": row}},
     }
 
 
-def _place(finding: Finding, run: Run) -> tuple[str, int]:
+def _place(finding: Finding, target: str) -> tuple[str, int]:
     file = line(finding.file or "").removeprefix("./")
     if file and not file.startswith(("<", "/")):
         return file, finding.line or 1
-    target = line(sarif.file_of(run.target) or file or run.target)
-    return target.removeprefix("./") or "-", 1
+    path = line(sarif.file_of(target) or file or target)
+    return path.removeprefix("./") or "-", 1
 
 
-def _description(finding: Finding, run: Run, path: str) -> str:
-    ranks = rank_sections.only_on(finding, run)
-    message = f"{finding.message} ({ranks})" if ranks else finding.message
+def _description(block: FindingBlock, path: str) -> str:
+    finding = block.finding
+    message = f"{finding.message} ({block.ranks})" if block.ranks else finding.message
     own = line(finding.file or "").removeprefix("./")
     if own and own != path:
         message = f"{message} (at {own}:{finding.line or '-'})"

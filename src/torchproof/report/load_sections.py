@@ -20,7 +20,7 @@ from torchproof.records import (
     TailCause,
 )
 from torchproof.report import numbers
-from torchproof.report.text_layout import Table
+from torchproof.report.document import Table
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
 METRICS = {

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any, TypeGuard
 
 UNKNOWN = "-"
+_HUGE = 1e15  # larger values are not measured
+
+
+def known(value: Any) -> TypeGuard[float]:
+    """Whether a value is a number that was measured."""
+    return isinstance(value, int | float) and 0 <= value < _HUGE
 
 
 def plain(value: float | None, digits: int = 3) -> str:

@@ -11,22 +11,17 @@ from typing import Literal
 
 from torchproof.records import (
     CompiledFunctionRow,
-    Finding,
     FunctionOnRank,
     Rank,
     RankEvent,
     RankRun,
     RankWait,
-    Run,
     ranks_in_words,
     shown_briefly,
 )
 from torchproof.report import numbers
-from torchproof.report.text_layout import Table
+from torchproof.report.document import Cell, Table, View
 
-MARK = "! "  # before a cell that differs from those of the other ranks
-FEW_FUNCTIONS = 8  # in a report that is not verbose
-FEW_WAITS = 5
 _SHORT_WAIT = 0.1  # of the longest
 _BAR = 60  # characters of a timeline
 _MOST_LINES = 16
@@ -58,19 +53,12 @@ def _ending(rank: Rank) -> str:
     return f"rank {rank.rank} {rank.outcome}{doing}"
 
 
-def only_on(finding: Finding, run: Run) -> str:
-    """`rank 1 only`, for a finding of one process that not all ranks have."""
-    if run.ranks is None or not finding.ranks or finding.kind == "rank_difference":
-        return ""
-    if len(finding.ranks) >= len(run.ranks.ranks):
-        return ""
-    return f"{ranks_in_words(finding.ranks)} only"
-
-
 # -- compiled functions ----------------------------------------------------------------
 
 
-def functions(ranks: RankRun, most: int | None = None) -> Table:
+def functions(
+    ranks: RankRun, most: int | None = None, views: View = View.READ
+) -> Table:
     """One row per function, one column per rank; equal ranks share a column."""
     columns = _columns(ranks)
     shown = ranks.functions[:most]
@@ -84,6 +72,8 @@ def functions(ranks: RankRun, most: int | None = None) -> Table:
         ("function", *(ranks_in_words(column) for column in columns)),
         tuple(_row(row, columns) for row in shown),
         tuple(notes),
+        style="ranked",
+        views=views,
     )
 
 
@@ -109,7 +99,7 @@ def _did(cell: FunctionOnRank) -> tuple[object, ...]:
 
 def _row(
     row: CompiledFunctionRow, columns: Sequence[tuple[int, ...]]
-) -> tuple[str, ...]:
+) -> tuple[str | Cell, ...]:
     cells = [[_cell(row, rank) for rank in column] for column in columns]
     usual = _usual([cell for column in cells for cell in column])
     return (
@@ -128,13 +118,13 @@ def _usual(cells: Sequence[FunctionOnRank]) -> FunctionOnRank:
     )
 
 
-def _marked(cells: Sequence[FunctionOnRank], usual: FunctionOnRank) -> str:
+def _marked(cells: Sequence[FunctionOnRank], usual: FunctionOnRank) -> str | Cell:
     first, text = cells[0], cell_text(cells)
     if _did(first) == _did(usual):
         return text
     same = (first.compiles, first.breaks) == (usual.compiles, usual.breaks)
     other = ", another graph" if same and first.graphs != usual.graphs else ""
-    return f"{MARK}{text}{other}"
+    return Cell(f"{text}{other}", "differs", "differs")
 
 
 def function_name(row: CompiledFunctionRow) -> str:
@@ -168,7 +158,7 @@ def waits(ranks: RankRun) -> Table | None:
     if not ranks.waits:
         return None
     return Table(
-        "Waits in collectives",
+        "",
         ("waiting", "seconds", "step", "collective", "for"),
         tuple(
             (

@@ -15,7 +15,6 @@ from urllib.parse import quote
 from torchproof import __version__
 from torchproof.records import (
     SEVERITIES,
-    CauseTree,
     Finding,
     Fix,
     Run,
@@ -24,7 +23,8 @@ from torchproof.records import (
     shown,
     to_plain,
 )
-from torchproof.report import cause_words, commands, rank_sections, run_words
+from torchproof.report import commands, finding_block, run_words
+from torchproof.report.finding_block import FindingBlock
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 HOME = "https://pypi.org/project/torchproof/"
@@ -43,22 +43,16 @@ def render(run: Run) -> str:
 
 
 def _run(run: Run) -> Plain:
-    findings = [f for f in run.findings if f.status != "resolved"]
-    tree = CauseTree(run.findings)
-    findings.sort(
-        key=lambda f: (
-            f.status != "open",
-            tree.is_effect(f),
-            SEVERITIES.index(f.severity),
-        )
-    )
-    placed = [f for f in findings if location(f, run)]
-    placeless = [f for f in findings if not location(f, run)]
+    every = finding_block.everything(finding_block.blocks(run))
+    blocks = [each for each in every if each.finding.status != "resolved"]
+    blocks.sort(key=_order)
+    placed = [each for each in blocks if location(each.finding, run)]
+    placeless = [each for each in blocks if not location(each.finding, run)]
     reported = placed[:MOST]
-    codes = sorted({f.code for f in (*reported, *placeless)})
+    codes = sorted({each.finding.code for each in (*reported, *placeless)})
     known = _identities(run)
     fixes = _fixes(run)
-    notifications = [*_placeless(placeless, codes, run), *_left_out(placed)]
+    notifications = [*_placeless(placeless, codes), *_left_out(placed)]
     return {
         "tool": {"driver": _driver(codes, run)},
         "automationDetails": {"id": f"torchproof/{line(run.target)}/{line(run.id)}"},
@@ -66,14 +60,20 @@ def _run(run: Run) -> Plain:
         "originalUriBaseIds": {ROOT: {"description": _text("Directory of the run.")}},
         "invocations": [_invocation(run, notifications)],
         "results": [
-            _with_links(_result(f, run, codes, known=known, fixes=fixes), f, run, tree)
-            for f in reported
+            _with_links(_result(each, codes, known=known, fixes=fixes), each)
+            for each in reported
         ],
         "properties": {
             "counts": dict(run.counts),
-            "resolved": len(run.findings) - len(findings),
+            "resolved": len(run.findings) - len(blocks),
         },
     }
+
+
+def _order(block: FindingBlock) -> tuple[bool, bool, int]:
+    finding = block.finding
+    is_closed, severity = finding.status != "open", finding.severity
+    return is_closed, block.is_effect, SEVERITIES.index(severity)
 
 
 def _identities(run: Run) -> frozenset[str] | None:
@@ -145,17 +145,16 @@ def _notification(level: str, text: str) -> Plain:
     return {"level": level, "message": _text(text)}
 
 
-def _placeless(
-    findings: Iterable[Finding], codes: Sequence[str], run: Run
-) -> Iterable[Plain]:
-    for finding in findings:
+def _placeless(blocks: Iterable[FindingBlock], codes: Sequence[str]) -> Iterable[Plain]:
+    for block in blocks:
+        finding = block.finding
         if finding.status == "open":
             rule = {"id": finding.code, "index": codes.index(finding.code)}
-            plain = _notification(LEVELS[finding.severity], _message(finding, run))
+            plain = _notification(LEVELS[finding.severity], _message(block))
             yield {**plain, "associatedRule": rule}
 
 
-def _left_out(placed: Sequence[Finding]) -> Iterable[Plain]:
+def _left_out(placed: Sequence[FindingBlock]) -> Iterable[Plain]:
     if len(placed) > MOST:
         text = f"{len(placed) - MOST} of {len(placed)} findings are omitted, the least"
         yield _notification("warning", f"{text} severe ones: the limit is {MOST}.")
@@ -165,19 +164,19 @@ def _left_out(placed: Sequence[Finding]) -> Iterable[Plain]:
 
 
 def _result(
-    finding: Finding,
-    run: Run,
+    block: FindingBlock,
     codes: Sequence[str],
     *,
     known: frozenset[str] | None,
     fixes: Mapping[str, Sequence[Plain]],
 ) -> Plain:
+    finding = block.finding
     plain: Plain = {
         "ruleId": finding.code,
         "ruleIndex": codes.index(finding.code),
         "level": LEVELS[finding.severity],
-        "message": _text(_message(finding, run)),
-        "locations": [location(finding, run)],
+        "message": _text(_message(block)),
+        "locations": [location(finding, block.run)],
         "partialFingerprints": {"torchproofIdentity/v2": finding.identity},
     }
     if known is not None:
@@ -191,23 +190,23 @@ def _result(
     return {**plain, "properties": _properties(finding)}
 
 
-def _with_links(plain: Plain, finding: Finding, run: Run, tree: CauseTree) -> Plain:
+def _with_links(plain: Plain, block: FindingBlock) -> Plain:
     """A result with its place among causes and effects; an effect is only a note."""
     text, links = plain["message"]["text"], plain["properties"]
-    if effects := tree.effects(finding):
-        said = cause_words.also_explains(effects)
-        text = f"{text} It {line(said)}."
-        links["consequences"] = [each.identity for each in effects]
-    if not tree.is_effect(finding):
+    if block.effects:
+        text = f"{text} It {line(block.explains)}."
+        links["consequences"] = [each.finding.identity for each in block.effects]
+    if not block.is_effect:
         return {**plain, "message": _text(text)}
-    causes = tree.causes_of(finding)
-    places = [at for cause in causes if (at := location(cause, run))]
-    links |= {"cause_of": [f.identity for f in causes], "certainty": finding.certainty}
-    said = f"{cause_words.follows_from(finding, tree)} ({finding.certainty})"
+    causes = block.tree.causes_of(block.finding)
+    places = [at for cause in causes if (at := location(cause, block.run))]
+    links["cause_of"] = [finding.identity for finding in causes]
+    links["certainty"] = block.finding.certainty
+    follows = line(f"{block.causes} ({block.finding.certainty})")
     return {
         **plain,
         "level": "note",
-        "message": _text(f"{text} It follows from {line(said)}."),
+        "message": _text(f"{text} It follows from {follows}."),
         **({"relatedLocations": places} if places else {}),
     }
 
@@ -244,10 +243,10 @@ def _fix(fix: Fix) -> Plain:
     }
 
 
-def _message(finding: Finding, run: Run) -> str:
+def _message(block: FindingBlock) -> str:
     """Message, cause and fix; readers show the first sentence as the title."""
-    ranks = rank_sections.only_on(finding, run)
-    message = f"{finding.message} ({ranks})" if ranks else finding.message
+    finding = block.finding
+    message = f"{finding.message} ({block.ranks})" if block.ranks else finding.message
     texts = (message, finding.cause, f"Fix: {finding.fix}")
     return " ".join(f"{line(text).rstrip('.')}." for text in texts)
 

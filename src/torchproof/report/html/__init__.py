@@ -12,42 +12,31 @@ import hashlib
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
 from torchproof.measure import Comparison
-from torchproof.records import CauseTree, Run
-from torchproof.report import (
-    bench_sections,
-    cause_words,
-    commands,
-    comparison_text,
-    earlier_run,
-    run_words,
-    search_words,
+from torchproof.records import SEVERITIES, Run, document
+from torchproof.report import comparison, run_words
+from torchproof.report.document import (
+    Block,
+    Cell,
+    Code,
+    Link,
+    Section,
+    Text,
+    Verdict,
+    View,
+    plain,
+    seen_by,
 )
-from torchproof.report.html import (
-    charts,
-    fix_section,
-    headline,
-    load_page,
-    rank_page,
-    search,
-)
-from torchproof.report.html.finding_list import (
-    PAGE,
-    Entry,
-    at_home,
-    choices,
-    costs,
-    entries,
-    everything,
-)
-from torchproof.report.text_layout import Table
+from torchproof.report.finding_block import FindingBlock
+from torchproof.report.text import is_number
 
 if TYPE_CHECKING:
     import jinja2
@@ -73,76 +62,59 @@ _SPANS = re.compile(
     r"|(?<!\S)(--[a-z][a-z-]{,20})(?![\w-])"
 )
 _CODE, _FLAG = Markup("<code>{}</code>"), Markup('<code class="flag">{}</code>')
+_PLACE = Markup('<a href="#{}"><code>{}</code></a>')
 _LINK = Markup('<a href="{0}" rel="noreferrer noopener">{0}</a>')
 
 
-def render(run: Run, compared: Comparison | None = None) -> str:
+PAGE = 100  # findings shown at once
+_MAIN = ("trials", "fixes", "load", "findings")  # the first of them is what counts
+_DIFF = {"+": "added", "-": "removed", "@": "hunk"}
+
+
+def render(
+    run: Run, blocks: Iterable[Block], compared: Comparison | None = None
+) -> str:
     """The page of a run, with its comparison to an earlier run if there is one."""
     style, script = (_read(name) for name in ("page.css", "page.js"))
-    page = templates().get_template("page.html")
-    return page.render(
-        **_content(run),
-        **_comparison(compared),
-        style=style,
-        script=script,
-        policy=_policy(style, script),
-        data=_embedded(run),
+    shown = seen_by(View.PAGE, blocks)
+    verdict = next(block for block in shown if isinstance(block, Verdict))
+    shown = tuple(block for block in shown if block is not verdict)
+    if compared:
+        shown, verdict = _with_comparison(shown, verdict, compared)
+    sections = [block for block in shown if isinstance(block, Section)]
+    by_anchor = {section.anchor: section for section in sections}
+    main = next((by_anchor[name] for name in _MAIN if name in by_anchor), sections[0])
+    return (
+        templates()
+        .get_template("page.html")
+        .render(
+            run=run,
+            rules=run.rules,
+            about=_about(run),
+            verdict=verdict,
+            blocks=shown,
+            sections=[section for section in sections if section.anchor],
+            main=main,
+            separator=_SEPARATOR,
+            style=style,
+            script=script,
+            policy=_policy(style, script),
+            data=_embedded(run),
+        )
     )
 
 
-def _content(run: Run) -> dict[str, Any]:
-    findings = entries(run)
-    searched: dict[str, Any] = {"search": None}
-    if run.verb == "tune":
-        searched, run = search.content(run), _by_candidate(run)
-    fixes = fix_section.content(run) if run.verb == "fix" else None
-    loaded = load_page.content(run) if run.verb == "loadtest" else {"load": None}
-    figures = {
-        "strategies": charts.strategies(run),
-        "phases": charts.phases(run),
-        "costs": costs(findings),
-        "sweeps": charts.sweeps(run),
-    }
-    return {
-        "run": run,
-        "about": _about(run),
-        "contents": _contents(run, figures, loaded),
-        "total": len(everything(findings)),
-        "split": cause_words.totals(CauseTree(run.findings)),
-        "separator": _SEPARATOR,
-        "headline": headline.headline(run, findings),
-        "tiles": headline.tiles(run, findings),
-        "shared": charts.shared(run),
-        "strategies_title": _strategies(run),
-        "missing": _missing(figures) if run.verb in ("check", "bench") else [],
-        "fixes": fixes,
-        "shares": _shares(run, figures),
-        "tables": _tables(run),
-        "rows": [(row, list(bench_sections.details(row))) for row in charts.plain(run)],
-        "not_ranked": bench_sections.not_ranked(run),
-        "chosen": bench_sections.chosen(run)[1] if run.verb == "bench" else None,
-        "pages": list(_pages(findings)),
-        "choices": choices(findings),
-        "rules": run.rules,
-        "closed": [e for e in findings if e.finding.status != "open"],
-        "changes": earlier_run.changes(run),
-        "unlike": earlier_run.unlike(run),
-        "commands": list(commands.diagnostics(run)) if run.verb == "check" else [],
-        "environment": dict(_facts(run.environment)),
-        **figures,
-        **searched,
-        **loaded,
-        **rank_page.content(run),
-    }
-
-
-def _by_candidate(run: Run) -> Run:
-    """The run with its rows named after their candidates."""
-    rows = [
-        replace(row, strategy=search_words.label(row), variant={})
-        for row in run.measurements
-    ]
-    return replace(run, measurements=tuple(rows))
+def _with_comparison(
+    blocks: Sequence[Block], verdict: Verdict, compared: Comparison
+) -> tuple[tuple[Block, ...], Verdict]:
+    """The comparison stands after the times."""
+    names = [getattr(block, "anchor", "") for block in blocks]
+    at = names.index("strategies") + 1 if "strategies" in names else 0
+    first = next(comparison.summary(compared))
+    text = f"{first} A is run {compared.a['id']}, B is this run."
+    section = seen_by(View.PAGE, [comparison.section(compared)])
+    changed = replace(verdict, more=(*verdict.more, text))
+    return (*blocks[:at], *section, *blocks[at:]), changed
 
 
 def _about(run: Run) -> list[str]:
@@ -156,105 +128,56 @@ def _about(run: Run) -> list[str]:
     return [str(fact) for fact in (*details, run.started.replace("T", " ")) if fact]
 
 
-def _contents(
-    run: Run, figures: Mapping[str, Any], loaded: Mapping[str, Any]
-) -> list[tuple[str, str]]:
-    """The sections of this page: (anchor, label)."""
-    named = {
-        **(load_page.sections(loaded) if loaded["load"] else {}),
-        "recipe": ("Recipe", run.verb == "tune"),
-        "trials": ("Trials", run.verb == "tune"),
-        "fixes": ("Fixes", run.verb == "fix"),
-        "left": ("Not fixed", run.fixing and run.fixing.remaining),
-        "strategies": (_strategies(run), figures["strategies"]),
-        "time": (
-            "Time",
-            figures["phases"] or figures["costs"] or _shares(run, figures),
-        ),
-        "shapes": ("Shapes and settings", figures["sweeps"] or _tables(run)),
-        "ranks": ("Ranks", run.ranks),
-        "findings": (f"Findings ({len(run.findings)})", run.findings),
-        "configuration": ("torch.compile calls", run.configuration),
-        "history": ("Before and after", run.baseline or _closed(run)),
-        "rules": ("Rules", run.rules),
-        "run": ("The run", True),
-    }
-    return [(anchor, label) for anchor, (label, content) in named.items() if content]
+# -- what templates ask ----------------------------------------------------------------
 
 
-def _strategies(run: Run) -> str:
-    return "Finals" if run.verb == "tune" else "Strategies"
+@dataclass(frozen=True)
+class _Inside:
+    """A cell as the template of tables needs it."""
+
+    text: Text
+    badge: str = ""
+    tone: str = ""
+    is_code: bool = False
 
 
-def _closed(run: Run) -> bool:
-    return any(finding.status != "open" for finding in run.findings)
+def _cell(value: Text | Cell) -> _Inside:
+    if isinstance(value, Cell):
+        return _Inside(value.text, value.badge, value.tone)
+    return _Inside(value, is_code=isinstance(value, Code | tuple))
 
 
-def _shares(run: Run, figures: Mapping[str, Any]) -> Sequence[charts.Shares]:
-    """The shares, unless compiled calls are the only one: a tile shows that number."""
-    shares = charts.shares(run)
-    return shares if len(shares) > 1 or figures["phases"] or figures["costs"] else ()
+def _column(style: str, name: str) -> str:
+    """The CSS class of a column's cells."""
+    if style == "trials":
+        number = is_number(name) or name == "trial took"
+        return "n" if number else "gain" if name == "vs eager" else "said"
+    numbers = {"changes": ("before", "after"), "compared": ("A", "B")}
+    return "n" if name in numbers.get(style, ()) else ""
 
 
-def _comparison(comparison: Comparison | None) -> dict[str, Any]:
-    if comparison is None:
-        return {"compared": None}
-    caveats = [
-        *comparison_text.warnings(comparison),
-        *comparison_text.findings(comparison),
-    ]
-    named = [(row.name, metric) for row in comparison.rows for metric in row.metrics]
-    named += [("counts", metric) for metric in comparison.counts]
-    rows = [
-        (name, *comparison_text.cells(metric), metric.regression)
-        for name, metric in named
-        if metric.a is not None or metric.b is not None
-    ]
-    broken = [
-        f"{r.name}: {r.broken or r.note}" for r in comparison.rows if not r.metrics
-    ]
-    return {
-        "compared": comparison,
-        "judged": list(comparison_text.summary(comparison)),
-        "compared_rows": rows,
-        "compared_lines": [*caveats, *broken],
-    }
+def _choices(listed: Sequence[FindingBlock]) -> list[tuple[str, str, list[Any]]]:
+    """The filters: names, labels, and values with the number of their findings."""
+    filters = []
+    for name in ("severity", "category", "kind", "status", "origin"):
+        found = Counter(str(getattr(each.finding, name)) for each in listed)
+        values = found.most_common()
+        if name == "severity":
+            values = [(each, found[each]) for each in SEVERITIES if found[each]]
+        if len(values) > 1:
+            filters.append((name, name.capitalize(), values))
+    return filters
 
 
-def _missing(figures: Mapping[str, Any]) -> list[str]:
-    """The charts that lack measurements."""
-    names = {
-        "strategies": "strategies",
-        "phases": "compile phases",
-        "costs": "the cost of findings",
-        "sweeps": "a sweep of shapes",
-    }
-    missing = [text for key, text in names.items() if not figures[key]]
-    return (
-        missing if not figures["sweeps"] else [t for t in missing if t != "strategies"]
-    )
+def _pages(listed: Sequence[FindingBlock]) -> list[Sequence[FindingBlock]]:
+    return [listed[start : start + PAGE] for start in range(0, len(listed), PAGE)]
 
 
-def _tables(run: Run) -> list[Table]:
-    """The variants without a chart."""
-    swept = {bench_sections.TITLES[key] for key in charts.SIZES}
-    swept |= {"By batch and sequence", "By sequence and batch"}
-    tables = bench_sections.variants(run)
-    return [table for table in tables if table.title.partition(" (")[0] not in swept]
-
-
-def _pages(findings: list[Entry]) -> Iterator[list[Entry]]:
-    for start in range(0, len(findings), PAGE):
-        yield findings[start : start + PAGE]
-
-
-def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The environment as (name, value); each environment variable has a row."""
-    for key, value in environment.items():
-        if isinstance(value, Mapping):
-            yield from ((str(name), str(each)) for name, each in value.items())
-        elif value is not None and value != "":
-            yield key, str(value)
+def _diff(text: str) -> Iterator[tuple[str, str]]:
+    """The lines of a diff with their CSS classes."""
+    for line in document(text).rstrip("\n").split("\n"):
+        head = line.startswith(("--- ", "+++ "))
+        yield "file" if head else _DIFF.get(line[:1], "same"), line
 
 
 # -- untrusted text -------------------------------------------------------------------
@@ -268,9 +191,17 @@ def visible(value: Any) -> Any:
     return _HIDDEN.sub(lambda match: f"\u27e8U+{ord(match[0]):04X}\u27e9", value)
 
 
-def rich(text: str) -> Markup:
+def rich(text: Text, limit: int | None = None) -> Markup:
     """Text as HTML, with markup for `quoted code`, URLs and --flags."""
-    pieces, end = [], 0
+    if isinstance(text, tuple):
+        return Markup("").join(rich(part, limit) for part in text)
+    text = brief(text, limit) if limit else text
+    if isinstance(text, Link):
+        return _PLACE.format(text.anchor, visible(str(text)))
+    if isinstance(text, Code):
+        return _CODE.format(visible(str(text)))
+    pieces: list[Markup] = []
+    end = 0
     for match in _SPANS.finditer(text):
         pieces.append(escape(visible(text[end : match.start()])))
         code, link, flag = match.groups()
@@ -284,6 +215,11 @@ def rich(text: str) -> Markup:
 def brief(text: str, limit: int = 60) -> str:
     """The text, cut to a limit."""
     return text if len(text) <= limit else f"{text[:limit]} ..."
+
+
+def _words(text: Text) -> str:
+    """Without the characters that end a sentence or a caption."""
+    return str(_cell(text).text if isinstance(text, Cell) else plain(text))
 
 
 # -- the file --------------------------------------------------------------------------
@@ -302,7 +238,9 @@ def templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"rich": rich, "brief": brief, "dedent": _dedented}
-    environment.filters |= {"at_home": at_home, "place": run_words.place}
+    environment.filters |= {"kind": lambda block: type(block).__name__}
+    environment.filters |= {"cell": _cell, "column": _column, "words": _words}
+    environment.filters |= {"choices": _choices, "pages": _pages, "diff": _diff}
     return environment
 
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from torchproof.records import Run
-from torchproof.report import bench_sections, html, numbers
-from torchproof.report.html import fix_section, headline
-from torchproof.report.html.finding_list import entries
+from torchproof.report import bench_sections, finding_block, fix_words, html, numbers
+from torchproof.report.headline import headline
 
 _MOST = 20  # findings
 
 
 def render(run: Run, text: str, cells: Mapping[str, str] | None = None) -> str:
     """The output of a cell; `text` is the whole report, `cells` are new texts."""
-    findings = entries(run)
+    findings = finding_block.by_severity(finding_block.blocks(run))
     open_ones = [each for each in findings if each.finding.status == "open"]
     shown = open_ones if run.verb in ("check", "loadtest") else []
     return (
@@ -26,11 +25,11 @@ def render(run: Run, text: str, cells: Mapping[str, str] | None = None) -> str:
         .get_template("cell.html")
         .render(
             run=run,
-            headline=headline.headline(run, findings),
+            headline=headline(run),
             findings=shown[:_MOST],
             more=len(shown[_MOST:]),
             rows=list(_rows(run)),
-            fixes=fix_section.content(run)["shown"] if run.verb == "fix" else (),
+            fixes=fix_words.numbered(run) if run.verb == "fix" else (),
             cells=cells or {},
             note=_note(run),
             skipped=list(_skipped(run)),

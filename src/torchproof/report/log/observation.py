@@ -19,6 +19,7 @@ from torchproof.report import (
     bench_sections,
     fix_words,
     load_sections,
+    markdown,
     numbers,
     run_words,
     search_words,
@@ -150,8 +151,8 @@ def details(run: Run) -> Iterator[str]:
 def _fixes(run: Run) -> Iterator[str]:
     """What was fixed and how, what changed, and what is left."""
     for fix in fix_words.helpful(run)[:_MOST]:
-        place = code(fix_words.place(fix))
-        yield f"{fix.status}, {fix_words.heading(fix)} at {place}: {prose(fix.title)}"
+        place, codes = code(fix_words.place(fix)), ", ".join(fix.codes)
+        yield f"{fix.status}, {codes} {fix.tier} at {place}: {prose(fix.title)}"
     yield from (f"{n}: {old} -> {new}" for n, old, new in fix_words.changes(run))
     for each in fix_words.left(run)[:_MOST]:
         yield f"left, {_facts(each.finding)}; why: {prose(each.why)}"
@@ -195,7 +196,7 @@ def _figures(run: Run) -> str:
         test = load_sections.load_test_of(run)
         latencies = load_sections.latencies(test, intervals=True)
         outcomes = load_sections.outcomes(test)
-        return f"{latencies.markdown()}\n\n{outcomes.markdown()}"
+        return markdown.render([latencies, outcomes]).rstrip()
     tables = [_counts(run), _rows(run)]
     return "\n\n".join(filter(None, tables))
 

@@ -1,15 +1,13 @@
-"""The section of the page about ranks: the table of functions, and a timeline."""
+"""The timeline of a run with ranks: a lane for each, with what it spent time on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from torchproof.records import Rank, RankRun, Run
+from torchproof.records import Rank, RankRun
 from torchproof.report import numbers, rank_sections
-from torchproof.report.html import axes
-from torchproof.report.html.axes import Axis, Place
+from torchproof.report.charts import axes
+from torchproof.report.charts.axes import Axis, Place
 from torchproof.report.rank_sections import Segment, SegmentKind
 
 _MOST_RANKS = 64  # lanes of the timeline
@@ -21,13 +19,6 @@ _TONES: dict[SegmentKind, str] = {
     "gc": "p2",
     "wait": "p9",
 }
-
-
-@dataclass(frozen=True)
-class Cell:
-    text: str
-    label: str
-    differs: bool
 
 
 @dataclass(frozen=True)
@@ -56,38 +47,6 @@ class Timeline:
     x: Axis
     kinds: tuple[tuple[str, str], ...]
     hidden: int
-
-
-def content(run: Run) -> dict[str, Any]:
-    """The variables of ranks.html."""
-    ranks = run.ranks
-    if ranks is None:
-        return {"ranks": None}
-    return {
-        "ranks": ranks,
-        "rank_summary": rank_sections.summary(ranks),
-        "rank_timeout": rank_sections.timeout(ranks),
-        "rank_header": rank_sections.functions(ranks).header,
-        "rank_rows": list(_rows(ranks)),
-        "rank_timeline": timeline(ranks),
-        "rank_waits": rank_sections.waits(ranks),
-    }
-
-
-def _rows(ranks: RankRun) -> Iterator[tuple[str, list[Cell]]]:
-    table = rank_sections.functions(ranks)
-    for name, *texts in table.rows:
-        yield (
-            name,
-            [
-                Cell(
-                    text=text.removeprefix(rank_sections.MARK),
-                    label=label,
-                    differs=text.startswith(rank_sections.MARK),
-                )
-                for label, text in zip(table.header[1:], texts, strict=True)
-            ],
-        )
 
 
 def timeline(ranks: RankRun) -> Timeline | None:

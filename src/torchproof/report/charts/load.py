@@ -21,12 +21,13 @@ from torchproof.records import (
     TailCause,
 )
 from torchproof.report import load_sections, numbers
-from torchproof.report.html import axes, charts
-from torchproof.report.html.axes import Axis, Place
+from torchproof.report.charts import axes
+from torchproof.report.charts.axes import Axis, Place
 
 SQUARE = 1000
 _COLUMNS, _ROWS = 500, 160  # dots that can be told apart
 _BINS = 80
+_MOST_NUMBERS = 200  # of requests that waited
 _MOST_MARKS = 30  # culprits that have a mark
 _LARGE = 0.05  # the least share of a cause whose culprits have a mark
 _NUMBER = (20.0, 9.0)  # width and height of a number on a phone, in percent
@@ -98,6 +99,7 @@ class Timelines:
     y: Axis
     limit: float | None
     kinds: tuple[tuple[str, str], ...]  # colours and names of the stalls in the panels
+    is_judged: bool  # whether there is an objective
 
 
 def timelines(test: LoadTest) -> Timelines | None:
@@ -117,6 +119,7 @@ def timelines(test: LoadTest) -> Timelines | None:
         y=axes.upwards(y),
         limit=round(100 - place_y(wanted.limit_ms), 2) if wanted else None,
         kinds=tuple(tone for kind, tone in KINDS.items() if kind in kinds),
+        is_judged=test.objective is not None,
     )
 
 
@@ -131,7 +134,7 @@ def _answered(result: LoadResult) -> Iterator[tuple[int, float]]:
     for number, (due, end) in enumerate(times):
         if end is not None and number not in failed:
             ms = (end - due) * 1e3
-            if charts.known(ms) and ms > 0:
+            if numbers.known(ms) and ms > 0:
                 yield number, ms
 
 
@@ -437,7 +440,7 @@ def _rate(value: float) -> str:
 
 
 def _drawable(trials: Sequence[RateTrial]) -> list[RateTrial]:
-    known = [t for t in trials if t.percentile.value_ms and charts.known(t.rate)]
+    known = [t for t in trials if t.percentile.value_ms and numbers.known(t.rate)]
     return sorted(known, key=lambda trial: trial.rate)
 
 
@@ -466,3 +469,41 @@ def _trial_title(name: str, trial: RateTrial) -> str:
     return (
         f"{name} at {_rate(trial.rate)}: {percent} {tail} ms, {trial.verdict}, {count}"
     )
+
+
+# -- causes of slow requests -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause of slow requests; the length of its bar is in percent."""
+
+    code: str
+    text: str
+    share: str
+    length: float
+    involved: str
+    remedy: str
+    victims: str
+
+
+def causes(found: Sequence[TailCause]) -> list[Cause]:
+    return [
+        Cause(
+            code=cause.code,
+            text=cause.text,
+            share=load_sections.share(cause.share),
+            length=round(min(1.0, max(0.0, cause.share or 0.0)) * 100, 2),
+            involved=load_sections.involved(cause),
+            remedy=cause.remedy,
+            victims=_numbers(cause.victims),
+        )
+        for cause in found
+    ]
+
+
+def _numbers(members: Sequence[int]) -> str:
+    """`3, 4, 5`; empty if there are none."""
+    listed = ", ".join(map(str, members[:_MOST_NUMBERS]))
+    more = len(members) - _MOST_NUMBERS
+    return f"{listed} and {numbers.count(more)} more" if more > 0 else listed

@@ -9,15 +9,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from torchproof.measure import exclusion_reason
 from torchproof.records import Measurement, Run
 from torchproof.report import bench_sections, numbers, run_words
 
 SIZES = ("batch", "sequence")
-MOST = 12  # bars in a chart that shows only the largest values
-_HUGE = 1e15  # larger values are not times
+_MOST = 12  # strategies
 
 
 @dataclass(frozen=True)
@@ -77,11 +76,6 @@ class Meter:
 Shares = tuple[str, list[Meter]]  # a title and its meters
 
 
-def known(value: Any) -> TypeGuard[float]:
-    """Whether a value is a number that a chart can show."""
-    return isinstance(value, int | float) and 0 <= value < _HUGE
-
-
 def shared(run: Run) -> dict[str, Any]:
     """The variant values that all rows have in common."""
     rows = run.measurements
@@ -101,7 +95,7 @@ def plain(run: Run) -> list[Measurement]:
         for row in run.measurements
         if dict(row.variant) == same
         and bench_sections.is_shown(row)
-        and known(row.median_ms)
+        and numbers.known(row.median_ms)
     ]
 
 
@@ -131,7 +125,7 @@ def _sweep(keys: tuple[str, ...], rows: Sequence[Measurement]) -> Bars | None:
     named = [
         (f"{_size(row, keys)} {row.strategy}" if names else _size(row, keys), row)
         for row in rows
-        if known(row.median_ms)
+        if numbers.known(row.median_ms)
     ]
     return _bars(named, title=title, reference=False)
 
@@ -164,7 +158,7 @@ def _bars(
 
 def _reach(row: Measurement, rounds: Sequence[float]) -> float:
     """The end of its bar; a few much slower rounds do not extend the scale."""
-    edges = [edge for edge in (row.median_ms, row.high_ms) if known(edge)]
+    edges = [edge for edge in (row.median_ms, row.high_ms) if numbers.known(edge)]
     usual = sorted(rounds)[: max(1, round(len(rounds) * 0.9))]
     limit = 1.3 * max([*edges, *usual])
     return max([*edges, *(median for median in rounds if median <= limit)])
@@ -172,7 +166,7 @@ def _reach(row: Measurement, rounds: Sequence[float]) -> float:
 
 def _bar(name: str, row: Measurement, rounds: Sequence[float], end: float) -> Bar:
     low, high = row.low_ms, row.high_ms
-    spread = known(low) and known(high)
+    spread = numbers.known(low) and numbers.known(high)
     amount = numbers.amount(row.samples, "sample") if row.samples else ""
     amount = ", ".join(filter(None, (amount, bench_sections.processes(row))))
     return Bar(
@@ -192,12 +186,14 @@ def _bar(name: str, row: Measurement, rounds: Sequence[float], end: float) -> Ba
 
 def _verdict(row: Measurement) -> str:
     compared = row.vs_eager is not None or row.is_unverified
-    return bench_sections.verdict(row) if compared else ""
+    if compared or row.strategy == "eager":
+        return bench_sections.verdict(row)
+    return ""
 
 
 def _rounds(row: Measurement) -> list[float]:
     medians = [statistics.median(each) for each in row.rounds_ms if each]
-    return [median for median in medians if known(median)]
+    return [median for median in medians if numbers.known(median)]
 
 
 def _tone(row: Measurement) -> str:
@@ -218,7 +214,7 @@ def phases(run: Run) -> list[Phases]:
     """The compile phases by strategy; the longest bar has the full width."""
     rows = [row for row in plain(run) if row.compile_s]
     rows = rows or [row for row in run.measurements if not exclusion_reason(row)]
-    seconds = [(row, _seconds(row.compile_s)) for row in rows[:MOST]]
+    seconds = [(row, _seconds(row.compile_s)) for row in rows[:_MOST]]
     end = max((sum(spent.values()) for _, spent in seconds), default=0.0)
     alone = len({row.strategy for row in rows}) == len(rows)
     return [
@@ -238,7 +234,7 @@ def _named(row: Measurement) -> str:
 
 def _seconds(spent: Mapping[str, float] | None) -> dict[str, float]:
     items = (spent or {}).items()
-    return {key: s for key, s in items if key != "total" and known(s) and s > 0}
+    return {key: s for key, s in items if key != "total" and numbers.known(s) and s > 0}
 
 
 def _segments(spent: Mapping[str, float], end: float) -> Iterator[Segment]:
@@ -280,13 +276,13 @@ def shares(run: Run) -> list[Shares]:
 
 def _compiled(run: Run) -> Iterator[Meter]:
     calls, compiled = run.counts.get("calls"), run.counts.get("compiled_calls")
-    if known(calls) and known(compiled) and calls:
+    if numbers.known(calls) and numbers.known(compiled) and calls:
         yield Meter("calls", _share(compiled / calls), f"{compiled} of {calls}")
 
 
 def _guards(row: Measurement) -> Meter | None:
     part = (row.guards or {}).get("share")
-    if not known(part):
+    if not numbers.known(part):
         return None
     note = f"{numbers.plain((row.guards or {}).get('lookup_us'))} us"
     return Meter(row.strategy, _share(part), f"{part:.1%}", note)
@@ -294,14 +290,14 @@ def _guards(row: Measurement) -> Meter | None:
 
 def _kernels(row: Measurement) -> Meter | None:
     part = (row.kernels or {}).get("busy_share")
-    if not known(part):
+    if not numbers.known(part):
         return None
     note = f"{numbers.count((row.kernels or {}).get('per_step'))} kernels"
     return Meter(row.strategy, _share(part), f"{part:.0%}", note)
 
 
 def _utilised(row: Measurement) -> Meter | None:
-    if not known(row.mfu):
+    if not numbers.known(row.mfu):
         return None
     speed = numbers.operations((row.flops or {}).get("per_second"))
     note = f"{speed}FLOP/s"

@@ -11,13 +11,18 @@ from dataclasses import dataclass, replace
 
 from torchproof.records import Trial, Tuning
 from torchproof.report import numbers, run_words, search_words
-from torchproof.report.html import axes, charts
-from torchproof.report.html.axes import Axis
+from torchproof.report.charts import axes
+from torchproof.report.charts.axes import Axis
 
 # The plot on a phone, in pixels: labels that do not overlap there overlap nowhere.
 _WIDTH, _HEIGHT = 270.0, 300.0
 _LETTER, _LINE, _MARK = 6.5, 13.0, 9.0
 LONGEST = 24  # characters of a label
+_MEANINGS = {
+    "faster": "faster than eager",
+    "slower": "slower than eager",
+    "level": "difference not significant",
+}
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -45,6 +50,21 @@ class Plot:
     y: Axis
     missing: tuple[str, ...]  # ranked trials without one of the two times
     words: str  # the description for screen readers
+
+    @property
+    def keys(self) -> Iterator[tuple[str, str, str]]:
+        """The legend: shape, tone and meaning of each kind of mark."""
+        kinds = {mark.kind: mark.tone for mark in self.marks}
+        tones = {mark.tone for mark in self.marks if mark.kind == "other"}
+        if "chosen" in kinds:
+            yield "chosen", kinds["chosen"], "chosen"
+        if "eager" in kinds:
+            yield "eager", "eager", "eager"
+        for tone, meaning in _MEANINGS.items():
+            if tone in tones:
+                yield "other", tone, meaning
+        if any(mark.warm for mark in self.marks):
+            yield "other", "level is-warm", "hollow: not a cold first call, see below"
 
 
 def plot(search: Tuning) -> Plot | None:
@@ -78,7 +98,7 @@ def _time(trial: Trial, name: str) -> float:
 
 
 def _drawable(value: float | None) -> bool:
-    return charts.known(value) and value > 0
+    return numbers.known(value) and value > 0
 
 
 def _mark(trial: Trial, x: float, y: float, search: Tuning) -> Mark:

@@ -3,101 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from torchproof.records import CauseTree, Measurement, Part, Run
+from torchproof.records import Measurement, Part, Run, Trial
 from torchproof.report import (
     bench_sections,
-    cause_words,
     earlier_run,
+    finding_block,
     fix_words,
     load_sections,
     numbers,
     run_words,
     search_words,
 )
-from torchproof.report.html import charts, search
-from torchproof.report.html.finding_list import Entry, everything
+from torchproof.report.charts import bars
+from torchproof.report.document import Tile, Verdict, View
 
 LONGEST = 220  # characters of the worst finding's message
 
 
-@dataclass(frozen=True)
-class Headline:
-    tone: str  # good, bad, open
-    word: str
-    text: str
-    more: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Tile:
-    label: str
-    value: str
-    note: str = ""
-
-
-def headline(run: Run, findings: Sequence[Entry]) -> Headline:
-    if run.verb == "tune":
-        result = _of_tune(run)
-    elif run.verb == "fix":
-        result = _of_fix(run)
-    elif run.verb == "loadtest":
-        result = _of_load_test(run)
-    else:
-        result = _of_bench(run) if run.verb == "bench" else _of_check(run, findings)
+def headline(run: Run) -> Verdict:
+    makers = {
+        "bench": _of_bench,
+        "tune": _of_tune,
+        "fix": _of_fix,
+        "loadtest": _of_load_test,
+    }
+    result = makers.get(run.verb, _of_check)(run)
     if why := run_words.incomplete(run):
         so_far = f"Results so far: {result.text}" if result.text else ""
-        return Headline("bad", "incomplete", f"{why}.", (so_far,) if so_far else ())
-    return result
+        more = (so_far,) if so_far else ()
+        result = Verdict("bad", "incomplete", f"{why}.", more)
+    return replace(result, tiles=tuple(tiles(run)), views=View.PAGE)
 
 
-def _of_bench(run: Run) -> Headline:
+def _of_bench(run: Run) -> Verdict:
     decision, _ = bench_sections.chosen(run)
     tones = {"keep compiled": "good", "not enough evidence": "open"}
-    return Headline(tones.get(decision.word, "bad"), decision.word, f"{decision.text}.")
+    return Verdict(tones.get(decision.word, "bad"), decision.word, f"{decision.text}.")
 
 
-def _of_tune(run: Run) -> Headline:
+def _of_tune(run: Run) -> Verdict:
     tuning = search_words.search_of(run)
     why = (tuning.why or "").rstrip(".")
     text = f"{why[:1].upper()}{why[1:]}." if why else ""
     more = tuple(filter(None, [" ".join(search_words.probed(tuning.probe))]))
     if not tuning.chosen:
-        return Headline("open", "no strategy chosen", text, more)
+        return Verdict("open", "no strategy chosen", text, more)
     if tuning.chosen == "eager":
-        return Headline("bad", "stay eager", text, more)
-    return Headline("good", f"use {tuning.chosen}", text, more)
+        return Verdict("bad", "stay eager", text, more)
+    return Verdict("good", f"use {tuning.chosen}", text, more)
 
 
-def _of_fix(run: Run) -> Headline:
+def _of_fix(run: Run) -> Verdict:
     fixes, still = fix_words.helpful(run), fix_words.left(run)
     text = fix_words.summary(run)
     more = tuple(filter(None, (f"{fix_words.effort(run)}.", fix_words.note(run))))
     if not fixes:
         word = "no fix verified" if still else "nothing to fix"
-        return Headline("open" if still else "good", word, text, more)
+        return Verdict("open" if still else "good", word, text, more)
     waiting = any(fix.status == "verified" for fix in fixes)
     word = "fixes verified" if waiting else "fixes applied"
-    return Headline("open" if waiting or still else "good", word, text, more)
+    return Verdict("open" if waiting or still else "good", word, text, more)
 
 
-def _of_load_test(run: Run) -> Headline:
+def _of_load_test(run: Run) -> Verdict:
     test = load_sections.load_test_of(run)
     more = (_largest_cause(run),) if _largest_cause(run) else ()
     if test.objective is None:
-        return Headline("open", "no objective", load_sections.answer(test), more)
+        return Verdict("open", "no objective", load_sections.answer(test), more)
     text = f"{load_sections.objective(test.objective)}: {load_sections.verdicts(test)}."
     verdicts = [result.verdict for result in test.results]
     met = verdicts.count("met")
     if met and met == len(verdicts):
-        return Headline("good", "objective met", text, more)
+        return Verdict("good", "objective met", text, more)
     if met:
         word = f"objective met by {met} of {numbers.amount(len(verdicts), 'strategy')}"
-        return Headline("open", word, text, more)
+        return Verdict("open", word, text, more)
     word = "undecided" if "undecided" in verdicts else "missed"
     tone = "bad" if word == "missed" else "open"
-    return Headline(tone, f"objective {word}", text, more)
+    return Verdict(tone, f"objective {word}", text, more)
 
 
 def _largest_cause(run: Run) -> str:
@@ -115,10 +100,10 @@ def _largest_cause(run: Run) -> str:
     return f"{part} of the excess of {result.strategy}'s slow requests: {text}."
 
 
-def _of_check(run: Run, findings: Sequence[Entry]) -> Headline:
-    tree = CauseTree(run.findings)
-    open_ = [e.finding for e in everything(findings) if e.finding.status == "open"]
-    first = cause_words.fix_first(run, tree).rstrip(".")
+def _of_check(run: Run) -> Verdict:
+    listed = finding_block.by_severity(finding_block.blocks(run))
+    open_ = [b.finding for b in listed if b.finding.status == "open"]
+    first = finding_block.fix_first(run, finding_block.blocks(run)).rstrip(".")
     since = " ".join(earlier_run.verdict(run))  # it comes first
     sentences = (
         *run_words.failed_parts(run),
@@ -131,13 +116,13 @@ def _of_check(run: Run, findings: Sequence[Entry]) -> Headline:
     more = tuple(f"{text[:1].upper()}{text[1:]}." for text in more)
     if not open_:
         tone, text = _nothing(run)
-        return Headline(tone, "no findings", f"{since} {text}".strip(), more)
+        return Verdict(tone, "no findings", f"{since} {text}".strip(), more)
     worst = open_[0]
     tone = "bad" if worst.severity == "high" else "open"
-    word = cause_words.totals(tree) or numbers.amount(len(open_), "open finding")
+    word = finding_block.totals(listed) or numbers.amount(len(open_), "open finding")
     cost = f" ({numbers.plain(worst.cost_us)} us per call)" if worst.cost_us else ""
     text = f"Most severe{cost}: {_shortened(worst.message)}."
-    return Headline(tone, word, f"{since} {text}".strip(), more)
+    return Verdict(tone, word, f"{since} {text}".strip(), more)
 
 
 def _resolved(run: Run) -> str:
@@ -171,10 +156,10 @@ def _nothing(run: Run) -> tuple[str, str]:
 # -- tiles -----------------------------------------------------------------------------
 
 
-def tiles(run: Run, findings: Sequence[Entry]) -> list[Tile]:
+def tiles(run: Run) -> list[Tile]:
     """The key numbers; a value that was not measured has no tile."""
     if run.verb == "tune":
-        return [*_worth(*search.winner(run))]
+        return [*_worth(*_winner(run))]
     if run.verb == "fix":
         return [
             Tile(name[:1].upper() + name[1:], after, f"{before} before the fixes")
@@ -182,14 +167,14 @@ def tiles(run: Run, findings: Sequence[Entry]) -> list[Tile]:
         ]
     if run.verb == "loadtest":
         return [*_served(run)]
-    rows = charts.plain(run)
+    rows = bars.plain(run)
     eager = next((row for row in rows if row.strategy == "eager"), None)
-    counts = [] if run.verb == "bench" else [*_counted(run, findings)]
+    counts = [] if run.verb == "bench" else [*_counted(run)]
     return [*counts, *_worth(_best(run, rows), eager)]
 
 
-def _counted(run: Run, findings: Sequence[Entry]) -> Iterator[Tile]:
-    open_ = [e.finding for e in everything(findings) if e.finding.status == "open"]
+def _counted(run: Run) -> Iterator[Tile]:
+    open_ = [finding for finding in run.findings if finding.status == "open"]
     yield Tile("Open findings", str(len(open_)), run_words.severities(open_))
     counts, calls = run.counts, run.counts.get("calls")
     if calls is not None and counts.get("compiled_calls") is not None:
@@ -213,9 +198,9 @@ def _best(run: Run, rows: Sequence[Measurement]) -> Measurement | None:
     A check is about one strategy, whatever else it measures, and right or wrong.
     """
     if run.verb == "check":
-        alike = [r for r in run.measurements if dict(r.variant) == charts.shared(run)]
+        alike = [r for r in run.measurements if dict(r.variant) == bars.shared(run)]
         compiled = [r for r in alike if r.strategy != "eager"]
-        return next((r for r in compiled if charts.known(r.median_ms)), None)
+        return next((r for r in compiled if numbers.known(r.median_ms)), None)
     chosen = bench_sections.chosen(run)[1] if run.verb == "bench" else None
     if chosen is not None and chosen.strategy != "eager":
         return chosen
@@ -284,3 +269,27 @@ def _spread(row: Measurement) -> str:
 def _paid(row: Measurement) -> str:
     paid = row.break_even or ""
     return f"break-even {paid}" if paid.startswith(("after", "never")) else paid
+
+
+def _winner(run: Run) -> tuple[Measurement | None, Measurement | None]:
+    """The rows of the chosen strategy and of eager."""
+    search, timed = search_words.search_of(run), search_words.finals(run)
+
+    def row(trial: Trial | None) -> Measurement | None:
+        return timed.get(trial.name, _row(trial)) if trial and trial.is_ranked else None
+
+    eager = next((trial for trial in search.trials if trial.is_eager), None)
+    return row(search_words.winner(search)), row(eager)
+
+
+def _row(trial: Trial) -> Measurement:
+    return Measurement(
+        trial.name,
+        median_ms=trial.step_ms,
+        first_call_s=None if trial.is_warm else trial.first_call_s,
+        peak_bytes=None if trial.peak_bytes is None else int(trial.peak_bytes),
+        numerics=trial.numerics,
+        vs_eager=trial.vs_eager,
+        vs_eager_low=trial.vs_eager_low,
+        vs_eager_high=trial.vs_eager_high,
+    )
