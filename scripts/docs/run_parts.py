@@ -322,7 +322,7 @@ def bench_output() -> str:
     run = getting_started.saved("bench")
     text = report(run, "text").rstrip("\n")
     header, bars, costs, *rows = text.split("\n\nDecision:")[0].split("\n\n")
-    details = next((row for row in rows if not row.startswith("eager\n")), "...")
+    details = next((row for row in rows if row.startswith("full:")), "...")
     end = text[text.index("Decision:") :]
     command = f"$ {command_of(run)}"
     return fenced(

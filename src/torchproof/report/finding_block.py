@@ -137,7 +137,7 @@ class FindingBlock(Block):
     @property
     def in_one_line(self) -> Text:
         place = Link(self.place or numbers.UNKNOWN, self.anchor)
-        return place, f"  {self.finding.code}  {self.title}"
+        return place, f"  {self.finding.code}  {self.finding.message}"
 
     @property
     def category(self) -> str:
