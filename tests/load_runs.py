@@ -118,7 +118,9 @@ def recompiling() -> LoadResult:
     requests = queued(arrivals(COUNT), services(COUNT, 0.005, stalls_s))
     recompile = "recompile of Model.forward: size 1 of x was 128, is 576"
     sizes = {"source": "x", "dim": 1, "expected": "128", "actual": "576"}
-    data: dict[str, Any] = {"guard": {"cause": "size", **sizes}, "generation": 2}
+    named = {"compiled": "Model.forward", "changed": "size 1 of x was 128, is 576"}
+    guard = {"cause": "size", **sizes, **named}
+    data: dict[str, Any] = {"guard": guard, "generation": 2}
     stalls = (
         _stall("compile", 0, requests, 6.2, "first compilation of Model.forward"),
         _stall("inductor", 0, requests, 4.0, "Inductor"),

@@ -1,7 +1,8 @@
 """Renders runs: terminal text, Markdown, HTML, SARIF, annotations, experiment log.
 
 In: a `Run` or a comparison. Out: strings; this package prints nothing. Each verb builds
-one document of blocks (`document.py`), each format renders them. Start with `formats.py`. Imports `records`, `checking`, `measure` and `packs`.
+one document of blocks (`document.py`), each format renders them. Start with
+`formats.py`. Imports `records`, `checking`, `measure` and `packs`.
 """
 
 from typing import TYPE_CHECKING
