@@ -22,7 +22,11 @@ pytest.importorskip("mcp", reason="the extra `mcp` is not there")
 
 from mcp import Client, StdioServerParameters, stdio_client  # noqa: E402
 
-from torchproof.cli import mcp_server, verbs  # noqa: E402
+from torchproof.cli import mcp_server  # noqa: E402
+from torchproof.cli.commands import COMMANDS, Check, Command  # noqa: E402
+from torchproof.cli.parser import parsed  # noqa: E402
+from torchproof.records import option_values  # noqa: E402
+from torchproof.records.option import Option, options_of  # noqa: E402
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 BREAKS = """\
@@ -91,12 +95,12 @@ def verification(text: str) -> dict[str, Any]:
     """The arguments of `check` that are the command of the first finding."""
     [command, *_] = [x for x in text.splitlines() if x.startswith("verify: ")]
     _, *words = shlex.split(command.removeprefix("verify: "))
-    tool = {"target": words[1]}
-    given = iter(words[2:])
-    for word in given:
-        name, equals, value = word.removeprefix("--").partition("=")
-        if name not in ("format", "train"):
-            tool[name.replace("-", "_")] = value if equals else next(given)
+    done = parsed(words)
+    tool = {}
+    for each in options_of(Check):
+        if each.option.for_agents and each.flag in (None, *done.flags):
+            value = getattr(done, each.key)
+            tool[each.word] = ",".join(value) if isinstance(value, tuple) else value
     return tool
 
 
@@ -142,17 +146,16 @@ def test_find_edit_and_verify_without_running_the_target(
     assert "fail-on" in errors[3]
 
 
-def values_for(schema: dict[str, Any]) -> list[Any]:
-    """Values for an argument, those that equal a default of the command line first."""
-    kinds = [schema, *schema.get("anyOf", ())]
-    if choices := [value for kind in kinds for value in kind.get("enum", ())]:
-        return choices
-    types = {kind.get("type") for kind in kinds}
-    if "boolean" in types:
-        return [True]
-    if "array" in types:
-        return [["normal", "--high"]]
-    return [1, 2.5] if "number" in types else ["normal", "high", "text", "0", "False"]
+def samples(option: Option) -> list[tuple[Any, Any]]:
+    """Values of an argument as agents give them, and as the verb gets them."""
+    if option.choices:
+        return [(choice, choice) for choice in option.choices]
+    if option.metavar == "KEY=VALUE,...":
+        return [("dynamic=true", {"dynamic": True})]
+    if option.read is option_values.seconds:
+        return [(1, 1.0), (2.5, 2.5)]
+    read = option.read or str
+    return [(text, read(text)) for text in ("normal", "text", "0", "False")]
 
 
 def test_each_given_argument_reaches_the_command_line(
@@ -167,28 +170,27 @@ def test_each_given_argument_reaches_the_command_line(
     async def calls() -> list[tuple[str, Any]]:
         given = []
         for tool in await (server := mcp_server.server()).list_tools():
-            if tool.name not in ("check", "fix", "bench"):
-                continue
-            arguments = {**tool.input_schema["properties"]}
-            del arguments["target"]
-            for name, schema in arguments.items():
-                for value in values_for(schema):
-                    call = {"target": "model.py:make", name: value}
+            options = options_of(COMMANDS.get(tool.name, Command))
+            for each in options if "target" in tool.input_schema["properties"] else ():
+                if not each.option.for_agents or each.word == "target":
+                    continue
+                switch = [(True, not each.default)]
+                for value, read in switch if each.is_switch else samples(each.option):
+                    call = {"target": "model.py:make", each.word: value}
                     result = await server.call_tool(tool.name, call)
                     assert not result.is_error, (tool.name, call)
-                    given.append((name, value))
-        return given
+                    given.append((each.key, read))
+        call = {"target": "model.py", "arguments": ["normal", "--high"]}
+        await server.call_tool("check", call)
+        return [*given, ("script", ("normal", "--high"))]
 
     monkeypatch.setattr(mcp_server, "_run", record)
     given = anyio.run(calls)
-    assert len(given) == len(commands) > 100
+    assert len(given) == len(commands) > 60
     for (name, value), words in zip(given, commands, strict=True):
-        options = verbs.parsed([*words])
-        assert options.target == "model.py:make" and options.format == "agent"
-        field = {"arguments": "script"}.get(name, name)
-        assert getattr(options, field) == value, words
-        # Its own defaults, too, so that those of the command line do not matter.
-        assert any(word.startswith("--effort=") for word in words)
+        command: Any = parsed(words)
+        assert command.target.startswith("model.py") and command.format == "agent"
+        assert getattr(command, name) == value, words
 
 
 async def hanging(client: Client, folder: Path, scope: Any) -> list[int]:
@@ -279,7 +281,7 @@ def test_find_fix_and_verify_with_proofs(tmp_path: Path) -> None:
 def test_every_argument_of_a_tool_is_described() -> None:
     tools = anyio.run(mcp_server.server().list_tools)
     names = [tool.name for tool in tools]
-    assert names == ["check", "explain", "fix", "bench", "compare", "show"]
+    assert names == ["check", "bench", "fix", "compare", "show", "explain"]
     for tool in tools:
         assert tool.description and len(tool.description) < 500
         assert not tool.input_schema["additionalProperties"]

@@ -151,19 +151,32 @@ def test_magics_of_the_page_are_understood() -> None:
     assert [verb for verb, _ in shown] == ["check", "bench", "fix"]
     keywords = "--effort quick --strategies full --seconds 2"
     assert " ".join(flags for _, flags in shown).strip() == keywords
-    assert set(ipython_magics._flags(keywords)) == {"effort", "strategies", "seconds"}
+    assert set(ipython_magics._flags("bench", keywords)) == {
+        "effort",
+        "strategies",
+        "seconds",
+    }
 
 
 def test_flags_of_a_magic() -> None:
-    words = "--effort quick --train --select GB101,GB104 --seconds=0.5"
-    words += " --compile dynamic=True,mode=max-autotune --budget-s 60"
-    assert ipython_magics._flags(words) == {
+    words = "--effort quick --train --select GB101,GB104 --timeout=0.5"
+    words += " --compile dynamic=True,mode=max-autotune --quiet False"
+    assert ipython_magics._flags("check", words) == {
         "effort": "quick",
         "train": True,
+        "quiet": False,
         "select": ("GB101", "GB104"),
-        "seconds": 0.5,
+        "timeout_s": 0.5,
         "compile": {"dynamic": True, "mode": "max-autotune"},
-        "budget_s": 60,
     }
-    with pytest.raises(UserError, match="is no flag"):
-        ipython_magics._flags("quick")
+    budgets = [f"--budget{ending}" for ending in (" 1m", "=60", "-s 60")]
+    found = [ipython_magics._flags("tune", words) for words in budgets]
+    assert found == [{"budget_s": 60.0}] * 3
+
+
+@pytest.mark.parametrize(
+    "words", ["quick", "--effort", "--effort hasty", "--efort quick", "--timeout soon"]
+)
+def test_wrong_flag_of_a_magic_is_a_user_error(words: str) -> None:
+    with pytest.raises(UserError):
+        ipython_magics._flags("check", words)

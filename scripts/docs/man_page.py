@@ -1,11 +1,10 @@
-"""The man page, from the parsers of the command line: docs/man/torchproof.1.
+"""The man page, from the options of the commands: docs/man/torchproof.1.
 
 The wheel installs it into share/man/man1 of the environment.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import textwrap
 
@@ -13,7 +12,9 @@ import tables
 from tables import ROOT
 
 import torchproof
-from torchproof.cli.parser import parser
+from torchproof.cli.commands import COMMANDS
+from torchproof.cli.parser import DESCRIPTION
+from torchproof.records.option import OptionField, options_of
 
 EXIT_CODES = {
     "0": "It ran and found nothing to report.",
@@ -31,34 +32,36 @@ FILES = {
 
 def page() -> str:
     """In the macros of man(7)."""
-    top = parser()
-    (actions,) = (a for a in top._actions if isinstance(a, argparse._SubParsersAction))
     return (
         tables.render(
             "man.1",
             date=_date(),
             version=torchproof.__version__,
-            top=top,
-            verbs=actions.choices,
-            positional=_positional,
+            description=DESCRIPTION,
+            verbs=COMMANDS,
+            options_of=options_of,
+            by_group=_by_group,
             sections={"EXIT STATUS": EXIT_CODES, "FILES": FILES},
         )
         + "\n"
     )
 
 
-def _positional(parser: argparse.ArgumentParser) -> list[str]:
-    return [str(a.metavar) for a in parser._actions if not a.option_strings]
+def _by_group(options: list[OptionField]) -> list[tuple[str, list[OptionField]]]:
+    """The flags by the titles of their groups; those without a group come first."""
+    groups: dict[str, list[OptionField]] = {"": []}
+    for each in options:
+        if each.flag:
+            groups.setdefault(each.option.group.partition("\n")[0], []).append(each)
+    return [*groups.items()]
 
 
-def _flag(action: argparse.Action) -> str:
+def _flag(each: OptionField) -> str:
     """`\\fB--format\\fR \\fItext|json\\fR`."""
-    names = ", ".join(rf"\fB{_plain(name)}\fR" for name in action.option_strings)
-    if action.nargs == 0:
-        return names
-    choices = None if action.metavar else action.choices
-    value = "|".join(map(str, choices)) if choices else str(action.metavar)
-    return " ".join(filter(None, (names, rf"\fI{_plain(value)}\fR")))
+    value = each.option.metavar or "|".join(each.option.choices)
+    shown = rf"\fI{_plain(value)}\fR" if value else ""
+    name = rf"\fB{_plain(each.flag)}\fR" if each.flag else ""
+    return f"{name} {shown}".strip()
 
 
 def _date() -> str:
@@ -77,7 +80,7 @@ def _paragraph(text: str | None) -> str:
 
 def _plain(text: str | None) -> str:
     """Text without escapes or typographic dashes, in which no quotation ends."""
-    escaped = (text or "").replace("%%", "%").replace("\\", r"\e").replace("-", r"\-")
+    escaped = (text or "").replace("\\", r"\e").replace("-", r"\-")
     return escaped.replace("`", "").replace('"', r"\(dq")
 
 

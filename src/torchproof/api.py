@@ -102,7 +102,6 @@ class _ReportedKeywords(_Keywords):
 
 @dataclass(frozen=True, kw_only=True)
 class _CheckKeywords(_ReportedKeywords, CheckOptions):
-    baseline: Run | str | None = None
     ranks: Ranks | None = None
     entering: Callable[[PartState], None] = lambda part: None
 
@@ -234,6 +233,16 @@ def loadtest(target: Target, options: Options, given: dict[str, Any]) -> Run:
     _assert_sent(target, "loadtest")
     _set_options(given, "load_options", LoadOptions)
     return _loadtest(target, options, **given)
+
+
+# The keywords of each verb, as records of its options.
+KEYWORDS: dict[str, type[_Keywords]] = {
+    "check": _CheckKeywords,
+    "fix": _FixKeywords,
+    "tune": _TuneKeywords,
+    "bench": _BenchKeywords,
+    "loadtest": _LoadKeywords,
+}
 
 
 def interrupted_run(error: KeyboardInterrupt) -> Run | None:

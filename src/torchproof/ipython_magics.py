@@ -17,6 +17,7 @@ from typing import Any
 
 from torchproof import api
 from torchproof.records import Run, UserError
+from torchproof.records.option import OptionField, options_of
 
 VERBS: dict[str, Callable[..., Run]] = {
     "check": api.check,
@@ -25,8 +26,6 @@ VERBS: dict[str, Callable[..., Run]] = {
     "tune": api.tune,
 }
 _USAGE = "%torchproof check|bench|fix|tune MODEL, CALLS [--FLAG VALUE]..."
-# Flags whose values are lists, with commas between them.
-_LISTS = ("select", "ignore", "skip", "strategies", "backends", "names")
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -55,7 +54,7 @@ def load_ipython_extension(shell: Any) -> None:
 def _in_line(shell: Any, line: str) -> Run:
     verb, _, rest = line.strip().partition(" ")
     expression, dashes, words = rest.partition(" --")
-    flags = _flags(dashes + words)
+    flags = _flags(verb, dashes + words)
     if not expression.strip() or expression.startswith("--"):
         raise UserError(f"no model and calls: {_USAGE}")
     try:
@@ -69,8 +68,7 @@ def _in_line(shell: Any, line: str) -> Run:
 def _in_cell(shell: Any, line: str, cell: str) -> Run:
     """Runs a cell, then the verb on the model and calls that it defines."""
     verb, _, words = line.strip().partition(" ")
-    flags = _flags(words)
-    _assert_verb(verb)
+    flags = _flags(verb, words)
     namespace = shell.user_ns
     # An empty line stands for that of the magic, so that lines have their numbers.
     text = "\n" + shell.transform_cell(cell)
@@ -119,13 +117,7 @@ def _show_from_the_cell(shell: Any, error: BaseException) -> None:
     _show(error, table.structured_traceback(type(error), error, frames, tb_offset=0))
 
 
-def _assert_verb(verb: str) -> None:
-    if verb not in VERBS:
-        raise UserError(f"no verb {verb!r}: {_USAGE}")
-
-
 def _run(shell: Any, verb: str, value: Any, flags: dict[str, Any]) -> Run:
-    _assert_verb(verb)
     target, calls = (value, None) if isinstance(value, str) else _pair(value)
     try:
         with _progress(shell) as show:
@@ -133,12 +125,6 @@ def _run(shell: Any, verb: str, value: Any, flags: dict[str, Any]) -> Run:
             # What the compiler logs would hide the report.
             flags.setdefault("quiet", True)
             return VERBS[verb](target, calls, **reporting, **flags)
-    except TypeError as error:
-        # Python's own message names the keyword, which is the flag.
-        if "unexpected keyword argument" not in str(error):
-            raise
-        name = str(error).rpartition(" argument ")[2].strip("'")
-        raise UserError(f"{verb} has no flag --{name.replace('_', '-')}") from None
     except KeyboardInterrupt as stopped:
         if saved := api.interrupted_run(stopped):
             importlib.import_module("IPython.display").display(saved)
@@ -152,38 +138,34 @@ def _pair(value: Any) -> tuple[Any, Any]:
     raise UserError(f"a {type(value).__name__} is no model with calls: {_USAGE}")
 
 
-def _flags(words: str) -> dict[str, Any]:
-    """`--effort quick --train` as keyword arguments."""
+def _flags(verb: str, text: str) -> dict[str, Any]:
+    """`--effort quick --train` as keyword arguments.
+
+    A flag has its name on the command line, or that of the keyword.
+    """
+    if verb not in VERBS:
+        raise UserError(f"no verb {verb!r}: {_USAGE}")
     try:
-        left = shlex.split(words)
+        left = shlex.split(text)
     except ValueError as error:
-        raise UserError(f"cannot read the flags {words!r}: {error}") from None
+        raise UserError(f"cannot read the flags {text!r}: {error}") from None
+    options: dict[str, OptionField] = {}
+    for each in options_of(api.KEYWORDS[verb]):
+        options |= {each.word: each, each.key: each}
     flags: dict[str, Any] = {}
     while left:
-        word = left.pop(0)
-        if not word.startswith("--"):
-            raise UserError(f"{word!r} is no flag: {_USAGE}")
-        name, equals, value = word[2:].replace("-", "_").partition("=")
-        if equals:
-            value = word.partition("=")[2]
-        elif left and not left[0].startswith("--"):
-            value, equals = left.pop(0), "="
-        flags[name] = _value(name, value) if equals else True
+        flag, equals, value = left.pop(0).partition("=")
+        if not flag.startswith("--"):
+            raise UserError(f"{flag!r} is no flag: {_USAGE}")
+        option = options.get(flag[2:].replace("-", "_"))
+        if option is None:
+            raise UserError(f"{verb} has no flag {flag}")
+        if not equals and left and not left[0].startswith("--"):
+            equals, value = "=", left.pop(0)
+        if not equals and not option.is_switch:
+            raise UserError(f"{flag} needs a value")
+        flags[option.key] = option.read(value) if equals else not option.default
     return flags
-
-
-def _value(name: str, text: str) -> Any:
-    if name == "compile":
-        pairs = (pair.partition("=") for pair in text.split(","))
-        return {key: _literal(value) for key, _, value in pairs}
-    return tuple(text.split(",")) if name in _LISTS else _literal(text)
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
 
 
 @contextlib.contextmanager

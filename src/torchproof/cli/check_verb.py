@@ -81,7 +81,6 @@ def _checked(
             api.parse(options.target, options.script),
             **values_of(Options, options),
             **values_of(CheckOptions, options),
-            baseline=options.baseline,
             ranks=ranks,
             progress=progress,
             entering=enter,

@@ -50,6 +50,8 @@ class Command:
     """
 
     EXAMPLE: ClassVar[str]
+    RUNS_SCRIPTS: ClassVar[bool] = False
+    FOR_AGENTS: ClassVar[str] = ""  # adds to the help of its tool; "": it is none
 
     script: tuple[str, ...] = ()
     line: str = ""
@@ -104,13 +106,6 @@ class _Scope(CheckOptions):
         group="what to check",
         for_agents=True,
     )
-    baseline: str | None = option(
-        None,
-        "earlier run to compare with (default: the latest of this target)",
-        "RUN",
-        group="what to check",
-        for_agents=True,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +118,11 @@ class Check(_Traced, _Scope, _Ranked, Options):
     """Run a target and list what goes wrong when it compiles, where, and the fix."""
 
     EXAMPLE = "torchproof check train.py -- --epochs 1"
+    RUNS_SCRIPTS = True
+    FOR_AGENTS = (
+        "Begin with effort quick. Exit code 1: an open finding of severity fail_on or"
+        " worse. Edits nothing."
+    )
 
     target: str = argument(
         "",
@@ -150,6 +150,11 @@ class Bench(_Traced, Options, _Measured):
     """Measure strategies against eager: speed, compile time, memory, numerics."""
 
     EXAMPLE = "torchproof bench workload:gpt --modes"
+    RUNS_SCRIPTS = True
+    FOR_AGENTS = (
+        "Takes a minute or more; other calls wait, because they would disturb the"
+        " times."
+    )
 
     target: str = _target(", script.py [-- args...]")
 
@@ -196,6 +201,10 @@ class Fix(RunOutput, Options, FixOptions):
     """Find edits that cure findings, prove them, and show them as a diff."""
 
     EXAMPLE = "torchproof fix workload:nanovlm-original"
+    FOR_AGENTS = (
+        "Returns diffs and what is left. Writes nothing unless write is true. Exit code"
+        " 1: a proved edit is not written yet. Ask the user before unsafe."
+    )
 
     target: str = argument(
         MISSING,
@@ -255,6 +264,7 @@ class Compare(Output):
     """Compare two runs: is B better than A, worse, or not significantly different?"""
 
     EXAMPLE = "torchproof compare before.json after"
+    FOR_AGENTS = "Exit code 1: b is worse."
 
     a: str = argument(MISSING, f"the earlier run: {_RUN}", "A", for_agents=True)
     b: str = argument(MISSING, f"the run to judge: {_RUN}", "B", for_agents=True)
@@ -271,6 +281,7 @@ class Show(RunOutput):
     """Print a saved run or a pack; with --caches, list torch's compile caches."""
 
     EXAMPLE = "torchproof show --list"
+    FOR_AGENTS = "Prints it from line start on, where an earlier answer was cut."
 
     run: str | None = argument(
         None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from torchproof import __version__
@@ -36,19 +36,16 @@ def parsed(words: Sequence[str], display: Any = None) -> Command:
     """The command of a command line; a wrong one ends the process with 2."""
     cut = words.index("--") if "--" in words else len(words)
     found = vars(parser(*words[:1]).parse_args(words[:cut]))
+    kind = COMMANDS[found.pop("verb")]
     given = {key: value for key, value in found.items() if value is not None}
-    kind = COMMANDS[given.pop("verb")]
     flags = [each.flag for each in options_of(kind) if each.flag and each.key in given]
-    return made(
-        kind,
-        given
-        | {
-            "script": tuple(words[cut + 1 :]),
-            "line": shlex.join(["torchproof", *words]),
-            "flags": tuple(flags),
-            "display": display,
-        },
-    )
+    context = {
+        "script": tuple(words[cut + 1 :]),
+        "line": shlex.join(["torchproof", *words]),
+        "flags": tuple(flags),
+        "display": display,
+    }
+    return made(kind, given | context)
 
 
 def parser(first: str | None = None) -> argparse.ArgumentParser:
@@ -91,35 +88,15 @@ def _add_options(parser: argparse.ArgumentParser, kind: type[Command]) -> None:
 
 
 def _add(group: Any, each: OptionField) -> None:
-    option = each.option
-    settings: dict[str, Any] = {"help": option.help.replace("%", "%%")}
-    if option.metavar:
-        settings["metavar"] = option.metavar
+    settings: dict[str, Any] = {"help": each.option.help.replace("%", "%%")}
     if each.is_switch:
         settings |= {"action": "store_const", "const": not each.default}
     else:
-        settings |= {"choices": option.choices or None, "type": _type(option.read)}
-    if option.const is not None:
-        settings |= {"nargs": "?", "const": option.const}
-    if each.flag is None:
-        # Argparse compares a default text with the choices.
-        optional = {} if each.is_required else {"nargs": "?", "default": None}
-        group.add_argument(each.key, **settings, **optional)
-    else:
-        settings["required"] = each.is_required
-        group.add_argument(each.flag, dest=each.key, **settings)
-
-
-def _type(read: Callable[[str], Any] | None) -> Callable[[str], Any]:
-    """What argparse calls for a text; it has own words for numbers that are none."""
-    if read in (None, int, float):
-        return read or str
-
-    def convert(text: str) -> Any:
-        assert read is not None
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return convert
+        settings |= {"metavar": each.shown_value, "type": each.read}
+    if each.option.const is not None:
+        settings |= {"nargs": "?", "const": each.option.const}
+    if each.flag:
+        settings |= {"dest": each.key, "required": each.is_required}
+    elif not each.is_required:
+        settings |= {"nargs": "?", "default": None}
+    group.add_argument(each.flag or each.key, **settings)

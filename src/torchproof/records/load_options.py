@@ -63,13 +63,13 @@ def latency_objective(text: str) -> LatencyObjective:
     """Parses `p99=50ms` or `first_token:p99=200ms`."""
     match = _OBJECTIVE.fullmatch(text.strip())
     if match is None:
-        raise UserError(f"--slo {text!r}: expected an objective such as p99=50ms")
+        raise ValueError(f"{text!r}: expected an objective such as p99=50ms")
     metric, percent = match[1] or "latency", float(match[2])
     if metric not in get_args(LatencyMetric):
         choices = ", ".join(get_args(LatencyMetric))
-        raise UserError(f"--slo {text!r}: {metric!r} is unknown: choose from {choices}")
+        raise ValueError(f"{text!r}: {metric!r} is unknown: choose from {choices}")
     if not 0 < percent < 100:
-        raise UserError(f"--slo {text!r}: the percentile is between p0 and p100")
+        raise ValueError(f"{text!r}: the percentile is between p0 and p100")
     limit_s = values.time_limit(match[3])
     return LatencyObjective(percent, limit_s * 1e3, metric)  # type: ignore[arg-type]
 
@@ -78,7 +78,7 @@ def token_range(text: str) -> tuple[int, int]:
     """Parses `16-128`, or `64` for one length."""
     match = _RANGE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a range of lengths such as 16-128")
+        raise ValueError(f"{text!r}: expected a range of lengths such as 16-128")
     return int(match[1]), int(match[2] or match[1])
 
 
@@ -110,12 +110,14 @@ class TextOptions(Record):
     output_tokens: tuple[int, ...] = _text(
         (16, 64), "lengths of answers (16-64)", "MIN-MAX", read=token_range
     )
-    temperature: float = _text(0.0, "of sampling (0: most likely)", "T", read=float)
+    temperature: float = _text(
+        0.0, "of sampling (0: most likely)", "T", read=values.number
+    )
     queue_limit: int | None = _text(
-        None, "reject a request if N are waiting", "N", read=int
+        None, "reject a request if N are waiting", "N", read=values.whole
     )
     price: float | None = _text(
-        None, "of the machine per hour, for the cost", "P", read=float
+        None, "of the machine per hour, for the cost", "P", read=values.number
     )
 
     @property
@@ -145,7 +147,9 @@ class LoadOptions(Record):
     `max_batch` of them. Without `cold`, every call is answered before the timetable.
     """
 
-    rate: float | None = _load(None, "requests per second, on average", "R", read=float)
+    rate: float | None = _load(
+        None, "requests per second, on average", "R", read=values.number
+    )
     arrivals: str = _load(
         POISSON,
         "poisson, constant, gamma:K (K below 1: bursts), or a file with one request"
@@ -161,7 +165,7 @@ class LoadOptions(Record):
         exclusive=True,
     )
     requests: int | None = _load(
-        None, "number of requests, instead", "N", read=int, exclusive=True
+        None, "number of requests, instead", "N", read=values.whole, exclusive=True
     )
     objective: LatencyObjective | None = _load(
         None,
@@ -189,9 +193,13 @@ class LoadOptions(Record):
         flag="--batch-window",
         read=values.duration,
     )
-    max_batch: int | None = _serving(None, "requests of a batch at most", "N", read=int)
-    workers: int = _serving(1, "threads that take requests (default: 1)", "N", read=int)
-    seed: int = _load(0, "of the timetable (default: 0)", "S", read=int)
+    max_batch: int | None = _serving(
+        None, "requests of a batch at most", "N", read=values.whole
+    )
+    workers: int = _serving(
+        1, "threads that take requests (default: 1)", "N", read=values.whole
+    )
+    seed: int = _load(0, "of the timetable (default: 0)", "S", read=values.whole)
     cold: bool = _serving(
         True,
         "answer every call before the test, so that it begins warm",

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torchproof.records.tuning import Trial
-from torchproof.records.user_error import UserError
 
 Kind = Literal["step", "first", "memory", "steps"]
 
@@ -33,9 +32,7 @@ class Objective:
                 return cls("steps", int(match[1]))
         elif text.strip() in ("step", "first", "memory"):
             return cls(text.strip())  # type: ignore[arg-type]
-        raise UserError(
-            f"--objective {text}: choose step, first, memory or steps:N, N above 0"
-        )
+        raise ValueError(f"{text}: choose step, first, memory or steps:N, N above 0")
 
     def __str__(self) -> str:
         return f"steps:{self.steps}" if self.kind == "steps" else self.kind

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+from torchproof.records.user_error import UserError
+
 _KEY = "option"
 _Kind = TypeVar("_Kind")
 
@@ -19,9 +21,9 @@ class Option:
     """How users name an option and what they may give.
 
     An option without a flag is an argument, whose name is its metavar. `read` makes the
-    value from text: a `ValueError` is told with the name of the flag, a `UserError` as
-    it is. Options of a group are listed together; those of it that are `exclusive`
-    exclude each other. `for_agents` makes it an argument of the tool of its verb.
+    value from text; the message of its `ValueError` follows the name of the flag.
+    Options of a group are listed together; the `exclusive` ones of it exclude each
+    other. `for_agents` makes it an argument of the tool of its verb.
     """
 
     help: str
@@ -63,6 +65,24 @@ class OptionField:
     def word(self) -> str:
         """The name of the flag as a keyword; of an argument, that of its field."""
         return (self.flag or self.path[-1]).lstrip("-").replace("-", "_")
+
+    def read(self, text: str) -> Any:
+        """The value of a text; a wrong one is a `UserError`."""
+        choices = ("True", "False") if self.is_switch else self.option.choices
+        read, name = self.option.read, self.flag or self.option.metavar
+        if choices and text not in choices:
+            raise UserError(f"{name} {text}: choose from {', '.join(choices)}")
+        try:
+            return text == "True" if self.is_switch else read(text) if read else text
+        except ValueError as error:
+            raise UserError(f"{name} {error}") from None
+
+    @property
+    def shown_value(self) -> str:
+        """What stands for the value in a help text."""
+        if self.option.metavar or not self.option.choices:
+            return self.option.metavar
+        return f"{{{','.join(self.option.choices)}}}"
 
     @property
     def is_switch(self) -> bool:

@@ -1,6 +1,6 @@
 """The values of options from the text of a flag.
 
-A `ValueError` is told with the name of the flag before it, a `UserError` as it is.
+The message of a `ValueError` follows the name of the flag.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from torchproof.records.mappings import Keywords
-from torchproof.records.user_error import UserError
 
 LONGEST_S = 1e9  # the longest timeout: 31 years
 NUMBER_TYPES = ("float32", "float16", "bfloat16", "float64")
@@ -29,30 +28,23 @@ _SWITCHES = {"dynamic": ("auto", "none"), "fullgraph": (), "disable": ()}
 
 
 def seconds(text: str) -> float:
-    value = _number(text)
+    value = number(text)
     if not 0 < value < math.inf:
-        raise ValueError(f"{text} is not a positive number of seconds")
+        raise ValueError(f"{text}: expected a positive number of seconds")
     return min(value, LONGEST_S)
 
 
 def factor(text: str) -> float:
-    value = _number(text)
+    value = number(text)
     if not 1 <= value < math.inf:
-        raise ValueError(f"{text} is not a factor of 1 or more")
+        raise ValueError(f"{text}: expected a factor of 1 or more")
     return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def duration(text: str) -> float:
     """`50ms`, `90s`, `1h30m` or a number of seconds."""
     if not _DURATION.fullmatch(text.strip()):
-        raise ValueError(f"{text!r} is not a duration such as 50ms, 90s, 10m or 1h")
+        raise ValueError(f"{text!r}: expected a time such as 50ms, 90s, 10m or 1h")
     parts = _PART_OF_DURATION.findall(text)
     return min(sum(float(n) * _UNITS_S[unit] for n, unit in parts), LONGEST_S)
 
@@ -61,44 +53,52 @@ def time_limit(text: str) -> float:
     """A duration that is not 0."""
     value = duration(text)
     if not value:
-        raise ValueError(f"{text!r} is not above 0")
+        raise ValueError(f"{text}: expected a time above 0")
     return value
 
 
 def one_to_nine(text: str) -> int:
-    if text not in "123456789" or len(text) != 1:
-        raise ValueError(f"{text!r} is not a number from 1 to 9")
+    if whole(text) not in range(1, 10):
+        raise ValueError(f"{text}: expected a number from 1 to 9")
     return int(text)
+
+
+def whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r}: expected a whole number") from None
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r}: expected a number") from None
 
 
 def names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def sizes(flag: str) -> Callable[[str], tuple[int, ...]]:
-    """Reads `4,8,1`."""
-
-    def read(text: str) -> tuple[int, ...]:
-        try:
-            found = tuple(int(part) for part in names(text))
-        except ValueError:
-            found = (0,)
-        if any(size < 1 for size in found):
-            raise UserError(f"{flag} {text}: expected positive integers, as in 4,8,1")
-        return found
-
-    return read
+def sizes(text: str) -> tuple[int, ...]:
+    """`4,8,1` as positive integers."""
+    try:
+        found = tuple(int(part) for part in names(text))
+    except ValueError:
+        found = (0,)
+    if any(size < 1 for size in found):
+        raise ValueError(f"{text}: expected positive integers, as in 4,8,1")
+    return found
 
 
-def some_of(flag: str, choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+def some_of(*choices: str) -> Callable[[str], tuple[str, ...]]:
     """Reads names among the choices."""
 
     def read(text: str) -> tuple[str, ...]:
         found = names(text)
         if unknown := [name for name in found if name not in choices]:
-            raise UserError(
-                f"{flag} {', '.join(unknown)}: choose from {', '.join(choices)}"
-            )
+            raise ValueError(f"{', '.join(unknown)}: choose from {', '.join(choices)}")
         return found
 
     return read
@@ -109,7 +109,7 @@ def words(text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise UserError(f"--launcher: {error}") from None
+        raise ValueError(f"{text!r}: {error}") from None
 
 
 def ablation(text: str) -> tuple[tuple[str, Any], ...]:
@@ -120,8 +120,8 @@ def ablation(text: str) -> tuple[tuple[str, Any], ...]:
         if name:
             changes.append((name, _literal(value) if equals else None))
     if text.strip() and not changes:
-        raise UserError(
-            f"--ablate {text!r} names no option of Inductor, such as 'max_autotune'"
+        raise ValueError(
+            f"{text!r} names no option of Inductor, such as 'max_autotune'"
         )
     return tuple(changes)
 
@@ -132,7 +132,7 @@ def compile_arguments(text: str) -> Keywords:
     for item in _split(text):
         key, equals, value = (part.strip() for part in item.partition("="))
         if not equals or not key.isidentifier():
-            raise UserError(f"--compile: {item!r} is not KEY=VALUE")
+            raise ValueError(f"{item!r} is not KEY=VALUE")
         arguments[key] = _switch(key, value) if key in _SWITCHES else _literal(value)
     return arguments
 
@@ -144,7 +144,7 @@ def _switch(key: str, value: str) -> bool | None:
     if word not in _WORDS:
         accepted = [*_WORDS, *neither]
         choices = f"{', '.join(accepted[:-1])} or {accepted[-1]}"
-        raise UserError(f"--compile: {key}={value} is not known: give {choices}")
+        raise ValueError(f"{key}={value} is not known: give {choices}")
     return _WORDS[word]
 
 

@@ -17,6 +17,7 @@ from torchproof.records import option_values as values
 from torchproof.records.mappings import Keywords
 from torchproof.records.objective import Objective
 from torchproof.records.option import option
+from torchproof.records.run import Run
 from torchproof.records.user_error import UserError
 
 EFFORTS = ("static", "quick", "normal", "full")
@@ -71,7 +72,9 @@ class Options:
         flag="--timeout",
         read=values.seconds,
     )
-    quiet: bool = False
+    quiet: bool = option(
+        False, "hide progress and the target's output", flag="-q", group="output"
+    )
     overlay: str | None = None  # the file of an overlay, for children to apply
 
 
@@ -84,7 +87,7 @@ class RankOptions:
         "start N ranks with torch's launcher, observe each, and compare them",
         "N",
         flag="--ranks",
-        read=int,
+        read=values.whole,
     )
     launcher: tuple[str, ...] = _ranked(
         (),
@@ -114,7 +117,10 @@ class CheckOptions:
     """What `check` looks for."""
 
     effort: str = _scope(
-        "normal", "how much to check (default: normal)", choices=EFFORTS
+        "normal",
+        "static: read the source; quick: breaks and recompiles; normal: also measure;"
+        " full: every part (default: normal)",
+        choices=EFFORTS,
     )
     skip: Sequence[str] = _scope(
         (), "parts of the check to skip", "PARTS", read=values.names
@@ -124,6 +130,9 @@ class CheckOptions:
     )
     ignore: Sequence[str] = _scope(
         (), "do not report these codes or prefixes", "CODES", read=values.names
+    )
+    baseline: Run | str | None = _scope(
+        None, "earlier run to compare with (default: the latest of this target)", "RUN"
     )
 
 
@@ -185,13 +194,13 @@ class BenchOptions:
         (),
         "batch sizes for the factory, in this order: 4,8,6,1",
         "SIZES",
-        read=values.sizes("--batch"),
+        read=values.sizes,
     )
     sequence: tuple[int, ...] = _compared(
         (),
         "sequence lengths for the factory, in this order: 128,160,512",
         "LENGTHS",
-        read=values.sizes("--sequence"),
+        read=values.sizes,
     )
     backends: tuple[str, ...] = _compared(
         (),
@@ -204,10 +213,13 @@ class BenchOptions:
         "compare precisions: float32,bfloat16",
         "NAMES",
         flag="--dtype",
-        read=values.some_of("--dtype", values.NUMBER_TYPES),
+        read=values.some_of(*values.NUMBER_TYPES),
     )
     ranks: int | None = _ranked(
-        None, "run each strategy on N ranks; the slowest rank counts", "N", read=int
+        None,
+        "run each strategy on N ranks; the slowest rank counts",
+        "N",
+        read=values.whole,
     )
     wrap: str | None = _wrap()
     steps_only: bool = _measuring(
@@ -304,7 +316,10 @@ class TuneOptions:
         None, "run trials on this Ray cluster (extra ray)", "ADDRESS"
     )
     ranks: int | None = _ranked(
-        None, "run each trial on N ranks; the slowest rank counts", "N", read=int
+        None,
+        "run each trial on N ranks; the slowest rank counts",
+        "N",
+        read=values.whole,
     )
     wrap: str | None = _wrap()
 
@@ -338,7 +353,7 @@ class ReproOptions:
         (),
         "also include: source, weights",
         "KINDS",
-        read=values.some_of("--include", INCLUDED),
+        read=values.some_of(*INCLUDED),
     )
 
 
@@ -367,7 +382,7 @@ class DeployOptions:
         None,
         "build and verify on N ranks: for a model with collectives in its code",
         "N",
-        read=int,
+        read=values.whole,
     )
     wrap: str | None = _deploy(
         None,
