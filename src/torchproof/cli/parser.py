@@ -26,8 +26,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line, exit code 2."""
-        if message.endswith("expected one argument"):  # of --launcher --standalone
-            message += "; write one that begins with a dash as --flag=VALUE"
         text = f"{self.prog}: error: {message} (see {self.prog} --help)"
         self.exit(2, f"{line(text)}\n")
 
