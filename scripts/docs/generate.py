@@ -64,7 +64,7 @@ def package_table() -> str:
     cells = []
     for path in sorted((ROOT / "src" / "torchproof").glob("*/__init__.py")):
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        first = re.findall(r"Start with `([^`]+)`", text)
+        first = re.findall(r"Start\s+with\s+`([^`]+)`", text)
         cells.append((f"`{path.parent.name}`", text.splitlines()[0], f"`{first[0]}`"))
     return tables.plain("package | what it does | read first", cells)
 

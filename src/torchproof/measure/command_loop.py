@@ -7,13 +7,10 @@ import dataclasses
 import traceback
 from typing import Any
 
+from torchproof.measure.replies import USER_ERRORS
 from torchproof.process import Channel, Ended, Message
-from torchproof.records import MissingHook, RaisedError, UserError, whose
-from torchproof.strategies import NotApplicable
+from torchproof.records import RaisedError, UserError, whose
 from torchproof.torch_private import compile_phase
-
-# The errors that the parent raises as they were raised here, special ones first.
-USER_ERRORS = (NotApplicable, MissingHook, UserError)
 
 
 def run_commands(worker: Any) -> int:

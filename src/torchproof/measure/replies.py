@@ -14,14 +14,20 @@ from torchproof.observe import BreakCosts
 from torchproof.records import (
     Frame,
     JsonObject,
+    MissingHook,
     Record,
     StaleAnswerEvent,
     TorchConfig,
+    UserError,
     WrongAnswerEvent,
     shapes,
     stats,
 )
+from torchproof.strategies import NotApplicable
 
+# The errors that the parent raises as they were raised in the worker, special ones
+# first.
+USER_ERRORS = (NotApplicable, MissingHook, UserError)
 Reply = TypeVar("Reply", bound=Record)
 Join = Callable[[Sequence[Any]], Any]
 

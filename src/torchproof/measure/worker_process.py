@@ -17,8 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from torchproof.measure.command_loop import USER_ERRORS
-from torchproof.measure.replies import Reply, joined
+from torchproof.measure.replies import USER_ERRORS, Reply, joined
 from torchproof.measure.specs import StrategyJob
 from torchproof.process import (
     DEVNULL,
