@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from torchproof import process
 from torchproof.doctor import (
@@ -18,6 +18,7 @@ from torchproof.doctor import (
     system_checks,
     torch_checks,
 )
+from torchproof.doctor.torch_facts import Facts
 from torchproof.records import MachineCheck
 
 _STAGE_S = 120.0  # a cold disk takes a minute to import torch
@@ -38,7 +39,7 @@ def examine(
         progress("trying the C++ compiler")
         compiler = [*cpp_compiler.checks()]
         progress("importing torch")
-        facts = dict(_stages(child, output, progress))
+        facts = cast(Facts, dict(_stages(child, output, progress)))
     return (
         *package_checks.versions(),
         *torch_checks.checks(facts),
@@ -47,7 +48,7 @@ def examine(
         *caches,
         *torch_checks.fork_checks(facts),
         *system,
-        *package_checks.checks(facts),
+        *package_checks.checks(facts.get("packages", {}).get("errors", {})),
     )
 
 

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from importlib import metadata
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torchproof import __version__
 from torchproof.records import MachineCheck
@@ -85,8 +85,8 @@ def module_of(package: str) -> str:
     return package.replace("-", "_")
 
 
-def checks(facts: Mapping[str, Any]) -> Iterator[MachineCheck]:
-    """Each package once; `facts` has the errors of those that were imported."""
+def checks(errors: Mapping[str, str]) -> Iterator[MachineCheck]:
+    """Each package once, with the error of those whose import failed."""
     needed = requirements()
     if needed is None:
         yield MachineCheck(
@@ -98,7 +98,6 @@ def checks(facts: Mapping[str, Any]) -> Iterator[MachineCheck]:
             "pip install torchproof",
         )
         return
-    errors = facts.get("packages", {}).get("errors", {})
     yield from (check(each, errors.get(each.name, "")) for each in needed)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import cast
 
+from torchproof.doctor.torch_facts import Device, Ended, Facts, Stage, Triton
 from torchproof.records import (
     MachineCheck,
     installed_torch,
@@ -21,8 +22,6 @@ _GPU = "GPU"
 _FULL_BYTES = 2**30  # less free memory than this, and a model rarely fits
 _TRITON_CAPABILITY = [7, 0]
 _RANGE = supported_torch()
-
-Facts = Mapping[str, Any]
 
 
 def checks(facts: Facts) -> Iterator[MachineCheck]:
@@ -118,9 +117,11 @@ def _dynamo(facts: Facts) -> MachineCheck:
 
 def _error(facts: Facts, stage: str) -> str:
     """Why a stage has no facts: what it raised, or how the process ended."""
-    if stage in facts:
-        return str(facts[stage].get("error", ""))
-    ended = facts.get("ended", {"how": "was not reached", "said": ""})
+    known = cast("Stage | None", facts.get(stage))
+    if known is not None:
+        return known.get("error", "")
+    never = Ended(stage=stage, how="was not reached", said="")
+    ended = facts.get("ended", never)
     return ": ".join(filter(None, (f"the process {ended['how']}", ended["said"])))
 
 
@@ -196,7 +197,7 @@ def _driver() -> str:
     return next((w for w in words if w[:1].isdigit() and "." in w), "unknown")
 
 
-def _gpu(number: int, device: Mapping[str, Any]) -> MachineCheck:
+def _gpu(number: int, device: Device) -> MachineCheck:
     total = numbers.size(device["total_bytes"])
     major, minor = device["capability"]
     value = f"{device['name']}, capability {major}.{minor}, {total}"
@@ -234,7 +235,7 @@ def _gpu(number: int, device: Mapping[str, Any]) -> MachineCheck:
     return MachineCheck(_GPU, name, "ok", value, "a kernel ran")
 
 
-def _triton(triton: Mapping[str, Any]) -> MachineCheck:
+def _triton(triton: Triton) -> MachineCheck:
     if "version" in triton:
         return MachineCheck(_GPU, "triton", "ok", triton["version"])
     return MachineCheck(

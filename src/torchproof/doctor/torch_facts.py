@@ -11,11 +11,89 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
 
 from torchproof import process
 from torchproof.doctor import package_checks
+
+
+class Stage(TypedDict, total=False):
+    """The facts of a stage; `error` instead of them if it raised."""
+
+    error: str
+
+
+class Fork(Stage, total=False):
+    code: int
+
+
+class Torch(Stage, total=False):
+    version: str
+    seconds: float  # to import it
+    cuda_build: str | None
+    rocm_build: str | None
+
+
+class Lacking(TypedDict):
+    """A feature whose private names this torch has changed."""
+
+    name: str
+    without: str
+    messages: Sequence[str]
+
+
+class Hooks(Stage, total=False):
+    features: int
+    names: int
+    lacking: Sequence[Lacking]
+
+
+class Dynamo(Stage, total=False):
+    graphs: int
+    right: bool
+
+
+class Device(TypedDict):
+    """One GPU; `error` if no kernel runs on it."""
+
+    name: str
+    capability: list[int]
+    total_bytes: int
+    free_bytes: int
+    error: str
+
+
+class Triton(Stage, total=False):
+    version: str
+
+
+class Cuda(Stage, total=False):
+    devices: Sequence[Device]
+    warnings: Sequence[str]
+    triton: Triton
+
+
+class Packages(Stage, total=False):
+    errors: Mapping[str, str]
+
+
+class Ended(TypedDict):
+    """How the process ended or hung early, and what it said last."""
+
+    stage: str
+    how: str
+    said: str
+
+
+class Facts(TypedDict, total=False):
+    fork: Fork
+    torch: Torch
+    hooks: Hooks
+    dynamo: Dynamo
+    cuda: Cuda
+    packages: Packages
+    ended: Ended
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -24,7 +102,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     for name, stage in _STAGES.items():
         channel.send({"begins": name})
         try:
-            facts = stage()
+            facts: Stage = stage()
         except Exception as error:
             facts = {"error": f"{type(error).__name__}: {error}".strip()}
         channel.send({"stage": name, "facts": facts})
@@ -32,7 +110,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     return 0
 
 
-def _fork() -> dict[str, Any]:
+def _fork() -> Fork:
     """Before torch is imported: this process has one thread."""
     pid = os.fork()
     if pid == 0:
@@ -41,7 +119,7 @@ def _fork() -> dict[str, Any]:
     return {"code": os.waitstatus_to_exitcode(status)}
 
 
-def _torch() -> dict[str, Any]:
+def _torch() -> Torch:
     started = time.monotonic()
     import torch
 
@@ -53,13 +131,13 @@ def _torch() -> dict[str, Any]:
     }
 
 
-def _hooks() -> dict[str, Any]:
+def _hooks() -> Hooks:
     """The private names that each feature needs, and what this torch lacks."""
     from torchproof.torch_private import contract
 
     features = contract.contract()
     names = sum(len(each) for feature in features for each in feature.hooks.values())
-    lacking = [
+    lacking: list[Lacking] = [
         {"name": each.name, "without": each.without, "messages": messages}
         for each in features
         if (messages := contract.missing(each.name))
@@ -67,7 +145,7 @@ def _hooks() -> dict[str, Any]:
     return {"features": len(features), "names": names, "lacking": lacking}
 
 
-def _dynamo() -> dict[str, Any]:
+def _dynamo() -> Dynamo:
     """Traces a function and runs its graph, without generating code."""
     import torch
 
@@ -84,7 +162,7 @@ def _dynamo() -> dict[str, Any]:
     return {"graphs": len(graphs), "right": bool((result == 2).all())}
 
 
-def _cuda() -> dict[str, Any]:
+def _cuda() -> Cuda:
     import torch
 
     with warnings.catch_warnings(record=True) as caught:
@@ -95,16 +173,16 @@ def _cuda() -> dict[str, Any]:
     return {"devices": devices, "warnings": messages, "triton": _triton(count)}
 
 
-def _device(number: int) -> dict[str, Any]:
+def _device(number: int) -> Device:
     """One GPU: a kernel runs on it, or the error."""
     import torch
 
     properties = torch.cuda.get_device_properties(number)
-    facts: dict[str, Any] = {
+    facts: Device = {
         "name": properties.name,
         "capability": [properties.major, properties.minor],
         "total_bytes": properties.total_memory,
-        "free_bytes": None,
+        "free_bytes": 0,
         "error": "",
     }
     try:
@@ -115,7 +193,7 @@ def _device(number: int) -> dict[str, Any]:
     return facts
 
 
-def _triton(gpus: int) -> dict[str, Any]:
+def _triton(gpus: int) -> Triton:
     """Imported only where a GPU needs it."""
     if not gpus:
         return {}
@@ -125,7 +203,7 @@ def _triton(gpus: int) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def _packages() -> dict[str, Any]:
+def _packages() -> Packages:
     """The error of each installed package that cannot be imported.
 
     Those of extras need torch: where it fails they would only repeat its error.
@@ -139,7 +217,7 @@ def _packages() -> dict[str, Any]:
     return {"errors": errors}
 
 
-_STAGES: dict[str, Callable[[], dict[str, Any]]] = {
+_STAGES: dict[str, Callable[[], Stage]] = {
     "fork": _fork,
     "torch": _torch,
     "hooks": _hooks,

@@ -154,7 +154,7 @@ def random_digest() -> str:
     return hashlib.sha256(b"".join(states)).hexdigest()[:16]
 
 
-def attributes_of(fn: Any) -> dict[str, Any]:
+def attributes_of(fn: Any) -> Namespace:
     """Plain values that the target's modules keep, such as counters and histories."""
     return dict(_attributes(fn))
 

@@ -105,7 +105,7 @@ def probed_data(function: types.FunctionType) -> Callable[..., Any]:
     return call
 
 
-def _globals(function: types.FunctionType) -> dict[str, Any]:
+def _globals(function: types.FunctionType) -> Namespace:
     """The variables of its module that a function names."""
     known, code = function.__globals__, function.__code__
     return {name: known[name] for name in code.co_names if name in known}
@@ -175,7 +175,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     return iter(torch_private.trees.tensors(value, objects=True))
 
 
-def _owned(function: Any) -> dict[str, Any]:
+def _owned(function: Any) -> Namespace:
     """What the object of a method keeps."""
     owner = getattr(function, "__self__", None)
     kept = dict(getattr(owner, "__dict__", {}))

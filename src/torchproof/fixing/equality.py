@@ -10,7 +10,7 @@ from typing import Any
 
 from torchproof.fixing.behaviour import Behaviour, Outcome
 from torchproof.fixing.proof_job import Equality
-from torchproof.records import one_line
+from torchproof.records import Namespace, one_line
 from torchproof.targets import Answers
 from torchproof.torch_private import comparison
 
@@ -24,7 +24,7 @@ class Reference:
     eager: Behaviour
     exact: Answers | None  # in float64
     perturbed: list[Answers]
-    state: dict[str, Any] | None
+    state: Namespace | None
     draws: bool = False  # random numbers from torch
     stateful: bool = False  # a call may depend on the calls before it
     compiled_text: tuple[str, ...] | None = None  # of its first run, compiled

@@ -6,14 +6,13 @@ A recipe that exists keeps its text and its comments; the settings are added to 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from torchproof.records import Fix, Run, UserError
+from torchproof.records import Fix, JsonObject, Run, TorchConfig, UserError
 from torchproof.strategies import Recipe, loads, matching, parse, with_arguments
 from torchproof.strategies import recipe as recipes
 
-Tables = dict[str, dict[str, Any]]
+Tables = dict[str, JsonObject]
 
 
 def settings_of(fixes: Iterable[Fix]) -> Tables:
@@ -63,7 +62,7 @@ def extended(text: str, run: Run, fixes: Iterable[Fix]) -> str:
     return text
 
 
-def _joined(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def _joined(values: JsonObject, known: TorchConfig) -> JsonObject:
     """The values that the recipe does not have; lists are joined."""
     joined = {}
     for name, value in values.items():
@@ -74,7 +73,7 @@ def _joined(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, An
     return joined
 
 
-def _with_values(text: str, table: str, values: Mapping[str, Any]) -> str:
+def _with_values(text: str, table: str, values: JsonObject) -> str:
     """Adds lines to a table of a TOML document, or replaces those of the same key."""
     if not values:
         return text

@@ -44,6 +44,7 @@ from torchproof.records import (
     Finding,
     Fix,
     Fixing,
+    JsonObject,
     Ratio,
     Receipt,
     Run,
@@ -555,7 +556,7 @@ def _with_outcome(run: Run, **changes: Any) -> Run:
     return replace(run, fixing=replace(run.fixing, **changes))
 
 
-def _options_json(options: Options, fix_options: FixOptions) -> dict[str, Any]:
+def _options_json(options: Options, fix_options: FixOptions) -> JsonObject:
     """The options of the run, as those of a check."""
     names = ("compile", "as_written", "train", "device", "size")
     return {

@@ -40,14 +40,14 @@ from torchproof.fixing.variations import variations
 from torchproof.measure import numerics
 from torchproof.observe import Observer, observe_job, observing
 from torchproof.process import Stream, hold
-from torchproof.records import UserError, one_line, whose
+from torchproof.records import Namespace, UserError, one_line, whose
 from torchproof.runtime import apply_patches
 from torchproof.targets import Job, Loaded, calls
 from torchproof.torch_private import comparison
 
 _EXACT_SECONDS = 20.0  # no new run in float64 begins after this time
 _REFUSED, _OTHERS = 6, 3  # variations that compiled code runs
-State = dict[str, Any] | None
+State = Namespace | None
 _CODE_ARGUMENTS = {"backend", "mode", "options"}
 
 
@@ -214,7 +214,7 @@ def _is_random(run: Job, reference: Reference) -> bool:
     return shown.random != reference.eager.random
 
 
-def _changed(fn: Any, state: dict[str, Any]) -> bool:
+def _changed(fn: Any, state: Namespace) -> bool:
     """Whether calls have changed a parameter or a buffer."""
     now = fn.state_dict()
     return any(not torch.equal(value, now[name]) for name, value in state.items())

@@ -90,8 +90,8 @@ class StatusCollector(Collector):
             return values[series]
 
 
-def _families() -> dict[str, Any]:
-    families: dict[str, Any] = {}
+def _families() -> dict[str, Metric]:
+    families: dict[str, Metric] = {}
     for name, text in _COUNTERS.items():
         labels = ["model", "kind"] if name == "fallbacks" else ["model"]
         full_name = f"torchproof_{name}"

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+Namespace = dict[str, Any]  # the names of a module, with their values
 _MOST_BYTES = 16 << 20  # of one global value
 _MAIN = "__main__"
 _PROTOCOL = 2  # as `torch.save`: each global is one instruction
@@ -140,7 +141,7 @@ def _is_definition_of_main(value: Any) -> bool:
 
 def install(
     main: MainModule, edited: Callable[[str], str | None] = lambda file: None
-) -> dict[str, Any]:
+) -> Namespace:
     """Makes the main module of this process from what `needed` has found.
 
     `edited` has the text of a file that was edited. Returns the names of the module.
@@ -204,7 +205,7 @@ def names_in(pickled: bytes) -> list[str]:
 def _reduced(
     roots: Iterable[str],
     found: Mapping[str, Definition],
-    namespace: Mapping[str, Any],
+    namespace: Namespace,
     keep: Keep,
 ) -> MainModule:
     """The definitions with these names, and everything that they use."""
@@ -246,7 +247,7 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
 # -- sources ---------------------------------------------------------------------------
 
 
-def _find_definitions(namespace: Mapping[str, Any]) -> dict[str, Definition]:
+def _find_definitions(namespace: Namespace) -> dict[str, Definition]:
     """The classes and functions of the main program, each file from top to bottom."""
     files = {name: _file_of(value) for name, value in namespace.items()}
     lost = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from torchproof.records.mappings import JsonObject
 from torchproof.records.schema import Record
@@ -106,7 +106,7 @@ class Stall(Record):
     file: str | None = None
     line: int | None = None
     function: str | None = None
-    data: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    data: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

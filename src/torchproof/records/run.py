@@ -167,7 +167,7 @@ class Finding(Record):
     other: JsonObject = field(default_factory=dict, hash=False)
 
     @classmethod
-    def upgraded(cls, values: dict[str, Any], plain: JsonObject) -> None:
+    def upgraded(cls, values: JsonObject, plain: JsonObject) -> None:
         """Keeps the identity of a record without a key: others refer to it."""
         if "key" not in plain and isinstance(plain.get("identity"), str):
             from torchproof.records.identity import recorded
@@ -342,7 +342,7 @@ class Measurement(Record):
     kernels: shapes.Kernels | None = field(default=None, hash=False)
     mfu: float | None = None  # model FLOPs utilisation, a share of the device's peak
     flops: shapes.Flops | None = field(default=None, hash=False)
-    energy: Mapping[str, Any] | None = field(default=None, hash=False)  # of older runs
+    energy: JsonObject | None = field(default=None, hash=False)  # of older runs
     ranks: tuple[RankTime, ...] = ()  # of several; the times above are the slowest's
     notes: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()  # those notes that say how to measure better

@@ -1,9 +1,8 @@
 """The one JSON codec: records to JSON, and JSON to records with a check of every value.
 
 The field types of a record are its schema, so a new field is checked automatically.
-`Annotated[Mapping[str, Any], Shape]` narrows the JSON of a field without a class of its
-own. Unknown keys are allowed with any value, since a newer torchproof may have written
-them.
+`Annotated[JsonObject, Shape]` narrows the JSON of a field without a class of its own.
+Unknown keys are allowed with any value, since a newer torchproof may have written them.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class Record:
         return None
 
     @classmethod
-    def upgraded(cls, values: dict[str, Any], plain: JsonObject) -> None:
+    def upgraded(cls, values: JsonObject, plain: JsonObject) -> None:
         """Fills the fields that an older record lacks, from what it has."""
 
     @classmethod
@@ -123,7 +122,7 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-def _fields_of(record: Any) -> dict[str, Any]:
+def _fields_of(record: Any) -> JsonObject:
     names = [f.name for f in dataclasses.fields(record) if f.name != "other"]
     names += getattr(record, "derived", ())
     plain = {name: to_plain(getattr(record, name)) for name in names}
@@ -290,7 +289,7 @@ def _inside(kind: Any, value: Any, path: str) -> Any:
     return value
 
 
-def _object(kind: Any, value: dict[str, Any], path: str) -> Any:
+def _object(kind: Any, value: JsonObject, path: str) -> Any:
     """A record, or the object itself if its type is a `TypedDict`."""
     is_record = dataclasses.is_dataclass(kind)
     renamed = getattr(kind, "older_names", {})

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from torchproof.records.blame import shown_briefly
 from torchproof.records.mappings import JsonObject
@@ -29,7 +28,7 @@ class Span:
     category: str
     begin_ns: int
     end_ns: int | None = None
-    details: dict[str, Any] = field(default_factory=dict)
+    details: JsonObject = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Moment:
     name: str
     category: str
     at_ns: int
-    details: dict[str, Any] = field(default_factory=dict)
+    details: JsonObject = field(default_factory=dict)
 
 
 @dataclass
@@ -89,12 +88,12 @@ def _span(line: JsonObject, begin_ns: int) -> Span:
     return Span(*words, begin_ns, details=_details(line))
 
 
-def _details(line: JsonObject) -> dict[str, Any]:
+def _details(line: JsonObject) -> JsonObject:
     details = dict(line["details"])
     return details | {"place": _place(details)} if "place" in details else details
 
 
-def _place(words: dict[str, Any]) -> str | None:
+def _place(words: JsonObject) -> str | None:
     """As a report has it; a process that went to another folder cannot know that."""
     return None if words["place"] is None else shown_briefly(str(words["place"]))
 

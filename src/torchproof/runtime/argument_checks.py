@@ -75,7 +75,7 @@ def assert_known(arguments: Keywords) -> None:
             raise UserError(f"torchproof.compile takes no argument {name!r}{hint}")
 
 
-def check_limits(limits: Mapping[str, Any]) -> None:
+def check_limits(limits: Keywords) -> None:
     """Checks the numbers of parameters by which `torchproof.plan` decides."""
     for name, value in limits.items():
         if name not in ("full_below", "regional_below"):

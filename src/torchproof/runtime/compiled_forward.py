@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
 from types import MethodType
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 
 from torchproof.process import forks
-from torchproof.records import MissingHook, untested_torch
+from torchproof.records import JsonObject, MissingHook, untested_torch
 from torchproof.runtime import agreement, compile_job, recipe_following, shared_code
 from torchproof.runtime.backend import one_line
 from torchproof.runtime.engine import Engine
@@ -82,8 +82,8 @@ class CompiledForward(MethodReplacement):
         self.telemetry.cost = functools.partial(_cost_to_log, weakref.ref(self))
         self.strategy = options.strategy
         self.why = options.why
-        self.worth: Mapping[str, Any] | None = None  # the speed trial
-        self.pack: Mapping[str, Any] | None = None  # set by `torchproof.load`
+        self.worth: JsonObject | None = None  # the speed trial
+        self.pack: JsonObject | None = None  # set by `torchproof.load`
         self.adoption = Adoption()
         self._plan = recipe_following.plan_of(options.recipe)
         self._replayer: GraphReplayer | None = None

@@ -324,12 +324,12 @@ def iterators(owner: nn.Module | None, args: Any, kwargs: Any) -> list[str]:
     return found
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
+def _attributes(module: nn.Module) -> Namespace:
     """The plain attributes of a module whose types are restored."""
     return _data(module.__dict__)
 
 
-def _data(attributes: Namespace) -> dict[str, Any]:
+def _data(attributes: Namespace) -> Namespace:
     return {
         name: value
         for name, value in attributes.items()

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from torchproof.process import forks
+from torchproof.records import JsonObject
 from torchproof.runtime import backend, compile_job, interruptible_thread
 from torchproof.runtime.method_replacement import Options
 from torchproof.strategies import Strategy
@@ -79,7 +80,7 @@ class GraphReplayer:
         """Whether there are recordings, and none waits for its code."""
         return self.graphed is not None and self.graphed.is_compiled
 
-    def status(self) -> dict[str, Any] | None:
+    def status(self) -> JsonObject | None:
         if self.graphed is None:
             return None
         status = self.graphed.status()

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
-from torchproof.records import Keywords, UserError
+from torchproof.records import Keywords, Namespace, UserError
 from torchproof.runtime.telemetry import Listener
 from torchproof.strategies import RecipeSource, Strategy, parse
 from torchproof.torch_private import (
@@ -50,7 +50,7 @@ class Options:
         return self.by_recipe or parse(self.strategy)
 
     @property
-    def compile_with(self) -> dict[str, Any]:
+    def compile_with(self) -> Keywords:
         """The arguments for `torch.compile`, from the strategy and from the user."""
         return {**self.requested.arguments, **self.arguments}
 
@@ -60,7 +60,7 @@ class Options:
         return bool(self.compile_with.get("fullgraph"))
 
     @property
-    def for_dynamo(self) -> dict[str, Any]:
+    def for_dynamo(self) -> Keywords:
         """The arguments for `torch.compile` that concern tracing."""
         arguments = self.compile_with
         of_tracing = "dynamic", "shapes_spec"
@@ -77,7 +77,7 @@ class Options:
     def codegen_in_child(self) -> bool:
         return self.uses_inductor and not contract.missing("compile in a child process")
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Namespace:
         return self.__dict__ | {"on_event": None}
 
 

@@ -19,10 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchproof.records import Namespace
+
 _serial_numbers = itertools.count()
 _OBJECTS: dict[str, Callable[[], Any]] = {}  # weak references by key
 _SEQUENCES: dict[str, type] = {"tuple": tuple, "list": list, "Size": torch.Size}
-_NAMES: dict[str, Any] = {"None": None, "True": True, "False": False}
+_NAMES: Namespace = {"None": None, "True": True, "False": False}
 
 
 @torch.compiler.assume_constant_result

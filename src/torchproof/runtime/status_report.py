@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from torchproof.records import JsonObject
 
@@ -153,16 +153,16 @@ class Status:
     compile_s: float = 0.0
     fallbacks: tuple[Fallback, ...] = ()
     stuck: tuple[Stuck, ...] = ()
-    verifications: tuple[Mapping[str, Any], ...] = ()
-    worth: Mapping[str, Any] | None = None
+    verifications: tuple[JsonObject, ...] = ()
+    worth: JsonObject | None = None
     shares_code: bool = False  # calls run, or may run, code that another model compiled
     latency: Mapping[str, Latency] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     disabled_by: str | None = None  # the setting that stops torch from compiling
-    recipe: Mapping[str, Any] | None = None  # its path, and whether it is followed
-    graph: Mapping[str, Any] | None = None  # the CUDA graph that replays whole calls
-    pack: Mapping[str, Any] | None = None  # its path, and which graphs it provided
-    ranks: Mapping[str, Any] | None = None  # what was decided with other ranks
+    recipe: JsonObject | None = None  # its path, and whether it is followed
+    graph: JsonObject | None = None  # the CUDA graph that replays whole calls
+    pack: JsonObject | None = None  # its path, and which graphs it provided
+    ranks: JsonObject | None = None  # what was decided with other ranks
     totals: Totals = field(default_factory=Totals)
     state: State = "eager"
 
@@ -307,7 +307,7 @@ def _counted(number: int | None, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _recipe(item: Mapping[str, Any]) -> str:
+def _recipe(item: JsonObject) -> str:
     name = item["path"] or "(a Recipe object)"
     run = f" of run {item['run']}" if item["run"] else ""
     words = {True: "followed", False: "not followed", None: "undecided"}
@@ -317,7 +317,7 @@ def _recipe(item: Mapping[str, Any]) -> str:
     return f"{name}{run}: {'; '.join([*parts, *item['differs']])}"
 
 
-def _pack(item: Mapping[str, Any]) -> list[str]:
+def _pack(item: JsonObject) -> list[str]:
     ranks = [f"pack: {each}" for each in item["ranks"]]
     if not item["used"]:
         return [f"pack not used: {item['why_not']}", *ranks]
@@ -334,7 +334,7 @@ def _pack(item: Mapping[str, Any]) -> list[str]:
     return lines + [f"pack: {each}" for each in item["notes"]] + ranks
 
 
-def _ranks(item: Mapping[str, Any]) -> list[str]:
+def _ranks(item: JsonObject) -> list[str]:
     who = f"rank {item['rank']} of {item['world_size']}"
     peers = ", ".join(map(str, item["decides_with"]))
     if item["alone"] is not None:
@@ -371,7 +371,7 @@ def _fallback(item: Fallback) -> str:
     return f"{text}: {item.why}"
 
 
-def _verification(item: Mapping[str, Any]) -> str:
+def _verification(item: JsonObject) -> str:
     where = f" at {item['where']}" if item.get("where") else ""
     why = f": {item['why']}" if item.get("why") else ""
     return f"{item['verdict']}{where}{why}"

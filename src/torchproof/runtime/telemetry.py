@@ -23,6 +23,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from torchproof.process import forks
+from torchproof.records import JsonObject
 from torchproof.runtime.status_report import (
     WORTH_LOGGING_S,
     Compilation,
@@ -69,7 +70,7 @@ class CallCounts:
 
 # Takes the kind of an event ("compilation", "fallback", "stuck", "verification",
 # "strategy", "drift") and its record as JSON.
-Listener = Callable[[str, Mapping[str, Any]], None]
+Listener = Callable[[str, JsonObject], None]
 
 _MOST_RECORDS = (
     1000  # records of each kind: a service that runs for months must not grow
@@ -107,7 +108,7 @@ class Telemetry:
         self.compilations: list[Compilation] = []
         self.fallbacks: list[Fallback] = []
         self._stuck: list[tuple[Stuck, threading.Event]] = []
-        self.verifications: list[Mapping[str, Any]] = []
+        self.verifications: list[JsonObject] = []
         self.notes: list[str] = []
         self.breaks: set[tuple[str, int]] = set()  # their places
         self.recompiles = 0
@@ -320,7 +321,7 @@ class Telemetry:
         """The threads that are stuck now."""
         return tuple(item for item, ended in list(self._stuck) if not ended.is_set())
 
-    def verified(self, record: Mapping[str, Any]) -> None:
+    def verified(self, record: JsonObject) -> None:
         self._add(self.verifications, record)
         self.emit("verification", record)
 
@@ -340,7 +341,7 @@ class Telemetry:
         self._enqueue(_Event(act, about))
 
     def emit(
-        self, kind: str, record: Mapping[str, Any], about: Fallback | None = None
+        self, kind: str, record: JsonObject, about: Fallback | None = None
     ) -> None:
         if self._listener is not None:
             act = functools.partial(self._call_listener, kind, record)
@@ -365,7 +366,7 @@ class Telemetry:
             finally:
                 self._delivering.release()
 
-    def _call_listener(self, kind: str, record: Mapping[str, Any]) -> None:
+    def _call_listener(self, kind: str, record: JsonObject) -> None:
         assert self._listener is not None
         try:
             self._listener(kind, record)

@@ -207,7 +207,7 @@ class CallVerifier:
 class _Outcome:
     """The results of one run without its autograd graph, or the error it raised."""
 
-    output: Mapping[str, Any] = field(default_factory=dict)
+    output: comparison.Answers = field(default_factory=dict)
     forms: Mapping[str, comparison.Form] = field(default_factory=dict)
     changed: Mapping[str, Tensor] = field(default_factory=dict)
     gradients: Differentiated | None = None
@@ -399,7 +399,7 @@ def _not_alike(drawn: set[str]) -> str | None:
     return None
 
 
-def _tensors(parts: Mapping[str, Any]) -> list[Tensor]:
+def _tensors(parts: comparison.Answers) -> list[Tensor]:
     return [part for part in parts.values() if isinstance(part, Tensor)]
 
 

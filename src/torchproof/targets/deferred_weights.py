@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchproof.records import UserError
+from torchproof.records import Namespace, UserError
 from torchproof.targets import tensor_parallel
 
 
@@ -69,7 +69,7 @@ def _fill_layer(layer: Any, device: str) -> None:
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     own = layer._parameters
-    whole: dict[str, Any] = dict.fromkeys(own)
+    whole: Namespace = dict.fromkeys(own)
     for name, parameter in layer.named_parameters(recurse=False):
         empty = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
         whole[name] = torch.nn.Parameter(empty, parameter.requires_grad)

@@ -9,7 +9,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from torchproof.records import Frame
+from torchproof.records import Frame, JsonObject
 
 
 def stack() -> tuple[Frame, ...]:
@@ -25,9 +25,9 @@ def stack() -> tuple[Frame, ...]:
     return tuple(reversed(frames))
 
 
-def compiler_stack() -> list[dict[str, Any]]:
+def compiler_stack() -> list[JsonObject]:
     """The complete Python stack above Dynamo, in the format of a trace record."""
-    frames: list[dict[str, Any]] = []
+    frames: list[JsonObject] = []
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

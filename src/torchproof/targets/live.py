@@ -28,7 +28,15 @@ from typing import Any
 
 from torchproof import torch_private
 from torchproof.process import main_definitions
-from torchproof.records import Frame, TorchConfig, UserError, cells, one_line, whose
+from torchproof.records import (
+    Frame,
+    Namespace,
+    TorchConfig,
+    UserError,
+    cells,
+    one_line,
+    whose,
+)
 from torchproof.targets import overlay
 from torchproof.targets.introspect import code_of, name_of, stack
 from torchproof.targets.live_calls import calls_of
@@ -62,7 +70,7 @@ class _Manifest:
     texts: dict[str, str]  # of cells, by path
     path: list[str]  # sys.path
     settings: TorchConfig
-    configs: dict[str, dict[str, Any]]
+    configs: dict[str, TorchConfig]
     place: Frame
 
 
@@ -188,7 +196,7 @@ def _written(live: Live, folder: Path) -> Live:
     texts = {path: _cell_text(file) for file, path in names.items()}
     for path, text in texts.items():
         cells.register(path, text)
-    values: dict[str, Any] = {}
+    values: Namespace = {}
     try:
         roots, _ = _scan({"fn": live.fn, "calls": live.calls})
         main = main_definitions.needed(roots, lambda n, v: _collect(n, v, values))
@@ -241,7 +249,7 @@ def _scan(value: Any) -> tuple[list[str], bool]:
     return main_definitions.names_in(pickled.getvalue()), scan.has_tensors
 
 
-def _collect(name: str, value: Any, values: dict[str, Any]) -> list[str] | None:
+def _collect(name: str, value: Any, values: Namespace) -> list[str] | None:
     """Takes a global value with tensors, which is saved together with the objects.
 
     An object that both refer to is then one object in the child as well. Others have to

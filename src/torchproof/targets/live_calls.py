@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torchproof import torch_private
-from torchproof.records import UserError
+from torchproof.records import Keywords, UserError
 
 BATCHES = 4  # of a DataLoader
 _FORMS = (
@@ -64,7 +64,7 @@ def _listed(calls: list[Any] | tuple[Any, ...]) -> list[Any]:
     return [_keywords(c) if isinstance(c, Mapping) else tuple(c) for c in calls]
 
 
-def _keywords(call: Mapping[Any, Any]) -> dict[str, Any]:
+def _keywords(call: Mapping[Any, Any]) -> Keywords:
     """A dict of keyword arguments; tokenizers return another mapping."""
     for name in call:
         if not isinstance(name, str):

@@ -103,7 +103,7 @@ def _apply(setting: Setting) -> None:
     torch_private.set_dynamo_config(name, value)
 
 
-def compile_arguments(overlay: Overlay) -> dict[str, Any]:
+def compile_arguments(overlay: Overlay) -> Keywords:
     """The arguments of torch.compile among the settings."""
     names = {s.name.partition(".")[2]: s for s in overlay.settings}
     return {n: s.value for n, s in names.items() if s.name.startswith("compile.")}
@@ -117,7 +117,7 @@ def mark(overlay: Overlay, fn: Any, calls: list[Any]) -> None:
             _mark(each, arguments)
 
 
-def _named(fn: Any, call: Any) -> dict[str, Any]:
+def _named(fn: Any, call: Any) -> Keywords:
     """The arguments of a call by the names of the parameters."""
     if isinstance(call, dict):
         return call

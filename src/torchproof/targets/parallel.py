@@ -7,7 +7,7 @@ on the meta device get their values after the ranks have divided them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torchproof import torch_private
@@ -70,7 +70,7 @@ def wrapped(
     compiled: Compile,
     *,
     of_block: Compile | None = None,
-    plan: Mapping[str, Any] | None = None,
+    plan: tensor_parallel.Styles | None = None,
 ) -> Callable[..., Any]:
     """The target, wrapped with one of `WRAPS` and compiled.
 

@@ -14,17 +14,18 @@ from typing import Any
 from torchproof.records import UserError
 
 ATTRIBUTE = "tensor_parallel_plan"
+Styles = Mapping[str, Any]  # of torch, by the names of modules
 
 
 @dataclass(frozen=True)
 class _Plan:
-    styles: Mapping[str, Any]
+    styles: Styles
     origin: str
     # Plans of transformers name layers that only some configurations have.
     is_complete: bool = True
 
 
-def divide(model: Any, mesh: Any, plan: Mapping[str, Any] | None = None) -> None:
+def divide(model: Any, mesh: Any, plan: Styles | None = None) -> None:
     """Replaces the parameters that the plan names by the parts of this rank.
 
     Raises `UserError` if there is no plan, or the ranks cannot divide the layers.
@@ -50,7 +51,7 @@ def divide(model: Any, mesh: Any, plan: Mapping[str, Any] | None = None) -> None
         tie(model, names, found.origin)
 
 
-def _plan_of(model: Any, plan: Mapping[str, Any] | None) -> _Plan:
+def _plan_of(model: Any, plan: Styles | None) -> _Plan:
     name = type(model).__name__
     own = getattr(model, ATTRIBUTE, None) if plan is None else plan
     if own is not None:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torchproof.records import JsonObject
+
 BUFFER_VARIABLE = "TORCH_FR_BUFFER_SIZE"  # read when the first group is created
 
 
@@ -41,7 +43,7 @@ def recorded_collectives() -> Iterator[Collective]:
         yield _collective(entry, groups)
 
 
-def _collective(entry: dict[str, Any], groups: dict[str, Any]) -> Collective:
+def _collective(entry: JsonObject, groups: JsonObject) -> Collective:
     name, description = entry["process_group"]
     completed_ns = entry["time_discovered_completed_ns"]
     return Collective(
@@ -68,7 +70,7 @@ def _shown(name: str, description: str) -> str:
 _ranks_of: dict[str, tuple[int, ...]] = {}
 
 
-def _members(name: str, groups: dict[str, Any]) -> tuple[int, ...]:
+def _members(name: str, groups: JsonObject) -> tuple[int, ...]:
     """The ranks of a group.
 
     Gloo records them before the group has its name, and only those of the first group.

@@ -727,7 +727,7 @@ class FormDifference:
     harmful: bool
 
 
-def forms_of(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Form]:
+def forms_of(outputs: Answers, inputs: Answers) -> dict[str, Form]:
     """The forms of the tensors among the outputs of a call, right after it."""
     spans: dict[Any, list[tuple[str, int, int]]] = {}
     for label, value in {**inputs, **outputs}.items():

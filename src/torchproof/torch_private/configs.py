@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchproof.records import UserError
+from torchproof.records import TorchConfig, UserError
 
 MODULES = (
     "torch._dynamo.config",
@@ -72,9 +72,7 @@ def _reporting_several(
     original: Callable[..., Callable[[], None]], listener: Callable[[str], None]
 ) -> Callable[..., Callable[[], None]]:
     @functools.wraps(original)
-    def change(
-        module: Any, changes: Mapping[str, Any], **prior: Any
-    ) -> Callable[[], None]:
+    def change(module: Any, changes: TorchConfig, **prior: Any) -> Callable[[], None]:
         names = [f"{module.__name__}.{name}" for name in changes]
 
         def report() -> None:
@@ -93,7 +91,7 @@ def _reporting_several(
     return change
 
 
-def changed() -> dict[str, dict[str, Any]]:
+def changed() -> dict[str, TorchConfig]:
     """The settings of each config module that differ from their defaults, as JSON.
 
     Modules that are not loaded have no changes. A default that torch reads from an
@@ -103,7 +101,7 @@ def changed() -> dict[str, dict[str, Any]]:
     return {name: values for name, values in settings.items() if values}
 
 
-def _differing(module: Any) -> dict[str, Any]:
+def _differing(module: Any) -> TorchConfig:
     if module is None:
         return {}
     # An alias would repeat the setting of another name.
@@ -130,7 +128,7 @@ def _plain(value: Any) -> Any:
         return repr(value)
 
 
-def restore(settings: Mapping[str, Mapping[str, Any]]) -> None:
+def restore(settings: Mapping[str, TorchConfig]) -> None:
     """Changes the settings that `changed` found in another process.
 
     Leaves out values that JSON cannot hold: they are texts of something else.

@@ -20,7 +20,7 @@ from typing import Any
 import numpy
 import torch
 
-from torchproof.records import TorchConfig
+from torchproof.records import Namespace, TorchConfig
 from torchproof.torch_private import dispatch_modes
 
 Reader = Callable[[], Hashable]
@@ -109,7 +109,7 @@ def _backend_properties() -> Iterator[tuple[str, Reader]]:
     The precisions are rows of their own, because some of these properties are wrong:
     one for mkldnn sets the flag of all backends.
     """
-    modules: dict[str, Any] = {
+    modules: Namespace = {
         name: module
         for name, module in list(sys.modules.items())
         if name.startswith("torch.backends.")
@@ -135,13 +135,13 @@ def _entry(module: str, name: str) -> Reader:
     return read
 
 
-def _opt_einsum_namespaces() -> tuple[dict[str, Any], dict[str, Any]]:
+def _opt_einsum_namespaces() -> tuple[Namespace, Namespace]:
     """Where an assignment puts the flags, and where `set_flags` does."""
     module: Any = torch.backends.opt_einsum
     return vars(module), vars(getattr(module, "m", module))
 
 
-def _opt_einsum(own: dict[str, Any], inner: dict[str, Any]) -> Hashable:
+def _opt_einsum(own: Namespace, inner: Namespace) -> Hashable:
     return (
         own.get("enabled"),
         own.get("strategy"),
@@ -265,7 +265,7 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 }
 
 
-def process_settings() -> dict[str, Any]:
+def process_settings() -> TorchConfig:
     return {name: read() for name, (read, _) in _SETTINGS.items()}
 
 

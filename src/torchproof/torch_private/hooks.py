@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchproof.records import original_name
+from torchproof.records import JsonObject, original_name
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 class _Handler(logging.Handler):
-    def __init__(self, receive: Callable[[dict[str, Any], str], None]) -> None:
+    def __init__(self, receive: Callable[[JsonObject, str], None]) -> None:
         super().__init__()
         self._receive = receive
 
@@ -40,7 +40,7 @@ class _Handler(logging.Handler):
 
 
 @contextlib.contextmanager
-def trace_records(receive: Callable[[dict[str, Any], str], None]) -> Iterator[None]:
+def trace_records(receive: Callable[[JsonObject, str], None]) -> Iterator[None]:
     """Calls `receive(metadata, payload)` for every record of the structured trace.
 
     Torch writes each file name once and refers to it by number afterwards. So the names

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
+from torchproof.records import Namespace
+
 # The containers that libraries register with pytree.
 _REGISTERED: Any = getattr(_pytree, "SUPPORTED_NODES", {})
 
@@ -84,7 +86,7 @@ def _fields(value: Any) -> list[str]:
     return [f.name for f in dataclasses.fields(value) if hasattr(value, f.name)]
 
 
-def attributes(value: Any) -> dict[str, Any] | None:
+def attributes(value: Any) -> Namespace | None:
     """The attributes of an object that is entered; None for any other value."""
     if isinstance(value, _WHOLE) or type(value).__module__.startswith("torch."):
         return None

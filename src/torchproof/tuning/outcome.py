@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from torchproof.measure import EAGER
-from torchproof.records import COUNTS, Run, Trial, Tuning
+from torchproof.records import COUNTS, Run, Trial, Tuning, shapes
 from torchproof.strategies import Plan, Recipe, matching
 from torchproof.tuning.search import Search
 
@@ -49,10 +48,12 @@ def recipe_of(search: Search, chosen: Trial, run: Run, *, train: bool) -> Recipe
         "eager_peak_bytes": eager.peak_bytes,
         "peak_bytes": chosen.peak_bytes,
     }
+    compared = chosen.numerics or shapes.Numerics()
     numerics = {
-        name: (chosen.numerics or {}).get(name) for name in ("verdict", "max_rel_error")
+        "verdict": compared.get("verdict"),
+        "max_rel_error": compared.get("max_rel_error"),
+        "replays": chosen.replays,
     }
-    numerics["replays"] = chosen.replays
     return Recipe(
         replace(strategy, dynamo={}),  # a recipe has a table for them
         Plan.from_json(chosen.plan) if chosen.plan else Plan(),
@@ -70,7 +71,7 @@ def recipe_of(search: Search, chosen: Trial, run: Run, *, train: bool) -> Recipe
     )
 
 
-def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+def _rounded(values: shapes.Values) -> shapes.Values:
     """The values that are not None, rounded to six digits."""
     return {
         name: float(f"{value:.6g}") if isinstance(value, float) else value

@@ -15,10 +15,18 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from torchproof import measure
-from torchproof.records import Run, SearchState, Trial, UserError, files, store
+from torchproof.records import (
+    JsonObject,
+    Run,
+    SearchState,
+    Trial,
+    UserError,
+    files,
+    store,
+)
 from torchproof.records.options import TuneOptions
 from torchproof.strategies import code_hash, matching
 from torchproof.strategies import parse as parse_strategy
@@ -264,7 +272,7 @@ def _key(
 _KEY_OPTIONS = ("compile", "train", "device", "size")
 
 
-def _code(target: Target, eager: Eager) -> dict[str, Any]:
+def _code(target: Target, eager: Eager) -> JsonObject:
     """The model's fingerprint, and the hash of the file that builds it."""
     fingerprint, file = eager.probe.get("fingerprint"), own_file(target)
     try:

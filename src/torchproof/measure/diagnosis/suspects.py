@@ -186,7 +186,7 @@ class _Replay(torch.fx.Interpreter):
 
 def _exact_values(
     gm: torch.fx.GraphModule, inputs: list[Any], draws: list[Any]
-) -> dict[str, Any] | None:
+) -> comparison.Answers | None:
     """Returns the values in float64, or None if that fails."""
     replay = _Replay(gm)
     try:

@@ -30,6 +30,7 @@ from torchproof.observe import causes_of, guard_failures, timeline
 from torchproof.records import (
     FailedGuard,
     Frame,
+    JsonObject,
     RecompileEvent,
     Stall,
     StallKind,
@@ -81,7 +82,7 @@ class Span:
     begin: float
     thread: str
     end: float | None = None
-    data: dict[str, Any] = field(default_factory=dict)
+    data: JsonObject = field(default_factory=dict)
     place: Frame | None = None
     # Known when the requests are.
     request: int | None = None
@@ -217,7 +218,7 @@ class StallRecorder(timeline.SpanWriter):
                 self._open.pop(values["id"]).end = now
 
     def _add_reported(
-        self, values: Mapping[str, Any], begin: float, **more: Any
+        self, values: JsonObject, begin: float, **more: Any
     ) -> Span | None:
         kind, text, data = values["category"], values["name"], values["details"]
         if kind == _PHASE:

@@ -13,14 +13,14 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from torchproof import __version__
 from torchproof.packs import writing
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.writing import PackResult
 from torchproof.process import Conditions, Entry, Followed, follow
-from torchproof.records import Record, UserError, one_line
+from torchproof.records import JsonObject, Record, UserError, one_line
 from torchproof.records.options import ARTIFACTS, DeployOptions
 from torchproof.runtime import Manifest, Refused, Unverified, keys
 from torchproof.strategies import recipe
@@ -124,7 +124,7 @@ def _verified(
     options: Options,
     *,
     progress: Progress,
-) -> tuple[Manifest, dict[str, Any]]:
+) -> tuple[Manifest, JsonObject]:
     """Load the pack in another process; drop precompiled calls that miss a change."""
     verify = dataclasses.replace(job, role="verify")
     progress("loading it in another fresh process")
@@ -139,8 +139,8 @@ def _verified(
 
 
 def _without(
-    details: Mapping[str, Any], dropped: Mapping[str, str], stage: Path
-) -> dict[str, Any]:
+    details: JsonObject, dropped: Mapping[str, str], stage: Path
+) -> JsonObject:
     """The details without precompiled calls whose guards miss a change.
 
     `torchproof.load` traces these calls at start instead.
@@ -156,7 +156,7 @@ def _without(
     return {**details, "calls": calls}
 
 
-def _without_folders(environment: Mapping[str, Any]) -> dict[str, Any]:
+def _without_folders(environment: JsonObject) -> JsonObject:
     """The environment without the cache directories, which were temporary."""
     steering = environment.get("variables", {})
     variables = {k: v for k, v in steering.items() if not k.endswith("_CACHE_DIR")}
@@ -213,7 +213,7 @@ def _assert_ranks(deploy_options: DeployOptions) -> None:
         raise UserError(f"--wrap {wrap} is for several ranks: add --ranks N")
 
 
-def _child(job: PackJob, options: Options, progress: Progress) -> dict[str, Any]:
+def _child(job: PackJob, options: Options, progress: Progress) -> JsonObject:
     """Run a job in a fresh process with empty caches; returns what it reports."""
 
     def show(entry: Entry, seconds: float) -> None:

@@ -9,11 +9,11 @@ import dataclasses
 import json
 import os
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from torchproof.packs.deploy import PackJob, Progress, entry_of
 from torchproof.process import Stream, hold
-from torchproof.records import UserError, schema
+from torchproof.records import JsonObject, UserError, schema
 from torchproof.runtime import Refused
 
 
@@ -58,7 +58,7 @@ def _reported(error: Exception, stream: Stream) -> int:
     return 1 if entry["kind"] == "unverified" else 2
 
 
-def _build(job: PackJob, progress: Progress) -> dict[str, Any]:
+def _build(job: PackJob, progress: Progress) -> JsonObject:
     """Fill the stage; return the manifest's details and the environment."""
     from torchproof.packs.deploy import caches, packages, rank_jobs
     from torchproof.targets import calls
@@ -78,7 +78,7 @@ def _build(job: PackJob, progress: Progress) -> dict[str, Any]:
     return {"details": details, "environment": environment.describe(job.run)}
 
 
-def _verify(job: PackJob, progress: Progress) -> dict[str, Any]:
+def _verify(job: PackJob, progress: Progress) -> JsonObject:
     """Load the artifact and compare its outputs with eager's; return the result."""
     from torchproof.packs.deploy import caches, packages
 

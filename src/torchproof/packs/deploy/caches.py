@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from torchproof import runtime
 from torchproof.measure import numerics
 from torchproof.packs.deploy import PackJob, Progress, precompiled, rank_jobs
-from torchproof.records import UserError, one_line, schema, whose
+from torchproof.records import JsonObject, UserError, one_line, schema, whose
 from torchproof.runtime import (
     GRAPHS_FILE,
     CachesDetails,
@@ -178,7 +178,7 @@ def _assert_compiled(compiled: Any, log: graph_origin.LookupLog) -> None:
 # -- verification in a fresh process ---------------------------------------------------
 
 
-def verify(job: PackJob, progress: Progress) -> dict[str, Any]:
+def verify(job: PackJob, progress: Progress) -> JsonObject:
     """Load the pack as a service does, and compare its outputs on new inputs."""
     contents = open_pack(job.stage)
     details = read_details(CachesDetails, contents)
@@ -225,7 +225,7 @@ def _compiled_again(item: Any) -> str:
     return f"{item.function} is compiled again after the warm-up: {item.cause}"
 
 
-def _assert_all(report: Mapping[str, Any], packed: Sequence[PackedCall]) -> None:
+def _assert_all(report: JsonObject, packed: Sequence[PackedCall]) -> None:
     unwarmed = any(call.inputs.why_not is not None for call in packed)
     if report["misses"] or (report["graphs"] != report["of"] and not unwarmed):
         why = "; ".join((*report["misses"], *report["notes"])) or "no reason is known"

@@ -8,7 +8,7 @@ import the model's code.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from torchproof.packs.deploy.tensor_function import (
     line_of,
     preserved,
 )
-from torchproof.records import schema, whose
+from torchproof.packs.deploy.verification_inputs import Question
+from torchproof.records import JsonObject, schema, whose
 from torchproof.runtime import (
     PACKAGE_FILE,
     DeployedModel,
@@ -165,7 +166,7 @@ class _Blocked(MetaPathFinder):
             )
 
 
-def verify(job: PackJob) -> dict[str, Any]:
+def verify(job: PackJob) -> JsonObject:
     """Run the package on the verification inputs, with the model's modules blocked."""
     contents = open_pack(job.stage)
     sys.meta_path.insert(0, _Blocked(contents.manifest.details["without"]))
@@ -188,7 +189,7 @@ def verify(job: PackJob) -> dict[str, Any]:
 
 
 def _ask(
-    deployed: DeployedModel, question: Mapping[str, Any], kinds: Sequence[str]
+    deployed: DeployedModel, question: Question, kinds: Sequence[str]
 ) -> comparison.Comparison:
     inputs = question["inputs"]
     bound = deployed.details.call.bound(inputs)

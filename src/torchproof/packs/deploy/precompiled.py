@@ -174,7 +174,7 @@ class _Eager:
             before.restore()
 
 
-def _detached(value: Any) -> dict[str, Any]:
+def _detached(value: Any) -> comparison.Answers:
     parts = trees.values_of(value, "output")
     return {
         name: part.detach().clone() if isinstance(part, torch.Tensor) else part
@@ -183,7 +183,7 @@ def _detached(value: Any) -> dict[str, Any]:
 
 
 def _matters(
-    plain: _Eager, expected: dict[str, Any], change: Change, compiled: Any
+    plain: _Eager, expected: comparison.Answers, change: Change, compiled: Any
 ) -> str | None:
     """How the output differs from eager's; None if the change does not affect eager."""
     args, kwargs = change.call
@@ -196,7 +196,7 @@ def _matters(
     return _alike(plain.run(compiled, args, kwargs), eager)
 
 
-def _alike(actual: dict[str, Any], eager: dict[str, Any]) -> str | None:
+def _alike(actual: comparison.Answers, eager: comparison.Answers) -> str | None:
     tensors = [part for part in eager.values() if isinstance(part, torch.Tensor)]
     types = comparison.types_in_use(tensors, [])
     tolerance = comparison.tolerance_for(types, tensors)

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from torchproof.packs.deploy import PackJob, entry_of, error_of
 from torchproof.process import (
@@ -27,11 +26,11 @@ from torchproof.process import (
     reserved_port,
     spawn,
 )
-from torchproof.records import UserError
+from torchproof.records import JsonObject, UserError
 from torchproof.runtime import Unverified
 from torchproof.targets import Job, Loaded, calls, parallel
 
-Work = Callable[[PackJob], dict[str, Any]]
+Work = Callable[[PackJob], JsonObject]
 End = Callable[[Exception], None]  # ends the process
 Keys = tuple[tuple[str, ...], ...]  # the cache keys of each call's graphs
 _LOST_S = 300.0  # how long the first rank waits for the others after it has finished
@@ -39,7 +38,7 @@ _GRACE_S = 2.0  # for other ranks to answer, after one has failed
 _LOOK_EVERY_S = 0.1
 
 
-def run(job: PackJob, work: Work, end: End) -> dict[str, Any]:
+def run(job: PackJob, work: Work, end: End) -> JsonObject:
     """Does the work on all ranks; returns the facts of this one.
 
     Calls `end` from another thread if another rank fails while this one waits for it,
@@ -99,7 +98,7 @@ def _joined(job: PackJob) -> Iterator[PackJob]:
         parallel.leave()
 
 
-def _keys(facts: Mapping[str, Any]) -> Keys:
+def _keys(facts: JsonObject) -> Keys:
     packed = facts.get("details", {}).get("calls", ())
     return tuple(tuple(call["keys"]) for call in packed)
 

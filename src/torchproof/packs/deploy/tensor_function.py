@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchproof.records import Frame, UserError, one_line, place_of, shown
+from torchproof.records import Frame, Keywords, UserError, one_line, place_of, shown
 from torchproof.runtime import (
     CallSpec,
     PytreeSpec,
@@ -180,7 +180,7 @@ def flatten_target(loaded: Loaded) -> FlatTarget:
     return target
 
 
-def _split(call: Any) -> tuple[Sequence[Any], dict[str, Any]]:
+def _split(call: Any) -> tuple[Sequence[Any], Keywords]:
     return ((), call) if isinstance(call, dict) else (call, {})
 
 

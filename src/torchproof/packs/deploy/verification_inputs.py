@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -22,7 +22,7 @@ from torchproof.packs.deploy.tensor_function import (
     is_equal,
     preserved,
 )
-from torchproof.records import schema
+from torchproof.records import JsonObject, schema
 from torchproof.runtime import (
     InputSpec,
     PytreeSpec,
@@ -44,6 +44,16 @@ class VerificationInput:
 
     name: str
     inputs: Tensors
+
+
+class Question(TypedDict):
+    """Verification inputs as a pack's build saves them, with eager's outputs."""
+
+    name: str
+    inputs: Tensors
+    after: Tensors  # the inputs, after the call
+    tensors: Tensors
+    form: JsonObject
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,7 @@ class EagerResult:
         return comparison.compare(actual, expected, tolerance=tolerance)
 
 
-def _named(outputs: Tensors, inputs: Tensors) -> dict[str, Any]:
+def _named(outputs: Tensors, inputs: Tensors) -> dict[str, torch.Tensor]:
     parts = {f"output {i}": t for i, t in enumerate(outputs)}
     return parts | {f"input {i} after the call": t for i, t in enumerate(inputs)}
 
@@ -290,7 +300,7 @@ def write(
     target: FlatTarget, questions: Iterable[VerificationInput], file: Path
 ) -> list[str]:
     """Write the inputs with eager's outputs; omit inputs on which eager fails."""
-    entries: list[dict[str, Any]] = []
+    entries: list[Question] = []
     with preserved(target.flat):
         for question in questions:
             try:

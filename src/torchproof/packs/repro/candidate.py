@@ -6,10 +6,18 @@ import base64
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from torchproof.packs.repro.failure_signature import FailureSignature
-from torchproof.records import JsonObject, Keywords
+from torchproof.records import JsonObject, Keywords, TorchConfig, shapes
+
+
+class RecordedFacts(shapes.Environment, total=False):
+    """The machine and the settings of the run that a repro was made from."""
+
+    cpu: str | None
+    configs: Mapping[str, TorchConfig]  # changed values by module of torch
+
 
 Form = Literal["graph", "program"]
 
@@ -44,14 +52,14 @@ class Candidate:
     files: Mapping[str, bytes] = field(default_factory=dict, hash=False)  # beside it
     origin: str = ""  # the compile id of a graph, or the file of a program
     # The JSON that `source` was written from; needed to edit it, never packed.
-    record: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    record: JsonObject = field(default_factory=dict, hash=False)
 
     def to_json(self) -> JsonObject:
         files = {k: base64.b64encode(v).decode() for k, v in self.files.items()}
         return {**vars(self), "files": files, "record": dict(self.record)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Candidate:
+    def from_json(cls, data: JsonObject) -> Candidate:
         files = {k: base64.b64decode(v) for k, v in data["files"].items()}
         return cls(**{**data, "files": files})
 
@@ -80,7 +88,7 @@ class VerifiedRepro:
     first: Candidate  # before reduction
     outcome: Outcome
     repro: str
-    facts: Mapping[str, Any]
+    facts: RecordedFacts
     versions: str
     command: str
     target: str

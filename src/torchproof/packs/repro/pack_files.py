@@ -13,11 +13,17 @@ from typing import Any
 
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import readme, versions
-from torchproof.packs.repro.candidate import Candidate, PackFile, VerifiedRepro
+from torchproof.packs.repro.candidate import (
+    Candidate,
+    PackFile,
+    RecordedFacts,
+    VerifiedRepro,
+)
 from torchproof.packs.repro.failure_signature import FailureSignature
+from torchproof.records import JsonObject
 
 
-def header(signature: FailureSignature, facts: Mapping[str, Any]) -> str:
+def header(signature: FailureSignature, facts: RecordedFacts) -> str:
     """Returns the lines below the headline of `repro.py`."""
     lines = [f"Seen with {versions.brief(facts)}."]
     lines += [f"{name}: {address}" for name, address in readme.pages(signature)]
@@ -71,7 +77,7 @@ def redact(
     return redacted
 
 
-def details(verified: VerifiedRepro) -> dict[str, Any]:
+def details(verified: VerifiedRepro) -> JsonObject:
     """Returns the `details` of the manifest; their keys are part of the pack format."""
     signature = verified.signature
     candidate = verified.candidate

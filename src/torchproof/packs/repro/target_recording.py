@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
-from torchproof.packs.repro.candidate import Candidate
+from torchproof.packs.repro.candidate import Candidate, RecordedFacts
 from torchproof.process import Conditions, Entry, follow
-from torchproof.records import Record, UserError
+from torchproof.records import JsonObject, Record, UserError
 from torchproof.targets import Job, Options
 
 
@@ -31,7 +31,7 @@ class TargetRecording:
 
     candidates: tuple[Candidate, ...] = ()
     refused: tuple[str, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    facts: RecordedFacts = field(default_factory=RecordedFacts, hash=False)
     train: bool = False
 
 
@@ -60,13 +60,14 @@ def record_target(
     return TargetRecording(
         candidates=tuple(candidates.values()),
         refused=tuple(dict.fromkeys(reasons)),
-        facts={
-            **_plain(entries.last("environment")),
-            "configs": _plain(entries.last("configs")),
-        },
+        facts=cast(
+            RecordedFacts,
+            _plain(entries.last("environment"))
+            | {"configs": _plain(entries.last("configs"))},
+        ),
         train=bool(entries.last("plan").get("train")),
     )
 
 
-def _plain(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(entry: Entry) -> JsonObject:
     return {name: value for name, value in entry.items() if name != "kind"}

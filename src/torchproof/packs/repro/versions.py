@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torchproof.packs.repro.candidate import RecordedFacts
 from torchproof.process import Child, spawn
+from torchproof.records import shapes
 
 _LIMIT_S = 120.0  # for collect_env, which asks pip and several programs
 
@@ -39,17 +40,22 @@ class CollectEnv:
 
 
 def collect_facts(
-    environment: Mapping[str, Any], recorded: Mapping[str, Any], report: str
-) -> dict[str, Any]:
+    environment: shapes.Environment, recorded: RecordedFacts, report: str
+) -> RecordedFacts:
     """Merges facts of the run, the recording and collect_env's report."""
-    facts = {**environment, **recorded}
-    for name, heading in (("driver", "Nvidia driver version"), ("cpu", "Model name")):
-        line = re.search(rf"^{heading}: +(.+)$", report, re.MULTILINE)
-        facts[name] = line[1] if line and "Could not" not in line[1] else None
-    return facts
+    driver, cpu = (
+        re.search(rf"^{heading}: +(.+)$", report, re.MULTILINE)
+        for heading in ("Nvidia driver version", "Model name")
+    )
+    return {
+        **environment,
+        **recorded,
+        "driver": driver[1] if driver and "Could not" not in driver[1] else None,
+        "cpu": cpu[1] if cpu else None,
+    }
 
 
-def text(facts: Mapping[str, Any], report: str) -> str:
+def text(facts: RecordedFacts, report: str) -> str:
     """Returns collect_env's report, variables and changed settings of the compiler."""
     lines = [report.rstrip("\n") or f"PyTorch version: {brief(facts)}"]
     lines.append(f"Device of the run: {_shown(facts.get('device'))}")
@@ -59,12 +65,12 @@ def text(facts: Mapping[str, Any], report: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def brief(facts: Mapping[str, Any]) -> str:
+def brief(facts: RecordedFacts) -> str:
     """Returns one line with the versions that a failure is most likely to depend on."""
     names = {"torch": "torch", "Python": "python"}
     parts = [f"{name} {_shown(facts.get(key))}" for name, key in names.items()]
     more = {"CUDA": "cuda", "triton": "triton", "driver": "driver"}
-    parts += [f"{name} {facts[key]}" for name, key in more.items() if facts.get(key)]
+    parts += [f"{name} {v}" for name, key in more.items() if (v := facts.get(key))]
     parts.append(facts.get("gpu") or facts.get("cpu") or facts.get("machine") or "-")
     return ", ".join(map(str, parts))
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from torchproof.records import collector_paused
+from torchproof.records import Keywords, collector_paused
 
 if TYPE_CHECKING:
     from torchproof.runtime.cudagraph.graphed_step import Graphed
@@ -23,7 +23,7 @@ __all__ = ["graph"]
 
 def graph(
     step: Callable[..., Any],
-    example: tuple[Any, ...] | Mapping[str, Any] | None = None,
+    example: tuple[Any, ...] | Keywords | None = None,
     *,
     recipe: str | os.PathLike[str] | Recipe | None = None,
     train: bool | None = None,

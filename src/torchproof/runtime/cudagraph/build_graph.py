@@ -99,7 +99,7 @@ def parse_strategy(name: str, arguments: Keywords) -> Strategy:
 def build(
     step: Callable[..., Any],
     requested: Keywords,
-    padding: Mapping[str, Any],
+    padding: Keywords,
     *,
     pool: Graphed | None,
     buffers: bool,
@@ -241,7 +241,7 @@ class GraphOptions:
 
     strategy: Strategy
     train: bool
-    padding: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    padding: Keywords = field(default_factory=dict, hash=False)
     refused: Stop | None = None
     later: tuple[Strategy, ...] = ()
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torchproof.records import whose
+from torchproof.records import Namespace, whose
 from torchproof.runtime.cudagraph.graph_status import Stop
 from torchproof.runtime.cudagraph.object_state import ATOMS, words
 from torchproof.runtime.cudagraph.watched_places import isinstance_of
@@ -212,7 +212,7 @@ class Execution:
         self, handle_read: Callable[[Tensor, str], None] = lambda tensor, method: None
     ) -> None:
         self._handle_read = handle_read
-        self.codes: dict[types.CodeType, dict[str, Any]] = {}  # with their globals
+        self.codes: dict[types.CodeType, Namespace] = {}  # with their globals
         self.names: set[str] = set()  # passed to `__getattr__` and similar functions
         self.stops: list[Stop] = []
         self._arguments: dict[int, _ObjectReference] = {}

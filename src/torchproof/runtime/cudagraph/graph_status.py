@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torchproof.records import JsonObject
 
@@ -89,7 +89,7 @@ class Status:
     clones: int
     cloned_bytes: int
     buckets: tuple[Bucket, ...]
-    padding: dict[str, Any] | None  # buckets with hits and waste, if calls are padded
+    padding: JsonObject | None  # buckets with hits and waste, if calls are padded
     stops: tuple[Stop, ...]
     changes: tuple[str, ...]  # changes of external state that caused a new recording
     notes: tuple[str, ...]
@@ -165,7 +165,7 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-def _padding_lines(padding: dict[str, Any]) -> list[str]:
+def _padding_lines(padding: JsonObject) -> list[str]:
     """One line for each bucket, and one for the total."""
     lines = [
         f"padded to {'x'.join(map(str, each['size']))}: {each['hits']} calls, waste"

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchproof.records import UserError
+from torchproof.records import Keywords, UserError
 from torchproof.runtime.cudagraph.kernel_origins import KernelOrigins
 from torchproof.strategies import (
     CallRecorder,
@@ -52,7 +52,7 @@ class Plan:
     strategy: Strategy
     backend: Callable[..., Any] | None = None
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Keywords:
         """Those of torch.compile; static, because each shape has its recording."""
         arguments = {"dynamic": False, **self.strategy.arguments}
         if self.backend is None:

@@ -99,9 +99,9 @@ class _Content:
     keys: Sequence[Any] | None  # of a dict or a class
     items: Sequence[Any] | None  # of a container; the values of a dict or a class
     values: dict[Any, Any]  # by slot or by name
-    by_name: dict[str, Any] | None = None
+    by_name: Namespace | None = None
 
-    def named(self) -> dict[str, Any]:
+    def named(self) -> Namespace:
         """The entries of a namespace; keys of other types have no names."""
         if self.by_name is None:
             pairs = zip(self.keys or (), self.items or (), strict=False)

@@ -13,7 +13,7 @@ import contextlib
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -751,8 +751,8 @@ def _first_line(error: BaseException) -> str:
 class StepResult:
     """The outputs with the written buffers, and the gradients of a run."""
 
-    output: Mapping[str, Any]
-    gradients: Mapping[str, Any]
+    output: comparison.Answers
+    gradients: comparison.Answers
 
 
 @dataclass(frozen=True)
@@ -805,8 +805,8 @@ def compare_results(
 
 
 def _compared(
-    actual: Mapping[str, Any],
-    expected: Mapping[str, Any],
+    actual: comparison.Answers,
+    expected: comparison.Answers,
     weights: Collection[Tensor],
     *,
     gradients: bool,
@@ -828,5 +828,5 @@ def _compared(
     return comparison.summary(compared)
 
 
-def _part(parts: Mapping[str, Any], label: str) -> dict[str, Any]:
+def _part(parts: comparison.Answers, label: str) -> comparison.Answers:
     return {label: _loaded(parts[label])} if label in parts else {}

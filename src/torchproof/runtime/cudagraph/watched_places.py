@@ -37,7 +37,7 @@ def contents(cell: types.CellType) -> Any:
         return cell
 
 
-def dict_of(value: Any) -> dict[str, Any] | None:
+def dict_of(value: Any) -> Namespace | None:
     """An object's `__dict__`, without running code of its class."""
     kind: Any = type(value)
     if not has_plain_dict(kind):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from torchproof.records import one_line
+from torchproof.records import JsonObject, one_line
 from torchproof.runtime import build, production
 from torchproof.runtime.loading import (
     cache_install,
@@ -148,7 +148,7 @@ def _from_caches(
         warm = ranks.all_warm_up
     compiled = production.compile(model, recipe=recipe)
     entry = production.compiled_forward_of(compiled)
-    report: dict[str, Any] = {
+    report: JsonObject = {
         "path": str(contents.path),
         "used": True,
         "why_not": None,
@@ -203,7 +203,7 @@ def _warm(
     details: CachesDetails,
     packed_graphs: Sequence[Graph],
     *,
-    report: dict[str, Any],
+    report: JsonObject,
 ) -> None:
     lookups = graph_origin.LookupLog()
     with (
@@ -226,7 +226,7 @@ class _ModeCheck:
     Torch would only report that a guard on the mode failed, after the compilation.
     """
 
-    def __init__(self, details: CachesDetails, report: dict[str, Any]) -> None:
+    def __init__(self, details: CachesDetails, report: JsonObject) -> None:
         self._without_gradients = not any(call.gradients for call in details.calls)
         self._inference = torch.is_inference_mode_enabled()
         self._report = report
@@ -246,7 +246,7 @@ def _call(model: Any, /, *args: Any, **kwargs: Any) -> Any:
     return model(*args, **kwargs)
 
 
-def _log(report: Mapping[str, Any]) -> None:
+def _log(report: JsonObject) -> None:
     count = "-" if report["graphs"] is None else report["graphs"]
     log.info(
         "%s: %s of %s graphs came from the pack", report["path"], count, report["of"]

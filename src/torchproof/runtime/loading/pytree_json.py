@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 
-from torchproof.records import Keywords
+from torchproof.records import Keywords, Namespace
 
 _KINDS = {
     int(kind): kind
@@ -143,7 +143,7 @@ def as_tensor(value: Any) -> torch.Tensor:
     return torch.full((), value, dtype=kinds.get(type(value), torch.float64))
 
 
-def _fields(value: Any) -> dict[str, Any] | None:
+def _fields(value: Any) -> Namespace | None:
     """The fields of a dataclass, a named tuple or a library's output record."""
     if isinstance(value, type):
         return None
@@ -330,7 +330,7 @@ def flatten_arguments(arguments: Keywords, tensors: list[torch.Tensor]) -> Pytre
 
 def arguments_of(
     signature: inspect.Signature, args: Sequence[Any], kwargs: Keywords
-) -> dict[str, Any]:
+) -> Keywords:
     """A call's arguments by name, without those that equal their defaults."""
     bound = signature.bind(*args, **kwargs)
     return {

@@ -53,8 +53,8 @@ class Manifest:
     made: str = ""  # ISO 8601, UTC
     target: str = ""
     command: str = ""
-    environment: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    details: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    environment: JsonObject = field(default_factory=dict, hash=False)
+    details: JsonObject = field(default_factory=dict, hash=False)
     files: Mapping[str, File] = field(default_factory=dict, hash=False)
 
     @property
@@ -107,7 +107,7 @@ def _seal(body: bytes) -> bytes:
     return b',\n "sha256": "' + digest + b'"' + _END + b"\n"
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> JsonObject:
     """Rejects duplicate keys, which different JSON readers resolve differently."""
     table = dict(pairs)
     if len(table) < len(pairs):

@@ -11,22 +11,24 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from torchproof.records import JsonObject
+
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _WIDTH = 88
 
 
-def dumps(plain: Mapping[str, Any]) -> str:
+def dumps(plain: JsonObject) -> str:
     """The values first, then a section for each mapping and each list of mappings."""
     return "\n".join(_section(plain, ())).lstrip("\n") + "\n"
 
 
-def _section(plain: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+def _section(plain: JsonObject, path: tuple[str, ...]) -> Iterator[str]:
     tables = {}
     lists = {}
     for key, value in plain.items():
         if isinstance(value, Mapping):
-            tables[key] = value
+            tables[key] = dict(value)
         elif _is_list_of_tables(value):
             lists[key] = value
         elif value is not None:

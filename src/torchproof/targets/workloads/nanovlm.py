@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchproof.records import Keywords
 from torchproof.targets.workloads import synthetic
 from torchproof.targets.workloads.layers import (
     RotaryAttention,
@@ -302,27 +303,27 @@ def make(
     *,
     device: str = "cpu",
     train: bool = False,
-) -> tuple[NanoVLM, list[dict[str, Tensor]]]:
+) -> tuple[NanoVLM, list[Keywords]]:
     """Returns the model and calls of many shapes; `batch` and `sequence` fix them."""
     return built(NanoVLM, collate, size, (batch, sequence), device=device, train=train)
 
 
 def built(
     kind: type[NanoVLM],
-    collate: Callable[[Size, list[Sample]], dict[str, Any]],
+    collate: Callable[[Size, list[Sample]], Keywords],
     size: str,
     shape: tuple[int | None, int | None],
     *,
     device: str,
     train: bool,
-) -> tuple[NanoVLM, list[dict[str, Any]]]:
+) -> tuple[NanoVLM, list[Keywords]]:
     torch.manual_seed(0)
-    spec, calls = SIZES[size], []
+    spec = SIZES[size]
+    calls: list[Keywords] = []
     with torch.device(device):
         model = kind(spec).to(synthetic.number_type(device))
     for samples in synthesize(spec, *shape, device=device):
         inputs = collate(spec, samples)
-        if not train:
-            del inputs["targets"]
-        calls.append(inputs)
+        left_out = () if train else ("targets",)
+        calls.append({k: v for k, v in inputs.items() if k not in left_out})
     return model.train(train).requires_grad_(train), calls

@@ -8,12 +8,12 @@ derives `is_causal` from a length. Its positions have different strides at batch
 from __future__ import annotations
 
 import unicodedata
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchproof.records import Keywords
 from torchproof.targets.workloads import nanovlm
 from torchproof.targets.workloads.layers import RotaryAttention, Rotation
 from torchproof.targets.workloads.nanovlm import Output, Sample, Size, loss_of
@@ -74,7 +74,7 @@ class NanoVLM(nanovlm.NanoVLM):
         return Output(logits, None if targets is None else loss_of(logits, targets))
 
 
-def listed(size: Size, samples: list[Sample]) -> dict[str, Any]:
+def listed(size: Size, samples: list[Sample]) -> Keywords:
     """A batch with its images as lists, or None if there are none."""
     images = [list(sample.images) for sample in samples]
     inputs = nanovlm.padded(size, samples)
@@ -88,7 +88,7 @@ def make(
     *,
     device: str = "cpu",
     train: bool = False,
-) -> tuple[nanovlm.NanoVLM, list[dict[str, Any]]]:
+) -> tuple[nanovlm.NanoVLM, list[Keywords]]:
     """Returns the model and the batches of `nanovlm`, with images as lists or None."""
     shape = batch, sequence
     return nanovlm.built(NanoVLM, listed, size, shape, device=device, train=train)

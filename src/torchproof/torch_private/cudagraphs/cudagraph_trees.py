@@ -10,14 +10,14 @@ import contextlib
 import functools
 import importlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from torchproof.records import Keywords
+from torchproof.records import Keywords, TorchConfig
 from torchproof.torch_private.hooks import patched
 from torchproof.torch_private.operations import without_modes
 
@@ -118,7 +118,7 @@ def _captured_runs(listener: RunListener) -> Iterator[None]:
             return other(self, model_, inputs_)
         return capture(model_, inputs_, {"triton.cudagraphs": True})
 
-    def capture(model_: Any, inputs_: Any, config: Mapping[str, Any]) -> Any:
+    def capture(model_: Any, inputs_: Any, config: TorchConfig) -> Any:
         compile_fx = importlib.import_module("torch._inductor.compile_fx").compile_fx
         with functorch.patch(enable_autograd_cache=False):
             return compile_fx(

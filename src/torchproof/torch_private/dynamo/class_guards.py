@@ -23,6 +23,8 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.modules import module as torch_modules
 
+from torchproof.records import Namespace
+
 _GLOBAL_HOOKS = (
     "_global_forward_hooks",
     "_global_forward_pre_hooks",
@@ -123,7 +125,7 @@ def is_forward_ad_on() -> bool:
 
 def add_guards(guard_manager: Any, inlined: InlinedFunctions) -> None:
     """Adds the guards on classes to the guards of compiled code."""
-    objects: dict[str, Any] = {}
+    objects: Namespace = {}
     guards = _Guards(guard_manager.root, objects)
     guards.same_level()
     if any(issubclass(kind, nn.Module) for kind in inlined.kinds):
@@ -167,7 +169,7 @@ def _is_plain(value: Any) -> bool:
 class _Guards:
     """Adds guards on objects, which it keeps alive in a dict below the root guard."""
 
-    def __init__(self, root: Any, objects: dict[str, Any]) -> None:
+    def __init__(self, root: Any, objects: Namespace) -> None:
         from torch._dynamo.guards import GuardManagerType
 
         self._type = GuardManagerType.GUARD_MANAGER

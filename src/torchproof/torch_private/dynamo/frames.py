@@ -384,7 +384,7 @@ def traceable(fn: Callable[..., Any]) -> Callable[..., Any]:
     return FunctionType(code, names, closure=(CellType(fn),))
 
 
-def _wrapper(plain: Any, name: str) -> tuple[CodeType, dict[str, Any]]:
+def _wrapper(plain: Any, name: str) -> tuple[CodeType, Namespace]:
     """Code and globals of a wrapper; the methods of many modules share them.
 
     Dynamo stores compiled code with the code object, and its graphs in the globals.
@@ -604,7 +604,7 @@ def compiler_switches(*, generalise: bool) -> Iterator[None]:
         yield
 
 
-def tensors_of(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def tensors_of(values: Namespace) -> dict[str, torch.Tensor]:
     """The tensors among a frame's arguments by name, those of *args by index.
 
     Nested tensors are left out: they have no sizes.

@@ -10,16 +10,18 @@ from typing import Any
 
 import torch
 
+from torchproof.records import Namespace
+
 _PREFIXES = ("_dynamo_", "_has_dynamo_", "_specialize_on")
 
 
-def marks_of(tensor: torch.Tensor) -> dict[str, Any]:
+def marks_of(tensor: torch.Tensor) -> Namespace:
     """All marks by attribute name; `ValueError` if one has no JSON form."""
     attributes = getattr(tensor, "__dict__", {})
     return {k: _plain(k, v) for k, v in attributes.items() if k.startswith(_PREFIXES)}
 
 
-def put_marks(tensor: torch.Tensor, marks: dict[str, Any]) -> torch.Tensor:
+def put_marks(tensor: torch.Tensor, marks: Namespace) -> torch.Tensor:
     for name, encoded in marks.items():
         setattr(tensor, name, _value(encoded))
     return tensor

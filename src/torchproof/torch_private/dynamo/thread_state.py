@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from torchproof.records import Namespace
+
 
 class ThreadState:
     """The per-thread state that a conversion depends on, of the creating thread.
@@ -180,7 +182,7 @@ _TRACES_CALLS = "torch._dynamo.variables.torch"  # calls made for traced code
 
 # Process-wide state that torch changes while a thread compiles, with its idle values.
 # Flags that `tracing_flags` makes per thread are not among them.
-_IDLE_STATE: dict[str, dict[str, Any]] = {
+_IDLE_STATE: dict[str, Namespace] = {
     "torch.compiler": {"_is_compiling_flag": False},
     "torch.fx._symbolic_trace": {"CURRENT_PATCHER": None},
     "torch.fx.experimental.proxy_tensor": {"_CURRENT_MAKE_FX_TRACER": None},

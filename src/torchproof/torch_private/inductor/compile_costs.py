@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torchproof.records import TorchConfig
 from torchproof.torch_private import contract
 from torchproof.torch_private.hooks import patched
 
@@ -146,13 +147,13 @@ def cache_lookups(note: Callable[[str, str, bool], None]) -> Iterator[None]:
         yield
 
 
-def inductor_defaults() -> dict[str, Any]:
+def inductor_defaults() -> TorchConfig:
     """All switches of Inductor with their values in this process."""
     config = importlib.import_module("torch._inductor.config")
     return dict(config.get_config_copy())
 
 
-def changed_switches() -> dict[str, Any]:
+def changed_switches() -> TorchConfig:
     """The compiler switches that differ from torch's defaults in this process.
 
     Only modules that are already imported are read.

@@ -20,12 +20,12 @@ import types
 import uuid
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from torchproof.records import Keywords
+from torchproof.records import JsonObject, Keywords, Namespace
 from torchproof.torch_private import contract
 from torchproof.torch_private.hooks import patched, remove_source_lines
 from torchproof.torch_private.precompile import guard_expressions
@@ -65,7 +65,7 @@ def capture_call(
     convert = importlib.import_module(CONVERT)
     backend = inductor_backend(arguments)
     plain = plain_function(fn)
-    installed: dict[str, Any] = {}
+    installed: Namespace = {}
     functorch: Any = importlib.import_module("torch._functorch.config")
     with (
         guard_expressions.in_compilation("fullgraph_capture"),
@@ -106,9 +106,7 @@ def capture_call(
     return pickle.dumps({**parts, "head": raw})
 
 
-def _files(
-    head: Mapping[str, Any], fn: Callable[..., Any]
-) -> dict[str, tuple[str, str]]:
+def _files(head: JsonObject, fn: Callable[..., Any]) -> dict[str, tuple[str, str]]:
     """The modules that are needed by name, without torch and the standard library."""
     owner: Any = getattr(fn, "__self__", None)
     parts = owner.modules() if hasattr(owner, "modules") else ()
@@ -149,7 +147,7 @@ def _dynamic(dynamic: bool | None) -> contextlib.AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
-def _unique_globals(installed: dict[str, Any]) -> Iterator[None]:
+def _unique_globals(installed: Namespace) -> Iterator[None]:
     """Records the globals that Dynamo adds, and gives them globally unique names."""
     graph: Any = importlib.import_module(GRAPH).OutputGraph
     install = graph.install_global_unsafe
@@ -222,7 +220,7 @@ def compiled_bytes(
 
 
 def _names(
-    output: Any, installed: Mapping[str, Any], guards: Any, backend_id: str
+    output: Any, installed: Namespace, guards: Any, backend_id: str
 ) -> dict[str, tuple[str, ...]]:
     """The globals that traced code and guards need, with the origin of each."""
     guard_names = " ".join(guard.name for guard in guards.saved_guards)

@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from torchproof.records import Namespace
+
 _CLASS = re.compile(r"<class '([\w.]+)'>")
 _ADDRESS = re.compile(r"(?<![\w.])\d{6,}(?![\w.])")
 _BUILT_IN = (
@@ -102,7 +104,7 @@ def _manager_class() -> Any:
         gone: Callable[[], None] = staticmethod(lambda: None)
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            self.objects: dict[str, Any] = {}  # by address
+            self.objects: Namespace = {}  # by address
             self.unnamed: list[str] = []
             self.saved_guards: Any = None
             super().__init__(*args, **kwargs)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchproof.records import Keywords
+from torchproof.records import JsonObject, Keywords
 from torchproof.torch_private import contract
 from torchproof.torch_private.precompile import guard_expressions
 
@@ -164,7 +164,7 @@ def install_call(
 
 
 def rebuild_guards(
-    head: Mapping[str, Any],
+    head: JsonObject,
     modules: Modules,
     fn: Callable[..., Any],
     call: tuple[tuple[Any, ...], Keywords],
@@ -216,9 +216,7 @@ def _remove_when_gone(installed: InstalledCall) -> Callable[[], None]:
     return gone
 
 
-def _assert_code(
-    head: Mapping[str, Any], plain: types.FunctionType, modules: Modules
-) -> None:
+def _assert_code(head: JsonObject, plain: types.FunctionType, modules: Modules) -> None:
     if guard_expressions.code_mark(plain.__code__) != head["code"]:
         raise PrecompileError(f"the code of {plain.__qualname__} is different")
     for module, name, mark in head["traced"]:

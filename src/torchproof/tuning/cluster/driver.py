@@ -26,6 +26,7 @@ from torchproof.measure import WorkerError
 from torchproof.process import Channel, Ended, hold, packed, unpacked
 from torchproof.records import UserError
 from torchproof.tuning.cluster.remote_worker import (
+    Node,
     Place,
     RemoteJob,
     RemoteWorker,
@@ -146,7 +147,7 @@ def _end(actor: Any) -> None:
         ray.kill(actor)
 
 
-def _nodes() -> list[dict[str, Any]]:
+def _nodes() -> list[Node]:
     """The nodes that are alive, this machine's node first."""
     this_node = ray.get_runtime_context().get_node_id()
     alive = [node for node in ray.nodes() if node["Alive"]]

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from torchproof.measure import Plan
 from torchproof.process import parent_death
@@ -105,15 +105,21 @@ class Place:
         return {"num_cpus": int(share) if share > 1 else share, "num_gpus": 1}
 
 
-def wants_gpus(device: str | None, nodes: Sequence[Mapping[str, Any]]) -> bool:
+class Node(TypedDict):
+    """A node, as Ray describes it."""
+
+    NodeID: str
+    NodeManagerAddress: str
+    Resources: Mapping[str, float]
+
+
+def wants_gpus(device: str | None, nodes: Sequence[Node]) -> bool:
     """Whether trials need GPUs: by the device option, or if any node has one."""
     has_gpu = any(node["Resources"].get("GPU", 0) >= 1 for node in nodes)
     return device == "cuda" or (device is None and has_gpu)
 
 
-def places(
-    nodes: Sequence[Mapping[str, Any]], *, on_gpus: bool, alone: bool = False
-) -> list[Place]:
+def places(nodes: Sequence[Node], *, on_gpus: bool, alone: bool = False) -> list[Place]:
     """One place per GPU, with its share of the node's CPUs; else one with all CPUs.
 
     Trials that share a CPU disturb each other. With `alone`, a node is one place, for

@@ -26,6 +26,7 @@ from torchproof.packs.repro.tensor_source import (
     tensor_source,
     view_source,
 )
+from torchproof.records import Namespace
 from torchproof.torch_private import (
     higher_order_name,
     is_wrapped,
@@ -82,7 +83,7 @@ class _Copy:
         self._gm = gm
         self._parts = parts
         self._graph = fx.Graph()
-        self._root: dict[str, Any] = {}
+        self._root: Namespace = {}
         self._values: dict[fx.Node, Any] = {}  # nodes of the copy, or constants
 
     def add_inputs(self, args: Sequence[Any]) -> list[Tensor]:
