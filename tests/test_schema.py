@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from torchproof.records import schema, store
+from torchproof.records import Mark, Remedy, Replacement, Setting, schema, store
 from torchproof.records.run import (
     CompileSite,
     Finding,
@@ -268,3 +268,19 @@ def test_a_key_of_an_unknown_algorithm_is_refused() -> None:
     key = f"-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n".encode()
     with pytest.raises(UserError, match="Ed25519"):
         keys.public_key(key)
+
+
+@pytest.mark.parametrize(
+    "remedy",
+    [
+        None,
+        Remedy("mark", marks=(Mark("x", 0, "mark_dynamic"),)),
+        Remedy("setting", settings=(Setting("dynamo.capture_scalar_outputs", True),)),
+        Remedy("patch", replacements=(Replacement("lib.py", 3, ("a",), ("b", "c")),)),
+        Remedy("upgrade", version="2.15"),
+        Remedy("none", why="a C function"),
+    ],
+)
+def test_a_remedy_is_read_as_it_was_written(remedy: Remedy | None) -> None:
+    finding = Finding("GB101", "graph_break", "high", "m", "c", "f", remedy=remedy)
+    assert Finding.from_json(json.loads(json.dumps(finding.to_json()))) == finding

@@ -19,6 +19,7 @@ from torchproof.records.fixes import Fix, Mark
 from torchproof.records.frame import Frame as Frame
 from torchproof.records.frame import Owner as Owner
 from torchproof.records.mappings import JsonObject, TorchConfig
+from torchproof.records.remedy import Remedy
 from torchproof.records.schema import Integer, Number, Record, Samples
 from torchproof.records.tuning import EAGER, RIGHT, Tuning
 from torchproof.records.user_error import UserError as UserError
@@ -152,6 +153,7 @@ class Finding(Record):
     context_from: int | None = None  # the number of the first of them
     suspects: str | None = None  # of a hazard: the kind it is if a run shows it
     marks: tuple[Mark, ...] = ()  # sizes of arguments whose marks may cure it
+    remedy: Remedy | None = None  # what removes it, as data; None: not known as data
     # Identities of the findings that explain this one, and of those it explains.
     cause_of: tuple[str, ...] = ()
     consequences: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""CF1xx, RC219: misuse of torch.compile: when, how often and of what it is called."""
+"""CF1xx: misuse of torch.compile: where it is called, and of what."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.recompiles import Recompile
 from torchproof.checking.rules.rule import Match, SourceRule
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import (
@@ -218,161 +217,6 @@ def _clock(statement: ast.stmt, source: Source) -> str | None:
             if dotted in _CLOCKS or dotted in _ALARMS:
                 return dotted
     return None
-
-
-class CompiledAnew(SourceRule):
-    """torch.compile is called repeatedly for the same function.
-
-    ## Why
-    Each call creates a wrapper and resolves the backend and its options, which takes
-    milliseconds. Torch reuses the compiled code, unless the backend is another object
-    (RC219).
-
-    ## Bad
-        for batch in data:
-            fast = torch.compile(model)
-            fast(batch)
-
-    ## Good
-        fast = torch.compile(model)
-        for batch in data:
-            fast(batch)
-
-    ## Fix safety
-    The same compiled code runs.
-    """
-
-    code = "CF105"
-    reference = torch_pages.WHERE
-    source_severity = "low"
-    cause_text = (
-        "each torch.compile makes a wrapper and looks its backend and options up,"
-        " though what was compiled before is found again"
-    )
-    fix_text = "call torch.compile once, outside, and reuse its result"
-
-    def read(self, source: Source) -> Iterator[Match]:
-        for site, file in sites(source, "compile"):
-            where = _repeated(site, file)
-            if where is not None and not _fresh_backend(site, file):
-                text = source.quote(site.node)
-                yield Match(site.node, f"{text} creates a new wrapper {where}")
-
-
-class BackendChange(Recompile):
-    """torch.compile is called again for a function, with another backend object.
-
-    ## Why
-    Compiled code belongs to the backend object that compiled it.
-
-    ## Bad
-        for x in data: torch.compile(f, backend=lambda gm, _: gm)(x)
-
-    ## Good
-        compiled = torch.compile(f)
-        for x in data: compiled(x)
-
-    ## Fix safety
-    The values are the same.
-    """
-
-    code = "RC219"
-    causes = ("backend",)
-    source_text = "`{at.expression}` would recompile each time"
-    calls = 2
-    changed_text = "torch.compile was called again with another backend object"
-    cause_text = (
-        "each torch.compile call with a new backend object starts a cache of its own"
-    )
-    fix_text = (
-        "call torch.compile({at.compiled}, ...) once, outside the loop, and reuse the"
-        " compiled function; use one backend object"
-    )
-
-    def read(self, source: Source) -> Iterator[Match]:
-        for site, file in sites(source, "backend"):
-            repeated = _repeated(site, file) or _in_inner_function(site, file)
-            if repeated and _fresh_backend(site, file):
-                yield Match(
-                    site.node,
-                    fix="call torch.compile once, outside, or create the backend once",
-                )
-
-
-def _fresh_backend(site: Compiled, file: Compilation) -> bool:
-    backend = site.arguments.get("backend")
-    if isinstance(backend, ast.Lambda):
-        return True
-    if isinstance(backend, ast.Call):
-        return file.source.dotted(backend.func) in ("functools.partial", "partial")
-    if isinstance(backend, ast.Name):
-        definition = file.bindings.meaning(backend)
-        inside = file.bindings.scope(site.node)
-        return (
-            isinstance(definition, Definition)
-            and file.bindings.scope(definition) is inside
-        )
-    return False
-
-
-def _in_inner_function(site: Compiled, file: Compilation) -> str | None:
-    """Whether the site is in an inner function, which is likely called repeatedly."""
-    scope = file.bindings.scope(site.node)
-    if not isinstance(scope, Definition) or site.function is not None:
-        return None
-    outer = file.bindings.scope(scope)
-    returned = isinstance(file.source.parents.get(site.node), ast.Return)
-    inner = isinstance(outer, Definition) and not returned
-    return "at each call" if inner and scope.args.args else None
-
-
-def _repeated(site: Compiled, file: Compilation) -> str | None:
-    """Where a site runs repeatedly with the same subject; None if it does not."""
-    if site.function is not None or site.subject is None:
-        return None
-    scope = file.bindings.scope(site.node)
-    if isinstance(scope, Definition) and scope.name == "forward":
-        owner = file.bindings.scope(scope)
-        cached = file.source.is_inside(site.node, ast.If)  # if self.fast is None: ...
-        if isinstance(owner, ast.ClassDef) and not cached:
-            return "at each forward"
-    at: ast.AST | None = site.node
-    while (at := file.source.parents.get(at)) is not None and at is not scope:  # type: ignore[arg-type]
-        if isinstance(at, ast.For | ast.While):
-            return "in each iteration" if _invariant(site, at, file) else None
-    return None
-
-
-def _invariant(site: Compiled, loop: ast.For | ast.While, file: Compilation) -> bool:
-    """Whether the loop compiles the same thing with the same arguments each time.
-
-    A loop over blocks or over modes compiles something different each time.
-    """
-    changed = set()
-    for node in walk(loop):
-        stores = isinstance(getattr(node, "ctx", None), ast.Store)
-        if isinstance(node, ast.Name) and stores:
-            changed.add(node.id)
-        if isinstance(node, Definition):
-            changed.add(node.name)
-        if isinstance(node, ast.Call) and (
-            (file.source.dotted(node.func) or "").endswith(("_dynamo.reset", ".reset"))
-        ):
-            return False
-    used = {n.id for n in walk(site.node) if isinstance(n, ast.Name)}
-    name = file.name(site)
-    result = {name.id} if isinstance(name, ast.Name) else set()
-    if not isinstance(name, ast.Name) or name.id in used:
-        return False  # model = torch.compile(model): a different model each time
-    guarded = any(
-        isinstance(each, ast.If | ast.Break) and _holds(each, site.node)
-        for each in walk(loop)
-    )
-    return not guarded and not (used - result) & changed
-
-
-def _holds(node: ast.AST, inner: ast.AST) -> bool:
-    return any(each is inner for each in walk(node))
 
 
 class PrefixedCheckpoint(SourceRule):

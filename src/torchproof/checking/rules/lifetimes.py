@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.captures import MARK, under_no_grad
 from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
@@ -22,7 +21,7 @@ from torchproof.checking.rules.rule import (
     shorten,
 )
 from torchproof.checking.static import compiled
-from torchproof.checking.static.compiled import Compilation
+from torchproof.checking.static.compiled import Compilation, under_no_grad
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import words
 from torchproof.checking.static.source import Definition, Source, walk
@@ -42,7 +41,7 @@ _INDEX = re.compile(r"(\[[^]]*\])+$")
 _GRAPH, _BACKWARD = "a compiled graph", "the backward"
 
 
-_STEPS = ("backward", MARK)
+_STEPS = ("backward", "cudagraph_mark_step_begin")
 # Methods that return a view of the same memory.
 _VIEWS = words(
     "detach view view_as squeeze unsqueeze transpose permute reshape flatten expand"

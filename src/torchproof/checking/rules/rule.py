@@ -27,6 +27,7 @@ from torchproof.records import (
     Mark,
     Observation,
     Place,
+    Remedy,
     RuleText,
     Setting,
     Severity,
@@ -275,6 +276,7 @@ class Rule(Generic[G]):
     reference: ClassVar[str]  # PyTorch's page about it
     placed: ClassVar[bool] = False  # a run reports it on a line, not in a function
     run_severity: ClassVar[Severity] = "high"
+    suspects: ClassVar[str | None] = None  # of a hazard: the kind that it may be
     message_text: ClassVar[str]
     cause_text: ClassVar[str]
     fix_text: ClassVar[str]
@@ -347,6 +349,7 @@ class Rule(Generic[G]):
             source=line,
             context=context,
             context_from=context_from,
+            remedy=self.known_remedy(),
             key=match.key or keys.of_node(node, source.tree),
         )
 
@@ -395,8 +398,16 @@ class Rule(Generic[G]):
         """The sizes of the target's arguments to mark, all of them together."""
         return ()
 
+    def known_remedy(self, marks: tuple[Mark, ...] = ()) -> Remedy | None:
+        """What removes a finding, where that is known as data."""
+        if marks:
+            return Remedy("mark", marks=marks)
+        if self.settings and not self.rewrites:
+            return Remedy("setting", settings=self.settings)
+        return None
+
     def finding(self, group: G) -> Finding:
-        frame = group.frame
+        frame, marks = group.frame, self.marks(group)
         column, end = _columns(frame)
         place = (frame.file, frame.line) if frame else ("", 0)
         context, context_from = blame.around(*place)
@@ -422,7 +433,9 @@ class Rule(Generic[G]):
             ),
             context=context,
             context_from=context_from,
-            marks=self.marks(group),
+            suspects=self.suspects,
+            marks=marks,
+            remedy=self.known_remedy(marks),
             key=self.key(group),
         )
 

@@ -8,7 +8,6 @@ _GUIDE = f"{_DOCS}user_guide/torch_compiler/"
 _MODEL = f"{_GUIDE}compile/programming_model."
 
 BREAKS = f"{_MODEL}common_graph_breaks.html"
-CAPTURES = f"{_DOCS}notes/cuda.html"
 COMPILE_TIME = f"{_MODEL}reducing_compile_time.html"
 CONCEPTS = f"{_MODEL}dynamo_core_concepts.html"
 CUDAGRAPHS = f"{_GUIDE}torch.compiler_cudagraph_trees.html"

@@ -197,6 +197,23 @@ def name_of(node: ast.Call, source: Source) -> str:
     return (source.dotted(node.func) or "").rpartition(".")[2]
 
 
+def under_no_grad(node: ast.AST, file: Compilation) -> bool:
+    """Whether a `with` or a decorator around it, in its function, stops gradients."""
+    source = file.source
+    for at in source.above(node):
+        used: list[ast.expr] = []
+        if isinstance(at, ast.With):
+            used = [item.context_expr for item in at.items]
+        elif isinstance(at, Definition):
+            used = at.decorator_list
+        names = [source.dotted(u.func if isinstance(u, ast.Call) else u) for u in used]
+        if {"torch.no_grad", "torch.inference_mode"} & set(names):
+            return True
+        if isinstance(at, Definition):
+            return False
+    return False
+
+
 # -- for the report --------------------------------------------------------------------
 
 _PARALLEL = (*DDP, *FSDP, *SHARD, "DataParallel")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torchproof.checking.rules import torch_pages
@@ -22,7 +22,7 @@ from torchproof.checking.rules.rule import (
     function_of,
     version_of,
 )
-from torchproof.records import Finding, Frame, GraphEvent, Operation, Severity
+from torchproof.records import Frame, GraphEvent, Mark, Operation, Remedy, Severity
 
 _ISSUES = "https://github.com/pytorch/pytorch/issues/"
 _INDUCTOR = "torch._inductor.config"
@@ -113,7 +113,7 @@ class Advisory(Rule[AdvisoryGroup]):
     """A bug of torch that gives wrong results silently, and what triggers it."""
 
     kind = "hazard"
-    suspects: ClassVar[str] = "numerics"
+    suspects = "numerics"
     reference = torch_pages.REPORTING
     run_severity: ClassVar[Severity] = "medium"
     since: ClassVar[str] = ""  # the first torch that has the bug; empty: unknown
@@ -187,8 +187,8 @@ class Advisory(Rule[AdvisoryGroup]):
         )
         yield f"`torchproof rule {self.code}` prints a program that shows it"
 
-    def finding(self, group: AdvisoryGroup) -> Finding:
-        return replace(super().finding(group), suspects=self.suspects)
+    def known_remedy(self, marks: tuple[Mark, ...] = ()) -> Remedy | None:
+        return Remedy("upgrade", version=self.fixed_in) if self.fixed_in else None
 
     @classmethod
     def versions(cls) -> str:
