@@ -16,6 +16,7 @@ import pytest
 
 from torchproof import __version__
 from torchproof.observe import gathering
+from torchproof.process import Followed
 from torchproof.records.options import Options
 from torchproof.records.run import Observation
 from torchproof.targets.job import Job
@@ -153,14 +154,10 @@ def observe_all(tmp_path_factory: pytest.TempPathFactory) -> ObserveAll:
         if process.is_alive():
             process.kill()
             raise AssertionError(f"{targets[0][0]} did not end")
+        written = (map(json.loads, each.read_text().splitlines()) for each in streams)
         return [
-            gathering.gather(
-                [json.loads(line) for line in stream.read_text().splitlines()],
-                "finished",
-                process.exitcode,
-                target,
-            )
-            for stream, target in zip(streams, parsed, strict=True)
+            gathering.gather(Followed([*entries], code=process.exitcode), target)
+            for entries, target in zip(written, parsed, strict=True)
         ]
 
     return run

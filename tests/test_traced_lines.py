@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from torchproof.observe import capture, gathering
+from torchproof.process import Followed
 from torchproof.records.options import Options
 from torchproof.targets.introspect import forwards
 from torchproof.targets.target import Target
@@ -75,7 +76,7 @@ def test_lines_of_all_entries_hold_together_and_those_of_torch_are_left_out() ->
         {"kind": "lines", "files": {"/a/m.py": {"f": [2, 3]}, torch_file: {"g": [1]}}},
         {"kind": "lines", "files": {"/a/m.py": {"f": [3, 5], "h": [9]}}},
     ]
-    seen = gathering.gather(entries, "finished", 0, TARGET)
+    seen = gathering.gather(Followed(entries), TARGET)
     assert seen.traced == {"/a/m.py": {"f": (2, 3, 5), "h": (9,)}}
 
 

@@ -12,6 +12,7 @@ from rule_programs import Program, programs
 from torchproof.checking import rules
 from torchproof.observe.audit import events, running
 from torchproof.observe.audit.lifetimes import Lifetimes
+from torchproof.process import Followed
 from torchproof.records.options import Options
 from torchproof.records.run import Finding, Observation
 from torchproof.targets import calls
@@ -40,7 +41,7 @@ def watched(target: str, **options: Any) -> Entries:
 
 
 def findings_of(entries: Entries) -> list[Finding]:
-    return rules.check(Observation(events.events(entries), {}))
+    return rules.check(Observation(events.events(Followed(entries)), {}))
 
 
 def audited(program: Program, *, may_fail: bool = False) -> list[Finding]:

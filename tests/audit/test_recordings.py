@@ -13,6 +13,7 @@ from watched import FIRST, HERE, STACK, WRITES, Stream
 from torchproof.observe.audit import events as audit_events
 from torchproof.observe.audit.recordings import Recordings
 from torchproof.observe.audit.running import Kernels, count_kernels
+from torchproof.process import Followed
 from torchproof.torch_private import backends, cudagraph_recordings
 from torchproof.torch_private.cudagraphs.cudagraph_recordings import (
     GraphRun,
@@ -130,7 +131,7 @@ def test_memory_is_counted_for_the_graph_that_the_pool_grew_for() -> None:
     watcher.__exit__()
     [last] = [e for e in stream.entries if e["kind"] == "cudagraphs"]
     assert [graph["pool_bytes"] for graph in last["graphs"]] == [30, 5, 0]
-    counts = audit_events.counts([ON_CUDA, *stream.entries])
+    counts = audit_events.counts(Followed([ON_CUDA, *stream.entries]))
     assert counts["cudagraph_pool_bytes"] == 35
     assert (counts["cudagraph_recordings"], counts["cudagraph_replays"]) == (3, 1)
     assert counts["cudagraph_skips"] == 0
@@ -138,9 +139,12 @@ def test_memory_is_counted_for_the_graph_that_the_pool_grew_for() -> None:
 
 def test_without_cuda_nothing_is_counted() -> None:
     entries = [{"kind": "cudagraphs_watched", "cuda": False}]
-    assert audit_events.events(entries) == ()
-    assert set(audit_events.counts(entries).values()) == {None}
-    assert audit_events.counts(entries).keys() == audit_events.counts([ON_CUDA]).keys()
+    assert audit_events.events(Followed(entries)) == ()
+    assert set(audit_events.counts(Followed(entries)).values()) == {None}
+    assert (
+        audit_events.counts(Followed(entries)).keys()
+        == audit_events.counts(Followed([ON_CUDA])).keys()
+    )
 
 
 # -- reasons -----------------------------------------------------------------------
@@ -186,7 +190,10 @@ def test_one_finding_for_one_reason_at_one_place() -> None:
         watcher.skipped(Skip(reason, f"{count}/0"))
     [found] = stream.findings()
     assert found.count == 2
-    assert audit_events.counts([ON_CUDA, *stream.entries])["cudagraph_skips"] == 2
+    assert (
+        audit_events.counts(Followed([ON_CUDA, *stream.entries]))["cudagraph_skips"]
+        == 2
+    )
 
 
 def test_an_operation_that_cuts_the_graph_is_low_unless_all_of_it_is_out() -> None:
@@ -240,6 +247,6 @@ def test_kernels_are_those_of_graphs_by_the_call_that_launched_them() -> None:
     ]
     assert count_kernels(trace) == Kernels(all=3, replayed=2)
     entries = [ON_CUDA, {"kind": "kernels", "all": 3, "replayed": 2}]
-    assert audit_events.counts(entries)["cudagraph_kernel_share"] == pytest.approx(
-        2 / 3
-    )
+    assert audit_events.counts(Followed(entries))[
+        "cudagraph_kernel_share"
+    ] == pytest.approx(2 / 3)

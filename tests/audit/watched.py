@@ -11,6 +11,7 @@ import torch
 from torchproof.checking import rules
 from torchproof.observe.audit import events as audit_events
 from torchproof.observe.audit.recordings import Recordings
+from torchproof.process import Followed
 from torchproof.records.run import Finding, Observation
 from torchproof.torch_private import compiled_graphs, cudagraph_recordings
 
@@ -27,7 +28,7 @@ class Stream:
         self.entries.append({"kind": kind, **values})
 
     def findings(self) -> list[Finding]:
-        events = tuple(audit_events.events(self.entries))
+        events = tuple(audit_events.events(Followed(self.entries)))
         found = rules.check(Observation(events, {}))
         return [each for each in found if each.code.startswith(("CG", "HS"))]
 

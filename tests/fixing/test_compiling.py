@@ -17,6 +17,7 @@ from torchproof.fixing.rewrites.compiling import (
     learning_rate,
     method,
 )
+from torchproof.records import GraphEvent
 
 DISCARDED, NAMED = "    torch.compile(", "    compiled = torch.compile("
 # Programs of tests/rules, with what the edit of their line writes.
@@ -61,7 +62,7 @@ def test_the_compiled_object_runs(observe_all: Any, tmp_path: Path) -> None:
         targets.append((f"{file}:{name.split()[1]}", {"as_written": True}))
     for observation in observe_all(targets):
         assert not [f for f in rules.check(observation) if f.kind == "no_op"]
-        assert [event for event in observation.events if event.kind == "graph"]
+        assert observation.of(GraphEvent)
 
 
 def test_learning_rate() -> None:

@@ -14,6 +14,7 @@ from torchproof.observe.audit import events as audit_events
 from torchproof.observe.audit import running
 from torchproof.observe.audit.recordings import Recordings
 from torchproof.observe.audit.syncs import Syncs
+from torchproof.process import Followed
 from torchproof.records.run import Finding, Observation
 
 pytestmark = [
@@ -33,10 +34,10 @@ class Seen:
         torch._dynamo.reset()
         with Recordings(self._write), Syncs(self._write):
             program()
-        events = tuple(audit_events.events(self.entries))
+        events = tuple(audit_events.events(Followed(self.entries)))
         found = rules.check(Observation(events, {}))
         self.findings = [f for f in found if f.code.startswith(("CG", "HS"))]
-        self.counts = audit_events.counts(self.entries)
+        self.counts = audit_events.counts(Followed(self.entries))
 
     def _write(self, kind: str, **values: Any) -> None:
         self.entries.append({"kind": kind, **values})

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from torchproof.checking import rules
+from torchproof.records import GraphEvent
 from torchproof.records.run import Finding, Observation
 
 slow = pytest.mark.slow
@@ -173,4 +174,4 @@ def test_fixed_workload_is_clean(
 ) -> None:
     observation = observed(observe, workload, train=train)
     assert rules.check(observation) == []
-    assert sum(event.kind == "graph" for event in observation.events) == graphs
+    assert len(observation.of(GraphEvent)) == graphs

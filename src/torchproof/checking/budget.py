@@ -15,7 +15,7 @@ from typing import Any
 from torchproof.checking import checker, rules
 from torchproof.checking.counts import counts_of
 from torchproof.observe import InProcessObserver, is_compiled
-from torchproof.records import SEVERITIES, Run, UserError
+from torchproof.records import SEVERITIES, Keywords, Namespace, Run, UserError
 from torchproof.targets import Options, calls
 
 # The counts that a budget may limit, with the noun for one of them.
@@ -34,12 +34,12 @@ LIMITS = {**COUNTS, **FINDINGS}
 SWITCHES = ("compiled", "generate_code")
 
 
-Marks = Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
+Marks = Iterable[tuple[Sequence[Any], Keywords]]
 
 
-def combined(marks: Marks, name: str, example: str) -> dict[str, Any]:
+def combined(marks: Marks, name: str, example: str) -> Namespace:
     """The keyword arguments of pytest marks; later ones override earlier ones."""
-    arguments: dict[str, Any] = {}
+    arguments: Namespace = {}
     for positional, named in marks:
         if positional:
             raise UserError(f"{name} takes keyword arguments only, as in {example}")
@@ -217,7 +217,7 @@ def assert_calls(inputs: Sequence[Any]) -> None:
             )
 
 
-def _compiled(fn: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+def _compiled(fn: Callable[..., Any], arguments: Keywords) -> Any:
     import torch
 
     if is_compiled(fn):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torchproof.checking import rules
-from torchproof.observe import audit
 from torchproof.records import (
+    COUNTS,
     BreakEvent,
     FailureEvent,
     Finding,
@@ -17,9 +17,12 @@ from torchproof.records import (
 def counts_of(
     observation: Observation, findings: list[Finding] | None = None
 ) -> dict[str, int | None]:
-    """The counts of a run, from its events and all of its findings."""
+    """The counts of a run, from its events and all of its findings.
+
+    Part lifetimes has the others.
+    """
     findings = rules.check(observation) if findings is None else findings
-    return {
+    return dict.fromkeys(COUNTS) | {
         "calls": observation.calls,
         "compiled_calls": observation.compiled_calls,
         "graphs": len(observation.of(GraphEvent)),
@@ -28,7 +31,6 @@ def counts_of(
         ),
         "skipped_frames": len(_skipped(observation)),
         "recompiles": len(observation.of(RecompileEvent)),
-        **audit.skipped("").counts,  # the counts of part lifetimes
     }
 
 

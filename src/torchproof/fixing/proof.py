@@ -180,7 +180,7 @@ class Prover:
         if child.ending == "interrupted":
             raise KeyboardInterrupt
         with sources_of(edits):
-            observation = gather(child.entries, child.ending, child.code, self._target)
+            observation = gather(child, self._target)
             if observation.error or observation.ending != "finished":
                 why = observation.error or f"it ended by {observation.ending}"
                 if observation.ending == "timeout" and number:

@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any, Literal, NamedTuple
 
 from torchproof.process import Stream
-from torchproof.records import whose
+from torchproof.records import JsonObject, whose
 from torchproof.targets import plain, stack
 
 _BypassKind = Literal["method_call", "original_call"]
@@ -84,7 +84,7 @@ class Bypasses:
 
     def _here(
         self, kind: _BypassKind, module: Any, name: str
-    ) -> tuple[_Bypass, dict[str, Any]]:
+    ) -> tuple[_Bypass, JsonObject]:
         """The bypass with its entry for the stream, which is written only once."""
         frame = sys._getframe(1)
         while frame is not None and whose(frame.f_code.co_filename) not in _PROGRAM:
@@ -95,7 +95,7 @@ class Bypasses:
             return bypass, {}
         return bypass, {"model": type(module).__name__, "site": plain(stack())}
 
-    def _count(self, bypass: _Bypass, entry: dict[str, Any]) -> None:
+    def _count(self, bypass: _Bypass, entry: JsonObject) -> None:
         if bypass not in self._counts:
             self._stream.write(
                 bypass.kind,

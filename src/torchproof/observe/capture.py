@@ -7,16 +7,16 @@ until then are still returned.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from torchproof.observe import timeline
 from torchproof.observe.gathering import REPORTED, gather
 from torchproof.observe.trace_log import interpret, read_folder
-from torchproof.process import Conditions, follow
+from torchproof.process import Conditions, Entry, follow
 from torchproof.records import (
     Frame,
+    JsonObject,
     Observation,
     UserError,
     definition,
@@ -41,7 +41,7 @@ def observe(
     on_entry = _ProgressReporter(progress)
     child = follow("torchproof.observe.child", job, on_entry, conditions)
     timeline.process_ended(child.pid)
-    return gather(child.entries, child.ending, child.code, target)
+    return gather(child, target)
 
 
 def _read_trace(target: Target) -> Observation:
@@ -62,7 +62,7 @@ class _ProgressReporter:
         self._entries: dict[tuple[object, ...], str] = {}  # compiled objects by code
         self._compiled = "the target"  # what was compiled last
 
-    def __call__(self, entry: Mapping[str, Any], seconds: float) -> None:
+    def __call__(self, entry: Entry, seconds: float) -> None:
         if entry["kind"] == "plan":
             self._planned = entry["calls"]
         elif entry["kind"] == "wrapper":
@@ -75,7 +75,7 @@ class _ProgressReporter:
             if "dynamo_start" in entry["metadata"]:
                 self._report(entry, seconds)
 
-    def _report(self, entry: Mapping[str, Any], seconds: float) -> None:
+    def _report(self, entry: Entry, seconds: float) -> None:
         if seconds < 1:  # short runs report no progress
             return
         call = entry.get("call")
@@ -85,7 +85,7 @@ class _ProgressReporter:
         # A terminal shows it until the next one begins, also when it has ended.
         self._progress(f"began to compile {name}{where} after {seconds:.0f} s")
 
-    def _name(self, record: Mapping[str, Any]) -> str:
+    def _name(self, record: JsonObject) -> str:
         """The model's class, or a function by its qualified name."""
         file = self._files.get(record["filename"], "")
         frame = Frame(file, record["line"], record["name"])

@@ -15,7 +15,7 @@ from torchproof import torch_private
 from torchproof.observe import timeline
 from torchproof.observe.observer import Observer
 from torchproof.process import Stream, hold
-from torchproof.records import RaisedError, UserError
+from torchproof.records import Keywords, RaisedError, UserError
 from torchproof.targets import Job, Loaded, calls, raised, script
 from torchproof.torch_private import environment
 
@@ -110,7 +110,7 @@ def _run_factory(job: Job, observer: Observer) -> None:
             observer.end_call()
 
 
-def _compile_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def _compile_arguments(arguments: Keywords) -> Keywords:
     """Defaults to no code generation, so that Inductor is not imported for nothing."""
     if {"backend", "mode", "options"} & set(arguments):
         return arguments

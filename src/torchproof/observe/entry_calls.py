@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torchproof import torch_private
-from torchproof.records import whose
+from torchproof.records import JsonObject, Keywords, Namespace, whose
 
 # ("args", 0) or ("kwargs", "input_ids"), then the keys into nested containers.
 Path = tuple[Any, ...]
@@ -32,7 +32,7 @@ _count = itertools.count()
 _SHARED = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type)
 
 
-def entry_call(variables: Mapping[str, Any], code: types.CodeType) -> dict[str, Any]:
+def entry_call(variables: Keywords, code: types.CodeType) -> JsonObject:
     """The call that entered the compiled region, as a record for `arguments.Call`.
 
     `variables` and `code` are those of the frame that is about to be compiled.
@@ -59,14 +59,14 @@ def entry_call(variables: Mapping[str, Any], code: types.CodeType) -> dict[str, 
     }
 
 
-def entry_arguments() -> tuple[tuple[Any, ...], dict[str, Any]]:
+def entry_arguments() -> tuple[tuple[Any, ...], Namespace]:
     """The arguments of the call that entered the compiled region."""
     entry = _entry_frame()
-    variables: Mapping[str, Any] = {} if entry is None else entry.f_locals
+    variables: Keywords = {} if entry is None else entry.f_locals
     return variables.get("args", ()), variables.get("kwargs", {})
 
 
-def form_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def form_of(args: Sequence[Any], kwargs: Keywords) -> str:
     """The form of arguments: `float32[4, 8], 3, mask=bool[4]`.
 
     It has the sizes and types of tensors and the values of integers, since those decide
@@ -168,7 +168,7 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _sources(
-    variables: Mapping[str, Any], code: types.CodeType, values: Mapping[Path, Any]
+    variables: Keywords, code: types.CodeType, values: Mapping[Path, Any]
 ) -> list[list[Any]]:
     """The argument that each local variable is, or each item of `*args`, `**kwargs`."""
     by_identity = {
@@ -197,7 +197,7 @@ def _sources(
     return sources
 
 
-def _callee(variables: Mapping[str, Any], fn: Any) -> list[list[Any]]:
+def _callee(variables: Keywords, fn: Any) -> list[list[Any]]:
     """The local variables that refer to the called module."""
     if getattr(fn, "__name__", "") not in ("_wrapped_call_impl", "_call_impl"):
         return []
@@ -220,7 +220,7 @@ def _packed(code: types.CodeType) -> dict[str, str]:
 
 def _by_position(
     name: str,
-    variables: Mapping[str, Any],
+    variables: Keywords,
     code: types.CodeType,
     values: Mapping[Path, Any],
 ) -> Path | None:

@@ -6,7 +6,7 @@ imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from torchproof.observe.trace_log import (
     interpret,
     without_torchproof,
 )
-from torchproof.process import Followed
+from torchproof.process import Entry, Followed
 from torchproof.records import (
     Event,
     Frame,
@@ -30,6 +30,7 @@ from torchproof.records import (
     UserError,
     WrapperEvent,
     frames_in,
+    frames_of,
     shapes,
     whose,
 )
@@ -43,31 +44,24 @@ _WRAPPER_FIELDS = (
 )
 
 
-def gather(
-    entries: Sequence[dict[str, Any]], ending: str, code: int | None, target: Target
-) -> Observation:
-    """Turns the child's stream into an observation; `code` is its exit code."""
-    child = Followed(list(entries), ending, code)
+def gather(child: Followed, target: Target) -> Observation:
+    """Turns the child's stream into an observation."""
     for entry in child.of("unusable"):
         raise UserError(entry["message"], details=entry.get("details", ""))
-    by_kind: dict[str, list[Mapping[str, Any]]] = {}
-    for entry in entries:
-        by_kind.setdefault(entry["kind"], []).append(entry)
-    counts = child.last("counts")
     lacks = {entry["feature"]: entry["message"] for entry in child.of("missing_hook")}
     is_observed = lacks.keys().isdisjoint({"trace", "breaks"})
-    if not is_observed:
-        by_kind, counts = {}, {}
+    seen = child if is_observed else replace(child, entries=[])
+    counts = seen.last("counts")
     return Observation(
-        events=tuple(_events(by_kind, counts)) if is_observed else (),
+        events=tuple(_events(seen, counts)),
         environment=cast(shapes.Environment, child.last("environment")),
         calls=counts.get("calls"),
         compiled_calls=counts.get("compiled_calls"),
-        ending="crashed" if child.crashed else ending,
-        exit_code=code,
+        ending="crashed" if child.crashed else child.ending,
+        exit_code=child.code,
         error=child.failure(script=target.kind == "script"),
-        traced=_traced(by_kind.get("lines", ())),
-        compiled=_compiled(by_kind.get("wrapper", ())),
+        traced=_traced(seen.of("lines")),
+        compiled=_compiled(seen.of("wrapper")),
         lacks=lacks,
         forms=counts.get("forms", {}),
         factories=factory_targets(target),
@@ -75,9 +69,7 @@ def gather(
     )
 
 
-def _traced(
-    entries: Iterable[Mapping[str, Any]],
-) -> dict[str, dict[str, tuple[int, ...]]]:
+def _traced(entries: Iterable[Entry]) -> dict[str, dict[str, tuple[int, ...]]]:
     """The lines of the program that Dynamo traced, by file and function."""
     lines_by_file: dict[str, dict[str, set[int]]] = {}
     for entry in entries:
@@ -92,7 +84,7 @@ def _traced(
     }
 
 
-def _compiled(entries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+def _compiled(entries: Iterable[Entry]) -> dict[str, tuple[str, ...]]:
     names_by_file: dict[str, set[str]] = {}
     for entry in entries:
         for file, name in entry.get("reaches", ()):
@@ -101,32 +93,28 @@ def _compiled(entries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]
     return {file: tuple(sorted(names)) for file, names in names_by_file.items()}
 
 
-def _events(
-    by_kind: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, Any]
-) -> Iterable[Event]:
+def _events(child: Followed, counts: Entry) -> Iterable[Event]:
     records = [
-        Record(e["metadata"], e["payload"], e["call"]) for e in by_kind.get("trace", ())
+        Record(e["metadata"], e["payload"], e["call"]) for e in child.of("trace")
     ]
-    callables = {tuple(e["code"][0]) for e in by_kind.get("wrapper", ()) if e["code"]}
-    for event in interpret(records, _counted(by_kind, counts)):
+    callables = {tuple(e["code"][0]) for e in child.of("wrapper") if e["code"]}
+    for event in interpret(records, _counted(child, counts)):
         if event.function and event.function.file.endswith(AROUND_CALLABLES):
             # If only one callable was compiled, the event is about that one.
             yield replace(event, function=_only(callables) or event.function)
         else:
             yield event
-    yield from _wrappers(by_kind.get("wrapper", ()), counts)
-    yield from _bypasses(by_kind, counts)
+    yield from _wrappers(child.of("wrapper"), counts)
+    yield from _bypasses(child, counts)
 
 
-def _counted(
-    by_kind: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, Any]
-) -> Counted:
+def _counted(child: Followed, counts: Entry) -> Counted:
     """What the observer counted, by compile id."""
 
     def ids(kind: str) -> frozenset[str]:
-        return frozenset(e["compile_id"] for e in by_kind.get(kind, ()))
+        return frozenset(e["compile_id"] for e in child.of(kind))
 
-    captured = {entry["compile_id"]: entry for entry in by_kind.get("operations", ())}
+    captured = {entry["compile_id"]: entry for entry in child.of("operations")}
     runs = counts.get("graphs", {})
     return Counted(
         raised=ids("raised"),
@@ -143,8 +131,8 @@ def _counted(
 def _graph(
     compile_id: str,
     runs: Sequence[int] | None,
-    captured: Mapping[str, Any] | None,
-    counts: Mapping[str, Any],
+    captured: Entry | None,
+    counts: Entry,
 ) -> GraphEvent:
     """What the observer saw of a graph; the trace has its place."""
     return GraphEvent(
@@ -157,7 +145,7 @@ def _graph(
     )
 
 
-def _operations(entry: Mapping[str, Any]) -> tuple[Operation, ...]:
+def _operations(entry: Entry) -> tuple[Operation, ...]:
     """The operations of a graph, as the child wrote them."""
     stacks = [without_torchproof(frames_in(text)) for text in entry["stacks"]]
     operations = []
@@ -168,9 +156,7 @@ def _operations(entry: Mapping[str, Any]) -> tuple[Operation, ...]:
     return tuple(operations)
 
 
-def _wrappers(
-    entries: Iterable[Mapping[str, Any]], counts: Mapping[str, Any]
-) -> Iterable[WrapperEvent]:
+def _wrappers(entries: Iterable[Entry], counts: Entry) -> Iterable[WrapperEvent]:
     """Events for what was compiled, and how often it was called."""
     counts_by_number = {w[0]: w for w in counts.get("wrappers", ())}
     for entry in entries:
@@ -178,10 +164,10 @@ def _wrappers(
             entry["number"], (0, None, None, None, None)
         )
         yield WrapperEvent(
-            frames=_frames(entry.get("site", ())),
-            function=next(iter(_frames(entry["code"])), None),
+            frames=frames_of(entry.get("site", ())),
+            function=next(iter(frames_of(entry["code"])), None),
             **{name: entry[name] for name in _WRAPPER_FIELDS if name in entry},
-            around=_frames(entry.get("around", ())),
+            around=frames_of(entry.get("around", ())),
             calls=calls,
             compiled_calls=compiled,
             eager_stance=eager,
@@ -189,30 +175,24 @@ def _wrappers(
         )
 
 
-def _bypasses(
-    by_kind: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, Any]
-) -> Iterable[Event]:
+def _bypasses(child: Followed, counts: Entry) -> Iterable[Event]:
     """Events for calls that bypassed the compiled code, and calls that raised."""
     bypasses = dict(enumerate(counts.get("bypasses", ())))
     kinds = {"method_call": MethodCallEvent, "original_call": OriginalCallEvent}
     for kind, event in kinds.items():
-        for entry in by_kind.get(kind, ()):
+        for entry in child.of(kind):
             yield event(
-                frames=_frames(entry["site"]),
+                frames=frames_of(entry["site"]),
                 model=entry["model"],
                 module=entry["module"],
                 method=entry["method"],
                 count=bypasses.get(entry["number"], 1),
             )
-    for entry in by_kind.get("call_error", ()):
+    for entry in child.of("call_error"):
         raised = RaisedError.from_json(entry["raised"])
         yield raised.event(Frame(*entry["function"]), entry["call"])
 
 
 def _only(callables: Iterable[tuple[Any, ...]]) -> Frame | None:
-    frames = _frames(callables)
+    frames = frames_of(callables)
     return frames[0] if len(frames) == 1 else None
-
-
-def _frames(plain: Iterable[Sequence[Any]]) -> tuple[Frame, ...]:
-    return tuple(Frame(file, line, function) for file, line, function in plain)

@@ -19,7 +19,7 @@ from typing import Any
 
 from torchproof.observe import gathering
 from torchproof.observe.observer import Observer, Wrapper
-from torchproof.process import Stream
+from torchproof.process import Entry, Followed, Stream
 from torchproof.records import Observation, cells
 from torchproof.targets import Job, Options, Target, live
 
@@ -62,7 +62,7 @@ class InProcessObserver:
         self._observer.flush()
         target = Target(name, "script", name)
         self._entries.write("environment", **environment.describe(Job(target)))
-        return gathering.gather(self._entries.entries, "finished", 0, target)
+        return gathering.gather(Followed(self._entries.entries), target)
 
     def cudagraph_skips(self) -> int | None:
         """How many CUDA graphs Inductor skipped; None if it cannot record any."""
@@ -94,7 +94,7 @@ def observe_here(target: Target, options: Options) -> Observation:
             ending = "interrupted"
         finally:
             torch.compiler.reset()
-    return gathering.gather(entries.entries, ending, code, target)
+    return gathering.gather(Followed(entries.entries, ending, code), target)
 
 
 @contextlib.contextmanager
@@ -141,7 +141,7 @@ class _Entries(Stream):
     """A stream in memory, with the entries as they would be read from a file."""
 
     def __init__(self, renamed: Mapping[str, str] | None = None) -> None:
-        self.entries: list[dict[str, Any]] = []
+        self.entries: list[Entry] = []
         self._owner = os.getpid()
         # Names of files within strings of JSON, and what to write for them.
         self._renamed = {json.dumps(f)[1:-1]: n for f, n in (renamed or {}).items()}

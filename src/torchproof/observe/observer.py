@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torchproof.observe import timeline
@@ -22,7 +22,7 @@ from torchproof.observe.bypasses import Bypasses
 from torchproof.observe.entry_calls import entry_arguments, entry_call, form_of
 from torchproof.observe.trace_log import ARTIFACTS, NAMES, PAYLOAD_NOT_NEEDED
 from torchproof.process import Stream
-from torchproof.records import Frame
+from torchproof.records import Frame, JsonObject, Keywords, Namespace
 from torchproof.targets import (
     called_by_torch,
     code_of,
@@ -80,13 +80,13 @@ class Observer:
         self.inlined: set[types.CodeType] = set()
         self.bypasses = Bypasses(stream)
         self.marks: set[tuple[str, int]] = set()
-        self.settings: dict[str, Any] = {}  # those changed when something compiled
+        self.settings: Namespace = {}  # those changed when something compiled
         self.forms: dict[str, int] = {}  # calls by the form of their arguments
         self.traced: dict[str, dict[str, set[int]]] = {}  # since the last flush
         self.paused = False  # while torchproof runs the target for another purpose
         self.site: tuple[Frame, ...] | None = None  # where torchproof itself compiles
         # The arguments that torchproof was asked to compile with; None: those it uses.
-        self.arguments: Mapping[str, Any] | None = None
+        self.arguments: Keywords | None = None
         self.hooks = contextlib.ExitStack()
         recorder = timeline.current()
         self._timeline = recorder
@@ -150,7 +150,7 @@ class Observer:
             self.stream.write("missing_hook", feature=feature, message=messages[0])
         return not messages
 
-    def _receive(self, metadata: dict[str, Any], payload: str) -> None:
+    def _receive(self, metadata: JsonObject, payload: str) -> None:
         if self.paused:
             return
         artifact = metadata.get("artifact")
@@ -271,7 +271,7 @@ class Observer:
         if self._timeline is not None:
             self._local.span = self._timeline.begin(f"call {index + 1}", "call")
 
-    def note_form(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def note_form(self, args: Sequence[Any], kwargs: Keywords) -> None:
         """Counts the call by the form of its arguments."""
         form = form_of(args, kwargs)
         if form not in self.forms and len(self.forms) >= _MOST_FORMS:
@@ -338,7 +338,7 @@ class Observer:
         functions = self.traced.setdefault(code.co_filename, {})
         functions.setdefault(code.co_qualname, set()).add(line)
 
-    def _note_marks(self, variables: dict[str, Any]) -> None:
+    def _note_marks(self, variables: Namespace) -> None:
         """Notes the dimensions that are marked dynamic, also in packed arguments."""
         import torch
 
@@ -492,7 +492,7 @@ class Observer:
             self.stream.write("lines", files=files)
 
 
-def _zeros(variables: Mapping[str, Any]) -> list[str]:
+def _zeros(variables: Namespace) -> list[str]:
     """The arguments that are a floating-point zero."""
     return [k for k, v in variables.items() if isinstance(v, float) and v == 0]
 

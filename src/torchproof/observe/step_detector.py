@@ -13,9 +13,10 @@ import functools
 import statistics
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from torchproof.records import Keywords
 from torchproof.targets import called_by_torch
 
 _NEW_MARKER = 10  # calls in one step that make another function the marker
@@ -42,7 +43,7 @@ class StepDetector:
 
     # -- hooks ---------------------------------------------------------------------
 
-    def attach(self, prepare: Callable[[Mapping[str, Any]], None]) -> None:
+    def attach(self, prepare: Callable[[Keywords], None]) -> None:
         """Installs the hooks; calls `prepare(arguments)` at each torch.compile."""
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -67,7 +68,7 @@ class StepDetector:
         self._begins = _nothing
 
     def _register(
-        self, original: Callable[..., Any], model: Any, kwargs: dict[str, Any]
+        self, original: Callable[..., Any], model: Any, kwargs: Keywords
     ) -> Any:
         from torchproof import torch_private
 

@@ -22,6 +22,7 @@ from typing import Any
 from torchproof.observe import guard_failures, trace_log
 from torchproof.records import (
     Frame,
+    JsonObject,
     MissingHook,
     definition,
     is_resumed,
@@ -231,7 +232,7 @@ class CompilerHooks:
         self._breaks = breaks
         self._hooks = contextlib.ExitStack()
         self._local = threading.local()
-        self._frames: dict[str | None, dict[str, Any]] = {}  # words by compile id
+        self._frames: dict[str | None, JsonObject] = {}  # words by compile id
 
     def install(self) -> None:
         gc.callbacks.append(self._collect)
@@ -309,7 +310,7 @@ class CompilerHooks:
             self._recorder.describe(compiling[-1], **self._words(None))
 
     def phase_began(self, name: str, compile_id: str | None) -> None:
-        words: dict[str, Any] = {"name": _phase(name), "torch_name": name}
+        words: JsonObject = {"name": _phase(name), "torch_name": name}
         category = "phase"
         if name == _DYNAMO:
             return
@@ -339,7 +340,7 @@ class CompilerHooks:
         if name in _MISSES:
             self._recorder.happened(_MISSES[name], "cache", torch_name=name)
 
-    def _words(self, compile_id: str | None) -> dict[str, Any]:
+    def _words(self, compile_id: str | None) -> JsonObject:
         """The name of a compilation, and its function, place and reasons."""
         code: Any = self._local.__dict__.get("code")
         reasons: Sequence[str] = self._local.__dict__.get("reasons") or ()
@@ -349,7 +350,7 @@ class CompilerHooks:
         own = code is not None and whose(code.co_filename) != "torch"
         called = self._local.__dict__.get("callable")
         function = called or (plain_name(code.co_qualname) if own else _UNNAMED)
-        words: dict[str, Any] = {"function": function}
+        words: JsonObject = {"function": function}
         if own:
             place = Frame(code.co_filename, code.co_firstlineno, code.co_name)
             words["place"] = f"{place.file}:{definition(place).line}"
@@ -364,9 +365,9 @@ class CompilerHooks:
             words["failed_guards"] = [one_line(each) for each in reasons]
         return {"name": f"{what} {function} [{compile_id}]{why}", **words}
 
-    def _backward_words(self, compile_id: str | None) -> dict[str, Any]:
+    def _backward_words(self, compile_id: str | None) -> JsonObject:
         """Its forward graph was compiled under the same id, unless it was cached."""
-        words: dict[str, Any] = {"backward": True}
+        words: JsonObject = {"backward": True}
         what = "a backward graph"
         if forward := self._frames.get(compile_id):
             words |= {k: v for k, v in forward.items() if k in ("function", "place")}
@@ -383,7 +384,7 @@ class CompilerHooks:
 
     # -- breaks ------------------------------------------------------------------------
 
-    def _receive(self, metadata: Mapping[str, Any], payload: str) -> None:
+    def _receive(self, metadata: JsonObject, payload: str) -> None:
         artifact = metadata.get("artifact")
         if not isinstance(artifact, Mapping) or artifact.get("name") != _BREAK:
             return
@@ -422,7 +423,7 @@ class CompilerHooks:
             began["gc"] = now
         elif now - began.get("gc", now) >= _SHORTEST_GC_NS:
             name = f"garbage collection, generation {facts['generation']}"
-            details: dict[str, Any] = dict(facts)
+            details: JsonObject = dict(facts)
             self._recorder.lasted(name, "gc", (began["gc"], now), **details)
 
 

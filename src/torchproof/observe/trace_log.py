@@ -30,6 +30,7 @@ from torchproof.records import (
     GraphEvent,
     Guard,
     GuardEvent,
+    JsonObject,
     LimitEvent,
     RecompileEvent,
     Region,
@@ -83,7 +84,7 @@ _T = TypeVar("_T")
 class Record:
     """One record of the structured trace, and the call in which it was written."""
 
-    metadata: Mapping[str, Any]
+    metadata: JsonObject
     payload: str = ""
     call: int | None = None
 
@@ -151,7 +152,7 @@ class _Metrics(TypedDict, total=False):
 
 
 # The types of the fields that are read from a record's metadata.
-_FIELD_TYPES: dict[str, Any] = {
+_FIELD_TYPES: JsonObject = {
     "frame_id": str | int | None,
     "frame_compile_id": int | None,
     "dynamo_start": _Started,
@@ -190,7 +191,7 @@ def _read_file(path: Path, number: int) -> Iterator[Record]:
 
     Frame ids of all files but the first get the file's number as a prefix.
     """
-    metadata: dict[str, Any] | None = None
+    metadata: JsonObject | None = None
     payload: list[str] = []
     file = files.open_regular(path, _MOST_BYTES)
     with io.TextIOWrapper(file, encoding="utf-8", errors="replace") as lines:
@@ -210,7 +211,7 @@ def _read_file(path: Path, number: int) -> Iterator[Record]:
         yield Record(metadata, "".join(payload).rstrip("\n"))
 
 
-def _envelope(line: str) -> dict[str, Any] | None:
+def _envelope(line: str) -> JsonObject | None:
     match = _ENVELOPE.match(line)
     if match is None:
         return None
@@ -262,7 +263,7 @@ class _TraceState:
     errors: dict[str, str] = field(default_factory=dict)
     guards: dict[str, list[tuple[Frame, ...]]] = field(default_factory=dict)
 
-    def stack(self, stack: Iterable[Mapping[str, Any]]) -> tuple[Frame, ...]:
+    def stack(self, stack: Iterable[JsonObject]) -> tuple[Frame, ...]:
         return tuple(
             Frame(
                 (
@@ -434,7 +435,7 @@ def _starts_first(records: Iterable[Record]) -> Iterator[Record]:
 
 def _about(
     record: Record, state: _TraceState, region: Region | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """The fields that all events have in common."""
     region = region or state.split(record.compile_id)
     start = state.start(record.compile_id)

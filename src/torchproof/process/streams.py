@@ -42,8 +42,8 @@ class Followed:
     """The entries of a child, and how it ended: finished, timeout or interrupted."""
 
     entries: list[Entry]
-    ending: str
-    code: int | None
+    ending: str = "finished"
+    code: int | None = 0
     last_words: str = ""  # the last line of the output of a quiet child
     pid: int | None = None
 

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from torchproof.records.fixes import Setting as Setting
     from torchproof.records.fixes import Tier as Tier
     from torchproof.records.frame import Frame as Frame
+    from torchproof.records.frame import frames_of as frames_of
     from torchproof.records.guards import BEFORE_THE_BREAK as BEFORE_THE_BREAK
     from torchproof.records.guards import FailedGuard as FailedGuard
     from torchproof.records.guards import Guard as Guard

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from torchproof.records.blame import tree_of, whose
 from torchproof.records.frame import Frame
 from torchproof.records.guards import readable_source
+from torchproof.records.mappings import JsonObject
 
 # ("args", 0) or ("kwargs", "input_ids"), then the keys into nested containers.
 Path = tuple[Any, ...]
@@ -48,7 +49,7 @@ class Call:
     tensors: dict[Path, int] = field(default_factory=dict)  # a number for each object
 
     @classmethod
-    def read(cls, record: Mapping[str, Any]) -> Call | None:
+    def read(cls, record: JsonObject) -> Call | None:
         if not record or record["site"] is None:
             return None
         file, line, function, span = record["site"]

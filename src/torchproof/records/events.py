@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from torchproof.records import shapes
+from torchproof.records import TorchConfig, shapes
 from torchproof.records.blame import whose
 from torchproof.records.calls import CALLEE, Argument, Call, Path
 from torchproof.records.frame import Frame
@@ -62,7 +62,7 @@ class GraphEvent(CompileEvent):
 
     runs: Runs | None = None  # None: not counted
     operations: tuple[Operation, ...] | None = None  # None: not recorded
-    changed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings
+    changed: Mapping[str, TorchConfig] = field(default_factory=dict)  # settings
     zeros: tuple[str, ...] = ()  # arguments that were a floating-point zero
     backwards: int = 0  # how often a backward ran through its outputs
     late_backwards: int = 0  # those of them that began after another graph had run

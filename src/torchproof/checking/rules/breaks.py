@@ -39,6 +39,7 @@ from torchproof.records import (
     COMPREHENSIONS,
     SEVERITIES,
     BreakEvent,
+    BreakReason,
     ErrorEvent,
     Finding,
     Frame,
@@ -185,6 +186,10 @@ class BreakGroup(EventGroup[BreakEvent | ErrorEvent]):
     is_skip: bool = False  # the whole function runs eagerly
     rest_is_eager: bool = False  # the rest of a function does
 
+    @property
+    def reason(self) -> BreakReason:
+        return self.first.reason
+
 
 class GraphBreak(Rule[BreakGroup]):
     """Base class of the rules for graph breaks; each rule knows one cause."""
@@ -228,15 +233,11 @@ class GraphBreak(Rule[BreakGroup]):
 
     def of_type(self, group: BreakGroup) -> bool:
         """Whether one of the rule's patterns matches torch's break type."""
-        return any(
-            re.search(pattern, group.first.reason.type) for pattern in self.types
-        )
+        return any(re.search(pattern, group.reason.type) for pattern in self.types)
 
     def message(self, group: BreakGroup) -> str:
         what = (
-            f"`{group.expression}`"
-            if group.expression
-            else sentence(group.first.reason.type)
+            f"`{group.expression}`" if group.expression else sentence(group.reason.type)
         )
         often = f", {group.often}" if group.often else ""
         inside = ""
@@ -258,7 +259,7 @@ class GraphBreak(Rule[BreakGroup]):
         if outer := _skipped_around(group):
             return (
                 f"{outer} makes Dynamo run {group.function} eagerly, and compile this"
-                f" code on its own: {sentence(group.first.reason.explanation)}"
+                f" code on its own: {sentence(group.reason.explanation)}"
             )
         why = self.why(_at_library_line(group))
         if library := group.place.library:
@@ -274,8 +275,8 @@ class GraphBreak(Rule[BreakGroup]):
         """Why Dynamo breaks at this code."""
         if self.cause_text:
             return self.say(self.cause_text, group)
-        reason = group.first.reason
-        return f"{sentence(reason.type)}: {sentence(shorten(reason.explanation, 300))}"
+        explanation = sentence(shorten(group.reason.explanation, 300))
+        return f"{sentence(group.reason.type)}: {explanation}"
 
     def fix(self, group: BreakGroup) -> str:
         if outer := _skipped_around(group):
@@ -356,7 +357,7 @@ class GraphBreak(Rule[BreakGroup]):
         return "; or ".join(ways)
 
     def said(self, group: BreakGroup) -> str:
-        return f"{group.expression} {group.first.reason.context}"
+        return f"{group.expression} {group.reason.context}"
 
     def severity(self, group: BreakGroup) -> Severity:
         if self.status(group) == "intentional":
@@ -373,7 +374,7 @@ class GraphBreak(Rule[BreakGroup]):
         return "high" if group.steps * 2 >= calls else "medium"
 
     def evidence(self, group: BreakGroup) -> Iterable[str]:
-        reason = group.first.reason
+        reason = group.reason
         if reason.gb_id:
             yield f"{reason.gb_id} {reason.page}"
         yield f"torch: {reason.type}: {shorten(reason.explanation, 240)}"
@@ -399,7 +400,7 @@ def _at_library_line(group: BreakGroup) -> BreakGroup:
 
 def _nested_in(group: BreakGroup) -> str:
     """The statement around a break that keeps Dynamo from resuming after it."""
-    nested = group.first.reason.nested or ""
+    nested = group.reason.nested or ""
     if "loop" in nested:
         return "loop"
     return "with" if "Context" in nested or "with" in nested.lower() else ""
@@ -456,9 +457,7 @@ def place_in_text(frame: Frame) -> str:
 
 def own_hints(group: BreakGroup) -> str:
     """Torch's hints for this break, without those that it gives for every break."""
-    hints = [
-        h.rstrip(".") for h in group.first.reason.hints if not _BOILERPLATE.search(h)
-    ]
+    hints = [h.rstrip(".") for h in group.reason.hints if not _BOILERPLATE.search(h)]
     return "; or ".join([hints[0], *map(sentence, hints[1:])]) if hints else ""
 
 

@@ -99,7 +99,7 @@ _LOOKUPS = re.compile(
 
 def _callee(group: BreakGroup) -> str:
     """The function that Dynamo does not call, by torch's name for it."""
-    text = f"{group.first.reason.explanation} {group.first.reason.context}"
+    text = f"{group.reason.explanation} {group.reason.context}"
     named = re.search(r"module: ([\w.]+|<unknown module>), qualname: ([\w.<>]+)", text)
     if named:
         return named[2] if named[1].startswith("<") else f"{named[1]}.{named[2]}"
@@ -147,7 +147,7 @@ class OutputCall(GraphBreak):
             "warn",
             "write",
         }
-        text = f"{group.first.reason.type} {group.first.reason.context}"
+        text = f"{group.reason.type} {group.reason.context}"
         named = re.search(
             r"\bprint\b|logg(ing|er)|\bwarn|sys\.std(out|err)|TextIO|tqdm", text
         )
@@ -166,7 +166,7 @@ class OutputCall(GraphBreak):
 
     def _setting_pieces(self, group: BreakGroup) -> Iterator[Piece]:
         """Settings that keep the output, or ignore the call."""
-        if re.search(r"\bprint\b", f"{group.first.reason.context} {group.expression}"):
+        if re.search(r"\bprint\b", f"{group.reason.context} {group.expression}"):
             option = setting(group, self.settings[0])
             yield replace(option, text=f"to keep the output, {option.text}")
             return
@@ -283,11 +283,9 @@ class OutsideWorld(GraphBreak):
     )
 
     def matches(self, group: BreakGroup) -> bool:
-        if re.search(
-            r"Import failure|Bad import|torch\.Generator", group.first.reason.type
-        ):
+        if re.search(r"Import failure|Bad import|torch\.Generator", group.reason.type):
             return True
-        if "(Generator)" in group.first.reason.context:
+        if "(Generator)" in group.reason.context:
             return True
         callee = _callee(group)
         if re.search(r"seed|rng", f"{callee} {group.expression}"):
@@ -303,7 +301,7 @@ class OutsideWorld(GraphBreak):
     def why(self, group: BreakGroup) -> str:
         return (
             f"`{group.expression}` reaches outside the tensor program"
-            f" ({_callee(group) or group.first.reason.type})"
+            f" ({_callee(group) or group.reason.type})"
         )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
@@ -435,8 +433,8 @@ class UntraceableCall(GraphBreak):
 
     def matches(self, group: BreakGroup) -> bool:
         containers = r"`(deque|dict|list|set|str|tuple|OrderedDict|defaultdict)\.\w+`"
-        text = f"{group.first.reason.explanation} {' '.join(group.first.reason.hints)}"
-        excluded = re.search(containers, text) or "(delayed)" in group.first.reason.type
+        text = f"{group.reason.explanation} {' '.join(group.reason.hints)}"
+        excluded = re.search(containers, text) or "(delayed)" in group.reason.type
         return super().matches(group) and not excluded
 
     def why(self, group: BreakGroup) -> str:
@@ -466,7 +464,7 @@ class UntraceableCall(GraphBreak):
                 f"compute the arguments of `{group.expression}` in a statement of"
                 " their own; this break disappears with the break in the arguments"
             )
-        if "numpy" in group.first.reason.type:
+        if "numpy" in group.reason.type:
             what = f"`{group.expression}`"
             return assembled(
                 Piece(f"write {what} with torch operations"),
@@ -558,7 +556,7 @@ class DeepCopy(GraphBreak):
 
     def change(self, group: BreakGroup) -> str:
         fix = super().change(group)
-        if "TensorVariable" in group.first.reason.context:
+        if "TensorVariable" in group.reason.context:
             return fix
         installed = version_of(group.facts.observation.environment.get("torch"))
         newer = "; or update torch: 2.13 traces it, if there is no tensor in it"

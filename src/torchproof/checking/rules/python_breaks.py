@@ -62,7 +62,7 @@ class ContextManager(GraphBreak):
     def why(self, group: BreakGroup) -> str:
         return (
             f"`{group.expression}` is inside, or is, a context manager Dynamo cannot"
-            f" handle: {shorten(group.first.reason.explanation, 160)}"
+            f" handle: {shorten(group.reason.explanation, 160)}"
         )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
@@ -108,12 +108,12 @@ class SymbolicArgument(GraphBreak):
     calls = 2  # a size becomes dynamic after it has changed
 
     def matches(self, group: BreakGroup) -> bool:
-        reason = group.first.reason
+        reason = group.reason
         is_call = "fake tensor call" in reason.type
         return is_call and self.symbol.search(reason.context) is not None
 
     def _argument(self, group: BreakGroup) -> str:
-        match = self.symbol.search(group.first.reason.context)
+        match = self.symbol.search(group.reason.context)
         return (match and (match[1] or match[3])) or "the argument"
 
     def why(self, group: BreakGroup) -> str:
@@ -209,7 +209,7 @@ class ExceptionFlow(GraphBreak):
     def why(self, group: BreakGroup) -> str:
         return (
             f"`{group.expression}` raises or handles an exception while it is traced:"
-            f" {shorten(group.first.reason.explanation, 200)}"
+            f" {shorten(group.reason.explanation, 200)}"
         )
 
 
@@ -236,7 +236,7 @@ class GeneratorUse(GraphBreak):
     types = (r"[Gg]enerator|async|BUILD_CLASS|build_class|YIELD|SEND|\byield\b",)
 
     def change(self, group: BreakGroup) -> str:
-        said = f"{group.first.reason.type} {group.expression}"
+        said = f"{group.reason.type} {group.expression}"
         if re.search(r"BUILD_CLASS|build_class|\bclass ", said):
             return "define the class outside the compiled function"
         if re.search(r"\basync\b|coroutine", said):
@@ -244,14 +244,14 @@ class GeneratorUse(GraphBreak):
         return f"build a list instead of a generator at `{group.expression}`"
 
     def matches(self, group: BreakGroup) -> bool:
-        iterates = re.search(r"tp_iter(next)?\b", group.first.reason.type)
+        iterates = re.search(r"tp_iter(next)?\b", group.reason.type)
         written = re.match(r"class |for |async |yield\b|next\(", group.expression)
         return bool(iterates or written) or super().matches(group)
 
     def why(self, group: BreakGroup) -> str:
         return (
             f"`{group.expression}` uses a generator, a coroutine or a class body:"
-            f" {shorten(group.first.reason.explanation, 160)}"
+            f" {shorten(group.reason.explanation, 160)}"
         )
 
 
@@ -342,7 +342,7 @@ class OtherBreak(GraphBreak):
         return True
 
     def change(self, group: BreakGroup) -> str:
-        if re.search(r"torch\.jit|Script", group.first.reason.type):
+        if re.search(r"torch\.jit|Script", group.reason.type):
             return (
                 "use the original module instead of its torch.jit.script version at"
                 f" `{group.expression}`: Dynamo does not trace TorchScript"

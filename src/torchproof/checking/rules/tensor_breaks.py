@@ -53,9 +53,7 @@ class RecurrentModule(GraphBreak):
     settings = (Setting("dynamo.allow_rnn", True),)
 
     def matches(self, group: BreakGroup) -> bool:
-        called = re.search(
-            r"\b(lstm|gru|rnn_tanh|rnn_relu)\b", group.first.reason.context
-        )
+        called = re.search(r"\b(lstm|gru|rnn_tanh|rnn_relu)\b", group.reason.context)
         return called is not None or super().matches(group)
 
     def why(self, group: BreakGroup) -> str:
@@ -85,7 +83,7 @@ class RecurrentModule(GraphBreak):
 
 
 def _recurrent(group: BreakGroup) -> str:
-    named = re.search(r"LSTM|GRU|RNN|lstm|gru|rnn", group.first.reason.context)
+    named = re.search(r"LSTM|GRU|RNN|lstm|gru|rnn", group.reason.context)
     return f"an {named[0].upper()}" if named else "an RNN"
 
 
@@ -225,7 +223,7 @@ class TensorInternals(GraphBreak):
     )
     cause_text = (
         "`{at.expression}` works on the tensor itself rather than its values:"
-        " {at.first.reason.type}"
+        " {at.reason.type}"
     )
     nodes = (ast.Call, ast.Assign)
     shown_by = ("GB105", "GB116", "GB199")

@@ -253,7 +253,7 @@ class TensorBranch(GraphBreak):
     last_rewrites = ("host_calls.call",)
 
     def matches(self, group: BreakGroup) -> bool:
-        reason = group.first.reason
+        reason = group.reason
         if "ssertion" in reason.type and _about_sizes(group):
             return False  # a failing assert on shapes, inside a try
         comparison = re.search(r"allclose|aten\.equal|is_nonzero", reason.context)
@@ -375,7 +375,7 @@ def _compared(group: BreakGroup) -> str:
 
 
 def _is_symbol(group: BreakGroup) -> bool:
-    said = f"{group.first.reason.explanation} {group.first.reason.context}"
+    said = f"{group.reason.explanation} {group.reason.context}"
     return re.search(r"\bu\d+\b|SymNode|SymBool|SymInt", said) is not None
 
 

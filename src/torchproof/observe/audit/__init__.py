@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 from torchproof.observe import timeline
 from torchproof.observe.audit import events as entry_events
@@ -28,7 +28,7 @@ class AuditResult:
 
     status: Part
     events: tuple[Event, ...] = ()
-    counts: dict[str, Any] = field(default_factory=dict)
+    counts: dict[str, float | None] = field(default_factory=dict)
     environment: shapes.Environment = field(default_factory=shapes.Environment)
     interrupted: bool = False
 
@@ -53,15 +53,15 @@ def audit_job(job: Job, conditions: Conditions) -> AuditResult:
     timeline.process_ended(child.pid)
     return AuditResult(
         status=_status(child, job.target),
-        events=entry_events.events(child.entries),
-        counts=entry_events.counts(child.entries),
+        events=entry_events.events(child),
+        counts=entry_events.counts(child),
         environment=cast(shapes.Environment, child.last("environment")),
         interrupted=child.ending == "interrupted",
     )
 
 
 def skipped(why: str) -> AuditResult:
-    return AuditResult(Part("skipped", why), counts=entry_events.counts(()))
+    return AuditResult(Part("skipped", why), counts=dict.fromkeys(entry_events.COUNTS))
 
 
 def _status(child: Followed, target: Target) -> Part:

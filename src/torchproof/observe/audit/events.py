@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
+from torchproof.process import Entry, Followed
 from torchproof.records import (
     DeadHeldEvent,
     DeadReadEvent,
@@ -21,87 +21,69 @@ from torchproof.records import (
     RecordingEvent,
     SyncEvent,
     frames_in,
+    frames_of,
 )
 
 _QUOTE = re.compile(r"\.?\s*Found from\s*:?\s*")
 _PREFIX = "skipping cudagraphs due to "
 _LIFETIMES = ("dead_read", "dead_held")
 
-Entry = Mapping[str, Any]
+COUNTS = tuple(
+    f"cudagraph_{name}"
+    for name in ("skips", "recordings", "replays", "pool_bytes", "kernel_share")
+)
 
 
-def events(entries: Iterable[Entry]) -> tuple[Event, ...]:
+def events(child: Followed) -> tuple[Event, ...]:
     """The events of all watchers."""
-    entries = list(entries)
-    by_kind = _by_kind(entries)
     functions = {
         entry["compile_id"]: Frame(*entry["code"])
-        for entry in by_kind.get("cudagraph_function", ())
+        for entry in child.of("cudagraph_function")
     }
-    captured = _last(by_kind, "cudagraphs").get("graphs", ())
-    moved = by_kind.get("cudagraph_moved", ())
+    captured = child.last("cudagraphs").get("graphs", ())
+    moved = child.of("cudagraph_moved")
     return (
-        *(_lifetime(entry) for entry in entries if entry["kind"] in _LIFETIMES),
+        *(_lifetime(each) for each in child.entries if each["kind"] in _LIFETIMES),
         *(
             event
-            for entry in by_kind.get("cudagraph_skip", ())
+            for entry in child.of("cudagraph_skip")
             for event in _skips(entry, functions, captured)
         ),
-        *(_split(entry, functions) for entry in by_kind.get("cudagraph_split", ())),
+        *(_split(entry, functions) for entry in child.of("cudagraph_split")),
         *(_graph(graph, functions, moved) for graph in captured),
-        *_syncs(_last(by_kind, "host_syncs")),
+        *_syncs(child.last("host_syncs")),
     )
 
 
-def counts(entries: Iterable[Entry]) -> dict[str, int | float | None]:
+def counts(child: Followed) -> dict[str, float | None]:
     """The counts of a run; None without CUDA."""
-    by_kind = _by_kind(entries)
-    names = ("skips", "recordings", "replays", "pool_bytes", "kernel_share")
-    unknown: dict[str, int | float | None] = {
-        f"cudagraph_{name}": None for name in names
-    }
-    if not _last(by_kind, "cudagraphs_watched").get("cuda"):
-        return unknown
-    snapshot = _last(by_kind, "cudagraphs")
+    if not child.last("cudagraphs_watched").get("cuda"):
+        return dict.fromkeys(COUNTS)
+    snapshot = child.last("cudagraphs")
     turns: Counter[str] = Counter()
     for graph in snapshot.get("graphs", ()):
         turns.update(graph["turns"])
-    kernels = _last(by_kind, "kernels")
+    kernels = child.last("kernels")
     share = kernels["replayed"] / kernels["all"] if kernels.get("all") else None
-    return unknown | {
-        "cudagraph_skips": len(by_kind.get("cudagraph_skip", ())),
-        "cudagraph_recordings": turns["recorded"],
-        "cudagraph_replays": turns["replayed"],
-        "cudagraph_pool_bytes": snapshot.get("pool_bytes", 0),
-        "cudagraph_kernel_share": share,
-    }
-
-
-def _by_kind(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    by_kind: dict[str, list[Entry]] = {}
-    for entry in entries:
-        by_kind.setdefault(entry["kind"], []).append(entry)
-    return by_kind
-
-
-def _last(by_kind: Mapping[str, Sequence[Entry]], kind: str) -> Entry:
-    return by_kind[kind][-1] if by_kind.get(kind) else {}
+    skips, pool = len(child.of("cudagraph_skip")), snapshot.get("pool_bytes", 0)
+    values = (skips, turns["recorded"], turns["replayed"], pool, share)
+    return dict(zip(COUNTS, values, strict=True))
 
 
 def _lifetime(entry: Entry) -> DeadReadEvent | DeadHeldEvent:
     """The event of a tensor that was held after its memory was reused."""
     kind = DeadReadEvent if entry["kind"] == "dead_read" else DeadHeldEvent
     return kind(
-        frames=_frames(entry["producer"]),
-        function=next(iter(_frames(entry["function"])), None),
+        frames=frames_of(entry["producer"]),
+        function=next(iter(frames_of(entry["function"])), None),
         call=entry["call"],
         role=entry["role"],
         holder=entry["holder"],
         operation=entry["operation"],
         times=entry["times"],
-        overwriter=_frames(entry["overwriter"]),
-        reader=_frames(entry["reader"]),
-        stored=_frames(entry["stored"]),
+        overwriter=frames_of(entry["overwriter"]),
+        reader=frames_of(entry["reader"]),
+        stored=frames_of(entry["stored"]),
     )
 
 
@@ -119,7 +101,7 @@ def _skips(
             frames=frames,
             function=functions.get(entry["compile_id"]),
             call=entry["call"],
-            site=_frames(entry["site"]),
+            site=frames_of(entry["site"]),
             reason=reason,
             ungraphed=ungraphed or None,
             runs=runs or None,
@@ -155,7 +137,7 @@ def _graph(
     return RecordingEvent(
         compile_id=graph["compile_id"],
         function=functions.get(graph["compile_id"]),
-        site=_frames(graph["site"]),
+        site=frames_of(graph["site"]),
         phase=graph["phase"],
         turns=graph["turns"],
         sizes=tuple(sizes),
@@ -175,14 +157,10 @@ def _graph(
 def _syncs(snapshot: Entry) -> Iterable[SyncEvent]:
     for place in snapshot.get("places", ()):
         yield SyncEvent(
-            frames=_frames(place["site"]),
+            frames=frames_of(place["site"]),
             explicit=place["explicit"],
             inside=place["inside"],
             count=place["count"],
             calls=place["calls"],
             of=snapshot["calls"],
         )
-
-
-def _frames(plain_frames: Iterable[Sequence[Any]]) -> tuple[Frame, ...]:
-    return tuple(Frame(*each) for each in plain_frames)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from torchproof.observe.audit.stacks import site
+from torchproof.records import JsonObject
 from torchproof.targets import frame_of, plain
 from torchproof.torch_private import (
     GraphRun,
@@ -63,7 +64,7 @@ class GraphOutcome:
         outcomes[graph_run.how] += 1
         self.turns[graph_run.how] += 1
 
-    def as_entry(self) -> dict[str, Any]:
+    def as_entry(self) -> JsonObject:
         sizes = [
             [list(map(list, shapes)), dict(runs)]
             for (_, shapes), runs in list(self.sizes.items())[:_MOST_SIZES]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from torchproof.observe.audit.assignment_site import assignment_site
 from torchproof.observe.audit.referrers import Referrer, referrer_of, sharing
-from torchproof.records import Frame
+from torchproof.records import Frame, JsonObject
 from torchproof.targets import plain
 from torchproof.torch_private import Memory
 
@@ -61,7 +61,7 @@ class Reporter:
         self._searches: Counter[Key] = Counter()
         self._held_keys: set[Key] = set()  # held by more than a local variable
         self._counts: Counter[Key] = Counter()
-        self._last: dict[Key, dict[str, Any]] = {}
+        self._last: dict[Key, JsonObject] = {}
         self.searching = False  # the search itself looks at tensors
 
     def read(self, output: Output, reader: tuple[Frame, ...], operation: str) -> None:
@@ -112,7 +112,7 @@ class Reporter:
     ) -> None:
         output.reported = kind
         stored = _stored(referrer, output) if referrer else None
-        entry: dict[str, Any] = {
+        entry: JsonObject = {
             "role": output.role,
             "producer": plain(output.producer),
             "function": plain([output.function]) if output.function else [],

@@ -13,13 +13,13 @@ import json
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from torchproof.observe import timeline
 from torchproof.process import Stream, hold
-from torchproof.records import UserError, one_line
+from torchproof.records import JsonObject, UserError, one_line
 from torchproof.targets import Job, calls, script
 from torchproof.torch_private import contract, environment
 
@@ -189,7 +189,7 @@ def profile_kernels(step: Callable[[], object]) -> Kernels:
         return count_kernels(json.loads(path.read_text())["traceEvents"])
 
 
-def count_kernels(trace: Iterable[Mapping[str, Any]]) -> Kernels:
+def count_kernels(trace: Iterable[JsonObject]) -> Kernels:
     """Counts a trace's kernels; each has the number of the call that launched it."""
     kernels: list[Any] = []
     launches: set[Any] = set()

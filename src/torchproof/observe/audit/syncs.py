@@ -21,7 +21,7 @@ import torch
 
 from torchproof import torch_private
 from torchproof.observe.audit.stacks import site
-from torchproof.records import inside_region, place_of, whose
+from torchproof.records import JsonObject, inside_region, place_of, whose
 from torchproof.targets import plain
 from torchproof.torch_private import cudagraph_recordings
 
@@ -44,7 +44,7 @@ class Syncs:
         self._hooks = contextlib.ExitStack()
         self._local = threading.local()
         self._calls = 0  # outermost calls of compiled functions
-        self._places: dict[Place, dict[str, Any]] = {}
+        self._places: dict[Place, JsonObject] = {}
         self._listening = False
         self._flushed = 0.0
 

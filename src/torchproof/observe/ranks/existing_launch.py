@@ -16,13 +16,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torchproof.observe.ranks.joined_ranks import JoinedRanks, join
 from torchproof.observe.ranks.launched import Place
 from torchproof.observe.ranks.rank_streams import last_entry, stream_path
 from torchproof.observe.ranks.rank_supervisor import RankEnd, supervise
-from torchproof.records import store
+from torchproof.records import JsonObject, store
 from torchproof.targets import Job, Options, Target
 
 # What tells one launch from another: torchrun's and Slurm's ids, and the restarts.
@@ -167,7 +166,7 @@ class ExistingLaunch:
     def _ended(self, rank: int) -> bool:
         return self._end(rank) is not None
 
-    def _end(self, rank: int) -> dict[str, Any] | None:
+    def _end(self, rank: int) -> JsonObject | None:
         entry = last_entry(stream_path(self.folder, rank))
         return entry if entry and entry["kind"] == "rank_end" else None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from torchproof.observe.gathering import gather
 from torchproof.observe.ranks.rank_events import RUNNING, RankReader
 from torchproof.observe.ranks.rank_streams import read_stream, stream_path
-from torchproof.process import Entry
+from torchproof.process import Entry, Followed
 from torchproof.records import Observation, Rank, RankEvent, RankRun, shapes
 from torchproof.targets import Target
 
@@ -71,7 +71,7 @@ def _observation(entries: list[Entry], target: Target, ending: str) -> Observati
     if end is not None:
         ending = "interrupted" if end["ending"] == "stopped" else end["ending"]
     timeless = [{k: v for k, v in entry.items() if k != "at"} for entry in entries]
-    return gather(timeless, ending, end["code"] if end else None, target)
+    return gather(Followed(timeless, ending, end["code"] if end else None), target)
 
 
 def _notes(streams: Mapping[int, list[Entry]], world_size: int) -> Iterable[str]:

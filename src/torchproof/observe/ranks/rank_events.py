@@ -23,6 +23,7 @@ from torchproof.records import (
     BreakEvent,
     Frame,
     GuardEvent,
+    JsonObject,
     Observation,
     Rank,
     RankEvent,
@@ -201,7 +202,7 @@ class RankReader:
             compile_or_none.seconds = _seconds(metrics)
             compile_or_none.cached = _cached(metrics)
 
-    def _frame(self, line: Mapping[str, Any]) -> Frame:
+    def _frame(self, line: JsonObject) -> Frame:
         file = line["filename"]
         text = self._strings.get(file, "") if isinstance(file, int) else str(file)
         return Frame(text, int(line["line"]), str(line["name"]))
@@ -353,7 +354,7 @@ class RankReader:
                 events[entry["record"]] = replace(event, file=file, line=line)
         return list(events.values())
 
-    def _collective(self, row: Mapping[str, Any]) -> RankEvent:
+    def _collective(self, row: JsonObject) -> RankEvent:
         begin, end, has_ended = row["created_s"], row["completed_s"], row["ended"]
         return RankEvent(
             "collective",
@@ -399,12 +400,12 @@ def _error(outcome: RankOutcome, end: Entry, observation: Observation) -> str | 
     return describe(code) if code else None
 
 
-def _seconds(metrics: Mapping[str, Any]) -> float | None:
+def _seconds(metrics: JsonObject) -> float | None:
     duration_us = metrics.get("duration_us")
     return None if duration_us is None else duration_us / 1e6
 
 
-def _cached(metrics: Mapping[str, Any]) -> bool | None:
+def _cached(metrics: JsonObject) -> bool | None:
     """Whether a cache had all graphs; None if none was asked."""
     hits = sum(metrics.get(f"{cache}_hit_count") or 0 for cache in _CACHES)
     misses = sum(metrics.get(f"{cache}_miss_count") or 0 for cache in _CACHES)

@@ -13,6 +13,7 @@ from torchproof.observe.observer import Observer
 from torchproof.observe.ranks.collectives import CollectiveReporter
 from torchproof.observe.step_detector import StepDetector
 from torchproof.process import Stream
+from torchproof.records import JsonObject
 from torchproof.targets import plain, script, stack
 
 _LEAST_GC_S = 0.05  # of a collection that is reported: shorter ones delay nobody
@@ -80,7 +81,7 @@ class RankObserver(Observer):
 
     # -- compilation -------------------------------------------------------------------
 
-    def _receive(self, metadata: dict[str, Any], payload: str) -> None:
+    def _receive(self, metadata: JsonObject, payload: str) -> None:
         if _BACKWARD in metadata and not self.paused:
             self.stream.write("backward", metadata=metadata)
         super()._receive(metadata, payload)
