@@ -7,7 +7,7 @@ import json
 from torchproof.observe.trace_log import Counted, Record, interpret
 from torchproof.records import (
     BreakEvent,
-    DeadReadEvent,
+    DeadTensorEvent,
     EagerErrorEvent,
     Event,
     FailureEvent,
@@ -78,7 +78,7 @@ def test_an_error_about_overwritten_memory_is_a_read_of_it() -> None:
     for role, word in (("output", ""), ("gradient", "gradient ")):
         text = OVERWRITTEN.format(word)
         event = RaisedError("RuntimeError", text, None, stack).event(None, 4)
-        assert isinstance(event, DeadReadEvent)
+        assert isinstance(event, DeadTensorEvent)
         assert (event.role, event.call, event.raised) == (role, 4, text)
         assert [(f.file, f.line) for f in event.frames] == [("model.py", 3)]
         assert event.reader == (Frame("train.py", 9, "loop"),)

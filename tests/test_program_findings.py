@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchproof.checking import rules
-from torchproof.records import DeadReadEvent, Event, Frame, Observation, RaisedError
+from torchproof.records import DeadTensorEvent, Event, Frame, Observation, RaisedError
 
 SKIPPED = """\
 import logging
@@ -351,7 +351,7 @@ def test_error_about_overwritten_outputs_is_a_lifetime(event: Event, code: str) 
 
 def test_error_is_evidence_of_the_lifetime_that_was_seen() -> None:
     at = (Frame("model.py", 5, "driver", "outs.append(f(x))"),)
-    seen = DeadReadEvent(frames=at, call=0, holder="outs[0]", operation="stack")
+    seen = DeadTensorEvent(frames=at, call=0, holder="outs[0]", operation="stack")
     error = raised(OVERWRITTEN.format(""))
     [finding] = rules.check(Observation((seen, error), {}))
     assert (finding.code, finding.line) == ("CG301", 5)

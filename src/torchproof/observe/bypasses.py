@@ -7,19 +7,16 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from torchproof.process import Stream
 from torchproof.records import JsonObject, whose
 from torchproof.targets import plain, stack
 
-_BypassKind = Literal["method_call", "original_call"]
-
 
 class _Bypass(NamedTuple):
     """A call that bypasses compiled code: what is called, and where."""
 
-    kind: _BypassKind
     module: int
     name: str
     code: CodeType | None
@@ -54,7 +51,6 @@ class Bypasses:
 
     def call(
         self,
-        kind: _BypassKind,
         module: Any,
         name: str,
         *,
@@ -74,7 +70,7 @@ class Bypasses:
             self._local.inner = outer
         found = inner
         if bypasses(result):
-            found = [self._here(kind, module, name)]
+            found = [self._here(module, name)]
         if outer is not None:
             outer.extend(found)
         else:
@@ -82,15 +78,13 @@ class Bypasses:
                 self._count(bypass, entry)
         return result
 
-    def _here(
-        self, kind: _BypassKind, module: Any, name: str
-    ) -> tuple[_Bypass, JsonObject]:
+    def _here(self, module: Any, name: str) -> tuple[_Bypass, JsonObject]:
         """The bypass with its entry for the stream, which is written only once."""
         frame = sys._getframe(1)
         while frame is not None and whose(frame.f_code.co_filename) not in _PROGRAM:
             frame = frame.f_back  # type: ignore[assignment]
         code, line = (frame.f_code, frame.f_lineno) if frame else (None, 0)
-        bypass = _Bypass(kind, self.number_of(module), name, code, line)
+        bypass = _Bypass(self.number_of(module), name, code, line)
         if bypass in self._counts:
             return bypass, {}
         return bypass, {"model": type(module).__name__, "site": plain(stack())}
@@ -98,7 +92,7 @@ class Bypasses:
     def _count(self, bypass: _Bypass, entry: JsonObject) -> None:
         if bypass not in self._counts:
             self._stream.write(
-                bypass.kind,
+                "bypass",
                 number=len(self._counts),
                 module=bypass.module,
                 method=bypass.name,

@@ -18,13 +18,12 @@ from torchproof.observe.trace_log import (
 )
 from torchproof.process import Entry, Followed
 from torchproof.records import (
+    BypassEvent,
     Event,
     Frame,
     GraphEvent,
-    MethodCallEvent,
     Observation,
     Operation,
-    OriginalCallEvent,
     RaisedError,
     Runs,
     UserError,
@@ -178,16 +177,14 @@ def _wrappers(entries: Iterable[Entry], counts: Entry) -> Iterable[WrapperEvent]
 def _bypasses(child: Followed, counts: Entry) -> Iterable[Event]:
     """Events for calls that bypassed the compiled code, and calls that raised."""
     bypasses = dict(enumerate(counts.get("bypasses", ())))
-    kinds = {"method_call": MethodCallEvent, "original_call": OriginalCallEvent}
-    for kind, event in kinds.items():
-        for entry in child.of(kind):
-            yield event(
-                frames=frames_of(entry["site"]),
-                model=entry["model"],
-                module=entry["module"],
-                method=entry["method"],
-                count=bypasses.get(entry["number"], 1),
-            )
+    for entry in child.of("bypass"):
+        yield BypassEvent(
+            frames=frames_of(entry["site"]),
+            model=entry["model"],
+            module=entry["module"],
+            method=entry["method"],
+            count=bypasses.get(entry["number"], 1),
+        )
     for entry in child.of("call_error"):
         raised = RaisedError.from_json(entry["raised"])
         yield raised.event(Frame(*entry["function"]), entry["call"])

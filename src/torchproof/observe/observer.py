@@ -402,7 +402,6 @@ class Observer:
                 return self.graph_runs == before and any(True for _ in tensors)
 
             return self.bypasses.call(
-                "method_call",
                 module._orig_mod,
                 name,
                 run=lambda: value(*args, **kwargs),
@@ -431,9 +430,7 @@ class Observer:
         return self.paused or bool(depth) or self.bypasses.within
 
     def call_original(self, model: Any, run: Callable[[], Any]) -> Any:
-        return self.bypasses.call(
-            "original_call", model, "forward", run=run, bypasses=lambda _: True
-        )
+        return self.bypasses.call(model, "forward", run=run, bypasses=lambda _: True)
 
     # -- the end -------------------------------------------------------------------
 

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from torchproof.records.events import BypassEvent as BypassEvent
     from torchproof.records.events import CaptureEvent as CaptureEvent
     from torchproof.records.events import CompileEvent as CompileEvent
-    from torchproof.records.events import DeadHeldEvent as DeadHeldEvent
-    from torchproof.records.events import DeadReadEvent as DeadReadEvent
     from torchproof.records.events import DeadTensorEvent as DeadTensorEvent
     from torchproof.records.events import EagerErrorEvent as EagerErrorEvent
     from torchproof.records.events import ErrorEvent as ErrorEvent
@@ -67,8 +65,6 @@ if TYPE_CHECKING:
     from torchproof.records.events import GuardEvent as GuardEvent
     from torchproof.records.events import InputSize as InputSize
     from torchproof.records.events import LimitEvent as LimitEvent
-    from torchproof.records.events import MethodCallEvent as MethodCallEvent
-    from torchproof.records.events import OriginalCallEvent as OriginalCallEvent
     from torchproof.records.events import RaisedEvent as RaisedEvent
     from torchproof.records.events import RecompileEvent as RecompileEvent
     from torchproof.records.events import RecordingEvent as RecordingEvent

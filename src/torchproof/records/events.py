@@ -216,22 +216,16 @@ class WrapperEvent(Event):
 
 @dataclass(frozen=True)
 class BypassEvent(Event):
-    """Calls at one line that ran a module's own code although it is compiled."""
+    """Calls at one line that ran a module's own code although it is compiled.
+
+    They call the module that was compiled (then `method` is "forward"), or another
+    method of the compiled one.
+    """
 
     model: str = ""  # its class
-    module: int = 0
+    module: int = 0  # its number, as in a `WrapperEvent`
     method: str = ""
     count: int = 1
-
-
-@dataclass(frozen=True)
-class MethodCallEvent(BypassEvent):
-    """Another method than forward was called on the compiled module."""
-
-
-@dataclass(frozen=True)
-class OriginalCallEvent(BypassEvent):
-    """The module that was compiled was called instead of the compiled one."""
 
 
 # -- CUDA graphs -----------------------------------------------------------------------
@@ -239,30 +233,20 @@ class OriginalCallEvent(BypassEvent):
 
 @dataclass(frozen=True)
 class DeadTensorEvent(Event):
-    """A tensor was used or held after its memory was reused.
+    """A tensor was held, or even read, after its memory was reused.
 
     `frames` is where it was produced.
     """
 
+    is_read: bool = True
     role: Literal["output", "gradient"] = "output"
     holder: str | None = None  # what refers to it, as an expression
-    operation: str | None = None  # what used it
+    operation: str | None = None  # what read it
     times: int = 1
     overwriter: tuple[Frame, ...] = ()
     reader: tuple[Frame, ...] = ()
     stored: tuple[Frame, ...] = ()
-
-
-@dataclass(frozen=True)
-class DeadReadEvent(DeadTensorEvent):
-    """It was used."""
-
     raised: str = ""  # torch's own error about it
-
-
-@dataclass(frozen=True)
-class DeadHeldEvent(DeadTensorEvent):
-    """It was held, and not used."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import traceback
 from dataclasses import dataclass
 
 from torchproof.records.blame import place_of
-from torchproof.records.events import DeadReadEvent, RaisedEvent
+from torchproof.records.events import DeadTensorEvent, RaisedEvent
 from torchproof.records.frame import Frame
 from torchproof.records.schema import Record
 from torchproof.records.stacks import frames_in, split_region
@@ -41,7 +41,7 @@ class RaisedError(Record):
 
     def event(
         self, function: Frame | None, call: int | None = None
-    ) -> RaisedEvent | DeadReadEvent:
+    ) -> RaisedEvent | DeadTensorEvent:
         """The event; `function` is the target's."""
         stack = tuple(Frame(*each) for each in self.frames)
         overwritten = _OVERWRITTEN.search(self.message)
@@ -49,7 +49,7 @@ class RaisedError(Record):
             # It names the line that produced the tensor. Torch raises it only while it
             # warms up and records.
             reader = place_of(stack).frame
-            return DeadReadEvent(
+            return DeadTensorEvent(
                 frames=frames_in(overwritten["stack"]),
                 function=function,
                 call=call,

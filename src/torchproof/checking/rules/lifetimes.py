@@ -26,8 +26,6 @@ from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import words
 from torchproof.checking.static.source import Definition, Source, walk
 from torchproof.records import (
-    DeadHeldEvent,
-    DeadReadEvent,
     DeadTensorEvent,
     Frame,
     Place,
@@ -61,21 +59,21 @@ def _place(event: DeadTensorEvent) -> Place:
     For a backward that comes too late, the line where a step begins before it.
     """
     first = event.overwriter if _saved(event) else event.stored
-    if isinstance(event, DeadReadEvent) and event.raised:
+    if event.raised:
         first = event.reader  # torch's error does not say where it is kept
     place = place_of(first)
     return place if place.frame is not None else event_place(event)
 
 
-def _raised_reads(facts: Facts) -> list[DeadReadEvent]:
+def _raised_reads(facts: Facts) -> list[DeadTensorEvent]:
     """The reads that torch's own errors report."""
-    return [event for event in facts.of(DeadReadEvent) if event.raised]
+    return [event for event in facts.of(DeadTensorEvent) if event.raised]
 
 
 def _dead_tensors(facts: Facts) -> Sequence[DeadTensorEvent]:
     """What part lifetimes saw, else what torch's own errors report."""
-    seen = facts.of(DeadHeldEvent, DeadReadEvent)
-    return [e for e in seen if not getattr(e, "raised", "")] or _raised_reads(facts)
+    seen = [event for event in facts.of(DeadTensorEvent) if not event.raised]
+    return seen or _raised_reads(facts)
 
 
 DeadGroup = EventGroup[DeadTensorEvent]
@@ -98,7 +96,7 @@ class LifetimeRule(Rule[DeadGroup]):
             return line, event.role, _saved(event)
 
         for events in grouped(_dead_tensors(facts), key):
-            reads = [e for e in events if isinstance(e, DeadReadEvent)]
+            reads = [event for event in events if event.is_read]
             reported = tuple(reads or events)
             calls = {event.call for event in reported if event.call is not None}
             times = sum(event.times for event in reported)
@@ -140,7 +138,7 @@ class LifetimeRule(Rule[DeadGroup]):
             )
         if (group.count or 0) > _SHOWN:
             yield f"and {(group.count or 0) - _SHOWN} more"
-        if isinstance(group.first, DeadReadEvent):
+        if group.first.is_read:
             for read in _raised_reads(group.facts)[:1]:
                 yield f"torch raises: {shorten(read.raised, 200)}"
 
@@ -172,8 +170,7 @@ class OutputRead(LifetimeRule):
     calls = 1
 
     def matches(self, group: DeadGroup) -> bool:
-        is_read = isinstance(group.first, DeadReadEvent)
-        return is_read and group.first.role == "output"
+        return group.first.is_read and group.first.role == "output"
 
     def message(self, group: DeadGroup) -> str:
         reader = _at(group.first.reader, short=True)
@@ -374,8 +371,7 @@ class GradientKept(LifetimeRule):
     )
 
     def matches(self, group: DeadGroup) -> bool:
-        is_read = isinstance(group.first, DeadReadEvent)
-        return is_read and group.first.role == "gradient"
+        return group.first.is_read and group.first.role == "gradient"
 
 
 class BackwardTooLate(LifetimeRule):
@@ -463,7 +459,7 @@ class OutputHeld(LifetimeRule):
     )
 
     def matches(self, group: DeadGroup) -> bool:
-        return isinstance(group.first, DeadHeldEvent)
+        return not group.first.is_read
 
     def fix(self, group: DeadGroup) -> str:
         if group.first.role == "gradient":

@@ -36,12 +36,10 @@ from torchproof.checking.static.source import (
 from torchproof.records import (
     BreakEvent,
     BypassEvent,
-    DeadReadEvent,
+    DeadTensorEvent,
     EagerErrorEvent,
     Event,
     FailureEvent,
-    MethodCallEvent,
-    OriginalCallEvent,
     Place,
     RaisedEvent,
     Severity,
@@ -73,9 +71,11 @@ class NoOp(Rule[G]):
     reference = torch_pages.WHERE
 
 
-def _bypasses(kind: type[BypassEvent], facts: Facts) -> Iterator[BypassGroup]:
+def _bypasses(facts: Facts, *, of_original: bool) -> Iterator[BypassGroup]:
     """One group for all calls of a method, or of originals of a class, at one line."""
-    for group in by_site(facts.of(kind), facts):
+    events = facts.of(BypassEvent)
+    own = (event for event in events if (event.method == "forward") == of_original)
+    for group in by_site(own, facts):
         yield replace(group, count=sum(e.count for e in group.events))
 
 
@@ -133,7 +133,7 @@ class NeverCalled(NoOp[WrapperGroup]):
     def groups(cls, facts: Facts) -> Iterator[WrapperGroup]:
         if not facts.complete:
             return
-        bypasses = facts.of(OriginalCallEvent, MethodCallEvent)
+        bypasses = facts.of(BypassEvent)
         called = {event.module for event in bypasses}
         yield from by_site(
             (
@@ -295,7 +295,7 @@ class OtherMethod(NoOp[BypassGroup]):
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[BypassGroup]:
-        return _bypasses(MethodCallEvent, facts)
+        return _bypasses(facts, of_original=False)
 
     def message(self, group: BypassGroup) -> str:
         model, method = group.first.model, group.first.method
@@ -314,7 +314,7 @@ class OtherMethod(NoOp[BypassGroup]):
                 continue
             site = file.of(called.value)
             if site is not None and _is_other(called.attr, site, file):
-                yield Match(node, event=MethodCallEvent(method=called.attr))
+                yield Match(node, event=BypassEvent(method=called.attr))
 
 
 def _is_other(name: str, site: Compiled, file: Compilation) -> bool:
@@ -386,7 +386,7 @@ class OriginalCalled(NoOp[BypassGroup]):
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[BypassGroup]:
-        return _bypasses(OriginalCallEvent, facts)
+        return _bypasses(facts, of_original=True)
 
     def severity(self, group: BypassGroup) -> Severity:
         used = any(wrapper.calls for wrapper in self._compiled(group))
@@ -539,7 +539,9 @@ class NothingCompiled(NoOp[WrapperGroup]):
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[WrapperGroup]:
         failed = {e.function for e in facts.of(FailureEvent, EagerErrorEvent)}
-        errors = facts.of(RaisedEvent) or any(e.raised for e in facts.of(DeadReadEvent))
+        errors = facts.of(RaisedEvent) or any(
+            e.raised for e in facts.of(DeadTensorEvent)
+        )
         yield from by_site(
             (
                 e

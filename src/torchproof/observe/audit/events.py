@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torchproof.process import Entry, Followed
 from torchproof.records import (
-    DeadHeldEvent,
-    DeadReadEvent,
+    DeadTensorEvent,
     Event,
     Frame,
     GraphSkipEvent,
@@ -70,13 +69,13 @@ def counts(child: Followed) -> dict[str, float | None]:
     return dict(zip(COUNTS, values, strict=True))
 
 
-def _lifetime(entry: Entry) -> DeadReadEvent | DeadHeldEvent:
+def _lifetime(entry: Entry) -> DeadTensorEvent:
     """The event of a tensor that was held after its memory was reused."""
-    kind = DeadReadEvent if entry["kind"] == "dead_read" else DeadHeldEvent
-    return kind(
+    return DeadTensorEvent(
         frames=frames_of(entry["producer"]),
         function=next(iter(frames_of(entry["function"])), None),
         call=entry["call"],
+        is_read=entry["kind"] == "dead_read",
         role=entry["role"],
         holder=entry["holder"],
         operation=entry["operation"],
