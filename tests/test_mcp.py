@@ -165,7 +165,7 @@ def test_each_given_argument_reaches_the_command_line(
 
     async def record(words: list[str], context: Any) -> mcp_server._Answer:
         commands.append(words)
-        return mcp_server._Answer(0, "text", ())
+        return mcp_server._Answer(0, "text")
 
     async def calls() -> list[tuple[str, Any]]:
         given = []

@@ -55,10 +55,9 @@ def _saved_run(text: str) -> Run | None:
 
 def _show_fixes(run: Run, options: Fix) -> int:
     output.show(run, options)
-    failed = exit_codes.failed_code(run, options)
+    if interrupted := exit_codes.interrupted_code(run, options):
+        return interrupted
     waiting = [fix for fix in run.fixes if fix.status == "verified"]
-    if failed is not None:
-        return failed
     if waiting and (options.write or options.patch):
         other = (
             "--patch DIR is for packages" if options.write else "--write is for files"

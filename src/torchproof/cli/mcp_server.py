@@ -10,11 +10,10 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal
 
@@ -182,7 +181,7 @@ async def explain(
         found = [each for each in saved["findings"] if each["code"] == code.upper()]
         none = f"no finding of {code.upper()} in run {run}"
         text += f"\n{json.dumps(found, indent=1) if found else none}\n"
-    return _result(_Answer(answer.code, text, answer.notes))
+    return _result(replace(answer, text=text))
 
 
 def _strict_tool(function: _Tool, hints: ToolAnnotations) -> Tool:
@@ -229,22 +228,22 @@ def _positional(text: str) -> str:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a verb printed, and its exit code."""
+    """What a verb printed, the run that it showed, and why it failed."""
 
     code: int
     text: str
-    notes: Sequence[str]
+    run: str | None = None
+    error: str = ""
 
     @property
-    def error(self) -> str:
-        """The line that the command line prints on stderr."""
-        notes = [text for text in self.notes if ": error: " in text] or self.notes
-        ended = f"torchproof: error: it ended with exit code {self.code}"
-        return line(notes[-1]) if notes else ended
+    def error_line(self) -> str:
+        """As the command line prints it on stderr."""
+        why = self.error or f"it ended with exit code {self.code}"
+        return line(f"torchproof: error: {why}")
 
     def required(self) -> str:
         if self.code != 0:
-            raise _Refused(self.error)
+            raise _Refused(self.error_line)
         return self.text
 
 
@@ -285,7 +284,7 @@ async def _followed(child: Child, context: Context[Any, Any]) -> _Answer:
         except Ended as error:
             raise _Refused(f"torchproof: error: the process {error}") from None
         if "code" in message:
-            return _Answer(message["code"], message["text"], message["notes"])
+            return _Answer(**message)
         doing = message.get("progress", doing)
         now = time.monotonic()
         if message or now - last_pulse >= _PULSE_S:
@@ -297,15 +296,13 @@ async def _followed(child: Child, context: Context[Any, Any]) -> _Answer:
 def _result(answer: _Answer, start: int = 1) -> CallToolResult:
     """The text with the exit code; an error if the verb could not run."""
     if not answer.text:
-        raise _Refused(answer.error)
-    found = re.search(r"^run: ([^;\n]+)", answer.text, re.MULTILINE)
-    run = found[1] if found else None
+        raise _Refused(answer.error_line)
     failed = answer.code not in (0, 1)
     head = f"exit code: {answer.code}\n"
-    head += f"{answer.error}\n" if failed else ""
+    head += f"{answer.error_line}\n" if failed else ""
     return CallToolResult(
-        content=[TextContent(text=head + _cut(answer.text, start, run))],
-        structured_content={"exit_code": answer.code, "run": run},
+        content=[TextContent(text=head + _cut(answer.text, start, answer.run))],
+        structured_content={"exit_code": answer.code, "run": answer.run},
         is_error=failed,
     )
 

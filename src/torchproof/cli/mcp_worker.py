@@ -1,8 +1,9 @@
 """The process in which `torchproof mcp` runs one verb.
 
 It receives the words of a command line, sends `{"progress": text}` while the verb
-works, and then `{"code", "text", "notes"}`: the exit code, what the verb printed, and
-its lines on stderr. Ending this process ends everything that the verb started.
+works, and then `{"code", "text", "run", "error"}`: the exit code, what the verb
+printed, the run that it showed, and why it failed. Ending this process ends everything
+that the verb started.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class _SentProgress:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        self.run: str | None = None  # which the verb shows
+        self.error = ""
 
     def __call__(self, text: str) -> None:
         self._channel.send({"progress": text})
@@ -39,22 +42,17 @@ def main() -> None:
     hold(descendants=True)
     channel = Channel.to_parent()
     words = channel.receive()["words"]
-    answer = io.StringIO()
+    answer, display = io.StringIO(), _SentProgress(channel)
     # A file, since children of the verb may inherit stderr.
-    with tempfile.TemporaryFile("w+", errors="backslashreplace") as notes:
-        with contextlib.redirect_stdout(answer), contextlib.redirect_stderr(notes):
-            code = _code(words, _SentProgress(channel))
-        notes.seek(0)
-        lines = notes.read().splitlines()
-    channel.send({"code": code, "text": answer.getvalue(), "notes": lines})
+    with (
+        tempfile.TemporaryFile("w+", errors="backslashreplace") as notes,
+        contextlib.redirect_stdout(answer),
+        contextlib.redirect_stderr(notes),
+    ):
+        code = verbs.main(words, display=display)
+    said = {"text": answer.getvalue(), "run": display.run, "error": display.error}
+    channel.send({"code": code, **said})
     leave(0)
-
-
-def _code(words: list[str], display: _SentProgress) -> int:
-    try:
-        return verbs.main(words, display=display)
-    except SystemExit as exit:  # of the parser, with a line on stderr
-        return 2 if exit.code else 0
 
 
 if __name__ == "__main__":

@@ -30,10 +30,9 @@ def bench(options: Bench) -> int:
             timeline.write(run, options)
     comparison = api.compare(baseline, run) if baseline else None
     output.show(run, options, comparison)
-    failed = exit_codes.failed_code(run, options)
-    if failed is not None:
-        return failed
-    return exit_codes.comparison_code(comparison) if comparison else 0
+    return exit_codes.interrupted_code(run, options) or (
+        exit_codes.comparison_code(comparison) if comparison else 0
+    )
 
 
 def loadtest(options: Loadtest) -> int:
@@ -60,13 +59,14 @@ def loadtest(options: Loadtest) -> int:
     if options.trace:
         text, quiet = report.load_trace.render(run), options.quiet
         output.write_file(options.trace, text, flag="--trace", quiet=quiet)
-    failed = exit_codes.failed_code(run, options)
-    comparison = api.compare(baseline, run) if baseline and failed is None else None
+    complete = run.ending not in ("interrupted", "timeout") and not run.error
+    comparison = api.compare(baseline, run) if baseline and complete else None
     output.show(run, options, comparison)
-    if failed is not None:
-        return failed
-    missed = _missed_objective(run)
-    return missed or (exit_codes.comparison_code(comparison) if comparison else 0)
+    return (
+        exit_codes.interrupted_code(run, options)
+        or _missed_objective(run)
+        or (exit_codes.comparison_code(comparison) if comparison else 0)
+    )
 
 
 def _missed_objective(run: Run) -> int:
@@ -92,9 +92,5 @@ def tune(options: Tune) -> int:
             command=options.line,
         )
     output.show(run, options)
-    failed = exit_codes.failed_code(run, options)
-    return (
-        int(run.tuning is not None and run.tuning.chosen == "eager")
-        if failed is None
-        else failed
-    )
+    no_gain = run.tuning is not None and run.tuning.chosen == "eager"
+    return exit_codes.interrupted_code(run, options) or int(no_gain)

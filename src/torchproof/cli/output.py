@@ -100,6 +100,8 @@ def show(run: Run, options: RunOutput, compared: Comparison | None = None) -> No
     """The run, and what its comparison with a baseline gave; one JSON document."""
     from torchproof import report
 
+    if options.display is not None:
+        options.display.run = run.id
     if compared and options.format == "json":
         run = dataclasses.replace(run, other={"comparison": compared.to_json()})
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from torchproof import __version__
 from torchproof.cli.commands import COMMANDS, Command
-from torchproof.records import line
+from torchproof.records import UserError
 from torchproof.records.option import OptionField, made, options_of
 
 DESCRIPTION = (
@@ -25,13 +25,11 @@ class _Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """One line, exit code 2."""
-        text = f"{self.prog}: error: {message} (see {self.prog} --help)"
-        self.exit(2, f"{line(text)}\n")
+        raise UserError(f"{message} (see {self.prog} --help)")
 
 
 def parsed(words: Sequence[str], display: Any = None) -> Command:
-    """The command of a command line; a wrong one ends the process with 2."""
+    """The command of a command line."""
     cut = words.index("--") if "--" in words else len(words)
     found = vars(parser(*words[:1]).parse_args(words[:cut]))
     kind = COMMANDS[found.pop("verb")]

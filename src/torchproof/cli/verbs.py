@@ -45,19 +45,25 @@ def main(arguments: Sequence[str] | None = None, display: Any = None) -> int:
         if "-v" in words:
             for text in error.details.splitlines():
                 output.note(text)
-        output.note(f"torchproof: error: {error}")
-        return 2
+        return _failed(error, display)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `torchproof rule | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:  # a full disk, a name that the disk cannot hold
-        output.note(f"torchproof: error: {error}")
-        return 2
-    except Exception:  # exit code 1 would mean that there are findings
+        return _failed(error, display)
+    except Exception as error:  # exit code 1 would mean that there are findings
         traceback.print_exc()
-        return 2
+        return _failed(error, display)
+
+
+def _failed(error: Exception, display: Any) -> int:
+    kind = "" if isinstance(error, UserError | OSError) else f"{type(error).__name__}: "
+    output.note(f"torchproof: error: {kind}{error}")
+    if display is not None:
+        display.error = f"{kind}{error}"
+    return 2
 
 
 def rule(options: commands.Rule) -> int:
