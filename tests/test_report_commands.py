@@ -12,8 +12,6 @@ from check_runs import ITEM, READ
 
 from torchproof.checking import checker, rules
 from torchproof.cli import parser
-from torchproof.cli.commands import Check
-from torchproof.records.option import options_of
 from torchproof.records.run import Finding, Run
 from torchproof.report import commands
 
@@ -65,17 +63,6 @@ def test_every_command_is_understood_and_about_the_target(run: Run) -> None:
             assert shlex.join(kept) in line
 
 
-def test_every_flag_of_check_is_classified() -> None:
-    valued, switches = set[str | None](), set[str | None]()
-    for each in options_of(Check):
-        (switches if each.is_switch else valued).add(each.flag)
-    valued.remove(None)  # the target
-    ranks = {*commands.RANKS, *commands.LAUNCHER}
-    known = {*commands.RUN_FLAGS, *ranks, *commands.OTHERS, *commands.SHOWN}
-    assert valued == known
-    assert set(commands.RUN_SWITCHES) <= switches
-
-
 SCRIPT = "torchproof check a.py --ranks 2 --trace t.json -- --lr 1"
 FACTORY = "torchproof check a.py:make --ranks 2 --launcher x --wrap ddp"
 CALLED = {"train": True, "as_written": False, "size": "small", "device": None}
@@ -105,6 +92,19 @@ def test_flags_are_repeated_where_the_verb_has_them(
     found = commands.of(run, shown.split()[0])
     assert found == f"torchproof {shown}"
     assert parsed(found).compile == options.get("compile", {})
+
+
+def test_call_for_a_live_object_has_the_types_of_the_keywords() -> None:
+    called = {**CALLED, "size": None}
+    run = check_runs.check(ITEM, command="", target="live:Net", options=called)
+    flags = ("--select", "GB,RC", "--ablate", "max_autotune", "--seconds", "2")
+    assert commands.of(run, "check", *flags[:2], "--fail-on", "low") == (
+        "torchproof.check(model, calls, compile={'dynamic': True, 'mode':"
+        " 'max-autotune'}, train=True, select=['GB', 'RC'])"
+    )
+    assert commands.of(run, "bench", *flags[2:]).endswith(
+        "train=True, ablate=[('max_autotune', None)], seconds=2.0)"
+    )
 
 
 def needed(code: str) -> set[str]:

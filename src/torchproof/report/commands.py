@@ -10,23 +10,30 @@ import shlex
 from collections.abc import Iterator
 
 from torchproof.records import Finding, Run
+from torchproof.records.option import options_of
+from torchproof.records.options import (
+    BenchOptions,
+    CheckOptions,
+    FixOptions,
+    Options,
+    RankOptions,
+    TuneOptions,
+)
 
-# Flags of `check` that set how the target runs, with and without a value.
-RUN_FLAGS = ("--compile", "--device", "--size", "--timeout")
-RUN_SWITCHES = ("--as-written", "--train")
-# Flags with a value that start several ranks: of `check`, `bench` and `tune`, and of
-# `check` alone.
-RANKS = ("--ranks", "--wrap")
-LAUNCHER = ("--launcher",)
-# Flags of `check` with a value that select parts and findings, or set the output.
-OTHERS = ("--effort", "--skip", "--select", "--ignore", "--fail-on", "--baseline")
-SHOWN = ("--format", "-o", "--trace")
+# Options that set how the target runs, by their flags, and those that start several
+# ranks: `bench` and `tune` have all but the launcher.
+_RUN = {o.flag: o for o in options_of(Options) if o.key != "quiet"}
+_RANKS = {o.flag: o for o in options_of(RankOptions)}
 
 # How part breaks says that no child process could get a live object.
 HERE = "in this process, because "
-# Flags that torchproof's functions take as keywords: switches, and lists.
-_CALL_SWITCHES = ("--modes", "--guards", "--latency", "--unsafe")
-_CALL_LISTS = ("--select", "--ignore", "--skip", "--backends")
+# The options that each verb takes as keywords.
+_KEYWORDS = {
+    "check": CheckOptions,
+    "fix": FixOptions,
+    "bench": BenchOptions,
+    "tune": TuneOptions,
+}
 _MEASURED = ("baseline", "batch", "sequence", "latency", "guards")
 PARTS = ("static", "breaks", *_MEASURED, "lifetimes")
 _AFTER_BASELINE = {"latency", "guards"}  # parts that use what part baseline measures
@@ -76,11 +83,9 @@ def flags_of(run: Run, verb: str = "") -> tuple[list[str], list[str]]:
     For verbs that start ranks they include how many it ran on.
     """
     on_ranks = _on_ranks(run, verb)
-    option_names = (
-        *RUN_FLAGS,
-        *(RANKS if on_ranks else ()),
-        *(LAUNCHER if verb == "check" else ()),
-    )
+    repeated = _RUN | (_RANKS if on_ranks else {})
+    if verb != "check":
+        repeated.pop("--launcher", None)
     words = _words(run)
     cut = words.index("--") if "--" in words else len(words)
     verb_words, script = words[:cut], words[cut + 1 :]
@@ -88,11 +93,11 @@ def flags_of(run: Run, verb: str = "") -> tuple[list[str], list[str]]:
     position = 0
     while position < len(verb_words):
         name, equals, _ = verb_words[position].partition("=")
-        has_value = name in (*RUN_FLAGS, *RANKS, *LAUNCHER, *OTHERS, *SHOWN)
-        word_count = 2 if has_value and not equals else 1
-        if name in (*option_names, *RUN_SWITCHES):
-            flags += verb_words[position : position + word_count]
-        position += word_count
+        option = repeated.get(name)
+        count = 2 if option and not option.is_switch and not equals else 1
+        if option:
+            flags += verb_words[position : position + count]
+        position += count
     # The command that writes the fixes of a saved run has no flags of its target.
     delivers_saved = run.verb == "fix" and run.target not in words
     if words and not delivers_saved:
@@ -151,20 +156,16 @@ def of(run: Run, verb: str, *flags: str) -> str:
 def _python_call(verb: str, flags: list[str]) -> str:
     """The call that is equivalent to a command line, for an object of a session."""
     arguments = ["model", "calls"]
+    known = {o.flag: o for o in (*options_of(Options), *options_of(_KEYWORDS[verb]))}
     words = iter(flags)
     for flag in words:
-        name = flag.removeprefix("--").replace("-", "_")
-        if name == "fail_on":  # sets the exit code
+        option = known.get(flag)
+        if option is None:  # --fail-on sets the exit code
             next(words)
-        elif flag in (*RUN_SWITCHES, *_CALL_SWITCHES):
-            arguments.append(f"{name}=True")
-        elif flag in _CALL_LISTS:
-            arguments.append(f"{name}={next(words).split(',')}")
-        elif flag == "--compile":
-            pairs = [pair.partition("=") for pair in next(words).split(",")]
-            arguments.append(f"compile={ {key: value for key, _, value in pairs} }")
-        else:
-            arguments.append(f"{name}={next(words)!r}")
+            continue
+        value = not option.default if option.is_switch else option.read(next(words))
+        shown = list(value) if isinstance(value, tuple) else value
+        arguments.append(f"{option.key}={shown!r}")
     return f"torchproof.{verb}({', '.join(arguments)})"
 
 
