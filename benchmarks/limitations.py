@@ -2,16 +2,15 @@
 
     python -m benchmarks.limitations [PROGRAM ...] [--device cuda] [--needs THING]
 
-Each file under tests/limitations is a program in two parts. The first asserts what goes
-wrong, the second, after `# The workaround`, that the workaround works. Every program
-runs in a process of its own under the installed torch; results are stored by version of
+Each file under src/torchproof/checking/known_problems is a program in two parts. The
+first asserts what goes wrong, the second that the workaround works. Every program runs
+in a process of its own under the installed torch; results are stored by version of
 torch.
 Exit code 1 when a program behaves otherwise than it says.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.metadata
 import multiprocessing
@@ -20,70 +19,19 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-from benchmarks.survey import ROOT, Options, Row, Survey
+from benchmarks.survey import Options, Row, Survey
+from torchproof.checking import known_problems
+from torchproof.checking.known_problems import KnownProblem
 
-PROGRAMS = ROOT / "tests" / "limitations"
-SEAM = "\n# The workaround\n"
 SECONDS = 240  # a program that takes longer has failed
-FIELDS = ("Group", "Code", "Reference", "Needs")
 
 HOLDS = "holds"
 GONE = "gone"  # the first part's assertion fails: torch behaves otherwise
 STUCK = "no way round"
 FAILED = "failed"  # the program itself cannot be run
-
-
-@dataclass(frozen=True)
-class Program:
-    """One file: what its docstring says of it, and its two parts."""
-
-    name: str
-    title: str
-    text: str
-    way_round: str
-    source: str
-    group: str
-    code: str | None = None  # of the rule by which torchproof tells it
-    reference: str | None = None
-    needs: str | None = None  # `inductor` or `cuda`
-
-    @property
-    def path(self) -> Path:
-        return PROGRAMS / f"{self.name}.py"
-
-    @property
-    def is_target(self) -> bool:
-        """Whether `check` takes its factory rather than the program as a script."""
-        return "\ndef make(" in self.source
-
-
-def read(path: Path) -> Program:
-    whole = path.read_text(encoding="utf-8")
-    tree = ast.parse(whole)
-    text = ast.get_docstring(tree)
-    assert text is not None and tree.body[0].end_lineno is not None, path
-    title, *paragraphs = text.split("\n\n")
-    fields = dict(line.split(": ", 1) for line in paragraphs.pop().split("\n"))
-    assert set(fields) <= set(FIELDS), f"{path}: {fields}"
-    plain = [" ".join(each.split()) for each in paragraphs]
-    ways = [each for each in plain if each.startswith("Workaround: ")]
-    return Program(
-        path.stem,
-        title.rstrip("."),
-        " ".join(each for each in plain if each not in ways),
-        " ".join(each.removeprefix("Workaround: ") for each in ways),
-        "\n".join(whole.splitlines()[tree.body[0].end_lineno :]).strip("\n") + "\n",
-        **{name.lower(): value for name, value in fields.items()},
-    )
-
-
-def programs() -> list[Program]:
-    return [read(path) for path in sorted(PROGRAMS.glob("*.py"))]
 
 
 def version(torch: str) -> str:
@@ -97,7 +45,7 @@ def version(torch: str) -> str:
 def rows(options: Options) -> list[str]:
     return [
         program.name
-        for program in programs()
+        for program in known_problems.every()
         if (program.needs == "cuda") is (options.device == "cuda")
         and (not options.needs or (program.needs or "nothing") == options.needs)
     ]
@@ -110,7 +58,7 @@ def measure(name: str, options: Options) -> Row:
         importlib.import_module(module)  # what most programs would load one by one
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe(duplex=False)
-    child = fork.Process(target=_answer, args=(read(PROGRAMS / f"{name}.py"), theirs))
+    child = fork.Process(target=_answer, args=(known_problems.named(name), theirs))
     child.start()
     theirs.close()
     try:
@@ -125,7 +73,7 @@ def measure(name: str, options: Options) -> Row:
     return {"outcome": outcome, "said": said}
 
 
-def _answer(program: Program, to: Connection) -> None:
+def _answer(program: KnownProblem, to: Connection) -> None:
     """Never returns: what a program leaves behind ends with its process."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
@@ -137,10 +85,10 @@ def _answer(program: Program, to: Connection) -> None:
     os._exit(0)
 
 
-def judged(program: Program) -> tuple[str, str]:
+def judged(program: KnownProblem) -> tuple[str, str]:
     """What came of running both parts here."""
     path, whole = str(program.path), program.path.read_text(encoding="utf-8")
-    first, _, second = whole.partition(SEAM)
+    first, _, second = whole.partition(known_problems.SEAM)
     # As many lines above it as in the file, so that stacks name the right ones.
     below = "\n" * (first.count("\n") + 2) + second
     names: dict[str, Any] = {"__name__": "__main__", "__file__": path}

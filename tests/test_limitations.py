@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 import torch
 
-from torchproof.checking import rules
+from torchproof.checking import known_problems, rules
+from torchproof.checking.known_problems import SEAM, KnownProblem
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "docs")]
@@ -31,12 +32,10 @@ from benchmarks.limitations import (  # noqa: E402
     FAILED,
     GONE,
     HOLDS,
-    SEAM,
     STUCK,
-    Program,
 )
 
-PROGRAMS = {program.name: program for program in limitations.programs()}
+PROGRAMS = {program.name: program for program in known_problems.every()}
 INSTALLED = limitations.version(torch.__version__)
 CODE_LINES = 36
 CODES = {rule.code for rule in rules.RULES}
@@ -116,11 +115,11 @@ def test_check_reports_the_code_of_each_script(
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=lambda one: one.name)
-def test_program_describes_itself(program: Program) -> None:
+def test_program_describes_itself(program: KnownProblem) -> None:
     assert program.group in torch_parts.GROUPS
     assert program.code is None or program.code in CODES
     assert program.needs in (None, "inductor", "cuda")
-    assert program.way_round
+    assert program.workaround
     first, _, second = program.source.partition(SEAM)
     assert "assert" in first and "assert" in second
     code = [ln for ln in program.source.splitlines() if ln and "import" not in ln]
@@ -136,11 +135,11 @@ def test_titles_and_links_are_unique() -> None:
     assert len(set(map(torch_parts.anchor, titles))) == len(titles)
 
 
-def written(folder: Path, first: str, second: str = "") -> Program:
+def written(folder: Path, first: str, second: str = "") -> KnownProblem:
     """A program with these parts."""
     told = '"""Something.\n\nWorkaround: none.\n\nGroup: nothing\n"""\n'
     (folder / "made.py").write_text(f"{told}\n{first}\n{SEAM}{second}\n")
-    return limitations.read(folder / "made.py")
+    return known_problems.read(folder / "made.py")
 
 
 @pytest.mark.parametrize(
@@ -162,13 +161,13 @@ def test_outcome_of_a_program(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limitations, "PROGRAMS", tmp_path)
+    monkeypatch.setattr(known_problems, "FOLDER", tmp_path)
     assert limitations.judged(written(tmp_path, first, second))[0] == expected
 
 
-def test_a_way_round_is_named_by_its_line_in_the_file(
+def test_a_workaround_is_named_by_its_line_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limitations, "PROGRAMS", tmp_path)
+    monkeypatch.setattr(known_problems, "FOLDER", tmp_path)
     program = written(tmp_path, "x = 1", "fine = 2\nassert x == 2")
     assert limitations.judged(program)[1] == "AssertionError: assert x == 2"

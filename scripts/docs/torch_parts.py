@@ -18,10 +18,10 @@ from benchmarks.limitations import (
     GONE,
     HOLDS,
     STUCK,
-    Program,
-    programs,
     version,
 )
+from torchproof.checking import known_problems
+from torchproof.checking.known_problems import KnownProblem
 from torchproof.torch_private.contract import Feature, contract
 
 # -- compatibility ---------------------------------------------------------------------
@@ -118,14 +118,16 @@ def _limitations() -> list[Row]:
 
 
 @functools.cache
-def _every() -> list[Program]:
-    return programs()
+def _every() -> list[KnownProblem]:
+    return known_problems.every()
 
 
-def outcomes(program: Program) -> dict[str, str]:
+def outcomes(program: KnownProblem) -> dict[str, str]:
     """By version of torch; a version it was not run under is left out."""
     device = "cuda" if program.needs == "cuda" else "cpu"
-    return {
+    noted = {version(each): HOLDS for each in program.wrong}
+    noted |= {version(each): GONE for each in program.right}
+    return noted | {
         version(found["versions"]["torch"]): found["rows"][program.name]["outcome"]
         for found in _limitations()
         if found["device"] == device and program.name in found["rows"]
@@ -162,11 +164,11 @@ def overview() -> str:
     return plain(["problem", *columns, "torchproof reports"], rows())
 
 
-def _of(group: str) -> list[Program]:
+def _of(group: str) -> list[KnownProblem]:
     return [program for program in _every() if program.group == group]
 
 
-def _code(program: Program) -> str:
+def _code(program: KnownProblem) -> str:
     if program.code is None:
         return NOTHING
     return f"[{program.code}](rules.md#{program.code.lower()})"
@@ -185,13 +187,16 @@ def entries() -> str:
     ).rstrip()
 
 
-def _entry(program: Program) -> str:
+def _entry(program: KnownProblem) -> str:
     path = Path(program.path).relative_to(ROOT).as_posix()
     text = render("limitation", program=program, facts=_facts(program), path=path)
     return f"{text}\n"
 
 
-def _facts(program: Program) -> str:
+_ISSUES = "https://github.com/pytorch/pytorch/issues/"
+
+
+def _facts(program: KnownProblem) -> str:
     """Versions, the rule, the reference: one line, of what is known."""
     found = outcomes(program)
     kinds_by_word = {"Occurs": (HOLDS, STUCK), "Does not occur": (GONE,)}
@@ -207,8 +212,9 @@ def _facts(program: Program) -> str:
         facts.append({"cuda": "Needs a GPU.", "inductor": "Inductor."}[program.needs])
     if program.code is not None:
         facts.append(f"`torchproof check` reports {_code(program)}.")
-    if program.reference is not None:
-        facts.append(f"[{_short(program.reference)}]({program.reference}).")
+    references = [program.reference] if program.reference else []
+    references += [f"{_ISSUES}{number}" for number in program.upstream]
+    facts += [f"[{_short(each)}]({each})." for each in references]
     return " ".join(facts) or "Not run yet."
 
 

@@ -1,8 +1,7 @@
 """The base class of advisories: bugs of torch that the observed graph can hit.
 
-An advisory is a rule in a file of its own. It knows the versions of torch that have the
-bug, recognises in a captured graph what triggers it, and contains a program that shows
-it.
+An advisory is a rule in a file of its own, which recognises in a captured graph what
+triggers a known problem. The problem's file has the versions and the program.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from torchproof.checking import known_problems
+from torchproof.checking.known_problems import KnownProblem
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import (
     EventGroup,
@@ -116,30 +117,23 @@ class Advisory(Rule[AdvisoryGroup]):
     suspects = "numerics"
     reference = torch_pages.REPORTING
     run_severity: ClassVar[Severity] = "medium"
-    since: ClassVar[str] = ""  # the first torch that has the bug; empty: unknown
-    fixed_in: ClassVar[str] = ""  # the first torch without it; empty: unknown
-    upstream: ClassVar[
-        tuple[int, ...]
-    ]  # numbers of PyTorch's issues, the main one first
-    # The versions under which the program was run, and was wrong or right.
-    wrong: ClassVar[tuple[str, ...]] = ()
-    right: ClassVar[tuple[str, ...]] = ()
-    not_shown: ClassVar[tuple[str, ...]] = ()  # affected, but the program was right
-    device: ClassVar[str] = "cpu"  # where the program shows it
-    # Asserts the bug, then that the workaround works.
-    program: ClassVar[str]
+    problem: ClassVar[str]  # its file in `known_problems`
 
     def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:
         """The operations of a graph that can hit the bug."""
         raise NotImplementedError
 
     @classmethod
+    def known(cls) -> KnownProblem:
+        return known_problems.named(cls.problem)
+
+    @classmethod
     def affects(cls, torch: str | None) -> bool:
         """Whether a version of torch has the bug; False if the version is unknown."""
-        version = version_of(torch)
-        if not version or (cls.since and version < version_of(cls.since)):
+        version, known = version_of(torch), cls.known()
+        if not version or (known.since and version < version_of(known.since)):
             return False
-        return not cls.fixed_in or version < version_of(cls.fixed_in)
+        return not known.fixed or version < version_of(known.fixed)
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[AdvisoryGroup]:
@@ -179,50 +173,52 @@ class Advisory(Rule[AdvisoryGroup]):
         return {"torch": f"torch {version}", **group.trigger.words}
 
     def later(self, group: AdvisoryGroup) -> str:
-        return f"; torch {self.fixed_in} has no such bug" if self.fixed_in else ""
+        fixed = self.known().fixed
+        return f"; torch {fixed} has no such bug" if fixed else ""
 
     def evidence(self, group: AdvisoryGroup) -> Iterable[str]:
-        yield (
-            f"{_ISSUES}{self.upstream[0]}" if self.upstream else "not reported upstream"
-        )
+        upstream = self.known().upstream
+        yield f"{_ISSUES}{upstream[0]}" if upstream else "not reported upstream"
         yield f"`torchproof rule {self.code}` prints a program that shows it"
 
     def known_remedy(self, marks: tuple[Mark, ...] = ()) -> Remedy | None:
-        return Remedy("upgrade", version=self.fixed_in) if self.fixed_in else None
+        fixed = self.known().fixed
+        return Remedy("upgrade", version=fixed) if fixed else None
 
     @classmethod
     def versions(cls) -> str:
         """The versions that have the bug, and those under which the program was run."""
-        if cls.fixed_in:
-            tried = "All versions tried" if cls.wrong else "All versions"
-            since = f"From torch {cls.since} on" if cls.since else tried
-            has = f"{since}, up to the one before torch {cls.fixed_in}."
+        known = cls.known()
+        if known.fixed:
+            tried = "All versions tried" if known.wrong else "All versions"
+            since = f"From torch {known.since} on" if known.since else tried
+            has = f"{since}, up to the one before torch {known.fixed}."
         else:
             has = "All versions tried; none of them is without it."
-        return f"{has} {cls._tried()}"
+        return f"{has} {cls._tried(known)}"
 
     @classmethod
-    def _tried(cls) -> str:
-        if not cls.wrong:
+    def _tried(cls, known: KnownProblem) -> str:
+        if not known.wrong:
             tried = "needs a GPU and was not run"
-            if cls.not_shown:
-                tried = f"did not show it under torch {', '.join(cls.not_shown)}"
+            if known.unshown:
+                tried = f"did not show it under torch {', '.join(known.unshown)}"
             return (
                 f"The program below {tried}: the versions come from reading the source"
                 " of torch 2.11 to 2.15."
             )
-        right = f", right under {', '.join(cls.right)}" if cls.right else ""
+        right = f", right under {', '.join(known.right)}" if known.right else ""
         return (
-            f"The program below, on a {'GPU' if cls.device == 'cuda' else 'CPU'}, was"
-            " wrong under torch"
-            f" {', '.join(cls.wrong)}{right}."
+            f"The program below, on a {'GPU' if known.needs == 'cuda' else 'CPU'}, was"
+            f" wrong under torch {', '.join(known.wrong)}{right}."
         )
 
     @classmethod
     def documentation(cls) -> str:
+        known = cls.known()
         head, mark, reference = super().documentation().partition("\n\n## Reference\n")
-        links = "\n".join(f"- {_ISSUES}{number}" for number in cls.upstream)
-        program = textwrap.indent(cls.program.strip("\n"), "    ")
+        links = "\n".join(f"- {_ISSUES}{number}" for number in known.upstream)
+        program = textwrap.indent(known.source.strip("\n"), "    ")
         return (
             f"{head}\n\n## Versions\n{textwrap.fill(cls.versions(), 88)}"
             f"\n\n## Upstream\n{links or 'Not reported.'}"

@@ -36,12 +36,8 @@ class GatheredTargets(Advisory):
     """
 
     code = "AD104"
-    since = "2.12"
-    fixed_in = "2.15"
-    upstream = ()
+    problem = "wrong_targets_unbacked"
     reference = torch_pages.DYNAMIC_SHAPES
-    wrong = ("2.12.1", "2.13", "2.14.1")
-    right = ("2.11", "2.15")
     message_text = (
         "`{at.expression}` can read other targets than eager: they are gathered over a"
         " batch that is marked unbacked"
@@ -54,31 +50,6 @@ class GatheredTargets(Advisory):
         "mark the batch with torch._dynamo.mark_dynamic instead of mark_unbacked, or"
         " gather the targets outside the compiled function"
     )
-    program = """
-import torch
-from torch._dynamo.decorators import mark_dynamic, mark_unbacked, maybe_mark_dynamic
-from torch.nn.functional import cross_entropy
-
-def losses(tokens, entries, logits):
-    rows = entries.flatten(0, 1) * 1
-    ends = rows.clamp(max=191).unflatten(0, (-1, 3)).flatten(1)
-    targets = tokens.gather(1, ends).view_as(rows)
-    return cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
-
-def error(mark, **more):
-    torch._dynamo.reset()
-    tokens, entries = torch.randint(256, (2, 192)), torch.randint(192, (2, 3, 171))
-    for tensor in (tokens, entries):
-        mark(tensor, 0, **more)
-    maybe_mark_dynamic(entries, 2)
-    call = tokens, entries, torch.randn(6, 171, 256)
-    return (torch.compile(losses)(*call) - losses(*call)).abs().max().item()
-
-assert error(mark_unbacked, shape_id="batch") > 1
-
-# The workaround
-assert error(mark_dynamic) < 1e-4
-"""
 
     def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:
         if not graph.uses_inductor:

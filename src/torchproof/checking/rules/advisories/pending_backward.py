@@ -35,11 +35,8 @@ class OverwrittenGradients(Advisory):
     """
 
     code = "AD102"
-    fixed_in = "2.15"
-    not_shown = ("2.11",)
-    upstream = (194124,)
+    problem = "pending_backward"
     reference = torch_pages.CUDAGRAPHS
-    device = "cuda"
     message_text = (
         "the backward of {at.function} runs after other graphs ({late} times): CUDA"
         " graphs of {torch} can overwrite what it needs"
@@ -53,34 +50,6 @@ class OverwrittenGradients(Advisory):
         ' mode="max-autotune-no-cudagraphs"; or make the step one graph'
         " (fullgraph=True), so that its backward follows at once"
     )
-    program = """
-import torch
-from torch import nn
-
-def gradients(**how):
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    blocks = [nn.Sequential(nn.Linear(256, 256), nn.GELU()).cuda() for _ in range(4)]
-    steps = [torch.compile(block, **how) for block in blocks]
-    x = torch.randn(64, 256, device="cuda")
-    for _ in range(8):
-        for block in blocks:
-            block.zero_grad()
-        y = x
-        for step in steps:
-            y = step(y).clone()
-        y.square().mean().backward()
-    return [p.grad.clone() for block in blocks for p in block.parameters()]
-
-def differ(ours, theirs):
-    return any(not torch.allclose(a, b, 1e-3, 1e-5) for a, b in zip(ours, theirs))
-
-expected = gradients(backend="eager")
-assert differ(gradients(mode="reduce-overhead"), expected)
-
-# The workaround
-assert not differ(gradients(mode="default"), expected)
-"""
 
     def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:
         late = graph.late_backwards

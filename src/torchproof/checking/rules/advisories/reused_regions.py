@@ -38,9 +38,8 @@ class ReusedRegion(Advisory):
     """
 
     code = "AD103"
-    upstream = (193960, 192840)
+    problem = "reused_regions"
     reference = torch_pages.REGIONS
-    wrong = ("2.11", "2.12.1", "2.13", "2.14.1", "2.15")
     message_text = (
         "gradients through `{at.expression}` can be wrong: {at.function} calls the same"
         " nested region {times} times, and Inductor of {torch} overwrites what its"
@@ -54,32 +53,6 @@ class ReusedRegion(Advisory):
         "remove torch.compiler.nested_compile_region where gradients are computed;"
         " to compile equal blocks once, use block.compile() for each block instead"
     )
-    program = """
-import torch
-
-def norm(x, weight):
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
-
-region = torch.compiler.nested_compile_region(norm)
-
-def chain(block, x, weight):
-    for _ in range(3):
-        x = block(x @ weight, weight[0]).sin()
-    return x.sum()
-
-def error(block):
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    x, weight = torch.randn(8, 8), torch.randn(8, 8, requires_grad=True)
-    [expected] = torch.autograd.grad(chain(norm, x, weight), [weight])
-    [found] = torch.autograd.grad(torch.compile(chain)(block, x, weight), [weight])
-    return ((found - expected).abs().max() / expected.abs().max()).item()
-
-assert error(region) > 0.1
-
-# The workaround
-assert error(norm) < 1e-4
-"""
 
     def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:
         if not (graph.uses_inductor and graph.backwards):

@@ -42,13 +42,10 @@ class SignedZero(Advisory):
     """
 
     code = "AD105"
+    problem = "signed_zeros"
     suspects = "stale_state"
-    fixed_in = "2.15"
-    upstream = (192604,)
     reference = torch_pages.GUARDS
     run_severity = "low"
-    wrong = ("2.11", "2.12.1", "2.13", "2.14.1")
-    right = ("2.15",)
     message_text = (
         "`{at.expression}` is compiled for {name} = {zero}; a call with {other} would"
         " run the same code and give the wrong sign"
@@ -59,21 +56,6 @@ class SignedZero(Advisory):
     fix_text = (
         "if {name} can be 0.0 and -0.0, pass it as a tensor: torch.tensor({name})"
     )
-    program = """
-import torch
-
-def divided(x, by):
-    return x / by
-
-x = torch.ones(3)
-compiled = torch.compile(divided, backend="eager")
-assert torch.equal(compiled(x, 0.0), divided(x, 0.0))
-assert not torch.equal(compiled(x, -0.0), divided(x, -0.0))
-
-# The workaround
-for by in (torch.tensor(0.0), torch.tensor(-0.0)):
-    assert torch.equal(compiled(x, by), divided(x, by))
-"""
 
     def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:
         if not graph.zeros:

@@ -6,7 +6,12 @@ and the indices went through `unflatten`. Backend `aot_eager` is right.
 Workaround: `mark_dynamic` instead of `mark_unbacked`.
 
 Group: wrong
+Code: AD104
 Needs: inductor
+Since: 2.12
+Fixed: 2.15
+Wrong: 2.12.1, 2.13, 2.14.1
+Right: 2.11, 2.15
 """
 
 import torch
