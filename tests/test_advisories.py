@@ -13,7 +13,7 @@ from torch import fx
 
 from torchproof.checking import causes, rules
 from torchproof.checking.rules.advisories import ADVISORIES, Advisory
-from torchproof.observe.backwards import Backwards
+from torchproof.observe.observer import Backwards
 from torchproof.records import Event, GraphEvent, WrapperEvent, WrongAnswerEvent
 from torchproof.records.operations import Operation
 from torchproof.records.run import Finding, Frame, Observation

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torchproof.observe import timeline
-from torchproof.observe.backwards import Backwards
 from torchproof.observe.bypasses import Bypasses
 from torchproof.observe.entry_calls import entry_arguments, entry_call, form_of
 from torchproof.observe.trace_log import ARTIFACTS, NAMES, PAYLOAD_NOT_NEEDED
@@ -37,6 +36,7 @@ from torchproof.targets import (
 )
 
 _FLUSH_S = 0.25
+_MOST_OUTPUTS = 8  # of a graph, whose backwards are counted
 _MOST_FORMS = 200  # forms of arguments that are told apart
 
 
@@ -61,6 +61,37 @@ class Runs:
         if call is None or call != self._last:
             self.steps += 1
             self._last = call
+
+
+class Backwards:
+    """The backwards of each graph, and those that other graphs ran before."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        # Backwards that ran after another graph had begun since their forward.
+        self.late: dict[str, int] = {}
+        self._runs = 0
+
+    def begin(self) -> None:
+        """A graph begins to run."""
+        self._runs += 1
+
+    def watch(self, compile_id: str, outputs: Any) -> None:
+        """Counts the backward of these outputs, once."""
+        run = self._runs
+        done: list[bool] = []
+
+        def note(*gradients: Any) -> None:
+            if not done:
+                done.append(True)
+                self.counts[compile_id] = self.counts.get(compile_id, 0) + 1
+                if self._runs > run:
+                    self.late[compile_id] = self.late.get(compile_id, 0) + 1
+
+        several = outputs if isinstance(outputs, (list, tuple)) else (outputs,)
+        nodes = (getattr(output, "grad_fn", None) for output in several)
+        for node in [node for node in nodes if node is not None][:_MOST_OUTPUTS]:
+            node.register_prehook(note)
 
 
 class Observer:

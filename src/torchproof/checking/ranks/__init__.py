@@ -4,6 +4,6 @@ In: the events of each rank. Out: a `RankRun` with differences and waits, and fi
 Start with `rank_findings.py`; `alignment.py` says which events belong together.
 """
 
-from torchproof.checking.ranks.compare import compare_ranks as compare_ranks
 from torchproof.checking.ranks.rank_findings import CheckedRanks as CheckedRanks
 from torchproof.checking.ranks.rank_findings import check_ranks as check_ranks
+from torchproof.checking.ranks.rank_findings import compare_ranks as compare_ranks

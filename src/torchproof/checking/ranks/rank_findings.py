@@ -1,4 +1,4 @@
-"""The findings of a run with ranks: those of each rank, and those between ranks."""
+"""Compares the ranks of a run, and finds what is wrong on each and between them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from dataclasses import dataclass, replace
 
 from torchproof.checking import rules
 from torchproof.checking.counts import counts_of
-from torchproof.checking.ranks.compare import compare_ranks
+from torchproof.checking.ranks.differences import find_differences, function_rows
 from torchproof.checking.ranks.evidence import Evidence
+from torchproof.checking.ranks.waits import (
+    MOST_WAITS,
+    find_timeout,
+    find_waits,
+    waited_for,
+)
 from torchproof.checking.rules import Matched
-from torchproof.records import Observation, RankRun
+from torchproof.records import Observation, Rank, RankEvent, RankRun, RankWait
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,44 @@ def check_ranks(
         for rank, found in by_rank.items()
     ]
     return CheckedRanks(compared, (*between, *merged(by_rank)), most_of(counts))
+
+
+def compare_ranks(run: RankRun) -> RankRun:
+    """The run with what its ranks did differently, and who waited for whom."""
+    every = find_waits(run.ranks)
+    waits = every[:MOST_WAITS]
+    differences = []
+    for difference in find_differences(run.ranks):
+        seconds, waiting = waited_for(difference, every)
+        differences.append(replace(difference, waited_s=seconds, waiting=waiting))
+    notes = run.notes
+    if len(every) > len(waits):
+        notes += (f"of {len(every)} waits, only the {len(waits)} longest are counted",)
+    return replace(
+        run,
+        notes=notes,
+        ranks=tuple(_without_routine(rank, waits) for rank in run.ranks),
+        functions=function_rows(run.ranks),
+        differences=tuple(differences),
+        waits=waits,
+        timeout=find_timeout(run.ranks),
+    )
+
+
+def _without_routine(rank: Rank, waits: Sequence[RankWait]) -> Rank:
+    """The rank without steps and collectives that nobody waited in.
+
+    A long training has a hundred thousand of them.
+    """
+    waited_in = {(wait.group, wait.nth) for wait in waits}
+
+    def is_kept(event: RankEvent) -> bool:
+        if event.kind == "collective":
+            waited = (event.group, event.nth) in waited_in
+            return waited or event.seconds is None
+        return event.kind != "step"
+
+    return replace(rank, events=tuple(filter(is_kept, rank.events)))
 
 
 def most_of(counts: Sequence[Mapping[str, int | None]]) -> dict[str, int | None]:

@@ -226,7 +226,7 @@ def _numbered(finding: Finding, number: int) -> Finding:
 def _matches(facts: Facts) -> Iterator[tuple[AnyRule, EventGroup[Any]]]:
     families: dict[object, list[AnyRule]] = {}
     for rule in facts.rules:
-        families.setdefault(type(rule).groups.__func__, []).append(rule)  # type: ignore[attr-defined]
+        families.setdefault(rule.family(), []).append(rule)
     for family in families.values():
         for group in family[0].groups(facts):
             matching = (rule for rule in family if rule.matches(group))

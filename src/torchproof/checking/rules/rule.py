@@ -354,6 +354,11 @@ class Rule(Generic[G]):
         )
 
     @classmethod
+    def family(cls) -> type[AnyRule]:
+        """The class that groups the events for all rules below it."""
+        return next(base for base in cls.__mro__ if "groups" in vars(base))
+
+    @classmethod
     def groups(cls, facts: Facts) -> Iterator[G]:
         """The events of a run that the family explains, one group per finding."""
         return iter(())
