@@ -133,7 +133,7 @@ def check(*findings: Finding, **more: Any) -> Run:
         "parts": {
             "static": Part("found"),
             "breaks": Part("found"),
-            "baseline": Part("skipped", "not part of --effort quick"),
+            "baseline": Part("skipped", "not part of --effort quick", limit="effort"),
         },
         "command": "torchproof check model.py:make --effort quick --train -q",
         "started": "2026-01-02T03:04:05",

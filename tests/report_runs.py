@@ -85,7 +85,7 @@ STATIC = check(
     environment={},
     parts={
         "static": Part("found", "7 files read, src/a.py:3 is no Python"),
-        "breaks": Part("skipped", "not part of --effort static"),
+        "breaks": Part("skipped", "not part of --effort static", limit="effort"),
     },
     options={"effort": "static"},
     command="torchproof check src --effort static",

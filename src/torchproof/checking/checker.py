@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torchproof.checking import causes, history, rules, source_reading
 from torchproof.checking.counts import counts_of
@@ -31,6 +31,7 @@ from torchproof.records import (
     Finding,
     Observation,
     Part,
+    PartLimit,
     PartState,
     Run,
     UserError,
@@ -123,9 +124,10 @@ class Scope:
     def left_out(self, part: str) -> Part | None:
         """The status of a part that does not run, with the reason; None if it runs."""
         if part in self.skip:
-            return Part("skipped", "left out with --skip")
+            return Part("skipped", "left out with --skip", limit="flag")
         if part not in EFFORTS[self.effort]:
-            return Part("skipped", f"not part of --effort {self.effort}")
+            why = f"not part of --effort {self.effort}"
+            return Part("skipped", why, limit="effort")
         if self.ranks is not None and part not in EFFORTS["quick"]:
             return Part("skipped", "several ranks run the target only once")
         return None
@@ -355,7 +357,9 @@ def _breaks(scope: Scope, observed: ObservedParts, joined: Iterable[Finding]) ->
     notes = [*observation.lacks.values(), *filter(None, [observed.note])]
     if len(own) > count:
         notes.append(f"{len(own) - count} left out by --select or --ignore")
-    return Part("found" if count else "passed", "; ".join(notes), seconds)
+    status: Literal["found", "passed"] = "found" if count else "passed"
+    limit: PartLimit | None = "process" if observed.note else None
+    return Part(status, "; ".join(notes), seconds, limit)
 
 
 def _missing_hook(observation: Observation) -> str | None:

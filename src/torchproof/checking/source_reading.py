@@ -26,6 +26,7 @@ from torchproof.records import (
     Frame,
     Observation,
     Part,
+    PartLimit,
     UserError,
     WrapperEvent,
     blame,
@@ -179,7 +180,8 @@ def part(reading: Reading, findings: Iterable[Finding]) -> Part:
         others = f" (and {more} other{'s' if more > 1 else ''})" if more else ""
         return Part("failed", f"{status}; {reading.crashes[0]}{others}")
     some = any(f.status == "open" and f.origin != "dynamic" for f in findings)
-    return Part("found" if some else "passed", status)
+    limit: PartLimit | None = "unreadable" if reading.problems else None
+    return Part("found" if some else "passed", status, limit=limit)
 
 
 # -- what a run says about the source --------------------------------------------------

@@ -151,6 +151,7 @@ if TYPE_CHECKING:
     from torchproof.records.run import Measurement as Measurement
     from torchproof.records.run import Observation as Observation
     from torchproof.records.run import Part as Part
+    from torchproof.records.run import PartLimit as PartLimit
     from torchproof.records.run import PartState as PartState
     from torchproof.records.run import RankTime as RankTime
     from torchproof.records.run import RuleText as RuleText

@@ -390,6 +390,17 @@ class Measurement(Record):
         return len(self.repeats) or None
 
 
+# What limits a part: only a higher effort runs it, a flag leaves it out, the target is
+# an object of this process, a file could not be read.
+PartLimit = Literal["effort", "flag", "process", "unreadable"]
+_OLDER_LIMITS: dict[PartLimit, str] = {
+    "effort": "not part of --effort",
+    "flag": "left out with --skip",
+    "process": "in this process, because ",
+    "unreadable": "not understood",
+}
+
+
 @dataclass(frozen=True)
 class Part(Record):
     """One part of a verb's work: passed, found, skipped or failed, with why."""
@@ -397,7 +408,16 @@ class Part(Record):
     status: Literal["passed", "found", "skipped", "failed"]
     why: str = ""
     seconds: float | None = None  # what it took; None: not measured
+    limit: PartLimit | None = None
     other: JsonObject = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def upgraded(cls, values: dict[str, Any], plain: JsonObject) -> None:
+        """Older records say in words what limits a part."""
+        why = str(plain.get("why", ""))
+        if "limit" not in plain and why:
+            found = (name for name, text in _OLDER_LIMITS.items() if text in why)
+            values["limit"] = next(found, None)
 
 
 @dataclass(frozen=True)

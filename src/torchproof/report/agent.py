@@ -37,7 +37,6 @@ _BEFORE, _AFTER = 2, 1  # lines of source around the line of a finding
 _EVIDENCE = 2  # items per finding; the run has all of them
 _LONGEST = 200  # characters of an item of evidence
 _EFFECTS = 8  # effects per cause
-_COUNTED = re.compile(r"\b(calls?|times?)\b")  # a message that says how often
 _LINK = re.compile(r"GB\d+ https://\S+$")
 
 
@@ -150,7 +149,7 @@ def _evidence(block: FindingBlock) -> Iterator[str]:
     finding = block.finding
     if block.cost:
         yield f"cost: {block.cost}"
-    if finding.count is not None and not _COUNTED.search(finding.message):
+    if finding.count is not None:
         yield f"count: {finding.count}"
     texts = [item.partition(" # ")[0].strip() for item in finding.evidence]
     new = [text for text in dict.fromkeys(texts) if not _is_known(text, finding)]

@@ -13,9 +13,9 @@ from torchproof.report.document import (
     Fold,
     Group,
     Items,
-    Paragraph,
     Section,
     Title,
+    Verdict,
     View,
     plain,
     seen_by,
@@ -35,14 +35,14 @@ class Annotations:
 def collected(blocks: Iterable[Block]) -> Annotations:
     every = [*_flat(seen_by(View.REVIEW, blocks))]
     title = next(each for each in every if isinstance(each, Title))
-    results = [b for b in every if isinstance(b, Paragraph) and b.style == "result"]
+    verdict = next(each for each in every if isinstance(each, Verdict))
     failed = [b for b in every if isinstance(b, Items) and b.style == "failures"]
     findings = [each for b in every if isinstance(b, Findings) for each in b.findings]
     findings = finding_block.everything(findings)
     findings.sort(key=lambda f: (f.is_effect, SEVERITIES.index(f.finding.severity)))
     return Annotations(
         title,
-        result=plain(results[0].text) if results else "",
+        result=f"{verdict.word}: {verdict.text}".rstrip(": "),
         failures=[plain(text) for items in failed for text in items.lines],
         findings=findings,
         fixes=[each for each in every if isinstance(each, FixBlock)],

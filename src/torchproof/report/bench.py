@@ -17,7 +17,7 @@ _DO_NOT = "report a gain whose interval includes 1, or times of other runs"
 def document(run: Run) -> Iterator[Block]:
     yield from opening(run, "torch.compile bench", _first(run))
     yield headline(run)
-    yield from _answer(run, View.PAPER | View.AGENT | View.REVIEW)
+    yield from _answer(run, View.PAPER | View.AGENT)
     yield run_sections.strategies(run, "Strategies")
     yield run_sections.time(run)
     yield from run_sections.shapes(run)
@@ -49,5 +49,5 @@ def _first(run: Run) -> Iterator[str]:
 
 def _answer(run: Run, views: View) -> Iterator[Block]:
     decision, row = bench_sections.chosen(run)
-    yield Paragraph(f"{decision}.", "Decision", "result", views=views)
+    yield Paragraph(f"{decision}.", "Decision", views=views)
     yield Listing(row.source if row else "", "python", views=views)

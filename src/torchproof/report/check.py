@@ -30,7 +30,7 @@ from torchproof.report.document import (
     View,
 )
 from torchproof.report.finding_block import FindingBlock, Findings
-from torchproof.report.headline import headline
+from torchproof.report.headline import headline, nothing
 from torchproof.report.opening import opening
 
 _PRIORITIES = {"high": "Immediate", "medium": "Short-term", "low": "Optional"}
@@ -72,7 +72,7 @@ def document(run: Run, *, verbose: bool = False) -> Iterator[Block]:
     yield from _counts(run)
     yield from ranks.section(run, verbose=verbose)
     yield Paragraph(first, views=View.TERMINAL)
-    yield Paragraph(_to_fix(causes), "To fix", "result", views=View.AGENT | View.REVIEW)
+    yield Paragraph(_to_fix(causes), "To fix", views=View.AGENT)
     yield from _on_terminal(run, listed, verbose=verbose)
     yield from _in_full(first, causes)
     yield from _priorities(causes)
@@ -269,11 +269,10 @@ def _last(run: Run, causes: Sequence[FindingBlock]) -> Iterator[str]:
             words = "found something" if part.status == "found" else "passed"
             yield f"Part {name} {words}, {part.why}."
     for why, names in _skipped(run).items():
-        if "--effort" not in why:  # only a higher effort runs those
+        if run.parts[names[0]].limit != "effort":
             yield f"Not checked, {why}: {', '.join(names)}."
     static = run.parts.get("static", Part("skipped"))
-    understood = static.status == "failed" or "not understood" not in static.why
-    if not understood and not only_read(run):
+    if static.limit == "unreadable" and not only_read(run):
         yield f"Part static: {static.why}."
     yield from filter(None, [run_words.time_spent(run)])
     if still_open:
@@ -301,17 +300,7 @@ def _total(run: Run, causes: Sequence[FindingBlock], still_open: list[Finding]) 
         split = finding_block.totals(causes)
         count = f"{split}: {count}" if split else count
         return f"{count} ({run_words.severities(observed)}){note}{also}."
-    if breaks.status == "failed":
-        return f"No findings before the failure{also}."
-    failed = any(part.status == "failed" for part in run.parts.values())
-    if breaks.status == "passed" and not failed:
-        nothing = "No other findings" if run.findings else "No findings"
-        clean = ": no graph break, skipped frame, recompile or error"
-        return f"{nothing}{note or clean}{also}."
-    if not any(part.status in ("passed", "found") for part in run.parts.values()):
-        return ""
-    by = "" if only_read(run) else " in the parts that ran"
-    return f"No findings{by}{also}."
+    return f"{nothing(run)[1].rstrip('.')}{also}."
 
 
 def _skipped(run: Run) -> dict[str, list[str]]:
@@ -356,11 +345,8 @@ def _to_fix(causes: Sequence[FindingBlock]) -> str:
     suspected = [each for each in causes if each.finding.is_suspicion]
     if not causes:
         return "nothing found in the parts that ran"
-    every = [each.finding for each in finding_block.everything(causes)]
-    observed = [finding for finding in every if not finding.is_suspicion]
     count = numbers.amount(len(causes) - len(suspected), "cause")
     text = finding_block.totals(causes) or count
-    text += f" ({run_words.severities(observed)})" if observed else ""
     return f"{text}, {len(suspected)} suspected" if suspected else text
 
 

@@ -25,8 +25,6 @@ from torchproof.records.options import (
 _RUN = {o.flag: o for o in options_of(Options) if o.key != "quiet"}
 _RANKS = {o.flag: o for o in options_of(RankOptions)}
 
-# How part breaks says that no child process could get a live object.
-HERE = "in this process, because "
 # The options that each verb takes as keywords.
 _KEYWORDS = {
     "check": CheckOptions,
@@ -134,14 +132,11 @@ def _ranks_of_call(run: Run) -> Iterator[str]:
 
 
 def effort(run: Run) -> str:
-    """The effort of a check: from its options, else from a skipped part's reason."""
-    if run.options.get("effort"):
-        return str(run.options["effort"])
-    for part in run.parts.values():
-        match = re.fullmatch(r"not part of --effort (\w+)", part.why)
-        if match:
-            return match[1]
-    return "full"
+    """The effort of a check: from its options, else from what it left out."""
+    if named := run.options.get("effort"):
+        return str(named)
+    skipped = [part.why for part in run.parts.values() if part.limit == "effort"]
+    return skipped[0].split()[-1] if skipped else "full"
 
 
 def of(run: Run, verb: str, *flags: str) -> str:
@@ -218,7 +213,7 @@ def ablation(run: Run) -> str | None:
 def fixable(run: Run) -> list[Finding]:
     """The open findings for which `fix` has edits to try; empty if it cannot run."""
     again = kind(run.target) in {"workload", "factory", "live"}
-    here = "breaks" in run.parts and run.parts["breaks"].why.startswith(HERE)
+    here = "breaks" in run.parts and run.parts["breaks"].limit == "process"
     if not again or here or effort(run) == "static":
         return []
     found = [f for f in run.findings if f.status == "open" and f.kind != "hazard"]

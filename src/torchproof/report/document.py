@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torchproof.records import Fix, RuleText
 
@@ -52,12 +52,14 @@ def plain(text: Text) -> str:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Block:
+    """A part of a document; without `content` there is nothing to show."""
+
+    content: ClassVar[str | None] = None  # the name of the field that must not be empty
     views: View = View.ALL
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to show."""
-        return False
+        return bool(self.content) and not getattr(self, str(self.content))
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class Section(Block):
     `note` stands beside the heading, `label` in a list of contents.
     """
 
+    content = "blocks"
     title: str
     blocks: tuple[Block, ...]
     anchor: str = ""
@@ -108,6 +111,7 @@ class Section(Block):
 class Group(Block):
     """Blocks without a heading that belong together."""
 
+    content = "blocks"
     blocks: tuple[Block, ...]
     in_columns: bool = False  # beside each other, where there is room
 
@@ -116,6 +120,7 @@ class Group(Block):
 class Fold(Block):
     """Details that a page shows when they are opened."""
 
+    content = "blocks"
     title: str
     blocks: tuple[Block, ...]
     is_open: bool = False
@@ -125,66 +130,51 @@ class Fold(Block):
 class Paragraph(Block):
     """A sentence or more; `label` says what it is, and agents need it."""
 
+    content = "text"
     text: Text
     label: str = ""
-    style: str = ""  # strong, legend, caption, missing, heading, aside, result
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.text
+    style: str = ""  # strong, legend, caption, missing, heading, aside
 
 
 @dataclass(frozen=True)
 class Items(Block):
     """A list; agents read each line with the label."""
 
+    content = "lines"
     lines: tuple[Text, ...]
     title: str = ""
     label: str = ""
     style: str = ""  # tasks, sentences, heading, folded, failures
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.lines
 
 
 @dataclass(frozen=True)
 class Facts(Block):
     """Names with their values."""
 
+    content = "facts"
     facts: tuple[tuple[str, Text], ...]
     title: str = ""
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.facts
 
 
 @dataclass(frozen=True)
 class Steps(Block):
     """What to run next: purposes with their commands."""
 
+    content = "steps"
     steps: tuple[tuple[str, str], ...]
     title: str = ""
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.steps
 
 
 @dataclass(frozen=True)
 class Listing(Block):
     """Source code, commands or characters to read as they are."""
 
+    content = "text"
     text: str
     language: str = ""
     caption: Text = ""
     label: str = "code"
     anchor: str = ""  # for a button that copies it
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.text.strip()
 
 
 @dataclass(frozen=True)
@@ -208,16 +198,13 @@ class Table(Block):
     `lines` are sentences below the table; the row whose name is `marked` is marked.
     """
 
+    content = "rows"
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str | Cell, ...], ...]
     lines: tuple[str, ...] = ()
     marked: str | None = None
     style: str = ""
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.rows
 
     def shortened(self) -> Table:
         """Moves a strategy that all rows share into the title."""
@@ -234,13 +221,10 @@ class Table(Block):
 class Chart(Block):
     """Data that a page draws; other views have the same numbers as a table."""
 
+    content = "data"
     kind: str
     data: Any = field(hash=False)
     title: str = ""
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.data
 
 
 @dataclass(frozen=True)
@@ -283,7 +267,5 @@ def _seen_by(view: View, blocks: Iterable[Block]) -> Iterator[Block]:
             continue
         if isinstance(block, Section | Group | Fold):
             block = replace(block, blocks=seen_by(view, block.blocks))
-            if not block.blocks:
-                continue
         if not block.is_empty:
             yield block

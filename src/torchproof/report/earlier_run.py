@@ -64,10 +64,13 @@ def _rise(name: str, run: Run, before: Baseline) -> str:
 
 def changes(run: Run) -> list[Change]:
     """One row for each number that either run has."""
-    before = run.baseline
-    if before is None:
-        return []
-    return [*_findings(run, before), *_counts(run, before), *_times(run, before)]
+    return [*counts(run), *_times(run, run.baseline or Baseline())]
+
+
+def counts(run: Run) -> list[Change]:
+    """What was counted, also without a baseline."""
+    before = run.baseline or Baseline()
+    return [*_findings(run, before), *_counts(run, before)]
 
 
 def unlike(run: Run) -> list[str]:
@@ -82,11 +85,11 @@ def unlike(run: Run) -> list[str]:
 
 
 def _findings(run: Run, before: Baseline) -> Iterator[Change]:
-    if before.findings is None:
+    if run.verb != "check":
         return
     still_open = [f for f in run.findings if f.status == "open"]
     for severity, after in run_words.by_severity(still_open).items():
-        was = before.findings.get(severity)
+        was = (before.findings or {}).get(severity)
         yield _counted(f"open findings, {severity}", was, after)
 
 

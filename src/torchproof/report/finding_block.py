@@ -243,12 +243,11 @@ class FindingBlock(Block):
     def briefly(self, effect: FindingBlock) -> str:
         """The message of an effect below its cause, and the other causes it needs."""
         found = effect.finding
-        text = found.message.replace(", compiled on its own after a graph break,", "")
         above = self.tree.causes_of(found)
         others = [f for f in above if f.identity != self.finding.identity]
         if not others or len(found.cause_of) == 1:
-            return text
-        return f"{text} (it also follows from {_listed(others)})"
+            return found.message
+        return f"{found.message} (it also follows from {_listed(others)})"
 
 
 def _listed(findings: Sequence[Finding]) -> str:

@@ -34,7 +34,7 @@ def document(run: Run, *, verbose: bool = False) -> Iterator[Block]:
     yield from opening(run, "torch.compile fixes", [*measured(run), counts])
     yield headline(run)
     yield Paragraph(counts, "With all fixes", views=View.AGENT)
-    yield Paragraph(result, "Result", "result", views=View.AGENT | View.REVIEW)
+    yield Paragraph(result, "Result", views=View.AGENT)
     yield Paragraph(result, style="strong", views=View.PAPER)
     yield Table("", ("", "before", "with all fixes"), tuple(changes), views=View.PAPER)
     yield _fixes(run)

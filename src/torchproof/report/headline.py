@@ -19,6 +19,7 @@ from torchproof.report import (
 from torchproof.report.charts import bars
 from torchproof.report.document import Tile, Verdict, View
 
+_SHOWN = View.PAGE | View.REVIEW
 LONGEST = 220  # characters of the worst finding's message
 
 
@@ -34,7 +35,7 @@ def headline(run: Run) -> Verdict:
         so_far = f"Results so far: {result.text}" if result.text else ""
         more = (so_far,) if so_far else ()
         result = Verdict("bad", "incomplete", f"{why}.", more)
-    return replace(result, tiles=tuple(tiles(run)), views=View.PAGE)
+    return replace(result, tiles=tuple(tiles(run)), views=_SHOWN)
 
 
 def _of_bench(run: Run) -> Verdict:
@@ -115,7 +116,7 @@ def _of_check(run: Run) -> Verdict:
     more = tuple(filter(None, sentences))
     more = tuple(f"{text[:1].upper()}{text[1:]}." for text in more)
     if not open_:
-        tone, text = _nothing(run)
+        tone, text = nothing(run)
         return Verdict(tone, "no findings", f"{since} {text}".strip(), more)
     worst = open_[0]
     tone = "bad" if worst.severity == "high" else "open"
@@ -139,7 +140,7 @@ def _shortened(message: str) -> str:
     return first if len(first) <= LONGEST else f"{first[:LONGEST]} ..."
 
 
-def _nothing(run: Run) -> tuple[str, str]:
+def nothing(run: Run) -> tuple[str, str]:
     """Tone and text without open findings; claims only what the run checked."""
     breaks = run.parts.get("breaks", Part("skipped"))
     failed = any(part.status == "failed" for part in run.parts.values())
@@ -247,7 +248,8 @@ def _worth(row: Measurement | None, eager: Measurement | None) -> Iterator[Tile]
         note = f"eager {numbers.milliseconds(eager.median_ms)}" if eager else ""
         yield Tile("Median call", numbers.milliseconds(row.median_ms), note)
     if row.first_call_s is not None:
-        yield Tile("First call", numbers.seconds(row.first_call_s), _paid(row))
+        paid = f"break-even: {row.break_even}" if row.break_even else ""
+        yield Tile("First call", numbers.seconds(row.first_call_s), paid)
     if row.peak_bytes is not None:
         has_memory = eager is not None and eager.peak_bytes is not None
         note = f"eager {numbers.size(eager.peak_bytes)}" if eager and has_memory else ""
@@ -264,11 +266,6 @@ def _spread(row: Measurement) -> str:
     if low and high and high < 1:
         low, high = 1 / high, 1 / low
     return numbers.interval(low, high)
-
-
-def _paid(row: Measurement) -> str:
-    paid = row.break_even or ""
-    return f"break-even {paid}" if paid.startswith(("after", "never")) else paid
 
 
 def _winner(run: Run) -> tuple[Measurement | None, Measurement | None]:

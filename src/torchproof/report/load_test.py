@@ -16,7 +16,6 @@ from torchproof.report.document import (
     Items,
     Paragraph,
     Section,
-    Table,
     View,
 )
 from torchproof.report.finding_block import Findings
@@ -34,7 +33,7 @@ def document(run: Run, *, verbose: bool = False) -> Iterator[Block]:
     yield from opening(run, "Load test", [*measured(run), question, answer])
     yield headline(run)
     yield Paragraph(question, "Asked", views=View.AGENT)
-    yield Paragraph(answer, "Answer", "result", views=View.AGENT | View.REVIEW)
+    yield Paragraph(answer, "Answer", views=View.AGENT)
     yield Paragraph(f"{question}.", views=View.PAPER)
     yield Paragraph(f"{answer}.", style="strong", views=View.PAPER)
     yield from _numbers(test, verbose=verbose)
@@ -116,7 +115,7 @@ def _slow_requests(test: LoadTest, *, verbose: bool) -> Section:
         title = numbers.amount(len(smaller), "smaller cause")
         blocks += [
             Paragraph(each.title, style="heading", views=View.READ),
-            _table(each.causes),
+            Items(tuple(map(_line, each.causes)), views=View.PAPER),
             Chart("causes", charts.causes(notable)),
             Fold(
                 title,
@@ -144,14 +143,6 @@ def _line(cause: TailCause) -> str:
 def _largest(causes: Sequence[TailCause]) -> tuple[TailCause, ...]:
     """Those that a reader should know first."""
     return tuple(list(filter(load_sections.is_notable, causes))[:_FEW])
-
-
-def _table(causes: Sequence[TailCause]) -> Table:
-    rows = tuple(
-        (load_sections.share(cause.share), load_sections.caused(cause))
-        for cause in causes
-    )
-    return Table("", ("share of the excess", "cause"), rows, views=View.PAPER)
 
 
 # -- the end ---------------------------------------------------------------------------

@@ -5,18 +5,25 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchproof.packs import Redactor
 from torchproof.records import Health, MachineCheck, line
-from torchproof.report import markup
+from torchproof.report import markdown, text
+from torchproof.report.document import (
+    Block,
+    Code,
+    Items,
+    Paragraph,
+    Section,
+    Table,
+    View,
+)
 
 _SCHEMA = 1
 _STATUSES: tuple[Health, ...] = ("ok", "degraded", "missing")
-_INDENT = 12  # characters before a name
 
 
 def render(
@@ -25,8 +32,8 @@ def render(
     if format == "json":
         return json.dumps(document(checks), indent=1) + "\n"
     if format == "md":
-        return _markdown(redacted(checks))
-    return "\n".join(_text(checks, max(width, 40), verbose)) + "\n"
+        return markdown.render(_blocks(redacted(checks), verbose=True))
+    return text.render(_blocks(checks, verbose=verbose), width=width)
 
 
 def document(checks: Sequence[MachineCheck]) -> dict[str, Any]:
@@ -43,37 +50,33 @@ def _counts(checks: Sequence[MachineCheck]) -> dict[str, int]:
     return {status: counts[status] for status in _STATUSES}
 
 
-def _text(checks: Sequence[MachineCheck], width: int, verbose: bool) -> Iterator[str]:
+def _blocks(checks: Sequence[MachineCheck], *, verbose: bool) -> Iterator[Block]:
+    """A list for each group on a terminal, a table to paste into a bug report."""
     for group, members in itertools.groupby(checks, key=lambda check: check.group):
-        yield group
-        for check in members:
-            yield from _lines(check, width, verbose)
-        yield ""
-    yield from textwrap.wrap(summary(checks), width)
+        lines = [text for check in members for text in _lines(check, verbose)]
+        yield Items(tuple(lines), group, views=View.TERMINAL)
+    rows = [
+        (check.status, check.name, Code(check.value), _meaning(check))
+        for check in checks
+    ]
+    table = Table("", ("status", "what", "seen", "means"), tuple(rows))
+    yield Section("torchproof doctor", (table,), views=View.PAPER)
+    yield Paragraph(summary(checks))
 
 
-def _lines(check: MachineCheck, width: int, verbose: bool) -> Iterator[str]:
-    indent = " " * _INDENT
-    value = line(f"{check.name}: {check.value}" if check.value else check.name)
-    yield from textwrap.wrap(
-        value,
-        width,
-        initial_indent=f"  {check.status:{_INDENT - 2}}",
-        subsequent_indent=indent + "  ",
-        break_on_hyphens=False,
-    )
+def _lines(check: MachineCheck, verbose: bool) -> Iterator[str]:
+    value = f"{check.name}: {check.value}" if check.value else check.name
+    yield f"{check.status:10}{line(value)}"
     optional = " (optional)" if check.optional and check.status != "ok" else ""
     if check.status == "ok" and not verbose:
         return
-    for label, text in (("means", check.means + optional), ("do", check.action)):
-        if text:
-            yield from textwrap.wrap(
-                line(f"{label}: {text}"),
-                width,
-                initial_indent=indent + "  ",
-                subsequent_indent=indent + "    ",
-                break_on_hyphens=False,
-            )
+    for label, said in (("means", check.means + optional), ("do", check.action)):
+        if said:
+            yield f"{'':10}{line(f'{label}: {said}')}"
+
+
+def _meaning(check: MachineCheck) -> str:
+    return "" if check.status == "ok" else check.means
 
 
 def summary(checks: Sequence[MachineCheck]) -> str:
@@ -96,18 +99,3 @@ def redacted(checks: Sequence[MachineCheck]) -> list[MachineCheck]:
         )
         for check in checks
     ]
-
-
-def _markdown(checks: Sequence[MachineCheck]) -> str:
-    """A table to paste into a bug report."""
-    rows = [
-        (
-            f"**{check.status}**" if check.is_problem else check.status,
-            markup.inline(check.name),
-            markup.code(check.value) if check.value else "",
-            "" if check.status == "ok" else markup.inline(check.means),
-        )
-        for check in checks
-    ]
-    table = markup.table(("status", "what", "seen", "means"), rows)
-    return f"## torchproof doctor\n\n{table}\n\n{markup.prose(summary(checks))}\n"

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 import shlex
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchproof.packs import File, Inspection
 from torchproof.records import line, seen
-from torchproof.report import markup, numbers
+from torchproof.report import markdown, numbers, text
+from torchproof.report.document import (
+    Block,
+    Code,
+    Facts,
+    Items,
+    Listing,
+    Paragraph,
+    Section,
+    Table,
+    View,
+)
 
 FORMATS = ("text", "json", "md")
 _PURPOSE = {
@@ -26,7 +37,7 @@ _SIGNED = {
     "does not fit": "not valid for your key",
 }
 _DAMAGED = "The pack was modified after it was made. Do not run it; get a new copy."
-_LABEL = 12  # characters of a label
+_NAME = 40  # characters of the name of a file
 _LONG = 100  # characters of a value
 _FEW = 6  # files of a kind that are listed one by one
 
@@ -34,38 +45,46 @@ _FEW = 6  # files of a kind that are listed one by one
 def render(inspection: Inspection, format: str, *, width: int = 80) -> str:
     if format == "json":
         return json.dumps(inspection.to_json(), indent=1) + "\n"
-    return (
-        _markdown(inspection)
-        if format == "md"
-        else seen(_text(inspection, max(width, 40)))
+    if format == "md":
+        return markdown.render(_blocks(inspection))
+    return seen(text.render(_blocks(inspection), width=width))
+
+
+def _blocks(inspection: Inspection) -> Iterator[Block]:
+    manifest, rows = inspection.manifest, list(_rows(inspection))
+    width = min(max((len(name) for name, *_ in rows), default=0), _NAME)
+    lines = [
+        f"{name:{width}}  {numbers.size(size):>9}  {line(about)}".rstrip()
+        for name, size, about in rows
+    ]
+    files = [
+        (Code(name), numbers.size(file.bytes), _about(inspection, name))
+        for name, file in sorted(manifest.files.items())
+    ]
+    table = Table("Files", ("file", "size", "content"), tuple(files))
+    name = line(manifest.name or inspection.path)
+    blocks = (
+        Paragraph(_headline(inspection)),
+        Facts(tuple(facts(inspection))),
+        Items(tuple(lines), "Files", views=View.TERMINAL),
+        replace(table, views=View.PAPER),
+        *_use(inspection),
+        Paragraph("" if inspection.is_intact else _DAMAGED),
     )
+    yield Section(f"Pack {name}", blocks)
 
 
-def _text(inspection: Inspection, width: int) -> str:
-    lines = [*textwrap.wrap(_headline(inspection), width), ""]
-    rest = " " * (_LABEL + 2)
-    for label, value in facts(inspection):
-        first = f"{label:{_LABEL}}  " if len(label) <= _LABEL else f"{label}  "
-        lines += textwrap.wrap(
-            value, width, initial_indent=first, subsequent_indent=rest
-        )
-    lines += ["", "Files:", *_files(inspection, width), ""]
+def _use(inspection: Inspection) -> Iterator[Block]:
+    language = "bash" if inspection.manifest.kind == "repro" else "python"
     for title, command in use(inspection):
-        lines += [f"{title}:", textwrap.indent(command, "    ")]
-    if not inspection.is_intact:
-        lines.append(_DAMAGED)
-    return "\n".join(lines) + "\n"
+        yield Listing(command, language, title)
 
 
-def _files(inspection: Inspection, width: int) -> Iterator[str]:
-    rows = list(_rows(inspection))
-    name_width = min(max((len(name) for name, *_ in rows), default=0), width // 2)
-    for name, size, about in rows:
-        start = f"  {name:{name_width}}  {numbers.size(size):>9}"
-        wide = max(width - len(start) - 2, 20)
-        first, *others = textwrap.wrap(line(about), wide) or [""]
-        yield f"{start}  {first}".rstrip()
-        yield from (" " * (len(start) + 2) + other for other in others)
+def _about(inspection: Inspection, name: str) -> str:
+    """What a file contains, or why it is not what it was."""
+    if name in inspection.damage:
+        return f"DAMAGED: {inspection.damage[name]}"
+    return inspection.manifest.files[name].about
 
 
 def _rows(inspection: Inspection) -> Iterator[tuple[str, int, str]]:
@@ -75,7 +94,7 @@ def _rows(inspection: Inspection) -> Iterator[tuple[str, int, str]]:
     listed = set()
     for name, file in sorted(files.items()):
         if name in inspection.damage:
-            yield line(name), file.bytes, f"DAMAGED: {inspection.damage[name]}"
+            yield line(name), file.bytes, _about(inspection, name)
         elif kinds[_kind(name, file)] <= _FEW:
             yield line(name), file.bytes, file.about
         elif (kind := _kind(name, file)) not in listed:
@@ -87,34 +106,6 @@ def _rows(inspection: Inspection) -> Iterator[tuple[str, int, str]]:
 def _kind(name: str, file: File) -> tuple[str, str]:
     folder, _, rest = name.partition("/")
     return (folder, file.about) if rest else (name, "")
-
-
-def _markdown(inspection: Inspection) -> str:
-    rows = [
-        (
-            markup.code(name),
-            numbers.size(file.bytes),
-            markup.inline(
-                f"DAMAGED: {inspection.damage[name]}"
-                if name in inspection.damage
-                else file.about
-            ),
-        )
-        for name, file in sorted(inspection.manifest.files.items())
-    ]
-    fact_rows = [
-        (markup.inline(label), markup.inline(value))
-        for label, value in facts(inspection)
-    ]
-    blocks = [f"## Pack {markup.code(inspection.manifest.name or inspection.path)}"]
-    blocks += [markup.prose(_headline(inspection)), markup.table(("", ""), fact_rows)]
-    blocks += ["### Files", markup.table(("File", "Size", "Content"), rows)]
-    for title, command in use(inspection):
-        language = "bash" if inspection.manifest.kind == "repro" else "python"
-        blocks += [f"{title}:", markup.fence(command, language)]
-    if not inspection.is_intact:
-        blocks.append(_DAMAGED)
-    return "\n\n".join(blocks) + "\n"
 
 
 def _headline(inspection: Inspection) -> str:

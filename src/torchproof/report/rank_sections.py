@@ -22,7 +22,6 @@ from torchproof.records import (
 from torchproof.report import numbers
 from torchproof.report.document import Cell, Table, View
 
-_SHORT_WAIT = 0.1  # of the longest
 _BAR = 60  # characters of a timeline
 _MOST_LINES = 16
 _TORCH_BREAKS = (
@@ -153,42 +152,15 @@ def cell_text(cells: Sequence[FunctionOnRank]) -> str:
 # -- waits -----------------------------------------------------------------------------
 
 
-def waits(ranks: RankRun) -> Table | None:
-    """Who waited for whom, the longest first; None if nobody did."""
-    if not ranks.waits:
-        return None
-    return Table(
-        "",
-        ("waiting", "seconds", "step", "collective", "for"),
-        tuple(
-            (
-                ranks_in_words(wait.waiting),
-                numbers.plain(wait.seconds),
-                numbers.count(wait.step),
-                wait.collective,
-                f"rank {wait.late}: {wait_cause(wait)}",
-            )
-            for wait in ranks.waits
-        ),
-    )
-
-
-def wait_lines(ranks: RankRun, most: int | None = None) -> Iterator[str]:
-    """A sentence for each wait, the longest first.
-
-    With `most`, those that are much shorter than the longest are only counted.
-    """
-    shown = ranks.waits
-    if most is not None:
-        least = _SHORT_WAIT * max((wait.seconds for wait in shown), default=0.0)
-        shown = tuple(wait for wait in shown[:most] if wait.seconds >= least)
-    for wait in shown:
+def waits(ranks: RankRun, most: int | None = None) -> Iterator[str]:
+    """A sentence for each wait, the longest first."""
+    for wait in ranks.waits[:most]:
         step = "" if wait.step is None else f" at step {wait.step}"
         yield (
             f"{ranks_in_words(wait.waiting)} waited {numbers.seconds(wait.seconds)} in"
             f" {wait.collective}{step} for rank {wait.late}: {wait_cause(wait)}"
         )
-    if hidden := ranks.waits[len(shown) :]:
+    if most and (hidden := ranks.waits[most:]):
         total = numbers.seconds(sum(wait.seconds for wait in hidden))
         yield f"{numbers.amount(len(hidden), 'shorter wait')}, {total} in all"
 

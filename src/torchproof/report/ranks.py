@@ -30,8 +30,8 @@ def section(run: Run, *, verbose: bool) -> Iterator[Block]:
         return
     functions = rank_sections.functions(ranks)
     few = rank_sections.functions(ranks, None if verbose else _FEW_FUNCTIONS, brief)
-    waits = rank_sections.waits(ranks)
-    lines = rank_sections.wait_lines(ranks, None if verbose else _FEW_WAITS)
+    waits = tuple(rank_sections.waits(ranks))
+    longest = tuple(rank_sections.waits(ranks, None if verbose else _FEW_WAITS))
     letters = rank_sections.timeline(ranks)
     failed = rank_sections.timeout(ranks)
     blocks: list[Block] = [
@@ -40,11 +40,9 @@ def section(run: Run, *, verbose: bool) -> Iterator[Block]:
         few,
         Chart("lanes", chart.timeline(ranks), "Timeline, from the first compile on"),
     ]
-    if waits:
-        short = len(waits.rows) < _FEW_ROWS
-        title = f"Waits in collectives ({len(waits.rows)})"
-        blocks.append(Fold(title, (waits,), short, views=View.READ))
-        blocks.append(Items(tuple(lines), "Waits in collectives", views=brief))
+    title, is_short = f"Waits in collectives ({len(waits)})", len(waits) < _FEW_ROWS
+    blocks.append(Fold(title, (Items(waits),), is_short, views=View.READ))
+    blocks.append(Items(longest, "Waits in collectives", views=brief))
     text = View.TERMINAL | View.PAPER
     legend = Paragraph("".join(letters[-1:]), style="aside")
     lanes = Listing("\n".join(letters[:-1]), "text")

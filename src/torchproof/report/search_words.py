@@ -180,7 +180,8 @@ def counted(search: Tuning) -> str:
 
 def about(search: Tuning) -> Iterator[str]:
     """The objective, time, trials, stop reason and probe of a search, one line each."""
-    yield f"Objective: {objective(search.objective)}"
+    effort = f", effort {search.effort}" if search.effort else ""
+    yield f"Objective: {objective(search.objective)}{effort}"
     yield f"Time: {spent(search)}"
     yield f"Trials: {counted(search)}"
     if search.stopped:

@@ -35,7 +35,7 @@ def document(run: Run) -> Iterator[Block]:
     yield from opening(run, "torch.compile tune", _first(run, search))
     yield headline(run)
     decision = search_words.decision(search)
-    yield Paragraph(decision, "Decision", "result", views=early | View.REVIEW)
+    yield Paragraph(decision, "Decision", views=early)
     recipe = tuple(_recipe(run, search))
     yield Section("The recipe", recipe, "recipe", label="Recipe", views=View.PAGE)
     yield from (_seen_by(block, early) for block in recipe)
@@ -60,15 +60,7 @@ def _seen_by(block: Block, views: View) -> Block:
 
 def _first(run: Run, search: Tuning) -> Iterator[str]:
     yield from measured(run)
-    text = f"objective: {search_words.objective(search.objective)}"
-    text += f"; effort {search.effort}" if search.effort else ""
-    text += f"; {search_words.spent(search)}" if search.spent_s is not None else ""
-    yield text
-    text = search_words.counted(search)
-    if search.stopped:
-        text += f"; stopped because {search_words.stopped(search)}"
-    yield text
-    yield " ".join(search_words.probed(search.probe))
+    yield from search_words.about(search)
 
 
 def _recipe(run: Run, search: Tuning) -> Iterator[Block]:

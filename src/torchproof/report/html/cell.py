@@ -60,6 +60,7 @@ def _note(run: Run) -> str:
 def _skipped(run: Run) -> Iterator[tuple[str, str]]:
     """The parts that could not run, not those that nobody asked for."""
     for name, part in run.parts.items():
-        could_not_run = part.status == "skipped" and part.why and "--" not in part.why
+        is_wanted = part.limit not in ("effort", "flag")
+        could_not_run = part.status == "skipped" and part.why and is_wanted
         if could_not_run or part.status == "failed":
             yield name, part.why
