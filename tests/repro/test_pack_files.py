@@ -52,7 +52,9 @@ WRITTEN = VerifiedRepro(
     settings=Settings(compile={"backend": "eager"}),
     candidate=Candidate("program", SOURCE, "the code that is reached", 5),
     first=Candidate("program", SOURCE, "the file", 40),
-    outcome=Outcome("same", "FAILS AS STATED: GB0059", 3.21, "a\n```\nGB0059\n"),
+    outcome=Outcome(
+        "same", "FAILS AS STATED: GB0059", 3.21, "a\n```\nGB0059\n", "GB0059"
+    ),
     repro=SOURCE,
     facts=FACTS,
     versions=versions.text(FACTS, "PyTorch version: 2.13.0+cpu\n"),

@@ -25,7 +25,7 @@ from torchproof.packs.repro.target_recording import (
     record_target,
 )
 from torchproof.records.options import Options
-from torchproof.records.run import Run
+from torchproof.records.run import Run, Symptom
 from torchproof.targets.job import Job
 from torchproof.targets.target import Target
 
@@ -116,7 +116,7 @@ def build(folder: Path, runner: FakeRunner, **changes: Any) -> Path:
     path = folder / "it.tar.gz"
     finding = dataclasses.replace(
         check_runs.ITEM,
-        evidence=("GB0124", f"torch: Unsupported call: {PRIVATE}"),
+        symptom=Symptom("Unsupported call", PRIVATE, "GB0124"),
         file=f"{HOME}/net.py",
     )
     facts = {"device": "cpu", "python": "3.11.7"}

@@ -14,11 +14,12 @@ from torchproof.checking import Code, code_of, counts_of, rules, traced_code
 from torchproof.fixing.observed_calls import ObservedCall
 from torchproof.fixing.proof_job import NOT_FRESH, Equality, ProofJob
 from torchproof.fixing.source_text import read_source
-from torchproof.fixing.timing import time_ratio
 from torchproof.observe import audit, gather
 from torchproof.process import (
     DEVNULL,
+    Child,
     Conditions,
+    Ended,
     Entry,
     Followed,
     ForkServer,
@@ -36,6 +37,7 @@ from torchproof.records import (
     WrapperEvent,
     blame,
     one_line,
+    stats,
 )
 from torchproof.targets import Job, Options, Target, overlay
 
@@ -404,3 +406,43 @@ def _new_lines(before: Overlay, after: Overlay) -> set[tuple[str, str]]:
             if line.strip() not in known
         }
     return added
+
+
+# -- timing ----------------------------------------------------------------------------
+
+_ROUNDS = 12  # of the original and the edited target, in turns
+_COMPILE_S = 600.0  # to load, compile and warm up
+_ROUND_S = 60.0
+
+
+def time_ratio(run: Job, overlay: str) -> Ratio | None:
+    """The original's time over that of the edited target; None if one fails."""
+    jobs = {"before": run, "after": dataclasses.replace(run, overlay=overlay)}
+    with ExitStack() as stack:
+        workers = {
+            name: stack.enter_context(
+                spawn(
+                    *("-m", "torchproof.fixing.timing_child"),
+                    json.dumps(job.to_json()),
+                    output=DEVNULL,
+                )
+            )
+            for name, job in jobs.items()
+        }
+        try:
+            for worker in workers.values():
+                worker.receive(_COMPILE_S)
+            rounds = _alternate(workers)
+        except (Ended, TimeoutError):
+            return None
+    return stats.compare(rounds["before"], rounds["after"])
+
+
+def _alternate(workers: dict[str, Child]) -> dict[str, list[list[float]]]:
+    rounds: dict[str, list[list[float]]] = {name: [] for name in workers}
+    for number in range(_ROUNDS):
+        # Each goes first equally often.
+        for name in sorted(workers, reverse=bool(number % 2)):
+            reply = workers[name].ask({"do": "round"}, _ROUND_S)
+            rounds[name].append(reply["times_ms"])
+    return rounds

@@ -158,6 +158,7 @@ if TYPE_CHECKING:
     from torchproof.records.run import Run as Run
     from torchproof.records.run import Severity as Severity
     from torchproof.records.run import Status as Status
+    from torchproof.records.run import Symptom as Symptom
     from torchproof.records.run import Verdict as Verdict
     from torchproof.records.schema import Mismatch as Mismatch
     from torchproof.records.schema import Record as Record

@@ -124,6 +124,19 @@ class Observation:
 
 
 @dataclass(frozen=True)
+class Symptom(Record):
+    """What a program has to show again to have the same failure as a finding."""
+
+    type: str = ""  # torch's: of a graph break; the class of an error
+    text: str = ""  # torch's: an explanation, an error, a failed guard or a reason
+    gb_id: str | None = None
+    operation: str | None = None  # of wrong outputs, with the first wrong layer
+    layer: str | None = None
+    numerics: shapes.Numerics | None = field(default=None, hash=False)
+    in_first_call: bool = False  # a stale value is wrong in the first call too
+
+
+@dataclass(frozen=True)
 class Finding(Record):
     """A rule at a place, with evidence."""
 
@@ -166,6 +179,7 @@ class Finding(Record):
     # Compiled functions and modules whose own code runs eagerly because of it.
     stops: tuple[str, ...] = ()
     key: str = ""  # what the rule found in the function, without names and values
+    symptom: Symptom | None = None  # None: a repro needs no more than the kind
     other: JsonObject = field(default_factory=dict, hash=False)
 
     @classmethod

@@ -25,6 +25,7 @@ from torchproof.records import (
     RaisedEvent,
     Severity,
     StaleAnswerEvent,
+    Symptom,
     WrongAnswerEvent,
 )
 
@@ -88,6 +89,12 @@ class WrongAnswer(Answer[WrongGroup]):
         if group.first.layer:
             yield f"first wrong in {group.first.layer}"
         yield from stack(group)
+
+    def symptom(self, group: WrongGroup) -> Symptom | None:
+        first = group.first
+        return Symptom(
+            operation=first.operation, layer=first.layer, numerics=first.numerics
+        )
 
 
 class GeneratedCode(WrongAnswer):
@@ -480,6 +487,9 @@ class StaleAnswer(Answer[StaleGroup]):
             " code is compiled again before each call"
         )
         yield from stack(group)
+
+    def symptom(self, group: StaleGroup) -> Symptom | None:
+        return Symptom(in_first_call=not group.first.call)
 
 
 class FrozenEnvironment(StaleAnswer):

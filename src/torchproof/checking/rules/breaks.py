@@ -48,6 +48,7 @@ from torchproof.records import (
     Runs,
     Setting,
     Severity,
+    Symptom,
     cells,
     definition,
     is_frame_of,
@@ -388,6 +389,11 @@ class GraphBreak(Rule[BreakGroup]):
         if inner is not None and inner not in (library, group.frame):
             at = cells.place(inner.file, inner.line)
             yield f"in {at} {inner.function}: {inner.code}"
+
+    def symptom(self, group: BreakGroup) -> Symptom | None:
+        reason = group.first.reason
+        text = shorten(reason.explanation, 240)
+        return Symptom(reason.type, text, reason.gb_id) if reason.type else None
 
 
 def _at_library_line(group: BreakGroup) -> BreakGroup:

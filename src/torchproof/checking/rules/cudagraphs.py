@@ -23,7 +23,7 @@ from torchproof.checking.rules.rule import (
     shorten,
 )
 from torchproof.checking.static.flow import Flow
-from torchproof.records import CaptureEvent, GraphSkipEvent, Place, Status
+from torchproof.records import CaptureEvent, GraphSkipEvent, Place, Status, Symptom
 
 _UNNAMED = re.compile(r"\d+|0x[0-9a-f]+")
 _OPERATION = re.compile(r"incompatible op \(?([\w.]+)\)?|operator: ([\w.]+\w)")
@@ -61,6 +61,9 @@ class Skip(Rule[SkipGroup]):
     def evidence(self, group: SkipGroup) -> Iterable[str]:
         yield f"torch says: skipping cudagraphs due to {group.first.reason}"
         yield from dict.fromkeys(_often(group.events))
+
+    def symptom(self, group: SkipGroup) -> Symptom | None:
+        return Symptom(text=group.first.reason)
 
 
 def place(event: CaptureEvent) -> Place:

@@ -23,6 +23,7 @@ from torchproof.records import (
     FailureEvent,
     Place,
     RaisedEvent,
+    Symptom,
     definition,
     place_of,
     whose,
@@ -103,6 +104,10 @@ class CompileError(Rule[ErrorGroup]):
         if group.first.reason.gb_id:
             yield f"{group.first.reason.gb_id} {group.first.reason.page}"
         yield from stack(group)
+
+    def symptom(self, group: ErrorGroup) -> Symptom | None:
+        first = group.first
+        return Symptom(first.error, shorten(first.message, 360), first.reason.gb_id)
 
 
 def _innermost_error(message: str) -> str:

@@ -43,6 +43,7 @@ from torchproof.records import (
     Place,
     RaisedEvent,
     Severity,
+    Symptom,
     WrapperEvent,
     cells,
     place_of,
@@ -581,6 +582,13 @@ class NothingCompiled(NoOp[WrapperGroup]):
         if not any(isinstance(b, BreakEvent) and b.skips for b in breaks):
             return f"its graph breaks leave nothing to compile: {breaks[0].reason.type}"
         return f"every frame was skipped, first because of: {breaks[0].reason.type}"
+
+    def symptom(self, group: WrapperGroup) -> Symptom | None:
+        breaks = self._breaks(group)
+        of_torch = self._is_torch_module(group)
+        if of_torch or all("disable" in b.reason.type for b in breaks):
+            return None
+        return Symptom(breaks[0].reason.type)
 
     def fix(self, group: WrapperGroup) -> str:
         breaks = self._breaks(group)

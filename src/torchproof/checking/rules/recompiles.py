@@ -34,6 +34,7 @@ from torchproof.records import (
     LimitEvent,
     RecompileEvent,
     Severity,
+    Symptom,
     varying,
     whose,
 )
@@ -262,6 +263,10 @@ class Recompile(Rule[RecompileGroup]):
         if len(group.events) > 3:
             yield f"and {len(group.events) - 3} more"
 
+    def symptom(self, group: RecompileGroup) -> Symptom | None:
+        guard = group.first.guard
+        return Symptom(text=shorten(guard.text, 200)) if guard else None
+
 
 class OtherGuard(Recompile):
     """A guard failed that no other rule covers.
@@ -369,3 +374,8 @@ class RecompileLimit(Rule[RecompileGroup]):
             "GB0039"
             " https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0039.html"
         )
+
+    def symptom(self, group: RecompileGroup) -> Symptom | None:
+        known = group.first.guard is not None
+        text = shorten(group.guard.text, 200) if known else ""
+        return Symptom(text=text, gb_id="GB0039")

@@ -32,6 +32,7 @@ from torchproof.records import (
     Setting,
     Severity,
     Status,
+    Symptom,
     WrapperEvent,
     blame,
     cells,
@@ -399,6 +400,10 @@ class Rule(Generic[G]):
     def evidence(self, group: G) -> Iterable[str]:
         return ()
 
+    def symptom(self, group: G) -> Symptom | None:
+        """What a repro of the finding has to show again, besides its kind."""
+        return None
+
     def marks(self, group: G) -> tuple[Mark, ...]:
         """The sizes of the target's arguments to mark, all of them together."""
         return ()
@@ -442,6 +447,7 @@ class Rule(Generic[G]):
             marks=marks,
             remedy=self.known_remedy(marks),
             key=self.key(group),
+            symptom=self.symptom(group),
         )
 
     def _is_ignored(self, file: str, line: int) -> bool:

@@ -72,6 +72,7 @@ class Outcome:
     text: str  # the oracle's last line, or why the run printed none
     seconds: float
     output: str = ""  # the end of what the run printed
+    observed: str = ""  # the oracle's line without its verdict
 
     @property
     def is_same(self) -> bool:

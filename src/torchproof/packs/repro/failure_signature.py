@@ -23,20 +23,20 @@ from torchproof.records import (
     JsonObject,
     Measurement,
     Run,
+    Symptom,
     UserError,
-    shapes,
 )
 
 HANG_S = 60.0  # after this time a repro calls a compilation hung
 _MAX_TIMES = 3  # recompiles or recordings that a repro has to show at most
-_GB_ID = re.compile(r"^GB\d{4}\b")
 _ADVICE = re.compile(r"\s*Set TORCHDYNAMO_VERBOSE=1|\s*from user code:", re.IGNORECASE)
 # Errors raised after Dynamo, which need a backend that generates code.
 _BACKENDS = ("BackendCompilerFailed", "InductorError", "LoweringException")
 # Codes of findings where the program calls compiled code, but eager code runs.
 _CALLED = frozenset({"NC804", "NC805"})
 _NO_GAIN, _GUARD_COST = "SP502", "SP541"
-_NUMPY_SEED = "NM413"
+_SWEPT, _NUMPY_SEED, _RANDOM_STREAM = "SP531", "NM413", "NM404"
+_AGAIN = "an earlier version of torchproof wrote the run: run check again"
 _STATIC_KINDS = frozenset({"config", "hazard"})
 
 
@@ -71,7 +71,7 @@ def choose_failure(run: Run, select: Sequence[str] = ()) -> FailureSignature:
             return signature
         refusals.append(f"{finding.code}: {signature}")
     if not select and (failed := _failed(run)) is not None:
-        return _error_signature(failed.error or "")
+        return _error_signature(*_class_and_message(failed.error or ""))
     if refusals:
         raise UserError(f"run {run.id} cannot be reproduced: {refusals[0]}")
     what = f" with {', '.join(select)}" if select else ""
@@ -119,34 +119,27 @@ def _matches(finding: Finding, selector: str) -> bool:
 
 
 def _break(finding: Finding, run: Run) -> _Reading:
-    reason = _evidence_after(finding, "torch: ")
-    if not reason:
-        return "its evidence does not contain torch's reason"
-    ids = _ids(finding)
-    kind, _, explanation = reason.partition(": ")
-    names = names_in(explanation)
+    if finding.symptom is None:
+        return _AGAIN
+    kind, gb_id = finding.symptom.type, finding.symptom.gb_id
+    names = names_in(finding.symptom.text)
     skips = finding.kind == "skipped_frame"
     what = "skipped frame" if skips else "graph break"
     about = f" ({', '.join(names)})" if names else ""
     return FailureSignature(
         oracle="breaks",
-        headline=f"torch.compile: {what}, {' '.join([*ids[:1], kind])}{about}",
+        headline=f"torch.compile: {what}, {' '.join([*_ids(finding), kind])}{about}",
         search=" ".join([f'"{kind}"', *names]),
-        expected={
-            "type": kind,
-            "id": ids[0] if ids else None,
-            "names": names,
-            "skips": skips,
-        },
+        expected={"type": kind, "id": gb_id, "names": names, "skips": skips},
     )
 
 
 def _recompile(finding: Finding, run: Run) -> _Reading:
-    guards = [re.sub(r"^\d+\S*: ", "", line) for line in finding.evidence]
-    guards = [g for g in guards if not g.startswith("and ") and g]
-    if not guards or finding.code.startswith("SP"):
+    if finding.code == _SWEPT:
         return "it occurred at sizes that torchproof chose: add calls of those sizes"
-    kind = kind_of_guard(guards[0])
+    if finding.symptom is None:
+        return _AGAIN
+    kind = kind_of_guard(finding.symptom.text)
     return FailureSignature(
         oracle="recompiles",
         headline=f"torch.compile recompiles at each change of: {kind}",
@@ -156,7 +149,7 @@ def _recompile(finding: Finding, run: Run) -> _Reading:
 
 
 def _limit(finding: Finding, run: Run) -> _Reading:
-    last = _evidence_after(finding, "last guard to fail: ")
+    last = finding.symptom.text if finding.symptom else ""
     kind = kind_of_guard(last) if last else None
     because = f" because of: {kind}" if kind else ""
     return FailureSignature(
@@ -168,7 +161,7 @@ def _limit(finding: Finding, run: Run) -> _Reading:
 
 
 def _specialization(finding: Finding, run: Run) -> _Reading:
-    if finding.evidence and finding.evidence[0].split(" ")[0].endswith("Error:"):
+    if finding.symptom is not None:  # of the error that torch raised
         return _error(finding, run)
     return FailureSignature(
         oracle="recompiles",
@@ -179,42 +172,46 @@ def _specialization(finding: Finding, run: Run) -> _Reading:
 
 
 def _error(finding: Finding, run: Run) -> _Reading:
-    if not finding.evidence:
-        return "its evidence does not contain the error"
-    return _error_signature(finding.evidence[0], _ids(finding), found=True)
+    symptom = finding.symptom
+    if symptom is None:
+        return _AGAIN
+    signature = _error_signature(symptom.type, symptom.text, symptom.gb_id)
+    if symptom.type in _BACKENDS:
+        return signature
+    # It occurred before code generation.
+    expected = {**signature.expected, "backend": "eager"}
+    return replace(signature, expected=expected)
 
 
 def _error_signature(
-    error: str, ids: tuple[str, ...] = (), *, found: bool = False
+    name: str, message: str, gb_id: str | None = None
 ) -> FailureSignature:
-    name, message = _class_and_message(error)
+    message = _ADVICE.split(message)[0].removesuffix("...").strip()
+    # The last line of a traceback repeats the class.
+    message = re.sub(rf"^(?:[\w.]+\.)?{re.escape(name)}: ", "", message)
     core = without_values(innermost(message))
     explained = re.search(r"Explanation: (.*?)(?=\s+Hint:|\Z)", message, re.DOTALL)
-    expected: JsonObject = {
-        "error": name,
-        "message": core,
-        "id": ids[0] if ids else None,
-        "names": names_in(explained[1] if explained else ""),
-    }
-    if name not in _BACKENDS and found:
-        expected["backend"] = "eager"  # it occurred before code generation
     return FailureSignature(
         oracle="errors",
         headline=f"torch.compile raises {name}: {core}",
         search=f"{name} {_searchable(core)}".strip(),
-        expected=expected,
+        expected={
+            "error": name,
+            "message": core,
+            "id": gb_id,
+            "names": names_in(explained[1] if explained else ""),
+        },
     )
 
 
 def _class_and_message(error: str) -> tuple[str, str]:
-    """Splits `torch._inductor.exc.InductorError: text` into `InductorError`, `text`."""
-    error = _ADVICE.split(error)[0].removesuffix("...").strip()
-    error = re.sub(r"^\S+\.py:\d+: ", "", error)  # the line of a failed measurement
+    """Splits `torch._inductor.exc.InductorError: text` into `InductorError`, `text`.
+
+    It is the last line of a traceback, with the line of code that raised it.
+    """
+    error = re.sub(r"^\S+\.py:\d+: ", "", error)
     name, _, message = error.partition(": ")
-    short = name.rsplit(".", 1)[-1]
-    # The last line of a traceback repeats the class.
-    message = re.sub(rf"^(?:[\w.]+\.)?{re.escape(short)}: ", "", message)
-    return short, message
+    return name.rsplit(".", 1)[-1], message
 
 
 def _searchable(core: str) -> str:
@@ -225,8 +222,7 @@ def _searchable(core: str) -> str:
 def _no_op(finding: Finding, run: Run) -> _Reading:
     if finding.code == "NC806":
         return f"nothing was compiled, so there is no failure to show; {finding.fix}"
-    named = re.search(r"(?:because of|nothing to compile): (.+)$", finding.cause)
-    because = named[1] if named else None
+    because = finding.symptom.type if finding.symptom else None
     return FailureSignature(
         oracle="no_ops",
         headline="torch.compile compiles nothing"
@@ -242,39 +238,27 @@ def _numerics(finding: Finding, run: Run) -> _Reading:
             "a repro compares values, and the values of this output agree; write to the"
             " output, or use its strides, in the target and run check again"
         )
-    # An earlier version did not save what is wrong.
-    numerics = _wrong_numerics(run) or {"verdict": "wrong", "how": "value"}
-    operations = re.findall(r"\btorch(?:\.\w+)+", finding.cause)[:1]
-    layer = _evidence_after(finding, "first wrong in ")
+    symptom = finding.symptom or Symptom()
+    numerics = symptom.numerics or {"verdict": "wrong"}
+    operations = [symptom.operation] if symptom.operation else []
     expected = {
         "how": numerics.get("how") or "value",
         "error": numerics.get("max_rel_error"),
     }
-    if numerics.get("verdict") == "random":
+    if finding.code == _RANDOM_STREAM:
         expected["random"] = True
     return FailureSignature(
         oracle="answers",
         headline="torch.compile gives wrong results"
         + "".join(f" for {name}" for name in operations)
-        + (f", first in {layer}" if layer else ""),
+        + (f", first in {symptom.layer}" if symptom.layer else ""),
         search=" ".join(["torch.compile wrong result", *operations]),
         expected=expected,
     )
 
 
-def _wrong_numerics(run: Run) -> shapes.Numerics | None:
-    """How the outputs of the first strategy that differs from eager differ."""
-    every = (row.numerics for row in _compiled(run))
-    return next((n for n in every if n and n["verdict"] in ("wrong", "random")), None)
-
-
 def _stale(finding: Finding, run: Run) -> _Reading:
-    if any(line.startswith("the change was made by") for line in finding.evidence):
-        return (
-            "torchproof itself made the change between two calls; make it in"
-            " `before_call(fn, index)` of the factory's file and run check again"
-        )
-    every = any("in every call" in line for line in finding.evidence)
+    every = finding.symptom is not None and finding.symptom.in_first_call
     seeds = finding.code == _NUMPY_SEED
     return FailureSignature(
         oracle="answers",
@@ -290,10 +274,10 @@ def _stale(finding: Finding, run: Run) -> _Reading:
 
 
 def _skip(finding: Finding, run: Run) -> _Reading:
-    message = _evidence_after(finding, "torch says: ")
-    if not message:
+    if finding.symptom is None:
         return _recording(finding, run)
-    reason = without_values(message.splitlines()[0].split(" Found from")[0])
+    cause = finding.symptom.text.splitlines()[0].split(" Found from")[0]
+    reason = without_values(f"skipping cudagraphs due to {cause}")
     return FailureSignature(
         oracle="skips",
         headline=f"torch.compile: {reason}",
@@ -394,15 +378,9 @@ _READERS: Mapping[str, Callable[[Finding, Run], _Reading]] = {
 }
 
 
-def _evidence_after(finding: Finding, start: str) -> str:
-    """Returns the rest of the evidence line that starts so; empty if none does."""
-    lines = (line for line in finding.evidence if line.startswith(start))
-    return next(lines, "").removeprefix(start)
-
-
 def _ids(finding: Finding) -> tuple[str, ...]:
-    matches = (_GB_ID.match(line) for line in finding.evidence)
-    return tuple(match[0] for match in matches if match)
+    gb_id = finding.symptom and finding.symptom.gb_id
+    return (gb_id,) if gb_id else ()
 
 
 # -- failures without a finding --------------------------------------------------------

@@ -99,7 +99,7 @@ def _description(verified: VerifiedRepro) -> Iterator[str]:
     expected = _EXPECTED.get(verified.signature.kind)
     if expected:
         yield f"Expected: {expected}"
-    yield f"Observed: {verified.outcome.text.removeprefix('FAILS AS STATED: ')}"
+    yield f"Observed: {verified.outcome.observed}"
     source = verified.candidate.source.strip("\n")
     lines = source.count("\n") + 1
     if lines > INLINE_LINES:

@@ -208,6 +208,7 @@ def _outcome(ending: JobEnding, output: Path) -> Outcome:
     # torch may print more lines after the verdict while the process exits.
     stated = [each.strip() for each in lines if words and each.startswith(f"{words}: ")]
     if stated:
-        return Outcome(verdict, stated[-1], seconds, tail)
+        observed = stated[-1].removeprefix(f"{words}: ")
+        return Outcome(verdict, stated[-1], seconds, tail, observed)
     how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return Outcome("broken", f"no verdict, {how}: {last}", seconds, tail)

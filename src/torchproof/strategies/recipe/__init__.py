@@ -20,7 +20,6 @@ from torchproof.records import (
     TorchConfig,
     UserError,
     files,
-    one_line,
     shapes,
 )
 from torchproof.strategies.plan import Plan
@@ -33,6 +32,10 @@ _MOST_BYTES = 16 << 20  # a recipe has a few kilobytes
 
 class InvalidRecipe(UserError):
     """The file exists, but is not a recipe that this torchproof can read."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.why = why
 
 
 @dataclass(frozen=True)
@@ -112,13 +115,12 @@ def load(path: str | os.PathLike[str]) -> Recipe:
             " torchproof tune TARGET makes one"
         ) from None
     if len(content) > _MOST_BYTES:
-        raise InvalidRecipe(f"{os.fspath(path)} is too large to be a recipe")
+        raise InvalidRecipe(os.fspath(path), "too large to be a recipe")
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise InvalidRecipe(
-            f"{os.fspath(path)} is not a recipe: byte {error.start} is not UTF-8"
-        ) from None
+        why = f"not a recipe: byte {error.start} is not UTF-8"
+        raise InvalidRecipe(os.fspath(path), why) from None
     return loads(text, os.fspath(path))
 
 
@@ -129,7 +131,7 @@ def loads(text: str, path: str = FILE) -> Recipe:
     try:
         return document.read(text)
     except UserError as error:
-        raise InvalidRecipe(one_line(f"{path}: {error}")) from None
+        raise InvalidRecipe(path, str(error)) from None
 
 
 def _write(target: Path, content: bytes, *, overwrite: bool) -> None:

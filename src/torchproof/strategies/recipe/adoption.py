@@ -86,8 +86,7 @@ def recipe_source(recipe: Any) -> RecipeSource:
     try:
         return RecipeSource(load(path), path)
     except InvalidRecipe as error:
-        # Messages about the recipe name the path already.
-        return RecipeSource(None, path, str(error).removeprefix(f"{path}: "))
+        return RecipeSource(None, path, error.why)  # messages about it name the path
 
 
 def _missing(recipe: Recipe, model: Any) -> Iterator[str]:
