@@ -345,7 +345,7 @@ def _verdict_text(ratio: stats.Ratio) -> str:
         return f"{ratio.value:.2f}x faster"
     if ratio.verdict == "slower":
         return f"{1 / ratio.value:.2f}x slower"
-    return "not significant"
+    return Verdict.NOT_SIGNIFICANT
 
 
 def _with_break_even(

@@ -44,14 +44,8 @@ from torchproof.measure.worker_process import (
     free_vram,
 )
 from torchproof.observe import read_folder
-from torchproof.records import (
-    Event,
-    Keywords,
-    TorchConfig,
-    UserError,
-    shapes,
-    stats,
-)
+from torchproof.records import Event, UserError, shapes, stats
+from torchproof.records.mappings import Keywords, TorchConfig
 from torchproof.strategies import NotApplicable
 
 _SEPARATE_REPEATS = 3  # if the strategies do not fit in memory together

@@ -276,7 +276,7 @@ _OF_VERIFIED = (
 
 
 class Verdict(StrEnum):
-    """The verdicts on a measurement that are not about its speed."""
+    """The verdicts on a measurement that are no factor: of others it is a text."""
 
     REFERENCE = "reference"  # eager itself
     FAILED = "failed"
@@ -286,6 +286,7 @@ class Verdict(StrEnum):
     WRONG = "wrong"
     UNVERIFIED = "unverified"
     NO_EAGER = "no eager to compare with"
+    NOT_SIGNIFICANT = "not significant"  # the difference to eager
 
 
 # How a strategy ended: this stays, whatever is known of its outputs.

@@ -28,15 +28,8 @@ from typing import Any
 
 from torchproof import torch_private
 from torchproof.process import main_definitions
-from torchproof.records import (
-    Frame,
-    Namespace,
-    TorchConfig,
-    UserError,
-    cells,
-    one_line,
-    whose,
-)
+from torchproof.records import Frame, UserError, cells, one_line, whose
+from torchproof.records.mappings import Namespace, TorchConfig
 from torchproof.targets import overlay
 from torchproof.targets.introspect import code_of, name_of, stack
 from torchproof.targets.live_calls import calls_of

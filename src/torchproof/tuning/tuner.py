@@ -18,15 +18,8 @@ from pathlib import Path
 from typing import Protocol
 
 from torchproof import measure
-from torchproof.records import (
-    JsonObject,
-    Run,
-    SearchState,
-    Trial,
-    UserError,
-    files,
-    store,
-)
+from torchproof.records import Run, SearchState, Trial, UserError, files, store
+from torchproof.records.mappings import JsonObject
 from torchproof.records.options import TuneOptions
 from torchproof.strategies import code_hash, matching
 from torchproof.strategies import parse as parse_strategy

@@ -33,8 +33,7 @@ from torchproof.measure.comparison.decisions import (
 )
 from torchproof.measure.comparison.metrics import (
     EAGER,
-    NOT_JUDGED,
-    NOT_SIGNIFICANT,
+    Change,
     Metric,
     Row,
     Thresholds,
@@ -133,7 +132,8 @@ class Comparison:
         every = [m for row in rows for m in row.metrics] + list(self.counts)
         if self.gone or any(metric.improvement for metric in every):
             return "better"
-        return NOT_JUDGED if self.unlike or self.uncompared else NOT_SIGNIFICANT
+        unknown = self.unlike or self.uncompared
+        return Change.NOT_JUDGED if unknown else Change.NOT_SIGNIFICANT
 
     def to_json(self) -> JsonObject:
         summary = {
@@ -286,7 +286,7 @@ def _unjudged(row: Row) -> Row:
     found = (
         metric
         if metric.unit == metrics.COUNT
-        else replace(metric, verdict=NOT_JUDGED, regression=False, why="")
+        else metric.without_verdict(Change.NOT_JUDGED)
         for metric in row.metrics
     )
     return replace(row, metrics=tuple(found))

@@ -150,9 +150,10 @@ def _goodput(
         for result, test in zip(pair, tests, strict=True)
     )
     if not (a and b):
-        lost = a_low > b_high
-        verdict = "none left" if lost else metrics.NOT_SIGNIFICANT
-        return replace(metric, verdict=verdict, regression=lost)
+        if a_low <= b_high:
+            return metric.insignificant("")
+        lost = metrics.Change.SIGNIFICANT
+        return replace(metric, change=lost, words="none left", regression=True)
     bounds = _divided(b_low * b, a_high * a), _divided(b_high * b, a_low * a)
     return metrics.judged(metric, bounds, limits, _FEW)
 

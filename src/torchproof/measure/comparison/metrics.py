@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from statistics import median
 from typing import Any
 
@@ -24,11 +25,18 @@ import numpy as np
 from torchproof.records import Measurement, Ratio, UserError, shapes, stats
 
 EAGER = "eager"
-NOT_SIGNIFICANT = "not significant"
-NOT_JUDGED = "not judged"
 _LEAST, _MOST = 1e-12, 1e15  # a saved time beyond them was not measured
 COUNT = "count"  # the unit of numbers of events
 _COUNTED = {"graph_breaks": "breaks", "recompiles": "recompiles"}
+
+
+class Change(StrEnum):
+    """Whether a metric of B differs from that of A."""
+
+    NOT_JUDGED = "not judged"
+    NOT_SIGNIFICANT = "not significant"
+    SAME = "same"
+    SIGNIFICANT = "significant"
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,8 @@ class Thresholds:
 class Metric:
     """The values of A and B, their ratio (above 1: B is better), and the verdict."""
 
+    derived = ("verdict",)
+
     name: str
     a: float | None
     b: float | None
@@ -106,7 +116,8 @@ class Metric:
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
-    verdict: str = NOT_JUDGED
+    change: Change = Change.NOT_JUDGED
+    words: str = ""  # of a significant change: `1.18x faster`
     regression: bool = False
     why: str = ""
 
@@ -116,7 +127,11 @@ class Metric:
 
     @property
     def significant(self) -> bool:
-        return self.verdict not in (NOT_SIGNIFICANT, NOT_JUDGED, "same")
+        return self.change is Change.SIGNIFICANT
+
+    @property
+    def verdict(self) -> str:
+        return self.words or self.change
 
     @property
     def log(self) -> float:
@@ -133,7 +148,10 @@ class Metric:
         return counted and self.significant and (self.ratio or 0) > 1
 
     def insignificant(self, why: str) -> Metric:
-        return replace(self, verdict=NOT_SIGNIFICANT, regression=False, why=why)
+        return self.without_verdict(Change.NOT_SIGNIFICANT, why)
+
+    def without_verdict(self, change: Change, why: str = "") -> Metric:
+        return replace(self, change=change, words="", regression=False, why=why)
 
     def beyond(self, eager: Metric, limits: Thresholds) -> Metric:
         """Drops a change that is no larger than that of eager."""
@@ -223,7 +241,7 @@ def single(name: str, a: float | None, b: float | None, limits: Thresholds) -> M
     if abs(a - b) < least:
         return found.insignificant(f"less than {least:g} {found.unit} apart")
     if a == b:
-        return replace(found, verdict="same")
+        return replace(found, change=Change.SAME)
     return _by_threshold(found, limits, exact=False)
 
 
@@ -235,13 +253,15 @@ def _by_threshold(found: Metric, limits: Thresholds, *, exact: bool) -> Metric:
     assert found.a and found.b and found.ratio
     percent = limits.of(found.kind)
     small = max(found.a, found.b) / min(found.a, found.b) < 1 + percent / 100
-    is_chance = small and not exact
-    words = ratio_text(found.ratio, *found.kind.words)
+    why = f"within the threshold of {percent:g} percent" if small else ""
+    if small and not exact:
+        return found.insignificant(why)
     return replace(
         found,
-        verdict=NOT_SIGNIFICANT if is_chance else words,
+        change=Change.SIGNIFICANT,
+        words=ratio_text(found.ratio, *found.kind.words),
         regression=found.ratio < 1 and not small,
-        why=f"within the threshold of {percent:g} percent" if small else "",
+        why=why,
     )
 
 
@@ -251,9 +271,9 @@ def count(name: str, a: int | None, b: int | None) -> Metric:
     if a is None or b is None:
         return replace(found, why="not counted in both")
     if a == b:
-        return replace(found, verdict="same")
-    verdict = f"{abs(b - a)} {'more' if b > a else 'fewer'}"
-    return replace(found, verdict=verdict, regression=b > a)
+        return replace(found, change=Change.SAME)
+    words = f"{abs(b - a)} {'more' if b > a else 'fewer'}"
+    return replace(found, change=Change.SIGNIFICANT, words=words, regression=b > a)
 
 
 def counts(

@@ -17,15 +17,8 @@ from torchproof.packs.repro.oracles.error_text import (
     names_in,
     without_values,
 )
-from torchproof.records import (
-    SEVERITIES,
-    Finding,
-    JsonObject,
-    Measurement,
-    Run,
-    Symptom,
-    UserError,
-)
+from torchproof.records import SEVERITIES, Finding, Measurement, Run, Symptom, UserError
+from torchproof.records.mappings import JsonObject
 
 HANG_S = 60.0  # after this time a repro calls a compilation hung
 _MAX_TIMES = 3  # recompiles or recordings that a repro has to show at most

@@ -15,13 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torchproof.records import (
-    JsonObject,
-    TorchConfig,
-    UserError,
-    files,
-    shapes,
-)
+from torchproof.records import UserError, files, shapes
+from torchproof.records.mappings import JsonObject, TorchConfig
 from torchproof.strategies.plan import Plan
 from torchproof.strategies.strategy import Strategy
 

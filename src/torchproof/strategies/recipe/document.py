@@ -11,14 +11,8 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any, NotRequired, TypedDict
 
-from torchproof.records import (
-    JsonObject,
-    Mismatch,
-    TorchConfig,
-    UserError,
-    schema,
-    shapes,
-)
+from torchproof.records import Mismatch, UserError, schema, shapes
+from torchproof.records.mappings import JsonObject, TorchConfig
 from torchproof.strategies.plan import Plan, Site
 from torchproof.strategies.recipe import FILE, SCHEMA, Recipe, toml
 from torchproof.strategies.strategy import Strategy, parse, records_graphs
