@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchproof.records import Run
-from torchproof.report import bench_sections, commands, numbers, run_sections
+from torchproof.report import (
+    bench_sections,
+    commands,
+    numbers,
+    run_sections,
+    verdicts,
+)
 from torchproof.report.agent import OUTPUT
-from torchproof.report.document import Block, Items, Listing, Paragraph, View
-from torchproof.report.headline import headline
+from torchproof.report.charts import bars
+from torchproof.report.document import Block, Items, Listing, Paragraph, Verdict, View
 from torchproof.report.opening import measured, opening
 
 _DO_NOT = "report a gain whose interval includes 1, or times of other runs"
@@ -16,7 +22,7 @@ _DO_NOT = "report a gain whose interval includes 1, or times of other runs"
 
 def document(run: Run) -> Iterator[Block]:
     yield from opening(run, "torch.compile bench", _first(run))
-    yield headline(run)
+    yield _verdict(run)
     yield from _answer(run, View.PAPER | View.AGENT)
     yield run_sections.strategies(run, "Strategies")
     yield run_sections.time(run)
@@ -51,3 +57,19 @@ def _answer(run: Run, views: View) -> Iterator[Block]:
     decision, row = bench_sections.chosen(run)
     yield Paragraph(f"{decision}.", "Decision", views=views)
     yield Listing(row.source if row else "", "python", views=views)
+
+
+# -- the verdict -----------------------------------------------------------------------
+
+
+def _verdict(run: Run) -> Verdict:
+    decision, chosen = bench_sections.chosen(run)
+    tones = {"keep compiled": "good", "not enough evidence": "open"}
+    rows = bars.plain(run)
+    eager = next((row for row in rows if row.strategy == "eager"), None)
+    if chosen is None or chosen.strategy == "eager":
+        compiled = [row for row in rows if row.verification == "verified"]
+        chosen = min(compiled, key=lambda row: row.median_ms or 0.0, default=None)
+    tone = tones.get(decision.word, "bad")
+    verdict = Verdict(tone, decision.word, f"{decision.text}.")
+    return verdicts.shown(run, verdict, verdicts.worth(chosen, eager))

@@ -7,8 +7,8 @@ have their times and no ratio. `not_ranked` lists both with a reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torchproof.measure import (
@@ -21,7 +21,7 @@ from torchproof.measure import (
 )
 from torchproof.records import Measurement, Run, shapes
 from torchproof.report import numbers
-from torchproof.report.document import Table
+from torchproof.report.document import Table, columns
 
 CONTROL = "control"  # the name of the setting that changes nothing
 TITLES = {
@@ -94,26 +94,6 @@ def chosen(run: Run) -> tuple[Decision, Measurement | None]:
     return result, next((r for r in run.measurements if name_of(r) == name), None)
 
 
-def measured(rows: Sequence[Measurement]) -> Table:
-    """All of a strategy in one row, for a document that has the room."""
-    names = ("strategy", "median step", "interval", "peak memory", "vs eager")
-    cells = [
-        (
-            name_of(row),
-            numbers.milliseconds(row.median_ms),
-            interval(row),
-            numbers.size(row.peak_bytes),
-            gain(row),
-            numbers.seconds(row.first_call_s),
-            numerics(row),
-            verdict(row),
-        )
-        for row in rows
-    ]
-    header = (*names, "first call", "numerics", "verdict")
-    return _with_utilisation(Table("", header, tuple(cells)), rows)
-
-
 def gain(row: Measurement) -> str:
     """`1.62x (1.50-1.70)`; eager is the reference."""
     if row.strategy == "eager":
@@ -123,38 +103,10 @@ def gain(row: Measurement) -> str:
     return numbers.times(row.vs_eager, row.vs_eager_low, row.vs_eager_high)
 
 
-def costs(run: Run) -> Table:
-    """The gain of each strategy, and its start-up time, memory and numerics."""
-    header = ("strategy", "vs eager", "cold", "warm", "memory", "numerics")
-    rows = timed(run)
-    return _with_utilisation(Table("", header, tuple(map(_costs, rows))), rows)
-
-
-def _with_utilisation(table: Table, rows: Sequence[Measurement]) -> Table:
-    """With a column of utilisation, if a row has it."""
-    if all(row.mfu is None for row in rows):
-        return table
-    cells = [
-        (*cells, utilised(row)) for cells, row in zip(table.rows, rows, strict=True)
-    ]
-    return replace(table, header=(*table.header, "MFU"), rows=tuple(cells))
-
-
 def utilised(row: Measurement) -> str:
     """`41%`, or `>41%` if some operations could not be counted."""
     partly = bool((row.flops or {}).get("not_counted"))
     return numbers.share(row.mfu, at_least=partly)
-
-
-def _costs(row: Measurement) -> tuple[str, ...]:
-    return (
-        row.strategy,
-        gain(row),
-        numbers.seconds(row.first_call_s),
-        numbers.seconds((row.warm_start or {}).get("first_call_s")),
-        numbers.size(row.peak_bytes),
-        numerics(row),
-    )
 
 
 def numerics(row: Measurement) -> str:
@@ -162,6 +114,53 @@ def numerics(row: Measurement) -> str:
     if found is None and row.is_unverified:
         return "unverified"
     return str(found or numbers.UNKNOWN)
+
+
+# The cells of a row by their columns.
+_CELLS: dict[str, Callable[[Measurement], str]] = {
+    "strategy": lambda row: row.strategy,
+    "median": lambda row: numbers.milliseconds(row.median_ms),
+    "interval": lambda row: numbers.interval(row.low_ms, row.high_ms),
+    "vs eager": lambda row: verdict(row),
+    "recompiles": lambda row: numbers.count((row.counts or {}).get("recompiles")),
+    "cold": lambda row: numbers.seconds(row.first_call_s),
+    "warm": lambda row: numbers.seconds((row.warm_start or {}).get("first_call_s")),
+    "memory": lambda row: numbers.size(row.peak_bytes),
+    "numerics": numerics,
+    "MFU": utilised,
+}
+
+
+def _cells(
+    names: str, **own: Callable[[Measurement], str]
+) -> dict[str, Callable[[Measurement], str]]:
+    """The cells of some columns, named in their order; `own` are others."""
+    every = {**_CELLS, **{name.replace("_", " "): cell for name, cell in own.items()}}
+    return {name: every[name] for name in names.split(", ")}
+
+
+_MEASURED = _cells(
+    "strategy, median step, interval, peak memory, vs eager, first call, numerics,"
+    " verdict, MFU",
+    strategy=name_of,
+    median_step=_CELLS["median"],
+    interval=interval,
+    peak_memory=_CELLS["memory"],
+    vs_eager=gain,
+    first_call=_CELLS["cold"],
+    verdict=verdict,
+)
+_COSTS = _cells("strategy, vs eager, cold, warm, memory, numerics, MFU", vs_eager=gain)
+
+
+def measured(rows: Sequence[Measurement]) -> Table:
+    """All of a strategy in one row, for a document that has the room."""
+    return columns("", rows, _MEASURED, optional=("MFU",))
+
+
+def costs(run: Run) -> Table:
+    """The gain of each strategy, and its start-up time, memory and numerics."""
+    return columns("", timed(run), _COSTS, optional=("MFU",))
 
 
 def details(row: Measurement) -> Iterator[str]:
@@ -328,24 +327,17 @@ def _varied(row: Measurement, run: Run) -> tuple[str, ...]:
 
 
 def _sweep(keys: tuple[str, ...], rows: Sequence[Measurement]) -> Table:
-    header = (*keys, "strategy", "median", "interval", "vs eager", "recompiles")
-    cells = [
-        (
-            *(str(row.variant[key]) for key in keys),
-            row.strategy,
-            numbers.milliseconds(row.median_ms),
-            numbers.interval(row.low_ms, row.high_ms),
-            verdict(row),
-            numbers.count((row.counts or {}).get("recompiles")),
-            numbers.size(row.peak_bytes),
-        )
-        for row in rows
-        if is_shown(row)
-    ]
+    sizes = {key: partial(_variant, key) for key in keys}
+    cells = _cells("strategy, median, interval, vs eager, recompiles, memory")
     lines = [*(_contributions(rows) if keys == ("dtype",) else ()), *_notes(rows)]
     title = TITLES.get(keys[0], f"By {keys[0]}") if len(keys) == 1 else ""
     title = title or f"By {' and '.join(keys)}"
-    return Table(title, (*header, "memory"), tuple(cells), tuple(lines)).shortened()
+    shown = [row for row in rows if is_shown(row)]
+    return columns(title, shown, {**sizes, **cells}, lines).shortened()
+
+
+def _variant(key: str, row: Measurement) -> str:
+    return str(row.variant[key])
 
 
 def _notes(rows: Sequence[Measurement]) -> Iterator[str]:
@@ -383,23 +375,13 @@ def _against(base: Measurement | None, row: Measurement | None) -> str:
 
 def _settings(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
     control = next((row for row in rows if row.variant["config"] == CONTROL), None)
-    header = ("setting", "strategy", "median", "interval", "vs control", "cold")
-    cells = [
-        (
-            str(row.variant["config"]),
-            row.strategy,
-            numbers.milliseconds(row.median_ms),
-            numbers.interval(row.low_ms, row.high_ms),
-            "control" if row is control else _against(control, row),
-            numbers.seconds(row.first_call_s),
-            numbers.size(row.peak_bytes),
-        )
-        for row in rows
-        if not exclusion_reason(row)
-    ]
-    lines = tuple(_notes(rows))
-    title = TITLES["config"]
-    return Table(title, (*header, "memory"), tuple(cells), lines).shortened()
+    cells = _cells(
+        "setting, strategy, median, interval, vs control, cold, memory",
+        setting=partial(_variant, "config"),
+        vs_control=lambda row: "control" if row is control else _against(control, row),
+    )
+    sound = [row for row in rows if not exclusion_reason(row)]
+    return columns(TITLES["config"], sound, cells, _notes(rows)).shortened()
 
 
 def _guards(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
@@ -444,26 +426,14 @@ def _stops(not_checked: Any) -> str:
 
 def _ladder(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
     """One row per backend; each backend adds a compiler layer to the previous one."""
-    header = ("backend", "strategy", "outcome", "median", "vs eager", "cold")
-    cells = [
-        (
-            str(row.variant["backend"]),
-            row.strategy,
-            "works"
-            if not exclusion_reason(row)
-            else (exclusion_reason(row) or "").partition(":")[0],
-            numbers.milliseconds(row.median_ms),
-            numbers.UNKNOWN
-            if exclusion_reason(row)
-            else row.verdict or numbers.UNKNOWN,
-            numbers.seconds(row.first_call_s),
-            numerics(row),
-        )
-        for row in rows
-    ]
+    cells = _cells(
+        "backend, strategy, outcome, median, vs eager, cold, numerics",
+        backend=partial(_variant, "backend"),
+        outcome=lambda row: (exclusion_reason(row) or "works").partition(":")[0],
+        vs_eager=lambda row: "-" if exclusion_reason(row) else row.verdict or "-",
+    )
     lines = [*_first_broken(rows), *_notes(rows)]
-    title = TITLES["backend"]
-    return Table(title, (*header, "numerics"), tuple(cells), tuple(lines)).shortened()
+    return columns(TITLES["backend"], rows, cells, lines).shortened()
 
 
 def _first_broken(rows: Sequence[Measurement]) -> Iterator[str]:

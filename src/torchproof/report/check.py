@@ -16,8 +16,10 @@ from torchproof.report import (
     ranks,
     run_sections,
     run_words,
+    verdicts,
 )
 from torchproof.report.agent import OUTPUT
+from torchproof.report.charts import bars
 from torchproof.report.document import (
     Block,
     Code,
@@ -27,10 +29,11 @@ from torchproof.report.document import (
     Section,
     Steps,
     Table,
+    Tile,
+    Verdict,
     View,
 )
 from torchproof.report.finding_block import FindingBlock, Findings
-from torchproof.report.headline import headline, nothing
 from torchproof.report.opening import opening
 
 _PRIORITIES = {"high": "Immediate", "medium": "Short-term", "low": "Optional"}
@@ -51,6 +54,12 @@ _LIBRARY = (
     "edit an installed package: change how your code calls it, or run fix with"
     " --patch DIR"
 )
+# Counts with a tile, each with another one beside it.
+_COUNTED = (
+    ("graph_breaks", "Graph breaks", "graphs"),
+    ("recompiles", "Recompiles", "skipped_frames"),
+)
+_LONGEST = 220  # characters of the worst finding's message
 _HIDE = "hide a finding with --ignore, --skip or --fail-on"
 
 
@@ -60,7 +69,7 @@ def document(run: Run, *, verbose: bool = False) -> Iterator[Block]:
     first = finding_block.fix_first(run, listed)
     words = View.TERMINAL | View.PAPER
     yield from opening(run, "torch.compile optimisation report", _first(run))
-    yield headline(run)
+    yield verdicts.shown(run, _verdict(run, listed, first), _tiles(run))
     for sentence in earlier_run.verdict(run):
         yield Paragraph(sentence, style="strong", views=words)
         yield Paragraph(sentence, "Since", views=View.AGENT)
@@ -300,7 +309,7 @@ def _total(run: Run, causes: Sequence[FindingBlock], still_open: list[Finding]) 
         split = finding_block.totals(causes)
         count = f"{split}: {count}" if split else count
         return f"{count} ({run_words.severities(observed)}){note}{also}."
-    return f"{nothing(run)[1].rstrip('.')}{also}."
+    return f"{_nothing(run)[1].rstrip('.')}{also}."
 
 
 def _skipped(run: Run) -> dict[str, list[str]]:
@@ -373,3 +382,77 @@ def _do_not(findings: Iterable[FindingBlock]) -> Iterator[tuple[str, str]]:
         yield "Do not", _LIBRARY
     if found:
         yield "Do not", _HIDE
+
+
+# -- the verdict -----------------------------------------------------------------------
+
+
+def _verdict(run: Run, listed: Sequence[FindingBlock], first: str) -> Verdict:
+    by_severity = finding_block.by_severity(listed)
+    open_ = [b.finding for b in by_severity if b.finding.status == "open"]
+    since = " ".join(earlier_run.verdict(run))  # it comes first
+    sentences = (
+        *run_words.failed_parts(run),
+        first.rstrip("."),
+        run_words.call_time(run),
+        run_words.captured(run),
+        _resolved(run),
+    )
+    more = tuple(filter(None, sentences))
+    more = tuple(f"{text[:1].upper()}{text[1:]}." for text in more)
+    if not open_:
+        tone, text = _nothing(run)
+        return Verdict(tone, "no findings", f"{since} {text}".strip(), more)
+    worst = open_[0]
+    tone = "bad" if worst.severity == "high" else "open"
+    word = finding_block.totals(listed) or numbers.amount(len(open_), "open finding")
+    cost = f" ({numbers.plain(worst.cost_us)} us per call)" if worst.cost_us else ""
+    text = f"Most severe{cost}: {_shortened(worst.message)}."
+    return Verdict(tone, word, f"{since} {text}".strip(), more)
+
+
+def _resolved(run: Run) -> str:
+    gone = sum(finding.status == "resolved" for finding in run.findings)
+    if not gone or run.baseline is None:
+        return ""
+    verb = "is" if gone == 1 else "are"
+    count = numbers.amount(gone, "finding")
+    return f"{count} of run {run.baseline.id} {verb} resolved"
+
+
+def _shortened(message: str) -> str:
+    first = message.partition(";")[0]
+    return first if len(first) <= _LONGEST else f"{first[:_LONGEST]} ..."
+
+
+def _nothing(run: Run) -> tuple[str, str]:
+    """Tone and text without open findings; claims only what the run checked."""
+    breaks = run.parts.get("breaks", Part("skipped"))
+    failed = any(part.status == "failed" for part in run.parts.values())
+    if breaks.status == "passed" and not failed:
+        calls = run.counts.get("calls")
+        in_calls = f" in {numbers.amount(calls, 'call')}" if calls else ""
+        clean = f"No graph break, skipped frame, recompile or error{in_calls}"
+        return "good", f"{clean}{', ' + breaks.why if breaks.why else ''}."
+    if any(part.status == "passed" for part in run.parts.values()):
+        return "open" if failed else "good", "No findings in the parts that ran."
+    return "open", "No part of the check completed."
+
+
+def _tiles(run: Run) -> Iterator[Tile]:
+    open_ = [finding for finding in run.findings if finding.status == "open"]
+    counts = {name: numbers.count(value) for name, value in run.counts.items()}
+    compiled, calls = (counts.get(name, "-") for name in ("compiled_calls", "calls"))
+    yield Tile("Open findings", str(len(open_)), run_words.severities(open_))
+    if "-" not in (compiled, calls):
+        yield Tile("Compiled calls", f"{compiled} of {calls}")
+    for name, label, beside in _COUNTED:
+        other = run.counts.get(beside)
+        note = numbers.amount(other, beside.replace("_", " ").rstrip("s"))
+        yield Tile(label, counts.get(name, "-"), "" if other is None else note)
+    same = bars.shared(run)
+    rows = [row for row in run.measurements if dict(row.variant) == same]
+    compiled_rows = [row for row in rows if row.strategy != "eager"]
+    timed = (row for row in compiled_rows if numbers.known(row.median_ms))
+    shown = (row for row in bars.plain(run) if row.strategy == "eager")
+    yield from verdicts.worth(next(timed, None), next(shown, None))

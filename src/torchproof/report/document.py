@@ -8,11 +8,14 @@ code in every format, and nothing else in them is ever markup.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from torchproof.records import Fix, RuleText
+from torchproof.report.numbers import UNKNOWN
+
+_Row = TypeVar("_Row")
 
 
 class View(enum.Flag):
@@ -215,6 +218,24 @@ class Table(Block):
         header = self.header[:at] + self.header[at + 1 :]
         title = f"{self.title} ({self.rows[0][at]})"
         return replace(self, title=title, header=header, rows=rows)
+
+
+def columns(
+    title: str,
+    rows: Sequence[_Row],
+    cells: Mapping[str, Callable[[_Row], str]],
+    lines: Iterable[str] = (),
+    *,
+    optional: Iterable[str] = (),
+) -> Table:
+    """A table of records, each cell by its column; optional ones need a value."""
+    by_name = {name: [cell(row) for row in rows] for name, cell in cells.items()}
+    for name in optional:
+        if not any(text != UNKNOWN for text in by_name[name]):
+            del by_name[name]
+    return Table(
+        title, tuple(by_name), tuple(zip(*by_name.values(), strict=True)), tuple(lines)
+    )
 
 
 @dataclass(frozen=True)

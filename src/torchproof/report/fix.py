@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchproof.records import Fix, Run, cells
-from torchproof.report import commands, fix_words, run_sections, run_words
+from torchproof.report import commands, fix_words, run_sections, run_words, verdicts
 from torchproof.report.agent import OUTPUT
 from torchproof.report.document import (
     Block,
@@ -18,9 +18,10 @@ from torchproof.report.document import (
     Steps,
     Table,
     Text,
+    Tile,
+    Verdict,
     View,
 )
-from torchproof.report.headline import headline
 from torchproof.report.opening import measured, opening
 
 _MOST = 200  # lines of a list
@@ -32,7 +33,11 @@ def document(run: Run, *, verbose: bool = False) -> Iterator[Block]:
     counts = ", ".join(f"{name} {old} -> {new}" for name, old, new in changes)
     result, note = fix_words.summary(run), fix_words.note(run)
     yield from opening(run, "torch.compile fixes", [*measured(run), counts])
-    yield headline(run)
+    tiles = [
+        Tile(name[:1].upper() + name[1:], after, f"{before} before the fixes")
+        for name, before, after in changes
+    ]
+    yield verdicts.shown(run, _verdict(run), tiles)
     yield Paragraph(counts, "With all fixes", views=View.AGENT)
     yield Paragraph(result, "Result", views=View.AGENT)
     yield Paragraph(result, style="strong", views=View.PAPER)
@@ -108,3 +113,15 @@ def _for_agents(run: Run) -> Iterator[Block]:
 def _rejected(fix: Fix) -> Text:
     place = Code(fix_words.place(fix))
     return place, f"  {', '.join(fix.codes)}  {fix.title}: {fix.why}"
+
+
+def _verdict(run: Run) -> Verdict:
+    fixes, still = fix_words.helpful(run), fix_words.left(run)
+    text = fix_words.summary(run)
+    more = tuple(filter(None, (f"{fix_words.effort(run)}.", fix_words.note(run))))
+    if not fixes:
+        word = "no fix verified" if still else "nothing to fix"
+        return Verdict("open" if still else "good", word, text, more)
+    waiting = any(fix.status == "verified" for fix in fixes)
+    word = "fixes verified" if waiting else "fixes applied"
+    return Verdict("open" if waiting or still else "good", word, text, more)

@@ -83,7 +83,7 @@ def render_cell(run: Run, cells: Mapping[str, str] | None = None) -> str:
     """The run as the output of a notebook cell; `cells` are new texts of cells."""
     from torchproof.report.html import cell
 
-    return cell.render(run, render(run, "text"), cells)
+    return cell.render(run, document(run), render(run, "text"), cells)
 
 
 def without_source(run: Run) -> Run:

@@ -7,10 +7,12 @@ from the intended arrival. `-` is not known: too few requests, or not measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torchproof.records import (
+    Generation,
     LatencyObjective,
     LoadResult,
     LoadTest,
@@ -20,7 +22,7 @@ from torchproof.records import (
     TailCause,
 )
 from torchproof.report import numbers
-from torchproof.report.document import Table
+from torchproof.report.document import Table, columns
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
 METRICS = {
@@ -120,19 +122,23 @@ def latencies(test: LoadTest, *, intervals: bool = False) -> Table:
 
     With `intervals`, for a document that has the room.
     """
-    shown, judged = percents(test), judged_percent(test)
-    name, cell = percent_name(judged), spread if intervals else value
-    header = ("strategy", *map(percent_name, shown), f"queue {name}", f"serve {name}")
-    rows = [
-        (
-            f"{result.strategy} *" if stayed_cold(result) else result.strategy,
-            *(cell(latency_of(result), percent) for percent in shown),
-            value(result.queueing, judged),
-            value(result.service, judged),
-        )
-        for result in test.results
-    ]
-    return Table("", header, tuple(rows), tuple(_explained(test)))
+    judged, cell = judged_percent(test), spread if intervals else value
+    name = percent_name(judged)
+    cells: dict[str, Callable[[LoadResult], str]] = {
+        "strategy": lambda result: result.strategy + " *" * stayed_cold(result),
+        **{percent_name(p): partial(_latency, cell, p) for p in percents(test)},
+        f"queue {name}": lambda result: value(result.queueing, judged),
+        f"serve {name}": lambda result: value(result.service, judged),
+    }
+    return columns("", test.results, cells, _explained(test))
+
+
+def _latency(
+    cell: Callable[[Sequence[Percentile], float], str],
+    percent: float,
+    result: LoadResult,
+) -> str:
+    return cell(latency_of(result), percent)
 
 
 def stayed_cold(result: LoadResult) -> bool:
@@ -187,18 +193,16 @@ def _explained(test: LoadTest) -> Iterator[str]:
 
 def outcomes(test: LoadTest) -> Table:
     """The verdict, the goodput and the cold phase of each strategy."""
-    columns = {
-        "objective": [result.verdict or numbers.UNKNOWN for result in test.results],
-        "goodput": [numbers.per_second(result.goodput_rate) for result in test.results],
-        "first answer": [_first_answer(result) for result in test.results],
-        "cold misses": [_missed(result) for result in test.results],
-        "met from": [_met_from(result) for result in test.results],
+    cells: dict[str, Callable[[LoadResult], str]] = {
+        "strategy": lambda result: result.strategy,
+        "objective": lambda result: result.verdict or numbers.UNKNOWN,
+        "goodput": lambda result: numbers.per_second(result.goodput_rate),
+        "first answer": lambda result: numbers.seconds(result.first_answer_after_s),
+        "cold misses": _missed,
+        "met from": _met_from,
+        "max rate": lambda result: numbers.per_second(result.highest_rate),
     }
-    if any(result.trials for result in test.results):
-        columns["max rate"] = [numbers.per_second(r.highest_rate) for r in test.results]
-    names = [result.strategy for result in test.results]
-    rows = tuple(zip(names, *columns.values(), strict=True))
-    return Table("", ("strategy", *columns), rows)
+    return columns("", test.results, cells, optional=("max rate",))
 
 
 def best(test: LoadTest) -> LoadResult | None:
@@ -219,10 +223,6 @@ def best(test: LoadTest) -> LoadResult | None:
     return min(met or test.results, key=order, default=None)
 
 
-def _first_answer(result: LoadResult) -> str:
-    return numbers.seconds(result.first_answer_after_s)
-
-
 def _missed(result: LoadResult) -> str:
     cold = result.cold
     if cold is None or cold.missed is None:
@@ -238,27 +238,19 @@ def _met_from(result: LoadResult) -> str:
     return numbers.seconds(since) if since else "the start"
 
 
-def generation(test: LoadTest) -> Table | None:
-    """Tokens, of text models; None if no strategy generated any."""
-    generations = [(r.strategy, r.generation) for r in test.results if r.generation]
-    if not generations:
-        return None
-    every = [each for _, each in generations]
-    columns = {
-        "first token": [_pair(each.first_token) for each in every],
-        "per token": [_pair(each.per_token) for each in every],
-        "tokens": [numbers.per_second(each.tokens_per_s) for each in every],
-        "capacity": [numbers.per_second(each.capacity_tokens_per_s) for each in every],
-        "cost/M": [numbers.plain(each.cost_per_million) for each in every],
+def generation(test: LoadTest) -> Table:
+    """Tokens, of text models."""
+    rows = [(r.strategy, r.generation) for r in test.results if r.generation]
+    cells: dict[str, Callable[[tuple[str, Generation]], str]] = {
+        "strategy": lambda row: row[0],
+        "first token": lambda row: _pair(row[1].first_token),
+        "per token": lambda row: _pair(row[1].per_token),
+        "tokens": lambda row: numbers.per_second(row[1].tokens_per_s),
+        "capacity": lambda row: numbers.per_second(row[1].capacity_tokens_per_s),
+        "cost/M": lambda row: numbers.plain(row[1].cost_per_million),
     }
-    measured = {
-        name: cells
-        for name, cells in columns.items()
-        if any(cell != numbers.UNKNOWN for cell in cells)
-    }
-    rows = zip([name for name, _ in generations], *measured.values(), strict=True)
     title = "Generation, tokens in ms (p50 / p99)"
-    return Table(title, ("strategy", *measured), tuple(rows))
+    return columns(title, rows, cells, optional=[*cells][1:])
 
 
 def _pair(percentiles: Sequence[Percentile]) -> str:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from torchproof.records import LoadTest, Run, TailCause
-from torchproof.report import finding_block, load_sections, numbers, run_sections
+from torchproof.records import LoadResult, LoadTest, Run, TailCause
+from torchproof.report import (
+    finding_block,
+    load_sections,
+    numbers,
+    run_sections,
+    verdicts,
+)
 from torchproof.report.charts import load as charts
 from torchproof.report.document import (
     Block,
@@ -16,10 +22,11 @@ from torchproof.report.document import (
     Items,
     Paragraph,
     Section,
+    Tile,
+    Verdict,
     View,
 )
 from torchproof.report.finding_block import Findings
-from torchproof.report.headline import headline
 from torchproof.report.opening import measured, opening
 
 _CAPTION = "After the cold phase, in ms from the intended arrival:"
@@ -31,7 +38,8 @@ def document(run: Run, *, verbose: bool = False) -> Iterator[Block]:
     test = load_sections.load_test_of(run)
     question, answer = load_sections.question(test), load_sections.answer(test)
     yield from opening(run, "Load test", [*measured(run), question, answer])
-    yield headline(run)
+    judged = load_sections.judged_percent(test)
+    yield verdicts.shown(run, _verdict(run), _tiles(load_sections.best(test), judged))
     yield Paragraph(question, "Asked", views=View.AGENT)
     yield Paragraph(answer, "Answer", views=View.AGENT)
     yield Paragraph(f"{question}.", views=View.PAPER)
@@ -52,7 +60,7 @@ def document(run: Run, *, verbose: bool = False) -> Iterator[Block]:
 
 
 def _numbers(test: LoadTest, *, verbose: bool) -> Iterator[Section]:
-    generation, said = load_sections.generation(test), ~View.AGENT
+    said = ~View.AGENT
     question = load_sections.question(test)
     legend = f"{question}. Latency counts from the intended arrival, after the cold"
     legend += " phase, in ms with 98 percent intervals."
@@ -71,7 +79,7 @@ def _numbers(test: LoadTest, *, verbose: bool) -> Iterator[Section]:
         ),
         replace(wide, views=View.READ),
         load_sections.outcomes(test),
-        *([replace(generation, views=said)] if generation else ()),
+        replace(load_sections.generation(test), views=said),
         Items(tuple(load_sections.remarks(test)), style="sentences", views=said),
         Items(more, views=View.PAGE),
     )
@@ -159,3 +167,59 @@ def _end(run: Run, test: LoadTest, *, verbose: bool) -> Iterator[Block]:
         Paragraph(f"Plots: {plots}" if run.id else ""),  # it is saved
     )
     yield Group(blocks, views=View.TERMINAL)
+
+
+# -- the verdict -----------------------------------------------------------------------
+
+
+def _verdict(run: Run) -> Verdict:
+    test = load_sections.load_test_of(run)
+    more = (_largest_cause(run),) if _largest_cause(run) else ()
+    if test.objective is None:
+        return Verdict("open", "no objective", load_sections.answer(test), more)
+    text = f"{load_sections.objective(test.objective)}: {load_sections.verdicts(test)}."
+    found = [result.verdict for result in test.results]
+    met = found.count("met")
+    if met and met == len(found):
+        return Verdict("good", "objective met", text, more)
+    if met:
+        word = f"objective met by {met} of {numbers.amount(len(found), 'strategy')}"
+        return Verdict("open", word, text, more)
+    word = "undecided" if "undecided" in found else "missed"
+    tone = "bad" if word == "missed" else "open"
+    return Verdict(tone, f"objective {word}", text, more)
+
+
+def _largest_cause(run: Run) -> str:
+    """The cause of slow requests with the largest excess, after the cold phase."""
+    every = [
+        (cause, result)
+        for result in load_sections.load_test_of(run).results
+        for cause in (result.tail.causes if result.tail else ())
+    ]
+    if not every:
+        return ""
+    cause, result = max(every, key=lambda each: each[0].excess_ms or 0.0)
+    part = load_sections.share(cause.share)
+    text = f"{cause.code} {cause.text}, {load_sections.involved(cause)}"
+    return f"{part} of the excess of {result.strategy}'s slow requests: {text}."
+
+
+def _tiles(result: LoadResult | None, judged: float) -> Iterator[Tile]:
+    """The numbers of the strategy with the shortest tail, preferably one that met."""
+    if result is None:
+        return
+    name, cold = result.strategy, result.cold
+    for percent in (50.0, judged):
+        if row := load_sections.at(load_sections.latency_of(result), percent):
+            spread = numbers.interval(row.low_ms, row.high_ms)
+            note = name if spread == numbers.UNKNOWN else f"{name}, {spread}"
+            label = f"Latency {load_sections.percent_name(row.percent)}"
+            yield Tile(label, numbers.milliseconds(row.value_ms), note)
+    offered = f"{name}, of {numbers.per_second(result.offered_rate)} offered"
+    yield Tile("Goodput", numbers.per_second(result.goodput_rate), offered)
+    yield Tile("First answer", numbers.seconds(result.first_answer_after_s), name)
+    if cold:
+        note = f"{name}, of {numbers.amount(cold.requests, 'request')}"
+        yield Tile("Missed until warm", numbers.count(cold.missed), note)
+    yield Tile("Highest rate", numbers.per_second(result.highest_rate), name)

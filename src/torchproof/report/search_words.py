@@ -10,6 +10,7 @@ from typing import Any
 from torchproof.measure import exclusion_reason
 from torchproof.records import Measurement, Run, Trial, Tuning, line
 from torchproof.report import numbers
+from torchproof.report.document import Table, columns
 
 OBJECTIVES = {
     "step": "the time per step",
@@ -104,51 +105,34 @@ def why_not_ranked(trial: Trial) -> str:
 
 # -- tables of trials ------------------------------------------------------------------
 
-
-def columns(search: Tuning) -> tuple[str, ...]:
-    """The header of a table of trials; the objective `steps:N` adds a column."""
-    steps = search.objective.partition(":")
-    total = (f"{steps[2]} steps",) if steps[0] == "steps" else ()
-    header = ("strategy", "step", *total, "vs eager", "first call", "memory")
-    return (*header, "numerics", *_meters(search))
+_OPTIONAL = ("MFU", "where")
 
 
-def _meters(search: Tuning) -> dict[str, Callable[[Trial], str]]:
-    """A column of utilisation, if a trial has it."""
-    columns: dict[str, Callable[[Trial], str]] = {}
-    if any(trial.mfu is not None for trial in search.trials):
-        columns["MFU"] = lambda trial: numbers.share(
-            trial.mfu, at_least=trial.mfu_at_least
-        )
-    return columns
-
-
-def cells(trial: Trial, search: Tuning) -> tuple[str, ...]:
-    steps = search.objective.startswith("steps:")
-    return (
-        trial.name,
-        numbers.milliseconds(trial.step_ms),
-        *([numbers.seconds(trial.value)] if steps else ()),
-        gain(trial),
-        first_call(trial),
-        numbers.size(trial.peak_bytes),
-        trial.verdict or numbers.UNKNOWN,
-        *(cell(trial) for cell in _meters(search).values()),
-    )
-
-
-def full_table(
-    trials: Sequence[Trial], search: Tuning
-) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """The header and the rows, also with what a terminal has no room for."""
-    placed = any(trial.where for trial in trials)
-    header = (*columns(search), "stage", "trial took", *["where"][:placed])
-    rows = []
-    for trial in trials:
-        cost = numbers.seconds(trial.seconds)
-        where = [trial.where or numbers.UNKNOWN][:placed]
-        rows.append((*cells(trial, search), trial.stage, cost, *where))
-    return header, tuple(rows)
+def table(
+    title: str, trials: Sequence[Trial], search: Tuning, *, brief: bool = False
+) -> Table:
+    """The trials; a terminal has no room for all. `steps:N` adds a column."""
+    name, _, steps = search.objective.partition(":")
+    total = {f"{steps} steps": lambda trial: numbers.seconds(trial.value)}
+    cells: dict[str, Callable[[Trial], str]] = {
+        "strategy": lambda trial: trial.name,
+        "step": lambda trial: numbers.milliseconds(trial.step_ms),
+        **(total if name == "steps" else {}),
+        "vs eager": gain,
+        "first call": first_call,
+        "memory": lambda trial: numbers.size(trial.peak_bytes),
+        "numerics": lambda trial: trial.verdict or numbers.UNKNOWN,
+        "MFU": lambda trial: numbers.share(trial.mfu, at_least=trial.mfu_at_least),
+        "stage": lambda trial: trial.stage,
+        "trial took": lambda trial: numbers.seconds(trial.seconds),
+        "where": lambda trial: trial.where or numbers.UNKNOWN,
+    }
+    if brief:
+        cells = {n: c for n, c in cells.items() if n not in ("stage", "trial took")}
+        del cells["where"]
+    lines = [WARM] if any(trial.is_warm for trial in trials) else []
+    optional = [name for name in _OPTIONAL if name in cells]
+    return columns(title, trials, cells, lines, optional=optional)
 
 
 # -- the search ------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from torchproof.records import Run, Trial, Tuning
-from torchproof.report import run_sections, search_words
+from torchproof.records import Measurement, Run, Trial, Tuning
+from torchproof.report import run_sections, search_words, verdicts
 from torchproof.report.charts import scatter
 from torchproof.report.document import (
     Block,
@@ -18,9 +18,9 @@ from torchproof.report.document import (
     Paragraph,
     Section,
     Table,
+    Verdict,
     View,
 )
-from torchproof.report.headline import headline
 from torchproof.report.opening import measured, opening
 
 _ORDER = (
@@ -33,7 +33,7 @@ def document(run: Run) -> Iterator[Block]:
     search = search_words.search_of(run)
     early = View.PAPER | View.AGENT
     yield from opening(run, "torch.compile tune", _first(run, search))
-    yield headline(run)
+    yield verdicts.shown(run, _verdict(search), verdicts.worth(*_winner(run)))
     decision = search_words.decision(search)
     yield Paragraph(decision, "Decision", views=early)
     recipe = tuple(_recipe(run, search))
@@ -103,10 +103,10 @@ def _trials(search: Tuning, about: tuple[str, ...]) -> Section:
         Chart("scatter", scatter.plot(search)),
         _leaderboard(ranked, search),
         legend,
-        _table(first, finals, search, View.TERMINAL),
-        _table(rest, others, search, View.TERMINAL),
-        _table(first, finals, search, View.PAPER | View.AGENT),
-        _table(rest, others, search, View.PAPER | View.AGENT),
+        _brief(first, finals, search),
+        _brief(rest, others, search),
+        _full(first, finals, search),
+        _full(rest, others, search),
         Items(tuple(ends), "Not ranked"),
         Items(tuple(left_out), "Not tried", views=~View.AGENT),
         Items(about, "The search", style="heading", views=View.PAGE),
@@ -114,32 +114,40 @@ def _trials(search: Tuning, about: tuple[str, ...]) -> Section:
     return Section("Trials", blocks, "trials", str(len(search.trials)))
 
 
-def _table(title: str, rows: Sequence[Trial], search: Tuning, views: View) -> Table:
-    brief, chosen = views is View.TERMINAL, search.chosen or ""
-    lines = [search_words.WARM] if any(trial.is_warm for trial in rows) else []
-    header, cells = search_words.full_table(rows, search)
-    if brief:
-        header = search_words.columns(search)
-        cells = tuple(search_words.cells(trial, search) for trial in rows)
-        if any(trial.name == search.chosen for trial in rows):
-            lines.append("> marks the chosen strategy")
-    marked = chosen if brief else None
-    return Table(title, header, cells, tuple(lines), marked, views=views)
+def _brief(title: str, rows: Sequence[Trial], search: Tuning) -> Table:
+    """On a terminal, with a mark at the chosen strategy."""
+    table = search_words.table(title, rows, search, brief=True)
+    hint = "> marks the chosen strategy"
+    lines = (*table.lines, hint) if any(_is_chosen(t, search) for t in rows) else ()
+    chosen = search.chosen or ""
+    return replace(
+        table, lines=lines or table.lines, marked=chosen, views=View.TERMINAL
+    )
+
+
+def _full(title: str, rows: Sequence[Trial], search: Tuning) -> Table:
+    table = search_words.table(title, rows, search)
+    return replace(table, views=View.PAPER | View.AGENT)
 
 
 def _leaderboard(ranked: Sequence[Trial], search: Tuning) -> Table:
     """All trials in one table, each with the number that it has in the plot."""
-    header, cells = search_words.full_table(ranked, search)
-    rows: list[tuple[str | Cell, ...]] = [
-        (Cell(row[0], _badge(trial, search), f"is-{_badge(trial, search)}"), *row[1:])
-        for trial, row in zip(ranked, cells, strict=True)
-    ]
-    marked = search.chosen or ""
-    return Table("", header, tuple(rows), (), marked, "trials", views=View.PAGE)
+    table = search_words.table("", ranked, search)
+    rows = tuple(
+        (Cell(trial.name, _badge(trial, search), f"is-{_badge(trial, search)}"), *rest)
+        for trial, (_, *rest) in zip(ranked, table.rows, strict=True)
+    )
+    marked, views = search.chosen or "", View.PAGE
+    board = replace(table, rows=rows, lines=(), marked=marked, views=views)
+    return replace(board, style="trials")
+
+
+def _is_chosen(trial: Trial, search: Tuning) -> bool:
+    return trial.name == search.chosen
 
 
 def _badge(trial: Trial, search: Tuning) -> str:
-    if trial.name == search.chosen:
+    if _is_chosen(trial, search):
         return "chosen"
     return "finalist" if trial.final and not trial.is_eager else ""
 
@@ -151,3 +159,41 @@ def _by_candidate(run: Run) -> Run:
         for row in run.measurements
     ]
     return replace(run, measurements=tuple(rows))
+
+
+# -- the verdict -----------------------------------------------------------------------
+
+
+def _verdict(tuning: Tuning) -> Verdict:
+    why = (tuning.why or "").rstrip(".")
+    text = f"{why[:1].upper()}{why[1:]}." if why else ""
+    more = tuple(filter(None, [" ".join(search_words.probed(tuning.probe))]))
+    if not tuning.chosen:
+        return Verdict("open", "no strategy chosen", text, more)
+    if tuning.chosen == "eager":
+        return Verdict("bad", "stay eager", text, more)
+    return Verdict("good", f"use {tuning.chosen}", text, more)
+
+
+def _winner(run: Run) -> tuple[Measurement | None, Measurement | None]:
+    """The rows of the chosen strategy and of eager."""
+    search, timed = search_words.search_of(run), search_words.finals(run)
+
+    def row(trial: Trial | None) -> Measurement | None:
+        return timed.get(trial.name, _row(trial)) if trial and trial.is_ranked else None
+
+    eager = next((trial for trial in search.trials if trial.is_eager), None)
+    return row(search_words.winner(search)), row(eager)
+
+
+def _row(trial: Trial) -> Measurement:
+    return Measurement(
+        trial.name,
+        median_ms=trial.step_ms,
+        first_call_s=None if trial.is_warm else trial.first_call_s,
+        peak_bytes=None if trial.peak_bytes is None else int(trial.peak_bytes),
+        numerics=trial.numerics,
+        vs_eager=trial.vs_eager,
+        vs_eager_low=trial.vs_eager_low,
+        vs_eager_high=trial.vs_eager_high,
+    )

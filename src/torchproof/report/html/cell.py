@@ -6,16 +6,21 @@ the notebook's own, or translucent, so that they suit a light and a dark theme.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from torchproof.records import Run
 from torchproof.report import bench_sections, finding_block, fix_words, html, numbers
-from torchproof.report.headline import headline
+from torchproof.report.document import Block, Verdict
 
 _MOST = 20  # findings
 
 
-def render(run: Run, text: str, cells: Mapping[str, str] | None = None) -> str:
+def render(
+    run: Run,
+    blocks: Iterable[Block],
+    text: str,
+    cells: Mapping[str, str] | None = None,
+) -> str:
     """The output of a cell; `text` is the whole report, `cells` are new texts."""
     findings = finding_block.by_severity(finding_block.blocks(run))
     open_ones = [each for each in findings if each.finding.status == "open"]
@@ -25,7 +30,7 @@ def render(run: Run, text: str, cells: Mapping[str, str] | None = None) -> str:
         .get_template("cell.html")
         .render(
             run=run,
-            headline=headline(run),
+            headline=next(b for b in blocks if isinstance(b, Verdict)),
             findings=shown[:_MOST],
             more=len(shown[_MOST:]),
             rows=list(_rows(run)),

@@ -15,8 +15,8 @@ from torchproof.report import (
     markdown,
     run_words,
 )
-from torchproof.report.document import Block, Code, Table, Text
-from torchproof.report.headline import headline
+from torchproof.report.document import Block, Code, Table, Text, Verdict
+from torchproof.report.formats import document
 from torchproof.report.log.entry_markdown import Draft
 from torchproof.report.markup import bullets, code, prose
 
@@ -28,7 +28,7 @@ def draft(run: Run, came_from: str) -> Draft:
     """The entry of a run; `came_from` is the name that the user gave for it."""
     return Draft(
         kind="Observation",
-        title=prose(f"{run.verb} of {run.target}, {headline(run).word}"),
+        title=prose(f"{run.verb} of {run.target}, {verdict_of(run).word}"),
         sentence=sentence(run),
         facts=(("Run", f"{code(run.id)}, started {run.started or '-'}"),),
         sections=(
@@ -41,11 +41,15 @@ def draft(run: Run, came_from: str) -> Draft:
 
 def sentence(run: Run) -> str:
     """The result in a sentence, for readers who do not know the run."""
-    verdict = headline(run)
+    verdict = verdict_of(run)
     where = run.environment.get("gpu") or run.environment.get("device")
     on = f" on {prose(str(where))}" if where else ""
     result = prose(f"{verdict.word}: {verdict.text}".strip(": ").rstrip("."))
     return f"{run.verb.capitalize()} of {code(run.target)}{on}: {result}."
+
+
+def verdict_of(run: Run) -> Verdict:
+    return next(each for each in document(run) if isinstance(each, Verdict))
 
 
 # -- details ---------------------------------------------------------------------------
@@ -53,7 +57,7 @@ def sentence(run: Run) -> str:
 
 def details(run: Run) -> Iterator[str]:
     """What else the verdict says, then findings, fixes, and what limits trust."""
-    yield from map(prose, headline(run).more)
+    yield from map(prose, verdict_of(run).more)
     yield from map(markdown.inline, _findings(run))
     yield from map(markdown.inline, _fixes(run))
     yield from map(prose, bench_sections.not_ranked(run)[:_MOST])
