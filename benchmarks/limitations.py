@@ -2,7 +2,7 @@
 
     python -m benchmarks.limitations [PROGRAM ...] [--device cuda] [--needs THING]
 
-Each file under src/torchproof/checking/known_problems is a program in two parts. The
+Each file under src/torchproof/known_problems is a program in two parts. The
 first asserts what goes wrong, the second that the workaround works. Every program runs
 in a process of its own under the installed torch; results are stored by version of
 torch.
@@ -23,8 +23,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.survey import Options, Row, Survey
-from torchproof.checking import known_problems
-from torchproof.checking.known_problems import KnownProblem
+from torchproof import known_problems
+from torchproof.known_problems import KnownProblem
 
 SECONDS = 240  # a program that takes longer has failed
 

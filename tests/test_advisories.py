@@ -14,7 +14,13 @@ from torch import fx
 from torchproof.checking import causes, rules
 from torchproof.checking.rules.advisories import ADVISORIES, Advisory
 from torchproof.observe.observer import Backwards
-from torchproof.records import Event, GraphEvent, WrapperEvent, WrongAnswerEvent
+from torchproof.records import (
+    Event,
+    GraphEvent,
+    Remedy,
+    WrapperEvent,
+    WrongAnswerEvent,
+)
 from torchproof.records.operations import Operation
 from torchproof.records.run import Finding, Frame, Observation
 from torchproof.torch_private import GraphOperations
@@ -144,6 +150,7 @@ def test_modulated_norms_with_gradients_on_a_gpu(dit: dict[str, Observation]) ->
     assert finding.source and "(1 + c) + d" in finding.source
     assert "TORCHINDUCTOR_MIX_ORDER_REDUCTION=0" in finding.fix
     assert "8192 rows of 640" in finding.cause
+    assert finding.remedy == Remedy("upgrade", version="2.15")
 
 
 def test_modulated_norms_that_cannot_hit_it(dit: dict[str, Observation]) -> None:

@@ -11,7 +11,7 @@ from torchproof.targets import search_path
 
 PACKAGE = Path(torchproof.__file__).parent
 # Programs that are shown and run, and that nothing imports.
-PROGRAMS = PACKAGE / "checking" / "known_problems"
+PROGRAMS = PACKAGE / "known_problems"
 PRIVATE = re.compile(r"torch\.([\w.]+\.)?_(?!_)[\w.]*")
 
 

@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 import torch
 
-from torchproof.checking import known_problems, rules
-from torchproof.checking.known_problems import SEAM, KnownProblem
+from torchproof import known_problems
+from torchproof.checking import rules
+from torchproof.known_problems import SEAM, KnownProblem
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "docs")]

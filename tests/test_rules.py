@@ -18,7 +18,14 @@ from torchproof.checking.rules.breaks import GraphBreak
 from torchproof.checking.rules.rule import SECTIONS, Match, Rule
 from torchproof.checking.static.flow import Flow
 from torchproof.observe.trace_log import read_reason
-from torchproof.records import BreakEvent, Call, Guard, RecompileEvent, WrapperEvent
+from torchproof.records import (
+    BreakEvent,
+    Call,
+    Guard,
+    Mark,
+    RecompileEvent,
+    WrapperEvent,
+)
 from torchproof.records.run import Finding, Frame, Observation
 
 FILES = sorted(FOLDER.glob("*.py"))
@@ -242,6 +249,26 @@ def test_every_rule_has_its_sections_and_refers_to_a_page() -> None:
         assert page in KNOWN and page.endswith(".html"), rule.code
         assert page.startswith(HOMES), rule.code
         assert rule.documentation().endswith(f"\n\n## Reference\n{page}"), rule.code
+
+
+@pytest.mark.parametrize(
+    ("code", "marks", "kind"),
+    [
+        ("GB108", (), "setting"),
+        ("RC201", (), "setting"),
+        ("RC201", (Mark("x", 0, "mark_dynamic"),), "mark"),
+        ("RC202", (), None),  # size 1 is compiled apart, whatever `dynamic` is
+        ("GB101", (), None),  # an edit comes before its setting
+        ("GB115", (), None),
+    ],
+)
+def test_a_remedy_is_data_where_it_is_known(
+    code: str, marks: tuple[Mark, ...], kind: str | None
+) -> None:
+    remedy = rules.by_code(code).known_remedy(marks)
+    assert (remedy and remedy.kind) == kind
+    if remedy is not None:
+        assert remedy.settings or remedy.marks == marks != ()
 
 
 def test_no_page_is_kept_that_nothing_refers_to() -> None:

@@ -251,7 +251,7 @@ def test_breaks_are_ranked_by_what_they_cost() -> None:
     ]
     findings = [a_break(3), a_break(7), a_break(9), a_break(10), a_break(20, "low")]
     findings.append(a_break(30, kind="skipped_frame"))
-    priced = rules.with_costs(findings, gaps)
+    priced = sorted(rules.with_costs(findings, gaps), key=rules.by_cost)
     assert [(f.line, f.cost_us) for f in priced] == [
         (9, 900.0),
         (7, 80.0),

@@ -20,8 +20,8 @@ from benchmarks.limitations import (
     STUCK,
     version,
 )
-from torchproof.checking import known_problems
-from torchproof.checking.known_problems import KnownProblem
+from torchproof import known_problems
+from torchproof.known_problems import KnownProblem
 from torchproof.torch_private.contract import Feature, contract
 
 # -- compatibility ---------------------------------------------------------------------

@@ -34,8 +34,5 @@ if TYPE_CHECKING:
     from torchproof.checking.static.program import Program as Program
     from torchproof.checking.static.source import Source as Source
     from torchproof.checking.static.source import Unreadable as Unreadable
-    from torchproof.checking.traced_lines import Code as Code
-    from torchproof.checking.traced_lines import code_of as code_of
-    from torchproof.checking.traced_lines import traced_code as traced_code
 else:
     __getattr__, __all__ = lazy_exports(__name__)

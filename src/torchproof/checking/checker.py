@@ -245,17 +245,19 @@ def observe(request: Request, progress: PartProgress) -> ObservedParts:
 class Judged:
     """What the rules say of the events, and of the source."""
 
-    matched: list[rules.Matched]
-    findings: list[Finding]  # of the events, with their costs
-    source: JoinedSource  # the same joined with what the source suggests
+    matched: list[rules.Matched]  # of the events
+    source: JoinedSource  # these joined with what the source suggests
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [each.finding for each in self.matched]
 
 
 def judge(request: Request, observed: ObservedParts, progress: PartProgress) -> Judged:
     matched = observed.found
-    gaps = observed.measured.gaps
-    findings = rules.with_costs([each.finding for each in matched], gaps)
+    findings = [each.finding for each in matched]
     if "static" not in request.scope.parts:
-        return Judged(matched, findings, JoinedSource(Joined(tuple(findings))))
+        return Judged(matched, JoinedSource(Joined(tuple(findings))))
     progress.enter("static")
     begin = time.monotonic()
     if request.scope.effort == "static":
@@ -269,7 +271,7 @@ def judge(request: Request, observed: ObservedParts, progress: PartProgress) -> 
             progress=progress,
         )
     seconds = round(time.monotonic() - begin, 2)
-    return Judged(matched, findings, replace(source, seconds=seconds))
+    return Judged(matched, replace(source, seconds=seconds))
 
 
 # -- explain ---------------------------------------------------------------------------

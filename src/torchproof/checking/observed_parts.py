@@ -100,7 +100,7 @@ class ObservedParts:
         """The findings of what was observed, with their rules and events."""
         if self.ranks is not None:
             return list(self.ranks.found)
-        return rules.matched(self.observation)
+        return rules.matched(self.observation, self.measured.gaps)
 
     @property
     def statuses(self) -> dict[str, Part]:

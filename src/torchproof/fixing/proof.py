@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torchproof.checking import Code, code_of, counts_of, rules, traced_code
+from torchproof.checking import counts_of, rules
 from torchproof.fixing.observed_calls import ObservedCall
 from torchproof.fixing.proof_job import NOT_FRESH, Equality, ProofJob
 from torchproof.fixing.source_text import read_source
@@ -42,6 +42,8 @@ from torchproof.records import (
 from torchproof.targets import Job, Options, Target, overlay
 
 Progress = Callable[[str], None]
+# A line of code: its file, its function, its text without indentation.
+Code = tuple[str, str, str]
 _NO_LIMIT_S = 1e6
 _GRAPH_MODES = {"reduce-overhead", "max-autotune"}
 
@@ -356,9 +358,9 @@ def new_findings(before: Proof, after: Proof) -> list[Finding]:
     """
     known = set(map(state, before.open))
     skipped = [proof.counts.get("skipped_frames") or 0 for proof in (before, after)]
-    places = {(each.code, code_of(each)) for each in before.open}
+    places = {(each.code, _code_of(each)) for each in before.open}
     if skipped[1] <= skipped[0]:
-        known |= {state(e) for e in after.open if (e.code, code_of(e)) in places}
+        known |= {state(e) for e in after.open if (e.code, _code_of(e)) in places}
     # A frame without breaks is another frame: its recompiles are counted, not compared.
     counted = {"recompile", "recompile_limit", "specialization"}
     traced = _traced_code(before)
@@ -368,7 +370,7 @@ def new_findings(before: Proof, after: Proof) -> list[Finding]:
         for finding in after.open
         if state(finding) not in known
         and finding.kind not in counted
-        and (code_of(finding) in traced or code_of(finding)[::2] in edited)
+        and (_code_of(finding) in traced or _code_of(finding)[::2] in edited)
     ]
 
 
@@ -389,9 +391,24 @@ def _adds_nothing(before: Proof, after: Proof) -> bool:
 
 
 def _traced_code(proof: Proof) -> set[Code]:
-    """The lines that Dynamo traced: file, function and text."""
+    """The lines that Dynamo traced."""
     with sources_of(proof.overlay):
-        return traced_code(proof.observation)
+        return {
+            (
+                os.path.realpath(file),
+                blame.plain_name(function),
+                blame.source_line(file, line).strip(),
+            )
+            for file, functions in (proof.observation.traced or {}).items()
+            for function, lines in functions.items()
+            for line in lines
+        }
+
+
+def _code_of(finding: Finding) -> Code:
+    """The line that a finding is at."""
+    file = os.path.realpath(finding.file or "")
+    return file, finding.function or "", (finding.source or "").strip()
 
 
 def _new_lines(before: Overlay, after: Overlay) -> set[tuple[str, str]]:

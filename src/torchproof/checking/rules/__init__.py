@@ -6,7 +6,7 @@ A rule is one class, listed once in `_LISTED`; advisories are found by their fil
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -36,8 +36,10 @@ from torchproof.checking.rules import (
     torchscript,
     value_breaks,
 )
+from torchproof.checking.rules.breaks import by_cost as by_cost
 from torchproof.checking.rules.breaks import with_costs as with_costs
 from torchproof.checking.rules.rule import AnyRule, EventGroup, Facts
+from torchproof.observe import Gap
 from torchproof.records import (
     SEVERITIES,
     Finding,
@@ -199,13 +201,20 @@ def with_stacks(observation: Observation) -> list[tuple[Finding, tuple[Frame, ..
     return [(m.finding, m.rule.stack(m.group)) for m in matched(observation)]
 
 
-def matched(observation: Observation) -> list[Matched]:
-    """All findings of a run, worst first, each with its rule and its events."""
+def matched(observation: Observation, gaps: Iterable[Gap] = ()) -> list[Matched]:
+    """All findings of a run, worst first, each with its rule and its events.
+
+    `gaps` are the measured times between the graphs of a call: what breaks cost.
+    """
     facts = Facts(observation, _IN_ORDER)
     found = [
         Matched(rule.finding(group), rule, group) for rule, group in _matches(facts)
     ]
-    return sorted(_distinct(found), key=lambda each: _rank(each.finding))
+    found = sorted(_distinct(found), key=lambda each: _rank(each.finding))
+    priced = with_costs([each.finding for each in found], gaps)
+    pairs = zip(found, priced, strict=True)
+    found = [each._replace(finding=finding) for each, finding in pairs]
+    return sorted(found, key=lambda each: by_cost(each.finding))
 
 
 def _distinct(found: list[Matched]) -> list[Matched]:

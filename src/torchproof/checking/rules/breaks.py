@@ -494,12 +494,9 @@ def unbacked_mark(group: EventGroup[BreakEvent | ErrorEvent]) -> str:
 
 
 def with_costs(findings: Sequence[Finding], gaps: Iterable[Gap]) -> list[Finding]:
-    """Gives each graph break the microseconds measured at its line, and sorts by cost.
+    """The findings, the graph breaks with the microseconds measured at their lines.
 
     A skipped frame gets no cost: the time at its line includes the frame's own work.
-
-    The sort is stable among findings of equal severity and cost. A cost already set is
-    kept.
     """
     costs: dict[tuple[str, int], float] = {}
     counted_at: dict[tuple[str, int], int] = {}
@@ -515,7 +512,7 @@ def with_costs(findings: Sequence[Finding], gaps: Iterable[Gap]) -> list[Finding
             place = (os.path.abspath(finding.file), finding.line)
             if costs.pop(place, None) is not None:
                 counted_at[place] = finding.line
-    return sorted(priced, key=_by_cost)
+    return priced
 
 
 def _priced(
@@ -534,6 +531,7 @@ def _priced(
     return finding
 
 
-def _by_cost(finding: Finding) -> tuple[object, ...]:
+def by_cost(finding: Finding) -> tuple[object, ...]:
+    """Open ones first, then by severity, then by what they cost."""
     cost = -1.0 if finding.cost_us is None else finding.cost_us
     return finding.status != "open", SEVERITIES.index(finding.severity), -cost

@@ -77,6 +77,7 @@ class SizeChange(SizeRecompile):
     """
 
     code = "RC201"
+    setting_cures = True
     reference = torch_pages.DYNAMIC_SHAPES
     causes = ("size",)
     changed_text = "size {guard.dim} of `{guard.source}` changed ({seen})"

@@ -286,6 +286,7 @@ class Rule(Generic[G]):
     # `fixing.rewrites`, such as "validation.raise_if", and settings of the compiler.
     rewrites: ClassVar[tuple[str, ...]] = ()
     settings: ClassVar[tuple[Setting, ...]] = ()
+    setting_cures: ClassVar[bool] = False  # each alone, wherever the rule fires
     # Rewrites for what nothing else cures: they take work out of the graph.
     last_rewrites: ClassVar[tuple[str, ...]] = ()
     # Settings that make a finding cheaper, where nothing cures it in a function that
@@ -388,6 +389,10 @@ class Rule(Generic[G]):
     def fix(self, group: G) -> str:
         return self.say(self.fix_text, group)
 
+    def cost_us(self, group: G) -> float | None:
+        """The cost per call, if it was measured."""
+        return None
+
     def finding_kind(self, group: G) -> str:
         return self.kind
 
@@ -412,7 +417,7 @@ class Rule(Generic[G]):
         """What removes a finding, where that is known as data."""
         if marks:
             return Remedy("mark", marks=marks)
-        if self.settings and not self.rewrites:
+        if self.setting_cures:
             return Remedy("setting", settings=self.settings)
         return None
 
@@ -434,6 +439,7 @@ class Rule(Generic[G]):
             owner=group.place.owner,
             count=group.count,
             steps=group.steps,
+            cost_us=self.cost_us(group),
             status="intentional" if self._is_ignored(*place) else self.status(group),
             evidence=(*self.evidence(group), *_call_site(group)),
             column=column,

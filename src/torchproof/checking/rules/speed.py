@@ -7,7 +7,6 @@ over compiled time, so 0.5 is twice as slow.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 from torchproof.checking.measured_events import (
@@ -32,7 +31,6 @@ from torchproof.checking.rules.rule import (
 from torchproof.checking.static.compiled import WITH_GRAPHS
 from torchproof.observe import Gap
 from torchproof.records import (
-    Finding,
     Setting,
     Severity,
     original_name,
@@ -62,13 +60,6 @@ class Speed(Rule[G]):
 
     def words(self, group: G) -> dict[str, object]:
         return {"named": named(group)}
-
-    def cost_us(self, group: G) -> float | None:
-        """The cost per call, if it was measured."""
-        return None
-
-    def finding(self, group: G) -> Finding:
-        return replace(super().finding(group), cost_us=self.cost_us(group))
 
 
 def group_of(event: E, facts: Facts) -> EventGroup[E]:

@@ -51,6 +51,7 @@ class RecurrentModule(GraphBreak):
     types = (r"RNN, GRU, or LSTM",)
     nodes = (ast.Call,)
     settings = (Setting("dynamo.allow_rnn", True),)
+    setting_cures = True
 
     def matches(self, group: BreakGroup) -> bool:
         called = re.search(r"\b(lstm|gru|rnn_tanh|rnn_relu)\b", group.reason.context)

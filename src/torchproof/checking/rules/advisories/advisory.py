@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from torchproof.checking import known_problems
-from torchproof.checking.known_problems import KnownProblem
+from torchproof import known_problems
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import (
     EventGroup,
@@ -23,6 +22,7 @@ from torchproof.checking.rules.rule import (
     function_of,
     version_of,
 )
+from torchproof.known_problems import KnownProblem
 from torchproof.records import Frame, GraphEvent, Mark, Operation, Remedy, Severity
 
 _ISSUES = "https://github.com/pytorch/pytorch/issues/"

@@ -14,7 +14,7 @@ paragraph `Workaround:`, and fields, some of them optional:
     Unshown: versions that have the problem, although the program did not show it
 
 docs/reference/limitations.md lists all of them. The rules AD1xx look for those that a
-graph can hit silently.
+graph can hit silently. Start with `__init__.py`. Imports nothing of torchproof.
 """
 
 from __future__ import annotations
