@@ -13,7 +13,6 @@ import pytest
 from forked_commands import forked
 
 from torchproof.records import store
-from torchproof.records.option_values import compile_arguments
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
@@ -149,17 +148,6 @@ def test_run_of_a_failed_script_is_saved(
         facts += [saved["exit_code"], saved["error"]]
         lines.append(f"{script} {facts}\n    {stderr}")
     snapshot("failed_scripts.txt", "".join(lines))
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("true", True), ("YES", True), ("1", True), ("no", False), ("0", False)],
-)
-def test_values_of_compile_arguments(text: str, value: bool) -> None:
-    found = compile_arguments(f"dynamic={text},fullgraph= {text} ,mode=x")
-    assert found == {"dynamic": value, "fullgraph": value, "mode": "x"}
-    assert compile_arguments("dynamic=None") == {"dynamic": None}
-    assert compile_arguments("dynamic=auto") == {"dynamic": None}
 
 
 def test_verbose_shows_the_traceback_of_a_factory(run: Run) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
 import linecache
 import logging
 import random
 import sys
 import types
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from forked_commands import forked
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchproof
-from torchproof import api
 from torchproof.records import Run, UserError
 from torchproof.report import render
 from torchproof.targets.live_calls import BATCHES, calls_of
@@ -272,30 +269,6 @@ def test_batches_of_a_loader(fn: Any, count: int) -> None:
     numbers: Any = [1.0, 2.0]
     assert [call["x"].shape for call in calls_of(one, named)] == [(1, 2)] * 3
     assert [len(call) for call in calls_of(every, DataLoader(numbers))] == [1, 1]
-
-
-def test_signatures_have_the_fields_of_the_options() -> None:
-    verbs = {
-        torchproof.check: api.CheckOptions,
-        torchproof.bench: api.BenchOptions,
-        torchproof.loadtest: api.LoadOptions,
-        torchproof.tune: api.TuneOptions,
-        torchproof.fix: api.FixOptions,
-    }
-    for verb, kind in verbs.items():
-        parameters = inspect.signature(verb).parameters
-        own = {each.name: each for each in (*fields(api.Options), *fields(kind))}
-        assert list(parameters)[:3] == ["target", "calls", "options"]
-        assert own.keys() <= parameters.keys() and "keywords" not in parameters
-        assert parameters["effort" if "effort" in own else "rate"].default in (
-            "normal",
-            None,
-        )
-    check: Any = torchproof.check
-    with pytest.raises(TypeError, match="efort"):
-        check("workload:gpt", efort="quick")
-    with pytest.raises(UserError, match="quick, normal or full"):
-        torchproof.fix("workload:gpt", fix_options=api.FixOptions(), effort="hasty")
 
 
 def test_history_is_that_of_the_session(

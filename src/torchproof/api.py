@@ -45,6 +45,7 @@ from torchproof.records import (
 from torchproof.records.lazy import lazy_exports
 from torchproof.records.load_options import LoadOptions as LoadOptions
 from torchproof.records.load_options import TextOptions as TextOptions
+from torchproof.records.load_options import read_objective as read_objective
 from torchproof.records.objective import Objective as Objective
 from torchproof.records.option import options_of
 from torchproof.records.options import BenchOptions as BenchOptions

@@ -9,8 +9,7 @@ import pytest
 from torchproof.measure.loadtest import LoadOptions
 from torchproof.measure.loadtest import served_strategy as strategies
 from torchproof.records import LatencyObjective, UserError
-from torchproof.records.load_options import latency_objective, token_range
-from torchproof.records.option_values import duration
+from torchproof.records.load_options import read_objective
 
 
 @pytest.mark.parametrize(
@@ -23,16 +22,7 @@ from torchproof.records.option_values import duration
     ],
 )
 def test_objectives(text: str, objective: LatencyObjective) -> None:
-    assert latency_objective(text) == objective
-
-
-def test_durations_and_ranges() -> None:
-    seconds = [duration(t) for t in ("5ms", "30s", "1h2m", "1.5", "100us", "0")]
-    assert seconds == pytest.approx([0.005, 30, 3720, 1.5, 0.0001, 0])
-    assert [token_range(text) for text in ("16-128", " 7 ")] == [
-        (16, 128),
-        (7, 7),
-    ]
+    assert read_objective(text) == objective
 
 
 def test_a_number_of_requests_and_a_duration_exclude_each_other() -> None:

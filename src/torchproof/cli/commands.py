@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 from torchproof.records import SEVERITIES
 from torchproof.records.load_options import LoadOptions
@@ -31,7 +31,15 @@ SHELLS = ("bash", "zsh", "fish")
 _FORMS = "workload:NAME, file.py:factory, package.module:factory"
 _RUN = "id, start of an id, directory or JSON file"
 
+_Kind = TypeVar("_Kind")
 _output = partial(option, group="output")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def _command(kind: type[_Kind]) -> type[_Kind]:
+    """A dataclass without comparison: making these would delay every command."""
+    make = dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+    return make(kind)
 
 
 def _format(choices: tuple[str, ...]) -> Any:
@@ -42,7 +50,7 @@ def _target(more: str) -> Any:
     return argument(MISSING, f"{_FORMS}{more}", "TARGET", for_agents=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Command:
     """A command line: besides its options, its words, and what shows progress.
 
@@ -63,7 +71,7 @@ class Command:
         return cls.__name__.lower()
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Talk(Command):
     """How much is printed, in which format."""
 
@@ -72,7 +80,7 @@ class Talk(Command):
     verbose: bool = _output(False, "show all evidence", flag="-v")
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Output(Talk):
     """Where an answer is written."""
 
@@ -81,15 +89,17 @@ class Output(Talk):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class RunOutput(Output):
     """How a run is shown."""
 
     no_source: bool = _output(False, "leave out source code")
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class _Traced(RunOutput):
+    """How a run is shown, and its timeline."""
+
     trace: str | None = _output(
         None,
         "also write a timeline of compilations, calls and ranks, for Perfetto",
@@ -97,8 +107,10 @@ class _Traced(RunOutput):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class _Scope(CheckOptions):
+    """What is checked, and what the exit code says."""
+
     fail_on: str = option(
         "high",
         "exit 1 on an open finding of this severity or worse (default: high)",
@@ -108,12 +120,14 @@ class _Scope(CheckOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class _Ranked:
+    """On how many ranks the target runs."""
+
     ranks: RankOptions | None = nested(RankOptions)
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Check(_Traced, _Scope, _Ranked, Options):
     """Run a target and list what goes wrong when it compiles, where, and the fix."""
 
@@ -134,8 +148,10 @@ class Check(_Traced, _Scope, _Ranked, Options):
     list: bool = option(False, "list the bundled workloads and exit")
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class _Measured(BenchOptions):
+    """What is measured, and what it is compared with."""
+
     baseline: str | None = option(
         None,
         "exit 1 if this run is worse than RUN",
@@ -145,7 +161,7 @@ class _Measured(BenchOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Bench(_Traced, Options, _Measured):
     """Measure strategies against eager: speed, compile time, memory, numerics."""
 
@@ -159,7 +175,7 @@ class Bench(_Traced, Options, _Measured):
     target: str = _target(", script.py [-- args...]")
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Loadtest(RunOutput, Options, LoadOptions):
     """Serve requests on a timetable: what users wait for under load, and why."""
 
@@ -176,7 +192,7 @@ class Loadtest(RunOutput, Options, LoadOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Tune(RunOutput, Options, TuneOptions):
     """Search for the fastest strategy with the same outputs; write a recipe."""
 
@@ -196,7 +212,7 @@ class Tune(RunOutput, Options, TuneOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Fix(RunOutput, Options, FixOptions):
     """Find edits that cure findings, prove them, and show them as a diff."""
 
@@ -215,7 +231,7 @@ class Fix(RunOutput, Options, FixOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class SignedDeploy(DeployOptions):
     """The options for a deploy pack, with the file of the key."""
 
@@ -229,8 +245,10 @@ class SignedDeploy(DeployOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class _Packed:
+    """What a pack is for."""
+
     purpose: Literal["repro", "deploy"] = option(
         MISSING,
         "repro: an archive that reproduces a failure and needs only torch; deploy: a"
@@ -242,7 +260,7 @@ class _Packed:
     deploy: SignedDeploy | None = nested(SignedDeploy)
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Pack(Talk, Options, _Packed):
     """Write a self-contained repro of a failure, or a model with its compiled code."""
 
@@ -259,7 +277,7 @@ class Pack(Talk, Options, _Packed):
     format: str = _format(PLAIN_FORMATS)
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Compare(Output):
     """Compare two runs: is B better than A, worse, or not significantly different?"""
 
@@ -276,7 +294,7 @@ class Compare(Output):
     format: str = _format(COMPARISON_FORMATS)
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Show(RunOutput):
     """Print a saved run or a pack; with --caches, list torch's compile caches."""
 
@@ -299,7 +317,7 @@ class Show(RunOutput):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Log(Command):
     """Print the experiment log, or add a plan, a run or a retrospective."""
 
@@ -341,7 +359,7 @@ class Log(Command):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Rule(Command):
     """Explain a rule; without a code, list all rules."""
 
@@ -350,7 +368,7 @@ class Rule(Command):
     code: str | None = argument(None, "code of a rule (default: list all)", "CODE")
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Mcp(Command):
     """Serve check, explain, fix, bench and compare to coding agents, over stdio."""
 
@@ -363,7 +381,7 @@ class Mcp(Command):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Doctor(Output):
     """Try what torchproof needs on this machine; exit code 1 if something is broken."""
 
@@ -372,7 +390,7 @@ class Doctor(Output):
     format: str = _format(PLAIN_FORMATS)
 
 
-@dataclass(frozen=True, kw_only=True)
+@_command
 class Completion(Command):
     """Print the script that completes verbs, flags, targets and runs in your shell."""
 

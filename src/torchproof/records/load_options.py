@@ -59,7 +59,7 @@ def _assert_within_limits(options: TextOptions | LoadOptions) -> None:
             raise UserError(f"{_flag(name)} {value}: expected {expected}")
 
 
-def latency_objective(text: str) -> LatencyObjective:
+def read_objective(text: str) -> LatencyObjective:
     """Parses `p99=50ms` or `first_token:p99=200ms`."""
     match = _OBJECTIVE.fullmatch(text.strip())
     if match is None:
@@ -173,7 +173,7 @@ class LoadOptions(Record):
         " first_token:p99=200ms and token:p99=30ms",
         "OBJECTIVE",
         flag="--slo",
-        read=latency_objective,
+        read=read_objective,
     )
     strategies: tuple[str, ...] = _serving(
         (),

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from torchproof.records.tuning import Trial
+if TYPE_CHECKING:
+    from torchproof.records.tuning import Trial
 
 Kind = Literal["step", "first", "memory", "steps"]
 

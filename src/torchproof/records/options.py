@@ -11,14 +11,16 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torchproof.records import option_values as values
 from torchproof.records.mappings import Keywords
 from torchproof.records.objective import Objective
 from torchproof.records.option import option
-from torchproof.records.run import Run
 from torchproof.records.user_error import UserError
+
+if TYPE_CHECKING:
+    from torchproof.records.run import Run
 
 EFFORTS = ("static", "quick", "normal", "full")
 WRAPS = ("ddp", "fsdp2", "tp", "tp+fsdp2")
