@@ -14,15 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    cast,
-)
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, cast
 
 from torchproof import (
     checking,
@@ -34,14 +26,7 @@ from torchproof import (
     targets,
     tuning,
 )
-from torchproof.records import (
-    COUNTS,
-    SHOWN,
-    PartState,
-    Run,
-    UserError,
-    store,
-)
+from torchproof.records import COUNTS, SHOWN, PartState, Run, UserError, store
 from torchproof.records.lazy import lazy_exports
 from torchproof.records.load_options import LoadOptions as LoadOptions
 from torchproof.records.load_options import TextOptions as TextOptions
@@ -85,6 +70,7 @@ else:
 Progress = Callable[[str], None]
 _Kind = TypeVar("_Kind")
 _P = ParamSpec("_P")
+_Given = dict[str, Any]  # the keywords of a call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +116,9 @@ class _LoadKeywords(_ReportedKeywords, LoadOptions):
     load_options: LoadOptions | None = None
 
 
+KEYWORDS: dict[str, type[_Keywords]] = {}  # of each verb, as a record
+
+
 class _Verb(Protocol[_P]):
     """A verb: the run of a target with the keywords that the record has as fields."""
 
@@ -140,12 +129,16 @@ class _Verb(Protocol[_P]):
 
 def _verb(keywords: Callable[_P, Any]) -> Callable[[Callable[..., Run]], _Verb[_P]]:
     """Makes a verb of a function of a target, its options and the keywords given."""
-    known = {each.name: each for each in fields(cast("type[Any]", keywords))}
+    record = cast("type[_Keywords]", keywords)
+    known = {each.name: each for each in fields(record)}
 
     def decorated(function: Callable[..., Run]) -> _Verb[_P]:
         name = function.__name__
+        KEYWORDS[name] = record
 
-        @functools.wraps(function)
+        @functools.wraps(
+            function, ("__module__", "__name__", "__qualname__", "__doc__")
+        )
         def verb(
             target: Any, calls: Any = None, options: Options | None = None, **given: Any
         ) -> Run:
@@ -164,25 +157,20 @@ def _verb(keywords: Callable[_P, Any]) -> Callable[[Callable[..., Run]], _Verb[_
 def _signature(verb: Callable[..., Run], keywords: Iterable[Field[Any]]) -> Signature:
     """The signature with the keywords in place of `**`."""
     own = signature(verb, follow_wrapped=False)
-    parameters = [*own.parameters.values()][:-1]
-    named = {each.name for each in parameters}
+    *parameters, _ = own.parameters.values()
     for each in keywords:
         factory = each.default_factory
         default = each.default if factory is MISSING else factory()
-        if each.name not in named:
-            parameters.append(
-                Parameter(
-                    each.name,
-                    Parameter.KEYWORD_ONLY,
-                    default=default,
-                    annotation=each.type,
-                )
-            )
+        parameter = Parameter(
+            each.name, Parameter.KEYWORD_ONLY, default=default, annotation=each.type
+        )
+        if each.name not in own.parameters:
+            parameters.append(parameter)
     return own.replace(parameters=parameters)
 
 
 @_verb(_CheckKeywords)
-def check(target: Target, options: Options, given: dict[str, Any]) -> Run:
+def check(target: Target, options: Options, given: _Given) -> Run:
     """Checks how a target compiles; saves and returns the run.
 
     `target` is the name of a target, or a module or function with its `calls`: a list
@@ -192,7 +180,7 @@ def check(target: Target, options: Options, given: dict[str, Any]) -> Run:
 
 
 @_verb(_FixKeywords)
-def fix(target: Target, options: Options, given: dict[str, Any]) -> Run:
+def fix(target: Target, options: Options, given: _Given) -> Run:
     """Finds edits that cure findings of a target, proves them, saves the run.
 
     Takes the same targets as `check`.
@@ -203,7 +191,7 @@ def fix(target: Target, options: Options, given: dict[str, Any]) -> Run:
 
 
 @_verb(_TuneKeywords)
-def tune(target: Target, options: Options, given: dict[str, Any]) -> Run:
+def tune(target: Target, options: Options, given: _Given) -> Run:
     """Searches for the fastest safe recipe; saves the run and returns it.
 
     Takes the same targets as `check`.
@@ -214,7 +202,7 @@ def tune(target: Target, options: Options, given: dict[str, Any]) -> Run:
 
 
 @_verb(_BenchKeywords)
-def bench(target: Target, options: Options, given: dict[str, Any]) -> Run:
+def bench(target: Target, options: Options, given: _Given) -> Run:
     """What compiling a target is worth; the run is saved and returned.
 
     Takes the same targets as `check`. `effort`, `seconds` and `repeats` limit the time,
@@ -226,7 +214,7 @@ def bench(target: Target, options: Options, given: dict[str, Any]) -> Run:
 
 
 @_verb(_LoadKeywords)
-def loadtest(target: Target, options: Options, given: dict[str, Any]) -> Run:
+def loadtest(target: Target, options: Options, given: _Given) -> Run:
     """What users of the target wait for under load; the run is saved and returned.
 
     Takes the same targets as `check`.
@@ -234,16 +222,6 @@ def loadtest(target: Target, options: Options, given: dict[str, Any]) -> Run:
     _assert_sent(target, "loadtest")
     _set_options(given, "load_options", LoadOptions)
     return _loadtest(target, options, **given)
-
-
-# The keywords of each verb, as records of its options.
-KEYWORDS: dict[str, type[_Keywords]] = {
-    "check": _CheckKeywords,
-    "fix": _FixKeywords,
-    "tune": _TuneKeywords,
-    "bench": _BenchKeywords,
-    "loadtest": _LoadKeywords,
-}
 
 
 def interrupted_run(error: KeyboardInterrupt) -> Run | None:

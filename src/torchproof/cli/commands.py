@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal
 
 from torchproof.records import SEVERITIES
 from torchproof.records.load_options import LoadOptions
@@ -31,15 +31,7 @@ SHELLS = ("bash", "zsh", "fish")
 _FORMS = "workload:NAME, file.py:factory, package.module:factory"
 _RUN = "id, start of an id, directory or JSON file"
 
-_Kind = TypeVar("_Kind")
 _output = partial(option, group="output")
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True)
-def _command(kind: type[_Kind]) -> type[_Kind]:
-    """A dataclass without comparison: making these would delay every command."""
-    make = dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-    return make(kind)
 
 
 def _format(choices: tuple[str, ...]) -> Any:
@@ -50,7 +42,7 @@ def _target(more: str) -> Any:
     return argument(MISSING, f"{_FORMS}{more}", "TARGET", for_agents=True)
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Command:
     """A command line: besides its options, its words, and what shows progress.
 
@@ -71,7 +63,7 @@ class Command:
         return cls.__name__.lower()
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Talk(Command):
     """How much is printed, in which format."""
 
@@ -80,7 +72,7 @@ class Talk(Command):
     verbose: bool = _output(False, "show all evidence", flag="-v")
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Output(Talk):
     """Where an answer is written."""
 
@@ -89,14 +81,14 @@ class Output(Talk):
     )
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class RunOutput(Output):
     """How a run is shown."""
 
     no_source: bool = _output(False, "leave out source code")
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class _Traced(RunOutput):
     """How a run is shown, and its timeline."""
 
@@ -107,7 +99,7 @@ class _Traced(RunOutput):
     )
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class _Scope(CheckOptions):
     """What is checked, and what the exit code says."""
 
@@ -120,14 +112,14 @@ class _Scope(CheckOptions):
     )
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class _Ranked:
     """On how many ranks the target runs."""
 
     ranks: RankOptions | None = nested(RankOptions)
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Check(_Traced, _Scope, _Ranked, Options):
     """Run a target and list what goes wrong when it compiles, where, and the fix."""
 
@@ -148,7 +140,7 @@ class Check(_Traced, _Scope, _Ranked, Options):
     list: bool = option(False, "list the bundled workloads and exit")
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class _Measured(BenchOptions):
     """What is measured, and what it is compared with."""
 
@@ -161,7 +153,7 @@ class _Measured(BenchOptions):
     )
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Bench(_Traced, Options, _Measured):
     """Measure strategies against eager: speed, compile time, memory, numerics."""
 
@@ -175,7 +167,7 @@ class Bench(_Traced, Options, _Measured):
     target: str = _target(", script.py [-- args...]")
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Loadtest(RunOutput, Options, LoadOptions):
     """Serve requests on a timetable: what users wait for under load, and why."""
 
@@ -192,7 +184,7 @@ class Loadtest(RunOutput, Options, LoadOptions):
     )
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Tune(RunOutput, Options, TuneOptions):
     """Search for the fastest strategy with the same outputs; write a recipe."""
 
@@ -212,7 +204,7 @@ class Tune(RunOutput, Options, TuneOptions):
     )
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Fix(RunOutput, Options, FixOptions):
     """Find edits that cure findings, prove them, and show them as a diff."""
 
@@ -231,7 +223,7 @@ class Fix(RunOutput, Options, FixOptions):
     )
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class SignedDeploy(DeployOptions):
     """The options for a deploy pack, with the file of the key."""
 
@@ -245,7 +237,7 @@ class SignedDeploy(DeployOptions):
     )
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class _Packed:
     """What a pack is for."""
 
@@ -260,7 +252,7 @@ class _Packed:
     deploy: SignedDeploy | None = nested(SignedDeploy)
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Pack(Talk, Options, _Packed):
     """Write a self-contained repro of a failure, or a model with its compiled code."""
 
@@ -277,7 +269,7 @@ class Pack(Talk, Options, _Packed):
     format: str = _format(PLAIN_FORMATS)
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Compare(Output):
     """Compare two runs: is B better than A, worse, or not significantly different?"""
 
@@ -294,7 +286,7 @@ class Compare(Output):
     format: str = _format(COMPARISON_FORMATS)
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Show(RunOutput):
     """Print a saved run or a pack; with --caches, list torch's compile caches."""
 
@@ -317,7 +309,7 @@ class Show(RunOutput):
     )
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Log(Command):
     """Print the experiment log, or add a plan, a run or a retrospective."""
 
@@ -359,7 +351,7 @@ class Log(Command):
     )
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Rule(Command):
     """Explain a rule; without a code, list all rules."""
 
@@ -368,7 +360,7 @@ class Rule(Command):
     code: str | None = argument(None, "code of a rule (default: list all)", "CODE")
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Mcp(Command):
     """Serve check, explain, fix, bench and compare to coding agents, over stdio."""
 
@@ -381,7 +373,7 @@ class Mcp(Command):
     )
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Doctor(Output):
     """Try what torchproof needs on this machine; exit code 1 if something is broken."""
 
@@ -390,7 +382,7 @@ class Doctor(Output):
     format: str = _format(PLAIN_FORMATS)
 
 
-@_command
+@dataclass(frozen=True, kw_only=True)
 class Completion(Command):
     """Print the script that completes verbs, flags, targets and runs in your shell."""
 

@@ -27,7 +27,7 @@ class Option:
     """
 
     help: str
-    flag: str | None = None
+    flag: str | None = None  # "": by the name of the field
     metavar: str = ""
     choices: tuple[str, ...] = ()
     read: Callable[[str], Any] | None = None
@@ -140,16 +140,11 @@ def _options(each: Field[Any]) -> Iterator[OptionField]:
         if described.flag == "":
             flag = f"--{each.name.replace('_', '-')}"
             described = replace(described, flag=flag)
-        default = _default(each)
+        factory = each.default_factory
+        default = each.default if factory is MISSING else factory()
         required = default is MISSING
-        value = None if default is MISSING else default
-        yield OptionField((each.name,), described, value, required)
-
-
-def _default(each: Field[Any]) -> Any:
-    if each.default is not MISSING:
-        return each.default
-    return MISSING if each.default_factory is MISSING else each.default_factory()
+        default = None if required else default
+        yield OptionField((each.name,), described, default, required)
 
 
 def made(kind: type[_Kind], given: Mapping[str, Any]) -> _Kind:
