@@ -192,7 +192,7 @@ def test_an_unrolled_loop_is_fine_if_it_compiles_fast(change: Any) -> None:
     at = 1 + source.index("    for _ in range(3):  # a loop to be found")
     line = TracedLine(__file__, at, "f", nodes=90, repeats=45, copies=0, block=None)
     measured = {"backend_s": 20.0, "eager_ms": 1.0} | change
-    graph = GraphLines("0/0", (), 100, measured["backend_s"], (line,))
+    graph = GraphLines("0/0", HERE, 100, measured["backend_s"], (line,))
     reported = found(GraphLinesEvent, graph=graph, eager_ms=measured["eager_ms"])
     assert [f.code for f in reported] == ([] if change else ["SP511"])
 
@@ -220,8 +220,7 @@ def graph_lines(fn: Any, calls: Any) -> Iterator[GraphLinesEvent]:
         graphs = anatomy.costs().graphs
     for graph in graphs:
         slow = replace(graph, backend_s=20.0)
-        function = Frame(*graph.function)
-        yield GraphLinesEvent(function=function, graph=slow, eager_ms=1.0)
+        yield GraphLinesEvent(function=graph.function, graph=slow, eager_ms=1.0)
 
 
 @pytest.mark.parametrize("program", programs("SP51*"), ids=lambda each: each.name)

@@ -147,9 +147,9 @@ class PartsMeasurer:
         self.collected.events += self._memory(eager, compiled)
         self.collected.events += [
             GraphLinesEvent(
-                function=Frame(*graph.function), graph=graph, eager_ms=eager.median_ms
+                function=each.function, graph=each, eager_ms=eager.median_ms
             )
-            for graph in costs.graphs
+            for each in costs.graphs
         ]
         return None
 

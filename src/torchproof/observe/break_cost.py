@@ -70,7 +70,7 @@ class GraphLines(Record):
     """A graph with the lines that it was traced from."""
 
     graph: str | None  # its compile id
-    function: tuple[Any, ...]  # file, line and name
+    function: Frame
     nodes: int
     backend_s: float | None
     lines: tuple[TracedLine, ...]
@@ -340,7 +340,7 @@ def _graph_lines(graph: CompiledGraph) -> GraphLines:
     code = graph.code
     return GraphLines(
         graph.compile_id,
-        function=(code.co_filename, code.co_firstlineno, code.co_name),
+        function=Frame(code.co_filename, code.co_firstlineno, code.co_name),
         nodes=len(graph.nodes),
         backend_s=graph.backend_s,
         lines=tuple(_lines_of(graph.nodes)),

@@ -123,15 +123,15 @@ class EagerErrorEvent(CompileEvent):
     """A function failed to compile because of an error that eager raises as well."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SpecializationEvent(CompileEvent):
     """A dynamic size became a constant."""
 
-    sources: tuple[str, ...] = ()
-    value: str = ""
-    reason: str = ""
-    symbol: str = ""
-    marks: tuple[tuple[str, int], ...] = ()  # the dimensions that were marked dynamic
+    sources: tuple[str, ...]
+    value: str
+    reason: str
+    symbol: str
+    marks: tuple[tuple[str, int], ...]  # the dimensions that were marked dynamic
 
 
 @dataclass(frozen=True)
@@ -259,21 +259,21 @@ class CaptureEvent(Event):
     site: tuple[Frame, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GraphSkipEvent(CaptureEvent):
     """Torch does not capture a graph. The counts are None if it was never run."""
 
-    reason: str = ""
-    ungraphed: int | None = None  # runs without a CUDA graph
-    runs: int | None = None
+    reason: str
+    ungraphed: int | None  # runs without a CUDA graph
+    runs: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GraphSplitEvent(CaptureEvent):
     """An operation was left out of a CUDA graph."""
 
-    reason: str = ""
-    operation: str = ""
+    reason: str
+    operation: str
 
 
 class InputSize(NamedTuple):
@@ -283,19 +283,19 @@ class InputSize(NamedTuple):
     runs: Mapping[str, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RecordingEvent(CaptureEvent):
     """The recordings and replays of one graph."""
 
-    phase: str = "forward"
-    turns: Mapping[str, int] = field(default_factory=dict)  # runs by how they ran
-    sizes: tuple[InputSize, ...] = ()
-    distinct: int = 0  # the number of input sizes
-    again: Mapping[str, int] = field(default_factory=dict)  # recordings by cause
-    moved: tuple[str, ...] = ()  # inputs whose address changed
-    uses: Mapping[str, tuple[Frame, ...]] = field(default_factory=dict)  # of those
-    since: int = 0  # runs since the last recording
-    pool_bytes: int = 0
+    phase: str
+    turns: Mapping[str, int]  # runs by how they ran
+    sizes: tuple[InputSize, ...]
+    distinct: int  # the number of input sizes
+    again: Mapping[str, int]  # recordings by cause
+    moved: tuple[str, ...]  # inputs whose address changed
+    uses: Mapping[str, tuple[Frame, ...]]  # of those
+    since: int  # runs since the last recording
+    pool_bytes: int
 
     @property
     def runs(self) -> int:
@@ -306,15 +306,15 @@ class RecordingEvent(CaptureEvent):
         return self.turns.get("replayed", 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SyncEvent(Event):
     """A line at which the host waits for the device."""
 
-    explicit: bool = False
-    inside: bool = False  # a compiled call
-    count: int = 0
-    calls: int = 0  # in which it waited
-    of: int = 0  # all compiled calls
+    explicit: bool
+    inside: bool  # a compiled call
+    count: int
+    calls: int  # in which it waited
+    of: int  # all compiled calls
 
 
 # -- answers ---------------------------------------------------------------------------
@@ -357,9 +357,9 @@ class WrongAnswerEvent(AnswerEvent):
     form: FormDifference | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StaleAnswerEvent(AnswerEvent):
     """Compiled code ignores a change that eager sees."""
 
-    what: str = ""
-    name: str = ""
+    what: str
+    name: str
