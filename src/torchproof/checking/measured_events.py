@@ -24,6 +24,16 @@ class TimingEvent(Event):
     graphs: int | None = None
     recompiles_in_steps: int | None = None
 
+    @property
+    def loss_us(self) -> float:
+        """How much longer a compiled call takes."""
+        return (self.compiled_ms - self.eager_ms) * 1e3
+
+    @property
+    def gaps_us(self) -> float:
+        """What the breaks of a call take."""
+        return sum(gap.us for gap in self.gaps)
+
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEvent(Event):

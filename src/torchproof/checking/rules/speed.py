@@ -6,7 +6,7 @@ over compiled time, so 0.5 is twice as slow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, NamedTuple
 
 from torchproof.checking.measured_events import (
@@ -29,7 +29,6 @@ from torchproof.checking.rules.rule import (
     shorten,
 )
 from torchproof.checking.static.compiled import WITH_GRAPHS
-from torchproof.observe import Gap
 from torchproof.records import (
     Setting,
     Severity,
@@ -93,29 +92,28 @@ class Reason(NamedTuple):
     fix: str
 
 
-def _reason(data: TimingEvent) -> Reason:
+def _reason(timing: TimingEvent) -> Reason:
     """The first explanation that the measured numbers support."""
-    loss_us = (data.compiled_ms - data.eager_ms) * 1e3
-    gaps = data.gaps
-    if data.recompiles_in_steps:
-        return _recompiling(data)
-    if data.graphs == 0:
+    if timing.recompiles_in_steps:
+        return _recompiling(timing)
+    if timing.graphs == 0:
         return _NOTHING_RUNS
-    many = (data.graphs or 0) >= _MANY_GRAPHS
-    if gaps and (many or sum(gap.us for gap in gaps) >= _EXPLAINS * loss_us):
-        return _breaking(data, gaps)
-    overhead = data.overhead_us
-    if overhead is not None and overhead >= min(0.3 * loss_us, data.eager_ms * 1e3):
-        return _small_work(data, overhead)
+    many = (timing.graphs or 0) >= _MANY_GRAPHS
+    if timing.gaps and (many or timing.gaps_us >= _EXPLAINS * timing.loss_us):
+        return _breaking(timing)
+    overhead = timing.overhead_us
+    much_us = min(0.3 * timing.loss_us, timing.eager_ms * 1e3)
+    if overhead is not None and overhead >= much_us:
+        return _small_work(timing, overhead)
     if many:
-        return _many_graphs(data)
-    if gaps:
-        return _breaking(data, gaps)
+        return _many_graphs(timing)
+    if timing.gaps:
+        return _breaking(timing)
     return _NOT_MEASURED if overhead is None else _slow_graph(overhead)
 
 
-def _recompiling(data: TimingEvent) -> Reason:
-    times = plural(data.recompiles_in_steps or 0, "time")
+def _recompiling(timing: TimingEvent) -> Reason:
+    times = plural(timing.recompiles_in_steps or 0, "time")
     return Reason(
         f"it was compiled again {times} while its steps were timed: it does not settle",
         "first fix the cause of the recompiles (see the RC findings), then measure"
@@ -123,17 +121,16 @@ def _recompiling(data: TimingEvent) -> Reason:
     )
 
 
-def _breaking(data: TimingEvent, gaps: Sequence[Gap]) -> Reason:
-    worst = max(gaps, key=lambda gap: gap.us)
-    total = duration(sum(gap.us for gap in gaps) * 1e-6)
+def _breaking(timing: TimingEvent) -> Reason:
+    worst = max(timing.gaps, key=lambda gap: gap.us)
+    total = duration(timing.gaps_us * 1e-6)
     code = shorten(source_line(worst.file, worst.line).strip(), 50)
     what = f" (`{code}`)" if code else ""
     cause = f"{total} of each call are spent in graph breaks, between one graph and"
     cause += " the next"
-    loss_us = (data.compiled_ms - data.eager_ms) * 1e3
-    if sum(gap.us for gap in gaps) < _EXPLAINS * loss_us:
-        lost = duration(loss_us * 1e-6)
-        graphs = plural(data.graphs, "graph") if data.graphs else "graphs"
+    if timing.gaps_us < _EXPLAINS * timing.loss_us:
+        lost = duration(timing.loss_us * 1e-6)
+        graphs = plural(timing.graphs, "graph") if timing.graphs else "graphs"
         cause += f"; the rest of the {lost} goes to the {graphs} they cut it into: to"
         cause += " what they run, their guards and their dispatch"
     return Reason(
@@ -144,8 +141,8 @@ def _breaking(data: TimingEvent, gaps: Sequence[Gap]) -> Reason:
     )
 
 
-def _small_work(data: TimingEvent, overhead_us: float) -> Reason:
-    work = duration(data.eager_ms * 1e-3)
+def _small_work(timing: TimingEvent, overhead_us: float) -> Reason:
+    work = duration(timing.eager_ms * 1e-3)
     return Reason(
         f"the work of one call is too small: eager does it in {work}, and a compiled"
         f" call spends {duration(overhead_us * 1e-6)} on guards, unpacking of arguments"
@@ -155,9 +152,9 @@ def _small_work(data: TimingEvent, overhead_us: float) -> Reason:
     )
 
 
-def _many_graphs(data: TimingEvent) -> Reason:
+def _many_graphs(timing: TimingEvent) -> Reason:
     return Reason(
-        f"each call runs {data.graphs} small graphs, and each pays for its guards"
+        f"each call runs {timing.graphs} small graphs, and each pays for its guards"
         " and its dispatch",
         "compile a larger region, so that one graph does all the work, or do not"
         " compile this",
@@ -215,13 +212,13 @@ class SlowerThanEager(Speed[TimingGroup]):
                 yield group_of(event, facts)
 
     def message(self, group: TimingGroup) -> str:
-        data = group.first
+        timing = group.first
         eager, compiled = (
-            duration(ms * 1e-3) for ms in (data.eager_ms, data.compiled_ms)
+            duration(ms * 1e-3) for ms in (timing.eager_ms, timing.compiled_ms)
         )
         return (
             f"{named(group)} takes {compiled} per call compiled and {eager} in eager:"
-            f" {1 / data.ratio:.2f}x slower"
+            f" {1 / timing.ratio:.2f}x slower"
         )
 
     def cause(self, group: TimingGroup) -> str:
@@ -231,25 +228,26 @@ class SlowerThanEager(Speed[TimingGroup]):
         return _reason(group.first).fix
 
     def severity(self, group: TimingGroup) -> Severity:
-        data = group.first
-        if data.ratio <= 0.5 and data.compiled_ms >= 1.0:
+        timing = group.first
+        if timing.ratio <= 0.5 and timing.compiled_ms >= 1.0:
             return "high"
-        return "low" if data.ratio > 0.9 else "medium"
+        return "low" if timing.ratio > 0.9 else "medium"
 
     def cost_us(self, group: TimingGroup) -> float | None:
-        return float(group.first.compiled_ms - group.first.eager_ms) * 1e3
+        return group.first.loss_us
 
     def evidence(self, group: TimingGroup) -> Iterable[str]:
         return _timings(group.first)
 
 
-def _timings(data: TimingEvent) -> Iterator[str]:
+def _timings(timing: TimingEvent) -> Iterator[str]:
     yield (
-        f"eager/compiled {data.ratio:.3f}, interval {data.low:.3f} to {data.high:.3f}"
+        f"eager/compiled {timing.ratio:.3f}, interval {timing.low:.3f} to"
+        f" {timing.high:.3f}"
     )
-    if data.overhead_us is not None:
-        yield f"a call spends {data.overhead_us:.1f} us outside its graph (host)"
-    for gap in data.gaps:
+    if timing.overhead_us is not None:
+        yield f"a call spends {timing.overhead_us:.1f} us outside its graph (host)"
+    for gap in timing.gaps:
         where = f"{gap.file}:{gap.line}"
         yield f"break at {where}: {gap.us:.1f} us per call (host)"
 
@@ -281,19 +279,17 @@ class NoGain(Speed[TimingGroup]):
                 yield group_of(event, facts)
 
     def message(self, group: TimingGroup) -> str:
-        data = group.first
+        timing = group.first
         return (
             f"compiling {named(group)} never pays off: a call takes"
-            f" {duration(data.compiled_ms * 1e-3)} compiled and"
-            f" {duration(data.eager_ms * 1e-3)} in eager, the first call"
-            f" {duration(data.first_call_s or 0.0)}"
+            f" {duration(timing.compiled_ms * 1e-3)} compiled and"
+            f" {duration(timing.eager_ms * 1e-3)} in eager, the first call"
+            f" {duration(timing.first_call_s or 0.0)}"
         )
 
     def cause(self, group: TimingGroup) -> str:
-        data = group.first
-        gaps = data.gaps
-        if gaps:
-            total = duration(sum(gap.us for gap in gaps) * 1e-6)
+        if group.first.gaps:
+            total = duration(group.first.gaps_us * 1e-6)
             return f"graph breaks take {total} of each call and use up what is gained"
         return (
             "what is computed leaves nothing to gain: fusing saves no more than a"
@@ -441,8 +437,8 @@ class MoreMemory(Speed[MemoryGroup]):
                 yield group_of(event, facts)
 
     def message(self, group: MemoryGroup) -> str:
-        data = group.first
-        compiled, eager = data.compiled_bytes, data.eager_bytes
+        event = group.first
+        compiled, eager = event.compiled_bytes, event.eager_bytes
         return (
             f"{named(group)} needs {_mebibytes(compiled)} compiled and"
             f" {_mebibytes(eager)} in eager: {_mebibytes(compiled - eager)} more"
@@ -500,13 +496,13 @@ class ShapeSweep(Speed[SweepGroup]):
                 yield group_of(event, facts)
 
     def message(self, group: SweepGroup) -> str:
-        data = group.first
-        again = data.again
+        event = group.first
+        again = event.again
         values = ", ".join(map(str, again))
         total = sum(again.values())
         return (
             f"{named(group)} was recompiled {plural(total, 'time')} for"
-            f" {len(data.recompiles)} values of {data.dimension}: at {values}"
+            f" {len(event.recompiles)} values of {event.dimension}: at {values}"
         )
 
     def cause(self, group: SweepGroup) -> str:
