@@ -36,6 +36,7 @@ from torchproof.checking.rules.rule import Interruption
 from torchproof.checking.rules.shapes import QuietSpecialisation, sizes_of
 from torchproof.records import (
     SEVERITIES,
+    SIZE_CAUSES,
     CauseTree,
     Event,
     Finding,
@@ -52,7 +53,6 @@ from torchproof.records import (
 )
 
 # Guards on a size of an argument, whatever they say about it.
-_OF_SIZE = frozenset({"size", "size_one", "equal_sizes", "shape_condition"})
 _MOST_NAMES = 4
 _SHARED_STATE = frozenset({"global_state", "global"})
 
@@ -439,7 +439,7 @@ def _change(event: GuardEvent) -> tuple[object, ...] | None:
     """
     guard, call = event.callers_guard, event.entry_call
     assert guard is not None
-    about = "size" if guard.cause in _OF_SIZE else guard.cause
+    about = "size" if guard.cause in SIZE_CAUSES else guard.cause
     if guard.cause in _SHARED_STATE and event.call is not None:
         return (about, guard.source, event.call)
     path = event.path

@@ -10,7 +10,7 @@ import builtins
 import re
 from dataclasses import replace
 
-from torchproof.records.guards import Guard, readable_source
+from torchproof.records.guards import Guard, GuardCause, readable_source
 
 _ID = re.compile(r"^\[?(?:!\d+/)?(?P<id>\d+/\d+(?:_\d+)?)\]?: ")
 _COMMENT = re.compile(
@@ -44,6 +44,17 @@ def parse(reason: str) -> Guard:
     return guard
 
 
+# What torch says of a tensor that does not match.
+_OF_TENSORS: dict[str, GuardCause] = {
+    "size": "size",
+    "stride": "stride",
+    "rank": "rank",
+    "dtype": "dtype",
+    "requires_grad": "requires_grad",
+    "dispatch key set": "dispatch_key",
+}
+
+
 def _tensor(condition: str, text: str) -> Guard | None:
     """Parses `tensor 'x' size mismatch at index 0. expected 8, actual 5`."""
     match = re.match(
@@ -58,13 +69,13 @@ def _tensor(condition: str, text: str) -> Guard | None:
         return None
     dim = int(match["dim"]) if match["dim"] else None
     expected, actual = match["expected"], match["actual"]
-    cause = match["what"].replace(" ", "_")
+    cause = _OF_TENSORS.get(match["what"], "other")
     if cause == "size" and {expected, actual} & {"0", "1"}:
         cause = "size_one"
     if cause == "requires_grad":
         expected = "True" if expected.endswith("1") else "False"
         actual = "False" if expected == "True" else "True"
-    if cause == "dispatch_key_set":
+    if cause == "dispatch_key":
         cause, expected, actual = _dispatch_keys(expected, actual or "")
     return Guard(
         cause=cause,
@@ -76,7 +87,7 @@ def _tensor(condition: str, text: str) -> Guard | None:
     )
 
 
-def _dispatch_keys(expected: str, actual: str) -> tuple[str, str, str]:
+def _dispatch_keys(expected: str, actual: str) -> tuple[GuardCause, str, str]:
     """The backend key shows a changed device; other keys are subclasses or modes."""
     before, after = (re.findall(r"\w+", keys)[1:2] for keys in (expected, actual))
     if before != after and before and after:
@@ -91,7 +102,7 @@ _FREED = {"source": "an object", "other": "object"}
 # Torch's messages with the cause that they mean. The groups of a pattern are fields of
 # the guard, in addition to those that follow; `kind` is the class of an object. The
 # first pattern that matches counts.
-_PATTERNS: tuple[tuple[str, str, dict[str, str]], ...] = (
+_PATTERNS: tuple[tuple[str, GuardCause, dict[str, str]], ...] = (
     (
         r"expected type of '(?P<source>.+?)' to be (?:a tensor type, '|<class '.+?'>,)"
         r" but found <class '(?P<actual>.+?)'>",
@@ -162,7 +173,7 @@ def _listed(condition: str, text: str) -> Guard | None:
     return None
 
 
-def _guard(cause: str, found: dict[str, str], text: str) -> Guard:
+def _guard(cause: GuardCause, found: dict[str, str], text: str) -> Guard:
     source = readable_source(found.get("bare") or found["source"])
     kind = _class(found.get("kind", ""))
     other = found.get("other", kind if cause == "identity" else "")
@@ -219,7 +230,8 @@ def _shape(condition: str, text: str) -> Guard | None:
         )
     exact = re.match(r"\S+\.size\(\)\[\d+\] == (\d+)$", condition)
     if exact:
-        cause = "size_one" if exact[1] in {"0", "1"} else "size"
+        is_one = exact[1] in {"0", "1"}
+        cause: GuardCause = "size_one" if is_one else "size"
         return Guard(cause=cause, source=source, text=text, dim=dim, expected=exact[1])
     return Guard(
         cause="shape_condition",
@@ -242,7 +254,7 @@ def _value(condition: str, text: str) -> Guard:
     )
 
 
-def _scalar_cause(name: str) -> str:
+def _scalar_cause(name: str) -> GuardCause:
     """The cause of a changed value, by the kind of variable that has it."""
     if "param_groups" in name and re.search(r"\['\w*lr'\]", name):
         return "learning_rate"

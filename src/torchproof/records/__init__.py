@@ -87,8 +87,10 @@ if TYPE_CHECKING:
     from torchproof.records.frame import Frame as Frame
     from torchproof.records.frame import frames_of as frames_of
     from torchproof.records.guards import BEFORE_THE_BREAK as BEFORE_THE_BREAK
+    from torchproof.records.guards import SIZE_CAUSES as SIZE_CAUSES
     from torchproof.records.guards import FailedGuard as FailedGuard
     from torchproof.records.guards import Guard as Guard
+    from torchproof.records.guards import GuardCause as GuardCause
     from torchproof.records.guards import readable_source as readable_source
     from torchproof.records.guards import what_changed as what_changed
     from torchproof.records.identity import is_recorded as is_recorded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from torchproof.records.frame import Frame
 
@@ -13,14 +14,44 @@ _HANDED_OVER = re.compile(
 )
 BEFORE_THE_BREAK = "the value computed just before the break"
 
-Subject = tuple[str, str, int | None]  # cause, source, dimension
+# What changed, as far as rules tell guards apart.
+GuardCause = Literal[
+    "size",
+    "size_one",
+    "equal_sizes",
+    "shape_condition",
+    "stride",
+    "rank",
+    "dtype",
+    "device",
+    "dispatch_key",
+    "requires_grad",
+    "alias",
+    "value",
+    "type",
+    "length",
+    "keys",
+    "attribute",
+    "global",
+    "identity",
+    "global_state",
+    "training",
+    "learning_rate",
+    "backend",
+    "other",
+]
+# Guards on sizes, and on what torch derives from them.
+SIZE_CAUSES: frozenset[GuardCause] = frozenset(
+    {"size", "size_one", "equal_sizes", "shape_condition"}
+)
+Subject = tuple[GuardCause, str, int | None]  # cause, source, dimension
 
 
 @dataclass(frozen=True)
 class Guard:
     """One failed guard: `source` is the checked expression, `values` its values."""
 
-    cause: str
+    cause: GuardCause
     source: str
     text: str
     dim: int | None = None

@@ -20,6 +20,7 @@ from torchproof.checking.rules.recompiles import Recompile, RecompileLimit
 from torchproof.observe import guard_failures
 from torchproof.records import (
     INPUT,
+    SIZE_CAUSES,
     BreakEvent,
     CollectiveTimeout,
     Event,
@@ -41,7 +42,6 @@ from torchproof.records import (
     whose,
 )
 
-_SIZES = frozenset({"size", "size_one", "equal_sizes", "shape_condition"})
 _LEAST_GC_S = 0.2  # of a wait that makes a finding
 _LEAST_SLOW_S = 1.0
 _LEAST_SLOW_SHARE = 0.1  # of the time that the late rank was observed
@@ -125,7 +125,7 @@ class Evidence:
         guard = _guard(difference, matched)
         again = "recompiled" if difference.reason else "compiled"
         what = f"{again} {difference.function} alone"
-        if guard is not None and guard.cause in _SIZES and difference.dynamic_on:
+        if guard is not None and guard.cause in SIZE_CAUSES and difference.dynamic_on:
             return self._fixed_size(difference, guard, what, matched)
         if guard is not None and _is_short_batch(guard):
             return self._short_batch(difference, guard, what, matched)

@@ -30,6 +30,7 @@ from torchproof.records import (
     Call,
     GraphEvent,
     Guard,
+    GuardCause,
     GuardEvent,
     LimitEvent,
     RecompileEvent,
@@ -133,7 +134,7 @@ class Recompile(Rule[RecompileGroup]):
 
     kind = "recompile"
     reference = torch_pages.RECOMPILES
-    causes: tuple[str, ...] = ()
+    causes: ClassVar[tuple[GuardCause, ...]] = ()
     source_text = "`{at.expression}` would recompile {at.function} in each call"
     changed_text: ClassVar[str] = ""  # what changed between calls, with its values
     cause_text = (
