@@ -32,7 +32,7 @@ class Annotations:
     fixes: list[FixBlock]
 
 
-def collected(blocks: Iterable[Block]) -> Annotations:
+def annotations_of(blocks: Iterable[Block]) -> Annotations:
     every = [*_flat(seen_by(View.REVIEW, blocks))]
     title = next(each for each in every if isinstance(each, Title))
     verdict = next(each for each in every if isinstance(each, Verdict))

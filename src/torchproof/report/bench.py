@@ -15,7 +15,7 @@ from torchproof.report import (
 from torchproof.report.agent import OUTPUT
 from torchproof.report.charts import bars
 from torchproof.report.document import Block, Items, Listing, Paragraph, Verdict, View
-from torchproof.report.opening import measured, opening
+from torchproof.report.opening import first_lines, opening
 
 _DO_NOT = "report a gain whose interval includes 1, or times of other runs"
 
@@ -41,7 +41,7 @@ def document(run: Run) -> Iterator[Block]:
 
 
 def _first(run: Run) -> Iterator[str]:
-    yield from measured(run)
+    yield from first_lines(run)
     rounds = max((len(row.rounds_ms) for row in run.measurements), default=0)
     if rounds:
         every = dict.fromkeys(map(bench_sections.processes, run.measurements))
@@ -72,4 +72,4 @@ def _verdict(run: Run) -> Verdict:
         chosen = min(compiled, key=lambda row: row.median_ms or 0.0, default=None)
     tone = tones.get(decision.word, "bad")
     verdict = Verdict(tone, decision.word, f"{decision.text}.")
-    return verdicts.shown(run, verdict, verdicts.worth(chosen, eager))
+    return verdicts.with_tiles(run, verdict, verdicts.worth(chosen, eager))

@@ -8,6 +8,7 @@ have their times and no ratio. `not_ranked` lists both with a reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,7 @@ PHASES = {
     "graph_recording": "graph recording",
     "triton": "kernels (Triton or C++)",
 }
+SIZES = {"batch", "sequence"}  # variants with a chart
 _FEW_RANKS = 8  # of more, only the fastest and the slowest are shown
 _APART = {"config", "guards", "backend"}  # variants with a table of their own
 
@@ -333,7 +335,8 @@ def _sweep(keys: tuple[str, ...], rows: Sequence[Measurement]) -> Table:
     title = TITLES.get(keys[0], f"By {keys[0]}") if len(keys) == 1 else ""
     title = title or f"By {' and '.join(keys)}"
     shown = [row for row in rows if is_shown(row)]
-    return columns(title, shown, {**sizes, **cells}, lines).shortened()
+    table = columns(title, shown, {**sizes, **cells}, lines).shortened()
+    return replace(table, style="sweep" if {*keys} <= SIZES else "")
 
 
 def _variant(key: str, row: Measurement) -> str:

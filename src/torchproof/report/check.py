@@ -69,7 +69,7 @@ def document(run: Run, *, verbose: bool = False) -> Iterator[Block]:
     first = finding_block.fix_first(run, listed)
     words = View.TERMINAL | View.PAPER
     yield from opening(run, "torch.compile optimisation report", _first(run))
-    yield verdicts.shown(run, _verdict(run, listed, first), _tiles(run))
+    yield verdicts.with_tiles(run, _verdict(run, listed, first), _tiles(run))
     for sentence in earlier_run.verdict(run):
         yield Paragraph(sentence, style="strong", views=words)
         yield Paragraph(sentence, "Since", views=View.AGENT)

@@ -22,7 +22,7 @@ from torchproof.report.document import (
     Verdict,
     View,
 )
-from torchproof.report.opening import measured, opening
+from torchproof.report.opening import first_lines, opening
 
 _MOST = 200  # lines of a list
 _DO_NOT = "write a rejected edit, or --unsafe fixes without asking the user"
@@ -32,12 +32,12 @@ def document(run: Run, *, verbose: bool = False) -> Iterator[Block]:
     changes, terminal = fix_words.changes(run), View.TERMINAL
     counts = ", ".join(f"{name} {old} -> {new}" for name, old, new in changes)
     result, note = fix_words.summary(run), fix_words.note(run)
-    yield from opening(run, "torch.compile fixes", [*measured(run), counts])
+    yield from opening(run, "torch.compile fixes", [*first_lines(run), counts])
     tiles = [
         Tile(name[:1].upper() + name[1:], after, f"{before} before the fixes")
         for name, before, after in changes
     ]
-    yield verdicts.shown(run, _verdict(run), tiles)
+    yield verdicts.with_tiles(run, _verdict(run), tiles)
     yield Paragraph(counts, "With all fixes", views=View.AGENT)
     yield Paragraph(result, "Result", views=View.AGENT)
     yield Paragraph(result, style="strong", views=View.PAPER)
@@ -61,7 +61,7 @@ def document(run: Run, *, verbose: bool = False) -> Iterator[Block]:
 
 
 def _fixes(run: Run) -> Section:
-    fixes = fix_words.numbered(run)
+    fixes = fix_words.fix_blocks(run)
     blocks: list[Block] = [*fixes]
     code = fix_words.code(run)
     caption = "Settings, to paste before the model is compiled"

@@ -85,7 +85,7 @@ def proof(fix: Fix, before: Fix | None = None) -> str:
     return fix.receipt.text
 
 
-def numbered(run: Run) -> list[FixBlock]:
+def fix_blocks(run: Run) -> list[FixBlock]:
     """The fixes to show, with what proves them."""
     fixes = helpful(run)
     pairs = enumerate(zip([None, *fixes], fixes, strict=False), 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from torchproof.records import Fix, document, line, shown
-from torchproof.report.annotations import Annotations, collected
+from torchproof.report.annotations import Annotations, annotations_of
 from torchproof.report.document import Block, FixBlock
 from torchproof.report.finding_block import FindingBlock
 
@@ -16,7 +16,7 @@ LEVELS = {"high": "error", "medium": "warning", "low": "notice"}
 
 
 def render(blocks: Iterable[Block]) -> str:
-    found = collected(blocks)
+    found = annotations_of(blocks)
     target = line(found.title.target)
     failed = [
         f"::error title=torchproof::{_data(f'{line(text)}, in {target}')}"

@@ -15,7 +15,7 @@ from typing import Any
 
 from torchproof.records import Finding, line
 from torchproof.report import sarif
-from torchproof.report.annotations import collected
+from torchproof.report.annotations import annotations_of
 from torchproof.report.document import Block
 from torchproof.report.finding_block import FindingBlock
 
@@ -25,7 +25,7 @@ Plain = dict[str, Any]
 
 
 def render(blocks: Iterable[Block]) -> str:
-    found, before = collected(blocks), Counter[str]()
+    found, before = annotations_of(blocks), Counter[str]()
     target, entries = found.title.target, []
     for block in found.findings:
         entries.append(_entry(block, target, before[block.finding.identity]))

@@ -27,7 +27,7 @@ from torchproof.report.document import (
     View,
 )
 from torchproof.report.finding_block import Findings
-from torchproof.report.opening import measured, opening
+from torchproof.report.opening import first_lines, opening
 
 _CAPTION = "After the cold phase, in ms from the intended arrival:"
 _FEW = 2  # causes of a strategy, and remedies, in a report that is not verbose
@@ -37,9 +37,9 @@ _BRIEF = View.TERMINAL | View.AGENT
 def document(run: Run, *, verbose: bool = False) -> Iterator[Block]:
     test = load_sections.load_test_of(run)
     question, answer = load_sections.question(test), load_sections.answer(test)
-    yield from opening(run, "Load test", [*measured(run), question, answer])
-    judged = load_sections.judged_percent(test)
-    yield verdicts.shown(run, _verdict(run), _tiles(load_sections.best(test), judged))
+    yield from opening(run, "Load test", [*first_lines(run), question, answer])
+    best, judged = load_sections.best(test), load_sections.judged_percent(test)
+    yield verdicts.with_tiles(run, _verdict(run), _tiles(best, judged))
     yield Paragraph(question, "Asked", views=View.AGENT)
     yield Paragraph(answer, "Answer", views=View.AGENT)
     yield Paragraph(f"{question}.", views=View.PAPER)

@@ -46,7 +46,7 @@ def opening(run: Run, title: str, lines: Iterable[str]) -> Iterator[Block]:
     yield Group(tuple(map(Paragraph, failed)), views=View.PAPER)
 
 
-def measured(run: Run) -> Iterator[str]:
+def first_lines(run: Run) -> Iterator[str]:
     """The target, its size, and the environment of the run."""
     facts = run.environment
     device = facts.get("gpu") or facts.get("device")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torchproof.records import CompileSite, Measurement, Part, Run
@@ -57,8 +58,8 @@ def strategies(run: Run, title: str) -> Section:
     blocks: tuple[Block, ...] = (
         Chart("bars", drawn),
         Paragraph(_legend(drawn) if drawn else "", style="legend", views=View.PAGE),
-        measured(rows, View.PAPER | View.AGENT),
-        _titleless(bench_sections.costs(run), View.TERMINAL),
+        replace(bench_sections.measured(rows), views=View.PAPER | View.AGENT),
+        replace(bench_sections.costs(run), views=View.TERMINAL),
         Listing(
             chosen.source if chosen else "",
             "python",
@@ -69,14 +70,6 @@ def strategies(run: Run, title: str) -> Section:
         details([(row.strategy, row) for row in rows], View.READ | View.TERMINAL),
     )
     return Section(title, blocks, "strategies", same, views=View.READ | brief)
-
-
-def measured(rows: list[Measurement], views: View) -> Table:
-    return _titleless(bench_sections.measured(rows), views)
-
-
-def _titleless(table: Table, views: View) -> Table:
-    return Table("", table.header, table.rows, table.lines, views=views)
 
 
 def details(rows: Iterable[tuple[str, Measurement]], views: View) -> Fold:
@@ -119,18 +112,16 @@ def _costs(listed: Iterable[FindingBlock]) -> list[tuple[FindingBlock, float]]:
 def shapes(run: Run) -> Iterator[Block]:
     """Charts of the sizes that a run varied, tables of other variants."""
     sweeps = bars.sweeps(run)
-    drawn = {bench_sections.TITLES[key] for key in bars.SIZES}
-    drawn |= {"By batch and sequence", "By sequence and batch"}
-    tables = bench_sections.variants(run)
-    swept = [table for table in tables if table.title.partition(" (")[0] in drawn]
-    others = [table for table in tables if table not in swept]
+    tables = [
+        replace(table, views=~View.PAGE) if table.style == "sweep" else table
+        for table in bench_sections.variants(run)
+    ]
+    has_others = any(table.style != "sweep" for table in tables)
     hint = "A diamond marks a size that recompiled the strategy."
     blocks: list[Block] = [Chart("bars", c, c.title, views=View.PAGE) for c in sweeps]
     blocks.append(Paragraph(hint if sweeps else "", style="legend", views=View.PAGE))
-    blocks += [
-        _seen_by(t, View.ALL & ~View.PAGE if t in swept else View.ALL) for t in tables
-    ]
-    title = "Shapes" if sweeps and not others else "Shapes and settings"
+    blocks += tables
+    title = "Shapes and settings" if has_others else "Shapes"
     title = title if sweeps else "Settings"
     views = View.ALL if run.verb == "bench" else View.READ
     yield Section(title, tuple(blocks), "shapes", views=views)
@@ -140,13 +131,9 @@ def shapes(run: Run) -> Iterator[Block]:
         "the cost of findings": any(f.cost_us is not None for f in run.findings),
         "a sweep of shapes": sweeps,
     }
-    names = ", ".join(name for name, drawn_ in missing.items() if not drawn_)
+    names = ", ".join(name for name, found in missing.items() if not found)
     text = f"Not measured in this run: {names}." if names else ""
     yield Paragraph(text, style="missing", views=View.PAGE)
-
-
-def _seen_by(table: Table, views: View) -> Table:
-    return Table(table.title, table.header, table.rows, table.lines, views=views)
 
 
 # -- findings and what stands around them ----------------------------------------------

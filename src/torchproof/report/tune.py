@@ -21,7 +21,7 @@ from torchproof.report.document import (
     Verdict,
     View,
 )
-from torchproof.report.opening import measured, opening
+from torchproof.report.opening import first_lines, opening
 
 _ORDER = (
     "Finalists come first: they were timed in interleaved rounds, the others briefly."
@@ -33,7 +33,7 @@ def document(run: Run) -> Iterator[Block]:
     search = search_words.search_of(run)
     early = View.PAPER | View.AGENT
     yield from opening(run, "torch.compile tune", _first(run, search))
-    yield verdicts.shown(run, _verdict(search), verdicts.worth(*_winner(run)))
+    yield verdicts.with_tiles(run, _verdict(search), verdicts.worth(*_winner(run)))
     decision = search_words.decision(search)
     yield Paragraph(decision, "Decision", views=early)
     recipe = tuple(_recipe(run, search))
@@ -59,7 +59,7 @@ def _seen_by(block: Block, views: View) -> Block:
 
 
 def _first(run: Run, search: Tuning) -> Iterator[str]:
-    yield from measured(run)
+    yield from first_lines(run)
     yield from search_words.about(search)
 
 

@@ -12,7 +12,7 @@ from torchproof.report.document import Tile, Verdict, View
 _SHOWN = View.PAGE | View.REVIEW
 
 
-def shown(run: Run, verdict: Verdict, tiles: Iterable[Tile]) -> Verdict:
+def with_tiles(run: Run, verdict: Verdict, tiles: Iterable[Tile]) -> Verdict:
     """The verdict with its tiles; what was not measured has none."""
     known = tuple(tile for tile in tiles if tile.value != numbers.UNKNOWN)
     if why := run_words.incomplete(run):

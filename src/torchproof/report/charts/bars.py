@@ -15,7 +15,6 @@ from torchproof.measure import exclusion_reason
 from torchproof.records import Measurement, Run
 from torchproof.report import bench_sections, numbers, run_words
 
-SIZES = ("batch", "sequence")
 _MOST = 12  # strategies
 
 
@@ -108,7 +107,7 @@ def sweeps(run: Run) -> list[Bars]:
     same, groups = shared(run), dict[tuple[str, ...], list[Measurement]]()
     for row in run.measurements:
         keys = tuple(key for key in row.variant if key not in same)
-        if keys and set(keys) <= set(SIZES) and bench_sections.is_shown(row):
+        if keys and {*keys} <= bench_sections.SIZES and bench_sections.is_shown(row):
             groups.setdefault(keys, []).append(row)
     all_charts = [_sweep(keys, rows) for keys, rows in groups.items()]
     return [chart for chart in all_charts if chart]

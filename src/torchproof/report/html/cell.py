@@ -34,7 +34,7 @@ def render(
             findings=shown[:_MOST],
             more=len(shown[_MOST:]),
             rows=list(_rows(run)),
-            fixes=fix_words.numbered(run) if run.verb == "fix" else (),
+            fixes=fix_words.fix_blocks(run) if run.verb == "fix" else (),
             cells=cells or {},
             note=_note(run),
             skipped=list(_skipped(run)),
