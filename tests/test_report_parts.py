@@ -16,14 +16,80 @@ from hypothesis import strategies as st
 from report_runs import RUNS
 
 from torchproof.records import Run, cells
-from torchproof.report import render, render_cell, search_words
+from torchproof.report import (
+    agent,
+    github,
+    gitlab,
+    html,
+    markdown,
+    render,
+    render_cell,
+    search_words,
+    text,
+)
 from torchproof.report.charts import axes, bars, scatter
 from torchproof.report.charts.scatter import Mark, Plot
+from torchproof.report.document import (
+    Card,
+    Code,
+    Facts,
+    Fold,
+    Group,
+    Items,
+    Listing,
+    Paragraph,
+    Section,
+    Steps,
+    Table,
+    Title,
+    Verdict,
+    View,
+)
 from torchproof.report.search_words import search_of
 from torchproof.strategies import strategy
 from torchproof.strategies.recipe import Recipe
 
 importlib.import_module("torchproof.api")  # it sets how a run is shown
+
+# -- documents -------------------------------------------------------------------------
+
+NEW = (
+    Title("A new verb", "model.py", "new"),
+    Verdict("good", "VERDICT", "it works", views=View.ALL),
+    Section(
+        "SECTION",
+        (
+            Paragraph("PARAGRAPH", "Label"),
+            Items(("ITEM",), "List"),
+            Facts((("name", "FACT"),), "Facts"),
+            Steps((("Do it", "COMMAND"),), "Steps"),
+            Listing("CODE = 1", "python", "Caption"),
+            Table("Table", ("name", "value"), (("row", "CELL"),), ("LINE",)),
+            Group((Paragraph(("a ", Code("GROUPED"))),)),
+            Fold("More", (Paragraph("FOLDED"),)),
+            Card(("a ", Code("CARD")), ("TAG",)),
+            Paragraph("HIDDEN", views=View.REVIEW),
+        ),
+        anchor="findings",
+    ),
+)
+WORDS = ("PARAGRAPH", "ITEM", "FACT", "COMMAND", "CODE", "CELL", "LINE", "GROUPED")
+WORDS += ("FOLDED", "CARD", "TAG")
+
+
+@pytest.mark.parametrize("format", [text, markdown, agent, html])
+def test_a_new_document_has_every_format(format: Any) -> None:
+    arguments = (RUNS["check-clean"], NEW) if format is html else (NEW,)
+    shown = format.render(*arguments)
+    assert [word for word in WORDS if word not in shown] == []
+    assert "HIDDEN" not in shown
+
+
+def test_a_new_document_annotates_its_fixes_and_failures() -> None:
+    failed = Items(("it broke",), style="failures", views=View.REVIEW)
+    assert "::error title=torchproof::it broke" in github.render((*NEW, failed))
+    assert "it broke" in gitlab.render((*NEW, failed))
+
 
 # -- charts ----------------------------------------------------------------------------
 

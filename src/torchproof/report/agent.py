@@ -14,6 +14,7 @@ from torchproof.records import Finding, cells
 from torchproof.report import commands
 from torchproof.report.document import (
     Block,
+    Card,
     Facts,
     FixBlock,
     Fold,
@@ -67,6 +68,8 @@ def _lines(blocks: Iterable[Block]) -> Iterator[str]:
                 yield block.text.strip("\n")
             case Table():
                 yield from _table(block)
+            case Card():
+                yield f"note: {', '.join((plain(block.text), *block.tags))}"
             case FixBlock():
                 yield from _fix(block)
             case Findings():

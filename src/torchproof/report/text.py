@@ -10,6 +10,7 @@ from torchproof.report import numbers
 from torchproof.report.charts.bars import Bar, Bars
 from torchproof.report.document import (
     Block,
+    Card,
     Chart,
     Facts,
     FixBlock,
@@ -120,6 +121,9 @@ class _Terminal:
                 yield from self._table(block)
             case Chart(kind="bars"):
                 yield from self._bars(block.data)
+            case Card():
+                yield from self._wrap(", ".join((plain(block.text), *block.tags)))
+                yield from self._wrap(block.words, INDENT)
             case FixBlock():
                 yield from self._fix(block)
 
