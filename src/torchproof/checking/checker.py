@@ -25,7 +25,6 @@ from torchproof.checking.observed_parts import (
     observe_on_ranks,
     observe_parts,
 )
-from torchproof.checking.source_reading import JoinedSource
 from torchproof.observe import Ranks, assert_launchable
 from torchproof.records import (
     Finding,
@@ -246,7 +245,7 @@ class Judged:
     """What the rules say of the events, and of the source."""
 
     matched: list[rules.Matched]  # of the events
-    source: JoinedSource  # these joined with what the source suggests
+    source: Joined  # these joined with what the source suggests
 
     @property
     def findings(self) -> list[Finding]:
@@ -257,7 +256,7 @@ def judge(request: Request, observed: ObservedParts, progress: PartProgress) -> 
     matched = observed.found
     findings = [each.finding for each in matched]
     if "static" not in request.scope.parts:
-        return Judged(matched, JoinedSource(Joined(tuple(findings))))
+        return Judged(matched, Joined(tuple(findings)))
     progress.enter("static")
     begin = time.monotonic()
     if request.scope.effort == "static":
@@ -324,7 +323,7 @@ def _counts(
 
 
 def _statuses(
-    scope: Scope, observed: ObservedParts, source: JoinedSource, findings: list[Finding]
+    scope: Scope, observed: ObservedParts, source: Joined, findings: list[Finding]
 ) -> dict[str, Part]:
     dynamic = [f for f in findings if f.origin != "static"]
     own = {
@@ -378,7 +377,7 @@ def _strategy(request: Request, observation: Observation) -> str:
     return "as-written" if own else "full"
 
 
-def _still_suspected(finding: Finding, scope: Scope, source: JoinedSource) -> bool:
+def _still_suspected(finding: Finding, scope: Scope, source: Joined) -> bool:
     """Whether a finding that is not in this run may still be present."""
     if not scope.selected([finding]):
         return True

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from torchproof.checking.rules import by_code
-from torchproof.checking.suspicions import Suspicion
-from torchproof.records import Finding
+from torchproof.checking.suspicions import Reading, Suspicion
+from torchproof.records import Finding, Part
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,17 @@ class RunEvidence:
 
 @dataclass(frozen=True)
 class Joined:
-    """All findings, and the suspicions that the run did not decide."""
+    """All findings, the suspicions that the run did not decide, and what was read.
+
+    `failure` says why the source was not read.
+    """
 
     findings: tuple[Finding, ...]
     undecided: tuple[Suspicion, ...] = ()
+    read: Reading = field(default_factory=Reading)
+    failure: Part | None = None
+    interrupted: bool = False
+    seconds: float | None = None  # what reading took
 
 
 def join(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torchproof.checking.join import Joined, RunEvidence, absolute, join, withou
 from torchproof.checking.static.imports import assumed_roots, with_imports
 from torchproof.checking.static.program import is_disabled
 from torchproof.checking.static.source import Source, Unreadable
-from torchproof.checking.suspicions import Reading, Suspicion
+from torchproof.checking.suspicions import Reading
 from torchproof.records import (
     BreakEvent,
     CompileSite,
@@ -40,34 +40,15 @@ Progress = Callable[[str], None]
 # -- reading the source ----------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class JoinedSource:
-    """Findings of a run joined with the source; `failure` says why it was not read."""
-
-    joined: Joined
-    read: Reading = field(default_factory=Reading)
-    failure: Part | None = None
-    interrupted: bool = False
-    seconds: float | None = None  # what reading took
-
-    @property
-    def findings(self) -> Sequence[Finding]:
-        return self.joined.findings
-
-    @property
-    def undecided(self) -> Sequence[Suspicion]:
-        return self.joined.undecided
-
-
-def only_read(target: Target, progress: Progress) -> JoinedSource:
+def only_read(target: Target, progress: Progress) -> Joined:
     """The suspicions of a target that is not run."""
     try:
         reading = read_target(target, progress)
-        return JoinedSource(without_run(reading.suspicions), reading)
+        return replace(without_run(reading.suspicions), read=reading)
     except UserError:
         raise
     except Exception as error:
-        return JoinedSource(Joined(()), failure=_crashed(error))
+        return Joined((), failure=_crashed(error))
 
 
 def _crashed(error: Exception) -> Part:
@@ -81,11 +62,11 @@ def read_and_join(
     *,
     unseen: Mapping[str, str],
     progress: Progress,
-) -> JoinedSource:
+) -> Joined:
     """Reads the source of a target that ran; keeps the findings if reading fails."""
     alone = Joined(tuple(findings))
     if target.kind == "trace":
-        return JoinedSource(alone, failure=Part("skipped", "a trace has no source"))
+        return replace(alone, failure=Part("skipped", "a trace has no source"))
     # Whatever fails, keep what the run gave: it may have taken long. The reason becomes
     # the status of part static, which every format shows.
     try:
@@ -97,12 +78,12 @@ def read_and_join(
         joined = join(reading.suspicions, findings, evidence)
     except KeyboardInterrupt:
         interrupted = Part("failed", "interrupted")
-        return JoinedSource(alone, failure=interrupted, interrupted=True)
+        return replace(alone, failure=interrupted, interrupted=True)
     except UserError as error:  # the source is missing, or no Python
-        return JoinedSource(alone, failure=Part("failed", str(error)))
+        return replace(alone, failure=Part("failed", str(error)))
     except Exception as error:
-        return JoinedSource(alone, failure=_crashed(error))
-    return JoinedSource(joined, reading)
+        return replace(alone, failure=_crashed(error))
+    return replace(joined, read=reading)
 
 
 def read_target(target: Target, progress: Progress) -> Reading:
