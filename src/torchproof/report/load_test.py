@@ -88,7 +88,7 @@ def _numbers(test: LoadTest, *, verbose: bool) -> Iterator[Section]:
 
 def _drawn(test: LoadTest) -> Iterator[Section]:
     """Latency over time, its distribution, and the rates that were tried."""
-    rates = charts.rates(test)
+    percent = charts.tried_percent(test)
     drawn = {
         "timeline": ("Latency over time", "Over time", charts.timelines(test)),
         "distribution": (
@@ -96,10 +96,11 @@ def _drawn(test: LoadTest) -> Iterator[Section]:
             "Distribution",
             charts.distribution(test),
         ),
-        "rates": (f"Rate against {rates.percent if rates else ''}", "Rates", rates),
+        "rates": (f"Rate against {percent}", "Rates", charts.rates(test)),
     }
     for anchor, (title, label, data) in drawn.items():
-        chart = Chart(anchor, data, views=View.PAGE)
+        kind = "plot" if anchor == "rates" else anchor
+        chart = Chart(kind, data, views=View.PAGE)
         yield Section(title, (chart,), anchor, label=label, views=View.PAGE)
 
 

@@ -100,7 +100,7 @@ def _trials(search: Tuning, about: tuple[str, ...]) -> Section:
         f"{_ORDER}{warm}" if ranked else "", style="legend", views=View.PAGE
     )
     blocks = (
-        Chart("scatter", scatter.plot(search)),
+        Chart("plot", scatter.plot(search)),
         _leaderboard(ranked, search),
         legend,
         _brief(first, finals, search),

@@ -20,6 +20,39 @@ class Axis:
 Place = Callable[[float], float]
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A point with a tooltip; its label is drawn if there is room."""
+
+    name: str
+    kind: str  # the shape: eager, chosen, met, missed...
+    tone: str
+    x: float
+    y: float
+    title: str
+    label: str = ""
+    anchor: str = "start"
+    dx: float = 0.0
+    dy: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Points between two axes. `words` are for screen readers."""
+
+    marks: tuple[Mark, ...]  # the last is drawn on top
+    x: Axis
+    y: Axis
+    names: tuple[str, str]  # of the axes
+    keys: tuple[tuple[str, str, str], ...]  # shape, tone and meaning
+    words: str
+    legend: str
+    height: int = 300
+    paths: tuple[tuple[str, str], ...] = ()  # tones and paths
+    limit: float | None = None
+    missing: tuple[str, ...] = ()  # what has no place
+
+
 def axis(
     values: Sequence[float], text_of: Callable[[float], str], *, log: bool | None = None
 ) -> tuple[Place, Axis]:

@@ -22,7 +22,7 @@ from torchproof.records import (
 )
 from torchproof.report import load_sections, numbers
 from torchproof.report.charts import axes
-from torchproof.report.charts.axes import Axis, Place
+from torchproof.report.charts.axes import Axis, Mark, Place, Plot
 
 SQUARE = 1000
 _COLUMNS, _ROWS = 500, 160  # dots that can be told apart
@@ -31,6 +31,7 @@ _MOST_NUMBERS = 200  # of requests that waited
 _MOST_MARKS = 30  # culprits that have a mark
 _LARGE = 0.05  # the least share of a cause whose culprits have a mark
 _NUMBER = (20.0, 9.0)  # width and height of a number on a phone, in percent
+_VERDICTS = ("met", "missed", "undecided")
 _MOST_BANDS = 300
 _MERGED = 0.2  # percent of the width: stalls closer than that are drawn as one
 _LABEL = 11.0  # percent of a phone's width that the name of a percentile needs
@@ -274,7 +275,7 @@ def _band_title(group: Sequence[Stall]) -> str:
 
 
 @dataclass(frozen=True)
-class Mark:
+class Edge:
     """A percentile, with its interval; without a label if another is too close."""
 
     x: float
@@ -290,7 +291,7 @@ class Strip:
     name: str
     tone: str
     bars: str  # a path
-    marks: tuple[Mark, ...]
+    marks: tuple[Edge, ...]
     values: tuple[tuple[str, str], ...]  # percentile and its text
     lost: int
 
@@ -338,7 +339,7 @@ def _strip(result: LoadResult, latencies: Sequence[float], place: Place) -> Stri
     )
 
 
-def _percentiles(result: LoadResult, place: Place) -> Iterator[Mark]:
+def _percentiles(result: LoadResult, place: Place) -> Iterator[Edge]:
     """The median and the tail get a label first, others if there is room."""
     labelled: list[float] = []
     order = {50.0: 0, 99.0: 1, 99.9: 2}
@@ -353,7 +354,7 @@ def _percentiles(result: LoadResult, place: Place) -> Iterator[Mark]:
         ends = [
             None if not e else round(place(e), 2) for e in (row.low_ms, row.high_ms)
         ]
-        yield Mark(
+        yield Edge(
             x=round(x, 2),
             name=name,
             title=f"{name} {load_sections.spread(latency, row.percent)} ms",
@@ -382,33 +383,7 @@ def _histogram(places: Sequence[float]) -> str:
 # -- rate against tail -----------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Trial:
-    x: float
-    y: float
-    verdict: str
-    title: str
-
-
-@dataclass(frozen=True)
-class Series:
-    name: str
-    tone: str
-    line: str  # a path through the trials
-    trials: tuple[Trial, ...]
-
-
-@dataclass(frozen=True)
-class Rates:
-    series: tuple[Series, ...]
-    x: Axis
-    y: Axis
-    limit: float | None
-    percent: str
-    words: str
-
-
-def rates(test: LoadTest) -> Rates | None:
+def rates(test: LoadTest) -> Plot | None:
     """None if no rate was searched, or no trial has a value."""
     searched = [(r, _drawable(r.trials)) for r in test.results]
     searched = [(result, trials) for result, trials in searched if trials]
@@ -420,19 +395,41 @@ def rates(test: LoadTest) -> Rates | None:
     tails = [_tail_ms(trial) for trial in every]
     place_x, x = axes.axis([trial.rate for trial in every], _rate)
     place_y, y = axes.axis([*tails, *limit], axes.milliseconds)
-    series = [
-        _series(result.strategy, trials, place_x, place_y, tone=f"p{index % 6}")
-        for index, (result, trials) in enumerate(searched)
-    ]
+    marks, paths, keys = [], [], []
+    for index, (result, trials) in enumerate(searched):
+        tone, name = f"p{index % 6}", result.strategy
+        points = [(place_x(t.rate), 100 - place_y(_tail_ms(t))) for t in trials]
+        marks += [
+            Mark(name, t.verdict, tone, round(x, 2), round(y, 2), _title(name, t))
+            for (x, y), t in zip(points, trials, strict=True)
+        ]
+        paths.append((tone, _path(points)))
+        keys.append(("dot", tone, name))
     found = [f"{r.strategy} {numbers.per_second(r.highest_rate)}" for r, _ in searched]
-    return Rates(
-        series=tuple(series),
+    words = f"Highest rate that meets the objective: {', '.join(found)}"
+    return Plot(
+        marks=tuple(marks),
         x=x,
         y=axes.upwards(y),
+        names=("requests per second", tried_percent(test)),
+        keys=(*keys, *((verdict, "", verdict) for verdict in _VERDICTS)),
+        words=words,
+        legend=f"{words}. The dashed line is the limit of the objective.",
+        height=260,
+        paths=tuple(paths),
         limit=round(100 - place_y(wanted.limit_ms), 2) if wanted else None,
-        percent=load_sections.percent_name(every[0].percentile.percent),
-        words=f"Highest rate that meets the objective: {', '.join(found)}",
     )
+
+
+def tried_percent(test: LoadTest) -> str:
+    """The percentile of the trials: `p99`."""
+    every = [trial for result in test.results for trial in _drawable(result.trials)]
+    return load_sections.percent_name(every[0].percentile.percent) if every else ""
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    unit = SQUARE / 100
+    return "M" + "L".join(f"{x * unit:.1f} {y * unit:.1f}" for x, y in points)
 
 
 def _rate(value: float) -> str:
@@ -449,20 +446,7 @@ def _tail_ms(trial: RateTrial) -> float:
     return trial.percentile.value_ms
 
 
-def _series(
-    name: str, trials: Sequence[RateTrial], place_x: Place, place_y: Place, *, tone: str
-) -> Series:
-    points = [(place_x(t.rate), 100 - place_y(_tail_ms(t))) for t in trials]
-    unit = SQUARE / 100
-    line = "L".join(f"{x * unit:.1f} {y * unit:.1f}" for x, y in points)
-    marks = [
-        Trial(round(x, 2), round(y, 2), trial.verdict, _trial_title(name, trial))
-        for (x, y), trial in zip(points, trials, strict=True)
-    ]
-    return Series(name, tone, f"M{line}", tuple(marks))
-
-
-def _trial_title(name: str, trial: RateTrial) -> str:
+def _title(name: str, trial: RateTrial) -> str:
     tail = load_sections.spread([trial.percentile], trial.percentile.percent)
     percent = load_sections.percent_name(trial.percentile.percent)
     count = numbers.amount(trial.requests, "request")

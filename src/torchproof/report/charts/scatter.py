@@ -7,12 +7,12 @@ size. A trial without both times is only in the table.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torchproof.records import Trial, Tuning
 from torchproof.report import numbers, run_words, search_words
 from torchproof.report.charts import axes
-from torchproof.report.charts.axes import Axis
+from torchproof.report.charts.axes import Mark, Plot
 
 # The plot on a phone, in pixels: labels that do not overlap there overlap nowhere.
 _WIDTH, _HEIGHT = 270.0, 300.0
@@ -23,48 +23,12 @@ _MEANINGS = {
     "slower": "slower than eager",
     "level": "difference not significant",
 }
+_LEGEND = (
+    "Lower means a shorter step, further left a shorter first call. Numbers refer to"
+    " the table. Trials that failed or gave wrong outputs are listed below."
+)
+Key = tuple[str, str, str]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
-
-
-@dataclass(frozen=True)
-class Mark:
-    """One trial; `label` is drawn if there is room, `title` is the tooltip."""
-
-    name: str
-    kind: str  # eager, chosen, other
-    tone: str  # eager, faster, slower, level
-    x: float
-    y: float
-    warm: bool
-    title: str
-    label: str = ""
-    anchor: str = "start"
-    dx: float = 0.0
-    dy: float = 0.0
-
-
-@dataclass(frozen=True)
-class Plot:
-    marks: tuple[Mark, ...]  # the last is drawn on top
-    x: Axis
-    y: Axis
-    missing: tuple[str, ...]  # ranked trials without one of the two times
-    words: str  # the description for screen readers
-
-    @property
-    def keys(self) -> Iterator[tuple[str, str, str]]:
-        """The legend: shape, tone and meaning of each kind of mark."""
-        kinds = {mark.kind: mark.tone for mark in self.marks}
-        tones = {mark.tone for mark in self.marks if mark.kind == "other"}
-        if "chosen" in kinds:
-            yield "chosen", kinds["chosen"], "chosen"
-        if "eager" in kinds:
-            yield "eager", "eager", "eager"
-        for tone, meaning in _MEANINGS.items():
-            if tone in tones:
-                yield "other", tone, meaning
-        if any(mark.warm for mark in self.marks):
-            yield "other", "level is-warm", "hollow: not a cold first call, see below"
 
 
 def plot(search: Tuning) -> Plot | None:
@@ -81,13 +45,35 @@ def plot(search: Tuning) -> Plot | None:
         for trial, first, step in zip(points, xs, ys, strict=True)
     ]
     missing = tuple(trial.name for trial in ranked if trial not in points)
+    legend = _LEGEND
+    if missing:
+        names = ", ".join(missing)
+        legend += f" Not drawn, because the first call was not recorded: {names}."
     return Plot(
         marks=tuple(_labelled(marks)),
         x=x,
         y=axes.upwards(y),
-        missing=missing,
+        names=("first call", "time per step"),
+        keys=tuple(_keys(points, marks)),
         words=_words(points, search),
+        legend=legend,
+        missing=missing,
     )
+
+
+def _keys(points: Sequence[Trial], marks: Sequence[Mark]) -> Iterator[Key]:
+    """The legend: shape, tone and meaning of each kind of mark."""
+    kinds = {mark.kind: mark.tone for mark in marks}
+    tones = {mark.tone.split()[0] for mark in marks if mark.kind == "other"}
+    if "chosen" in kinds:
+        yield "chosen", kinds["chosen"], "chosen"
+    if "eager" in kinds:
+        yield "eager", "eager", "eager"
+    for tone, meaning in _MEANINGS.items():
+        if tone in tones:
+            yield "other", tone, meaning
+    if any(trial.is_warm for trial in points):
+        yield "other", "level is-warm", "hollow: not a cold first call, see below"
 
 
 _TIMES = ("first_call_s", "step_ms")
@@ -111,7 +97,8 @@ def _mark(trial: Trial, x: float, y: float, search: Tuning) -> Mark:
     name = trial.name if len(trial.name) <= LONGEST else f"{trial.name[:LONGEST]} ..."
     label = number if kind == "other" else name
     place = round(x, 2), round(y, 2)
-    return Mark(trial.name, kind, _tone(trial), *place, trial.is_warm, title, label)
+    tone = f"{_tone(trial)} is-warm" if trial.is_warm else _tone(trial)
+    return Mark(trial.name, kind, tone, *place, title, label)
 
 
 def _tone(trial: Trial) -> str:
