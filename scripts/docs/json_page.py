@@ -11,14 +11,14 @@ from pathlib import Path
 
 import tables
 
-from torchproof.records import fixes, load_test, remedy, run, schema, tuning
+from torchproof.records import fixes, load_test, run, schema, tuning
 
 MEANINGS = Path(__file__).with_name("json_fields.toml")
 RECORDS: dict[type[schema.Record], str] = {
     run.Run: "The document itself",
     run.RuleText: "A value of `rules`",
     run.Finding: "An entry of `findings`",
-    remedy.Remedy: "`remedy` of a finding",
+    fixes.Remedy: "`remedy` of a finding",
     run.Measurement: "An entry of `measurements`",
     run.Part: "A value of `parts`",
     run.Baseline: "`baseline`",

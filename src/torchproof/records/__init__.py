@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from torchproof.records.fixes import Mark as Mark
     from torchproof.records.fixes import Overlay as Overlay
     from torchproof.records.fixes import Receipt as Receipt
+    from torchproof.records.fixes import Remedy as Remedy
     from torchproof.records.fixes import Replacement as Replacement
     from torchproof.records.fixes import Setting as Setting
     from torchproof.records.fixes import Tier as Tier
@@ -138,7 +139,6 @@ if TYPE_CHECKING:
     from torchproof.records.ranks import WaitCause as WaitCause
     from torchproof.records.ranks import WrapOrder as WrapOrder
     from torchproof.records.ranks import ranks_in_words as ranks_in_words
-    from torchproof.records.remedy import Remedy as Remedy
     from torchproof.records.repository import repository_of as repository_of
     from torchproof.records.run import CATEGORIES as CATEGORIES
     from torchproof.records.run import COUNTS as COUNTS

@@ -1,4 +1,4 @@
-"""What `fix` proposes, proves and delivers, as records."""
+"""What removes a finding, and what `fix` proposes, proves and delivers, as records."""
 
 from __future__ import annotations
 
@@ -74,6 +74,24 @@ class Mark(Record):
             return f"torch._dynamo.{self.how}({where})"
         same = f', shape_id="{self.shape_id}"' if self.shape_id else ""
         return f"torch._dynamo.decorators.mark_unbacked({where}{same})"
+
+
+@dataclass(frozen=True)
+class Remedy(Record):
+    """One way to remove a finding; its kind says which field describes it.
+
+    `edit` and `patch` have replacements, of the user's files and of a library's. Of
+    several settings, each alone removes it; marks are set all together. `upgrade` has
+    the first version of torch that needs nothing else, and `none` the reason.
+    """
+
+    kind: Literal["edit", "setting", "mark", "patch", "upgrade", "none"]
+    replacements: tuple[Replacement, ...] = ()
+    settings: tuple[Setting, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    version: str | None = None
+    why: str = ""
+    other: JsonObject = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

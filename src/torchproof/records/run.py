@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from torchproof.records import printable, shapes
 from torchproof.records.events import Event
-from torchproof.records.fixes import Fix, Mark
+from torchproof.records.fixes import Fix, Mark, Remedy
 from torchproof.records.frame import Frame as Frame
 from torchproof.records.frame import Owner as Owner
 from torchproof.records.mappings import JsonObject, TorchConfig
-from torchproof.records.remedy import Remedy
 from torchproof.records.schema import Integer, Number, Record, Samples
 from torchproof.records.tuning import EAGER, RIGHT, Tuning
 from torchproof.records.user_error import UserError as UserError
