@@ -15,6 +15,7 @@ from torchproof.checking import source_reading, suspicions
 from torchproof.checking.static.imports import with_imports
 from torchproof.checking.static.source import ignores
 from torchproof.checking.suspicions import Reading
+from torchproof.process import spawn
 from torchproof.records import BreakEvent, FailureEvent, GraphEvent, WrapperEvent, blame
 from torchproof.records.modules import located
 from torchproof.records.run import (
@@ -306,3 +307,21 @@ def test_several_processes_read_a_folder_as_one_does(
         "c.py",
     ]
     assert len(progress) == 4
+
+
+def test_a_process_that_ends_leaves_its_files_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("import torch\n")
+    monkeypatch.setattr(suspicions, "_FILES_PER_TASK", 1)
+    monkeypatch.setattr(suspicions, "_FILES_FOR_ONE_PROCESS", 1)
+    command = ("-c", "raise SystemExit(3)")
+    monkeypatch.setattr(suspicions, "_worker", lambda: spawn(*command))
+    reading = suspicions.read([tmp_path])
+    assert reading.files == 2 and not reading.suspicions
+    assert [Path(each.split(" and ")[0]).name for each in reading.crashes] == [
+        "a.py",
+        "b.py",
+    ]
+    assert all("exit code 3" in each for each in reading.crashes)

@@ -32,7 +32,7 @@ from torchproof.checking.static.source import (
     ignores,
     text_of,
 )
-from torchproof.process import Ended, spawn, unpacked
+from torchproof.process import DEVNULL, Child, Ended, spawn, unpacked
 from torchproof.records import CompileSite, Finding, blame, one_line
 
 _FILES_PER_TASK = 20
@@ -105,11 +105,11 @@ def _each(parts: list[list[Path]], files: int) -> Iterator[Reading]:
         yield from map(read_apart, parts)
         return
     with contextlib.ExitStack() as stack:
-        worker = ("-m", "torchproof.checking.reading_worker")
-        children = [stack.enter_context(spawn(*worker)) for _ in range(workers)]
+        children = [stack.enter_context(_worker()) for _ in range(workers)]
         for number, child in enumerate(children):
             own = [[str(file) for file in part] for part in parts[number::workers]]
-            child.channel.send({"parts": own})
+            with contextlib.suppress(Ended):  # `receive` says how it ended
+                child.channel.send({"parts": own})
         for number, part in enumerate(parts):
             try:
                 message = children[number % workers].receive()
@@ -117,6 +117,11 @@ def _each(parts: list[list[Path]], files: int) -> Iterator[Reading]:
             except Ended as error:
                 crash = f"{part[0]} and others: the process that read them {error}"
                 yield Reading(files=len(part), crashes=(crash,))
+
+
+def _worker() -> Child:
+    # A notebook's stderr is no file that a process could write to.
+    return spawn("-m", "torchproof.checking.reading_worker", output=DEVNULL)
 
 
 def read_apart(files: Iterable[Path]) -> Reading:
