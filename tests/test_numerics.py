@@ -303,3 +303,19 @@ def test_a_wrong_element_is_caught_in_large_and_small_rows(row: int) -> None:
     gradient, noisy = gradient_of_output_layer()
     noisy[row, 7] = 5 * gradient.abs().max() if row < 40 else 5e-4
     assert judged(noisy, gradient).verdict == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("output", "eager", "how"),
+    [
+        (torch.tensor([1.0, math.nan]), torch.ones(2), "nan"),
+        (torch.tensor([1.0, math.inf]), torch.ones(2), "infinity"),
+        (torch.ones(2, dtype=F64), torch.ones(2), "form"),
+        (torch.ones(3), torch.ones(2), "form"),
+        (2 * torch.ones(2), torch.ones(2), "value"),
+        ("a", "b", "value"),
+    ],
+)
+def test_a_wrong_output_says_what_is_wrong(output: Any, eager: Any, how: str) -> None:
+    found = one(output, eager)
+    assert (found.verdict, found.how, found.to_json()["how"]) == ("wrong", how, how)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from forked_workers import backends, measured
 
+from torchproof.measure import command_loop, worker_process
 from torchproof.measure.specs import EAGER, StrategyJob
 from torchproof.measure.strategy_worker import StrategyWorker
+from torchproof.measure.worker_process import WorkerError
+from torchproof.records import MissingHook, UserError
 from torchproof.records.run import Frame
+from torchproof.strategies import NotApplicable
 from torchproof.targets import calls
 from torchproof.targets.job import Job
 from torchproof.targets.target import Loaded, Target
@@ -33,6 +38,17 @@ def test_another_shape_differs_from_the_default_in_nothing_else(
     worker = StrategyWorker(StrategyJob(EAGER, Job(target, shape={"batch": 2})))
     worker._build({"sequence": 16})
     assert made == [{"batch": 2}, {"sequence": 16}]
+
+
+@pytest.mark.parametrize("kind", [NotApplicable, MissingHook, UserError, WorkerError])
+def test_an_error_of_a_worker_has_its_kind_here_too(kind: type[Exception]) -> None:
+    def fail() -> None:
+        raise ValueError("why") if kind is WorkerError else kind("why")
+
+    reply = command_loop._reply(SimpleNamespace(do=fail), "do", {})
+    with pytest.raises(kind, match="why") as raised:
+        worker_process._raise_error(reply)
+    assert type(raised.value) is kind
 
 
 def test_what_later_calls_compile_counts_for_the_break_even() -> None:

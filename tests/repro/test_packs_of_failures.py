@@ -15,7 +15,7 @@ import pytest
 from commands import PROGRAM, Done, run
 from opened_packs import run_alone, texts
 
-from torchproof.records import Finding, Run, installed_torch, store
+from torchproof.records import Finding, Run, Symptom, installed_torch, store
 
 FAILURES = Path(__file__).resolve().parent / "failures"
 USER = "wilhelmina"
@@ -63,6 +63,10 @@ INFINITE = Run(
             "lorentz_distance.py",
             38,
             "TaxonomyRanker.forward",
+            symptom=Symptom(
+                operation="torch.acosh",
+                numerics={"verdict": "wrong", "how": "infinity"},
+            ),
         ),
     ),
     verb="check",

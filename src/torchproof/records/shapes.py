@@ -1,6 +1,7 @@
 """The JSON of the fields of records that have no class of their own.
 
-Code reads these fields as mappings; the shapes only check a saved run.
+They are mappings, in which unknown keys of a newer version stay. Type checkers read the
+shapes, and so does the check of a saved run.
 """
 
 from __future__ import annotations
