@@ -102,11 +102,14 @@ class Rank:
         self.closed = True
 
 
+REFUSED = {"kind": "UserError", "details": ""}
+
+
 @pytest.mark.parametrize(
     ("replies", "raised", "why"),
     [
-        ([None, {"error": "no", "usage": False}], WorkerError, "rank 1: no"),
-        ([{"error": "no", "usage": True}, None], UserError, "rank 0: no"),
+        ([None, {"error": "no"}], WorkerError, "rank 1: no"),
+        ([{**REFUSED, "error": "no"}, None], UserError, "rank 0: no"),
         ([{"reply": {}}, None], WorkerTimeout, r"0 s \(--timeout\) from rank 1"),
         ([None, None], WorkerTimeout, r"0 s \(--timeout\)$"),
     ],
