@@ -70,7 +70,7 @@ else:
 Progress = Callable[[str], None]
 _Kind = TypeVar("_Kind")
 _P = ParamSpec("_P")
-_Given = dict[str, Any]  # the keywords of a call
+_Arguments = dict[str, Any]  # of a call, by keyword
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ class _Verb(Protocol[_P]):
 
 
 def _verb(keywords: Callable[_P, Any]) -> Callable[[Callable[..., Run]], _Verb[_P]]:
-    """Makes a verb of a function of a target, its options and the keywords given."""
+    """Makes a verb of a function of a target, its options and the other arguments."""
     record = cast("type[_Keywords]", keywords)
     known = {each.name: each for each in fields(record)}
 
@@ -140,13 +140,16 @@ def _verb(keywords: Callable[_P, Any]) -> Callable[[Callable[..., Run]], _Verb[_
             function, ("__module__", "__name__", "__qualname__", "__doc__")
         )
         def verb(
-            target: Any, calls: Any = None, options: Options | None = None, **given: Any
+            target: Any,
+            calls: Any = None,
+            options: Options | None = None,
+            **arguments: Any,
         ) -> Run:
-            for word in given.keys() - known.keys():
+            for word in arguments.keys() - known.keys():
                 raise TypeError(f"{name}() got an unexpected keyword argument {word!r}")
-            with _resolved(target, calls, options, given) as (resolved, options):
-                run = functools.partial(function, resolved, options, given)
-                return _ended(run, resolved, given, verb=name)
+            with _resolved(target, calls, options, arguments) as (resolved, options):
+                run = functools.partial(function, resolved, options, arguments)
+                return _ended(run, resolved, arguments, verb=name)
 
         verb.__signature__ = _signature(verb, known.values())  # type: ignore[attr-defined]
         return cast("_Verb[_P]", verb)
@@ -170,58 +173,58 @@ def _signature(verb: Callable[..., Run], keywords: Iterable[Field[Any]]) -> Sign
 
 
 @_verb(_CheckKeywords)
-def check(target: Target, options: Options, given: _Given) -> Run:
+def check(target: Target, options: Options, arguments: _Arguments) -> Run:
     """Checks how a target compiles; saves and returns the run.
 
     `target` is the name of a target, or a module or function with its `calls`: a list
     of tuples or dicts, one example, or a DataLoader.
     """
-    return checking.check(target, options, **given)
+    return checking.check(target, options, **arguments)
 
 
 @_verb(_FixKeywords)
-def fix(target: Target, options: Options, given: _Given) -> Run:
+def fix(target: Target, options: Options, arguments: _Arguments) -> Run:
     """Finds edits that cure findings of a target, proves them, saves the run.
 
     Takes the same targets as `check`.
     """
     _assert_sent(target, "fix")
-    _set_options(given, "fix_options", FixOptions)
-    return fixing.fix(target, options, **given)
+    _set_options(arguments, "fix_options", FixOptions)
+    return fixing.fix(target, options, **arguments)
 
 
 @_verb(_TuneKeywords)
-def tune(target: Target, options: Options, given: _Given) -> Run:
+def tune(target: Target, options: Options, arguments: _Arguments) -> Run:
     """Searches for the fastest safe recipe; saves the run and returns it.
 
     Takes the same targets as `check`.
     """
     _assert_sent(target, "tune")
-    _set_options(given, "tune_options", TuneOptions)
-    return tuning.tune(target, options, **given)
+    _set_options(arguments, "tune_options", TuneOptions)
+    return tuning.tune(target, options, **arguments)
 
 
 @_verb(_BenchKeywords)
-def bench(target: Target, options: Options, given: _Given) -> Run:
+def bench(target: Target, options: Options, arguments: _Arguments) -> Run:
     """What compiling a target is worth; the run is saved and returned.
 
     Takes the same targets as `check`. `effort`, `seconds` and `repeats` limit the time,
     `profile` adds profiles.
     """
     _assert_sent(target, "bench")
-    _set_options(given, "bench_options", BenchOptions)
-    return _bench(target, options, **given)
+    _set_options(arguments, "bench_options", BenchOptions)
+    return _bench(target, options, **arguments)
 
 
 @_verb(_LoadKeywords)
-def loadtest(target: Target, options: Options, given: _Given) -> Run:
+def loadtest(target: Target, options: Options, arguments: _Arguments) -> Run:
     """What users of the target wait for under load; the run is saved and returned.
 
     Takes the same targets as `check`.
     """
     _assert_sent(target, "loadtest")
-    _set_options(given, "load_options", LoadOptions)
-    return _loadtest(target, options, **given)
+    _set_options(arguments, "load_options", LoadOptions)
+    return _loadtest(target, options, **arguments)
 
 
 def interrupted_run(error: KeyboardInterrupt) -> Run | None:
@@ -264,7 +267,7 @@ def _with_run(error: KeyboardInterrupt, run: Run) -> KeyboardInterrupt:
 
 @contextlib.contextmanager
 def _resolved(
-    target: Any, calls: Any, options: Options | None, arguments: dict[str, Any]
+    target: Any, calls: Any, options: Options | None, arguments: _Arguments
 ) -> Iterator[tuple[Target, Options]]:
     """The target with its options, which are taken out of `arguments`.
 
@@ -308,16 +311,16 @@ SHOWN["html"] = _shown_in_cell
 SHOWN["text"] = lambda run: report.render(run, "text")
 
 
-def _named(kind: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+def _named(kind: Any, arguments: _Arguments) -> _Arguments:
     """The fields of a record among the keywords, which are taken out."""
     names = [each.name for each in fields(kind) if each.name in arguments]
     return {name: arguments.pop(name) for name in names}
 
 
-def _set_options(arguments: dict[str, Any], name: str, kind: Any) -> None:
+def _set_options(arguments: _Arguments, name: str, kind: Any) -> None:
     """Sets the options of a verb: a record, with its fields among the keywords."""
-    options, given = arguments.pop(name, None), _named(kind, arguments)
-    arguments[name] = replace(options, **given) if options else kind(**given)
+    options, own = arguments.pop(name, None), _named(kind, arguments)
+    arguments[name] = replace(options, **own) if options else kind(**own)
 
 
 def _assert_sent(target: Target, verb: str) -> None:

@@ -117,6 +117,5 @@ def _pack_options(options: Pack) -> ReproOptions | DeployOptions | None:
         return options.repro
     if deploy.recipe and deploy.strategy:
         raise UserError("--recipe and --strategy exclude each other")
-    settings = values_of(DeployOptions, deploy)
-    settings["key"] = api.read_key(deploy.key_file, environ={})
-    return DeployOptions(**settings)
+    key = api.read_key(deploy.key_file, environ={})
+    return DeployOptions(**{**values_of(DeployOptions, deploy), "key": key})

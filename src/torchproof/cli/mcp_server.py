@@ -104,10 +104,10 @@ def _verb_tool(kind: type[Command]) -> Tool:
         *,
         arguments: Sequence[str] = (),
         start: int = 1,
-        **given: Any,
+        **inputs: Any,
     ) -> CallToolResult:
         words = [kind.verb()]
-        for name, value in given.items():
+        for name, value in inputs.items():
             words += _words(options[name], value)
         words += [*_AGENT, "--", *arguments] if arguments else _AGENT
         if not runs:
@@ -130,7 +130,7 @@ def _verb_tool(kind: type[Command]) -> Tool:
 
 
 def _parameter(each: OptionField) -> Parameter:
-    """An option as an argument; "" and None stand for one that is not given."""
+    """An option as an argument; "" and None stand for one that is not set."""
     choices, read, default = each.option.choices, each.option.read, each.default
     kind: Any = str
     if choices:
@@ -156,7 +156,7 @@ def _description(each: OptionField) -> str:
 
 
 def _words(each: OptionField, value: Any) -> list[str]:
-    """An argument on the command line, if it is given."""
+    """An argument on the command line, if it is set."""
     if value in (None, "", False):
         return []
     if each.flag is None:

@@ -42,16 +42,16 @@ def main() -> None:
     hold(descendants=True)
     channel = Channel.to_parent()
     words = channel.receive()["words"]
-    answer, display = io.StringIO(), _SentProgress(channel)
+    text, display = io.StringIO(), _SentProgress(channel)
     # A file, since children of the verb may inherit stderr.
     with (
         tempfile.TemporaryFile("w+", errors="backslashreplace") as notes,
-        contextlib.redirect_stdout(answer),
+        contextlib.redirect_stdout(text),
         contextlib.redirect_stderr(notes),
     ):
         code = verbs.main(words, display=display)
-    said = {"text": answer.getvalue(), "run": display.run, "error": display.error}
-    channel.send({"code": code, **said})
+    answer = {"code": code, "text": text.getvalue()}
+    channel.send({**answer, "run": display.run, "error": display.error})
     leave(0)
 
 

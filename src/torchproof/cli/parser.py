@@ -31,17 +31,17 @@ class _Parser(argparse.ArgumentParser):
 def parsed(words: Sequence[str], display: Any = None) -> Command:
     """The command of a command line."""
     cut = words.index("--") if "--" in words else len(words)
-    found = vars(parser(*words[:1]).parse_args(words[:cut]))
-    kind = COMMANDS[found.pop("verb")]
-    given = {key: value for key, value in found.items() if value is not None}
-    flags = [each.flag for each in options_of(kind) if each.flag and each.key in given]
+    parsed = vars(parser(*words[:1]).parse_args(words[:cut]))
+    kind = COMMANDS[parsed.pop("verb")]
+    values = {key: value for key, value in parsed.items() if value is not None}
+    flags = [each.flag for each in options_of(kind) if each.flag and each.key in values]
     context = {
         "script": tuple(words[cut + 1 :]),
         "line": shlex.join(["torchproof", *words]),
         "flags": tuple(flags),
         "display": display,
     }
-    return made(kind, given | context)
+    return made(kind, values | context)
 
 
 def parser(first: str | None = None) -> argparse.ArgumentParser:

@@ -6,10 +6,11 @@ shell completion, the man page and the signatures of `api` are made from the fie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+from torchproof.records.mappings import Keywords, Namespace
 from torchproof.records.user_error import UserError
 
 _KEY = "option"
@@ -18,7 +19,7 @@ _Kind = TypeVar("_Kind")
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """How users name an option and what they may give.
+    """How users name an option and what its values are.
 
     An option without a flag is an argument, whose name is its metavar. `read` makes the
     value from text; the message of its `ValueError` follows the name of the flag.
@@ -103,7 +104,7 @@ def argument(default: Any, help: str, metavar: str, **settings: Any) -> Any:
 
 
 def nested(kind: type[Any]) -> Any:
-    """A field with another record of options, None if none of them is given."""
+    """A field with another record of options, None if none of them is set."""
     return field(default=None, metadata={_KEY: _Nested(kind)})
 
 
@@ -147,11 +148,11 @@ def _options(each: Field[Any]) -> Iterator[OptionField]:
         yield OptionField((each.name,), described, default, required)
 
 
-def made(kind: type[_Kind], given: Mapping[str, Any]) -> _Kind:
-    """The record from what was given, by the keys of its options."""
-    values: dict[str, Any] = {}
-    inner: dict[str, dict[str, Any]] = {}
-    for key, value in given.items():
+def made(kind: type[_Kind], by_key: Keywords) -> _Kind:
+    """The record from the values of its options, by their keys."""
+    values: Namespace = {}
+    inner: dict[str, Namespace] = {}
+    for key, value in by_key.items():
         name, dot, rest = key.partition(".")
         if dot:
             inner.setdefault(name, {})[rest] = value
@@ -163,6 +164,6 @@ def made(kind: type[_Kind], given: Mapping[str, Any]) -> _Kind:
     return kind(**values)
 
 
-def values_of(kind: type[Any], record: Any) -> dict[str, Any]:
+def values_of(kind: type[Any], record: Any) -> Keywords:
     """The fields of a record that this base of it has."""
     return {each.name: getattr(record, each.name) for each in fields(kind)}
