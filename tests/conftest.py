@@ -17,8 +17,8 @@ import pytest
 from torchproof import __version__
 from torchproof.observe import gathering
 from torchproof.process import Followed
+from torchproof.records.events import Observation
 from torchproof.records.options import Options
-from torchproof.records.run import Observation
 from torchproof.targets.job import Job
 from torchproof.targets.target import parse
 

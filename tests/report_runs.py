@@ -17,7 +17,8 @@ from torchproof.checking import rules
 from torchproof.measure import Comparison
 from torchproof.measure.comparison import compare
 from torchproof.records import Fix, Fixing, Part, Receipt, Run
-from torchproof.records.run import SEVERITIES, CompileSite, Measurement
+from torchproof.records.run import CompileSite, Measurement
+from torchproof.records.severity import SEVERITIES
 
 # What a name or a line of somebody's code may hold. Were any of it taken for markup,
 # the page would set `window.hacked`.

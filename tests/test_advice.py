@@ -18,7 +18,8 @@ from torchproof.checking.rules.advice import NO_EDIT, Piece, assembled
 from torchproof.checking.static.attribute_facts import attribute_facts
 from torchproof.checking.static.line_facts import facts_at, marks_in, sets
 from torchproof.records import blame
-from torchproof.records.run import Finding, Observation
+from torchproof.records.events import Observation
+from torchproof.records.run import Finding
 
 HEAD = "import torch\nfrom torch import nn\n"
 TAIL = "\nopen(__file__ + '.out', 'w').write(repr(out))\n"

@@ -21,8 +21,9 @@ from torchproof.records import (
     WrapperEvent,
     WrongAnswerEvent,
 )
+from torchproof.records.events import Observation
 from torchproof.records.operations import Operation
-from torchproof.records.run import Finding, Frame, Observation
+from torchproof.records.run import Finding, Frame
 from torchproof.torch_private import GraphOperations
 
 SETTING = "triton.mix_order_reduction"

@@ -15,8 +15,9 @@ from rule_programs import Program, programs
 
 from torchproof.checking import rules
 from torchproof.records import WrongAnswerEvent
+from torchproof.records.events import Observation
 from torchproof.records.options import Options
-from torchproof.records.run import Finding, Frame, Observation
+from torchproof.records.run import Finding, Frame
 from torchproof.targets.job import Job
 from torchproof.targets.target import parse
 

@@ -16,8 +16,9 @@ import pytest
 from torchproof.checking import checker, observed_parts, source_reading, suspicions
 from torchproof.cli import main
 from torchproof.records import store
+from torchproof.records.events import Observation
 from torchproof.records.options import Options
-from torchproof.records.run import Finding, Observation, Run
+from torchproof.records.run import Finding, Run
 from torchproof.targets.target import parse
 
 MODEL = """

@@ -24,7 +24,8 @@ from torchproof.measure import rows as measure_rows
 from torchproof.measure.session import Session
 from torchproof.measure.specs import MeasureResult
 from torchproof.records import store
-from torchproof.records.run import Observation, Run, UserError
+from torchproof.records.events import Observation
+from torchproof.records.run import Run, UserError
 
 LYING = Path(__file__).parent / "models" / "lying.py"
 BATCHED = f"{LYING}:batched"

@@ -27,7 +27,7 @@ from torchproof.checking import rules
 from torchproof.cli.commands import Check
 from torchproof.cli.parser import parsed
 from torchproof.records import Baseline, CauseTree, Finding, Fix, Run
-from torchproof.records.run import SEVERITIES
+from torchproof.records.severity import SEVERITIES
 from torchproof.report import formats, render, run_words, sarif
 
 # GitLab's app/validators/json_schemas/codeclimate.json, and what its documents add.

@@ -26,7 +26,8 @@ from torchproof.records import (
     RecompileEvent,
     WrapperEvent,
 )
-from torchproof.records.run import Finding, Frame, Observation
+from torchproof.records.events import Observation
+from torchproof.records.run import Finding, Frame
 
 FILES = sorted(FOLDER.glob("*.py"))
 # What shows only when it is measured, or in a CUDA graph, has tests of its own.

@@ -16,8 +16,9 @@ from rule_programs import programs
 
 from torchproof.checking import rules
 from torchproof.observe.capture import observe as read
+from torchproof.records.events import Observation
 from torchproof.records.options import Options
-from torchproof.records.run import Finding, Observation, UserError
+from torchproof.records.run import Finding, UserError
 from torchproof.targets.target import load, parse
 
 Targets = dict[str, tuple[str, Mapping[str, Any]]]

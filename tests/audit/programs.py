@@ -13,8 +13,9 @@ from torchproof.checking import rules
 from torchproof.observe.audit import events, running
 from torchproof.observe.audit.lifetimes import Lifetimes
 from torchproof.process import Followed
+from torchproof.records.events import Observation
 from torchproof.records.options import Options
-from torchproof.records.run import Finding, Observation
+from torchproof.records.run import Finding
 from torchproof.targets import calls
 from torchproof.targets.job import Job
 from torchproof.targets.target import parse

@@ -15,8 +15,9 @@ from torchproof.checking.rules import check
 from torchproof.observe import audit
 from torchproof.observe.audit import running
 from torchproof.process.streams import Followed
+from torchproof.records.events import Observation
 from torchproof.records.options import Options
-from torchproof.records.run import Finding, Observation, Part
+from torchproof.records.run import Finding, Part
 from torchproof.targets.job import Job
 from torchproof.targets.target import Target, parse
 

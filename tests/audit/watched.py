@@ -12,7 +12,8 @@ from torchproof.checking import rules
 from torchproof.observe.audit import events as audit_events
 from torchproof.observe.audit.recordings import Recordings
 from torchproof.process import Followed
-from torchproof.records.run import Finding, Observation
+from torchproof.records.events import Observation
+from torchproof.records.run import Finding
 from torchproof.torch_private import compiled_graphs, cudagraph_recordings
 
 HERE = str(Path(__file__))

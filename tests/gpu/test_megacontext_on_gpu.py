@@ -13,8 +13,9 @@ from torch._dynamo.utils import counters
 
 from torchproof.checking import rules
 from torchproof.observe import audit
+from torchproof.records.events import Observation
 from torchproof.records.options import Options
-from torchproof.records.run import Finding, Observation
+from torchproof.records.run import Finding
 from torchproof.runtime.steps import StepError, step
 from torchproof.runtime.steps.step_counts import Counts
 from torchproof.targets.target import parse

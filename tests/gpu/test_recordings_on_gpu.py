@@ -15,7 +15,8 @@ from torchproof.observe.audit import running
 from torchproof.observe.audit.recordings import Recordings
 from torchproof.observe.audit.syncs import Syncs
 from torchproof.process import Followed
-from torchproof.records.run import Finding, Observation
+from torchproof.records.events import Observation
+from torchproof.records.run import Finding
 
 pytestmark = [
     pytest.mark.gpu,

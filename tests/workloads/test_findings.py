@@ -13,7 +13,8 @@ import pytest
 
 from torchproof.checking import rules
 from torchproof.records import GraphEvent
-from torchproof.records.run import Finding, Observation
+from torchproof.records.events import Observation
+from torchproof.records.run import Finding
 
 slow = pytest.mark.slow
 Observe = Callable[..., Observation]

@@ -13,8 +13,9 @@ from torchproof.checking import rules
 from torchproof.checking.measured_parts import MeasuredParts
 from torchproof.checking.observed_parts import ObservedParts
 from torchproof.observe import audit
+from torchproof.records.events import Observation
 from torchproof.records.options import Options
-from torchproof.records.run import Finding, Observation
+from torchproof.records.run import Finding
 from torchproof.targets.target import parse
 
 CONTROLS = Path(__file__).with_name("megacontext_controls.py")

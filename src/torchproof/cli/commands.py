@@ -10,7 +10,6 @@ from dataclasses import MISSING, dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from torchproof.records import SEVERITIES
 from torchproof.records.load_options import LoadOptions
 from torchproof.records.option import argument, nested, option
 from torchproof.records.options import (
@@ -23,6 +22,7 @@ from torchproof.records.options import (
     ReproOptions,
     TuneOptions,
 )
+from torchproof.records.severity import SEVERITIES
 
 FORMATS = ("text", "json", "md", "html", "sarif", "github", "gitlab", "agent")
 PLAIN_FORMATS = FORMATS[:3]

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from torchproof.records.events import GuardEvent as GuardEvent
     from torchproof.records.events import InputSize as InputSize
     from torchproof.records.events import LimitEvent as LimitEvent
+    from torchproof.records.events import Observation as Observation
     from torchproof.records.events import RaisedEvent as RaisedEvent
     from torchproof.records.events import RecompileEvent as RecompileEvent
     from torchproof.records.events import RecordingEvent as RecordingEvent
@@ -143,7 +144,6 @@ if TYPE_CHECKING:
     from torchproof.records.run import CATEGORIES as CATEGORIES
     from torchproof.records.run import COUNTS as COUNTS
     from torchproof.records.run import SCHEMA as SCHEMA
-    from torchproof.records.run import SEVERITIES as SEVERITIES
     from torchproof.records.run import SHOWN as SHOWN
     from torchproof.records.run import Baseline as Baseline
     from torchproof.records.run import CompileSite as CompileSite
@@ -151,20 +151,20 @@ if TYPE_CHECKING:
     from torchproof.records.run import Finding as Finding
     from torchproof.records.run import Fixing as Fixing
     from torchproof.records.run import Measurement as Measurement
-    from torchproof.records.run import Observation as Observation
     from torchproof.records.run import Part as Part
     from torchproof.records.run import PartLimit as PartLimit
     from torchproof.records.run import PartState as PartState
     from torchproof.records.run import RankTime as RankTime
     from torchproof.records.run import RuleText as RuleText
     from torchproof.records.run import Run as Run
-    from torchproof.records.run import Severity as Severity
     from torchproof.records.run import Status as Status
     from torchproof.records.run import Symptom as Symptom
     from torchproof.records.run import Verdict as Verdict
     from torchproof.records.schema import Mismatch as Mismatch
     from torchproof.records.schema import Record as Record
     from torchproof.records.schema import to_plain as to_plain
+    from torchproof.records.severity import SEVERITIES as SEVERITIES
+    from torchproof.records.severity import Severity as Severity
     from torchproof.records.stacks import Region as Region
     from torchproof.records.stacks import frames_in as frames_in
     from torchproof.records.stacks import inside_region as inside_region

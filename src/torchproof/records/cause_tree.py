@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torchproof.records.run import SEVERITIES, Finding, Severity
+from torchproof.records.run import Finding
+from torchproof.records.severity import SEVERITIES, Severity
 
 
 class CauseTree:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from torchproof.records import TorchConfig, shapes
 from torchproof.records.blame import whose
@@ -363,3 +363,42 @@ class StaleAnswerEvent(AnswerEvent):
 
     what: str
     name: str
+
+
+E = TypeVar("E", bound=Event)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The result of one run of a target. Counts that were not observed are None."""
+
+    events: tuple[Event, ...]
+    environment: shapes.Environment
+    calls: int | None = None
+    compiled_calls: int | None = None
+    ending: str = "finished"  # finished, timeout, interrupted, crashed
+    exit_code: int | None = None
+    error: str | None = None  # one line: why the target itself could not run
+    # What Dynamo traced: file -> qualified function -> lines; None where not observed.
+    traced: Mapping[str, Mapping[str, tuple[int, ...]]] | None = None
+    # What was compiled, and what its calls may run: file -> qualified functions.
+    compiled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # The number of calls whose arguments have a form: `(float32[4, 8], 3)`.
+    forms: Mapping[str, int] = field(default_factory=dict)
+    # The features that the installed torch has no hooks for, with what it lacks.
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    # The factories of a script, as targets: `model.py:make`.
+    factories: tuple[str, ...] = ()
+    as_written: bool = False  # the user asked not to compile the target
+    # The compiler's settings that differed from their defaults in some compilation.
+    settings: TorchConfig = field(default_factory=dict)
+
+    @functools.cached_property
+    def _index(self) -> dict[tuple[type[Event], ...], tuple[Any, ...]]:
+        return {}
+
+    def of(self, *kinds: type[E]) -> tuple[E, ...]:
+        """The events of these classes, in the order in which they happened."""
+        if kinds not in self._index:
+            self._index[kinds] = tuple(e for e in self.events if isinstance(e, kinds))
+        return self._index[kinds]

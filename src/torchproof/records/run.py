@@ -11,15 +11,15 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from torchproof.records import printable, shapes
-from torchproof.records.events import Event
 from torchproof.records.fixes import Fix, Mark, Remedy
 from torchproof.records.frame import Frame as Frame
 from torchproof.records.frame import Owner as Owner
-from torchproof.records.mappings import JsonObject, TorchConfig
+from torchproof.records.mappings import JsonObject
 from torchproof.records.schema import Integer, Number, Record, Samples
+from torchproof.records.severity import Severity
 from torchproof.records.tuning import EAGER, RIGHT, Tuning
 from torchproof.records.user_error import UserError as UserError
 from torchproof.records.user_error import one_line as one_line
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from torchproof.records.ranks import RankRun
 
 SCHEMA = 1
-E = TypeVar("E", bound=Event)
-
-Severity = Literal["high", "medium", "low"]
 Status = Literal["open", "resolved", "intentional"]
 Certainty = Literal["verified", "likely"]
 # Whether outputs were compared with eager's: `reference` is eager itself.
@@ -41,8 +38,6 @@ Verification = Literal["reference", "verified", "unverified", "wrong"]
 IntervalOver = Literal["processes", "rounds"]
 # What two runs did differently, so that they do not compare.
 Difference = Literal["target", "calls", "device", "settings"]
-
-SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 
 # The counts of every run, in this order; None if no part observed them.
 COUNTS = (
@@ -84,42 +79,6 @@ CATEGORIES: dict[str, str] = {
 
 
 _KIND = Literal[tuple(CATEGORIES)]  # type: ignore[valid-type]
-
-
-@dataclass(frozen=True)
-class Observation:
-    """The result of one run of a target. Counts that were not observed are None."""
-
-    events: tuple[Event, ...]
-    environment: shapes.Environment
-    calls: int | None = None
-    compiled_calls: int | None = None
-    ending: str = "finished"  # finished, timeout, interrupted, crashed
-    exit_code: int | None = None
-    error: str | None = None  # one line: why the target itself could not run
-    # What Dynamo traced: file -> qualified function -> lines; None where not observed.
-    traced: Mapping[str, Mapping[str, tuple[int, ...]]] | None = None
-    # What was compiled, and what its calls may run: file -> qualified functions.
-    compiled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # The number of calls whose arguments have a form: `(float32[4, 8], 3)`.
-    forms: Mapping[str, int] = field(default_factory=dict)
-    # The features that the installed torch has no hooks for, with what it lacks.
-    lacks: Mapping[str, str] = field(default_factory=dict)
-    # The factories of a script, as targets: `model.py:make`.
-    factories: tuple[str, ...] = ()
-    as_written: bool = False  # the user asked not to compile the target
-    # The compiler's settings that differed from their defaults in some compilation.
-    settings: TorchConfig = field(default_factory=dict)
-
-    @functools.cached_property
-    def _index(self) -> dict[tuple[type[Event], ...], tuple[Any, ...]]:
-        return {}
-
-    def of(self, *kinds: type[E]) -> tuple[E, ...]:
-        """The events of these classes, in the order in which they happened."""
-        if kinds not in self._index:
-            self._index[kinds] = tuple(e for e in self.events if isinstance(e, kinds))
-        return self._index[kinds]
 
 
 @dataclass(frozen=True)
