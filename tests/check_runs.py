@@ -12,7 +12,6 @@ from torchproof.checking import rules
 from torchproof.records import shapes
 from torchproof.records.run import (
     CATEGORIES,
-    SEVERITIES,
     Baseline,
     CompileSite,
     Finding,
@@ -20,6 +19,7 @@ from torchproof.records.run import (
     Part,
     Run,
 )
+from torchproof.records.severity import SEVERITIES
 
 SAME = shapes.Numerics(verdict="same", max_rel_error=0.0)
 
