@@ -189,3 +189,118 @@ def test_an_error_that_only_a_measurement_met() -> None:
     symptom = choose_failure(run_of(measurements=(Measurement("eager"), placed)))
     assert symptom.expected["error"] == "AssertionError"
     assert symptom.expected["message"] == "stride N==N"
+
+
+# Texts of findings of runs that were saved without symptoms, and what follows of them.
+OLDER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "break": (
+        {
+            "code": "GB101",
+            "kind": "graph_break",
+            "evidence": [
+                "GB0170 https://meta-pytorch.github.io/gb0170.html",
+                "torch: Data-dependent branching: Detected data-dependent branching",
+                "in m.py:4 forward: if x.sum() > 0:",
+            ],
+        },
+        {"type": "Data-dependent branching", "id": "GB0170", "skips": False},
+    ),
+    "recompile": (
+        {
+            "code": "RC210",
+            "kind": "recompile",
+            "count": 5,
+            "evidence": ["1/0: L['self'].n == 2", "and 2 more"],
+        },
+        {"kind": "value", "times": 3},
+    ),
+    "limit": (
+        {
+            "code": "RC290",
+            "kind": "recompile_limit",
+            "evidence": ["last guard to fail: len(L['x']) == 2", "GB0039 https://"],
+        },
+        {"limit": True, "kind": "length"},
+    ),
+    "marked size": (
+        {
+            "code": "DS601",
+            "kind": "specialization",
+            "evidence": ["ConstraintViolationError: Constraints violated"],
+        },
+        {"error": "ConstraintViolationError", "backend": "eager"},
+    ),
+    "size compiled in": (
+        {"code": "DS603", "kind": "specialization", "evidence": ["size 4"]},
+        {"specialized": True},
+    ),
+    "error": (
+        {
+            "code": "CE703",
+            "kind": "compile_error",
+            "evidence": ["torch._inductor.exc.InductorError: stride 1==8", "GB0001 u"],
+        },
+        {"error": "InductorError", "message": "stride N==N", "id": "GB0001"},
+    ),
+    "nothing compiled": (
+        {
+            "code": "NC805",
+            "kind": "no_op",
+            "cause": "every frame was skipped, first because of: Dynamic control flow",
+        },
+        {"because": "Dynamic control flow", "called": True},
+    ),
+    "wrong": (
+        {
+            "code": "NM401",
+            "kind": "numerics",
+            "message": "f computes another value (NaN where eager has none)",
+            "cause": "the code for torch.acosh is wrong",
+            "evidence": ["relative error 2.5e-01, eager's own 0, against eager"],
+        },
+        {"how": "nan", "error": 0.25},
+    ),
+    "stale": (
+        {
+            "code": "NM411",
+            "kind": "stale_state",
+            "evidence": ["the outputs differ from eager's in every call; they agree"],
+        },
+        {"how": "value", "later": False},
+    ),
+    "cudagraph skip": (
+        {
+            "code": "CG311",
+            "kind": "cudagraph_skip",
+            "evidence": ["torch says: skipping cudagraphs due to mutated inputs"],
+        },
+        {"reason": "skipping cudagraphs due to mutated inputs"},
+    ),
+}
+
+
+def older(**values: Any) -> Run:
+    """A run as it was saved before findings had symptoms."""
+    plain = run_of(finding("GB104", "graph_break")).to_json()
+    del plain["findings"][0]["symptom"]
+    plain["findings"][0].update(values)
+    return Run.from_json(plain)
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_an_older_run_says_in_its_texts_what_to_expect(name: str) -> None:
+    texts, expected = OLDER[name]
+    signature = choose_failure(older(**texts))
+    assert signature.expected | expected == signature.expected
+
+
+def test_an_older_finding_whose_texts_tell_nothing_is_refused() -> None:
+    for code, kind in (("GB104", "graph_break"), ("RC210", "recompile")):
+        with pytest.raises(UserError, match="run check again"):
+            choose_failure(older(code=code, kind=kind))
+
+
+def test_damaged_texts_of_an_older_run_are_no_error() -> None:
+    for line in ("relative error inf, x", "relative error 1.2.3, x", "", ": "):
+        for kind in ("numerics", "recompile", "compile_error", "cudagraph_skip"):
+            assert older(code="NM401", kind=kind, evidence=[line]).findings

@@ -142,11 +142,18 @@ class Finding(Record):
 
     @classmethod
     def upgraded(cls, values: JsonObject, plain: JsonObject) -> None:
-        """Keeps the identity of a record without a key: others refer to it."""
+        """Keeps the identity of a record without a key: others refer to it.
+
+        A symptom is in the texts of an older record.
+        """
         if "key" not in plain and isinstance(plain.get("identity"), str):
             from torchproof.records.identity import recorded
 
             values["key"] = recorded(plain["identity"])
+        if "symptom" not in plain:
+            from torchproof.records.older_symptoms import symptom_of
+
+            values["symptom"] = symptom_of(values)
 
     @property
     def is_suspicion(self) -> bool:
