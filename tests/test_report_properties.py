@@ -26,7 +26,9 @@ from report_runs import RUNS
 from torchproof.checking import rules
 from torchproof.cli.commands import Check
 from torchproof.cli.parser import parsed
-from torchproof.records import Baseline, CauseTree, Finding, Fix, Run
+from torchproof.records import Baseline, CauseTree, Finding, Fix, Fixing, Run
+from torchproof.records.fixes import Remedy, Replacement
+from torchproof.records.run import Symptom
 from torchproof.records.severity import SEVERITIES
 from torchproof.report import formats, render, run_words, sarif
 
@@ -217,6 +219,40 @@ def test_without_source_no_line_of_the_program_is_shown(format: str) -> None:
     assert not [line for line in SOURCE if line in hidden]
     if format in ("json", "html"):
         assert all(line in html.unescape(shown) for line in SOURCE)
+
+
+# Each as a rule or torch writes it, with a line of the program that says PLANTED.
+QUOTES = (
+    "0/1: ___stack0 == -4.84 # if PLANTED.item() > 0: # m.py:7 in forward",
+    'L[x] == 1  # File "m.py", line 7, in f return PLANTED',
+    'mutated inputs. Found from : \n   File "m.py", line 7, in f\n  PLANTED.add_(1)',
+    'Error: no from user code: File "m.py", line 7, in f PLANTED()',
+    "in src/m.py:7 Net.forward: return f(PLANTED): 1",
+    "in In [3], line 7 <lambda>: PLANTED",
+    "called at src/m.py:7 main: net(PLANTED)",
+)
+
+
+@pytest.mark.parametrize("format", VALID)
+@pytest.mark.parametrize("quote", QUOTES)
+def test_without_source_no_quote_of_the_program_is_shown(
+    format: str, quote: str
+) -> None:
+    edit = Replacement("m.py", 7, ("PLANTED",), ("PLANTED + 1",))
+    found = replace(
+        ITEM,
+        evidence=(quote, "torch: a type: its reason"),
+        symptom=Symptom("a type", quote),
+        remedy=Remedy("edit", replacements=(edit,)),
+    )
+    run = check(found)
+    fixing = Fixing(1, 1, 1.0, {}, remaining=(found,))
+    for each in (run, replace(run, verb="fix", fixing=fixing)):
+        hidden = render(each, format, source=False)
+        assert "PLANTED" not in hidden
+        if format == "json":
+            assert "PLANTED" in render(each, format)
+            assert "torch: a type: its reason" in hidden
 
 
 # -- HTML ------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 
 from torchproof.measure import Comparison
@@ -104,15 +105,34 @@ def without_source(run: Run) -> Run:
     )
 
 
+# Torch quotes lines of the program in a comment of a guard and in a stack; torchproof
+# quotes them after the place and the function.
+_QUOTED = re.compile(r'\s+(?:# |File ")')
+_FRAME = re.compile(
+    r"((?:in|called at) .*?(?::|, line )\d+(?: [^\s:]+)?): .*", re.DOTALL
+)
+
+
 def _without_source(finding: Finding) -> Finding:
-    # Torch quotes lines of the program after the name of the file.
+    symptom = finding.symptom and dataclasses.replace(
+        finding.symptom, text=_without_quotes(finding.symptom.text)
+    )
+    remedy = finding.remedy and dataclasses.replace(finding.remedy, replacements=())
     return dataclasses.replace(
         finding,
         source=None,
         context=(),
         context_from=None,
-        evidence=tuple(text.partition(' # File "')[0] for text in finding.evidence),
+        evidence=tuple(map(_without_quotes, finding.evidence)),
+        symptom=symptom,
+        remedy=remedy,
     )
+
+
+def _without_quotes(text: str) -> str:
+    """A text of torch's without the lines of the program that it quotes."""
+    frame = _FRAME.fullmatch(text)
+    return frame[1] if frame else _QUOTED.split(text)[0]
 
 
 def render_findings(run: Run, *, width: int = 80) -> str:
