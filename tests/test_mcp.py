@@ -110,6 +110,11 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("explain", {"code": "GB999"}, ["rule", "GB999"]),
     ("fix", {"target": "--write"}, []),
     ("check", {"target": "no.py:make", "fail-on": "low"}, []),
+    (
+        "check",
+        {"target": "a.py:make", "timeout": 0},
+        ["check", "a.py:make", "-q", "--timeout=0.0"],
+    ),
 ]
 
 

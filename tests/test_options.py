@@ -166,4 +166,7 @@ def test_durations_and_ranges() -> None:
     assert [values.duration(text) for text in texts] == pytest.approx(
         [0.005, 30, 3720, 1.5, 0.0001, 0]
     )
+    for text in ("", "10 5", "1m1m", "30m1h", "5x"):
+        with pytest.raises(ValueError, match="expected a time"):
+            values.duration(text)
     assert [token_range(text) for text in ("16-128", " 7 ")] == [(16, 128), (7, 7)]

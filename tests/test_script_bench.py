@@ -209,3 +209,9 @@ def test_flags_that_a_script_cannot_follow(
     write(tmp_path, script="raise SystemExit('was run')\n")
     with pytest.raises(UserError, match=rf"script\.py .*: {flag} "):
         api.bench(f"{tmp_path}/script.py", Options(**options), save_in=tmp_path, **more)
+
+
+def test_a_script_can_run_quietly(tmp_path: Path) -> None:
+    write(tmp_path, script="raise SystemExit('was run')\n")
+    run = api.bench(f"{tmp_path}/script.py", Options(quiet=True), save_in=tmp_path)
+    assert run.exit_code == 1

@@ -499,7 +499,7 @@ def _assert_as_written(
         )
     if target.kind != "script":
         return
-    fitting = ("as_written", "timeout_s", "seconds")
+    fitting = ("as_written", "timeout_s", "quiet", "seconds")
     for record in (options, bench_options):
         for each in options_of(type(record)):
             is_set = getattr(record, each.key) != each.default

@@ -238,18 +238,18 @@ class PartsMeasurer:
     def _timing(
         self, eager: Measurement, compiled: Measurement, costs: BreakCosts
     ) -> Iterator[TimingEvent]:
-        low, high, ratio = (
-            compiled.vs_eager_low,
-            compiled.vs_eager_high,
-            compiled.vs_eager,
-        )
+        eager_ms, compiled_ms = eager.median_ms, compiled.median_ms
+        low, high = compiled.vs_eager_low, compiled.vs_eager_high
+        ratio = compiled.vs_eager
+        if eager_ms is None or compiled_ms is None:
+            return
         if low is None or high is None or ratio is None:
             return
         counts = compiled.counts or {}
         yield TimingEvent(
             function=self.function,
-            eager_ms=eager.median_ms or 0.0,
-            compiled_ms=compiled.median_ms or 0.0,
+            eager_ms=eager_ms,
+            compiled_ms=compiled_ms,
             ratio=ratio,
             low=low,
             high=high,

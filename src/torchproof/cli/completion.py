@@ -17,7 +17,6 @@ from torchproof.cli.commands import COMMANDS, SHELLS
 from torchproof.records import files, line, store
 from torchproof.records.option import Option, OptionField, options_of
 
-_NO_SPACE = ("/", ":", "=")  # a word that ends so is not complete yet
 _MOST_BYTES = 2**20  # of a file that is read for its functions
 
 Word = tuple[str, str]  # with its description

@@ -144,7 +144,7 @@ def _parameter(each: OptionField) -> Parameter:
     return Parameter(
         each.word,
         Parameter.KEYWORD_ONLY,
-        default=Parameter.empty if each.is_required else default,
+        default=Parameter.empty if each.flag is None else default,
         annotation=Annotated[kind, Field(description=_description(each))],
     )
 
@@ -157,7 +157,7 @@ def _description(each: OptionField) -> str:
 
 def _words(each: OptionField, value: Any) -> list[str]:
     """An argument on the command line, if it is set."""
-    if value in (None, "", False):
+    if value is None or value is False or value == "":  # 0 is a value
         return []
     if each.flag is None:
         return [_positional(value)]

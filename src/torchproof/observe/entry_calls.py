@@ -33,7 +33,7 @@ _SHARED = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), ty
 
 
 def entry_call(variables: Keywords, code: types.CodeType) -> JsonObject:
-    """The call that entered the compiled region, as a record for `arguments.Call`.
+    """The call that entered the compiled region, as a record for `records.Call`.
 
     `variables` and `code` are those of the frame that is about to be compiled.
     """

@@ -16,9 +16,11 @@ from torchproof.records.mappings import Keywords
 
 LONGEST_S = 1e9  # the longest timeout: 31 years
 NUMBER_TYPES = ("float32", "float16", "bfloat16", "float64")
-_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
-_PART_OF_DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s|m|h|)")
-_DURATION = re.compile(rf"(?:{_PART_OF_DURATION.pattern})+")
+_NUMBER = r"(\d+(?:\.\d+)?|\.\d+)"
+_UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+_DURATION = re.compile(
+    r"\s*".join(rf"(?:{_NUMBER}\s*{unit}(?![a-z]))?" for unit in _UNITS_S)
+)
 _WORDS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
@@ -43,10 +45,14 @@ def factor(text: str) -> float:
 
 def duration(text: str) -> float:
     """`50ms`, `90s`, `1h30m` or a number of seconds."""
-    if not _DURATION.fullmatch(text.strip()):
+    text = text.strip()
+    if re.fullmatch(_NUMBER, text):
+        return min(float(text), LONGEST_S)
+    match = _DURATION.fullmatch(text)
+    if not text or match is None:
         raise ValueError(f"{text!r}: expected a time such as 50ms, 90s, 10m or 1h")
-    parts = _PART_OF_DURATION.findall(text)
-    return min(sum(float(n) * _UNITS_S[unit] for n, unit in parts), LONGEST_S)
+    parts = zip(match.groups(), _UNITS_S.values(), strict=True)
+    return min(sum(float(n) * unit_s for n, unit_s in parts if n), LONGEST_S)
 
 
 def time_limit(text: str) -> float:

@@ -72,6 +72,7 @@ class Title(Block):
     text: str
     target: str
     verb: str
+    run: str = ""  # its id, which `show` takes
 
 
 @dataclass(frozen=True)

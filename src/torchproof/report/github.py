@@ -5,9 +5,10 @@ GitHub shows ten annotations of each level per step, so the order decides which.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from torchproof.records import Fix, document, line, shown
+from torchproof.records import SEVERITIES, Fix, document, line, shown
 from torchproof.report.annotations import Annotations, annotations_of
 from torchproof.report.document import Block, FixBlock
 from torchproof.report.finding_block import FindingBlock
@@ -75,5 +76,10 @@ def _property(value: object) -> str:
 
 def _summary(found: Annotations) -> str:
     """One line that GitHub cannot read as a command, whatever the target's name."""
-    verb, target = found.title.verb, line(found.title.target)
-    return f"torchproof: {verb} of {target}: {line(found.result)}"
+    title = found.title
+    severities = Counter(block.severity for block in found.findings)
+    tally = ", ".join(f"{n} {each}" for each in SEVERITIES if (n := severities[each]))
+    what = f"{title.verb} of {line(title.target)}"
+    what += f" ({tally})" if tally else ""
+    what += f", run {line(title.run)}" if title.run else ""
+    return f"torchproof: {what}: {line(found.result)}"

@@ -30,7 +30,7 @@ _CACHES = ("_CACHE_DIR", "_REMOTE_CACHE")  # not settings of the compiler
 def opening(run: Run, title: str, lines: Iterable[str]) -> Iterator[Block]:
     """The title and the facts of a run; `lines` are its first ones on a terminal."""
     facts, why = run.environment, run_words.incomplete(run)
-    yield Title(title, run.target, run.verb)
+    yield Title(title, run.target, run.verb, run.id)
     yield Facts(tuple(_facts(run)), views=View.PAPER)
     known = [f"{name} {value}" for name in _BRIEF if (value := facts.get(name))]
     yield Paragraph("; ".join([run.id, *known]), "Run", views=View.AGENT)

@@ -448,9 +448,6 @@ class WrongOnce(WrongAnswer):
         return True
 
 
-_RESET = "call torch.compiler.reset() after each change"
-
-
 class StaleAnswer(Answer[StaleGroup]):
     """Base class of the rules for state that is read while tracing and not guarded."""
 

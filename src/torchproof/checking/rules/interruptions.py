@@ -72,8 +72,8 @@ def separated_by(event: CompileEvent, facts: Facts) -> Interruption | None:
     """
     known = facts.separated_by
     if id(event) not in known:
-        known[id(event)] = _separated_by(event, facts)
-    return known[id(event)]
+        known[id(event)] = event, _separated_by(event, facts)
+    return known[id(event)][1]
 
 
 def _separated_by(event: CompileEvent, facts: Facts) -> Interruption | None:

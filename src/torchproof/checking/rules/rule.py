@@ -92,8 +92,11 @@ class Facts:
         return next((rule for rule in members if rule.matches(group)), None)
 
     @functools.cached_property
-    def separated_by(self) -> dict[int, Interruption | None]:
-        """The answers of `interruptions.separated_by` so far, by the event's id."""
+    def separated_by(self) -> dict[int, tuple[Event, Interruption | None]]:
+        """The answers of `interruptions.separated_by` so far, by the event's id.
+
+        With the event, which is kept so that no other one gets its id.
+        """
         return {}
 
     @functools.cached_property
