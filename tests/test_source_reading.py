@@ -17,14 +17,9 @@ from torchproof.checking.static.source import ignores
 from torchproof.checking.suspicions import Reading
 from torchproof.process import spawn
 from torchproof.records import BreakEvent, FailureEvent, GraphEvent, WrapperEvent, blame
+from torchproof.records.events import Observation
 from torchproof.records.modules import located
-from torchproof.records.run import (
-    CompileSite,
-    Finding,
-    Frame,
-    Observation,
-    UserError,
-)
+from torchproof.records.run import CompileSite, Finding, Frame, UserError
 from torchproof.targets.target import parse
 
 FOUND = Finding("GB101", "graph_break", "high", "m", "c", "f", "model.py", 3, "f")
