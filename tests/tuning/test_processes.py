@@ -17,7 +17,8 @@ from torchproof.measure.worker_process import (
     Workers,
     WorkerTimeout,
 )
-from torchproof.strategies.strategy import Strategy, parse
+from torchproof.strategies import planning
+from torchproof.strategies.strategy import parse
 from torchproof.targets.target import parse as parse_target
 
 
@@ -60,10 +61,10 @@ def test_compiler_is_imported_before_blocks_are_looked_for(
     worker = StrategyWorker(plan.job(StrategySpec(parse(strategy)), {}))
     opened: list[bool] = []
 
-    def planned(*given: Any) -> None:
+    def planned(*args: Any, **keywords: Any) -> None:
         opened.append(worker.compile_stats._costs is not None)
 
-    monkeypatch.setattr(Strategy, "plan", planned)
+    monkeypatch.setattr(planning, "plan", planned)
     assert worker.strategy.observes and worker.compile_stats._costs is None
     worker._plan()
     assert opened == [True]
