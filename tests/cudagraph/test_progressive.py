@@ -17,7 +17,7 @@ import graph_models
 import pytest
 import torch
 import torch.nn.functional as F
-from graph_models import Net, close
+from graph_models import close
 from stage_compiler import Compiler, join_stages
 from torch import Tensor, nn
 from torch._dynamo import convert_frame
@@ -447,7 +447,7 @@ def test_verify_compares_the_code_once_it_is_there(compiler: Compiler) -> None:
     assert found["verdict"] == "same" and states(model)["full"] == "in use"
 
 
-class Waiting(Net):
+class Waiting(Stack):
     """Reads a value on the host, which no recording can repeat."""
 
     def forward(self, x: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def test_compiler_is_imported_before_blocks_are_looked_for(
     worker = StrategyWorker(plan.job(StrategySpec(parse(strategy)), {}))
     opened: list[bool] = []
 
-    def planned(*given: Any, **options: Any) -> None:
+    def planned(*args: Any, **keywords: Any) -> None:
         opened.append(worker.compile_stats._costs is not None)
 
     monkeypatch.setattr(planning, "plan", planned)
