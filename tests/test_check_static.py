@@ -7,6 +7,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -253,3 +254,15 @@ def test_imports_of_the_user_are_read_and_a_torch_beside_them_is_not(
     roots = {str(tmp_path / "net.py"): ["Net.forward"]}
     alone = suspicions.read([tmp_path / "net.py"], roots=roots).suspicions
     assert len(alone) == is_read
+
+
+def test_a_finding_of_a_retired_rule_is_neither_open_nor_resolved(check: Check) -> None:
+    """No rule looks for it any more."""
+    text = MODEL.format(rows=2, calls=1)
+    first = check(text, effort="static")
+    dynamic = replace(first.findings[0], code="RC219", key="", origin="dynamic")
+    gone = replace(first.findings[0], code="CF103", key="")
+    before = replace(first, findings=(*first.findings, gone, dynamic))
+    second = check(text, effort="static", baseline=before)
+    assert not {f.code for f in second.findings} & {"CF103", "RC219"}
+    assert second.baseline and second.baseline.unjudged == 2

@@ -17,6 +17,7 @@ from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak
 from torchproof.checking.rules.rule import SECTIONS, Match, Rule
 from torchproof.checking.static.flow import Flow
+from torchproof.cli import main
 from torchproof.observe.trace_log import read_reason
 from torchproof.records import (
     BreakEvent,
@@ -24,6 +25,7 @@ from torchproof.records import (
     Guard,
     Mark,
     RecompileEvent,
+    UserError,
     WrapperEvent,
 )
 from torchproof.records.events import Observation
@@ -235,6 +237,20 @@ def test_the_fix_names_the_torch_that_traces_this(torch: str, named: bool) -> No
 
 KNOWN = {page for page in vars(torch_pages).values() if isinstance(page, str)}
 HOMES = ("https://docs.pytorch.org/docs/stable/", "https://docs.pytorch.org/tutorials/")
+
+
+def test_a_retired_code_may_be_ignored_and_explained(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    known = {rule.code for rule in rules.RULES}
+    for code, why in rules.RETIRED.items():
+        assert code not in known and why.endswith(".")
+        assert rules.select([], [], [code.lower(), code[:4]]) == []
+        assert rules.select([], [code, "GB"], []) == []  # it is selected beside others
+        assert main(["rule", code.lower()]) == 0
+        assert capsys.readouterr().out == f"{code} was retired: {why}\n"
+        with pytest.raises(UserError, match=f"{code} was retired"):
+            rules.select([], [code], [])
 
 
 def test_every_rule_has_its_sections_and_refers_to_a_page() -> None:

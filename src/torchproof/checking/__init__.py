@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torchproof.checking.latency_budget import LatencyBudget as LatencyBudget
     from torchproof.checking.ranks import CheckedRanks as CheckedRanks
     from torchproof.checking.ranks import check_ranks as check_ranks
+    from torchproof.checking.rules import RETIRED as RETIRED
     from torchproof.checking.rules import RULES as RULES
     from torchproof.checking.rules import by_code as by_code
     from torchproof.checking.rules import check_load as check_load

@@ -395,10 +395,12 @@ def _still_suspected(finding: Finding, scope: Scope, source: Joined) -> bool:
 
 def _parts_of(finding: Finding, before: Run, run: Run) -> list[str]:
     """The parts that can report a finding; empty if the two runs do not compare."""
+    parts = rules.parts_of(finding.code)
+    if not parts:
+        return []  # its rule was retired: nothing looked for it
     if finding.origin == "static":
         return ["static"]
     if finding.ranks and run.ranks is None:
         return []
-    parts = rules.parts_of(finding.code)
     devices = {each.environment.get("device") for each in (before, run)}
     return [] if "lifetimes" in parts and len(devices) > 1 else list(parts)

@@ -158,7 +158,6 @@ if TYPE_CHECKING:
     from torchproof.records.run import RuleText as RuleText
     from torchproof.records.run import Run as Run
     from torchproof.records.run import Status as Status
-    from torchproof.records.run import Symptom as Symptom
     from torchproof.records.run import Verdict as Verdict
     from torchproof.records.schema import Mismatch as Mismatch
     from torchproof.records.schema import Record as Record
@@ -174,6 +173,7 @@ if TYPE_CHECKING:
     from torchproof.records.stacks import starts_with as starts_with
     from torchproof.records.stats import Ratio as Ratio
     from torchproof.records.store import RUNS as RUNS
+    from torchproof.records.symptom import Symptom as Symptom
     from torchproof.records.timeline import Moment as Moment
     from torchproof.records.timeline import ProcessTimeline as ProcessTimeline
     from torchproof.records.timeline import Span as Span

@@ -20,6 +20,8 @@ from torchproof.records.frame import Owner as Owner
 from torchproof.records.mappings import JsonObject
 from torchproof.records.schema import Integer, Number, Record, Samples
 from torchproof.records.severity import Severity
+from torchproof.records.symptom import Symptom as Symptom
+from torchproof.records.symptom import symptom_of_older
 from torchproof.records.tuning import EAGER, RIGHT, Tuning
 from torchproof.records.user_error import UserError as UserError
 from torchproof.records.user_error import one_line as one_line
@@ -82,19 +84,6 @@ _KIND = Literal[tuple(CATEGORIES)]  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True)
-class Symptom(Record):
-    """What a program has to show again to have the same failure as a finding."""
-
-    type: str = ""  # torch's: of a graph break; the class of an error
-    text: str = ""  # torch's: an explanation, an error, a failed guard or a reason
-    gb_id: str | None = None
-    operation: str | None = None  # of wrong outputs, with the first wrong layer
-    layer: str | None = None
-    numerics: shapes.Numerics | None = field(default=None, hash=False)
-    in_first_call: bool = False  # a stale value is wrong in the first call too
-
-
-@dataclass(frozen=True)
 class Finding(Record):
     """A rule at a place, with evidence."""
 
@@ -151,9 +140,7 @@ class Finding(Record):
 
             values["key"] = recorded(plain["identity"])
         if "symptom" not in plain:
-            from torchproof.records.older_symptoms import symptom_of
-
-            values["symptom"] = symptom_of(values)
+            values["symptom"] = symptom_of_older(values)
 
     @property
     def is_suspicion(self) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from torchproof.checking import RULES, by_code
+from torchproof.checking import RETIRED, RULES, by_code
 
 
 def rule_page(code: str) -> str:
+    if why := RETIRED.get(code.upper()):
+        return f"{code.upper()} was retired: {why}"
     return by_code(code).documentation()
 
 

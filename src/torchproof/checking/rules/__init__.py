@@ -38,6 +38,7 @@ from torchproof.checking.rules import (
 )
 from torchproof.checking.rules.breaks import by_cost as by_cost
 from torchproof.checking.rules.breaks import with_costs as with_costs
+from torchproof.checking.rules.retired import RETIRED as RETIRED
 from torchproof.checking.rules.rule import AnyRule, EventGroup, Facts
 from torchproof.observe import Gap
 from torchproof.records import (
@@ -176,6 +177,7 @@ _LISTED: tuple[type[AnyRule], ...] = (
 )
 _IN_ORDER = tuple(rule() for rule in _LISTED)
 RULES = tuple(sorted(_IN_ORDER, key=lambda rule: rule.code))
+_CODES = [rule.code for rule in RULES]
 
 
 class Matched(NamedTuple):
@@ -261,9 +263,9 @@ def by_code(code: str) -> AnyRule:
 
 
 def parts_of(code: str) -> tuple[str, ...]:
-    """The parts of a check that show a rule; a saved run may name an unknown one."""
+    """The parts of a check that show a rule; none for a retired code."""
     known = (rule.parts for rule in RULES if rule.code == code)
-    return next(known, ("breaks",))
+    return next(known, ())
 
 
 def with_texts(run: Run) -> Run:
@@ -280,13 +282,20 @@ def select(
 ) -> list[Finding]:
     """Findings whose code starts with a chosen prefix and with no ignored one."""
     for prefix in [*chosen, *ignored]:
-        if not any(rule.code.startswith(prefix.upper()) for rule in RULES):
+        if not (_with_prefix(prefix, _CODES) or _with_prefix(prefix, RETIRED)):
             raise UserError(
                 f"no rule starts with {prefix!r}: `torchproof rule` lists all rules"
             )
+    if chosen and not any(_with_prefix(prefix, _CODES) for prefix in chosen):
+        gone = _with_prefix(chosen[0], RETIRED)[0]
+        raise UserError(f"rule {gone} was retired: {RETIRED[gone]}")
     return [
         finding
         for finding in findings
         if (not chosen or finding.code.startswith(tuple(c.upper() for c in chosen)))
         and not finding.code.startswith(tuple(c.upper() for c in ignored) or ("-",))
     ]
+
+
+def _with_prefix(prefix: str, codes: Iterable[str]) -> list[str]:
+    return [code for code in codes if code.startswith(prefix.upper())]

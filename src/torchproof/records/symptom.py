@@ -1,12 +1,14 @@
-"""The symptom of a finding of an older record, which has it in its texts only."""
+"""What a program has to show again to have the same failure as a finding."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
+from torchproof.records import shapes
 from torchproof.records.mappings import JsonObject
-from torchproof.records.run import Symptom
+from torchproof.records.schema import Record
 
 # The words of the comparison, by the kind of the difference; all others are of values.
 _DIFFERENCES = {
@@ -15,12 +17,25 @@ _DIFFERENCES = {
     "form": r"\bits (?:dtype|shape|device|layout) is|\bit is of type|only eager gives"
     r"|eager gives none",
 }
-_BECAUSE = re.compile(r"(?:because of|nothing to compile): (.+)$")
+_BECAUSE = r"(?:because of|nothing to compile): (.+)$"
 _RELATIVE_ERROR = r"relative error (?=\d+(?:\.\d+)?(?:e[+-]\d+)?,)"
 
 
-def symptom_of(finding: JsonObject) -> Symptom | None:
-    """The symptom from the fields of a finding; None where its texts tell none."""
+@dataclass(frozen=True)
+class Symptom(Record):
+    """What a program has to show again to have the same failure as a finding."""
+
+    type: str = ""  # torch's: of a graph break; the class of an error
+    text: str = ""  # torch's: an explanation, an error, a failed guard or a reason
+    gb_id: str | None = None
+    operation: str | None = None  # of wrong outputs, with the first wrong layer
+    layer: str | None = None
+    numerics: shapes.Numerics | None = field(default=None, hash=False)
+    in_first_call: bool = False  # a stale value is wrong in the first call too
+
+
+def symptom_of_older(finding: JsonObject) -> Symptom | None:
+    """The symptom of a finding of an older record, which has it in its texts only."""
     kind, lines = finding["kind"], tuple(finding.get("evidence", ()))
     gb_id = _after(lines, r"(?=GB\d{4}\b)")[:6] or None
     if kind in ("graph_break", "skipped_frame"):
@@ -35,7 +50,7 @@ def symptom_of(finding: JsonObject) -> Symptom | None:
         name, _, text = (lines[0] if lines else "").partition(": ")
         return Symptom(name.rpartition(".")[2], text, gb_id) if name else None
     if kind == "no_op":
-        because = _BECAUSE.search(finding["cause"])
+        because = re.search(_BECAUSE, finding["cause"])
         return Symptom(because[1]) if because else None
     if kind == "numerics":
         return _wrong(finding, lines)
