@@ -135,6 +135,7 @@ def test_kill_ends_what_left_the_session_and_lost_its_parent(child: Child) -> No
     messages = [child.receive(60.0) for _ in range(2)]
     [detached] = [m["detached"] for m in messages if "detached" in m]
     assert is_running(detached)
+    wait_for(lambda: detached not in process.tree(child.pid))  # only the mark is left
     child.kill()
     assert not is_running(detached) and not is_running(child.pid)
     child.kill()  # has no effect
