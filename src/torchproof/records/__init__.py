@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from torchproof.records.events import ErrorEvent as ErrorEvent
     from torchproof.records.events import Event as Event
     from torchproof.records.events import FailureEvent as FailureEvent
-    from torchproof.records.events import FormDifference as FormDifference
     from torchproof.records.events import GraphEvent as GraphEvent
     from torchproof.records.events import GraphSkipEvent as GraphSkipEvent
     from torchproof.records.events import GraphSplitEvent as GraphSplitEvent
@@ -86,6 +85,7 @@ if TYPE_CHECKING:
     from torchproof.records.fixes import Replacement as Replacement
     from torchproof.records.fixes import Setting as Setting
     from torchproof.records.fixes import Tier as Tier
+    from torchproof.records.form_difference import FormDifference as FormDifference
     from torchproof.records.frame import Frame as Frame
     from torchproof.records.frame import frames_of as frames_of
     from torchproof.records.guards import BEFORE_THE_BREAK as BEFORE_THE_BREAK

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from torchproof.records import TorchConfig, shapes
 from torchproof.records.blame import whose
 from torchproof.records.calls import CALLEE, Argument, Call, Path
+from torchproof.records.form_difference import FormDifference
 from torchproof.records.frame import Frame
 from torchproof.records.guards import FailedGuard, Guard
 from torchproof.records.operations import Operation
@@ -318,20 +319,6 @@ class SyncEvent(Event):
 
 
 # -- answers ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class FormDifference:
-    """How the form of an output differs from eager's.
-
-    `harmful` says that a program which is right in eager can go wrong: a gradient is
-    missing, a write to one tensor changes another, or `view` fails.
-    """
-
-    where: str
-    what: Literal["strides", "requires_grad", "memory"]
-    why: str
-    harmful: bool
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ import torch
 from torch import Tensor
 
 from torchproof.records import shapes
+from torchproof.records.form_difference import FormDifference
 
 Verdict = Literal["same", "rounding", "wrong"]
 How = Literal["value", "nan", "infinity", "form"]
@@ -711,20 +712,6 @@ class Form:
     contiguous: bool
     requires_grad: bool
     shares: frozenset[str]
-
-
-@dataclass(frozen=True)
-class FormDifference:
-    """How the form of an output differs from eager's.
-
-    `harmful` says that a program which is right in eager can go wrong: a gradient is
-    missing, a write to one tensor changes another, or `view` fails.
-    """
-
-    where: str
-    what: Literal["strides", "requires_grad", "memory"]
-    why: str
-    harmful: bool
 
 
 def forms_of(outputs: Answers, inputs: Answers) -> dict[str, Form]:
