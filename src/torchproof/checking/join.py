@@ -150,7 +150,7 @@ def _hazard(suspected: Finding, why: str) -> Finding:
         kind="hazard",
         suspects=kind,
         severity="low",
-        message=f"{suspected.message}; {why}",
+        evidence=(*suspected.evidence, why),
     )
 
 

@@ -78,11 +78,13 @@ class Mark(Record):
 
 @dataclass(frozen=True)
 class Remedy(Record):
-    """One way to remove a finding; its kind says which field describes it.
+    """The one way to remove a finding that is known; its kind says which field has it.
 
-    `edit` and `patch` have replacements, of the user's files and of a library's. Of
-    several settings, each alone removes it; marks are set all together. `upgrade` has
-    the first version of torch that needs nothing else, and `none` the reason.
+    `edit` and `patch` have replacements, of the user's files and of a library's. Marks
+    are set all together. `upgrade` has the first version of torch that needs nothing
+    else. `none` has no edit: `why` says what a person can do, or what it costs.
+
+    Where the program has a line for a setting or a mark, the replacements insert it.
     """
 
     kind: Literal["edit", "setting", "mark", "patch", "upgrade", "none"]
@@ -91,7 +93,26 @@ class Remedy(Record):
     marks: tuple[Mark, ...] = ()
     version: str | None = None
     why: str = ""
+    title: str = ""  # of an edit or a patch: what it does
+    tier: Tier = "safe"
     other: JsonObject = field(default_factory=dict, hash=False)
+
+    @property
+    def text(self) -> str:
+        """The remedy in one sentence without its full stop."""
+        lines = [s.code for s in self.settings] + [m.code for m in self.marks]
+        code = "; ".join(lines)
+        is_argument = any(s.name.startswith("compile.") for s in self.settings)
+        match self.kind:
+            case "edit" | "patch":
+                return self.title
+            case "setting" if is_argument:
+                return f"pass {code} to torch.compile"
+            case "setting" | "mark":
+                return f"before the first compiled call: {code}"
+            case "upgrade":
+                return f"upgrade to torch {self.version}, which handles this"
+        return self.why
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class GeneratedCode(WrongAnswer):
             " values: tracing and the layers before it give eager's answers"
         )
 
-    def fix(self, group: WrongGroup) -> str:
+    def advice(self, group: WrongGroup) -> str:
         what = self.at(group)
         report = "and report it to PyTorch with a minimal program"
         if (group.first.gives or "").startswith("torch.uint"):
@@ -177,7 +177,7 @@ class EarlierLayer(WrongAnswer):
         "{at.first.layer} is the first layer that is wrong; the layers before it give"
         " eager's answers"
     )
-    fix_text = (
+    advice_text = (
         "isolate {where} in a function marked @torch.compiler.disable, and report it to"
         " PyTorch with a minimal program"
     )
@@ -221,7 +221,7 @@ class UndeclaredMutation(WrongAnswer):
         names = " and ".join(group.first.undeclared)
         return {**super().words(group), "names": names}
 
-    def fix(self, group: WrongGroup) -> str:
+    def advice(self, group: WrongGroup) -> str:
         listed = "".join(f'"{name}", ' for name in group.first.undeclared)
         return (
             f"declare it where {group.first.operation} is defined:"
@@ -250,7 +250,7 @@ class OtherRandomNumbers(WrongAnswer):
     run_severity = "low"
     message_text = "{at.function} draws other random numbers compiled than in eager"
     cause_text = "Inductor has its own random stream; with eager's the answers agree"
-    fix_text = (
+    advice_text = (
         "expected and harmless; to compare number by number, set"
         " torch._inductor.config.fallback_random = True"
     )
@@ -284,7 +284,7 @@ class CompilingBranch(WrongAnswer):
         "{at.first.asks}() is True in compiled code; eager told the same gives the"
         " compiled answer"
     )
-    fix_text = (
+    advice_text = (
         "remove the {at.first.asks}() branch, or make both branches compute the same"
         " values; use it only for code that does not change values, such as logging"
     )
@@ -351,7 +351,7 @@ class OtherForm(WrongAnswer):
         form = _form(group.first)
         return f"{form.where}: {form.why}"
 
-    def fix(self, group: WrongGroup) -> str:
+    def advice(self, group: WrongGroup) -> str:
         return self._fixes[_form(group.first).what]
 
     def evidence(self, group: WrongGroup) -> Iterable[str]:
@@ -391,7 +391,7 @@ class RaisesAtRunTime(Rule[RaisedGroup]):
         " the call: {short}"
     )
     cause_text = "{at.first.error} while compiled code ran: {short}"
-    fix_text = (
+    advice_text = (
         'run the call with backend="eager", then "aot_eager", then "inductor": the'
         " first that raises contains the fault; until it is fixed, move the code into"
         " a function marked @torch.compiler.disable"
@@ -439,7 +439,7 @@ class WrongOnce(WrongAnswer):
         " when it was compiled again"
     )
     cause_text = "not found: no layer of the compiler repeated the wrong answer"
-    fix_text = (
+    advice_text = (
         "run the check again; if the finding returns, compile with the default mode and"
         " report it to PyTorch"
     )
@@ -522,7 +522,7 @@ class FrozenEnvironment(StaleAnswer):
     source_severity = "low"
     nodes = (ast.Call, ast.Subscript, ast.Compare)
     calls = 2
-    fix_text = (
+    advice_text = (
         "read {at.first.name} from os.environ outside the compiled code and pass the"
         " value as an argument; or call torch.compiler.reset() after each change of"
         " {at.first.name}"
@@ -577,7 +577,7 @@ class LateHook(StaleAnswer):
         "Dynamo traces the hooks that a module has at its first call and does not guard"
         " on them (skip_nnmodule_hook_guards is True)"
     )
-    fix_text = (
+    advice_text = (
         "register hooks before the first call, or call torch._dynamo.reset() after"
         " registering or removing one; or set"
         " torch._dynamo.config.skip_nnmodule_hook_guards = False before compiling"
@@ -615,7 +615,7 @@ class NumpySeed(StaleAnswer):
         "{at.first.name} is traced as torch's: it draws from torch's generator and"
         " changes with torch.manual_seed instead"
     )
-    fix_text = (
+    advice_text = (
         "draw with torch (torch.rand, torch.randn; seed with torch.manual_seed or pass"
         " a generator), or draw with numpy outside the compiled code and pass the"
         " numbers as an argument"
@@ -660,7 +660,7 @@ class ConstantResult(StaleAnswer):
         "assume_constant_result keeps what {at.first.name} returned while tracing;"
         " without it compiled code gives eager's answers"
     )
-    fix_text = (
+    advice_text = (
         "remove assume_constant_result from {at.first.name}, or pass its result as an"
         " argument; or call torch.compiler.reset() after each change"
     )
@@ -694,7 +694,7 @@ class LeftOutGuards(StaleAnswer):
         "{at.first.name} leaves out the guard on what has changed; with all guards"
         " compiled code gives eager's answers"
     )
-    fix_text = (
+    advice_text = (
         "drop {at.first.name}, or keep the guards on what changes between calls; or"
         " call torch.compiler.reset() after each change"
     )
@@ -722,7 +722,7 @@ class OtherStaleState(StaleAnswer):
         "{at.function} computes the value of an earlier call when compiled, {since}:"
         " only eager sees a change"
     )
-    fix_text = (
+    advice_text = (
         "pass the value that changes between calls as an argument, or keep it in a"
         " tensor or a module attribute; or call torch.compiler.reset() after each"
         " change"

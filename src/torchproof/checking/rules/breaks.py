@@ -199,7 +199,7 @@ class GraphBreak(Rule[BreakGroup]):
     reference = torch_pages.BREAKS
     placed = True
     types: tuple[str, ...] = ()  # patterns of torch's break type
-    cause_text = fix_text = ""  # empty: torch's explanation and hints
+    cause_text = advice_text = ""  # empty: torch's explanation and hints
     also_shown_by = ("CE704",)  # what a break becomes under fullgraph=True
     easing_settings = (Setting("dynamo.nested_graph_breaks", True),)
     source_text = "`{at.expression}` would cause a graph break in {at.function}"
@@ -279,7 +279,7 @@ class GraphBreak(Rule[BreakGroup]):
         explanation = sentence(shorten(group.reason.explanation, 300))
         return f"{sentence(group.reason.type)}: {explanation}"
 
-    def fix(self, group: BreakGroup) -> str:
+    def advice(self, group: BreakGroup) -> str:
         if outer := _skipped_around(group):
             return f"remove the break at {outer}: this break is a consequence of it"
         if own := unbacked_mark(group):
@@ -293,7 +293,7 @@ class GraphBreak(Rule[BreakGroup]):
             )
         around = _around(group) if group.is_skip else None
         return assembled(
-            Piece(self.remedy(group)),
+            Piece(self.ways(group)),
             Piece(
                 f"move it out of the loop at {around and place_in_text(around)}, or the"
                 " loop's body into a function of its own",
@@ -306,7 +306,7 @@ class GraphBreak(Rule[BreakGroup]):
             ),
         )
 
-    def remedy(self, group: BreakGroup) -> str:
+    def ways(self, group: BreakGroup) -> str:
         """The change to make, or the setting that makes it unnecessary."""
         settings = [setting(group, s, note) for s, note in self.helps(group)]
         return assembled(*self.pieces(group), *settings)
@@ -317,8 +317,8 @@ class GraphBreak(Rule[BreakGroup]):
 
     def change(self, group: BreakGroup) -> str:
         """The change to make, naming this code."""
-        if self.fix_text:
-            return self.say(self.fix_text, group)
+        if self.advice_text:
+            return self.say(self.advice_text, group)
         return own_hints(group) or move_out(group)
 
     def helps(self, group: BreakGroup) -> Iterable[tuple[Setting, str]]:
@@ -328,8 +328,8 @@ class GraphBreak(Rule[BreakGroup]):
     def source_cause(self, at: BreakGroup) -> str:
         return self.why(at)
 
-    def source_fix(self, at: BreakGroup) -> str:
-        return self.remedy(at)
+    def source_advice(self, at: BreakGroup) -> str:
+        return self.ways(at)
 
     def library_fix(self, group: BreakGroup) -> str:
         """The fix for a line in an installed package."""

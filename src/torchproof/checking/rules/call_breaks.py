@@ -202,7 +202,7 @@ class OutputCall(GraphBreak):
             return
         yield Match(
             node,
-            fix="remove it, move it after the compiled call, or guard it with `if not"
+            advice="remove it, move it after the compiled call, or guard it with `if not"
             " torch.compiler.is_compiling():`",
             # Under a condition, the program may never reach it.
             severity="low" if at.conditions else None,
@@ -313,7 +313,7 @@ class OutsideWorld(GraphBreak):
             return
         dotted = at.dotted(node.func) or ""
         if _CLOCK.fullmatch(dotted):
-            yield Match(node, cause=f"{at.quote(node)} reads the clock", fix=_TIMED)
+            yield Match(node, cause=f"{at.quote(node)} reads the clock", advice=_TIMED)
         elif _FILES.fullmatch(dotted):
             cause = f"{at.quote(node)} reaches outside the tensor program"
             yield Match(node, cause=cause)
@@ -327,7 +327,7 @@ class OutsideWorld(GraphBreak):
             )
             if _GENERATOR.fullmatch(dotted):
                 fix = f"do {code} before the compiled call: it changes the generator"
-            yield Match(node, cause=f"{code} {what}", fix=fix)
+            yield Match(node, cause=f"{code} {what}", advice=fix)
 
 
 class DisabledCall(GraphBreak):
@@ -354,7 +354,7 @@ class DisabledCall(GraphBreak):
         "`{at.expression}` calls a function that is excluded from compilation with"
         " torch.compiler.disable"
     )
-    fix_text = (
+    advice_text = (
         "if you do not want the break, remove @torch.compiler.disable from the function"
         " called in `{at.expression}`, or make it a custom op (torch.library.custom_op)"
     )
@@ -386,7 +386,7 @@ class ExplicitBreak(GraphBreak):
         r"Forced graph break",
         r"ComptimeContext",
     )
-    fix_text = "remove the graph break at `{at.expression}` if you do not want it"
+    advice_text = "remove the graph break at `{at.expression}` if you do not want it"
 
     def why(self, group: BreakGroup) -> str:
         inner = group.first.frames[-1] if group.first.frames else None
@@ -495,13 +495,13 @@ class UntraceableCall(GraphBreak):
         dotted = at.dotted(node.func) or ""
         if _UNTRACED.fullmatch(dotted):
             what = "calls into code that is not Python, which tracing cannot follow"
-            yield Match(node, cause=f"{at.quote(node)} {what}", fix=_PASS)
+            yield Match(node, cause=f"{at.quote(node)} {what}", advice=_PASS)
         elif _asks_tokenizer(dotted) and at.program.callee(node, at.function) is None:
             yield Match(
                 node,
                 cause=f"{at.quote(node)} does the tokenizer's work in each call, in"
                 " code that tracing cannot follow",
-                fix=_tokenizer_fix(dotted),
+                advice=_tokenizer_fix(dotted),
             )
 
 
@@ -546,7 +546,7 @@ class DeepCopy(GraphBreak):
     code = "GB109"
     types = (r"deepcopy",)
     cause_text = "`{at.expression}` copies an object in a way Dynamo does not trace"
-    fix_text = (
+    advice_text = (
         "copy tensors with .clone() (or .detach().clone()) instead of"
         " `{at.expression}`, and copy other objects once, outside the compiled function"
     )
@@ -562,7 +562,7 @@ class DeepCopy(GraphBreak):
         newer = "; or update torch: 2.13 traces it, if there is no tensor in it"
         return f"{fix}{newer * (installed < (2, 13))}"
 
-    def source_fix(self, at: BreakGroup) -> str:
+    def source_advice(self, at: BreakGroup) -> str:
         return super().change(at)
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:

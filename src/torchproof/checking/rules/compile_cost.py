@@ -150,7 +150,7 @@ class UnrolledLoop(Speed[UnrolledGroup]):
         "Dynamo runs a Python loop while tracing, so each iteration adds its operations"
         " to the graph, and the backend compiles them all"
     )
-    fix_text = (
+    advice_text = (
         "compile the body of the loop only, or vectorise the loop; a recurrence can use"
         " torch's scan or while_loop, which put one copy of the body into the graph, or"
         " torch.nn.RNN, GRU or LSTM"
@@ -298,7 +298,7 @@ class RepeatedBlocks(Speed[BlocksGroup]):
             f" compiling took {duration(_backend_s(event))}"
         )
 
-    def fix(self, group: BlocksGroup) -> str:
+    def advice(self, group: BlocksGroup) -> str:
         return (
             f"compile the {group.blocks.block} modules instead of the whole"
             " model (regional compilation: block.compile() for each), so that one"
@@ -333,7 +333,7 @@ class LateStart(Speed[LatencyGroup]):
     parts = ("latency",)
     reference = torch_pages.REGIONS
     kind = "compile_time"
-    fix_text = (
+    advice_text = (
         "if start-up time matters, compile each {at.first.block_class} (regional"
         " compilation: block.compile()) instead of the whole model, and compare the"
         " step times with `torchproof bench --latency`"

@@ -67,7 +67,7 @@ class LazyTry(SourceRule):
         "torch.compile only wraps: compiling happens at the first call, and what goes"
         " wrong is raised there"
     )
-    fix_text = (
+    advice_text = (
         "move the first call, with real inputs, into the try and keep the eager model"
         " in the except; or use torchproof.compile, which falls back to eager"
         " automatically"
@@ -161,7 +161,7 @@ class TimedNothing(SourceRule):
         "torch.compile only wraps: compiling happens at the first call, which is"
         " outside of what is limited or timed here"
     )
-    fix_text = (
+    advice_text = (
         "put the first call, with real inputs, between the two; use torchproof.compile"
         " for a deadline, or torchproof bench to measure"
     )
@@ -247,7 +247,7 @@ class PrefixedCheckpoint(SourceRule):
         "a compiled module holds the original under the name _orig_mod, so a plain"
         " model finds none of its keys in what is saved"
     )
-    fix_text = (
+    advice_text = (
         "compile in place with model.compile(), which keeps the names, or save the"
         " state_dict of the original model"
     )

@@ -125,7 +125,7 @@ class MutatedInput(Skip):
         "the input is neither a parameter, a buffer nor marked as static, so a replay"
         " would change a copy of it"
     )
-    fix_text = (
+    advice_text = (
         "make the tensor a buffer of the module (register_buffer), or mark it once with"
         " torch._dynamo.mark_static_address(tensor), or return the new value instead of"
         " writing to the input"
@@ -155,7 +155,7 @@ class CpuTensor(Skip):
     reasons = ("cpu device",)
     message_text = "{at.what} needs the CPU: torch does not capture its graph"
     cause_text = "a CUDA graph holds work of one GPU only"
-    fix_text = (
+    advice_text = (
         "create the tensor on the GPU (device=x.device), or move it there once before"
         " the first call; a plain Python number needs no device"
     )
@@ -168,7 +168,7 @@ class CpuTensor(Skip):
         if _is_scalar(node, at) or _is_moved(node, at):
             yield Match(node)
         elif _leaves(node, at):
-            yield Match(node, fix="move the tensor after the compiled call")
+            yield Match(node, advice="move the tensor after the compiled call")
 
 
 def _makes(node: ast.expr, at: Flow) -> bool:
@@ -234,7 +234,7 @@ class SeveralDevices(Skip):
     code = "CG313"
     reasons = ("multiple devices",)
     cause_text = "a CUDA graph is recorded on one device"
-    fix_text = "compile the part on each device separately, or use only one device"
+    advice_text = "compile the part on each device separately, or use only one device"
 
     def message(self, group: SkipGroup) -> str:
         devices = group.first.reason.partition("multiple devices: ")[2]
@@ -269,7 +269,7 @@ class UncapturableOperator(Skip):
         "boolean indexing",
         "sparsity not handled",
     )
-    fix_text = (
+    advice_text = (
         "compute with tensors of fixed shape (torch.where, masks instead of boolean"
         " indexing), or move the operation out of the compiled function"
     )
@@ -308,7 +308,7 @@ class DynamicGraphSkipped(Skip):
     code = "CG315"
     reasons = ("graph with symbolic shapes", "override_cudagraphs annotation")
     message_text = "torch does not capture {at.function}: the configuration excludes it"
-    fix_text = (
+    advice_text = (
         "keep it if the sizes vary widely; otherwise pad inputs to a few sizes, and"
         " capture those (torch._inductor.config.triton.cudagraph_capture_sizes)"
     )
@@ -352,7 +352,7 @@ class PendingBackward(Skip):
         "each call begins while an output of the call before may need its backward, so"
         " none of their memory can be used again"
     )
-    fix_text = (
+    advice_text = (
         "call it under torch.no_grad() if no backward follows, detach the outputs that"
         " you keep, or call torch.compiler.cudagraph_mark_step_begin() before each step"
     )
@@ -379,7 +379,7 @@ class RerecordLimit(Skip):
     code = "CG317"
     reasons = ("re-recording limit", "re-recording threshold")
     message_text = "{at.function} was recorded too often: torch no longer captures it"
-    fix_text = (
+    advice_text = (
         "keep the inputs of the graph at the same addresses: write new values into the"
         " same tensors with copy_ instead of replacing the tensors"
     )
@@ -418,7 +418,7 @@ class OtherSkip(Skip):
     def cause(self, group: SkipGroup) -> str:
         return f"torch says: {shorten(group.first.reason, 160)}"
 
-    def fix(self, group: SkipGroup) -> str:
+    def advice(self, group: SkipGroup) -> str:
         reason = group.first.reason
         if "overlap" in reason:
             return "pass tensors whose elements do not share memory: .contiguous()"

@@ -49,7 +49,7 @@ class CompileError(Rule[ErrorGroup]):
     placed = True
     errors: tuple[str, ...] = ()
     pattern: str | None = None  # searched in the message of the error
-    fix_text = (
+    advice_text = (
         "rewrite {at.what}, or move it into a function marked @torch.compiler.disable,"
         " which runs eagerly"
     )
@@ -157,9 +157,9 @@ class FailsOnFakeTensors(CompileError):
     def matches(self, group: ErrorGroup) -> bool:
         return super().matches(group) and not _in_backward(group)
 
-    def fix(self, group: ErrorGroup) -> str:
+    def advice(self, group: ErrorGroup) -> str:
         if group.line.is_readable and group.line.try_line is None:
-            return super().fix(group)
+            return super().advice(group)
         return (
             f"check the shape first, e.g. `if x.numel() == n:` before"
             f" `{group.expression}`, instead of catching the error; or move the"
@@ -199,7 +199,7 @@ class MissingFakeKernel(CompileError):
         r" kernel|NotImplementedError"
     )
 
-    def fix(self, group: ErrorGroup) -> str:
+    def advice(self, group: ErrorGroup) -> str:
         operator = re.search(r"[\w]+(?:\.|::)[\w]+(?=\.default)", group.first.message)
         name = operator[0].replace(".", "::") if operator else "the operator"
         return (
@@ -239,7 +239,7 @@ class NoCompiler(CompileError):
             f" for the code that it generates for {group.compiled}"
         )
 
-    def fix(self, group: ErrorGroup) -> str:
+    def advice(self, group: ErrorGroup) -> str:
         is_cpp = self._language(group) == "C++"
         variable, program = ("CXX", "g++") if is_cpp else ("CC", "gcc")
         return (
@@ -281,7 +281,7 @@ class BackendError(CompileError):
             f" {self.short(group)}"
         )
 
-    def fix(self, group: ErrorGroup) -> str:
+    def advice(self, group: ErrorGroup) -> str:
         given = group.facts.compile_arguments.get("backend", "inductor")
         others = [f'"{b}"' for b in ("inductor", "aot_eager", "eager") if b != given]
         return (
@@ -322,10 +322,10 @@ class BreakUnderFullgraph(CompileError):
         why = rule.why(behind)
         return f"{condition} a graph break is an error, and {why}"
 
-    def fix(self, group: ErrorGroup) -> str:
+    def advice(self, group: ErrorGroup) -> str:
         rule, behind = self._behind(group)
         return assembled(
-            Piece(unbacked_mark(group) or rule.remedy(behind)),
+            Piece(unbacked_mark(group) or rule.ways(behind)),
             Piece("drop fullgraph=True", has_fullgraph(group)),
         )
 

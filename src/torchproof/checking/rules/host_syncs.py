@@ -88,7 +88,7 @@ class ValueRead(HostSync):
     cause_text = (
         "the host needs a value, or memory, that the device is still working on"
     )
-    fix_text = (
+    advice_text = (
         "read the value after the call, and not at every step; keep decisions on the"
         " device (torch.where); copy inputs from pinned memory with non_blocking=True"
     )
@@ -118,7 +118,7 @@ class ExplicitWait(HostSync):
 
     code = "HS902"
     cause_text = "torch.cuda.synchronize() waits until all work of the device is done"
-    fix_text = "remove it; to time the device, record events around the call"
+    advice_text = "remove it; to time the device, record events around the call"
 
     def matches(self, group: SyncGroup) -> bool:
         return bool(group.first.inside and group.first.explicit)
@@ -149,7 +149,7 @@ class WaitBetweenCalls(HostSync):
     code = "HS903"
     message_text = "`{at.expression}` waits for the device after each compiled call"
     cause_text = "the host launches nothing until the device has done what there is"
-    fix_text = (
+    advice_text = (
         "read values only every hundred steps or so, or sum them on the device and read"
         " the sum at the end; copy inputs from pinned memory with non_blocking=True"
     )

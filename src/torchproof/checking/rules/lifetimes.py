@@ -189,7 +189,7 @@ class OutputRead(LifetimeRule):
             " other values silently once it replays"
         )
 
-    def fix(self, group: DeadGroup) -> str:
+    def advice(self, group: DeadGroup) -> str:
         if all(event.operation in _SCALARS for event in group.events):
             return (
                 "consume it now: read the number (.item() or float()) before the next"
@@ -364,7 +364,7 @@ class GradientKept(LifetimeRule):
         "autograd took the compiled backward's own buffer as .grad, which was None; the"
         " next step writes there again while .grad still holds it"
     )
-    fix_text = (
+    advice_text = (
         "call optimizer.step(), then optimizer.zero_grad(set_to_none=True) before the"
         " next forward. To accumulate over steps, give each .grad its own memory first:"
         " p.grad = torch.zeros_like(p)"
@@ -402,7 +402,7 @@ class BackwardTooLate(LifetimeRule):
         "what the forward saved for its backward lives in the memory of a CUDA graph; a"
         " step that begins between the two gives it away"
     )
-    fix_text = (
+    advice_text = (
         "run backward() before the next step: move cudagraph_mark_step_begin() and"
         " other compiled calls after it, or run the forward again right before its"
         " backward. A clone of the loss does not help: the saved tensors are"
@@ -461,7 +461,7 @@ class OutputHeld(LifetimeRule):
     def matches(self, group: DeadGroup) -> bool:
         return not group.first.is_read
 
-    def fix(self, group: DeadGroup) -> str:
+    def advice(self, group: DeadGroup) -> str:
         if group.first.role == "gradient":
             return (
                 "reset gradients as soon as they are used:"
@@ -479,7 +479,7 @@ class OutputHeld(LifetimeRule):
             if name := at.source.own(target):
                 yield Match(
                     node,
-                    fix="keep a copy, made outside the compiled function:"
+                    advice="keep a copy, made outside the compiled function:"
                     f" self.{name}.clone(); or return it",
                 )
 

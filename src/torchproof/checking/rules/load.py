@@ -127,7 +127,7 @@ class SlowRequests(Rule[SlowGroup]):
     parts = ("load",)
     reference = torch_pages.COMPILE_TIME
     cause_text = "{part.cause.text}"
-    fix_text = "{part.cause.remedy}"
+    advice_text = "{part.cause.remedy}"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[SlowGroup]:
@@ -385,7 +385,7 @@ class PlainLoad(Rule[PlainLoadGroup]):
     parts = ("load",)
     reference = torch_pages.TUNING
     run_severity = "high"
-    fix_text = (
+    advice_text = (
         "serve at a lower rate per process (--find-rate finds the highest that meets"
         " the objective), use a faster strategy (torchproof bench), or answer requests"
         " in batches (--batch-window, --max-batch)"

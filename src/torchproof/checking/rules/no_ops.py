@@ -175,7 +175,7 @@ class NeverCalled(NoOp[WrapperGroup]):
             f" {group.first.what} is never called"
         )
 
-    def fix(self, group: WrapperGroup) -> str:
+    def advice(self, group: WrapperGroup) -> str:
         name = group.first.name
         if not group.facts.calls and (command := group.facts.factory_command):
             return f"name the factory whose calls reach {name}: {command}"
@@ -210,7 +210,7 @@ class NeverCalled(NoOp[WrapperGroup]):
             yield Match(
                 site.node,
                 event=WrapperEvent(name=source.brief(site.subject), what="one"),
-                fix=f"use the result: {subject} = torch.compile({subject}), or compile"
+                advice=f"use the result: {subject} = torch.compile({subject}), or compile"
                 f" a module in place with {subject}.compile()",
             )
 
@@ -288,7 +288,7 @@ class OtherMethod(NoOp[BypassGroup]):
     )
     certain = False
     shown_by = ("NC802",)
-    fix_text = (
+    advice_text = (
         "if {at.first.method} calls forward, compile in place with model.compile(), so"
         " that it calls the compiled forward; otherwise compile the method itself:"
         " model.{at.first.method} = torch.compile(model.{at.first.method})"
@@ -374,7 +374,7 @@ class OriginalCalled(NoOp[BypassGroup]):
         "`{at.expression}` calls the module that was given to torch.compile, not what"
         " it returned"
     )
-    fix_text = (
+    advice_text = (
         "call the compiled module at `{at.expression}`: model = torch.compile(model),"
         " or compile in place with model.compile()"
     )
@@ -498,7 +498,7 @@ class SwitchedOff(NoOp[WrapperGroup]):
     def words(self, group: WrapperGroup) -> dict[str, object]:
         return {"switch": self._switch(group)}
 
-    def fix(self, group: WrapperGroup) -> str:
+    def advice(self, group: WrapperGroup) -> str:
         if group.first.off:
             return f"unset {self._switch(group)}"
         return (
@@ -590,7 +590,7 @@ class NothingCompiled(NoOp[WrapperGroup]):
             return None
         return Symptom(breaks[0].reason.type)
 
-    def fix(self, group: WrapperGroup) -> str:
+    def advice(self, group: WrapperGroup) -> str:
         breaks = self._breaks(group)
         name = group.first.name
         if self._is_torch_module(group):
@@ -650,19 +650,19 @@ class NoCompileCall(NoOp[AnyGroup]):
     code = "NC806"
     message_text = "the program never calls torch.compile: everything runs eagerly"
     cause_text = "no call of torch.compile was made, by the program or what it imports"
-    fix_text = "compile the model (model.compile(), or model = torch.compile(model))"
+    advice_text = "compile the model (model.compile(), or model = torch.compile(model))"
 
     def cause(self, group: AnyGroup) -> str:
         if factories := group.facts.observation.factories:
             return f"run as a script, it does not call {', '.join(factories)}"
         return super().cause(group)
 
-    def fix(self, group: AnyGroup) -> str:
+    def advice(self, group: AnyGroup) -> str:
         if command := group.facts.factory_command:
             return f"name the factory: {command}"
         if group.facts.observation.as_written:
-            return f"leave out --as-written, or {self.fix_text}"
-        return self.fix_text
+            return f"leave out --as-written, or {self.advice_text}"
+        return self.advice_text
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[AnyGroup]:

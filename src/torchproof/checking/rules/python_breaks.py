@@ -77,7 +77,7 @@ class ContextManager(GraphBreak):
                     context,
                     cause=f"{at.quote(context)} as a context manager cannot be entered"
                     " while tracing, and the whole function is left out",
-                    fix="pass device= to each call that creates a tensor",
+                    advice="pass device= to each call that creates a tensor",
                 )
 
 
@@ -141,7 +141,7 @@ class SymbolicArgument(GraphBreak):
                 node,
                 cause=f"`{name}` comes from a size: a dynamic one is a symbol while"
                 " tracing, and the operator takes a plain bool",
-                fix=f"pass `{name}` as a plain value (`{name}=True`, or an attribute"
+                advice=f"pass `{name}` as a plain value (`{name}=True`, or an attribute"
                 " set once); or use a condition, which becomes a guard: `True if length"
                 " > 1 else False` (bool(...) stays a symbol)",
             )
@@ -316,7 +316,7 @@ class UnsupportedPython(GraphBreak):
         else:
             return
         cause = f"{at.quote(node)} needs the values, which tracing does not have"
-        yield Match(node, cause=cause, fix=fix)
+        yield Match(node, cause=cause, advice=fix)
 
 
 class OtherBreak(GraphBreak):

@@ -110,7 +110,7 @@ class RankRule(Rule[RankGroup]):
     def cause(self, group: RankGroup) -> str:
         return group.events[0].cause
 
-    def fix(self, group: RankGroup) -> str:
+    def advice(self, group: RankGroup) -> str:
         return group.events[0].fix
 
     def severity(self, group: RankGroup) -> Severity:

@@ -95,7 +95,7 @@ class SizeChange(SizeRecompile):
             f" {guard.expected}{static}"
         )
 
-    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+    def ways(self, guard: Guard, group: RecompileGroup) -> str:
         if group.is_marked_at_call:
             return _marks_at_call(group)
         if sources := sources_passed_by_library(group):
@@ -315,7 +315,7 @@ class SizeOne(SizeRecompile):
         " when dimension {guard.dim} is dynamic"
     )
 
-    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+    def ways(self, guard: Guard, group: RecompileGroup) -> str:
         if group.is_marked_at_call:
             return _marks_at_call(group)
         tried = bool(self.marks(group))
@@ -353,7 +353,7 @@ class EqualSizes(SizeRecompile):
         "duck sizing gave `{guard.source}`.size({guard.dim}) and {guard.other} one"
         " symbol because both were {guard.expected}"
     )
-    fix_text = (
+    advice_text = (
         "warm up with different sizes in the first call; or switch off duck sizing:"
         " torch.fx.experimental._config.use_duck_shape = False"
     )
@@ -386,7 +386,7 @@ class ShapeCondition(SizeRecompile):
         reason = f"the code decides by a size{by}, and each answer is a graph"
         return f"{reason}; so are the sizes 0 and 1" if _from_two(guard) else reason
 
-    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+    def ways(self, guard: Guard, group: RecompileGroup) -> str:
         by = f"`{guard.code}`" if guard.code else f"`{guard.other}`"
         # Torch names both ends of the range, but not the end that failed.
         return assembled(
@@ -430,7 +430,7 @@ class LayoutChange(Recompile):
         "the memory layout of `{guard.source}` changed (stride {guard.dim}: {seen})"
     )
 
-    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+    def ways(self, guard: Guard, group: RecompileGroup) -> str:
         return (
             f"convert `{guard.source}` to one layout before the call:"
             f" {converted(guard, group, '.contiguous()')} (or a fixed memory_format),"
@@ -472,7 +472,7 @@ class DtypeChange(Recompile):
     causes = ("dtype",)
     changed_text = "the dtype of `{guard.source}` changed ({seen})"
 
-    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+    def ways(self, guard: Guard, group: RecompileGroup) -> str:
         dtype = {
             "Float": "torch.float32",
             "Double": "torch.float64",
@@ -512,7 +512,7 @@ class DeviceChange(Recompile):
             return f"`{guard.source}` is an inference tensor in some calls only"
         return f"the dispatch keys of `{guard.source}` changed ({values_seen(group)})"
 
-    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+    def ways(self, guard: Guard, group: RecompileGroup) -> str:
         if guard.cause == "device":
             return (
                 "move it before the call so that the device is always the same:"
@@ -560,7 +560,7 @@ class RankChange(Recompile):
     code = "RC207"
     causes = ("rank",)
     changed_text = "`{guard.source}` has another number of dimensions ({seen})"
-    fix_text = (
+    advice_text = (
         "always pass `{guard.source}` with the same rank, e.g."
         " {guard.source}.unsqueeze(0) for the smaller one, or compile one function per"
         " rank"
@@ -587,7 +587,7 @@ class RequiresGradChange(Recompile):
     code = "RC208"
     causes = ("requires_grad",)
     changed_text = "requires_grad of `{guard.source}` changed ({seen})"
-    fix_text = (
+    advice_text = (
         "keep requires_grad of `{guard.source}` the same: {guard.source}.detach() where"
         " no gradient is needed, or run those calls under torch.no_grad(); warm up both"
         " if both are needed"
@@ -620,7 +620,7 @@ class Aliasing(Recompile):
         "whether `{guard.source}` and `{guard.other}` alias is part of what was"
         " compiled"
     )
-    fix_text = (
+    advice_text = (
         "pass different tensors: {guard.other}.clone() where `{guard.other}` is the"
         " same tensor as `{guard.source}`; or always pass the same one"
     )

@@ -57,7 +57,7 @@ class ScalarArgument(Recompile):
     changed_text = "the Python value `{guard.source}` changed ({seen})"
     cause_text = "`{guard.source}` was compiled in as the constant {guard.expected}"
 
-    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+    def ways(self, guard: Guard, group: RecompileGroup) -> str:
         if guard.other == "closure":
             return (
                 f"`{guard.source}` belongs to a closure that is created again each"
@@ -102,7 +102,7 @@ class TypeChange(Recompile):
     changed_text = "`{guard.source}` is of another type on some calls ({seen})"
     cause_text = "the type of `{guard.source}` is part of what was compiled"
 
-    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+    def ways(self, guard: Guard, group: RecompileGroup) -> str:
         if group.first.path is None and "." in guard.source:  # state, not an argument
             return (
                 f"set `{guard.source}` before the first call (to a preallocated buffer,"
@@ -148,7 +148,7 @@ class ContainerShape(Recompile):
         what = "length" if guard.cause == "length" else "keys"
         return f"the {what} of `{guard.source}` changed ({values_seen(group)})"
 
-    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+    def ways(self, guard: Guard, group: RecompileGroup) -> str:
         if group.first.path is not None and len(group.first.path) == 1:
             return (
                 f"pass the same arguments to {group.compiled} in every call; where one"
@@ -179,7 +179,7 @@ class ContainerShape(Recompile):
                 node,
                 cause=f"compiled code holds for one length of `{name}`, and each call"
                 " makes it longer",
-                fix="return the value and append it outside the compiled function",
+                advice="return the value and append it outside the compiled function",
             )
 
     def _arguments(self, node: ast.AST, at: Flow) -> Iterator[Match]:
@@ -282,7 +282,7 @@ class AttributeChange(Recompile):
     shown_by = ("RC213", "RC290", "RC215", "RC299")
     calls = 3
 
-    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+    def ways(self, guard: Guard, group: RecompileGroup) -> str:
         name = guard.source.rsplit(".", 1)[-1]
         if self.per_value(guard):
             return (
@@ -308,7 +308,7 @@ class AttributeChange(Recompile):
             node,
             cause=f"compiled code holds for one value of `self.{name}`, and each call"
             " changes it",
-            fix=assembled(
+            advice=assembled(
                 as_tensor(name, facts, None, in_module=_is_module(at)),
                 _updated_outside(f"self.{name}", facts),
                 _computed_outside(facts),
@@ -424,7 +424,7 @@ class GlobalValue(Recompile):
     code = "RC214"
     causes = ("global",)
     changed_text = "the global `{guard.source}` changed ({seen})"
-    fix_text = (
+    advice_text = (
         "pass `{guard.source}` as an argument instead of reading the global in the"
         " compiled function"
     )
@@ -432,11 +432,11 @@ class GlobalValue(Recompile):
     shown_by = ("RC214", "RC290", "RC215", "RC299")
     calls = 3
 
-    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+    def ways(self, guard: Guard, group: RecompileGroup) -> str:
         is_number = (guard.expected or "").lstrip("-")[:1].isdigit()
         tensor = f"torch.tensor({guard.source})"
         return assembled(
-            Piece(f"{super().remedy(guard, group)}; if it is a number, as {tensor}"),
+            Piece(f"{super().ways(guard, group)}; if it is a number, as {tensor}"),
             Piece(
                 f"where a library reads it, store a tensor there: `{guard.source} ="
                 f" {tensor}`, updated in place",
@@ -456,7 +456,7 @@ class GlobalValue(Recompile):
                 node,
                 cause="before torch 2.14 compiled code holds for one value of"
                 f" `{target.id}`, and each call changes it",
-                fix="count outside the compiled function, or in a tensor",
+                advice="count outside the compiled function, or in a tensor",
             )
 
 
@@ -497,7 +497,7 @@ class NewObject(Recompile):
             f" ({guard.other or 'an object'}), by identity"
         )
 
-    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
+    def ways(self, guard: Guard, group: RecompileGroup) -> str:
         once = (
             f"create `{guard.source}` (and its class) once, outside the loop, and reuse"
             " the same one each time; pass what differs as a tensor argument"
@@ -542,7 +542,7 @@ class GlobalState(Recompile):
     causes = ("global_state",)
     changed_text = "the global state `{guard.source}` differs between calls"
     cause_text = "torch's `{guard.source}` is part of what was compiled"
-    fix_text = (
+    advice_text = (
         "set `{guard.source}` to the same value around every call; if you need both"
         " (training and evaluation), warm up with one call in each, or compile a"
         " separate function for each"
@@ -574,7 +574,7 @@ class TrainingFlag(Recompile):
         "`{guard.source}` decides what dropout and batch norm do, so each mode is"
         " compiled apart"
     )
-    fix_text = (
+    advice_text = (
         "expected once per mode: warm up with one call in train() and one in eval(), or"
         " use two separate compiled modules, one for training and one for evaluation"
     )
@@ -604,7 +604,7 @@ class LearningRate(Recompile):
     changed_text = (
         "the learning rate `{guard.source}` is a Python float that changes ({seen})"
     )
-    fix_text = (
+    advice_text = (
         "create the optimizer with a tensor: lr=torch.tensor(rate), on a GPU with"
         " capturable=True if the optimizer has that option; a float costs one recompile"
     )

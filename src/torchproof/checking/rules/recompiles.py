@@ -140,7 +140,7 @@ class Recompile(Rule[RecompileGroup]):
     cause_text = (
         "the compiled code is only valid for the `{guard.source}` it was compiled with"
     )
-    fix_text = "keep `{guard.source}` the same between calls, or pass it as a tensor"
+    advice_text = "keep `{guard.source}` the same between calls, or pass it as a tensor"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[RecompileGroup]:
@@ -211,11 +211,11 @@ class Recompile(Rule[RecompileGroup]):
     def why(self, guard: Guard, group: RecompileGroup) -> str:
         return self.say(self.cause_text, group)
 
-    def fix(self, group: RecompileGroup) -> str:
+    def advice(self, group: RecompileGroup) -> str:
         guard = group.guard
         cut = group.cut
         if cut is None and guard.source != BEFORE_THE_BREAK:
-            stop, remedy = how_to_stop(group), self.remedy(guard, group)
+            stop, remedy = how_to_stop(group), self.ways(guard, group)
             return f"{stop}; {remedy}" if stop else remedy
         above = "before this line, or in a function that it calls"
         where = f"at {place_in_text(cut)}" if cut else above
@@ -224,8 +224,8 @@ class Recompile(Rule[RecompileGroup]):
             f" {group.compiled}, and each part guards the values of the part before"
         )
 
-    def remedy(self, guard: Guard, group: RecompileGroup) -> str:
-        return self.say(self.fix_text, group)
+    def ways(self, guard: Guard, group: RecompileGroup) -> str:
+        return self.say(self.advice_text, group)
 
     def severity(self, group: RecompileGroup) -> Severity:
         guard = group.guard
@@ -358,10 +358,10 @@ class RecompileLimit(Rule[RecompileGroup]):
             return "too many recompilations"
         return f"it recompiled for each change: {rule.changed(group.guard, group)}"
 
-    def fix(self, group: RecompileGroup) -> str:
+    def advice(self, group: RecompileGroup) -> str:
         rule = group.facts.first(Recompile, group)
         advice = (
-            rule.fix(group) if rule else "find what changes with TORCH_LOGS=recompiles"
+            rule.advice(group) if rule else "find what changes with TORCH_LOGS=recompiles"
         )
         return (
             f"{advice}; if you need the variants and there are only a few, raise"

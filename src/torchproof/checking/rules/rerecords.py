@@ -86,7 +86,7 @@ class ManySizes(Capture[RecordingGroup]):
 
     code = "CG321"
     cause_text = "one CUDA graph is recorded per distinct input size, and kept"
-    fix_text = (
+    advice_text = (
         "pad inputs to a few sizes (`pad` and `buckets` of torchproof.graph), capture"
         " the sizes that matter (torch._inductor.config.triton.cudagraph_capture_sizes)"
         " or none (torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True)"
@@ -145,7 +145,7 @@ class MovedInput(Capture[RecordingGroup]):
     cause_text = (
         "a recording holds the addresses of parameters, and there is another one"
     )
-    fix_text = (
+    advice_text = (
         "write new values into the same tensor (copy_ under torch.no_grad()) instead of"
         " replacing it; load_state_dict without assign=True does this"
     )
@@ -194,7 +194,7 @@ class OtherRecording(Capture[RecordingGroup]):
     """
 
     code = "CG323"
-    fix_text = (
+    advice_text = (
         "call compiled functions in the same order at each step, delete or clone their"
         " outputs at the same point, and mark where steps begin with"
         " torch.compiler.cudagraph_mark_step_begin()"
@@ -280,7 +280,7 @@ class PartlyCaptured(Capture[SplitGroup]):
         reasons, operations = map(dict.fromkeys, zip(*pairs, strict=True))
         return f"{', '.join(reasons)}: {shorten(', '.join(operations), 100)}"
 
-    def fix(self, group: SplitGroup) -> str:
+    def advice(self, group: SplitGroup) -> str:
         reasons = " ".join(event.reason for event in group.events)
         if "cpu" in reasons or "evice" in reasons:  # DeviceCopy, cross-device
             return (
@@ -318,7 +318,7 @@ class NeverReplayed(Capture[RecordingGroup]):
     kind = "cudagraph_skip"
     placed = True
     cause_text = "outputs of one run were alive when the next began, in the same step"
-    fix_text = (
+    advice_text = (
         "call torch.compiler.cudagraph_mark_step_begin() where a step begins, use"
         " torch.no_grad() if no backward follows, and clone the outputs you keep"
     )

@@ -10,7 +10,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from torchproof.checking.rules import keys, torch_pages
@@ -52,6 +52,7 @@ G = TypeVar("G", bound="EventGroup[Any]")
 # What ends the tracing of a function.
 Interruption = BreakEvent | LimitEvent
 SECTIONS = ("Why", "Bad", "Good", "Fix safety")
+MESSAGE, PROSE = 120, 160  # characters that a message and a remedy may have
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ class EventGroup(Generic[E_co]):
     steps: int | None = None
     code: str | None = None
     around: str | None = None
+    width: int = 70  # characters of the code in texts
 
     @property
     def first(self) -> E_co:
@@ -168,10 +170,10 @@ class EventGroup(Generic[E_co]):
         code.
         """
         if self.code is not None:
-            return self.code
+            return shorten(self.code, self.width)
         frames = self.first.frames
         frame = self.frame or (frames[-1] if frames else None)
-        return "" if frame is None else expression_of(frame)
+        return "" if frame is None else expression_of(frame, self.width)
 
     @property
     def what(self) -> str:
@@ -245,7 +247,7 @@ class Match:
     node: ast.AST
     message: str = ""
     cause: str = ""
-    fix: str = ""
+    advice: str = ""
     severity: Severity | None = None  # None: `source_severity` of the rule
     event: Event | None = None  # what a run would show; None: `unseen` of the rule
     key: str = ""  # empty: the code of the node
@@ -283,7 +285,7 @@ class Rule(Generic[G]):
     suspects: ClassVar[str | None] = None  # of a hazard: the kind that it may be
     message_text: ClassVar[str]
     cause_text: ClassVar[str]
-    fix_text: ClassVar[str]
+    advice_text: ClassVar[str]  # what a person can do where no program knows an edit
     fixed: ClassVar[tuple[Fixed, ...]] = ()  # forms that a later torch handles
     # What `fix` tries, in this order: rewrites of the source by their names in
     # `fixing.rewrites`, such as "validation.raise_if", and settings of the compiler.
@@ -314,11 +316,14 @@ class Rule(Generic[G]):
         """What is suspicious in a file, compiled or not."""
         return iter(())
 
+    def source_message(self, at: G) -> str:
+        return self.source_text.format(at=at)
+
     def source_cause(self, at: G) -> str:
         return self.cause_text.format(at=at)
 
-    def source_fix(self, at: G) -> str:
-        return self.fix_text.format(at=at)
+    def source_advice(self, at: G) -> str:
+        return self.advice_text.format(at=at)
 
     def suspected(self, match: Match, source: Source, function: str | None) -> Finding:
         """The finding about a match, that no run has confirmed."""
@@ -336,14 +341,15 @@ class Rule(Generic[G]):
         one_line = (node.end_lineno or node.lineno) == node.lineno
         end = node.end_col_offset if one_line else None
         context, context_from = blame.around(file, node.lineno)
+        remedy = self.source_remedy(at, match.advice)
         return Finding(
             code=self.code,
             kind=self.kind if self.certain else "hazard",
             suspects=None if self.certain else self.kind,
             severity=match.severity or self.source_severity,
-            message=match.message or self.source_text.format(at=at),
+            message=match.message or fitted(self.source_message, at, MESSAGE),
             cause=match.cause or self.source_cause(at),
-            fix=match.fix or self.source_fix(at),
+            fix=remedy.text,
             file=file,
             line=node.lineno,
             function=function,
@@ -354,7 +360,7 @@ class Rule(Generic[G]):
             source=line,
             context=context,
             context_from=context_from,
-            remedy=self.known_remedy(),
+            remedy=remedy,
             key=match.key or keys.of_node(node, source.tree),
         )
 
@@ -389,8 +395,8 @@ class Rule(Generic[G]):
     def cause(self, group: G) -> str:
         return self.say(self.cause_text, group)
 
-    def fix(self, group: G) -> str:
-        return self.say(self.fix_text, group)
+    def advice(self, group: G) -> str:
+        return self.say(self.advice_text, group)
 
     def cost_us(self, group: G) -> float | None:
         """The cost per call, if it was measured."""
@@ -416,16 +422,28 @@ class Rule(Generic[G]):
         """The sizes of the target's arguments to mark, all of them together."""
         return ()
 
-    def known_remedy(self, marks: tuple[Mark, ...] = ()) -> Remedy | None:
-        """What removes a finding, where that is known as data."""
-        if marks:
+    def setting(self, group: G) -> Setting | None:
+        """The setting that removes the finding here, and that the program lacks."""
+        return self.settings[0] if self.setting_cures else None
+
+    def remedy(self, group: G) -> Remedy:
+        """The one way to remove a finding; an edit that can be drafted replaces it."""
+        if marks := self.marks(group):
             return Remedy("mark", marks=marks)
+        if setting := self.setting(group):
+            return Remedy("setting", settings=(setting,))
+        if version := self.later(group):
+            return Remedy("upgrade", version=version)
+        return Remedy("none", why=fitted(self.advice, group, PROSE))
+
+    def source_remedy(self, at: G, advice: str) -> Remedy:
+        """The remedy of source that has not run; `advice` is that of the match."""
         if self.setting_cures:
-            return Remedy("setting", settings=self.settings)
-        return None
+            return Remedy("setting", settings=self.settings[:1])
+        return Remedy("none", why=advice or fitted(self.source_advice, at, PROSE))
 
     def finding(self, group: G) -> Finding:
-        frame, marks = group.frame, self.marks(group)
+        frame, remedy = group.frame, self.remedy(group)
         column, end = _columns(frame)
         place = (frame.file, frame.line) if frame else ("", 0)
         context, context_from = blame.around(*place)
@@ -433,9 +451,9 @@ class Rule(Generic[G]):
             code=self.code,
             kind=self.finding_kind(group),
             severity=self.severity(group),
-            message=self.message(group),
+            message=fitted(self.message, group, MESSAGE),
             cause=self.cause(group),
-            fix=f"{self.fix(group)}{self.later(group)}",
+            fix=remedy.text,
             file=shown(frame.file) if frame else None,
             line=frame.line if frame else None,
             function=group.function if frame else None,
@@ -453,8 +471,8 @@ class Rule(Generic[G]):
             context=context,
             context_from=context_from,
             suspects=self.suspects,
-            marks=marks,
-            remedy=self.known_remedy(marks),
+            marks=remedy.marks,
+            remedy=remedy,
             key=self.key(group),
             symptom=self.symptom(group),
         )
@@ -485,15 +503,15 @@ class Rule(Generic[G]):
         """The code, and what torch says about it."""
         return group.expression
 
-    def later(self, group: G) -> str:
-        """The torch that handles this form, if the installed one is older."""
+    def later(self, group: G) -> str | None:
+        """The version of torch that handles this form, if the installed one is older."""
         installed = version_of(group.facts.observation.environment.get("torch"))
         for each in self.fixed:
             older = installed and installed < version_of(each.version)
             shown = each.sign is not None and re.search(each.sign, self.said(group))
             if older and shown:
-                return f"; torch {each.version} {each.how}"
-        return ""
+                return each.version
+        return None
 
     @classmethod
     def summary(cls) -> str:
@@ -593,7 +611,16 @@ def stack(group: AnyGroup) -> Iterator[str]:
         yield f"in {cells.place(frame.file, frame.line)} {frame.function}: {frame.code}"
 
 
-def expression_of(frame: Frame) -> str:
+def fitted(say: Callable[[G], str], group: G, limit: int) -> str:
+    """The text about a group, with less of its code where it would be too long."""
+    for width in (70, 50, 35, 20):
+        text = say(replace(group, width=width))
+        if len(text) <= limit:
+            break
+    return shorten(text, limit)
+
+
+def expression_of(frame: Frame, limit: int = 70) -> str:
     """The code that a frame underlines; adds brackets that close on a later line.
 
     The value alone, of `x.requires_grad = True`, does not say what is done with it.
@@ -601,7 +628,7 @@ def expression_of(frame: Frame) -> str:
     is_value = re.fullmatch(r"True|False|None|\d[\w.]*", frame.expression or "")
     code = frame.code if is_value else frame.expression or frame.code
     closing = {"(": ")", "[": "]", "{": "}"}.get(code[-1:], "")
-    return shorten(f"{code}...{closing}" if closing else code)
+    return shorten(f"{code}...{closing}" if closing else code, limit)
 
 
 def shorten(text: str, limit: int = 70) -> str:

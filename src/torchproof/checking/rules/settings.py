@@ -253,7 +253,7 @@ class UnknownSetting(SourceRule):
             node=mode,
             message=f'mode="{site.mode}" has no effect with backend="{site.backend}"',
             cause="modes are presets of the Inductor backend; others ignore them",
-            fix='remove backend, or pass backend="inductor"',
+            advice='remove backend, or pass backend="inductor"',
             severity="low",
         )
 
@@ -340,7 +340,7 @@ class SilentErrors(SourceRule):
         "suppress_errors turns every error of compiling into a log line and runs the"
         " function uncompiled"
     )
-    fix_text = (
+    advice_text = (
         "remove it and run torchproof check to see what fails; in production use"
         " torchproof.compile, which falls back to eager and reports it"
     )

@@ -70,7 +70,7 @@ class MarkedDimension(CompileError):
         name, dim, value = _marked(group)
         return f"`{group.expression}` compiles size {dim} of `{name}` in as {value}"
 
-    def fix(self, group: ErrorGroup) -> str:
+    def advice(self, group: ErrorGroup) -> str:
         name, dim, _ = _marked(group)
         maybe = f"torch._dynamo.maybe_mark_dynamic({name}, {dim})"
         mark = _own_mark(group, name, dim)
@@ -135,7 +135,7 @@ class UnbackedBranch(CompileError):
     )
     pattern = r"guard on data-dependent expression|GuardOnDataDependent"
 
-    def fix(self, group: ErrorGroup) -> str:
+    def advice(self, group: ErrorGroup) -> str:
         what = group.expression
         return unbacked_mark(group) or assembled(
             Piece(
@@ -211,7 +211,7 @@ class QuietSpecialisation(Rule[SizeGroup]):
                 keys.add(key)
                 yield SizeGroup((event,), place, facts, count=1)
 
-    def fix(self, group: SizeGroup) -> str:
+    def advice(self, group: SizeGroup) -> str:
         what = group.expression
         if cut := break_above(group.first, group.facts):
             return (

@@ -224,7 +224,7 @@ class SlowerThanEager(Speed[TimingGroup]):
     def cause(self, group: TimingGroup) -> str:
         return _reason(group.first).cause
 
-    def fix(self, group: TimingGroup) -> str:
+    def advice(self, group: TimingGroup) -> str:
         return _reason(group.first).fix
 
     def severity(self, group: TimingGroup) -> Severity:
@@ -296,7 +296,7 @@ class NoGain(Speed[TimingGroup]):
             " compiled call costs"
         )
 
-    def fix(self, group: TimingGroup) -> str:
+    def advice(self, group: TimingGroup) -> str:
         if group.first.gaps:
             return "remove the graph breaks and measure again, or do not compile this"
         return (
@@ -361,7 +361,7 @@ class GuardCost(Speed[CostGroup]):
     code = "SP541"
     parts = ("guards",)
     reference = torch_pages.GUARDS
-    fix_text = (
+    advice_text = (
         "compile a larger region, or batch calls. If modules and globals never change"
         " after the first call, skip their guards: torch.compile(...,"
         " options={{'guard_filter_fn':"
@@ -449,7 +449,7 @@ class MoreMemory(Speed[MemoryGroup]):
             return "CUDA graphs keep their own pool of memory for each recorded size"
         return "compiled code keeps memory at its peak that eager has freed by then"
 
-    def fix(self, group: MemoryGroup) -> str:
+    def advice(self, group: MemoryGroup) -> str:
         mode = group.facts.compile_arguments.get("mode", "")
         graphs = mode in WITH_GRAPHS or "overhead" in group.first.strategy
         return assembled(
@@ -517,7 +517,7 @@ class ShapeSweep(Speed[SweepGroup]):
             )
         return f"{dimension} sizes 0 and 1 get code of their own, once"
 
-    def fix(self, group: SweepGroup) -> str:
+    def advice(self, group: SweepGroup) -> str:
         dimension = group.first.dimension
         axis = {"batch": "0", "sequence": "1"}.get(dimension, "d")
         if len(group.first.storm) <= 1:

@@ -78,7 +78,7 @@ class RecurrentModule(GraphBreak):
                 node,
                 cause=f"{at.quote(node)} calls a recurrent module, which tracing leaves"
                 " out, with the whole function around it",
-                fix="compile the layers before and after it, and call it uncompiled"
+                advice="compile the layers before and after it, and call it uncompiled"
                 " between them",
             )
 
@@ -119,7 +119,7 @@ class AutogradCall(GraphBreak):
     cause_text = (
         "`{at.expression}` runs autograd inside the region that is being traced"
     )
-    fix_text = (
+    advice_text = (
         "move `{at.expression}` outside the compiled function and compile the forward"
         " only: its backward is compiled with it"
     )
@@ -177,7 +177,7 @@ class OperatorWithoutFake(GraphBreak):
         r"fake tensor call",
     )
     cause_text = "`{at.expression}` has no implementation for tensors without data"
-    fix_text = (
+    advice_text = (
         "give the operator behind `{at.expression}` a fake implementation with"
         " register_fake (torch.library), and test it with torch.library.opcheck; or"
         " call it outside the compiled function"
@@ -263,7 +263,7 @@ class TensorInternals(GraphBreak):
 
     def _match(self, node: ast.expr | ast.stmt, at: Flow, fix: str) -> Match:
         cause = f"{at.quote(node)} works on the tensor itself rather than its values"
-        return Match(node, cause=cause, fix=fix)
+        return Match(node, cause=cause, advice=fix)
 
 
 def _is_data(target: ast.expr, at: Flow) -> bool:

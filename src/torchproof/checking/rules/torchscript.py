@@ -103,7 +103,7 @@ class TracedBranch(TorchScript):
                     f"the trace of {code.name} fixes the result of `{text}` (line"
                     f" {place}) for the example input: other inputs silently give wrong"
                     " results",
-                    fix=f"use torch.where instead of the branch, and {_REPLACEMENT}",
+                    advice=f"use torch.where instead of the branch, and {_REPLACEMENT}",
                 )
                 break
 
@@ -179,7 +179,7 @@ class DeprecatedScript(TorchScript):
 
     def _match(self, node: ast.expr, source: Source) -> Match:
         name = source.dotted(node)
-        return Match(node, message=f"{name} is deprecated", fix=f"use {_REPLACEMENT}")
+        return Match(node, message=f"{name} is deprecated", advice=f"use {_REPLACEMENT}")
 
 
 class Unscriptable(TorchScript):
@@ -224,7 +224,7 @@ class Unscriptable(TorchScript):
             yield Match(
                 node,
                 message=f"torch.jit.script refuses {function.name}: {what}",
-                fix=f"{fix}; or use torch.compile, which supports plain Python",
+                advice=f"{fix}; or use torch.compile, which supports plain Python",
             )
 
 
@@ -333,7 +333,7 @@ class TracedTraining(TorchScript):
         "a module is made in training mode, the trace keeps what it does there, and"
         " eval() on the traced module changes nothing of it"
     )
-    fix_text = "call model.eval() before tracing"
+    advice_text = "call model.eval() before tracing"
 
     def read(self, source: Source) -> Iterator[Match]:
         if ".eval()" in source.text or "train(False)" in source.text:
@@ -379,7 +379,7 @@ class MixedWithCompile(TorchScript):
 
     code = "TS105"
     source_severity = "high"
-    fix_text = "pass the original module to torch.compile, and remove TorchScript"
+    advice_text = "pass the original module to torch.compile, and remove TorchScript"
 
     def read(self, source: Source) -> Iterator[Match]:
         if ".compile" not in source.text or ".jit" not in source.text:

@@ -318,7 +318,7 @@ class TensorBranch(GraphBreak):
         for test in _tests(node, at):
             text = f"`{_word(node)}{at.source.brief(test)}`"
             message = f"{text} would cause a graph break in {at.function.name}"
-            yield Match(test, message, fix=_operator_fix(node))
+            yield Match(test, message, advice=_operator_fix(node))
 
     def _comparisons(self, node: ast.Call, at: Flow) -> Iterator[Match]:
         dotted, fix = at.dotted(node.func) or "", ""
@@ -334,7 +334,7 @@ class TensorBranch(GraphBreak):
         else:
             gives_bool = at.called(node) in _COMPARISONS
         if gives_bool:
-            yield Match(node, fix=fix)
+            yield Match(node, advice=fix)
 
 
 def _as_tensor(text: str) -> str:
@@ -561,7 +561,7 @@ class DataDependentShape(GraphBreak):
             yield Match(node)
         elif _lacks_size(node, at):
             fix = "pass the size of the result: repeat_interleave(..., output_size=n)"
-            yield Match(node, fix=fix)
+            yield Match(node, advice=fix)
 
     def _is_call(self, node: ast.Call, at: Flow) -> bool:
         if at.dotted(node.func) == "torch.where":

@@ -172,18 +172,13 @@ class Advisory(Rule[AdvisoryGroup]):
         version = str(group.facts.observation.environment["torch"]).partition("+")[0]
         return {"torch": f"torch {version}", **group.trigger.words}
 
-    def later(self, group: AdvisoryGroup) -> str:
-        fixed = self.known().fixed
-        return f"; torch {fixed} has no such bug" if fixed else ""
+    def later(self, group: AdvisoryGroup) -> str | None:
+        return self.known().fixed
 
     def evidence(self, group: AdvisoryGroup) -> Iterable[str]:
         upstream = self.known().upstream
         yield f"{_ISSUES}{upstream[0]}" if upstream else "not reported upstream"
         yield f"`torchproof rule {self.code}` prints a program that shows it"
-
-    def known_remedy(self, marks: tuple[Mark, ...] = ()) -> Remedy | None:
-        fixed = self.known().fixed
-        return Remedy("upgrade", version=fixed) if fixed else None
 
     @classmethod
     def versions(cls) -> str:

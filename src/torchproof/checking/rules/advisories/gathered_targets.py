@@ -46,7 +46,7 @@ class GatheredTargets(Advisory):
         "Inductor of {torch} on the CPU computes wrong indices for a gather whose"
         " indices are views of an unknown size ({view})"
     )
-    fix_text = (
+    advice_text = (
         "mark the batch with torch._dynamo.mark_dynamic instead of mark_unbacked, or"
         " gather the targets outside the compiled function"
     )

@@ -51,7 +51,7 @@ class ModulatedNorms(Advisory):
         "a fused reduction over rows and columns replaces the part of the gradient that"
         " it should fill ({rows} rows of {columns})"
     )
-    fix_text = (
+    advice_text = (
         "set TORCHINDUCTOR_MIX_ORDER_REDUCTION=0 in the environment, or"
         " torch._inductor.config.triton.mix_order_reduction = False before compiling;"
         " or slice with unbind() instead of chunk()"

@@ -45,7 +45,7 @@ class OverwrittenGradients(Advisory):
         "a CUDA graph tree of {torch} does not see that autograd holds the saved"
         " activations of a graph whose backward is pending"
     )
-    fix_text = (
+    advice_text = (
         'compile without CUDA graphs: mode="default" or'
         ' mode="max-autotune-no-cudagraphs"; or make the step one graph'
         " (fullgraph=True), so that its backward follows at once"

@@ -49,7 +49,7 @@ class ReusedRegion(Advisory):
         "Inductor generates the backward of the region once, and lets it overwrite"
         " inputs that a later use needs"
     )
-    fix_text = (
+    advice_text = (
         "remove torch.compiler.nested_compile_region where gradients are computed;"
         " to compile equal blocks once, use block.compile() for each block instead"
     )

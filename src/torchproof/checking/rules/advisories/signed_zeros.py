@@ -53,7 +53,7 @@ class SignedZero(Advisory):
     cause_text = (
         "the guard of {torch} on {name} compares with ==, which takes -0.0 for 0.0"
     )
-    fix_text = (
+    advice_text = (
         "if {name} can be 0.0 and -0.0, pass it as a tensor: torch.tensor({name})"
     )
 

@@ -48,7 +48,7 @@ class StaleFloat(Advisory):
         "the float comes from an argument that changed between calls; Inductor turns"
         " its other uses into tensors, and drops the guard with them"
     )
-    fix_text = (
+    advice_text = (
         "pass the float as a tensor (torch.tensor(value)), or write {name} as x + value"
         " * a {sign} b with a tensor for value"
     )
