@@ -10,10 +10,12 @@ import pytest
 import torch
 from watched import FIRST, HERE, STACK, WRITES, Stream
 
+from torchproof.checking.rules.rule import MESSAGE, PROSE
 from torchproof.observe.audit import events as audit_events
 from torchproof.observe.audit.recordings import Recordings
 from torchproof.observe.audit.running import Kernels, count_kernels
 from torchproof.process import Followed
+from torchproof.records import Remedy, Setting
 from torchproof.torch_private import backends, cudagraph_recordings
 from torchproof.torch_private.cudagraphs.cudagraph_recordings import (
     GraphRun,
@@ -53,7 +55,9 @@ def test_one_recording_for_each_size_is_a_storm() -> None:
     [found] = turns(*runs_of_sizes(sizes=14, replays=1)).findings()
     assert (found.code, found.kind) == ("CG321", "cudagraph_rerecord")
     assert (found.severity, found.count, found.line) == ("high", 14, FIRST)
-    assert "14 of 42 runs" in found.message
+    none = Setting("inductor.triton.cudagraph_skip_dynamic_graphs", True)
+    assert found.remedy == Remedy("setting", settings=(none,))
+    assert none.code == f"torch._inductor.config.{none.name.partition('.')[2]} = True"
     assert "64x32, 72x32" in found.evidence[0] and "2 more" in found.evidence[0]
 
 
@@ -180,6 +184,8 @@ def test_each_reason_has_its_rule_and_its_place(reason: str) -> None:
         WRITES if "Found from" in reason else FIRST,
     )
     assert found.severity == ("low" if found.code == "CG315" else "high")
+    assert len(found.message) <= MESSAGE and len(found.fix) <= PROSE
+    assert "..." not in found.fix
 
 
 def test_one_finding_for_one_reason_at_one_place() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import load_runs
 import pytest
 
+from torchproof.checking.rules.rule import PROSE
 from torchproof.measure.loadtest.tail import Tails, explain, slow_above
 from torchproof.records import Requests, Stall, Tail
 
@@ -105,6 +106,7 @@ def test_a_stall_explains_its_request_and_those_behind_it(
     tail = warm(explain(LATE_REQUESTS, [own], 0))
     [cause] = tail.causes
     assert (cause.code, cause.kind) == (code, kind) and cause.text and cause.remedy
+    assert len(cause.remedy) <= PROSE
     # The backlog of 200 ms drains at 10 ms per request, also of those that arrive
     # after the stall. A stall of no request has victims alone.
     culprit = own.request is not None

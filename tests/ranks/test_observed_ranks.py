@@ -109,7 +109,7 @@ SEEDS = {
 # Code, ranks, step: a part of the cause, and the text of the line.
 FINDINGS = {
     ("RK101", (1,), 1): ("self.scale", "return x * self.scale"),
-    ("RK101", (1,), 2): ("mark_dynamic", "def marked"),
+    ("RK101", (1,), 2): ("leaves size 0", "def marked"),
     ("RK102", (1,), 0): ("x.log()", "return x.exp()"),
     ("RK103", (0,), 0): ("print(", "print("),
     # A batch of one, and a short one.

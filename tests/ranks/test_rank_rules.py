@@ -17,6 +17,7 @@ from rank_runs import (
 
 from torchproof.checking.ranks import check_ranks
 from torchproof.checking.ranks.evidence import Evidence
+from torchproof.checking.rules.rule import MESSAGE, PROSE
 from torchproof.records import (
     BreakEvent,
     Finding,
@@ -132,6 +133,7 @@ def test_findings_are_these_and_no_other(
     assert expected == ", ".join(sorted(f"{f.code} {f.ranks} {f.step}" for f in found))
     for finding in found:
         assert finding.cause and finding.fix
+        assert len(finding.message) <= MESSAGE and len(finding.fix) <= PROSE
         assert finding.status == "open" and finding.origin == "dynamic"
         assert {name: getattr(finding, name) for name in fields} == fields
 

@@ -35,9 +35,9 @@ class Replacement(Record):
 class Setting(Record):
     """A setting of the compiler, or an argument of torch.compile.
 
-    `name` is `dynamo.NAME`, a setting of torch._dynamo.config, or `compile.NAME`, an
-    argument of torch.compile. If the setting is a set, `value` is the name of the
-    function to add, such as `builtins.print`.
+    `name` is `dynamo.NAME` or `inductor.NAME`, a setting of torch._dynamo.config or
+    torch._inductor.config, or `compile.NAME`, an argument of torch.compile. If the
+    setting is a set, `value` is the name of the function to add: `builtins.print`.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Setting(Record):
             return f"{name}={self.value!r}"
         if isinstance(self.value, str):
             function = self.value.removeprefix("builtins.")
-            return f"torch._dynamo.config.{name}.add({function})"
-        return f"torch._dynamo.config.{name} = {self.value!r}"
+            return f"torch._{group}.config.{name}.add({function})"
+        return f"torch._{group}.config.{name} = {self.value!r}"
 
 
 @dataclass(frozen=True)

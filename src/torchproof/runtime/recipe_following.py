@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchproof.records import Keywords, TorchConfig, UserError
 from torchproof.runtime.method_replacement import MethodReplacement, why_eager
 from torchproof.strategies import Plan, RecipeSource, Strategy, Varying, parse
-from torchproof.torch_private import mark_weakly_dynamic, set_dynamo_config
+from torchproof.torch_private import mark_weakly_dynamic, set_config
 
 _NOT_DEFERRED = (
     "wait=False: no CUDA graph is used, because {why}, which cannot be compiled while"
@@ -90,7 +90,7 @@ def apply_settings(source: RecipeSource) -> str | None:
         }
         for name, several in values.items():
             for value in several:
-                set_dynamo_config(name, value)
+                set_config("dynamo", name, value)
     except UserError as error:
         return str(error)
     return None

@@ -95,12 +95,12 @@ def _import_from(texts: Mapping[str, str]) -> None:
 
 def _apply(setting: Setting) -> None:
     group, _, name = setting.name.partition(".")
-    if group != "dynamo":  # an argument of torch.compile, which the job has
+    if group == "compile":  # an argument of torch.compile, which the job has
         return
     value: Any = setting.value
     if isinstance(value, str):
         value = pkgutil.resolve_name(value)
-    torch_private.set_dynamo_config(name, value)
+    torch_private.set_config(group, name, value)
 
 
 def compile_arguments(overlay: Overlay) -> Keywords:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private import trees as trees
     from torchproof.torch_private.configs import mark_size as mark_size
     from torchproof.torch_private.configs import (
-        set_dynamo_config as set_dynamo_config,
+        set_config as set_config,
     )
     from torchproof.torch_private.cudagraphs import (
         cudagraph_recordings as cudagraph_recordings,

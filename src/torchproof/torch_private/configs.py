@@ -145,11 +145,11 @@ def _is_alike(value: Any, entry: Any) -> bool:
     return plain or type(value) is type(entry.default)
 
 
-def set_dynamo_config(name: str, value: Any) -> None:
-    """Changes a setting of Dynamo; adds the value where the setting is a set."""
-    module = importlib.import_module("torch._dynamo.config")
+def set_config(group: str, name: str, value: Any) -> None:
+    """Changes a setting; adds the value where the setting is a set."""
+    module = importlib.import_module(_GROUPS[group])
     if not hasattr(module, name):
-        raise UserError(f"torch {torch.__version__} has no torch._dynamo.config.{name}")
+        raise UserError(f"torch {torch.__version__} has no {_GROUPS[group]}.{name}")
     current = getattr(module, name)
     if isinstance(current, set):
         current.add(value)

@@ -1,4 +1,4 @@
-"""Explains what differs between ranks: cause, fix and place, from all that is known.
+"""Explains what differs between ranks: cause, remedy and place, from all that is known.
 
 The comparison of the ranks says what differs. The rules for one process say why: the
 guard that failed, the line that breaks the graph, and what cures it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 from torchproof.checking import causes
 from torchproof.checking.ranks.alignment import code_of
@@ -36,6 +37,7 @@ from torchproof.records import (
     RankEvent,
     RankRun,
     RankWait,
+    Remedy,
     ranks_in_words,
     shown_briefly,
     user_frame,
@@ -46,9 +48,6 @@ _LEAST_GC_S = 0.2  # of a wait that makes a finding
 _LEAST_SLOW_S = 1.0
 _LEAST_SLOW_SHARE = 0.1  # of the time that the late rank was observed
 _MOST_DETAILS = 5
-_TOGETHER = (
-    "torch.compiler.set_enable_guard_collectives(True) makes all ranks recompile"
-)
 
 
 class Evidence:
@@ -129,13 +128,20 @@ class Evidence:
             return self._fixed_size(difference, guard, what, matched)
         if guard is not None and _is_short_batch(guard):
             return self._short_batch(difference, guard, what, matched)
-        cause = _first(matched, "cause") or _why_alone(difference)
-        fix = "call it in the same step on every rank"
+        remedies = [each.finding.remedy for each in matched]
+        cause = f"{ranks_in_words(difference.others)} compiled it in another step"
         if difference.reason:
-            fix = _first(matched, "fix") or "keep what the guard checks the same"
-            fix = f"on every rank alike: {fix}; {_TOGETHER}"
+            cause = f"the guard that failed: {difference.reason}"
         return self._of(
-            difference, "RK101", what=what, cause=cause, fix=fix, matched=matched
+            difference,
+            "RK101",
+            what,
+            _first(matched) or cause,
+            advice=""
+            if difference.reason
+            else "call it in the same step on every rank",
+            remedy=next((r for r in remedies if r and r.kind != "none"), None),
+            matched=matched,
         )
 
     def _fixed_size(
@@ -145,17 +151,15 @@ class Evidence:
         what: str,
         matched: Sequence[Matched],
     ) -> RankEvidence:
-        others = ranks_in_words(difference.dynamic_on)
-        own = ranks_in_words(difference.ranks)
-        size = f"size {guard.dim} of `{guard.source}`"
+        mark = f"torch._dynamo.mark_dynamic({guard.source}, {guard.dim})"
         return self._of(
             difference,
             "RK101",
-            what=what,
-            cause=f"the first graph of {others} leaves {size} open, as after"
-            f" mark_dynamic, and that of {own} fixes it; the guard that failed:"
+            what,
+            f"the graph of {ranks_in_words(difference.dynamic_on)} leaves size"
+            f" {guard.dim} of `{guard.source}` open, and the one here fixes it:"
             f" {_text(guard)}",
-            fix="mark the same sizes before the first call on every rank",
+            advice=f"on every rank, before the first call: {mark}",
             matched=matched,
             root="marks",
         )
@@ -176,19 +180,12 @@ class Evidence:
             sizes = f"a batch of size 1, after {guard.expected}"
             if guard.expected == "1":
                 sizes = f"a batch of {guard.actual}, after one of size 1"
-        fix = (
-            "give every rank batches of the same size: drop_last=True in the data"
-            " loader or sampler, or pad the last batch"
-        )
-        if matched:
-            fix += f"; or, on every rank: {matched[0].finding.fix}"
         return self._of(
             difference,
             "RK105",
-            what=f"{what} for {sizes}{', its last batch,' if is_last else ''}",
-            cause=f"the batches of the ranks do not have the same size; the guard that"
-            f" failed: {_text(guard)}",
-            fix=fix,
+            f"{what} for {sizes}{', its last batch,' if is_last else ''}",
+            f"the ranks have batches of other sizes; the guard that failed:"
+            f" {_text(guard)}",
             matched=matched,
             root="batch",  # one change of the data, whatever functions notice it
         )
@@ -198,47 +195,38 @@ class Evidence:
         return self._of(
             difference,
             "RK102",
-            what=f"compiled {difference.function}, and {others} never did",
-            cause="only some ranks call it, or it is only compiled there",
-            fix="call and compile it on every rank, or run it where no rank waits",
+            f"compiled {difference.function}, and {others} never did",
+            "only some ranks call it, or it is only compiled there",
+            advice="call and compile it on every rank",
         )
 
     def _graph(self, difference: RankDifference) -> RankEvidence:
         others = ranks_in_words(difference.others)
-        has = "has" if len(difference.others) == 1 else "have"
-        change = self._changed_operation(difference)
-        own, other = change or (None, None)
+        own, other = self._changed_operation(difference)
         frame = _line(own) or _line(other)
         cause = "the operations differ"
-        if change is not None:
-            cause = f"the first difference: {_operation(own)} where {others} {has}"
-            cause += f" {_operation(other)}"
+        if own or other:
+            theirs = f"{others} {_has(difference)} {_operation(other)}"
+            cause = f"the first difference: {_operation(own)} where {theirs}"
         return self._of(
             difference,
             "RK102",
-            what=f"traced another graph of {difference.function} than {others}",
-            cause=cause,
-            fix="take the same branch on every rank; move what only one rank does out"
-            " of the compiled function",
+            f"traced another graph of {difference.function} than {others}",
+            cause,
             place=None if frame is None else Place(frame, "user", None),
         )
 
     def _changed_operation(
         self, difference: RankDifference
-    ) -> tuple[Operation | None, Operation | None] | None:
+    ) -> tuple[Operation | None, Operation | None]:
         """The first operations in which two graphs differ; None if they are unknown."""
         partner = self._partner(difference)
-        if partner is None:
-            return None
         mine = self._operations(difference.ranks[0], difference.compile_ids[0])
-        theirs = self._operations(difference.others[0], partner.compile_id)
-        if mine is None or theirs is None:
-            return None
-        for number in range(max(len(mine), len(theirs))):
-            own, other = (each[number : number + 1] for each in (mine, theirs))
-            if [o.name for o in own] != [o.name for o in other]:
-                return next(iter(own), None), next(iter(other), None)
-        return None
+        theirs = partner and self._operations(difference.others[0], partner.compile_id)
+        for own, other in zip_longest(mine, theirs) if mine and theirs else ():
+            if (own and own.name) != (other and other.name):
+                return own, other
+        return None, None
 
     def _partner(self, difference: RankDifference) -> RankEvent | None:
         """The compile of the same function, in the same step, on another rank."""
@@ -252,28 +240,22 @@ class Evidence:
                 return event
         return None
 
-    def _operations(
-        self, rank: int, compile_id: str | None
-    ) -> tuple[Operation, ...] | None:
+    def _operations(self, rank: int, compile_id: str | None) -> list[Operation]:
         observation = self._observations.get(rank)
         for event in observation.of(GraphEvent) if observation else ():
             if _compile_of(event) == compile_id:
-                operations = event.operations or ()
-                return tuple(o for o in operations if o.name != INPUT) or None
-        return None
+                return [o for o in event.operations or () if o.name != INPUT]
+        return []
 
     def _break(self, difference: RankDifference) -> RankEvidence:
         matched = self._matched(difference, GraphBreak)
         here = [m for m in matched if m.finding.line == difference.line] or matched
-        fix = "move it out of the compiled function"
-        if here:
-            fix = f"{here[0].finding.fix}; or {fix}"
         return self._of(
             difference,
             "RK103",
-            what=f"alone broke the graph of {difference.function}",
-            cause=_first(here, "cause") or difference.reason or "the reason is unknown",
-            fix=fix,
+            f"alone broke the graph of {difference.function}",
+            _first(here) or difference.reason or "the reason is unknown",
+            remedy=here[0].finding.remedy if here else None,
             matched=here,
         )
 
@@ -286,12 +268,10 @@ class Evidence:
         return self._of(
             difference,
             "RK104",
-            what=f"compiled {difference.function} anew{seconds}, which {others} loaded"
-            " from a cache",
-            cause=f"the cache of {ranks_in_words(difference.ranks)}{where} does not"
-            " have the compiled code",
-            fix="let all ranks use one cache folder (TORCHINDUCTOR_CACHE_DIR on storage"
-            " that all nodes share), or load one pack on every rank: torchproof.load",
+            f"compiled {difference.function} anew{seconds}, which {others} loaded from"
+            " a cache",
+            f"the cache of {ranks_in_words(difference.ranks)}{where} does not have the"
+            " compiled code",
             root=("cache", difference.ranks),
         )
 
@@ -299,35 +279,23 @@ class Evidence:
         own = self._compile(difference.ranks[0], difference.compile_ids[0])
         partner = self._partner(difference)
         inside, elsewhere = (e.collectives if e else () for e in (own, partner))
-        unmatched = [name for name in inside if name not in elsewhere]
+        more = [name for name in inside if name not in elsewhere]
         less = [name for name in elsewhere if name not in inside]
-        others = ranks_in_words(difference.others)
-        what = (
-            f"has {_listed(unmatched)} inside the graph of {difference.function}, and"
-        )
-        what += f" {others} not"
-        rank, compile, names = difference.ranks[0], own, unmatched
-        if not unmatched:
-            has = "has" if len(difference.others) == 1 else "have"
-            what = f"lacks {_listed(less)} inside the graph of {difference.function},"
-            what += f" which {others} {has} there"
-            rank, compile, names = difference.others[0], partner, less
-        operations = self._operations(rank, compile.compile_id) if compile else None
-        operation = next((o for o in operations or () if o.name in names), None)
+        others, function = ranks_in_words(difference.others), difference.function
+        what = f"has {_listed(more)} inside the graph of {function}, and {others} not"
+        having, compile, names = difference.ranks, own, more
+        if not more:
+            what = f"lacks {_listed(less)} inside the graph of {function}, which"
+            what += f" {others} {_has(difference)} there"
+            having, compile, names = difference.others, partner, less
+        found = self._operations(having[0], compile.compile_id) if compile else []
+        operation = next((o for o in found if o.name in names), None)
         frame = _line(operation)
         cause = "the ranks do not trace the same code around the collective"
         if frame is not None:
-            having = difference.ranks if unmatched else difference.others
             cause = f"only {ranks_in_words(having)} traced {_operation(operation)}"
-        return self._of(
-            difference,
-            "RK106",
-            what=what,
-            cause=cause,
-            fix="run the same code on every rank up to the collective, or call it"
-            " outside of the compiled function on every rank",
-            place=None if frame is None else _owned(frame),
-        )
+        place = None if frame is None else _owned(frame)
+        return self._of(difference, "RK106", what, cause, place=place)
 
     def _eager(self, difference: RankDifference) -> RankEvidence:
         matched = [
@@ -341,10 +309,9 @@ class Evidence:
         return self._of(
             difference,
             "RK108",
-            what=f"{did} ran no compiled code, and {ranks_in_words(difference.others)}"
-            " did",
-            cause=_first(matched, "cause") or "no call reaches compiled code there",
-            fix=_first(matched, "fix") or "compile and call the model on every rank",
+            f"{did} ran no compiled code, and {ranks_in_words(difference.others)} did",
+            _first(matched) or "no call reaches compiled code there",
+            remedy=matched[0].finding.remedy if matched else None,
             matched=matched,
         )
 
@@ -352,10 +319,11 @@ class Evidence:
         self,
         difference: RankDifference,
         code: str,
-        *,
         what: str,
         cause: str,
-        fix: str,
+        *,
+        advice: str = "",
+        remedy: Remedy | None = None,
         matched: Sequence[Matched] = (),
         place: Place | None = None,
         root: object = None,
@@ -367,6 +335,7 @@ class Evidence:
             root = (guard.cause, guard.source, guard.dim)
         if place is None:
             place = matched[0].group.place if matched else _place(difference)
+        compiles = tuple(zip(difference.ranks, difference.compile_ids, strict=True))
         return RankEvidence(
             code=code,
             root=root or (difference.function, cause),
@@ -374,15 +343,16 @@ class Evidence:
             place=place,
             what=what,
             cause=cause,
-            fix=fix,
+            advice=advice,
+            remedy=remedy,
             name=difference.function,
             is_users=_place(difference).owner == "user",
             step=difference.step,
             waited_s=difference.waited_s,
             waiting=difference.waiting,
             shown=tuple(each.finding for each in matched),
-            details=_details(difference),
-            compiles=tuple(zip(difference.ranks, difference.compile_ids, strict=True)),
+            details=tuple(f"rank {r}: compile id {c}" for r, c in compiles if c),
+            compiles=compiles,
         )
 
     # -- order of wrapping -----------------------------------------------------------
@@ -446,32 +416,28 @@ class Evidence:
     def _failed_collective(self, timeout: CollectiveTimeout) -> RankEvidence:
         missing = [self._ranks[rank] for rank in timeout.missing]
         failed_s = (timeout.start_s or 0.0) + (timeout.seconds or 0.0)
-        doing = "; ".join(
+        cause = "; ".join(
             f"rank {rank.rank} was {activity}{_ending(rank, failed_s)}"
             for rank, activity in zip(missing, timeout.activities, strict=True)
         )
         compiles = tuple(zip(timeout.missing, timeout.compile_ids, strict=True))
         compiled = [self._compile(rank, each) for rank, each in compiles if each]
-        reasons = [event.reason for event in compiled if event and event.reason]
-        cause = "a member of the group did not come"
-        if compiled:
-            cause = "a member of the group was compiling"
-            if any(each and self._is_cached_elsewhere(each) for each in compiled):
-                cause += " what another rank loaded from a cache"
-        if reasons:
+        if any(each and self._is_cached_elsewhere(each) for each in compiled):
+            cause += ", which another rank loaded from a cache"
+        if reasons := [event.reason for event in compiled if event and event.reason]:
             cause += f"; the guard that failed: {reasons[0]}"
         after = "" if timeout.seconds is None else f" after {timeout.seconds:.1f} s"
         at = "" if timeout.step is None else f" at step {timeout.step}"
-        line = _frame(timeout.file, timeout.line, "")
         return RankEvidence(
             code="RK110",
             root="timeout",
             ranks=timeout.missing,
-            place=_owned(line),
+            place=_owned(_frame(timeout.file, timeout.line, "")),
             what=f"{timeout.collective} failed{at}{after} on"
-            f" {ranks_in_words(timeout.ranks)}: {doing}",
+            f" {ranks_in_words(timeout.ranks)}: {ranks_in_words(timeout.missing)} did"
+            " not come",
             cause=cause,
-            fix=_timeout_fix(compiled=bool(compiled), again=bool(reasons)),
+            advice="" if compiled else "see what the missing rank printed and found",
             name=timeout.collective,
             step=timeout.step,
             waited_s=timeout.seconds,
@@ -479,16 +445,6 @@ class Evidence:
             details=(timeout.error,) if timeout.error else (),
             compiles=compiles,
         )
-
-
-def _timeout_fix(*, compiled: bool, again: bool) -> str:
-    if not compiled:
-        return "see why the missing rank ended or is late: its own output and findings"
-    cure = "stop the recompile on this rank" if again else "fill the compile caches"
-    return (
-        f"{cure}, compile before the first collective (a warm-up step and a barrier"
-        " with its own long timeout), or pass a longer timeout to init_process_group"
-    )
 
 
 def _ending(rank: Rank, failed_s: float) -> str:
@@ -514,8 +470,7 @@ def _late(late: int, cause: str, waits: Sequence[RankWait]) -> RankEvidence:
         cause="Python's garbage collector stopped the rank"
         if is_gc
         else "the rank neither compiled nor collected garbage meanwhile",
-        fix="after warm-up call gc.collect() and gc.freeze(); or gc.disable(), and"
-        " gc.collect() on all ranks in the same step"
+        advice=""
         if is_gc
         else "look at what only this rank does: its data, its files, its machine",
         name=longest.collective,
@@ -537,15 +492,8 @@ def _wrapped(event: RankEvent, ranks: tuple[int, ...]) -> RankEvidence:
         place=_owned(_frame(event.file, event.line, event.function)),
         what=f"compiled a module after {event.function}, and its hooks break the graph",
         cause="the hooks that gather parameters are not traced",
-        fix="compile each block before sharding it: block.compile(), then"
-        " fully_shard(block)",
         name=event.function,
     )
-
-
-def _details(difference: RankDifference) -> tuple[str, ...]:
-    pairs = zip(difference.ranks, difference.compile_ids, strict=True)
-    return tuple(f"rank {rank}: compile id {each}" for rank, each in pairs if each)
 
 
 def _guard(difference: RankDifference, matched: Sequence[Matched]) -> Guard | None:
@@ -572,14 +520,12 @@ def _text(guard: Guard) -> str:
     return guard.text.split("  #")[0].strip()
 
 
-def _why_alone(difference: RankDifference) -> str:
-    if difference.reason:
-        return f"the guard that failed: {difference.reason}"
-    return f"{ranks_in_words(difference.others)} compiled it in another step"
+def _first(matched: Sequence[Matched]) -> str:
+    return matched[0].finding.cause if matched else ""
 
 
-def _first(matched: Sequence[Matched], field: str) -> str:
-    return str(getattr(matched[0].finding, field)) if matched else ""
+def _has(difference: RankDifference) -> str:
+    return "has" if len(difference.others) == 1 else "have"
 
 
 def _compile_of(event: Event) -> str | None:

@@ -1,7 +1,6 @@
-"""CG311 to CG319: graphs that torch does not capture in a CUDA graph.
+"""CG31x, CG32x: graphs without a CUDA graph, split ones, and repeated recordings.
 
-Takes the events with torch's reason for each skipped graph and the line that torch
-blames. Each rule stands for one kind of reason.
+Each rule about a skipped graph stands for some of torch's reasons.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
+    G,
     Match,
     Rule,
     event_place,
@@ -23,26 +23,55 @@ from torchproof.checking.rules.rule import (
     shorten,
 )
 from torchproof.checking.static.flow import Flow
-from torchproof.records import CaptureEvent, GraphSkipEvent, Place, Status, Symptom
+from torchproof.records import (
+    CaptureEvent,
+    GraphSkipEvent,
+    GraphSplitEvent,
+    Place,
+    RecordingEvent,
+    Setting,
+    Severity,
+    Status,
+    Symptom,
+)
 
 _UNNAMED = re.compile(r"\d+|0x[0-9a-f]+")
-_OPERATION = re.compile(r"incompatible op \(?([\w.]+)\)?|operator: ([\w.]+\w)")
-
-
 _MADE = {"tensor", "arange", "zeros", "ones", "full", "linspace", "eye"}
-
+_ON_GPU = "create the tensor on the GPU (device=x.device), once before the first call"
+_FIXED_SHAPE = "use tensors of fixed shape, as torch.where instead of a branch or mask"
+_IN_LIBRARY = (
+    "leave it if the calls are long: the graph runs as without CUDA graphs, with one"
+    " launch for each kernel"
+)
+# torch itself warns if there are more input sizes than this.
+_MANY_SIZES = 8
+_SOME_SIZES = 2  # full batches, and the smaller last one
+# Repeated recordings of one graph: one or two changes are normal.
+_FEW_AGAIN = 2
+_MANY_AGAIN = 8
+_WARM_UPS = 3  # of one size; one is normal, and earlier graphs cause more
+_SHOWN = 12
 
 SkipGroup = EventGroup[GraphSkipEvent]
+SplitGroup = EventGroup[GraphSplitEvent]
+RecordingGroup = EventGroup[RecordingEvent]
 
 
-class Skip(Rule[SkipGroup]):
-    """Base class of the rules for graphs that run without CUDA graphs."""
+class Capture(Rule[G]):
+    """Base class of the rules for what was captured, and how often."""
 
     kind = "cudagraph_skip"
     parts = ("lifetimes",)
     reference = torch_pages.CUDAGRAPHS
     placed = True
+
+
+class Skip(Capture[SkipGroup]):
+    """Base class of the rules for graphs that run without CUDA graphs."""
+
     reasons: ClassVar[tuple[str, ...]] = ()  # torch's words for this reason
+    cause_text = "torch says: {reason}"
+    library_text: ClassVar[str] = _IN_LIBRARY  # the advice where nobody edits the line
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[SkipGroup]:
@@ -58,9 +87,20 @@ class Skip(Rule[SkipGroup]):
     def matches(self, group: SkipGroup) -> bool:
         return any(word in group.first.reason for word in self.reasons)
 
+    def words(self, group: SkipGroup) -> dict[str, object]:
+        return {"reason": shorten(group.first.reason, 140)}
+
+    def advice(self, group: SkipGroup) -> str:
+        in_library = group.place.owner == "library"
+        return self.library_text if in_library else super().advice(group)
+
     def evidence(self, group: SkipGroup) -> Iterable[str]:
         yield f"torch says: skipping cudagraphs due to {group.first.reason}"
-        yield from dict.fromkeys(_often(group.events))
+        yield from dict.fromkeys(
+            f"{event.ungraphed} of {plural(event.runs, 'run')} used no CUDA graph"
+            for event in group.events
+            if event.ungraphed and event.runs
+        )
 
     def symptom(self, group: SkipGroup) -> Symptom | None:
         return Symptom(text=group.first.reason)
@@ -77,16 +117,6 @@ def place(event: CaptureEvent) -> Place:
 def line_of(event: CaptureEvent) -> object:
     frame = place(event).frame
     return (frame.file, frame.line) if frame else event.compile_id
-
-
-def _often(events: Iterable[GraphSkipEvent]) -> Iterator[str]:
-    for event in events:
-        if event.ungraphed and event.runs:
-            yield f"{event.ungraphed} of {plural(event.runs, 'run')} used no CUDA graph"
-
-
-def _at(group: SkipGroup) -> str:
-    return f"`{group.expression}`" if group.expression else group.function
 
 
 class MutatedInput(Skip):
@@ -117,18 +147,15 @@ class MutatedInput(Skip):
 
     code = "CG311"
     reasons = ("mutated inputs", "input storage mutation")
-    message_text = (
-        "{at.what} changes an input of the graph in place: torch does not capture the"
-        " graph"
-    )
+    message_text = "{at.what} changes an input in place: no CUDA graph holds its graph"
     cause_text = (
         "the input is neither a parameter, a buffer nor marked as static, so a replay"
         " would change a copy of it"
     )
-    advice_text = (
-        "make the tensor a buffer of the module (register_buffer), or mark it once with"
-        " torch._dynamo.mark_static_address(tensor), or return the new value instead of"
-        " writing to the input"
+    advice_text = "return the new value as a new tensor, and let the caller keep it"
+    library_text = (
+        "mark the tensor that you pass in once, where you create it:"
+        " torch._dynamo.mark_static_address(tensor)"
     )
 
 
@@ -155,10 +182,7 @@ class CpuTensor(Skip):
     reasons = ("cpu device",)
     message_text = "{at.what} needs the CPU: torch does not capture its graph"
     cause_text = "a CUDA graph holds work of one GPU only"
-    advice_text = (
-        "create the tensor on the GPU (device=x.device), or move it there once before"
-        " the first call; a plain Python number needs no device"
-    )
+    advice_text = _ON_GPU
     source_severity = "low"
     nodes = (ast.Call,)
     shown_by = ("CG312", "CG318")
@@ -233,15 +257,8 @@ class SeveralDevices(Skip):
 
     code = "CG313"
     reasons = ("multiple devices",)
-    cause_text = "a CUDA graph is recorded on one device"
-    advice_text = "compile the part on each device separately, or use only one device"
-
-    def message(self, group: SkipGroup) -> str:
-        devices = group.first.reason.partition("multiple devices: ")[2]
-        which = f" ({devices})" if devices else ""
-        return (
-            f"{group.function} uses several devices{which}: torch does not capture it"
-        )
+    message_text = "{at.function} uses several devices: torch does not capture it"
+    advice_text = "compile the part on each device separately"
 
 
 class UncapturableOperator(Skip):
@@ -269,23 +286,10 @@ class UncapturableOperator(Skip):
         "boolean indexing",
         "sparsity not handled",
     )
-    advice_text = (
-        "compute with tensors of fixed shape (torch.where, masks instead of boolean"
-        " indexing), or move the operation out of the compiled function"
+    message_text = (
+        "{at.what} cannot be part of a CUDA graph: torch does not capture its graph"
     )
-
-    def message(self, group: SkipGroup) -> str:
-        return (
-            f"{_at(group)} cannot be part of a CUDA graph{self._named(group)}: torch"
-            " does not capture its graph"
-        )
-
-    def cause(self, group: SkipGroup) -> str:
-        return f"torch says: {shorten(group.first.reason, 120)}"
-
-    def _named(self, group: SkipGroup) -> str:
-        match = _OPERATION.search(group.first.reason)
-        return f" ({match[1] or match[2]})" if match else ""
+    advice_text = _FIXED_SHAPE
 
 
 class DynamicGraphSkipped(Skip):
@@ -309,13 +313,10 @@ class DynamicGraphSkipped(Skip):
     reasons = ("graph with symbolic shapes", "override_cudagraphs annotation")
     message_text = "torch does not capture {at.function}: the configuration excludes it"
     advice_text = (
-        "keep it if the sizes vary widely; otherwise pad inputs to a few sizes, and"
-        " capture those (torch._inductor.config.triton.cudagraph_capture_sizes)"
+        "leave it if the sizes vary widely: each size would be recorded, and take"
+        " memory of its own"
     )
     run_severity = "low"
-
-    def cause(self, group: SkipGroup) -> str:
-        return shorten(group.first.reason, 120)
 
     def status(self, group: SkipGroup) -> Status:
         return "intentional"
@@ -353,8 +354,8 @@ class PendingBackward(Skip):
         " none of their memory can be used again"
     )
     advice_text = (
-        "call it under torch.no_grad() if no backward follows, detach the outputs that"
-        " you keep, or call torch.compiler.cudagraph_mark_step_begin() before each step"
+        "call backward() before the next call, and make calls without a backward under"
+        " torch.no_grad()"
     )
 
 
@@ -380,12 +381,9 @@ class RerecordLimit(Skip):
     reasons = ("re-recording limit", "re-recording threshold")
     message_text = "{at.function} was recorded too often: torch no longer captures it"
     advice_text = (
-        "keep the inputs of the graph at the same addresses: write new values into the"
-        " same tensors with copy_ instead of replacing the tensors"
+        "write new values into the same tensors with copy_, instead of replacing the"
+        " tensors"
     )
-
-    def cause(self, group: SkipGroup) -> str:
-        return shorten(group.first.reason.partition("due to ")[2], 160)
 
 
 class OtherSkip(Skip):
@@ -408,20 +406,310 @@ class OtherSkip(Skip):
 
     code = "CG319"
 
+    message_text = "torch does not capture {at.function} in a CUDA graph: {brief}"
+    advice_text = _IN_LIBRARY
+
     def matches(self, group: SkipGroup) -> bool:
         return True
 
-    def message(self, group: SkipGroup) -> str:
-        why = shorten(group.first.reason, 80)
-        return f"torch does not capture {group.function} in a CUDA graph: {why}"
-
-    def cause(self, group: SkipGroup) -> str:
-        return f"torch says: {shorten(group.first.reason, 160)}"
+    def words(self, group: SkipGroup) -> dict[str, object]:
+        brief = shorten(group.first.reason, 60)
+        return {**super().words(group), "brief": brief}
 
     def advice(self, group: SkipGroup) -> str:
-        reason = group.first.reason
-        if "overlap" in reason:
+        if "overlap" in group.first.reason:
             return "pass tensors whose elements do not share memory: .contiguous()"
-        if "cpp" in reason and "wrapper" in reason:
-            return "to use CUDA graphs, switch off torch._inductor.config.cpp_wrapper"
-        return "remove the reason that torch names, or do not use CUDA graphs here"
+        return super().advice(group)
+
+    def setting(self, group: SkipGroup) -> Setting | None:
+        is_cpp = re.search(r"cpp.wrapper", group.first.reason)
+        return Setting("inductor.cpp_wrapper", False) if is_cpp else None
+
+
+class PartlyCaptured(Capture[SplitGroup]):
+    """An operation is excluded from a CUDA graph, which splits the graph in two.
+
+    ## Why
+    An operation that torch cannot record runs separately, between two recordings. This
+    costs a launch and a few copies. If the operation reads from the device, the host
+    also waits.
+
+    ## Bad
+        scale = torch.tensor(0.5)             # on the CPU, copied at each call
+        return model(x) * scale
+
+    ## Good
+        scale = torch.tensor(0.5, device=x.device)
+
+    ## Fix safety
+    The values are the same.
+    """
+
+    code = "CG318"
+    run_severity = "low"
+    message_text = "{at.what} is excluded from the CUDA graph, which is split in two"
+
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[SplitGroup]:
+        whole = {event.compile_id for event in facts.of(GraphSkipEvent)}
+        splits = [e for e in facts.of(GraphSplitEvent) if e.compile_id not in whole]
+        for events in grouped(splits, line_of):
+            first = place(events[0])
+            yield SplitGroup(tuple(events), first, facts, count=len(events))
+
+    def cause(self, group: SplitGroup) -> str:
+        pairs = [(e.reason, e.operation) for e in group.events]
+        reasons, operations = map(dict.fromkeys, zip(*pairs, strict=True))
+        return f"{', '.join(reasons)}: {shorten(', '.join(operations), 100)}"
+
+    def advice(self, group: SplitGroup) -> str:
+        if group.place.owner == "library":
+            return "leave it: it costs a launch and a few copies in each call"
+        reasons = " ".join(event.reason for event in group.events)
+        on_cpu = "cpu" in reasons or "evice" in reasons  # DeviceCopy, cross-device
+        return _ON_GPU if on_cpu else _FIXED_SHAPE
+
+
+class Recorded(Capture[RecordingGroup]):
+    """Base class of the rules for the recordings of one graph; each is a family."""
+
+    kind = "cudagraph_rerecord"
+    placed = False
+
+    @classmethod
+    def family(cls) -> type[Rule[RecordingGroup]]:
+        return cls
+
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[RecordingGroup]:
+        """The recorded graphs, without a backward if its forward is among them."""
+        events = facts.of(RecordingEvent)
+        forward = {e.compile_id for e in events if e.phase != "backward"}
+        skipped = {event.compile_id for event in facts.of(GraphSkipEvent)}
+        for event in events:
+            is_own = event.phase != "backward" or event.compile_id not in forward
+            is_new = event.compile_id not in skipped or cls.kind != "cudagraph_skip"
+            if is_own and is_new and (count := cls.times(event)):
+                yield RecordingGroup((event,), place(event), facts, count=count)
+
+    @classmethod
+    def times(cls, graph: RecordingEvent) -> int:
+        """How often a graph had the fault of this rule."""
+        raise NotImplementedError
+
+    def words(self, group: RecordingGroup) -> dict[str, object]:
+        return {"graph": group.first, "runs": plural(group.first.runs, "run")}
+
+    def severity(self, group: RecordingGroup) -> Severity:
+        """Low if it settles: a change or two, or more runs since than recordings."""
+        graph = group.first
+        count = group.count or 0
+        if graph.since >= (1 if count <= _FEW_AGAIN else graph.turns["recorded"]):
+            return "low"
+        storm = count > _MANY_AGAIN or 2 * count >= graph.runs
+        return "high" if storm and count > _FEW_AGAIN else "medium"
+
+    def evidence(self, group: RecordingGroup) -> Iterable[str]:
+        mebibytes = group.first.pool_bytes / 2**20
+        yield f"its warm-ups and recordings took {mebibytes:.1f} MiB of the pool"
+
+
+class NeverReplayed(Recorded):
+    """A graph is warmed up again and again, and never recorded.
+
+    ## Why
+    The first run of a graph is a warm-up, and the second is recorded. While outputs of
+    an earlier warm-up are alive in the same step, the next run is a warm-up too. If no
+    step ever begins, torch never records the graph. Warm-ups are slower than running
+    without CUDA graphs.
+
+    ## Bad
+        outputs = [compiled(x) for x in batches]      # gradients, and no step begins
+
+    ## Good
+        for x in batches:
+            torch.compiler.cudagraph_mark_step_begin()
+            compiled(x).sum().backward()
+
+    ## Fix safety
+    Clone the outputs that you keep before the next mark.
+    """
+
+    code = "CG324"
+    kind = "cudagraph_skip"
+    placed = True
+    message_text = "{at.function} was warmed up in each of {runs} and never recorded"
+    cause_text = "outputs of one run were alive when the next began, in the same step"
+    advice_text = (
+        "call torch.compiler.cudagraph_mark_step_begin() before each step, and clone"
+        " the outputs that you keep"
+    )
+
+    @classmethod
+    def times(cls, graph: RecordingEvent) -> int:
+        runs = max(sum(each.values()) for _, each in graph.sizes)
+        stuck = graph.turns.keys() == {"warmed_up"}
+        return runs if stuck and runs > _WARM_UPS else 0
+
+    def severity(self, group: RecordingGroup) -> Severity:
+        return "high"
+
+
+class ManySizes(Recorded):
+    """One CUDA graph is recorded for each input size.
+
+    ## Why
+    A recording holds the addresses and launch sizes of one input size. Torch runs a
+    graph with dynamic sizes once and records it once for each size, and each recording
+    keeps memory.
+
+    ## Bad
+        compiled = torch.compile(model, mode="reduce-overhead", dynamic=True)
+        for batch in batches:            # of any length
+            compiled(batch)
+
+    ## Good
+        compiled(pad(batch, to=bucket(batch)))        # a few lengths
+        torch._inductor.config.triton.cudagraph_capture_sizes = (64, 128, 256)
+
+    ## Fix safety
+    Padding must not change the output: mask the added values, and cut them off.
+    """
+
+    code = "CG321"
+    message_text = (
+        "{at.function} is recorded again for each of {graph.distinct} input sizes;"
+        " {graph.replays} of {runs} were replays"
+    )
+    cause_text = "one CUDA graph is recorded per distinct input size, and kept"
+    advice_text = (
+        "pad the inputs to a few sizes, as `pad` and `buckets` of torchproof.graph do"
+    )
+
+    @classmethod
+    def times(cls, graph: RecordingEvent) -> int:
+        return graph.distinct if graph.distinct > _SOME_SIZES else 0
+
+    def severity(self, group: RecordingGroup) -> Severity:
+        graph = group.first
+        if graph.distinct <= _MANY_SIZES:
+            return "low"
+        return "medium" if 2 * graph.replays >= graph.runs else "high"
+
+    def setting(self, group: RecordingGroup) -> Setting | None:
+        """No CUDA graph for this one, if recordings are most of what it does."""
+        name = "inductor.triton.cudagraph_skip_dynamic_graphs"
+        return Setting(name, True) if self.severity(group) == "high" else None
+
+    def evidence(self, group: RecordingGroup) -> Iterable[str]:
+        sizes = [
+            " and ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
+            for shapes, _ in group.first.sizes
+        ]
+        more = f" and {len(sizes) - _SHOWN} more" if len(sizes) > _SHOWN else ""
+        yield f"input sizes: {', '.join(sizes[:_SHOWN])}{more}"
+        yield from super().evidence(group)
+
+
+class MovedInput(Recorded):
+    """A graph is recorded again because a parameter has another address.
+
+    ## Why
+    Torch does not copy parameters, buffers and tensors marked as static before a
+    replay: the recording holds their addresses. If another tensor takes their place,
+    even with the same values, torch records the graph again.
+
+    ## Bad
+        model.weight = torch.nn.Parameter(average)         # at each step
+        model.load_state_dict(state, assign=True)
+
+    ## Good
+        with torch.no_grad():
+            model.weight.copy_(average)
+
+    ## Fix safety
+    An in-place change is visible to every holder of the tensor.
+    """
+
+    code = "CG322"
+    message_text = "{at.function} was recorded again {at.times}: {moved} moved"
+    cause_text = (
+        "a recording holds the addresses of parameters, and there is another one"
+    )
+    advice_text = (
+        "write new values into {tensor} with copy_ under torch.no_grad(), instead of"
+        " replacing the tensor"
+    )
+
+    @classmethod
+    def times(cls, graph: RecordingEvent) -> int:
+        return graph.again.get("moved", 0)
+
+    def words(self, group: RecordingGroup) -> dict[str, object]:
+        first, *others = group.first.moved or ("a static input",)
+        moved = f"{first} and {len(others)} more" if others else first
+        return {"tensor": first, "moved": moved}
+
+    def evidence(self, group: RecordingGroup) -> Iterable[str]:
+        for name, frames in list(group.first.uses.items())[:_SHOWN]:
+            at = f", used at {frames[-1].file}:{frames[-1].line}" if frames else ""
+            yield f"moved: {name}{at}"
+        yield from super().evidence(group)
+
+
+# Why a graph is recorded again, and what a person can do.
+_AGAIN = {
+    "inputs": (
+        "an output of an earlier graph comes in at another address",
+        "clone the output of the earlier graph before you pass it in",
+    ),
+    "liveness": (
+        "other outputs of earlier graphs are still alive",
+        "delete the outputs of each call at the same point of each step, and clone what"
+        " you keep",
+    ),
+    "path": (
+        "other graphs ran before it in the step",
+        "call the compiled functions in the same order in each step",
+    ),
+}
+
+
+class OtherRecording(Recorded):
+    """A graph is recorded again because earlier graphs or live outputs differ.
+
+    ## Why
+    A recording follows the one before it, and depends on which outputs of that one were
+    alive. After another order of calls, or with other live outputs, it is not valid.
+
+    ## Bad
+        outputs = compiled(x)
+        if step % 2:
+            kept = outputs         # alive in every second step when the next one begins
+
+    ## Good
+        kept = outputs.clone() if step % 2 else None
+        del outputs
+
+    ## Fix safety
+    The values are the same. A clone takes its own memory.
+    """
+
+    code = "CG323"
+    message_text = (
+        "{at.function} was recorded again {at.times}: what ran before it differs from"
+        " call to call"
+    )
+
+    @classmethod
+    def times(cls, graph: RecordingEvent) -> int:
+        count = sum(n for cause, n in graph.again.items() if cause != "moved")
+        return count if count > _FEW_AGAIN else 0
+
+    def cause(self, group: RecordingGroup) -> str:
+        causes = [cause for cause in group.first.again if cause != "moved"]
+        return "; ".join(_AGAIN[each][0] if each in _AGAIN else each for each in causes)
+
+    def advice(self, group: RecordingGroup) -> str:
+        again = {c: n for c, n in group.first.again.items() if c in _AGAIN}
+        return _AGAIN[max(again, key=again.__getitem__, default="path")][1]

@@ -6,10 +6,8 @@ belong to the stalls themselves. The rules group them over strategies and phases
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, grouped, plural
@@ -126,7 +124,10 @@ class SlowRequests(Rule[SlowGroup]):
     kind = "latency"
     parts = ("load",)
     reference = torch_pages.COMPILE_TIME
-    cause_text = "{part.cause.text}"
+    message_text = (
+        "{part.share:.0%} of the delay under {part.strategy}: {part.cause.text}"
+    )
+    cause_text = "{part.phase}, {part.requests}"
     advice_text = "{part.cause.remedy}"
 
     @classmethod
@@ -148,13 +149,6 @@ class SlowRequests(Rule[SlowGroup]):
 
     def words(self, group: SlowGroup) -> dict[str, object]:
         return {"part": group.first}
-
-    def message(self, group: SlowGroup) -> str:
-        part = group.first
-        return (
-            f"{part.cause.text}: {part.share:.0%} of the delay of slow requests of"
-            f" {part.strategy} {part.phase} ({part.requests})"
-        )
 
     def severity(self, group: SlowGroup) -> Severity:
         """A cause that ends with the cold phase is low: it happens once."""
@@ -178,187 +172,208 @@ def _importance(event: SlowRequestsEvent) -> tuple[bool, float]:
     return event.cold, -event.share
 
 
-class _Row(NamedTuple):
-    """What is particular to a cause of slow requests: its page."""
+class RecompileUnderLoad(SlowRequests):
+    """A request recompiles, and the requests behind it wait.
 
-    code: str
-    name: str
-    reference: str
-    summary: str
-    why: str
-    bad: str
-    good: str
-    safety: str
+    ## Why
+    A request whose inputs fail a guard is compiled for before it is answered. This
+    takes seconds with Inductor, and every request that arrives meanwhile waits.
 
-    @property
-    def page(self) -> str:
-        bad, good = (textwrap.indent(text, "    ") for text in (self.bad, self.good))
-        why, safety = (textwrap.fill(text, 84) for text in (self.why, self.safety))
-        return (
-            f"{self.summary}\n\n## Why\n{why}\n\n## Bad\n{bad}\n\n## Good\n{good}"
-            f"\n\n## Fix safety\n{safety}\n"
-        )
+    ## Bad
+        server.answer(batch_of_any_length)
 
-    def rule(self) -> type[SlowRequests]:
-        own = {"code": self.code, "reference": self.reference, "__doc__": self.page}
-        return type(self.name, (SlowRequests,), own)
+    ## Good
+        torch._dynamo.maybe_mark_dynamic(x, 1)         # before the first call
+        server.answer(pad(batch, to=bucket(batch)))  # or a few sizes, all warmed up
+
+    ## Fix safety
+    Marks keep the values. Padding must not change the answer: mask the added values,
+    and cut them off.
+    """
+
+    code = "LT101"
+    reference = torch_pages.RECOMPILES
 
 
-_CAUSES = (
-    _Row(
-        "LT101",
-        "RecompileUnderLoad",
-        torch_pages.RECOMPILES,
-        summary="A request recompiles, and the requests behind it wait.",
-        why=(
-            "A request whose inputs fail a guard is compiled for before it is"
-            " answered. This takes seconds with Inductor, and every request that"
-            " arrives meanwhile waits."
-        ),
-        bad="server.answer(batch_of_any_length)",
-        good="torch._dynamo.maybe_mark_dynamic(x, 1)         # before the first call\n"
-        "server.answer(pad(batch, to=bucket(batch)))  # or a few sizes, all warmed up",
-        safety=(
-            "Marks keep the values. Padding must not change the answer: mask the"
-            " added values, and cut them off."
-        ),
-    ),
-    _Row(
-        "LT102",
-        "FirstCompileUnderLoad",
-        torch_pages.COMPILE_TIME,
-        summary="The first requests wait for the first compilation.",
-        why=(
-            "torch.compile compiles in the first call. If that call is a request,"
-            " it and those behind it wait, after every deployment."
-        ),
-        bad="model = torch.compile(model)\n"
-        "server.start()                           # the first user waits for Inductor",
-        good="for call in calls: model(*call)  # before the server takes requests\n"
-        'model = torchproof.load("model.pack")    # or: compiled code from a pack\n'
-        "model = torchproof.compile(model, wait=False)     # or: eager meanwhile",
-        safety=(
-            "The values are the same within rounding. With wait=False the first"
-            " answers are eager's."
-        ),
-    ),
-    _Row(
-        "LT103",
-        "CollectionUnderLoad",
-        torch_pages.TUNING,
-        summary="Python's garbage collector stops all threads while requests wait.",
-        why=(
-            "A collection of the oldest generation visits every object of the"
-            " process, and a process with torch and a model has a million of them."
-            " No thread runs Python code meanwhile."
-        ),
-        bad="warm_up(model)\n"
-        "server.start()             # each full collection visits all of torch",
-        good="warm_up(model)\n"
-        "gc.collect()\n"
-        "gc.freeze()                # collections skip what exists by now\n"
-        "server.start()",
-        safety=(
-            "What is frozen is never collected: cycles among those objects stay"
-            " in memory."
-        ),
-    ),
-    _Row(
-        "LT104",
-        "RecordingUnderLoad",
-        torch_pages.CUDAGRAPHS,
-        summary="A CUDA graph is recorded while requests wait.",
-        why=(
-            "A recording is valid for one input size and for fixed addresses of"
-            " parameters. A request that fits none warms up and records another"
-            " graph, which takes hundreds of milliseconds."
-        ),
-        bad='step = torch.compile(model, mode="reduce-overhead")\n'
-        "server.answer(batch_of_any_size)",
-        good="for size in sizes: step(example(size))  # record all before serving\n"
-        "server.answer(pad(batch, to=size))",
-        safety=(
-            "Padding must not change the answer: mask the added values, and cut"
-            " them off."
-        ),
-    ),
-    _Row(
-        "LT106",
-        "FallbackUnderLoad",
-        torch_pages.COMPILE_TIME,
-        summary="Requests wait for a compilation that fails or misses its deadline.",
-        why=(
-            "torchproof.compile waits for compiled code until the deadline, and"
-            " answers eagerly afterwards. The request waits for both."
-        ),
-        bad="model = torchproof.compile(model, deadline_s=20)  # a request waits",
-        good="model = torchproof.compile(model, wait=False)  # no request waits\n"
-        'model = torchproof.load("model.pack")',
-        safety="The values are the same within rounding.",
-    ),
-    _Row(
-        "LT107",
-        "AllocatorRetryUnderLoad",
-        torch_pages.MEMORY,
-        summary=(
-            "The CUDA allocator runs out of memory, frees its cache and tries again."
-        ),
-        why=(
-            "Freeing the cache waits for all kernels and gives every cached block"
-            " back to the device. Later requests allocate them anew."
-        ),
-        bad="server = Server(model, max_batch=64)      # the largest batch just fits",
-        good="server = Server(model, max_batch=48)\n"
-        'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"',
-        safety="The answers do not change.",
-    ),
-    _Row(
-        "LT109",
-        "KernelCompileUnderLoad",
-        torch_pages.COMPILE_TIME,
-        summary="A kernel is compiled or tuned in a request.",
-        why=(
-            "Triton compiles a kernel in its first call, and Inductor tunes some"
-            " kernels in the first call for a size. The request waits, and those"
-            " behind it."
-        ),
-        bad="server.start()\n"
-        "server.answer(request)        # launches a Triton kernel for the first time",
-        good="for call in calls: model(*call)\nserver.start()",
-        safety="The values are the same.",
-    ),
-    _Row(
-        "LT110",
-        "BackgroundCompileUnderLoad",
-        torch_pages.COMPILE_TIME,
-        summary="Requests are slower while another thread compiles.",
-        why=(
-            "A compilation in the background takes turns with the requests on the"
-            " GIL, and uses CPUs that they need. No request waits for it, but each"
-            " takes longer."
-        ),
-        bad="model = torchproof.compile(model, wait=False)      # on two CPUs",
-        good='model = torchproof.load("model.pack")              # nothing is compiled',
-        safety="The values are the same within rounding.",
-    ),
-    _Row(
-        "LT111",
-        "CpuWaitUnderLoad",
-        torch_pages.TUNING,
-        summary="The thread that serves a request waits for a CPU.",
-        why=(
-            "If more threads are ready to run than there are CPUs, the kernel"
-            " makes them take turns. Other processes, other workers, and the"
-            " threads of torch's own operations compete."
-        ),
-        bad="torchproof loadtest TARGET --rate 100 --workers 8     # on two CPUs",
-        good="OMP_NUM_THREADS=1 torchproof loadtest TARGET --rate 100 --workers 2",
-        safety=(
-            "The answers do not change, except for rounding with another number"
-            " of threads."
-        ),
-    ),
-)
+class FirstCompileUnderLoad(SlowRequests):
+    """The first requests wait for the first compilation.
+
+    ## Why
+    torch.compile compiles in the first call. If that call is a request, it and those
+    behind it wait, after every deployment.
+
+    ## Bad
+        model = torch.compile(model)
+        server.start()                           # the first user waits for Inductor
+
+    ## Good
+        for call in calls: model(*call)  # before the server takes requests
+        model = torchproof.load("model.pack")    # or: compiled code from a pack
+        model = torchproof.compile(model, wait=False)     # or: eager meanwhile
+
+    ## Fix safety
+    The values are the same within rounding. With wait=False the first answers are
+    eager's.
+    """
+
+    code = "LT102"
+
+
+class CollectionUnderLoad(SlowRequests):
+    """Python's garbage collector stops all threads while requests wait.
+
+    ## Why
+    A collection of the oldest generation visits every object of the process, and a
+    process with torch and a model has a million of them. No thread runs Python code
+    meanwhile.
+
+    ## Bad
+        warm_up(model)
+        server.start()             # each full collection visits all of torch
+
+    ## Good
+        warm_up(model)
+        gc.collect()
+        gc.freeze()                # collections skip what exists by now
+        server.start()
+
+    ## Fix safety
+    What is frozen is never collected: cycles among those objects stay in memory.
+    """
+
+    code = "LT103"
+    reference = torch_pages.TUNING
+
+
+class RecordingUnderLoad(SlowRequests):
+    """A CUDA graph is recorded while requests wait.
+
+    ## Why
+    A recording is valid for one input size and for fixed addresses of parameters. A
+    request that fits none warms up and records another graph, which takes hundreds of
+    milliseconds.
+
+    ## Bad
+        step = torch.compile(model, mode="reduce-overhead")
+        server.answer(batch_of_any_size)
+
+    ## Good
+        for size in sizes: step(example(size))  # record all before serving
+        server.answer(pad(batch, to=size))
+
+    ## Fix safety
+    Padding must not change the answer: mask the added values, and cut them off.
+    """
+
+    code = "LT104"
+    reference = torch_pages.CUDAGRAPHS
+
+
+class FallbackUnderLoad(SlowRequests):
+    """Requests wait for a compilation that fails or misses its deadline.
+
+    ## Why
+    torchproof.compile waits for compiled code until the deadline, and answers eagerly
+    afterwards. The request waits for both.
+
+    ## Bad
+        model = torchproof.compile(model, deadline_s=20)  # a request waits
+
+    ## Good
+        model = torchproof.compile(model, wait=False)  # no request waits
+        model = torchproof.load("model.pack")
+
+    ## Fix safety
+    The values are the same within rounding.
+    """
+
+    code = "LT106"
+
+
+class AllocatorRetryUnderLoad(SlowRequests):
+    """The CUDA allocator runs out of memory, frees its cache and tries again.
+
+    ## Why
+    Freeing the cache waits for all kernels and gives every cached block back to the
+    device. Later requests allocate them anew.
+
+    ## Bad
+        server = Server(model, max_batch=64)      # the largest batch just fits
+
+    ## Good
+        server = Server(model, max_batch=48)
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+
+    ## Fix safety
+    The answers do not change.
+    """
+
+    code = "LT107"
+    reference = torch_pages.MEMORY
+
+
+class KernelCompileUnderLoad(SlowRequests):
+    """A kernel is compiled or tuned in a request.
+
+    ## Why
+    Triton compiles a kernel in its first call, and Inductor tunes some kernels in the
+    first call for a size. The request waits, and those behind it.
+
+    ## Bad
+        server.start()
+        server.answer(request)        # launches a Triton kernel for the first time
+
+    ## Good
+        for call in calls: model(*call)
+        server.start()
+
+    ## Fix safety
+    The values are the same.
+    """
+
+    code = "LT109"
+
+
+class BackgroundCompileUnderLoad(SlowRequests):
+    """Requests are slower while another thread compiles.
+
+    ## Why
+    A compilation in the background takes turns with the requests on the GIL, and uses
+    CPUs that they need. No request waits for it, but each takes longer.
+
+    ## Bad
+        model = torchproof.compile(model, wait=False)      # on two CPUs
+
+    ## Good
+        model = torchproof.load("model.pack")              # nothing is compiled
+
+    ## Fix safety
+    The values are the same within rounding.
+    """
+
+    code = "LT110"
+
+
+class CpuWaitUnderLoad(SlowRequests):
+    """The thread that serves a request waits for a CPU.
+
+    ## Why
+    If more threads are ready to run than there are CPUs, the kernel makes them take
+    turns. Other processes, other workers, and the threads of torch's own operations
+    compete.
+
+    ## Bad
+        torchproof loadtest TARGET --rate 100 --workers 8     # on two CPUs
+
+    ## Good
+        OMP_NUM_THREADS=1 torchproof loadtest TARGET --rate 100 --workers 2
+
+    ## Fix safety
+    The answers do not change, except for rounding with another number of threads.
+    """
+
+    code = "LT111"
+    reference = torch_pages.TUNING
 
 
 class PlainLoad(Rule[PlainLoadGroup]):
@@ -385,10 +400,13 @@ class PlainLoad(Rule[PlainLoadGroup]):
     parts = ("load",)
     reference = torch_pages.TUNING
     run_severity = "high"
+    message_text = "{result.strategy} misses the objective under plain load{rate}"
+    cause_text = (
+        "{load:.0%} of the delay of slow requests comes from usual times of service and"
+        " from waiting behind them{busy}"
+    )
     advice_text = (
-        "serve at a lower rate per process (--find-rate finds the highest that meets"
-        " the objective), use a faster strategy (torchproof bench), or answer requests"
-        " in batches (--batch-window, --max-batch)"
+        "serve at a lower rate: --find-rate finds the highest that meets the objective"
     )
 
     @classmethod
@@ -396,21 +414,16 @@ class PlainLoad(Rule[PlainLoadGroup]):
         for event in facts.of(PlainLoadEvent):
             yield PlainLoadGroup((event,), Place(None, None, None), facts)
 
-    def message(self, group: PlainLoadGroup) -> str:
-        result = group.first.result
-        offered = result.offered_rate
-        rate = f" at {offered:.3g} requests/s" if offered else ""
-        return f"{result.strategy} misses the objective under plain load{rate}"
-
-    def cause(self, group: PlainLoadGroup) -> str:
-        result = group.first.result
-        share = group.first.tail.load_share or 0.0
-        used = utilisation(result, group.first.test.workers)
-        busy = f"; the workers are busy {used:.0%} of the time" if used else ""
-        return (
-            f"{share:.0%} of the delay of slow requests of {result.strategy} comes from"
-            f" usual times of service and from waiting behind them{busy}"
-        )
+    def words(self, group: PlainLoadGroup) -> dict[str, object]:
+        event = group.first
+        rate = event.result.offered_rate
+        used = utilisation(event.result, event.test.workers)
+        return {
+            "result": event.result,
+            "rate": f" at {rate:.3g} requests/s" if rate else "",
+            "load": event.tail.load_share or 0.0,
+            "busy": f"; the workers are busy {used:.0%} of the time" if used else "",
+        }
 
 
 def utilisation(result: LoadResult, workers: int) -> float | None:
@@ -427,6 +440,3 @@ def utilisation(result: LoadResult, workers: int) -> float | None:
         return None
     whole = max(end for _, end, _ in served) - min(requests.arrival_s)
     return sum(end - begin for begin, end, _ in served) / (whole * workers)
-
-
-RULES = (*(row.rule() for row in _CAUSES), PlainLoad)

@@ -10,11 +10,19 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import EventGroup, Facts, Rule, grouped, plural
+from torchproof.checking.rules.rule import (
+    MESSAGE,
+    EventGroup,
+    Facts,
+    Rule,
+    grouped,
+    plural,
+)
 from torchproof.records import (
     Event,
     Finding,
     Place,
+    Remedy,
     Severity,
     ranks_in_words,
 )
@@ -37,7 +45,8 @@ class RankEvidence(Event):
     place: Place
     what: str
     cause: str
-    fix: str
+    advice: str = ""  # empty: that of the rule
+    remedy: Remedy | None = None  # that of a finding of the rank, which cures this too
     name: str = ""  # of the function
     is_users: bool = False  # the function is in the user's own code
     step: int | None = None
@@ -85,7 +94,7 @@ class RankRule(Rule[RankGroup]):
             )
 
     def matches(self, group: RankGroup) -> bool:
-        return bool(group.events[0].code == self.code)
+        return bool(group.first.code == self.code)
 
     def message(self, group: RankGroup) -> str:
         every = group.events
@@ -98,7 +107,9 @@ class RankRule(Rule[RankGroup]):
         at = first.at
         if len(steps) > 1:
             at = f" in {len(steps)} steps, first at step {steps[0]}"
-        return f"{who} {first.what}{others}{at}{self._waited(every)}"
+        text = f"{who} {first.what}{others}{at}"
+        whole = f"{text}{self._waited(every)}"
+        return whole if len(whole) <= MESSAGE else text
 
     def _waited(self, every: Sequence[RankEvidence]) -> str:
         seconds = [each.waited_s for each in every if each.waited_s is not None]
@@ -108,10 +119,13 @@ class RankRule(Rule[RankGroup]):
         return f"; {ranks_in_words(waiting)} waited {sum(seconds):.1f} s"
 
     def cause(self, group: RankGroup) -> str:
-        return group.events[0].cause
+        return group.first.cause
 
     def advice(self, group: RankGroup) -> str:
-        return group.events[0].fix
+        return group.first.advice or self.advice_text
+
+    def remedy(self, group: RankGroup) -> Remedy:
+        return group.first.remedy or super().remedy(group)
 
     def severity(self, group: RankGroup) -> Severity:
         waited = sum(each.waited_s or 0.0 for each in group.events)
@@ -165,6 +179,10 @@ class LoneRecompile(RankRule):
 
     code = "RK101"
     reference = torch_pages.RECOMPILES
+    advice_text = (
+        "before the first call: torch.compiler.set_enable_guard_collectives(True), so"
+        " that all ranks recompile together"
+    )
 
 
 class DifferentGraphs(RankRule):
@@ -188,6 +206,7 @@ class DifferentGraphs(RankRule):
     """
 
     code = "RK102"
+    advice_text = "take the same branch on every rank"
 
 
 class LoneBreak(RankRule):
@@ -214,6 +233,7 @@ class LoneBreak(RankRule):
 
     code = "RK103"
     reference = torch_pages.BREAKS
+    advice_text = "move the line out of the compiled function"
 
 
 class ColdCache(RankRule):
@@ -237,6 +257,7 @@ class ColdCache(RankRule):
 
     code = "RK104"
     reference = torch_pages.COMPILE_TIME
+    advice_text = "set TORCHINDUCTOR_CACHE_DIR to a folder that all nodes share"
 
 
 class ShortBatch(RankRule):
@@ -260,6 +281,9 @@ class ShortBatch(RankRule):
 
     code = "RK105"
     reference = torch_pages.DYNAMIC_SHAPES
+    advice_text = (
+        "give every rank batches of the same size: drop_last=True in the data loader"
+    )
 
 
 class CollectivesInSomeGraphs(RankRule):
@@ -286,6 +310,7 @@ class CollectivesInSomeGraphs(RankRule):
 
     code = "RK106"
     run_severity = "high"
+    advice_text = "run the same code on every rank up to the collective"
 
 
 class WrappingOrder(RankRule):
@@ -310,6 +335,10 @@ class WrappingOrder(RankRule):
 
     code = "RK107"
     kind = "config"
+    advice_text = (
+        "compile each block before sharding it: block.compile(), then"
+        " fully_shard(block)"
+    )
 
 
 class EagerRank(RankRule):
@@ -332,6 +361,7 @@ class EagerRank(RankRule):
 
     code = "RK108"
     reference = torch_pages.WHERE
+    advice_text = "compile and call the model on every rank"
 
 
 class LateRank(RankRule):
@@ -361,6 +391,9 @@ class LateRank(RankRule):
     reference = torch_pages.TUNING
     run_severity = "low"
     long_wait_severity = "medium"
+    advice_text = (
+        "after warm-up call gc.disable(), and gc.collect() on all ranks in one step"
+    )
 
 
 class FailedCollective(RankRule):
@@ -386,6 +419,9 @@ class FailedCollective(RankRule):
 
     code = "RK110"
     run_severity = "high"
+    advice_text = (
+        "pass a timeout to init_process_group that is longer than compiling takes"
+    )
 
     def message(self, group: RankGroup) -> str:
-        return group.events[0].what
+        return group.first.what

@@ -13,7 +13,11 @@ from typing import NamedTuple
 from torchproof.records import Stall, shown_briefly
 
 _WARM_UP = "answer each call of the target once before serving"
-_PACK = "serve from a pack (torchproof pack TARGET --for deploy)"
+_EACH_SIZE = "pad the inputs to a few sizes, and answer a call of each before serving"
+_SAME_ADDRESS = (
+    "write into parameters with copy_, and clone outputs that outlive a request: their"
+    " addresses must stay"
+)
 _GENERATED = re.compile(r"/torchproof-\w+/inductor/")  # in the caches of a strategy
 
 
@@ -21,11 +25,7 @@ class Cause(Enum):
     """What delays requests; the value is the code, and the remedy in general."""
 
     RECOMPILE = "LT101", ""
-    FIRST_COMPILE = (
-        "LT102",
-        f"{_WARM_UP}; {_PACK}; or answer eagerly meanwhile:"
-        " torchproof.compile(model, wait=False)",
-    )
+    FIRST_COMPILE = "LT102", _WARM_UP
     GARBAGE_COLLECTION = (
         "LT103",
         "call gc.collect() and gc.freeze() after warm-up, so that collections skip what"
@@ -34,24 +34,21 @@ class Cause(Enum):
     RECORDING = "LT104", _WARM_UP
     FALLBACK = (
         "LT106",
-        "fix the reason, which torchproof.status(model) shows in full; of a deadline,"
-        f" raise deadline_s, answer eagerly meanwhile with wait=False, or {_PACK}",
+        "answer eagerly while it compiles: torchproof.compile(model, wait=False)",
     )
     ALLOCATOR = (
         "LT107",
-        "leave more memory free, or set"
-        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; answer the largest call"
-        " first",
+        "serve smaller batches, so that the largest call leaves memory free",
     )
-    KERNEL = "LT109", f"{_WARM_UP}, or {_PACK}"
+    KERNEL = "LT109", _WARM_UP
     BACKGROUND = (
         "LT110",
-        f"{_PACK}, so that nothing is compiled while requests arrive",
+        "serve from a pack, which compiles nothing (torchproof pack TARGET --for"
+        " deploy)",
     )
     CPU_WAIT = (
         "LT111",
-        "leave CPUs to the serving process: fewer workers, fewer threads"
-        " (OMP_NUM_THREADS), and no other programs beside it",
+        "keep workers times OMP_NUM_THREADS at most the number of CPUs",
     )
 
     @property
@@ -134,22 +131,17 @@ def _recompile(stalls: Sequence[Stall]) -> tuple[str, str]:
         changes = f"{size}{source} was {', '.join(listed)}"
     match cause:
         case "size":
-            sizes = [int(value) for value in values if value.isdigit()]
-            pad = f"pad size {dim} of {source} to {max(sizes)}" if sizes else "pad"
-            remedy = (
-                f"{pad}, or to a few sizes; or mark it dynamic before the first call:"
-                f" torch._dynamo.maybe_mark_dynamic({source}, {dim})"
-            )
+            mark = f"torch._dynamo.maybe_mark_dynamic({source}, {dim})"
+            remedy = f"before the first call: {mark}"
         case "size_one":
             remedy = (
                 f"answer one call with size {dim} of {source} = 1 and one with a larger"
-                " size before serving, or pad size 1 to 2"
+                " size before serving"
             )
         case "equal_sizes" | "shape_condition":
-            remedy = f"pad {source} to a few sizes, and {_WARM_UP}"
+            remedy = _EACH_SIZE
         case _:
-            same = f"keep {source} the same in all requests"
-            remedy = f"{same}, or {_WARM_UP} for each of its values"
+            remedy = f"answer a call with each value of {source} before serving"
     return f"recompile of {compiled}: {changes}", remedy
 
 
@@ -163,12 +155,5 @@ def _recording(stalls: Sequence[Stall]) -> tuple[str, str]:
     if reasons := stalls[0].data.get("reasons"):
         text = f"{text}: {reasons[0]}"
     if any(each.data.get("new_shapes") for each in stalls):
-        return text, (
-            f"pad the inputs to a few sizes (`pad` of torchproof.graph), and {_WARM_UP}"
-        )
-    if not again:
-        return text, _WARM_UP
-    return text, (
-        "keep parameters and outputs at the same addresses: write into them with"
-        " copy_, and clone what outlives a request"
-    )
+        return text, _EACH_SIZE
+    return text, _SAME_ADDRESS if again else _WARM_UP

@@ -23,7 +23,7 @@ from torchproof.checking.rules.rule import (
     version_of,
 )
 from torchproof.known_problems import KnownProblem
-from torchproof.records import Frame, GraphEvent, Mark, Operation, Remedy, Severity
+from torchproof.records import Frame, GraphEvent, Operation, Severity
 
 _ISSUES = "https://github.com/pytorch/pytorch/issues/"
 _INDUCTOR = "torch._inductor.config"
@@ -41,21 +41,6 @@ class CapturedGraph:
     @property
     def operations(self) -> tuple[Operation, ...]:
         return self.event.operations or ()
-
-    @property
-    def backwards(self) -> int:
-        """How often a backward ran through its outputs."""
-        return self.event.backwards
-
-    @property
-    def late_backwards(self) -> int:
-        """How many of them began after another graph had run."""
-        return self.event.late_backwards
-
-    @property
-    def zeros(self) -> tuple[str, ...]:
-        """The arguments of its function that were a floating-point zero."""
-        return self.event.zeros
 
     @property
     def on_gpu(self) -> bool:

@@ -39,16 +39,12 @@ class GatheredTargets(Advisory):
     problem = "wrong_targets_unbacked"
     reference = torch_pages.DYNAMIC_SHAPES
     message_text = (
-        "`{at.expression}` can read other targets than eager: they are gathered over a"
-        " batch that is marked unbacked"
+        "`{at.expression}` can read other targets than eager over a batch marked"
+        " unbacked"
     )
     cause_text = (
         "Inductor of {torch} on the CPU computes wrong indices for a gather whose"
         " indices are views of an unknown size ({view})"
-    )
-    advice_text = (
-        "mark the batch with torch._dynamo.mark_dynamic instead of mark_unbacked, or"
-        " gather the targets outside the compiled function"
     )
 
     def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:

@@ -7,10 +7,11 @@ from math import prod
 
 from torchproof.checking.rules.advisories.advisory import (
     Advisory,
+    AdvisoryGroup,
     CapturedGraph,
     Trigger,
 )
-from torchproof.records import Operation
+from torchproof.records import Operation, Setting
 
 _NORMS = frozenset({"layer_norm", "rms_norm"})
 _SLICES = frozenset({"chunk", "split", "tensor_split"})
@@ -44,21 +45,18 @@ class ModulatedNorms(Advisory):
     code = "AD101"
     problem = "modulated_norms"
     message_text = (
-        "gradients of {slices}, which scales and shifts several norms, can be garbage:"
-        " Inductor of {torch} does not write all of them"
+        "gradients of {slices}, which scales and shifts several norms, can be garbage"
     )
     cause_text = (
-        "a fused reduction over rows and columns replaces the part of the gradient that"
-        " it should fill ({rows} rows of {columns})"
-    )
-    advice_text = (
-        "set TORCHINDUCTOR_MIX_ORDER_REDUCTION=0 in the environment, or"
-        " torch._inductor.config.triton.mix_order_reduction = False before compiling;"
-        " or slice with unbind() instead of chunk()"
+        "Inductor of {torch} fuses reductions over rows and columns ({rows} rows of"
+        " {columns}), and leaves part of the gradient unwritten"
     )
 
+    def setting(self, group: AdvisoryGroup) -> Setting | None:
+        return Setting("inductor.triton.mix_order_reduction", False)
+
     def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:
-        if not (graph.on_gpu and graph.uses_inductor and graph.backwards):
+        if not (graph.on_gpu and graph.uses_inductor and graph.event.backwards):
             return
         switch = "TORCHINDUCTOR_MIX_ORDER_REDUCTION"
         if graph.setting("triton.mix_order_reduction", switch) == "False":

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.advisories.advisory import (
     Advisory,
+    AdvisoryGroup,
     CapturedGraph,
     Trigger,
 )
+from torchproof.records import Setting
 
 
 class OverwrittenGradients(Advisory):
@@ -38,21 +40,29 @@ class OverwrittenGradients(Advisory):
     problem = "pending_backward"
     reference = torch_pages.CUDAGRAPHS
     message_text = (
-        "the backward of {at.function} runs after other graphs ({late} times): CUDA"
-        " graphs of {torch} can overwrite what it needs"
+        "the backward of {at.function} runs after other graphs ({late} times), which"
+        " can overwrite what it needs"
     )
     cause_text = (
         "a CUDA graph tree of {torch} does not see that autograd holds the saved"
         " activations of a graph whose backward is pending"
     )
-    advice_text = (
-        'compile without CUDA graphs: mode="default" or'
-        ' mode="max-autotune-no-cudagraphs"; or make the step one graph'
-        " (fullgraph=True), so that its backward follows at once"
-    )
+
+    def setting(self, group: AdvisoryGroup) -> Setting | None:
+        """No CUDA graphs, where they were asked for."""
+        arguments = group.facts.compile_arguments
+        if "triton.cudagraphs" in arguments.get("options", ""):
+            return None
+        match arguments.get("mode"):
+            case None | "default":
+                return Setting("inductor.triton.cudagraphs", False)
+            case "reduce-overhead":
+                return Setting("compile.mode", "default")
+            case mode:
+                return Setting("compile.mode", f"{mode}-no-cudagraphs")
 
     def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:
-        late = graph.late_backwards
+        late = graph.event.late_backwards
         if late and graph.on_gpu and graph.uses_inductor and graph.uses_cudagraphs:
             first = graph.operations[0]
             trained = (each for each in graph.operations if each.needs_gradient)

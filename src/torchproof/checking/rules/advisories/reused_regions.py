@@ -41,21 +41,20 @@ class ReusedRegion(Advisory):
     problem = "reused_regions"
     reference = torch_pages.REGIONS
     message_text = (
-        "gradients through `{at.expression}` can be wrong: {at.function} calls the same"
-        " nested region {times} times, and Inductor of {torch} overwrites what its"
-        " backward needs"
+        "gradients through `{at.expression}` can be wrong: it calls one nested region"
+        " {times} times"
     )
     cause_text = (
-        "Inductor generates the backward of the region once, and lets it overwrite"
-        " inputs that a later use needs"
+        "Inductor of {torch} generates the backward of the region once, and lets it"
+        " overwrite inputs that a later use needs"
     )
     advice_text = (
-        "remove torch.compiler.nested_compile_region where gradients are computed;"
-        " to compile equal blocks once, use block.compile() for each block instead"
+        "call the code without torch.compiler.nested_compile_region where gradients are"
+        " computed"
     )
 
     def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:
-        if not (graph.uses_inductor and graph.backwards):
+        if not (graph.uses_inductor and graph.event.backwards):
             return
         calls: dict[str, list[int]] = {}
         for position, operation in enumerate(graph.operations):

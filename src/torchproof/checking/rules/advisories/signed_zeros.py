@@ -47,20 +47,17 @@ class SignedZero(Advisory):
     reference = torch_pages.GUARDS
     run_severity = "low"
     message_text = (
-        "`{at.expression}` is compiled for {name} = {zero}; a call with {other} would"
-        " run the same code and give the wrong sign"
+        "`{at.expression}` is compiled for {name} = {zero}, and gives a call with"
+        " {other} the wrong sign"
     )
     cause_text = (
         "the guard of {torch} on {name} compares with ==, which takes -0.0 for 0.0"
     )
-    advice_text = (
-        "if {name} can be 0.0 and -0.0, pass it as a tensor: torch.tensor({name})"
-    )
 
     def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:
-        if not graph.zeros:
+        if not graph.event.zeros:
             return
-        name = graph.zeros[0]
+        name = graph.event.zeros[0]
         for operation in graph.operations:
             if (zero := _zero(operation)) is not None:
                 words = {"name": name, "zero": repr(zero), "other": repr(-zero)}

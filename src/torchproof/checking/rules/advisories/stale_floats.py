@@ -41,16 +41,12 @@ class StaleFloat(Advisory):
     suspects = "stale_state"
     reference = torch_pages.RATES
     message_text = (
-        "`{at.expression}` can compute with an old value: Inductor of {torch} makes a"
-        " float that varies a constant of {name}(value=...), without a guard"
+        "`{at.expression}` can compute with an old value of the float in"
+        " {name}(value=...)"
     )
     cause_text = (
-        "the float comes from an argument that changed between calls; Inductor turns"
-        " its other uses into tensors, and drops the guard with them"
-    )
-    advice_text = (
-        "pass the float as a tensor (torch.tensor(value)), or write {name} as x + value"
-        " * a {sign} b with a tensor for value"
+        "Inductor of {torch} makes the float a constant here and a tensor elsewhere,"
+        " and drops the guard on it"
     )
 
     def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:
@@ -61,9 +57,7 @@ class StaleFloat(Advisory):
             if operation.name in _WITH_VALUE:
                 sources = self._floats(graph, operation.inputs) & read
                 if sources and self._used_elsewhere(graph, sources):
-                    name = operation.name
-                    sign = "/" if "div" in name else "*"
-                    yield Trigger(operation, {"name": name, "sign": sign})
+                    yield Trigger(operation, {"name": operation.name})
 
     def _floats(self, graph: CapturedGraph, inputs: tuple[int, ...]) -> set[int]:
         """Everything that the floats among some inputs are computed from."""
