@@ -8,9 +8,10 @@ separated from its caller, the code that runs alone because of a break.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from torchproof.checking.rules import Matched
 from torchproof.checking.rules.advisories import Advisory
@@ -19,30 +20,26 @@ from torchproof.checking.rules.answers import (
     GeneratedCode,
     OtherStaleState,
 )
-from torchproof.checking.rules.breaks import (
-    GraphBreak,
-    place_in_text,
-)
-from torchproof.checking.rules.interruptions import (
-    break_key,
-    only_alone,
-    separated_by,
-)
+from torchproof.checking.rules.breaks import GraphBreak, place_in_text
+from torchproof.checking.rules.interruptions import break_key, only_alone, separated_by
 from torchproof.checking.rules.no_ops import NothingCompiled
-from torchproof.checking.rules.ranks import FailedCollective, RankRule
+from torchproof.checking.rules.ranks import FailedCollective, RankEvidence, RankRule
 from torchproof.checking.rules.recompile_groups import is_behind_break
 from torchproof.checking.rules.recompiles import Recompile, RecompileLimit
-from torchproof.checking.rules.rule import Interruption
+from torchproof.checking.rules.rule import AnyRule, E, EventGroup, Interruption
 from torchproof.checking.rules.shapes import QuietSpecialisation, sizes_of
 from torchproof.records import (
     SEVERITIES,
     SIZE_CAUSES,
+    BreakEvent,
     CauseTree,
+    CompileEvent,
     Event,
     Finding,
     Frame,
     GuardEvent,
     LimitEvent,
+    SpecializationEvent,
     WrapperEvent,
     definition,
     is_frame_of,
@@ -124,30 +121,37 @@ def linked(
         for identity, explanation in known.items()
         if identity in usable and usable.keys() >= set(explanation.causes)
     }
-    merged = {identity for identity, each in links.items() if each.merges}
-    links = {
-        identity: replace(each, causes=_not_merged(each.causes, links))
-        for identity, each in links.items()
-    }
-    below: dict[str, list[str]] = {}
-    evidence: dict[str, list[str]] = {}
+    below: defaultdict[str, list[str]] = defaultdict(list)
+    evidence: defaultdict[str, list[str]] = defaultdict(list)
     for identity, explanation in links.items():
-        for cause in explanation.causes:
-            if identity in merged:
-                said = f"{usable[identity].message} ({usable[identity].code})"
-                evidence.setdefault(cause, []).append(said)
+        said = f"{usable[identity].message} ({usable[identity].code})"
+        for cause in _not_merged(explanation.causes, links):
+            if explanation.merges:
+                evidence[cause].append(said)
             else:
-                below.setdefault(cause, []).append(identity)
-    remaining = [
-        replace(
-            f,
-            stops=(stops or {}).get(f.identity, ()),
-            evidence=(*f.evidence, *evidence.get(f.identity, ())),
-        )
-        for f in every
-        if not (_is_linked(f) and f.identity in merged)
-    ]
-    return ranked(_with_links(f, links.get(f.identity), below) for f in remaining)
+                below[cause].append(identity)
+    remaining = []
+    for finding in every:
+        own = links.get(finding.identity) if _is_linked(finding) else None
+        if own is None or not own.merges:
+            explained = replace(
+                finding,
+                stops=(stops or {}).get(finding.identity, ()),
+                evidence=(*finding.evidence, *evidence[finding.identity]),
+                consequences=tuple(below[finding.identity])
+                if _is_linked(finding)
+                else (),
+            )
+            if own is not None:
+                causes = _not_merged(own.causes, links)
+                explained = replace(
+                    explained,
+                    cause_of=causes,
+                    because=own.because,
+                    certainty="likely",
+                )
+            remaining.append(explained)
+    return ranked(remaining)
 
 
 def _is_linked(finding: Finding) -> bool:
@@ -164,20 +168,6 @@ def _not_merged(causes: Iterable[str], links: Explanations) -> tuple[str, ...]:
         more = _not_merged(above.causes, links) if above and merges else (cause,)
         separate |= dict.fromkeys(more)
     return tuple(separate)
-
-
-def _with_links(
-    finding: Finding, explanation: Explanation | None, below: dict[str, list[str]]
-) -> Finding:
-    if not _is_linked(finding):
-        return finding
-    return replace(
-        finding,
-        cause_of=explanation.causes if explanation else (),
-        because=explanation.because if explanation else None,
-        certainty="likely" if explanation else None,
-        consequences=tuple(below.get(finding.identity, ())),
-    )
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
@@ -227,31 +217,37 @@ def _above(known: Explanations, identity: str) -> set[str]:
 Links = Iterator[tuple[str, Explanation]]
 
 
-def _behind(found: Sequence[Matched]) -> Links:
-    """Recompiles of functions that are only compiled apart because of a finding."""
-    interruptions = _Interruptions(found)
+def _with(
+    found: Iterable[Matched], kind: type[E], *rules: type[AnyRule]
+) -> Iterator[tuple[Matched, list[E]]]:
+    """The findings of these rules, each with its events of a class."""
     for each in found:
-        if isinstance(each.rule, Recompile | RecompileLimit):
-            facts = each.group.facts
-            cuts = [
-                separated_by(event, facts) if is_behind_break(event, facts) else None
-                for event in each.group.events
-            ]
-            yield from interruptions.explain(each, cuts)
-        elif isinstance(each.rule, QuietSpecialisation):
-            cuts = [separated_by(e, each.group.facts) for e in each.group.events]
-            yield from interruptions.explain(each, cuts)
+        if isinstance(each.rule, rules):
+            yield each, [e for e in each.group.events if isinstance(e, kind)]
 
 
-def _alone(found: Sequence[Matched]) -> Links:
-    """Breaks in code that Dynamo compiles only because its function runs eagerly."""
-    interruptions = _Interruptions(found)
-    for each in found:
-        if isinstance(each.rule, GraphBreak) and all(
-            map(only_alone, each.group.events)
-        ):
-            cuts = [separated_by(e, each.group.facts) for e in each.group.events]
-            yield from interruptions.explain(each, cuts)
+def _link(
+    finding: Finding, causes: Iterable[Finding], why: str
+) -> tuple[str, Explanation]:
+    identities = dict.fromkeys(cause.identity for cause in causes)
+    return finding.identity, Explanation(tuple(identities), why)
+
+
+def _apart(found: Sequence[Matched]) -> Links:
+    """Findings about code that is only compiled apart because of another finding.
+
+    Recompiles of such functions, and breaks in code that Dynamo compiles only because
+    its function runs eagerly.
+    """
+    cuts = _Interruptions(found)
+    for each, guards in _with(found, GuardEvent, Recompile, RecompileLimit):
+        behind = [is_behind_break(e, each.group.facts) for e in guards]
+        yield from cuts.explain(each, guards, only=behind)
+    for each, fixed in _with(found, SpecializationEvent, QuietSpecialisation):
+        yield from cuts.explain(each, fixed)
+    for each, breaks in _with(found, BreakEvent, GraphBreak):
+        if all(map(only_alone, breaks)):
+            yield from cuts.explain(each, breaks)
 
 
 class _Interruptions:
@@ -260,50 +256,51 @@ class _Interruptions:
     def __init__(self, found: Sequence[Matched]) -> None:
         self._breaks: dict[tuple[object, ...], Finding] = {}
         self._limits: dict[Frame | None, Finding] = {}
-        for each in found:
-            for event in each.group.events:
-                if isinstance(each.rule, GraphBreak):
-                    self._breaks.setdefault(break_key(event), each.finding)
-                elif isinstance(each.rule, RecompileLimit):
-                    self._limits.setdefault(event.function, each.finding)
+        for each, breaks in _with(found, BreakEvent, GraphBreak):
+            for event in breaks:
+                self._breaks.setdefault(break_key(event), each.finding)
+        for each, limits in _with(found, LimitEvent, RecompileLimit):
+            for limit in limits:
+                self._limits.setdefault(limit.function, each.finding)
 
-    def explain(self, each: Matched, cuts: Sequence[Interruption | None]) -> Links:
+    def explain(
+        self,
+        each: Matched,
+        events: Sequence[CompileEvent],
+        *,
+        only: Sequence[bool] = (),
+    ) -> Links:
         """One explanation, if every event of a finding has an interruption above."""
+        facts = each.group.facts
+        cuts = [separated_by(event, facts) for event in events]
         causes = [self._finding(cut) for cut in cuts]
-        if not cuts or None in causes or each.finding in causes:
+        if not cuts or not all(only) or None in causes or each.finding in causes:
             return
         often = Counter(f.identity for f in causes if f is not None)
         places = dict.fromkeys(_in_words(cut) for cut in cuts if cut is not None)
-        names = dict.fromkeys(_name(e.function) for e in each.group.events)
+        names = dict.fromkeys(_name(event.function) for event in events)
         verb = "is" if len(names) == 1 else "are"
-        yield (
-            each.finding.identity,
-            Explanation(
-                tuple(identity for identity, _ in often.most_common()),
-                f"{_listed(names)} {verb} compiled apart from the caller only because"
-                f" of {_listed(places)}",
-            ),
+        because = (
+            f"{_listed(names)} {verb} compiled apart from the caller only because of"
+            f" {_listed(places)}"
         )
+        causes_by_count = tuple(identity for identity, _ in often.most_common())
+        yield each.finding.identity, Explanation(causes_by_count, because)
 
     def _finding(self, cut: Interruption | None) -> Finding | None:
-        if cut is None:
-            return None
         if isinstance(cut, LimitEvent):
             return self._limits.get(cut.function)
-        return self._breaks.get(break_key(cut))
+        return None if cut is None else self._breaks.get(break_key(cut))
 
 
 def _refused(found: Sequence[Matched]) -> Links:
     """The recompile limit follows from the recompiles of the same function."""
-    for limit in found:
-        if not isinstance(limit.rule, RecompileLimit):
-            continue
+    for limit, _ in _with(found, LimitEvent, RecompileLimit):
         functions = {event.function for event in limit.group.events}
         counts: Counter[str] = Counter()
-        for each in found:
-            if isinstance(each.rule, Recompile):
-                own = [e for e in each.group.events if e.function in functions]
-                counts[each.finding.identity] += len(own)
+        for each, guards in _with(found, GuardEvent, Recompile):
+            own = sum(event.function in functions for event in guards)
+            counts[each.finding.identity] += own
         causes = tuple(identity for identity, n in counts.most_common() if n)
         times = sum(counts.values())
         name = _name(limit.group.first.function)
@@ -313,20 +310,18 @@ def _refused(found: Sequence[Matched]) -> Links:
 
 def _nothing_left(found: Sequence[Matched]) -> Links:
     """No compiled code runs if breaks make Dynamo skip the compiled function."""
-    for each in found:
-        if not isinstance(each.rule, NothingCompiled):
-            continue
-        functions = {event.function for event in each.group.events} - {None}
+    for each, events in _with(found, Event, NothingCompiled):
+        functions = {event.function for event in events} - {None}
         breaks = [
-            other
-            for other in found
-            if isinstance(other.rule, GraphBreak) and other.finding.status == "open"
-            if any(_is_in(event, functions) for event in other.group.events)
+            other.finding
+            for other, cuts in _with(found, BreakEvent, GraphBreak)
+            if other.finding.status == "open"
+            if any(_is_in(event, functions) for event in cuts)
         ]
-        whole = [other for other in breaks if other.finding.kind == "skipped_frame"]
+        whole = [finding for finding in breaks if finding.kind == "skipped_frame"]
         because = f"it leaves nothing of {_name(each.group.first.function)} to compile"
-        causes = tuple(other.finding.identity for other in whole or breaks)
-        yield each.finding.identity, Explanation(causes, because, merges=True)
+        identity, explanation = _link(each.finding, whole or breaks, because)
+        yield identity, replace(explanation, merges=True)
 
 
 def _is_in(event: Event, functions: set[Frame | None]) -> bool:
@@ -343,8 +338,8 @@ def _inside(found: Sequence[Matched]) -> Links:
     """
     breaks = [
         each.finding
-        for each in found
-        if isinstance(each.rule, GraphBreak) and each.group.place.library is None
+        for each, _ in _with(found, BreakEvent, GraphBreak)
+        if each.group.place.library is None
     ]
     # Of breaks at the same expression, the one that skips the function comes first.
     breaks.sort(key=lambda finding: finding.kind != "skipped_frame")
@@ -353,8 +348,8 @@ def _inside(found: Sequence[Matched]) -> Links:
             before = other < number or _columns(outer) != _columns(inner)
             if other != number and before and _contains(outer, inner):
                 because = f"it is part of the expression of {outer.code}"
-                cause = (outer.identity,)
-                yield inner.identity, Explanation(cause, because, merges=True)
+                identity, explanation = _link(inner, [outer], because)
+                yield identity, replace(explanation, merges=True)
                 break
 
 
@@ -379,56 +374,46 @@ def _fixed(found: Sequence[Matched]) -> Links:
     """Recompiles for sizes that a line of the compiled code makes constants."""
     lines = {
         size: each
-        for each in found
-        if isinstance(each.rule, QuietSpecialisation)
-        for size in sizes_of(each.group)
+        for each, _ in _with(found, SpecializationEvent, QuietSpecialisation)
+        for size in sizes_of(cast(EventGroup[SpecializationEvent], each.group))
     }
-    for each in found:
-        if not isinstance(each.rule, Recompile):
-            continue
-        guards = [event.callers_guard for event in each.group.events]
-        sizes = {(g.source, g.dim) for g in guards if g.cause == "size"}
+    for each, events in _with(found, GuardEvent, Recompile):
+        guards = [event.callers_guard for event in events]
+        sizes = {(g.source, g.dim) for g in guards if g and g.cause == "size"}
         heads = {lines[s].finding.identity: lines[s] for s in sizes if s in lines}
-        if (
-            len(heads) == 1
-            and len(sizes) == 1
-            and len(guards) == len(each.group.events)
-        ):
-            [(identity, head)] = heads.items()
-            frame = head.group.frame
-            where = place_in_text(frame) if frame else "a line of it"
+        if len(heads) == 1 and len(sizes) == 1 and None not in guards:
+            [head] = heads.values()
+            where = place_in_text(head.group.frame) if head.group.frame else "a line"
             because = f"{where} makes this size a constant"
-            yield each.finding.identity, Explanation((identity,), because)
+            yield _link(each.finding, [head.finding], because)
 
 
 def _same_input(found: Sequence[Matched]) -> Links:
     """Recompiles of several functions for the same change of one input."""
-    changes = [(each, _changes(each)) for each in found if _is_recompile(each)]
-    order = {id(each): number for number, each in enumerate(found)}
-    for each, own in changes:
+    every = [
+        (each, events[0], _changes(events))
+        for each, events in _with(found, GuardEvent, Recompile)
+    ]
+    for number, (each, event, own) in enumerate(every):
         heads = [
-            (other, theirs)
-            for other, theirs in changes
-            if own < theirs or (own == theirs and other.finding is not each.finding)
+            (len(theirs), -other, other)
+            for other, (_, _, theirs) in enumerate(every)
+            if other != number and own <= theirs
         ]
         if not own or not heads:
             continue
-        head, theirs = max(heads, key=lambda pair: len(pair[1]))
-        earlier = order[id(head)] < order[id(each)]
-        if _code(each) == _code(head) or (own == theirs and not earlier):
+        head, first, theirs = every[max(heads)[2]]
+        alike = _code(event) == _code(first)
+        if alike or (own == theirs and number < max(heads)[2]):
             continue
-        because = f"the same change of `{head.group.first.callers_guard.source}`"
-        cause = (head.finding.identity,)
-        yield each.finding.identity, Explanation(cause, because)
+        guard = first.callers_guard
+        because = f"the same change of `{guard.source if guard else ''}`"
+        yield _link(each.finding, [head.finding], because)
 
 
-def _is_recompile(each: Matched) -> bool:
-    return isinstance(each.rule, Recompile)
-
-
-def _changes(each: Matched) -> frozenset[tuple[object, ...]]:
+def _changes(events: Iterable[GuardEvent]) -> frozenset[tuple[object, ...]]:
     """What changed, and when, for each event; empty if that is not known of all."""
-    changes = [_change(event) for event in each.group.events]
+    changes = [_change(event) for event in events]
     return frozenset() if None in changes else frozenset(filter(None, changes))
 
 
@@ -452,77 +437,60 @@ def _change(event: GuardEvent) -> tuple[object, ...] | None:
     return (about, guard.dim, call.entry, path, guard.source, event.call)
 
 
-def _code(each: Matched) -> tuple[Frame | None, str]:
-    event = each.group.first
-    return event.function, event.guard.cause
+def _code(event: GuardEvent) -> tuple[object, ...]:
+    return event.function, event.guard and event.guard.cause
 
 
 def _same_line(found: Sequence[Matched]) -> Links:
     """Breaks that several lines of the user reach at one line of a library."""
     at: dict[tuple[object, ...], list[Matched]] = {}
-    for each in found:
-        library = each.group.place.library
-        if isinstance(each.rule, GraphBreak) and library is not None:
-            key = (library.file, library.line, each.group.first.reason.type)
+    for each, events in _with(found, BreakEvent, GraphBreak):
+        if library := each.group.place.library:
+            key = (library.file, library.line, events[0].reason.type)
             at.setdefault(key, []).append(each)
     for group in at.values():
         head = max(group, key=lambda each: each.finding.count or 0)
-        library = head.group.place.library
-        assert library is not None
-        because = f"the same line breaks the graph: {place_in_text(library)}"
+        assert head.group.place.library is not None
+        where = place_in_text(head.group.place.library)
         for each in group:
             if each is not head:
-                cause = (head.finding.identity,)
-                yield each.finding.identity, Explanation(cause, because)
+                because = f"the same line breaks the graph: {where}"
+                yield _link(each.finding, [head.finding], because)
 
 
 def _known_bug(found: Sequence[Matched]) -> Links:
     """Outputs that differ in a run whose graph can hit a known bug of torch."""
-    bugs = [each for each in found if isinstance(each.rule, Advisory)]
-    for each in found:
-        if not isinstance(each.rule, GeneratedCode | EarlierLayer | OtherStaleState):
-            continue
-        kind = each.finding.kind
-        causes = [b.finding for b in bugs if b.finding.suspects == kind]
-        if causes:
+    bugs = [each.finding for each in found if isinstance(each.rule, Advisory)]
+    for each, _ in _with(found, Event, GeneratedCode, EarlierLayer, OtherStaleState):
+        if causes := [bug for bug in bugs if bug.suspects == each.finding.kind]:
             codes = _listed(dict.fromkeys(cause.code for cause in causes))
             because = f"the installed torch has a bug that the graph can hit: {codes}"
-            identities = tuple(dict.fromkeys(cause.identity for cause in causes))
-            yield each.finding.identity, Explanation(identities, because)
+            yield _link(each.finding, causes, because)
 
 
 def _on_some_ranks(found: Sequence[Matched]) -> Links:
     """Findings of one rank that are part of what this rank does alone."""
     having = {each.finding.identity: each.finding.ranks for each in found}
-    for each in found:
-        if not isinstance(each.rule, RankRule):
-            continue
-        ranks = ranks_in_words(each.finding.ranks)
-        for shown in (f for e in each.group.events for f in e.shown):
+    for each, evidence in _with(found, RankEvidence, RankRule):
+        because = f"it occurs on {ranks_in_words(each.finding.ranks)} only"
+        for shown in (finding for event in evidence for finding in event.shown):
             if set(having.get(shown.identity, ())) <= set(each.finding.ranks):
-                because = f"it occurs on {ranks} only"
-                cause = (each.finding.identity,)
-                yield shown.identity, Explanation(cause, because)
+                yield _link(shown, [each.finding], because)
 
 
 def _while_compiling(found: Sequence[Matched]) -> Links:
     """Collectives that failed while a rank compiled alone."""
-    for failed in found:
-        if not isinstance(failed.rule, FailedCollective):
-            continue
-        compiles = {c for e in failed.group.events for c in e.compiles if c[1]}
-        for each in found:
-            if isinstance(each.rule, RankRule) and each is not failed:
-                own = {c for e in each.group.events for c in e.compiles}
-                if compiles & own:
-                    because = "the missing rank was compiling because of it"
-                    cause = (each.finding.identity,)
-                    yield failed.finding.identity, Explanation(cause, because)
+    because = "the missing rank was compiling because of it"
+    for failed, evidence in _with(found, RankEvidence, FailedCollective):
+        compiles = {c for event in evidence for c in event.compiles if c[1]}
+        for each, theirs in _with(found, RankEvidence, RankRule):
+            own = {c for event in theirs for c in event.compiles}
+            if each is not failed and compiles & own:
+                yield _link(failed.finding, [each.finding], because)
 
 
 _FINDERS = (
-    _behind,
-    _alone,
+    _apart,
     _refused,
     _nothing_left,
     _inside,

@@ -42,6 +42,7 @@ from torchproof.checking.rules.rule import AnyRule, EventGroup, Facts
 from torchproof.observe import Gap
 from torchproof.records import (
     SEVERITIES,
+    Event,
     Finding,
     Frame,
     LoadTest,
@@ -193,7 +194,7 @@ class Matched(NamedTuple):
 
     finding: Finding
     rule: AnyRule
-    group: EventGroup[Any]
+    group: EventGroup[Event]
 
 
 def check(observation: Observation) -> list[Finding]:
