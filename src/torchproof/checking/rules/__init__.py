@@ -1,6 +1,6 @@
 """Takes the events of a run, returns its findings.
 
-A rule is one class, listed once in `_LISTED`; advisories are found by their files.
+A rule is one class, listed once in `_LISTED`, or with all others of its module.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from torchproof.checking.rules import (
 from torchproof.checking.rules.breaks import by_cost as by_cost
 from torchproof.checking.rules.breaks import with_costs as with_costs
 from torchproof.checking.rules.retired import RETIRED as RETIRED
-from torchproof.checking.rules.rule import AnyRule, EventGroup, Facts
+from torchproof.checking.rules.rule import AnyRule, EventGroup, Facts, rules_in
 from torchproof.observe import Gap
 from torchproof.records import (
     SEVERITIES,
@@ -52,6 +52,7 @@ from torchproof.records import (
 )
 
 # In a family the first rule that matches makes the finding: specific rules come first.
+# A module is listed whole if its rules are in this order in the file.
 _LISTED: tuple[type[AnyRule], ...] = (
     call_breaks.DisabledCall,
     call_breaks.ExplicitBreak,
@@ -120,68 +121,16 @@ _LISTED: tuple[type[AnyRule], ...] = (
     lifetimes.OutputRead,
     lifetimes.GradientKept,
     lifetimes.OutputHeld,
-    no_ops.NeverCalled,
-    no_ops.OtherMethod,
-    no_ops.OriginalCalled,
-    no_ops.SwitchedOff,
-    no_ops.NothingCompiled,
-    no_ops.NoCompileCall,
-    speed.SlowerThanEager,
-    speed.NoGain,
-    compile_cost.UnrolledLoop,
-    compile_cost.LateStart,
-    compile_cost.RepeatedBlocks,
-    speed.MoreMemory,
-    speed.ShapeSweep,
-    speed.GuardCost,
-    cudagraphs.MutatedInput,
-    cudagraphs.CpuTensor,
-    cudagraphs.SeveralDevices,
-    cudagraphs.UncapturableOperator,
-    cudagraphs.DynamicGraphSkipped,
-    cudagraphs.PendingBackward,
-    cudagraphs.RerecordLimit,
-    cudagraphs.OtherSkip,
-    cudagraphs.PartlyCaptured,
-    cudagraphs.NeverReplayed,
-    cudagraphs.ManySizes,
-    cudagraphs.MovedInput,
-    cudagraphs.OtherRecording,
-    host_syncs.ValueRead,
-    host_syncs.ExplicitWait,
-    host_syncs.WaitBetweenCalls,
-    compile_use.LazyTry,
-    compile_use.AfterParallel,
-    settings.LateEnvironment,
-    settings.UnknownSetting,
-    compile_use.TimedNothing,
-    compile_use.PrefixedCheckpoint,
-    settings.SilentErrors,
-    torchscript.TracedBranch,
-    torchscript.DeprecatedScript,
-    torchscript.Unscriptable,
-    torchscript.TracedTraining,
-    torchscript.MixedWithCompile,
-    load.RecompileUnderLoad,
-    load.FirstCompileUnderLoad,
-    load.CollectionUnderLoad,
-    load.RecordingUnderLoad,
-    load.FallbackUnderLoad,
-    load.AllocatorRetryUnderLoad,
-    load.KernelCompileUnderLoad,
-    load.BackgroundCompileUnderLoad,
-    load.CpuWaitUnderLoad,
-    load.PlainLoad,
-    ranks.ShortBatch,
-    ranks.LoneRecompile,
-    ranks.DifferentGraphs,
-    ranks.LoneBreak,
-    ranks.ColdCache,
-    ranks.CollectivesInSomeGraphs,
-    ranks.WrappingOrder,
-    ranks.EagerRank,
-    ranks.LateRank,
-    ranks.FailedCollective,
+    *rules_in(no_ops),
+    *rules_in(speed),
+    *rules_in(compile_cost),
+    *rules_in(cudagraphs),
+    *rules_in(host_syncs),
+    *rules_in(compile_use),
+    *rules_in(settings),
+    *rules_in(torchscript),
+    *rules_in(load),
+    *rules_in(ranks),
     *advisories.ADVISORIES,
 )
 _IN_ORDER = tuple(rule() for rule in _LISTED)

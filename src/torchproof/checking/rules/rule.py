@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
+from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from torchproof.checking.rules import keys, torch_pages
@@ -549,6 +550,18 @@ class Rule(Generic[G]):
 
 
 AnyRule = Rule[Any]
+
+
+def rules_in(module: ModuleType) -> tuple[type[AnyRule], ...]:
+    """The rules of a module, in the order of the file."""
+    return tuple(
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Rule)
+        and value.__module__ == module.__name__
+        and "code" in vars(value)
+    )
 
 
 def version_of(torch: str | None) -> tuple[int, ...]:

@@ -9,20 +9,11 @@ import importlib
 import pkgutil
 
 from torchproof.checking.rules.advisories.advisory import Advisory as Advisory
+from torchproof.checking.rules.rule import rules_in
 
-
-def _found() -> tuple[type[Advisory], ...]:
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
-    return tuple(
-        value
-        for module in modules
-        for value in vars(module).values()
-        if isinstance(value, type)
-        and issubclass(value, Advisory)
-        and value.__module__ == module.__name__
-        and value is not Advisory
-    )
-
-
-ADVISORIES = _found()
+ADVISORIES = tuple(
+    rule
+    for name in sorted(module.name for module in pkgutil.iter_modules(__path__))
+    for rule in rules_in(importlib.import_module(f"{__name__}.{name}"))
+    if issubclass(rule, Advisory)
+)
