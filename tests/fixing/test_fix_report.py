@@ -15,7 +15,6 @@ from report_readers import sarif_run as sarif_of
 from torchproof.api import compare
 from torchproof.cli import main
 from torchproof.records import (
-    NEEDS_UNSAFE,
     Finding,
     Fix,
     Mark,
@@ -36,7 +35,8 @@ UNSAFE = Fix(
     "rejected",
     ("GB102",),
     findings=(SIZE.identity,),
-    why=f"it is unsafe: {NEEDS_UNSAFE}",
+    why="it is unsafe: --unsafe allows it",
+    refused="tier",
 )
 
 
@@ -183,3 +183,10 @@ def test_a_speed_is_claimed_only_if_it_is_significant(
         speed_high=high,
     )
     assert ("1.50x" in receipt.text) is is_claimed
+
+
+def test_an_older_record_says_in_words_that_a_fix_needs_unsafe() -> None:
+    plain = UNSAFE.to_json()
+    del plain["refused"]
+    assert Fix.from_json(plain) == UNSAFE
+    assert Fix.from_json({**plain, "why": "slower"}).refused is None

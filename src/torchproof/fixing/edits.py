@@ -22,6 +22,13 @@ class Misfit(Exception):
     """The lines that an edit replaces are not in the text."""
 
 
+class NeedsUnsafe(str):
+    """Why an edit is rejected that `--unsafe` allows."""
+
+    def __new__(cls, what: str) -> NeedsUnsafe:
+        return super().__new__(cls, f"{what}: --unsafe allows it")
+
+
 @dataclass(frozen=True)
 class Edit:
     """One proposed change, for a finding; `also` are others that it may cure."""

@@ -17,6 +17,7 @@ from torchproof.fixing.delivery import Check, assert_deliverable, deliver
 from torchproof.fixing.edits import (
     Edit,
     Misfit,
+    NeedsUnsafe,
     located,
     overlap,
     overlay_of,
@@ -40,7 +41,6 @@ from torchproof.fixing.proposals import (
 )
 from torchproof.fixing.source_text import digest
 from torchproof.records import (
-    NEEDS_UNSAFE,
     Finding,
     Fix,
     Fixing,
@@ -145,7 +145,7 @@ class Fixer:
                     also = (*first.also, each.finding)
                     by_key[proposal.key] = replace(first, also=also)
                 elif not self._may(proposal):
-                    why = f"it is unsafe: {NEEDS_UNSAFE}"
+                    why = NeedsUnsafe("it is unsafe")
                     search.tried.setdefault(proposal.key, (proposal, why))
                 elif proposal.key not in search.tried:
                     by_key[proposal.key] = proposal
@@ -288,7 +288,7 @@ class Fixer:
         if self._options.unsafe:
             return None
         new = _new_unsafe(before, after)
-        return f"{new[0]}: {NEEDS_UNSAFE}" if new else None
+        return NeedsUnsafe(new[0]) if new else None
 
     def _with_what_it_reveals(
         self, search: Search, edit: Edit, proof: Proof, why: str
@@ -610,7 +610,9 @@ def _fixes(search: Search, sources: Sources, original: Proof) -> Iterable[Fix]:
             if key in search.suggested:
                 yield _suggested(edit, why, texts)
             else:
-                yield replace(_fix(edit, "", None), status="rejected", why=why)
+                fix = replace(_fix(edit, "", None), status="rejected", why=why)
+                unsafe = isinstance(why, NeedsUnsafe)
+                yield replace(fix, refused="tier") if unsafe else fix
 
 
 def _suggested(edit: Edit, why: str, texts: Mapping[str, str]) -> Fix:

@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from torchproof.records.events import WrongAnswerEvent as WrongAnswerEvent
     from torchproof.records.files import MOST_SOURCE_BYTES as MOST_SOURCE_BYTES
     from torchproof.records.files import read_bytes as read_bytes
-    from torchproof.records.fixes import NEEDS_UNSAFE as NEEDS_UNSAFE
     from torchproof.records.fixes import Fix as Fix
     from torchproof.records.fixes import Mark as Mark
     from torchproof.records.fixes import Overlay as Overlay

@@ -10,7 +10,7 @@ from torchproof.records.mappings import JsonObject
 from torchproof.records.schema import Record
 
 Tier = Literal["safe", "unsafe", "suggested"]
-NEEDS_UNSAFE = "--unsafe allows it"  # the end of the reason to reject an unsafe fix
+_NEEDS_UNSAFE = "--unsafe allows it"  # the end of such a reason in older runs
 FixStatus = Literal["verified", "applied", "rejected", "suggested"]
 
 
@@ -202,9 +202,16 @@ class Fix(Record):
     marks: tuple[Mark, ...] = ()
     diff: str = ""
     why: str = ""
+    refused: Literal["tier"] | None = None  # why it was rejected: --unsafe allows it
     receipt: Receipt | None = None
     written_to: str | None = None  # the file or folder that has it, if it is applied
     other: JsonObject = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def upgraded(cls, values: JsonObject, plain: JsonObject) -> None:
+        """Older records say only in words that a fix needs `--unsafe`."""
+        if str(plain.get("why", "")).endswith(_NEEDS_UNSAFE):
+            values.setdefault("refused", "tier")
 
     @property
     def code(self) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torchproof.records import (
-    NEEDS_UNSAFE,
     Finding,
     Fix,
     Fixing,
@@ -185,7 +184,7 @@ def next_steps(run: Run) -> Iterator[tuple[str, str]]:
     unsafe = [
         fix
         for fix in rejected(run)
-        if fix.why.endswith(NEEDS_UNSAFE) and not still.isdisjoint(fix.findings)
+        if fix.refused == "tier" and not still.isdisjoint(fix.findings)
     ]
     if unsafe:
         more = f"Unsafe ones too ({len(unsafe)} more)"
