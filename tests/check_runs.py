@@ -9,7 +9,7 @@ import bench_runs
 from hypothesis import strategies as st
 
 from torchproof.checking import rules
-from torchproof.records import shapes
+from torchproof.records import Remedy, Replacement, Setting, shapes
 from torchproof.records.run import (
     CATEGORIES,
     Baseline,
@@ -93,6 +93,43 @@ NOWHERE = replace(
     owner=None,
     source=None,
 )
+DRAFT = Remedy(
+    "edit",
+    (
+        Replacement("model.py", 3, (), ("from torchproof import raise_if\n",), 3),
+        Replacement(
+            *("model.py", 64),
+            old=("        if (y < 0).any():\n", "            raise ValueError\n"),
+            new=("        raise_if((y < 0).any(), ValueError)\n",),
+            at=64,
+        ),
+    ),
+    title="check the tensor in the graph, with raise_if, at model.py:64",
+)
+DRAFTED = replace(
+    ITEM,
+    code="GB102",
+    message="`if (y < 0).any():` splits the graph of Net.forward, in every call",
+    fix=DRAFT.text,
+    line=64,
+    column=None,
+    end_column=None,
+    source="        if (y < 0).any():",
+    context=(),
+    context_from=None,
+    remedy=DRAFT,
+)
+ALLOW = Setting("dynamo.allow_rnn", True)
+LINE = ("torch._dynamo.config.allow_rnn = True\n",)
+SET = replace(
+    DRAFTED,
+    code="GB108",
+    message="`self.rnn(x)` splits the graph of Net.forward, in every call",
+    line=70,
+    source="        x, _ = self.rnn(x)",
+    remedy=Remedy("setting", (Replacement("train.py", 5, (), LINE, 5),), (ALLOW,)),
+    fix=Remedy("setting", settings=(ALLOW,)).text,
+)
 WANTED = replace(ITEM, code="GB106", status="intentional", severity="low", line=60)
 GONE = replace(ITEM, code="GB103", status="resolved", message="`x[mask]` was there")
 SITE = CompileSite(
@@ -154,6 +191,10 @@ MARKUP = "`*_[]()<>|\\~#$&!@-. \n\x00\u202e\ud800"
 TEXT = st.text(st.characters() | st.sampled_from(MARKUP), max_size=30)
 CODES = st.sampled_from(["GB101", "RC201", "CG311", "NM401", "SP541", "ZZ999", "HS901"])
 LINES = st.integers(1, 10**6) | st.none()
+CODE = st.lists(TEXT, max_size=3).map(tuple)
+EDITS = st.lists(
+    st.builds(Replacement, TEXT, st.integers(1, 10**6), CODE, CODE), max_size=2
+).map(tuple)
 COSTS = st.none() | st.floats(0, allow_nan=False)
 
 
@@ -182,6 +223,7 @@ def findings(draw: st.DrawFn) -> Finding:
         context=tuple(draw(st.lists(TEXT, max_size=3))),
         context_from=draw(LINES),
         suspects=draw(st.none() | st.sampled_from(sorted(CATEGORIES))),
+        remedy=draw(st.none() | st.builds(Remedy, st.just("edit"), EDITS, title=TEXT)),
     )
 
 

@@ -11,7 +11,7 @@ import load_runs
 import rank_runs
 import tune_runs
 from bench_runs import WRONG, bench, row
-from check_runs import ITEM, READ, SIZE, check
+from check_runs import DRAFT, DRAFTED, ITEM, READ, SET, SIZE, check
 
 from torchproof.checking import rules
 from torchproof.measure import Comparison
@@ -40,16 +40,26 @@ MARKDOWN = "| `a` *b* [c](d) # e\n::error::forged 100%"
 EFFECT = replace(
     SIZE, function="Head.forward", cause_of=(ITEM.identity,), certainty="likely"
 )
+TIMM = "/env/lib/python3.11/site-packages/timm/a.py"
 LIBRARY = replace(
     SIZE,
-    file="/env/lib/python3.11/site-packages/timm/a.py",
+    file=TIMM,
     owner="library",
     key="a library",
     evidence=('torch: computed here: # File "a.py", line 9, code: y = HIDDEN_LINE',),
 )
+PATCH = replace(
+    DRAFT,
+    kind="patch",
+    replacements=(replace(DRAFT.replacements[1], file=TIMM),),
+    title=f"{DRAFT.title}: `torchproof fix TARGET --patch DIR` writes it",
+)
+PATCHED = replace(
+    LIBRARY, line=64, key="a library's edit", remedy=PATCH, fix=PATCH.text
+)
 CHECK = replace(
     check_runs.FULL,
-    findings=(*check_runs.FULL.findings, EFFECT, LIBRARY),
+    findings=(*check_runs.FULL.findings, DRAFTED, SET, EFFECT, LIBRARY, PATCHED),
     counts={
         **check_runs.FULL.counts,
         "cudagraph_skips": 1,

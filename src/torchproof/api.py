@@ -10,7 +10,7 @@ import contextlib
 import datetime
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -26,7 +26,15 @@ from torchproof import (
     targets,
     tuning,
 )
-from torchproof.records import COUNTS, SHOWN, PartState, Run, UserError, store
+from torchproof.records import (
+    COUNTS,
+    SHOWN,
+    Finding,
+    PartState,
+    Run,
+    UserError,
+    store,
+)
 from torchproof.records.lazy import lazy_exports
 from torchproof.records.load_options import LoadOptions as LoadOptions
 from torchproof.records.load_options import TextOptions as TextOptions
@@ -179,7 +187,13 @@ def check(target: Target, options: Options, arguments: _Arguments) -> Run:
     `target` is the name of a target, or a module or function with its `calls`: a list
     of tuples or dicts, one example, or a DataLoader.
     """
-    return checking.check(target, options, **arguments)
+    return checking.check(target, options, draft=_drafted, **arguments)
+
+
+def _drafted(findings: Sequence[Finding], matched: Sequence[Any]) -> Sequence[Finding]:
+    """The findings with drafts of edits; a run without findings imports nothing."""
+    is_open = any(finding.status == "open" for finding in findings)
+    return fixing.drafted(findings, matched) if is_open else findings
 
 
 @_verb(_FixKeywords)

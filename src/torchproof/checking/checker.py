@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +43,8 @@ from torchproof.targets import Options, Target, assert_size, live
 from torchproof.targets import parse as parse_target
 
 Progress = Callable[[str], None]
+# Takes the findings of a run, and those of its events with their rules and events.
+Draft = Callable[[Sequence[Finding], Sequence[rules.Matched]], Sequence[Finding]]
 
 PARTS = (
     "static",
@@ -76,11 +78,12 @@ def check(
     entering: Callable[[PartState], None] = lambda state: None,
     command: str = "",
     save_in: Path = store.RUNS,
+    draft: Draft | None = None,
 ) -> Run:
     """Checks how the target compiles; saves and returns the run.
 
     `baseline` is the run to compare with, by default the latest saved one with the same
-    options. `entering` gets each part that runs.
+    options. `entering` gets each part that runs. `draft` adds the edits of findings.
     """
     scope = Scope(effort, tuple(skip), tuple(select), tuple(ignore), ranks)
     request = parse(target, options or Options(), scope, command=command)
@@ -97,6 +100,8 @@ def check(
     observed = observe(request, parts)
     judged = judge(request, observed, parts)
     run = explain(request, observed, judged, before=baseline or earlier)
+    if draft is not None:
+        run = with_drafts(run, judged, draft)
     return store.save(run, save_in)
 
 
@@ -310,6 +315,16 @@ def explain(
             reached=lambda finding: source_reading.is_reached(finding, observation),
         )
     return rules.with_texts(run)
+
+
+def with_drafts(run: Run, judged: Judged, draft: Draft) -> Run:
+    """The run with the edits of its findings; none if drafting fails."""
+    try:
+        return replace(run, findings=tuple(draft(run.findings, judged.matched)))
+    except KeyboardInterrupt:
+        return replace(run, ending="interrupted")
+    except Exception:  # such as a missing libcst
+        return run
 
 
 def _counts(

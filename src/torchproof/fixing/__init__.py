@@ -3,8 +3,9 @@
 In: a target. Out: a run whose fixes have a diff and a receipt each. Rules name the
 rewrites and settings to try, `rewrites` drafts them, `proof.py` tries an edit in a
 fresh process, and `fixer.py` repeats that until nothing helps; `delivery.py` writes the
-fixes. Start with `fixer.py`. Imports `records`, `process`, `torch_private`, `targets`,
-`strategies`, `observe`, `runtime`, `measure` and `checking`.
+fixes. `drafts.py` drafts edits for a check, without a proof. Start with `fixer.py`.
+Imports `records`, `process`, `torch_private`, `targets`, `strategies`, `observe`,
+`runtime`, `measure` and `checking`.
 """
 
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from torchproof.fixing import rewrites as rewrites
     from torchproof.fixing.delivery import cell_texts as cell_texts
     from torchproof.fixing.delivery import deliver_saved as deliver_saved
+    from torchproof.fixing.drafts import drafted as drafted
     from torchproof.fixing.fixer import fix as fix
     from torchproof.records.options import FixOptions as FixOptions
 else:

@@ -187,11 +187,21 @@ def _readable(each: Located) -> list[Frame]:
 def _places(each: Located) -> list[Frame]:
     """Where an edit may help, the nearest place first."""
     frames = _readable(each)
-    if not frames and each.finding.file and each.finding.line:
-        file = each.finding.file
-        if cells.is_source(file):
-            frames = [Frame(file, each.finding.line, each.finding.function or "")]
+    file = each.finding.file
+    if not frames and file and each.finding.line and cells.is_source(file):
+        frames = [_frame_of(each.finding)]
     return frames
+
+
+def _frame_of(finding: Finding) -> Frame:
+    """The place of a finding without a stack, with the columns it marks."""
+    assert finding.file is not None and finding.line is not None
+    code, columns = finding.source or "", None
+    if finding.column and finding.end_column:
+        indent = 1 + len(code) - len(code.lstrip())  # its columns count from 1
+        columns = finding.column - indent, finding.end_column - indent
+    function = finding.function or ""
+    return Frame(finding.file, finding.line, function, code.strip(), columns)
 
 
 def _columns(frame: Frame, text: str) -> tuple[int, int] | None:

@@ -96,7 +96,7 @@ def _fix(block: FixBlock) -> Iterator[str]:
     yield f"{block.number}. {codes} {fix.tier}, {fix.status}: {place}"
     yield f"what: {fix.title}"
     yield from [f"proved: {block.proof}"] if fix.receipt else ()
-    yield from filter(None, (block.written, fix.diff.rstrip("\n")))
+    yield from filter(None, (block.written, block.diff.text.rstrip("\n")))
     yield ""
 
 
@@ -108,12 +108,14 @@ def _findings(findings: Iterable[FindingBlock]) -> Iterator[str]:
         yield ""
         yield _heading(number, block)
         yield f"what: {finding.message}"
-        labelled = [("why", f" {finding.cause}"), ("fix", f" {finding.fix}")]
+        fix = f"fix ({block.draft})" if block.draft else "fix"
+        labelled = [("why", f" {finding.cause}"), (fix, f" {finding.fix}")]
         if code := "\n".join(_source(block)):
             labelled.append(("source", f"\n{code}"))
         for label, text in labelled:
             first = first_uses.setdefault(text, number)
             yield f"{label}:{text if first == number else f' as in {first}'}"
+        yield from filter(None, [block.diff.text.rstrip("\n")])
         yield from _evidence(block)
         yield from _effects(block)
         live = commands.kind(block.run.target) == "live"

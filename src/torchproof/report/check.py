@@ -83,7 +83,7 @@ def document(run: Run, *, verbose: bool = False) -> Iterator[Block]:
     yield Paragraph(first, views=View.TERMINAL)
     yield Paragraph(_to_fix(causes), "To fix", views=View.AGENT)
     yield from _on_terminal(run, listed, verbose=verbose)
-    yield from _in_full(first, causes)
+    yield from _in_full(run, first, causes)
     yield from _priorities(causes)
     yield from run_sections.about(run, "Findings", "No findings.")
     yield from _ablation(run)
@@ -206,10 +206,12 @@ def _on_terminal(
         yield Items(lines, heading, views=View.TERMINAL)
 
 
-def _in_full(first: str, causes: Sequence[FindingBlock]) -> Iterator[Block]:
+def _in_full(run: Run, first: str, causes: Sequence[FindingBlock]) -> Iterator[Block]:
     """Each cause, then each of their effects."""
     head = Paragraph(first if causes else "No open findings.", style="strong")
-    blocks: tuple[Block, ...] = (head, Findings(tuple(causes)))
+    every = finding_block.everything(causes)
+    drafts = Paragraph(finding_block.about_drafts(run, every))
+    blocks: tuple[Block, ...] = (head, drafts, Findings(tuple(causes)))
     yield Section("Findings", blocks, views=View.PAPER)
     effects = tuple(effect for cause in causes for effect in cause.effects)
     text = "Each of these follows from findings above, and disappears with them."
@@ -291,9 +293,14 @@ def _last(run: Run, causes: Sequence[FindingBlock]) -> Iterator[str]:
         yield f"All evidence: torchproof show {run.id} -v"
     else:
         yield f"Saved as run {run.id}."
-    if may_be := commands.fixable(run):
+    in_full = [each for each in causes if not _heading(each.finding, run)]
+    may_be, drafts = commands.fixable(run), finding_block.about_drafts(run, in_full)
+    if may_be:
         total = numbers.amount(len(still_open), "finding")
+        yield from ["A draft is not proved: `fix` proves it."] if drafts else ()
         yield f"{len(may_be)} of {total} may be fixable: {commands.of(run, 'fix')}"
+    elif drafts:
+        yield drafts
 
 
 def _total(run: Run, causes: Sequence[FindingBlock], still_open: list[Finding]) -> str:
@@ -344,6 +351,7 @@ def _for_agents(
         blocks.append(Paragraph(why, label))
     for why, names in _skipped(run).items():
         blocks.append(Paragraph(f"{', '.join(names)} ({why})", "Not checked"))
+    blocks.append(Paragraph(finding_block.about_drafts(run, causes), "note"))
     blocks.append(Steps(tuple(_next(run))))
     blocks += [Paragraph(text, label) for label, text in _do_not(ordered)]
     yield Group(tuple(blocks), views=View.AGENT)

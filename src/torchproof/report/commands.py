@@ -210,11 +210,16 @@ def ablation(run: Run) -> str | None:
     return of(run, "bench", "--ablate", ABLATED)
 
 
-def fixable(run: Run) -> list[Finding]:
-    """The open findings for which `fix` has edits to try; empty if it cannot run."""
+def can_prove(run: Run) -> bool:
+    """Whether `fix` can run the target, as often as it needs to."""
     again = kind(run.target) in {"workload", "factory", "live"}
     here = "breaks" in run.parts and run.parts["breaks"].limit == "process"
-    if not again or here or effort(run) == "static":
+    return again and not here
+
+
+def fixable(run: Run) -> list[Finding]:
+    """The open findings for which `fix` has edits to try; empty if it cannot run."""
+    if not can_prove(run) or effort(run) == "static":
         return []
     found = [f for f in run.findings if f.status == "open" and f.kind != "hazard"]
     editable = {code for code, rule in run.rules.items() if rule.has_edits}

@@ -268,6 +268,14 @@ class Rule(Block):
 
 
 @dataclass(frozen=True)
+class Diff:
+    """A change of files, as a unified diff; `title` says what it is."""
+
+    text: str
+    title: str
+
+
+@dataclass(frozen=True)
 class FixBlock(Block):
     """One fix with its diff, and what proves it."""
 
@@ -276,6 +284,10 @@ class FixBlock(Block):
     place: str
     proof: str
     written: str
+
+    @property
+    def diff(self) -> Diff:
+        return Diff(self.fix.diff, f"Diff of fix {self.number}")
 
 
 def seen_by(view: View, blocks: Iterable[Block]) -> tuple[Block, ...]:

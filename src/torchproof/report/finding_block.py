@@ -13,14 +13,17 @@ from torchproof.records import (
     SEVERITIES,
     CauseTree,
     Finding,
+    Replacement,
     RuleText,
     Run,
     cells,
     line,
     ranks_in_words,
+    shown_briefly,
+    unbroken,
 )
 from torchproof.report import commands, numbers, run_words
-from torchproof.report.document import Block, Link, Text
+from torchproof.report.document import Block, Diff, Link, Text
 
 # Where torch explains each of its graph breaks, by number.
 _BREAK_SITES = (
@@ -126,13 +129,7 @@ class FindingBlock(Block):
     @property
     def title(self) -> str:
         """The message, cut to the length of a heading, never inside a code span."""
-        text = line(self.finding.message)
-        if len(text) <= _TITLE:
-            return text
-        cut = text[:_TITLE].rpartition(" ")[0] or text[:_TITLE]
-        if cut.count("`") % 2:
-            cut = cut.rpartition("`")[0].rstrip() or f"{cut}`"
-        return f"{cut} ..."
+        return brief(line(self.finding.message), _TITLE)
 
     @property
     def in_one_line(self) -> Text:
@@ -217,6 +214,35 @@ class FindingBlock(Block):
     @property
     def lines(self) -> list[Line]:
         return excerpt(self.finding)
+
+    # -- the remedy --------------------------------------------------------------------
+
+    @property
+    def diff(self) -> Diff:
+        """The edit that was drafted for the finding; nothing has proved it."""
+        return Diff(unified(self.changes), f"Draft for {self.finding.code}")
+
+    @property
+    def changes(self) -> tuple[Replacement, ...]:
+        """Without their lines, as in a run without source, there is nothing to show."""
+        return self.finding.remedy.replacements if self.finding.remedy else ()
+
+    @property
+    def draft(self) -> str:
+        """`draft` if the fix is an edit that is shown; empty for advice in words."""
+        if not self.changes or self.finding.remedy is None:
+            return ""
+        return "unsafe draft" if self.finding.remedy.tier == "unsafe" else "draft"
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether the diff shows the line of the finding."""
+        at = self.finding.line or 0
+        return any(
+            each.file == self.finding.file
+            and each.line <= at < each.line + len(each.old)
+            for each in self.changes
+        )
 
     # -- causes and effects ------------------------------------------------------------
 
@@ -339,6 +365,15 @@ def fix_first(run: Run, listed: Sequence[FindingBlock]) -> str:
     return f"{text}. It {'; '.join(gains)}." if gains else f"{text}."
 
 
+def about_drafts(run: Run, listed: Sequence[FindingBlock]) -> str:
+    """What a draft is worth, and what proves it; empty without drafts."""
+    if not any(each.draft for each in listed):
+        return ""
+    if not commands.can_prove(run):
+        return "A draft is not proved: apply it, then check again."
+    return f"A draft is not proved: `{commands.of(run, 'fix')}` proves it."
+
+
 # -- code excerpts ---------------------------------------------------------------------
 
 
@@ -410,6 +445,37 @@ def _short(text: str) -> str:
     if len(text) <= _LONGEST_LINE:
         return text
     return text[:_LONGEST_LINE] + " ..."
+
+
+def brief(text: str, limit: int) -> str:
+    """The text, cut between words and never inside a code span."""
+    if len(text) <= limit:
+        return text
+    short = text[:limit].rpartition(" ")[0] or text[:limit]
+    if short.count("`") % 2:
+        short = short.rpartition("`")[0].rstrip() or f"{short}`"
+    return f"{short} ..."
+
+
+def unified(changes: Sequence[Replacement]) -> str:
+    """Edits as a unified diff without lines around them."""
+    lines: list[str] = []
+    for file in dict.fromkeys(each.file for each in changes):
+        name, added = unbroken(shown_briefly(file)), 0
+        lines += [f"--- a/{name}", f"+++ b/{name}"]
+        for each in (change for change in changes if change.file == file):
+            at, old, new = each.at or each.line, len(each.old), len(each.new)
+            spans = f"-{_span(at, old)} +{_span(at + added, new)}"
+            lines += [f"@@ {spans} @@"]
+            lines += [f"-{unbroken(text).rstrip()}" for text in each.old]
+            lines += [f"+{unbroken(text).rstrip()}" for text in each.new]
+            added += new - old
+    return "".join(f"{text}\n" for text in lines)
+
+
+def _span(first: int, count: int) -> str:
+    """The lines of a hunk; without any, it comes after the line before."""
+    return f"{first}" if count == 1 else f"{first if count else first - 1},{count}"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from torchproof.records import SEVERITIES, Fix, document, line, shown
+from torchproof.records import SEVERITIES, document, line, shown
 from torchproof.report.annotations import Annotations, annotations_of
 from torchproof.report.document import Block, FixBlock
 from torchproof.report.finding_block import FindingBlock
@@ -34,7 +34,9 @@ def _annotation(block: FindingBlock) -> str:
     properties = ",".join(f"{k}={_property(v)}" for k, v in _properties(block))
     why, fix = (line(text).rstrip(".") for text in (finding.cause, finding.fix))
     where = f" ({block.ranks})" if block.ranks else ""
-    text = f"{line(finding.message)}{where}\nWhy: {why}.\nFix: {fix}."
+    label = f"Fix ({block.draft}, not proved)" if block.draft else "Fix"
+    text = f"{line(finding.message)}{where}\nWhy: {why}.\n{label}: {fix}."
+    text += f"\n{document(block.diff.text).rstrip()}" if block.draft else ""
     level = LEVELS["low" if block.is_effect else block.severity]
     text += f"\nIt {line(block.explains)}." if block.effects else ""
     if block.is_effect:
@@ -44,7 +46,7 @@ def _annotation(block: FindingBlock) -> str:
 
 def _fix(block: FixBlock) -> str:
     """A fix where it belongs, with its diff."""
-    fix: Fix = block.fix
+    fix = block.fix
     place = [("file", line(shown(fix.file or ""))), ("line", fix.line or 1)]
     title = ("title", f"{', '.join(fix.codes)} {fix.tier}, {fix.status}")
     properties = ",".join(f"{k}={_property(v)}" for k, v in (*place, title))

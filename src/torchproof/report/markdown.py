@@ -11,6 +11,7 @@ from torchproof.report.document import (
     Block,
     Card,
     Code,
+    Diff,
     Facts,
     FixBlock,
     Fold,
@@ -142,7 +143,11 @@ def _fix(block: FixBlock, level: int) -> Iterator[str]:
         "Status": markup.inline(block.written or fix.status),
     }
     yield markup.bullets(f"**{name}:** {text}" for name, text in facts.items() if text)
-    yield markup.fence(document(fix.diff), "diff") if fix.diff else ""
+    yield _diff(block.diff)
+
+
+def _diff(block: Diff) -> str:
+    return markup.fence(document(block.text), "diff") if block.text else ""
 
 
 def _finding(block: FindingBlock, level: int) -> Iterator[str]:
@@ -202,16 +207,17 @@ def _code(lines: list[Line]) -> Iterator[str]:
 
 def _cure(block: FindingBlock) -> Iterator[str]:
     """The fix for this finding, and the example of the rule."""
-    text = f"**Fix:** {_sentence(block.finding.fix)}"
-    if block.rule is None:
+    label = f"Fix ({block.draft})" if block.draft else "Fix"
+    text = f"**{label}:** {_sentence(block.finding.fix)}"
+    if block.draft or block.rule is None:
         yield text
-        return
-    if example := block.example:
+        yield _diff(block.diff)
+    elif example := block.example:
         yield f"{text} Example from the rule:"
         yield markup.fence(example, "python")
     else:  # prose, where the fix is to remove something
         yield f"{text} In general: {_sentence(block.rule.section('Good'))}"
-    yield markup.prose(block.rule.section("Fix safety"))
+    yield markup.prose(block.rule.section("Fix safety")) if block.rule else ""
 
 
 def _sentence(text: str) -> str:

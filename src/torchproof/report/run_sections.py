@@ -146,8 +146,11 @@ def about(run: Run, title: str, empty: str = "") -> Iterator[Block]:
     label = f"{title} ({len(run.findings)})" if run.findings else ""
     still_open = tuple(each for each in listed if each.finding.status == "open")
     yield Findings(still_open, views=View.REVIEW)
-    block, anchor = Findings(tuple(listed), empty=empty), "findings" if listed else ""
-    yield Section(title, (block,), anchor, total, label, views=View.PAGE)
+    every = finding_block.everything(listed)
+    drafts = Paragraph(finding_block.about_drafts(run, every), style="legend")
+    blocks = (drafts, Findings(tuple(listed), empty=empty))
+    anchor = "findings" if listed else ""
+    yield Section(title, blocks, anchor, total, label, views=View.PAGE)
     yield configuration(run)
     yield history(run, listed)
     rules = tuple(Rule(code, text) for code, text in run.rules.items())

@@ -16,7 +16,7 @@ from torchproof import __version__
 from torchproof.records import (
     SEVERITIES,
     Finding,
-    Fix,
+    Replacement,
     Run,
     line,
     seen,
@@ -182,8 +182,10 @@ def _result(
     if known is not None:
         had = finding.identity in known
         plain["baselineState"] = "unchanged" if had else "new"
-    if finding.identity in fixes:
-        plain["fixes"] = list(fixes[finding.identity])
+    title = f"{finding.fix} [{block.draft}, not proved]"
+    drafts = [_fix(title, block.changes)] if block.draft else []
+    if proposed := fixes.get(finding.identity, drafts):
+        plain["fixes"] = list(proposed)
     if finding.status == "intentional":
         why = "The code marks this as intentional."
         plain["suppressions"] = [{"kind": "inSource", "justification": why}]
@@ -217,15 +219,18 @@ def _fixes(run: Run) -> dict[str, list[Plain]]:
     for fix in run.fixes:
         fits = fix.replacements and all(e.at is not None for e in fix.replacements)
         if fix.status == "verified" and fits:
+            proved = f" ({fix.receipt.text})" if fix.receipt else ""
+            title = f"{fix.title} [{fix.tier}]{proved}"
             for identity in fix.findings:
-                fixes.setdefault(identity, []).append(_fix(fix))
+                found = _fix(title, fix.replacements)
+                fixes.setdefault(identity, []).append(found)
     return fixes
 
 
-def _fix(fix: Fix) -> Plain:
+def _fix(title: str, edits: Iterable[Replacement]) -> Plain:
     """The lines to delete and to insert, in the file as it was read."""
     changes: dict[str, list[Plain]] = {}
-    for each in fix.replacements:
+    for each in edits:
         start = each.at or each.line
         region = {"startLine": start, "startColumn": 1}
         region |= {"endLine": start + len(each.old), "endColumn": 1}
@@ -233,9 +238,8 @@ def _fix(fix: Fix) -> Plain:
         if each.new:
             replacement["insertedContent"] = _text(seen("".join(each.new)))
         changes.setdefault(shown(each.file), []).append(replacement)
-    proved = f" ({fix.receipt.text})" if fix.receipt else ""
     return {
-        "description": _text(f"{line(fix.title)} [{fix.tier}]{proved}"),
+        "description": _text(line(title)),
         "artifactChanges": [
             {"artifactLocation": artifact(file), "replacements": replacements}
             for file, replacements in changes.items()

@@ -12,6 +12,7 @@ from torchproof.report.document import (
     Block,
     Card,
     Chart,
+    Diff,
     Facts,
     FixBlock,
     Fold,
@@ -26,7 +27,7 @@ from torchproof.report.document import (
     plain,
     seen_by,
 )
-from torchproof.report.finding_block import FindingBlock, Findings, excerpt
+from torchproof.report.finding_block import FindingBlock, Findings, brief, excerpt
 
 INDENT = "   "
 _RIGHT = re.compile(
@@ -40,6 +41,8 @@ _PROSE = "stops checking"  # a last column that is wrapped below its row
 _MARK = "> "
 _EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589"  # by eighths
 _FULL, _SHADE = "\u2588", "\u2592"
+_MOST = 12  # lines of a finding, unless its edit is longer
+_PROSE_MOST = 170  # characters of each of its texts
 _LEAST_BAR, _MOST_BAR = 10, 40
 _COLOURS = {
     "high": "\x1b[31m",
@@ -211,31 +214,55 @@ class _Terminal:
             f"{block.position}  {finding.code} {self._tinted(finding.severity)}{mark}"
         )
         yield "  ".join(filter(None, (head, block.cost, block.ranks)))
-        yield from self._wrap(finding.message, INDENT)
-        for line in excerpt(finding, 0, 0):
-            yield f"{line.number:>6} |     {line.text}"
-            yield from [f"{'':6} |     {line.carets}"] if line.carets else ()
-        yield from self._labelled("why: ", finding.cause)
-        yield from self._labelled("fix: ", finding.fix)
+        texts = [finding.message, finding.cause, finding.fix]
+        if not evidence:  # those of an older version may be long
+            texts = [brief(each, _PROSE_MOST) for each in texts]
+        message = self._wrap(texts[0], INDENT)
+        label = f"fix ({block.draft}): " if block.draft else "fix: "
+        rest = [
+            *self._labelled("why: ", texts[1]),
+            *self._labelled(label, texts[2]),
+            *self._draft(block),
+        ]
         for item in finding.evidence if evidence else ():
-            yield from self._labelled("  - ", item)
-        yield from self._labelled("follows from ", block.follows)
+            rest += self._labelled("  - ", item)
+        rest += self._labelled("follows from ", block.follows)
+        room = 2 if evidence else _MOST - 1 - len(message) - len(rest)
+        yield from message
+        yield from self._source(block, room)
+        yield from rest
         if block.effects:
             yield from self._wrap(f"{block.explains}:", INDENT)
         for effect in block.effects:
             text = f"{effect.position}  {effect.finding.code}  {block.briefly(effect)}"
             yield from self._wrap(text, INDENT * 2, INDENT * 3)
 
+    def _source(self, block: FindingBlock, room: int) -> Iterator[str]:
+        """The line of a finding, if there is room and no diff shows it."""
+        if block.is_edited or room < 1:
+            return
+        for line in excerpt(block.finding, 0, 0):
+            yield f"{line.number:>6} |     {line.text}"
+            if line.carets and room > 1:
+                yield f"{'':6} |     {line.carets}"
+
+    def _draft(self, block: FindingBlock) -> Iterator[str]:
+        """The diff of a finding, without the names of its own file."""
+        lines = [*self._diff(block.diff)] if block.draft else []
+        own = {each.file for each in block.changes} == {block.finding.file}
+        yield from (INDENT + line for line in lines[2 * own :])
+
+    def _diff(self, block: Diff) -> Iterator[str]:
+        for line in block.text.rstrip("\n").split("\n"):
+            head = line.startswith(("---", "+++"))
+            yield self._tinted(line, "file" if head else line[:1])
+
     def _fix(self, block: FixBlock) -> Iterator[str]:
         fix = block.fix
         yield f"{block.place}  {', '.join(fix.codes)} {self._tinted(fix.tier)}"
         yield from self._wrap(fix.title, INDENT)
         if fix.diff:
-            yield ""
-            for line in fix.diff.rstrip("\n").split("\n"):
-                head = line.startswith(("---", "+++"))
-                yield self._tinted(line, "file" if head else line[:1])
-            yield ""
+            yield from ("", *self._diff(block.diff), "")
         proved = f"proved: {block.proof}" if fix.receipt else ""
         for text in (proved, block.written):
             yield from self._wrap(text, INDENT, INDENT * 2)

@@ -199,10 +199,12 @@ class Site:
         imports: Iterable[str] = (),
         *,
         before: Mapping[Statement, Sequence[Statement]] | None = None,
+        below_imports: Sequence[Statement] = (),
     ) -> str:
         """The text with nodes replaced; a statement may become several or none.
 
-        `before` has statements to insert before others.
+        `before` has statements to insert before others, `below_imports` those to insert
+        below the first imports of the module.
         `imports` are what the new code names: `torch`, `math`, `torchproof.raise_if`.
         A name with a dot becomes `from torchproof import raise_if`.
         """
@@ -210,6 +212,7 @@ class Site:
         assert isinstance(edited, cst.Module)
         for name in imports:
             edited = _importing(edited, name)
+        edited = _below_imports(edited, below_imports)
         if edited.code == self.file.text:
             raise NoPattern("the edit changes nothing")
         return edited.code
@@ -233,11 +236,13 @@ class _Replacer(cst.CSTTransformer):
             return updated if original not in self._changes else cst.RemoveFromParent()
         if isinstance(new, cst.CSTNode):
             return new
-        statements = list(new)
-        if not statements:
+        if not new:
             return cst.RemoveFromParent()
         # Comments and blank lines before the statement stay before the first one.
-        if leading := getattr(updated, "leading_lines", None):
+        leading = getattr(updated, "leading_lines", None)
+        alone = updated.with_changes(leading_lines=()) if leading else updated
+        statements = [alone if each is original else each for each in new]
+        if leading:
             first = statements[0]
             lines = (*leading, *getattr(first, "leading_lines", ()))
             statements[0] = first.with_changes(leading_lines=lines)
@@ -249,6 +254,12 @@ def _importing(module: cst.Module, name: str) -> cst.Module:
     origin, _, last = name.rpartition(".")
     if last in _imported(module, origin):
         return module
+    text = f"from {origin} import {last}" if origin else f"import {name}"
+    return _below_imports(module, [cst.parse_statement(f"{text}\n")])
+
+
+def _below_imports(module: cst.Module, lines: Sequence[Statement]) -> cst.Module:
+    """The module with lines after its docstring and first imports."""
     body = list(module.body)
     # Below a definition, an import would come too late for its decorators.
     first = itertools.takewhile(
@@ -257,9 +268,7 @@ def _importing(module: cst.Module, name: str) -> cst.Module:
     index = max((i for i, line in enumerate(first, 1) if _is_import(line)), default=0)
     if not index and body and module.get_docstring() is not None:
         index = 1
-    text = f"from {origin} import {last}" if origin else f"import {name}"
-    line = cst.parse_statement(f"{text}\n")
-    return module.with_changes(body=[*body[:index], line, *body[index:]])
+    return module.with_changes(body=[*body[:index], *lines, *body[index:]])
 
 
 def _imported(module: cst.Module, origin: str) -> set[str]:

@@ -33,6 +33,7 @@ def render(
             headline=next(b for b in blocks if isinstance(b, Verdict)),
             findings=shown[:_MOST],
             more=len(shown[_MOST:]),
+            drafts=finding_block.about_drafts(run, shown[:_MOST]),
             rows=list(_rows(run)),
             fixes=fix_words.fix_blocks(run) if run.verb == "fix" else (),
             cells=cells or {},

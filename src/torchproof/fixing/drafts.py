@@ -1,0 +1,205 @@
+"""Drafts the edit of each finding without running anything, for `check` to show.
+
+The rewrites are those that `fix` tries, and it alone proves them. Where the program has
+a line for a setting or a mark, the draft is that line.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from torchproof.checking import rules
+from torchproof.fixing import rewrites
+from torchproof.fixing.edits import Edit, replacements
+from torchproof.fixing.proof import Located, Proof
+from torchproof.fixing.proposals import Sources, proposals
+from torchproof.fixing.rewrites import compiler_settings
+from torchproof.records import (
+    SEVERITIES,
+    CompileEvent,
+    Event,
+    Finding,
+    Frame,
+    Observation,
+    Overlay,
+    Remedy,
+    Replacement,
+    WrapperEvent,
+    cells,
+    is_own,
+    shown,
+    shown_briefly,
+    source_line,
+    user_frame,
+)
+
+_FILES, _SECONDS = 50, 10.0  # of one check: files that are parsed, and processor time
+_PROSE = 160  # characters of a title
+_UNCHANGED = Proof(Overlay(), Observation((), {}))
+
+
+def drafted(
+    findings: Sequence[Finding], matched: Iterable[rules.Matched]
+) -> list[Finding]:
+    """The findings, each with the edit that its rule knows for it, the worst first.
+
+    Where drafting takes too long, the remedies of the rest stay as they are.
+    """
+    drafts = _Drafts({each.finding.identity: each for each in matched})
+    order = sorted(
+        (each for each in findings if each.status == "open"),
+        key=lambda f: (SEVERITIES.index(f.severity), f.file or ""),
+    )
+    remedies = {id(finding): drafts.remedy(finding) for finding in order}
+    return [_with_remedy(each, remedies.get(id(each))) for each in findings]
+
+
+def _with_remedy(finding: Finding, remedy: Remedy | None) -> Finding:
+    return replace(finding, remedy=remedy, fix=remedy.text) if remedy else finding
+
+
+@dataclass
+class _Drafts:
+    """Drafts for the findings of one check; `matched` has the events of each."""
+
+    matched: Mapping[str, rules.Matched]
+    sources: Sources = field(default_factory=Sources)
+    began: float = field(default_factory=time.process_time)
+
+    def remedy(self, finding: Finding) -> Remedy | None:
+        """The remedy with its edit; None if none can be drafted."""
+        spent = time.process_time() - self.began
+        if spent > _SECONDS or len(self.sources.originals) > _FILES:
+            return None
+        try:
+            return self._edit(finding) or self._line(finding)
+        except Exception:  # whatever the program is: a check gives its findings
+            return None
+
+    # -- rewrites ----------------------------------------------------------------------
+
+    def _edit(self, finding: Finding) -> Remedy | None:
+        """The first rewrite of the user's own file that applies, else of a library."""
+        has_line = finding.remedy and finding.remedy.kind in ("setting", "mark")
+        best: Edit | None = None
+        for edit in self._edits(finding):
+            if has_line and not (edit.tier == "safe" and _is_own(edit)):
+                continue
+            if best is not None and edit.tier != best.tier:
+                break
+            if best is None or _is_own(edit):
+                best = edit
+            if _is_own(best):
+                break
+        return _remedy(best) if best else None
+
+    def _edits(self, finding: Finding) -> Iterator[Edit]:
+        """Those that need no run; safe ones come first."""
+        matched = self.matched.get(finding.identity)
+        frames = matched.rule.stack(matched.group) if matched else ()
+        if not rules.by_code(finding.code).rewrites or not all(
+            map(_is_current, frames)
+        ):
+            return
+        for each in proposals(Located(finding, frames), _UNCHANGED, self.sources):
+            if isinstance(each, Edit) and each.replacements:
+                yield each
+
+    # -- lines for settings and marks --------------------------------------------------
+
+    def _line(self, finding: Finding) -> Remedy | None:
+        """The remedy with the line that sets or marks, if the program has a place."""
+        matched, remedy = self.matched.get(finding.identity), finding.remedy
+        if matched is None or remedy is None:
+            return None
+        event = matched.group.first
+        if remedy.kind == "mark" and isinstance(event, CompileEvent):
+            call = event.entry_call
+            if call is not None and call.by_user:
+                return self._marked(finding, remedy, Frame(call.file, call.line, ""))
+        if remedy.kind == "setting":
+            place = _place_of_compile(matched.group.facts.wrappers, event, remedy)
+            if place is not None:
+                return self._set(finding, remedy, place)
+        return None
+
+    def _marked(self, finding: Finding, remedy: Remedy, at: Frame) -> Remedy:
+        site = self._site(finding, at)
+        return self._with(
+            remedy, site, compiler_settings.with_marks(site, remedy.marks)
+        )
+
+    def _set(self, finding: Finding, remedy: Remedy, at: Frame) -> Remedy:
+        first = site = self._site(finding, at)
+        # Arguments first: they leave the lines where they are.
+        for setting in sorted(remedy.settings, key=lambda s: s.name):
+            text = compiler_settings.with_setting(site, setting)
+            site = replace(site, file=rewrites.parsed(site.file.path, text))
+        return self._with(remedy, first, site.file.text)
+
+    def _site(self, finding: Finding, at: Frame) -> rewrites.Site:
+        file = os.path.abspath(at.file)
+        text = self.sources.original(file)
+        return rewrites.Site(finding, rewrites.parsed(file, text), at.line)
+
+    def _with(self, remedy: Remedy, site: rewrites.Site, text: str) -> Remedy:
+        changes = replacements(site.file.path, site.file.text, text)
+        return replace(remedy, replacements=_saved(changes))
+
+
+def _is_current(frame: Frame) -> bool:
+    """Whether the file still has the line, which may come from an older trace."""
+    line = source_line(frame.file, frame.line).strip()
+    return not frame.code or not line or frame.code == line
+
+
+def _place_of_compile(
+    wrappers: Sequence[WrapperEvent], event: Event, remedy: Remedy
+) -> Frame | None:
+    """The user's line that compiles what an event is about; None if it is unknown."""
+    own = [w for w in wrappers if not w.by_torchproof and w.calls != 0]
+    compiled = {_code(event.function)}
+    if isinstance(event, CompileEvent):
+        compiled.add(_code(event.entry))
+    about = [
+        each
+        for each in own
+        if compiled & {_code(frame) for frame in (*each.around, each.function)}
+    ]
+    is_argument = any(s.name.startswith("compile.") for s in remedy.settings)
+    places = [user_frame(each.frames) for each in about or own]
+    found = list(dict.fromkeys(each for each in places if each is not None))
+    if is_argument and len({(each.file, each.line) for each in found}) != 1:
+        return None
+    return found[0] if found else None
+
+
+def _code(frame: Frame | None) -> tuple[str, int, str] | None:
+    return (frame.file, frame.line, frame.function) if frame else None
+
+
+def _is_own(edit: Edit) -> bool:
+    files = [change.file for change in edit.replacements]
+    return all(cells.name_in(file) is not None or is_own(file) for file in files)
+
+
+def _remedy(edit: Edit) -> Remedy:
+    changed = [each for each in edit.replacements if each.old] or edit.replacements
+    place = cells.place(shown_briefly(changed[0].file), changed[0].line)
+    own = _is_own(edit)
+    patch = "" if own else ": `torchproof fix TARGET --patch DIR` writes it"
+    titles = [f"{edit.title}, at {place}{patch}", f"{edit.title}{patch}"]
+    return Remedy(
+        "edit" if own else "patch",
+        _saved(edit.replacements),
+        title=next((t for t in titles if len(t) <= _PROSE), edit.title),
+        tier=edit.tier,
+    )
+
+
+def _saved(changes: Iterable[Replacement]) -> tuple[Replacement, ...]:
+    """The replacements as a run has them: its paths, and the lines of these files."""
+    return tuple(replace(c, file=shown(c.file), at=c.line) for c in changes)

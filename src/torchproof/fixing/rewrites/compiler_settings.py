@@ -1,0 +1,117 @@
+"""Settings and marks as lines of the program: the user's file gets what cures it.
+
+A line is inserted only where it runs before the compiled call, with names that are
+bound there.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from torchproof.fixing.rewrites.operators import dotted, nodes
+from torchproof.fixing.rewrites.site import Changes, Refused, Site, Statement
+from torchproof.records import Mark, Setting
+
+_NAMING = (
+    *(ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Load),
+    *(ast.UnaryOp, ast.USub),
+)
+
+
+def with_setting(site: Site, setting: Setting) -> str:
+    """The text with a line below the imports, or an argument of torch.compile."""
+    if setting.name.startswith("compile."):
+        return _with_argument(site, setting)
+    imports = ["torch"]
+    if isinstance(setting.value, str):  # the name of a function
+        module = setting.value.rpartition(".")[0]
+        imports += [module] if module not in ("", "builtins") else []
+    line = cst.parse_statement(f"{setting.code}\n")
+    return site.replaced({}, imports, below_imports=[line])
+
+
+def _with_argument(site: Site, setting: Setting) -> str:
+    """The call of torch.compile at the line, or the decorator, with the argument."""
+    form = cst.ensure_type(cst.parse_expression(f"f({setting.code})"), cst.Call)
+    [new] = form.args
+    found = list(_compiles(site))
+    if len(found) != 1:
+        raise Refused(f"line {site.line} has not exactly one call of torch.compile")
+    [node] = found
+    if not isinstance(node, cst.Call):
+        return site.replaced({node: cst.Call(node, [new])})
+    if any(each.star for each in node.args):
+        raise Refused("the arguments of torch.compile are unpacked")
+    assert new.keyword is not None
+    for each in node.args:
+        if each.keyword is not None and each.keyword.value == new.keyword.value:
+            return site.replaced({each.value: new.value})
+    return site.replaced({node: node.with_changes(args=_extended(node, new))})
+
+
+def _compiles(site: Site) -> Iterator[cst.BaseExpression]:
+    """`torch.compile(f)`, `model.compile()` and a bare `@torch.compile` at the line."""
+    for node in nodes(site.module):
+        name = node.func if isinstance(node, cst.Call) else None
+        name = node.decorator if isinstance(node, cst.Decorator) else name
+        if name is None or (dotted(name) or "").split(".")[-1] != "compile":
+            continue
+        where = site.range_of(node)
+        if where.start.line <= site.line <= where.end.line:
+            yield node.decorator if isinstance(node, cst.Decorator) else node  # type: ignore[misc]
+
+
+def _extended(call: cst.Call, new: cst.Arg) -> list[cst.Arg]:
+    """The arguments with one more, each on a line of its own if they were."""
+    if not call.args or not isinstance(call.args[-1].comma, cst.Comma):
+        return [*call.args, new]
+    *others, last = call.args
+    between: object = cst.Comma(whitespace_after=call.whitespace_before_args)
+    between = others[-1].comma if others else between
+    ended = new.with_changes(comma=last.comma)
+    return [*others, last.with_changes(comma=between), ended]
+
+
+def with_marks(site: Site, marks: Sequence[Mark]) -> str:
+    """The text with marks on lines before the statement that makes the call."""
+    line = site.statement
+    if not _follows_a_line(site, line):
+        raise Refused("the call has no line before it where its arguments are known")
+    tree = ast.parse(textwrap.dedent(site.module.code_for_node(line)).lstrip())
+    own = set(_bound_inside(tree))
+    for each in marks:
+        parts = list(ast.walk(ast.parse(each.argument, mode="eval").body))
+        names = {part.id for part in parts if isinstance(part, ast.Name)}
+        if own & names or not all(isinstance(part, _NAMING) for part in parts):
+            raise Refused(f"`{each.argument}` has no name before the call")
+    new = [cst.parse_statement(f"{each.code}\n") for each in marks]
+    changes: Changes = {line: [*new, line]}
+    return site.replaced(changes, ["torch"])
+
+
+def _follows_a_line(site: Site, line: Statement) -> bool:
+    """Whether a line above the statement runs before it, each time."""
+    if isinstance(line, cst.SimpleStatementLine):
+        return len(line.body) == 1
+    parent = site.parent(line)
+    is_elif = isinstance(parent, cst.If) and parent.orelse is line
+    body = getattr(line, "body", None)
+    return (
+        isinstance(line, (cst.If, cst.For))
+        and isinstance(body, cst.IndentedBlock)
+        and not is_elif
+    )
+
+
+def _bound_inside(tree: ast.AST) -> Iterator[str]:
+    """The names that exist only inside an expression of a statement."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            yield node.arg
+        if isinstance(node, (ast.NamedExpr, ast.comprehension)):
+            targets = ast.walk(node.target)
+            yield from (each.id for each in targets if isinstance(each, ast.Name))
