@@ -133,12 +133,9 @@ class _Drafts:
         )
 
     def _set(self, finding: Finding, remedy: Remedy, at: Frame) -> Remedy:
-        first = site = self._site(finding, at)
-        # Arguments first: they leave the lines where they are.
-        for setting in sorted(remedy.settings, key=lambda s: s.name):
-            text = compiler_settings.with_setting(site, setting)
-            site = replace(site, file=rewrites.parsed(site.file.path, text))
-        return self._with(remedy, first, site.file.text)
+        site = self._site(finding, at)
+        text = compiler_settings.with_setting(site, remedy.settings[0])
+        return self._with(remedy, site, text)
 
     def _site(self, finding: Finding, at: Frame) -> rewrites.Site:
         file = os.path.abspath(at.file)

@@ -1,0 +1,272 @@
+"""Drafts of a check, applied to the letter, cure their findings and keep outputs."""
+
+from __future__ import annotations
+
+import random
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rule_programs
+from installed_library import install, script
+from sites import site
+
+from torchproof.checking import rules, suspicions
+from torchproof.fixing import drafts
+from torchproof.fixing.edits import applied
+from torchproof.fixing.proof import Located
+from torchproof.fixing.proposals import Refusal, Sources, proposals
+from torchproof.fixing.rewrites import Refused, compiler_settings
+from torchproof.records import Finding, Mark, Observation, Remedy, Setting, blame
+from torchproof.records.frame import Frame
+
+HEAD = "import torch\nfrom torch import nn\n"
+TAIL = "\nopen(__file__ + '.out', 'w').write(repr(out))\n"
+LIBRARY = """\
+import torch
+
+
+def gated(x):
+    if x.sum() > 0:
+        return x + 1
+    return x - 1
+"""
+MARKED = Remedy("mark", marks=(Mark('batch["x"]', 0, "maybe_mark_dynamic"),))
+# Each program, and the code of its finding.
+PROGRAMS = {
+    "edit": (
+        "GB102",
+        """
+        @torch.compile(backend="eager")
+        def step(x):
+            # doubled where positive
+            if x.sum() > 0:
+                x = x * 2
+            return x + 1
+        out = step(torch.ones(3)), step(-torch.ones(3))
+        """,
+    ),
+    "patch": (
+        "GB102",
+        """
+        @torch.compile(backend="eager")
+        def step(x):
+            return fakelib.gated(x) * 2
+        out = step(torch.ones(3)), step(-torch.ones(3))
+        """,
+    ),
+    "line of a setting": (
+        "GB108",
+        """
+        torch.manual_seed(0)
+        rnn = nn.LSTM(2, 2)
+        step = torch.compile(lambda x: rnn(x)[0] + 1, backend="eager")
+        out = step(torch.ones(3, 2))
+        """,
+    ),
+    "argument of torch.compile": (
+        "RC201",
+        """
+        step = torch.compile(
+            torch.relu,
+            backend="eager",
+        )
+        out = [step(torch.ones(n) * 2) for n in (2, 3, 4)]
+        """,
+    ),
+    "line of a mark": (
+        "RC201",
+        """
+        @torch.compile(backend="eager")
+        def step(x):
+            return x.relu() + 1
+        out = []
+        for n in (2, 3, 4):
+            batch = {"x": torch.ones(n)}
+            # the call
+            out.append(step(batch["x"]))
+        """,
+    ),
+}
+KINDS = ("edit", "patch", "setting", "setting", "mark")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    files = {}
+    for name, (_, body) in PROGRAMS.items():
+        library = install(tmp_path_factory.mktemp("program"), LIBRARY)
+        body = textwrap.dedent(body)
+        files[name] = script(library, f"from torch import nn\n{body}{TAIL}")
+    return files
+
+
+def outputs(files: dict[str, Path]) -> list[str]:
+    return [Path(f"{file}.out").read_text() for file in files.values()]
+
+
+def draft_of(observation: Observation, name: str) -> Finding:
+    """The finding that a program is about, with its draft."""
+    matched = rules.matched(observation)
+    if name == "line of a mark":
+        matched = [
+            m._replace(finding=replace(m.finding, remedy=MARKED)) for m in matched
+        ]
+    found = drafts.drafted([each.finding for each in matched], matched)
+    return next(each for each in found if each.code == PROGRAMS[name][0])
+
+
+def test_drafts_cure_their_findings(written: dict[str, Path], observe_all: Any) -> None:
+    targets = [(str(file), {}) for file in written.values()]
+    before = observe_all(targets)
+    expected = outputs(written)
+    found = dict(zip(written, map(draft_of, before, written), strict=True))
+    for (name, finding), kind in zip(found.items(), KINDS, strict=True):
+        remedy = finding.remedy
+        assert remedy is not None and remedy.replacements, name
+        assert (remedy.kind, remedy.tier) == (kind, "safe")
+        assert finding.fix == remedy.text and len(finding.fix) <= 160
+        for file in {Path(change.file) for change in remedy.replacements}:
+            assert ("site-packages" in str(file)) == (kind == "patch")
+            assert all(change.at == change.line for change in remedy.replacements)
+            file.write_text(applied(file.read_text(), remedy.replacements))
+    blame.forget()
+    after = observe_all(targets)
+    assert outputs(written) == expected
+    for (name, finding), seen in zip(found.items(), after, strict=True):
+        left = {each.identity for each in rules.check(seen) if each.status == "open"}
+        assert finding.identity not in left, name
+
+
+def test_a_target_that_torchproof_compiles_has_no_line_for_a_setting(
+    tmp_path: Path, observe: Any
+) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(
+        f"{HEAD}def make():\n    return nn.LSTM(2, 2), [(torch.ones(3, 2),)]\n"
+    )
+    matched = rules.matched(observe(f"{file}:make"))
+    found = drafts.drafted([each.finding for each in matched], matched)
+    settings = [each.remedy for each in found if each.code == "GB108"]
+    assert [each.kind for each in settings if each] == ["setting"]
+    assert not any(each.replacements for each in settings if each)
+
+
+# -- lines of the program --------------------------------------------------------------
+
+DYNAMIC = Setting("compile.dynamic", True)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("f = torch.compile(g)", "f = torch.compile(g, dynamic=True)"),
+        ("f = torch.compile(g, dynamic=False)", "f = torch.compile(g, dynamic=True)"),
+        (
+            "f = torch.compile(\n    g,\n)",
+            "f = torch.compile(\n    g,\n    dynamic=True,\n)",
+        ),
+        ("model.compile()", "model.compile(dynamic=True)"),
+        (
+            "@torch.compile\ndef f(x): ...",
+            "@torch.compile(dynamic=True)\ndef f(x): ...",
+        ),
+        ("f = torch.compile(g, **options)", None),
+        ("f = partial(torch.compile, mode=m)", None),
+        ("f, h = torch.compile(g), torch.compile(k)", None),
+    ],
+)
+def test_argument_of_torch_compile(code: str, expected: str | None) -> None:
+    first, *rest = code.split("\n")
+    place = site("\n".join([f"{first}  # <-", *rest]))
+    if expected is None:
+        with pytest.raises(Refused):
+            compiler_settings.with_setting(place, DYNAMIC)
+    else:
+        assert compiler_settings.with_setting(place, DYNAMIC) == f"{expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("argument", "code", "marked"),
+    [
+        ("x", "y = f(x)", True),
+        ("self.x[0]", "if f(self.x[0]):\n    pass", True),
+        ("x", "for y in f(x):\n    pass", True),
+        ("x", "while f(x):\n    pass", False),
+        ("x", "if c: f(x)", False),
+        ("x", "x = g(); f(x)", False),
+        ("x", "f(x := g())", False),
+        ("x", "ys = [f(x) for x in xs]", False),
+        ("x", "h = lambda x: f(x)", False),
+        ("g(x)", "f(g(x))", False),
+    ],
+)
+def test_mark_needs_a_name_before_the_call(
+    argument: str, code: str, marked: bool
+) -> None:
+    mark = Mark(argument, 0, "mark_dynamic")
+    first, *rest = code.split("\n")
+    place = site("\n".join(["import torch", f"{first}  # <-", *rest]))
+    if not marked:
+        with pytest.raises(Refused):
+            compiler_settings.with_marks(place, [mark])
+    else:
+        text = compiler_settings.with_marks(place, [mark])
+        assert text == f"import torch\n{mark.code}\n{code}\n"
+
+
+def test_setting_follows_the_imports_and_has_those_it_needs() -> None:
+    warn = Setting("dynamo.reorderable_logging_functions", "warnings.warn")
+    text = compiler_settings.with_setting(
+        site('"""Doc."""\n\nfrom torch import nn\nnet = nn.Linear(1, 1)  # <-\n'), warn
+    )
+    assert text == (
+        '"""Doc."""\n\nfrom torch import nn\nimport torch\nimport warnings\n'
+        f"{warn.code}\nnet = nn.Linear(1, 1)\n"
+    )
+
+
+# -- any source ------------------------------------------------------------------------
+
+FILES = sorted(rule_programs.FOLDER.glob("*.py"))
+
+
+def test_drafts_of_source_are_python() -> None:
+    """Of what is read in the programs of the rules, and of any rule at any line."""
+    chosen, sources = random.Random(0), Sources()
+    codes = [rule.code for rule in rules.RULES if rule.rewrites]
+    drafted = 0
+    for file in FILES:
+        found = [each.finding for each in suspicions.read([file]).suspicions]
+        lines = file.read_text().splitlines()
+        for number in range(1 + chosen.randrange(20), len(lines) + 1, 20):
+            text, code = lines[number - 1], chosen.choice(codes)
+            place = {"file": str(file), "line": number, "source": text}
+            found.append(Finding(code, "hazard", "low", "", "", "", **place))
+        for each in found:
+            for proposal in proposals(Located(each, ()), drafts._UNCHANGED, sources):
+                if isinstance(proposal, Refusal):
+                    assert "the rewrite failed" not in proposal.why
+                elif proposal.replacements:
+                    text = applied(file.read_text(), proposal.replacements)
+                    compile(text, str(file), "exec")
+                    drafted += 1
+    assert drafted
+
+
+def test_a_draft_that_fails_keeps_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(drafts, "proposals", fail)
+    found = Finding("GB102", "graph_break", "high", "", "", "advice", "a.py", 1)
+    assert drafts.drafted([found], []) == [found]
+
+
+def test_a_file_that_has_changed_since_gets_no_edit(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("def f(x):\n    x += 1\n    return x\n")
+    assert drafts._is_current(Frame(str(file), 2, "f", "x += 1"))
+    assert not drafts._is_current(Frame(str(file), 2, "f", "if x.sum() > 0:"))
