@@ -6,7 +6,6 @@ source expression as the user wrote it, and the expected and actual values.
 
 from __future__ import annotations
 
-import builtins
 import re
 from dataclasses import replace
 
@@ -87,10 +86,17 @@ def _tensor(condition: str, text: str) -> Guard | None:
     )
 
 
+# A layout or a kind of tensor, before the device in the name of a backend key.
+_LAYOUT = (
+    r"^(SparseCsr|Sparse|Quantized|Mkldnn|BatchedNestedTensor|NestedTensor)(?=[A-Z])"
+)
+
+
 def _dispatch_keys(expected: str, actual: str) -> tuple[GuardCause, str, str]:
     """The backend key shows a changed device; other keys are subclasses or modes."""
     before, after = (re.findall(r"\w+", keys)[1:2] for keys in (expected, actual))
-    if before != after and before and after:
+    devices = [re.sub(_LAYOUT, "", key) for key in (*before, *after)]
+    if len(set(devices)) == 2:
         return "device", before[0], after[0]
     return "dispatch_key", expected, actual
 
@@ -177,13 +183,8 @@ def _guard(cause: GuardCause, found: dict[str, str], text: str) -> Guard:
     source = readable_source(found.get("bare") or found["source"])
     kind = _class(found.get("kind", ""))
     other = found.get("other", kind if cause == "identity" else "")
-    expected = found.get("expected")
+    expected = found.get("expected", kind if cause == "type" else None)
     actual = found.get("actual")
-    if cause == "type" and expected is None:
-        if not hasattr(builtins, kind):
-            cause, actual, other = "identity", None, f"object of class {kind}"
-        else:
-            expected = kind
     if cause == "alias":
         other = readable_source(other or source)
     return Guard(

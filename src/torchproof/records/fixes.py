@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -76,6 +76,20 @@ class Mark(Record):
         return f"torch._dynamo.decorators.mark_unbacked({where}{same})"
 
 
+def marking(marks: Sequence[Mark]) -> str:
+    """The marks as one line of Python: several of one kind as a loop."""
+    if len(marks) < 3 or any(mark.shape_id for mark in marks):
+        return "; ".join(mark.code for mark in marks)
+    hows, dims = {m.how for m in marks}, {m.dimension for m in marks}
+    if len(hows) > 1:
+        return "; ".join(mark.code for mark in marks)
+    if len(dims) > 1:
+        pairs = ", ".join(f"({m.argument}, {m.dimension})" for m in marks)
+        return f"for t, dim in ({pairs}): torch._dynamo.{hows.pop()}(t, dim)"
+    names = ", ".join(mark.argument for mark in marks)
+    return f"for t in ({names}): torch._dynamo.{hows.pop()}(t, {dims.pop()})"
+
+
 @dataclass(frozen=True)
 class Remedy(Record):
     """The one way to remove a finding that is known; its kind says which field has it.
@@ -93,19 +107,18 @@ class Remedy(Record):
     marks: tuple[Mark, ...] = ()
     version: str | None = None
     why: str = ""
-    title: str = ""  # of an edit or a patch: what it does
+    title: str = ""  # what an edit or a patch does, or where marks go
     tier: Tier = "safe"
     other: JsonObject = field(default_factory=dict, hash=False)
 
     @property
     def text(self) -> str:
         """The remedy in one sentence without its full stop."""
-        lines = [s.code for s in self.settings] + [m.code for m in self.marks]
-        code = "; ".join(lines)
+        code = "; ".join(s.code for s in self.settings) or marking(self.marks)
         is_argument = any(s.name.startswith("compile.") for s in self.settings)
+        if self.title:
+            return self.title
         match self.kind:
-            case "edit" | "patch":
-                return self.title
             case "setting" if is_argument:
                 return f"pass {code} to torch.compile"
             case "setting" | "mark":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torchproof.checking.rules import keys
 from torchproof.checking.rules.interruptions import break_above
-from torchproof.checking.rules.rule import EventGroup, Facts
+from torchproof.checking.rules.rule import AnyGroup, EventGroup, Facts, expression_of
 from torchproof.records import (
     Call,
     Frame,
@@ -15,9 +15,11 @@ from torchproof.records import (
     GuardEvent,
     Place,
     RecompileEvent,
+    cells,
     definition,
     place_of,
     qualified_name,
+    shown_briefly,
     source_line,
     user_frame,
     whose,
@@ -71,6 +73,12 @@ def key_of(event: RecompileEvent, facts: Facts) -> tuple[object, ...]:
     if guard.cause == "size" and is_marked_at_call(event, facts):
         return (where, guard.cause, event.entry_call and event.entry_call.line)
     return (where, guard.cause, guard.source, guard.dim)
+
+
+def placed(frame: Frame, group: AnyGroup) -> str:
+    """A place for use in a sentence: file, line and the expression there."""
+    at = cells.place(shown_briefly(frame.file), frame.line)
+    return f"{at} (`{expression_of(frame, group.width)}`)"
 
 
 def cut_of(event: GuardEvent, facts: Facts) -> Frame | None:

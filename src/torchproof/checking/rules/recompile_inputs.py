@@ -3,45 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.advice import (
-    Piece,
-    assembled,
-    removed,
-    setting,
-    written_marks,
+from torchproof.checking.rules.recompile_groups import RecompileGroup, placed
+from torchproof.checking.rules.recompile_marks import (
+    calls_of,
+    marked,
+    marks_of_target,
 )
-from torchproof.checking.rules.breaks import place_in_text
-from torchproof.checking.rules.recompile_groups import RecompileGroup, call_frame
-from torchproof.checking.rules.recompiles import (
-    Marks,
-    Recompile,
-    VaryingSize,
-    converted,
-    marks,
-    sources_passed_by_library,
-    values_seen,
-)
-from torchproof.checking.rules.rule import Match, expression_of, shorten
+from torchproof.checking.rules.recompiles import Recompile, converted
+from torchproof.checking.rules.rule import Match
 from torchproof.checking.rules.shapes import fixed_sizes
+from torchproof.checking.rules.state_changes import change_of
 from torchproof.checking.static.expansions import Expansion
 from torchproof.records import (
-    Argument,
     Frame,
     Guard,
-    GuardEvent,
     Mark,
+    Remedy,
     Setting,
     Severity,
-    shown_briefly,
-)
-
-_WARM_UP = (
-    "warm up with both before serving: a first call with size 2 or more, and one call"
-    " with size 1; each keeps its own graph"
+    user_frame,
+    varying,
+    whose,
 )
 
 
@@ -49,13 +33,11 @@ class SizeRecompile(Recompile):
     """Base class of the rules for sizes that differ between calls."""
 
     settings = (Setting("compile.dynamic", True),)
+    reference = torch_pages.DYNAMIC_SHAPES
 
     def marks(self, group: RecompileGroup) -> tuple[Mark, ...]:
-        call = group.first.entry_call
-        if call is None or call.by_user or group.cut is not None:
-            return ()  # the argument is not one of the target's
-        changing = [size for each in marks(group)[:1] for size in each.sizes]
-        return tuple(_marks_of(changing))
+        """What `fix` tries; the remedy has only marks that raise no error."""
+        return marks_of_target(group)
 
 
 class SizeChange(SizeRecompile):
@@ -73,215 +55,66 @@ class SizeChange(SizeRecompile):
 
     ## Fix safety
     The values are the same. A dynamic graph can be slightly slower than one for a fixed
-    size.
+    size; padding to a few sizes keeps fixed ones.
     """
 
     code = "RC201"
-    setting_cures = True
-    reference = torch_pages.DYNAMIC_SHAPES
     causes = ("size",)
     changed_text = "size {guard.dim} of `{guard.source}` changed ({seen})"
+    cause_text = (
+        "size {guard.dim} of `{guard.source}` was compiled in as {guard.expected}"
+    )
 
     def severity(self, group: RecompileGroup) -> Severity:
         """A size that the traced code makes a constant does not settle."""
         found = super().severity(group)
-        is_constant = _is_constant(group.guard, group)
-        return "medium" if found == "low" and is_constant else found
+        return "medium" if found == "low" and _fixing_line(group) else found
 
-    def why(self, guard: Guard, group: RecompileGroup) -> str:
-        static = " and stays static" if _stays_static(guard, group) else ""
-        return (
-            f"size {guard.dim} of `{guard.source}` was compiled in as"
-            f" {guard.expected}{static}"
-        )
+    def why(self, group: RecompileGroup) -> str:
+        text = super().why(group)
+        if frame := _fixing_line(group):
+            return f"{text}, because {placed(frame, group)} needs a constant"
+        if change := change_of(group):
+            return f"{text}; {change.text(group)} changes it"
+        return text
 
-    def ways(self, guard: Guard, group: RecompileGroup) -> str:
-        if group.is_marked_at_call:
-            return _marks_at_call(group)
-        if sources := sources_passed_by_library(group):
+    def edit(self, group: RecompileGroup) -> Remedy | None:
+        return None if _fixing_line(group) else marked(group)
+
+    def setting(self, group: RecompileGroup) -> Setting | None:
+        dynamic = group.facts.compile_arguments.get("dynamic")
+        has = dynamic == "True" or _fixing_line(group) or _sources(group)
+        return None if has else self.settings[0]
+
+    def advice(self, group: RecompileGroup) -> str:
+        if sources := _sources(group):
+            names = ",".join(sources)
             return (
-                "before the first call: torch.compiler.config.dynamic_sources ="
-                f' "{",".join(sources)}"; or pad to a few bucket sizes where you build'
-                " the batches"
+                "before the first compiled call: torch.compiler.config.dynamic_sources"
+                f' = "{names}"'
             )
-        sizes = [size for each in marks(group)[:1] for size in each.sizes]
-        marked = _marked(sizes) or _mark(guard.source, guard.dim)
-        if _stays_static(guard, group) and _is_forbidden(group):
-            return (
-                f"let size {guard.dim} of `{guard.source}` be dynamic: drop"
-                f" dynamic=False, or call {marked} before the first call; or pad to a"
-                " few bucket sizes"
-            )
-        if _stays_static(guard, group):
-            return (
-                f"pad size {guard.dim} of `{guard.source}` to a few bucket sizes, or"
-                " use tensors where the code makes the size a constant"
-                " (TORCH_LOGS=dynamic names the lines); marks do not help"
-            )
-        return assembled(
-            Piece(f"{marked} before the first call (one graph from the start)"),
-            setting(group, self.settings[0]),
-            Piece("pad to a few bucket sizes"),
-        )
+        text = "pad size {guard.dim} of `{guard.source}` to a few sizes"
+        reason = "; no mark makes it dynamic" if _fixing_line(group) else ""
+        return self.say(text, group) + reason
 
 
-def _is_forbidden(group: RecompileGroup) -> bool:
-    """Whether dynamic=False keeps sizes static."""
-    return group.facts.compile_arguments.get("dynamic") == "False"
+def _sources(group: RecompileGroup) -> list[str]:
+    """What varies, as torch names it, where a library compiles and calls the model.
 
-
-def _marks_at_call(group: RecompileGroup) -> str:
-    """The statements to write before each call of the compiled function."""
-    changing = marks(group)
-    if not any(each.sizes for each in changing):  # a trace has no sizes
-        changing = [_guarded(group)]
-    fixed = _fixed(changing, group)
-    marked = [each for m in changing if (each := _without(m, fixed, group)).sizes]
-    if all((guard.source, guard.dim or 0) in fixed for guard in group.guards):
-        marked = []
-    steps = ["drop dynamic=False"] if _is_forbidden(group) else []
-    steps += [_before(each, group) for each in marked]
-    if sum(len(each.sizes) for each in marked) > 1:
-        steps[-1] += " (all of them: one fixed size fixes the others)"
-    sizes = [size for each in changing for size in each.sizes]
-    named = {(size.argument.words, size.dim) for size in sizes}
-    own = [
-        mark
-        for mark in written_marks(group)
-        if mark.how == "mark_unbacked"
-        and named & {(mark.tensor, dim) for dim in mark.dimensions}
-    ]
-    return assembled(
-        Piece(removed(*own)),
-        Piece("; ".join(steps)),
-        *(
-            Piece(
-                f"marking size {dim} of `{words}` does not help, because"
-                f" {place_in_text(frame)} fixes it: keep it constant, by padding or"
-                " with drop_last=True in a DataLoader"
-            )
-            for (words, dim), frame in fixed.items()
-        ),
-        Piece(_WARM_UP, any({0, 1} & set(size.seen) for size in sizes)),
-        Piece("pad to a few bucket sizes", not fixed),
-    )
-
-
-def _fixed(
-    changing: list[Marks], group: RecompileGroup
-) -> dict[tuple[str, int], Frame]:
-    """The sizes that a line of the compiled code fixes, marked or not."""
-    sizes = [(m.argument.words, m.dim) for each in changing for m in each.sizes]
-    lines = fixed_sizes(group.facts)
-    return {size: lines[size] for size in sizes if size in lines}
-
-
-def _without(
-    marks: Marks, fixed: Mapping[tuple[str, int], Frame], group: RecompileGroup
-) -> Marks:
-    """The sizes that a mark keeps dynamic, and that the source does not mark."""
-    written = {(m.tensor, dim) for m in written_marks(group) for dim in m.dimensions}
-    dynamic = [
-        size
-        for size in marks.sizes
-        if (size.argument.words, size.dim) not in fixed.keys() | written
-        and (not {0, 1} & set(size.seen) or len(set(size.seen) - {0, 1}) > 1)
-    ]
-    return Marks(marks.call, tuple(dynamic))
-
-
-def _guarded(group: RecompileGroup) -> Marks:
-    guard = group.guard
-    argument = Argument(guard.source, fixed=group.is_fixed)
-    sizes = (1,) if guard.cause == "size_one" else ()
+    The user's code then has no line where it could mark the arguments.
+    """
     call = group.first.entry_call
-    assert call is not None  # it is marked at the call
-    return Marks(call, (VaryingSize(argument, guard.dim or 0, sizes),))
+    compiled_by_user = any(user_frame(w.frames) for w in group.facts.wrappers)
+    if call is None or whose(call.file) != "library" or compiled_by_user:
+        return []
+    sources = [call.source_of(size.path) for size in varying(calls_of(group))]
+    return list(dict.fromkeys(source for source in sources if source is not None))
 
 
-def _before(marks: Marks, group: RecompileGroup) -> str:
-    frame = call_frame(marks.call)
-    call = f"`{expression_of(frame)}`" if frame else "the call"
-    at = (marks.call.file, marks.call.line)
-    place = group.frame
-    is_place = place is not None and (place.file, place.line) == at
-    where = "" if is_place else f" at {shown_briefly(at[0])}:{at[1]}"
-    variables = _variables(marks.sizes)
-    code = [f"{name} = {shorten(words)}" for words, name in variables.items()]
-    code.append(_marked([_renamed(size, variables) for size in marks.sizes]))
-    passed = f", and pass {' and '.join(variables.values())}" if variables else ""
-    return f"before {call}{where}, each time: {'; '.join(code)}{passed}"
-
-
-def _variables(changing: Sequence[VaryingSize]) -> dict[str, str]:
-    """Names for arguments that are computed in the call: it must get what is marked."""
-    computed = [size.argument.words for size in changing if not size.argument.fixed]
-    words = list(dict.fromkeys(computed))
-    if len(words) == 1:
-        return {words[0]: "tensor"}
-    return {each: f"tensor_{number}" for number, each in enumerate(words, 1)}
-
-
-def _renamed(size: VaryingSize, variables: Mapping[str, str]) -> VaryingSize:
-    words = size.argument.words
-    argument = replace(size.argument, words=variables.get(words, words))
-    return size._replace(argument=argument)
-
-
-def _marked(changing: Sequence[VaryingSize]) -> str:
-    """The statements that make sizes dynamic, and raise no error where they cannot.
-
-    `torchproof fix` also tries the marks that may raise one: see `_marks_of`.
-    """
-    return "; ".join(
-        Mark(size.argument.words, size.dim, "maybe_mark_dynamic").code
-        for size in changing
-    )
-
-
-def _marks_of(changing: Sequence[VaryingSize]) -> Iterator[Mark]:
-    """Marks that make sizes dynamic, to be tried: some programs fail with them.
-
-    Torch compiles sizes 0 and 1 separately unless they are unbacked; then it must know
-    which sizes are equal (shape_id). Sizes that are equal in the first call share a
-    symbol, unless mark_dynamic says that they vary independently.
-    """
-    series = list(dict.fromkeys(mark.seen for mark in changing))
-    first = [sizes[:1] for sizes in series]
-    for argument, dim, sizes in changing:
-        if {0, 1} & set(sizes):
-            same = f"s{series.index(sizes)}"
-            yield Mark(argument.words, dim, "mark_unbacked", same)
-        elif first.count(sizes[:1]) > 1:
-            yield Mark(argument.words, dim, "mark_dynamic")
-        else:
-            yield Mark(argument.words, dim, "maybe_mark_dynamic")
-
-
-def _mark(words: str, dim: int | None) -> str:
-    return f"torch._dynamo.maybe_mark_dynamic({words}, {dim})"
-
-
-def _is_constant(guard: Guard, group: RecompileGroup) -> bool:
-    """Whether the size was dynamic until a line of the traced code fixed it."""
-    return (guard.source, guard.dim) in fixed_sizes(group.facts)
-
-
-def _stays_static(guard: Guard, group: RecompileGroup) -> bool:
-    """Whether it did not become dynamic: a line fixed it, or it recompiled again."""
-    if _is_constant(guard, group):
-        return True
-    own = group.first.guard
-    about = own and (own.source, own.dim)
-    same = [
-        event
-        for event in group.facts.of(GuardEvent)
-        if event.function == group.first.function
-        and event.guard is not None
-        and event.guard.cause == "size"
-        and (event.guard.source, event.guard.dim) == about
-    ]
-    return len(same) > 1
+def _fixing_line(group: RecompileGroup) -> Frame | None:
+    """The line of the traced code that made the size a constant."""
+    guard = group.guard
+    return fixed_sizes(group.facts).get((guard.source, guard.dim or 0))
 
 
 class SizeOne(SizeRecompile):
@@ -304,26 +137,16 @@ class SizeOne(SizeRecompile):
     """
 
     code = "RC202"
-    reference = torch_pages.DYNAMIC_SHAPES
     causes = ("size_one",)
-    changed_text = (
-        "size {guard.dim} of `{guard.source}` is 0 or 1 on some calls (0/1"
-        " specialisation)"
-    )
+    changed_text = "size {guard.dim} of `{guard.source}` is 0 or 1 in some calls"
     cause_text = (
         "torch compiles sizes 0 and 1 of `{guard.source}` apart from all others, even"
-        " when dimension {guard.dim} is dynamic"
+        " if size {guard.dim} is dynamic"
     )
-
-    def ways(self, guard: Guard, group: RecompileGroup) -> str:
-        if group.is_marked_at_call:
-            return _marks_at_call(group)
-        tried = bool(self.marks(group))
-        return assembled(
-            Piece(_WARM_UP),
-            Piece("pad size 1 to 2"),
-            Piece("let `torchproof fix` try marks for one graph of all sizes", tried),
-        )
+    advice_text = (
+        "warm up with size 1 (or 0) as well as with a larger one: each of the two"
+        " graphs is kept"
+    )
 
 
 class EqualSizes(SizeRecompile):
@@ -343,20 +166,21 @@ class EqualSizes(SizeRecompile):
     """
 
     code = "RC203"
-    reference = torch_pages.DYNAMIC_SHAPES
     causes = ("equal_sizes",)
     changed_text = (
-        "size {guard.dim} of `{guard.source}` and {guard.other} were equal at first,"
-        " and are not any more (duck sizing)"
+        "size {guard.dim} of `{guard.source}` and {guard.other} differ, unlike at first"
     )
     cause_text = (
         "duck sizing gave `{guard.source}`.size({guard.dim}) and {guard.other} one"
         " symbol because both were {guard.expected}"
     )
     advice_text = (
-        "warm up with different sizes in the first call; or switch off duck sizing:"
+        "before the first compiled call:"
         " torch.fx.experimental._config.use_duck_shape = False"
     )
+
+    def edit(self, group: RecompileGroup) -> Remedy | None:
+        return marked(group)
 
 
 class ShapeCondition(SizeRecompile):
@@ -377,33 +201,18 @@ class ShapeCondition(SizeRecompile):
     """
 
     code = "RC220"
-    reference = torch_pages.DYNAMIC_SHAPES
     causes = ("shape_condition",)
     changed_text = "the condition `{guard.other}` on a size changed"
+    cause_text = "the code decides by a size, and each answer is a graph"
+    advice_text = (
+        "warm up with one call for each outcome of `{guard.other}`: each graph is kept"
+    )
 
-    def why(self, guard: Guard, group: RecompileGroup) -> str:
-        by = f" at `{guard.code}`" if guard.code else ""
-        reason = f"the code decides by a size{by}, and each answer is a graph"
-        return f"{reason}; so are the sizes 0 and 1" if _from_two(guard) else reason
-
-    def ways(self, guard: Guard, group: RecompileGroup) -> str:
-        by = f"`{guard.code}`" if guard.code else f"`{guard.other}`"
-        # Torch names both ends of the range, but not the end that failed.
-        return assembled(
-            Piece(
-                f"avoid the condition on the size at {by}: pad `{guard.source}` so that"
-                " it always holds, or compute both sides"
-            ),
-            Piece("warm up with one call for each outcome", not _from_two(guard)),
-            Piece(
-                "warm up with one call for each outcome, and one with size 1",
-                _from_two(guard),
-            ),
+    def why(self, group: RecompileGroup) -> str:
+        ones = (
+            "; so are the sizes 0 and 1" if group.guard.other.startswith("2 <=") else ""
         )
-
-
-def _from_two(guard: Guard) -> bool:
-    return guard.other.startswith("2 <= ")
+        return super().why(group) + ones
 
 
 class LayoutChange(Recompile):
@@ -429,27 +238,39 @@ class LayoutChange(Recompile):
     changed_text = (
         "the memory layout of `{guard.source}` changed (stride {guard.dim}: {seen})"
     )
+    cause_text = "the compiled code holds for one layout of `{guard.source}`"
 
-    def ways(self, guard: Guard, group: RecompileGroup) -> str:
-        return (
-            f"convert `{guard.source}` to one layout before the call:"
-            f" {converted(guard, group, '.contiguous()')} (or a fixed memory_format),"
-            " so that its strides are always the same"
-        )
+    def advice(self, group: RecompileGroup) -> str:
+        code = converted(group.guard, group, ".contiguous()")
+        return f"bring it into one layout before the call: {code}"
 
     def expanded(self, expansion: Expansion) -> Match:
         """A tensor that is expanded over the batch and crosses a graph break."""
         return Match(
             expansion.node,
-            f"`{expansion.text}` has different strides for a batch of 1, and part of"
-            f" {expansion.function.name} would recompile for them",
-            "the expanded dimension has stride 0 over several rows and another over"
-            " one; the tensor crosses a graph break, and what is compiled behind it"
-            " guards its strides",
-            "fix the graph break; or copy the rows with .expand(...).contiguous() or"
-            f" repeat; or keep `{expansion.name}` without a batch dimension and let it"
-            " broadcast",
+            f"{expansion.function.name} would recompile in part: `{expansion.name}`"
+            " has other strides for a batch of 1",
+            "an expanded dimension has stride 0 over several rows and another over one;"
+            " what is compiled behind the graph break guards it",
+            "fix the graph break that it crosses: inside of one graph strides do not"
+            " matter",
         )
+
+
+_DTYPES = {
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Byte": "uint8",
+    "Char": "int8",
+    "Short": "int16",
+    "Int": "int32",
+    "Long": "int64",
+    "Bool": "bool",
+    "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128",
+}
 
 
 class DtypeChange(Recompile):
@@ -471,18 +292,14 @@ class DtypeChange(Recompile):
     code = "RC205"
     causes = ("dtype",)
     changed_text = "the dtype of `{guard.source}` changed ({seen})"
+    cause_text = "the compiled code holds for one dtype of `{guard.source}`"
 
-    def ways(self, guard: Guard, group: RecompileGroup) -> str:
-        dtype = {
-            "Float": "torch.float32",
-            "Double": "torch.float64",
-            "Half": "torch.float16",
-        }
-        name = dtype.get(guard.expected or "", f"the dtype it had ({guard.expected})")
-        return (
-            "convert before the call so that the dtype is always the same:"
-            f" {converted(guard, group, f'.to({name})')}"
-        )
+    def advice(self, group: RecompileGroup) -> str:
+        name = _DTYPES.get(group.guard.expected or "")
+        if name is None:
+            return "convert it to one dtype before the call"
+        code = converted(group.guard, group, f".to(torch.{name})")
+        return f"convert it to one dtype before the call: {code}"
 
 
 class DeviceChange(Recompile):
@@ -503,42 +320,46 @@ class DeviceChange(Recompile):
 
     code = "RC206"
     causes = ("device", "dispatch_key")
-    changed_text = "the device of `{guard.source}` changed ({seen})"
+    cause_text = "the compiled code holds for one device and kind of tensor"
 
-    def changed(self, guard: Guard, group: RecompileGroup) -> str:
+    def changed(self, group: RecompileGroup) -> str:
+        keys = _differing_keys(group.guard)
+        if group.guard.cause == "device":
+            text = "the device of `{guard.source}` changed ({seen})"
+        elif _of_inference_mode(keys):
+            text = "`{guard.source}` is an inference tensor in some calls only"
+        else:
+            text = "`{guard.source}` is another kind of tensor in some calls ({keys})"
+        return text.format(**self.words(group), keys=", ".join(sorted(keys)))
+
+    def advice(self, group: RecompileGroup) -> str:
+        guard = group.guard
         if guard.cause == "device":
-            return super().changed(guard, group)
-        if _of_inference_mode(guard):
-            return f"`{guard.source}` is an inference tensor in some calls only"
-        return f"the dispatch keys of `{guard.source}` changed ({values_seen(group)})"
-
-    def ways(self, guard: Guard, group: RecompileGroup) -> str:
-        if guard.cause == "device":
-            return (
-                "move it before the call so that the device is always the same:"
-                f" {converted(guard, group, '.to(device)')}"
+            code = converted(
+                guard, group, f'.to("{(guard.expected or "cpu").lower()}")'
             )
-        if _of_inference_mode(guard):
-            return (
-                f"create `{guard.source}` under torch.inference_mode() in every call,"
-                " or in none (torch.no_grad() makes ordinary tensors); or warm up with"
-                " both"
+            return f"move it to one device before the call: {code}"
+        if _of_inference_mode(_differing_keys(guard)):
+            text = (
+                "create `{guard.source}` under torch.no_grad() instead of"
+                " torch.inference_mode()"
             )
-        return (
-            f"pass the same kind of tensor as `{guard.source}` in every call: the same"
-            " subclass, layout and modes; or warm up with each"
-        )
+        else:
+            text = "warm up with each kind of `{guard.source}`: each graph is kept"
+        return self.say(text, group)
 
 
-def _of_inference_mode(guard: Guard) -> bool:
-    """Whether only one of two tensors was made under torch.inference_mode()."""
+def _differing_keys(guard: Guard) -> set[str]:
     before, after = (
         set(re.findall(r"\w+", keys or "")) for keys in (guard.expected, guard.actual)
     )
-    differing = before ^ after
-    return bool(differing) and all(
-        re.fullmatch(r"ADInplaceOrView|Autograd\w*", key) for key in differing
-    )
+    return before ^ after
+
+
+def _of_inference_mode(keys: set[str]) -> bool:
+    """Whether only one of two tensors was made under torch.inference_mode()."""
+    own = r"ADInplaceOrView|Autograd\w*"
+    return bool(keys) and all(re.fullmatch(own, key) for key in keys)
 
 
 class RankChange(Recompile):
@@ -554,16 +375,16 @@ class RankChange(Recompile):
         f(torch.randn(1, 4)); f(torch.randn(4, 4))
 
     ## Fix safety
-    The values are the same once you squeeze the added dimension.
+    The values are the same once you squeeze the added dimension, which has size 1.
     """
 
     code = "RC207"
     causes = ("rank",)
     changed_text = "`{guard.source}` has another number of dimensions ({seen})"
+    cause_text = "the compiled code holds for one number of dimensions"
     advice_text = (
-        "always pass `{guard.source}` with the same rank, e.g."
-        " {guard.source}.unsqueeze(0) for the smaller one, or compile one function per"
-        " rank"
+        "warm up with one call for each number of dimensions of `{guard.source}`: each"
+        " graph is kept"
     )
 
 
@@ -578,7 +399,7 @@ class RequiresGradChange(Recompile):
         f(x); f(x.requires_grad_())
 
     ## Good
-        f(x.detach())            # for inference
+        f(x.detach())            # for inference, if no call needs the gradient
 
     ## Fix safety
     detach() stops the gradient: use it only where you need none.
@@ -587,10 +408,10 @@ class RequiresGradChange(Recompile):
     code = "RC208"
     causes = ("requires_grad",)
     changed_text = "requires_grad of `{guard.source}` changed ({seen})"
+    cause_text = "torch also compiles a backward if `{guard.source}` needs a gradient"
     advice_text = (
-        "keep requires_grad of `{guard.source}` the same: {guard.source}.detach() where"
-        " no gradient is needed, or run those calls under torch.no_grad(); warm up both"
-        " if both are needed"
+        "warm up with one call where `{guard.source}` needs a gradient and one where it"
+        " does not: each graph is kept"
     )
 
 
@@ -614,13 +435,11 @@ class Aliasing(Recompile):
     code = "RC209"
     causes = ("alias",)
     changed_text = (
-        "`{guard.source}` and `{guard.other}` are the same tensor on some calls only"
+        "`{guard.source}` and `{guard.other}` are the same tensor in some calls only"
     )
     cause_text = (
-        "whether `{guard.source}` and `{guard.other}` alias is part of what was"
-        " compiled"
+        "whether `{guard.source}` and `{guard.other}` are one tensor is compiled in"
     )
     advice_text = (
-        "pass different tensors: {guard.other}.clone() where `{guard.other}` is the"
-        " same tensor as `{guard.source}`; or always pass the same one"
+        "where both are one tensor, pass {guard.other}.clone() for one of them"
     )

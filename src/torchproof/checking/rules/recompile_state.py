@@ -5,36 +5,86 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.advice import (
-    Piece,
-    as_tensor,
-    assembled,
-    has_setting,
-    is_float,
-    setting,
-    user_files,
-)
+from torchproof.checking.rules.advice import has_setting, user_files
+from torchproof.checking.rules.number_edits import as_tensor, before_first_call
 from torchproof.checking.rules.recompile_groups import RecompileGroup
-from torchproof.checking.rules.recompiles import Recompile, values_seen
-from torchproof.checking.rules.rule import Match, shorten
+from torchproof.checking.rules.recompiles import Recompile, per_value
+from torchproof.checking.rules.rule import Match
+from torchproof.checking.rules.state_changes import change_of
 from torchproof.checking.static import compiled
 from torchproof.checking.static.attribute_facts import AttributeFacts, attribute_facts
 from torchproof.checking.static.compiled import Compilation
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.source import Definition, Source, walk
-from torchproof.records import BreakEvent, Guard, Setting, Severity
+from torchproof.records import Remedy, Setting, Severity
 
 _COUNTERS = ast.Add | ast.Sub | ast.Mult
 # What torch says of an int attribute, if the object is a module.
 _HINT = "HINT: torch.compile considers integer attributes"
-_IN_MODULES = "torch._dynamo.config.allow_unspec_int_on_nn_module"
-_SETTLED = 3  # recompiles of a number that becomes dynamic: the sizes 0 and 1 are apart
 _DYNAMIC_INT = Setting("dynamo.allow_unspec_int_on_nn_module", True)
+_OF_OBJECT = re.compile(r"\w+(?:\[\d+\])?\.\w")
+_WARM_UP = "warm up with each value of `{guard.source}`: each graph is kept"
 
 
-class ScalarArgument(Recompile):
+class StateChange(Recompile):
+    """Base class of the rules for a Python value that is a constant of the graph."""
+
+    cause_text = "`{guard.source}` was compiled in as the constant {guard.expected}"
+
+    def why(self, group: RecompileGroup) -> str:
+        text, change = super().why(group), change_of(group)
+        is_local = group.guard.cause == "value" and group.guard.other != "closure"
+        if change is None or (change.inside and is_local):
+            return text  # a function that assigns to its parameter changes no argument
+        return f"{text}; {change.text(group)} changes it"
+
+    def edit(self, group: RecompileGroup) -> Remedy | None:
+        """The attribute as a tensor, if the source is known and no use forbids it."""
+        guard = group.guard
+        if per_value(guard) or not _OF_OBJECT.match(guard.source):
+            return None
+        return as_tensor(
+            guard.source.rpartition(".")[2],
+            _facts(group),
+            guard.expected,
+            in_module=_HINT in guard.text,
+        )
+
+    def advice(self, group: RecompileGroup) -> str:
+        guard, change = group.guard, change_of(group)
+        if per_value(guard):
+            return self.say(_WARM_UP, group)
+        if change and change.inside and not change.is_read:
+            return f"move {change.text(group)} out of the compiled function"
+        if _OF_OBJECT.match(guard.source):
+            return self._of_object(group)
+        return self.say(self.advice_text, group)
+
+    def _of_object(self, group: RecompileGroup) -> str:
+        """What to do with a number in an attribute that no edit is known for."""
+        guard, facts = group.guard, _facts(group)
+        if code := before_first_call(guard, facts):
+            return f"before the first compiled call: {code}"
+        use = facts.python_use
+        if use is not None and not use.is_alias:
+            text = f"`{use.code[: group.width]}` at line {use.line} needs a number"
+            return f"{text}: compute it outside the compiled function and pass a tensor"
+        return self.say("pass `{guard.source}` as a tensor argument", group)
+
+
+def _facts(group: RecompileGroup) -> AttributeFacts:
+    """What the source does with the attribute that a guard checks."""
+    owner, _, name = group.guard.source.rpartition(".")
+    own = group.frame if owner == "self" and group.place.owner == "user" else None
+    return attribute_facts(
+        name, user_files(group), line=own.line if own is not None else None
+    )
+
+
+class ScalarArgument(StateChange):
     """A Python number, bool or string argument changes between calls.
 
     ## Why
@@ -48,44 +98,36 @@ class ScalarArgument(Recompile):
         shift(x, torch.tensor(5)); shift(x, torch.tensor(7))
 
     ## Fix safety
-    The values are the same. A tensor cannot decide a Python branch.
+    The values are the same. A tensor cannot decide a Python branch, and costs a copy to
+    the device.
     """
 
     code = "RC210"
     settings = (Setting("compile.dynamic", True),)
     causes = ("value",)
     changed_text = "the Python value `{guard.source}` changed ({seen})"
-    cause_text = "`{guard.source}` was compiled in as the constant {guard.expected}"
 
-    def ways(self, guard: Guard, group: RecompileGroup) -> str:
-        if guard.other == "closure":
-            return (
-                f"`{guard.source}` belongs to a closure that is created again each"
-                " time: create the function once, outside the loop, and pass"
-                f" `{guard.source}` as an argument (a tensor, if it is a number)"
-            )
-        of_object = re.match(r"\w+(?:\[\d+\])?\.\w", guard.source)
-        if of_object and not self.per_value(guard):
-            return _tensor_in_attribute(guard, group)
-        compiled_in = {each.expected for each in group.guards}
-        if self.per_value(guard) or len(compiled_in) > 1:
-            return (
-                f"each value of `{guard.source}` gets its own graph: keep it fixed,"
-                " compile a separate function for each constant, or warm up with every"
-                " value before serving"
-            )
-        return (
-            f"to avoid the recompile, pass `{guard.source}` as a tensor argument:"
-            f" torch.tensor({guard.source}); a Python number costs one recompile and is"
-            " dynamic from then on"
-        )
+    def setting(self, group: RecompileGroup) -> Setting | None:
+        """Numbers become dynamic, as sizes do, unless dynamic=False forbids it."""
+        forbidden = group.facts.compile_arguments.get("dynamic") == "False"
+        return self.settings[0] if forbidden and not per_value(group.guard) else None
+
+    def advice(self, group: RecompileGroup) -> str:
+        guard = group.guard
+        if _OF_OBJECT.match(guard.source) and not per_value(guard):
+            return super().advice(group)
+        if len({each.expected for each in group.guards}) > 1 or per_value(guard):
+            return self.say(_WARM_UP, group)
+        text = "leave it: the second graph takes every number as `{guard.source}`"
+        return self.say(f"{text}; warm up with two of them", group)
 
 
 class TypeChange(Recompile):
-    """An argument is None, or has another type, on some calls.
+    """An argument is None, or of another type or class, on some calls.
 
     ## Why
-    Dynamo evaluates `is None` and the type of an argument while tracing.
+    Dynamo evaluates `is None` and the type of an argument while tracing. A class that
+    is created again in each call is another class each time.
 
     ## Bad
         attend(x, None); attend(x, mask)
@@ -99,24 +141,28 @@ class TypeChange(Recompile):
 
     code = "RC211"
     causes = ("type",)
-    changed_text = "`{guard.source}` is of another type on some calls ({seen})"
+    changed_text = "`{guard.source}` is of another type in some calls ({seen})"
     cause_text = "the type of `{guard.source}` is part of what was compiled"
 
-    def ways(self, guard: Guard, group: RecompileGroup) -> str:
-        if group.first.path is None and "." in guard.source:  # state, not an argument
-            return (
-                f"set `{guard.source}` before the first call (to a preallocated buffer,"
-                " if it holds a tensor) instead of None; or, if the first call sets it,"
-                " call the model once before you compile it"
+    def advice(self, group: RecompileGroup) -> str:
+        guard, expected = group.guard, [each.expected for each in group.guards]
+        if len(expected) > 1 and len(set(expected)) == 1:
+            return f"create the class {guard.expected} once, not again for each call"
+        if group.first.path is None and "None" in guard.values:
+            text = (
+                "set `{guard.source}` before the first compiled call, where it is None"
             )
-        return (
-            f"always pass the same type for `{guard.source}` (always a list or always"
-            " a tuple; a default tensor, such as a mask of zeros or ones, instead of"
-            " None); or warm up with one call of each type"
-        )
+        elif "None" in guard.values:
+            text = (
+                "warm up with one call where `{guard.source}` is None and one where it"
+                " is not: each graph is kept"
+            )
+        else:
+            text = "warm up with each type of `{guard.source}`: each graph is kept"
+        return self.say(text, group)
 
 
-class ContainerShape(Recompile):
+class ContainerShape(StateChange):
     """A list, tuple or dict has another length or other keys.
 
     ## Why
@@ -135,35 +181,33 @@ class ContainerShape(Recompile):
 
     code = "RC212"
     causes = ("length", "keys")
-    cause_text = (
-        "the contents of `{guard.source}` are unrolled while tracing, so its"
-        " {guard.cause} is compiled in"
-    )
+    changed_text = "the {what} of `{guard.source}` changed ({seen})"
+    cause_text = "tracing unrolls `{guard.source}`, so its {what} cannot change"
     nodes = (ast.For, ast.ListComp, ast.GeneratorExp, ast.Call)
     shown_by = ("RC212", "RC213", "RC214", "RC290", "RC215", "RC299")
     calls = 3
     joins = ("torch.stack", "torch.cat", "torch.concat", "torch.vstack", "torch.hstack")
 
-    def changed(self, guard: Guard, group: RecompileGroup) -> str:
-        what = "length" if guard.cause == "length" else "keys"
-        return f"the {what} of `{guard.source}` changed ({values_seen(group)})"
+    def words(self, group: RecompileGroup) -> dict[str, object]:
+        what = "length" if group.guard.cause == "length" else "keys"
+        return {**super().words(group), "what": what}
 
-    def ways(self, guard: Guard, group: RecompileGroup) -> str:
+    def edit(self, group: RecompileGroup) -> Remedy | None:
+        return None
+
+    def advice(self, group: RecompileGroup) -> str:
+        change = change_of(group)
+        if change and change.inside and not change.is_read:
+            return f"move {change.text(group)} out of the compiled function"
         if group.first.path is not None and len(group.first.path) == 1:
-            return (
-                f"pass the same arguments to {group.compiled} in every call; where one"
-                " is missing, pass a tensor or the default"
-            )
-        if guard.cause == "keys":
-            return (
-                f"give `{guard.source}` the same keys in the same order on every call,"
-                " or pass its tensors as separate arguments"
-            )
-        return (
-            f"keep `{guard.source}` at a fixed length: write into a preallocated tensor"
-            " (index_copy_, or self.buffer[:, i] = ...), stack the items into one"
-            " tensor, or keep the list outside the compiled function"
-        )
+            text = "pass the same arguments to {at.compiled} in every call"
+        elif group.guard.cause == "keys":
+            text = "give `{guard.source}` the same keys in the same order in every call"
+        elif change:
+            text = "keep a tensor of the final length instead of `{guard.source}`"
+        else:
+            text = "pass one tensor instead of `{guard.source}`, as with torch.stack"
+        return self.say(text, group)
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         yield from self._growing(node, at)
@@ -195,8 +239,8 @@ class ContainerShape(Recompile):
                     f" `{at.text(each)}`",
                     "compiled code holds for one length of a Python list: a guard"
                     " counts its items",
-                    "build one tensor (torch.stack or a padded batch) before the"
-                    " compiled call and pass it",
+                    "build one tensor before the compiled call and pass it, as with"
+                    " torch.stack",
                     severity="low",
                 )
 
@@ -254,7 +298,7 @@ def _is_emptied(name: str, at: Flow) -> bool:
     return False
 
 
-class AttributeChange(Recompile):
+class AttributeChange(StateChange):
     """An attribute of a module or object changes between calls.
 
     ## Why
@@ -275,22 +319,17 @@ class AttributeChange(Recompile):
     settings = (_DYNAMIC_INT,)
     causes = ("attribute",)
     changed_text = "the attribute `{guard.source}` changed ({seen})"
-    cause_text = (
-        "`{guard.source}` is a Python value that was compiled in as {guard.expected}"
-    )
     nodes = (ast.AugAssign, ast.Assign)
     shown_by = ("RC213", "RC290", "RC215", "RC299")
     calls = 3
 
-    def ways(self, guard: Guard, group: RecompileGroup) -> str:
-        name = guard.source.rsplit(".", 1)[-1]
-        if self.per_value(guard):
-            return (
-                f"keep the attribute `{guard.source}` fixed: set it once before"
-                f" compiling, or compile a separate module for each value of {name}; if"
-                " it must change, warm up with each value"
-            )
-        return _tensor_in_attribute(guard, group)
+    def setting(self, group: RecompileGroup) -> Setting | None:
+        """Of an int in a module, where the code does not need a constant."""
+        name = f"torch._dynamo.config.{_DYNAMIC_INT.name.partition('.')[2]}"
+        helps = _HINT in group.guard.text and not _needs_constant(group)
+        return (
+            None if not helps or has_setting(group, name, value=True) else _DYNAMIC_INT
+        )
 
     def severity(self, group: RecompileGroup) -> Severity:
         # Int attributes of a module never become dynamic: each value recompiles.
@@ -304,71 +343,20 @@ class AttributeChange(Recompile):
         if name is None or not _is_integer(name, at):
             return
         facts = attribute_facts(name, [str(at.source.path)], line=node.lineno)
+        edit = as_tensor(name, facts, None, in_module=_is_module(at))
+        text = f"keep `self.{name}` in a tensor, or change it outside of compiled code"
         yield Match(
             node,
             cause=f"compiled code holds for one value of `self.{name}`, and each call"
             " changes it",
-            advice=assembled(
-                as_tensor(name, facts, None, in_module=_is_module(at)),
-                _updated_outside(f"self.{name}", facts),
-                _computed_outside(facts),
-            ),
+            advice=edit.title if edit else text,
         )
 
 
-def _tensor_in_attribute(guard: Guard, group: RecompileGroup) -> str:
-    """How to keep a number that changes in a tensor, or out of the compiled code."""
-    owner, _, name = guard.source.rpartition(".")
-    own = group.frame if owner == "self" and group.place.owner == "user" else None
-    facts = attribute_facts(
-        name, user_files(group), line=own.line if own is not None else None
-    )
-    dtype = ", dtype=torch.float64" if is_float(guard.expected) else ""
-    in_force = has_setting(group, _IN_MODULES, value=True)
-    if (
-        in_force
-        and (group.count or 1) <= _SETTLED
-        and not _needs_constant(facts, group)
-    ):
-        return f"no edit is needed: {_DYNAMIC_INT.code} makes it dynamic"
-    is_dynamic = _HINT in guard.text and not _needs_constant(facts, group)
-    dynamic = setting(group, _DYNAMIC_INT)
-    return assembled(
-        as_tensor(name, facts, guard.expected, in_module=_HINT in guard.text),
-        Piece(
-            "make it a tensor before the first call: "
-            f"{guard.source} = torch.tensor({guard.source}{dtype})",
-            owner != "self" and facts.is_plain,
-        ),
-        _updated_outside(guard.source, facts),
-        Piece(dynamic.text, dynamic.when and is_dynamic),
-        _computed_outside(facts, when=not is_dynamic),
-        otherwise=f"pass the value of `{guard.source}` as an argument, as a tensor",
-    )
-
-
-def _updated_outside(source: str, facts: AttributeFacts) -> Piece:
-    return Piece(
-        f"update `{source}` outside the compiled function: nothing else there reads it",
-        not facts.is_read,
-    )
-
-
-def _computed_outside(facts: AttributeFacts, *, when: bool = True) -> Piece:
-    use = facts.python_use
-    if use is None:
-        return Piece("", when=False)
-    return Piece(
-        f"`{shorten(use.code)}` at line {use.line} needs the number itself: do that"
-        " outside the compiled function, and pass the result as a tensor",
-        when,
-    )
-
-
-def _needs_constant(facts: AttributeFacts, group: RecompileGroup) -> bool:
+def _needs_constant(group: RecompileGroup) -> bool:
     """Whether a use of the number makes each value a constant of the graph."""
-    use = facts.python_use
-    if use is None:
+    use = _facts(group).python_use
+    if use is None or use.is_alias:
         return False
     listed = attribute_facts(use.indexed.rpartition(".")[2], user_files(group)).first
     in_list = listed is not None and not listed.value.startswith("torch.")
@@ -405,7 +393,7 @@ def _is_integer(name: str, at: Flow) -> bool:
     )
 
 
-class GlobalValue(Recompile):
+class GlobalValue(StateChange):
     """A global variable changes between calls.
 
     ## Why
@@ -424,25 +412,10 @@ class GlobalValue(Recompile):
     code = "RC214"
     causes = ("global",)
     changed_text = "the global `{guard.source}` changed ({seen})"
-    advice_text = (
-        "pass `{guard.source}` as an argument instead of reading the global in the"
-        " compiled function"
-    )
+    advice_text = "pass `{guard.source}` as an argument: torch.tensor({guard.source})"
     nodes = (ast.AugAssign,)
     shown_by = ("RC214", "RC290", "RC215", "RC299")
     calls = 3
-
-    def ways(self, guard: Guard, group: RecompileGroup) -> str:
-        is_number = (guard.expected or "").lstrip("-")[:1].isdigit()
-        tensor = f"torch.tensor({guard.source})"
-        return assembled(
-            Piece(f"{super().ways(guard, group)}; if it is a number, as {tensor}"),
-            Piece(
-                f"where a library reads it, store a tensor there: `{guard.source} ="
-                f" {tensor}`, updated in place",
-                is_number and not guard.source.isidentifier(),
-            ),
-        )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.AugAssign)
@@ -465,7 +438,7 @@ class NewObject(Recompile):
 
     ## Why
     Dynamo guards on the identity of functions and of objects whose contents it cannot
-    inspect.
+    inspect. An enum's values are objects too.
 
     ## Bad
         for x in data: run(x, lambda y: y + 1)
@@ -480,45 +453,15 @@ class NewObject(Recompile):
 
     code = "RC215"
     causes = ("identity",)
+    changed_text = "`{guard.source}` is another {what} than before"
+    cause_text = "the compiled code holds for one particular {what} as `{guard.source}`"
+    advice_text = (
+        "pass the same `{guard.source}` in every call, or warm up with each: each graph"
+        " is kept"
+    )
 
-    def changed(self, guard: Guard, group: RecompileGroup) -> str:
-        if name := _class_of(guard):
-            return (
-                f"`{guard.source}` is not of the class {name} that was compiled"
-                " (another class, or this one created again)"
-            )
-        return f"`{guard.source}` is another {guard.other or 'object'} than before"
-
-    def why(self, guard: Guard, group: RecompileGroup) -> str:
-        if name := _class_of(guard):
-            return f"the graph holds for one class of `{guard.source}` ({name})"
-        return (
-            f"the graph holds for one particular `{guard.source}`"
-            f" ({guard.other or 'an object'}), by identity"
-        )
-
-    def ways(self, guard: Guard, group: RecompileGroup) -> str:
-        once = (
-            f"create `{guard.source}` (and its class) once, outside the loop, and reuse"
-            " the same one each time; pass what differs as a tensor argument"
-        )
-        if group.place.owner == "library" and group.facts.of(BreakEvent):
-            return (
-                f"remove the graph breaks: because of them torch compiles"
-                f" {group.function} separately, once for each `{guard.source}`"
-            )
-        if guard.other in {"function", "code"}:
-            return once
-        return (
-            f"{once}; if `{guard.source}` is an enum or a flag, each value gets its own"
-            " graph: keep it fixed, or compile a separate function for each constant"
-        )
-
-
-def _class_of(guard: Guard) -> str:
-    """The class that a guard asks for; empty if it asks for one particular object."""
-    name = (guard.other or "").removeprefix("object of class ")
-    return name if name != (guard.other or "") else ""
+    def words(self, group: RecompileGroup) -> dict[str, object]:
+        return {**super().words(group), "what": group.guard.other or "object"}
 
 
 class GlobalState(Recompile):
@@ -543,9 +486,7 @@ class GlobalState(Recompile):
     changed_text = "the global state `{guard.source}` differs between calls"
     cause_text = "torch's `{guard.source}` is part of what was compiled"
     advice_text = (
-        "set `{guard.source}` to the same value around every call; if you need both"
-        " (training and evaluation), warm up with one call in each, or compile a"
-        " separate function for each"
+        "warm up with one call in each state of `{guard.source}`: each graph is kept"
     )
 
 
@@ -570,13 +511,9 @@ class TrainingFlag(Recompile):
     reference = torch_pages.MODULES
     causes = ("training",)
     changed_text = "`{guard.source}` flips between train() and eval()"
-    cause_text = (
-        "`{guard.source}` decides what dropout and batch norm do, so each mode is"
-        " compiled apart"
-    )
+    cause_text = "`{guard.source}` decides what dropout and batch norm do"
     advice_text = (
-        "expected once per mode: warm up with one call in train() and one in eval(), or"
-        " use two separate compiled modules, one for training and one for evaluation"
+        "expected once per mode: warm up with one call in train() and one in eval()"
     )
 
 
@@ -585,7 +522,7 @@ class LearningRate(Recompile):
 
     ## Why
     The settings in an optimizer's param_groups are Python values, and a scheduler
-    changes them.
+    changes them. A float costs one recompile; then it is an input of the graph.
 
     ## Bad
         torch.optim.SGD(parameters, lr=0.1)
@@ -594,19 +531,19 @@ class LearningRate(Recompile):
         torch.optim.SGD(parameters, lr=torch.tensor(0.1))
 
     ## Fix safety
-    The steps are the same. Some schedulers convert a tensor back into a float.
+    The steps are the same. Some schedulers convert a tensor back into a float. On a
+    GPU, optimizers that have the option need capturable=True.
     """
 
     code = "RC218"
     rewrites = ("compiling.learning_rate",)
     reference = torch_pages.RATES
     causes = ("learning_rate",)
-    changed_text = (
-        "the learning rate `{guard.source}` is a Python float that changes ({seen})"
-    )
+    changed_text = "the learning rate `{guard.source}` is a changing float ({seen})"
+    cause_text = "a float is compiled in as a constant; a tensor is an input"
     advice_text = (
-        "create the optimizer with a tensor: lr=torch.tensor(rate), on a GPU with"
-        " capturable=True if the optimizer has that option; a float costs one recompile"
+        "create the optimizer with a tensor, lr=torch.tensor(...), on a GPU also with"
+        " capturable=True if it has that option"
     )
     certain = False
     source_severity = "low"
@@ -615,6 +552,11 @@ class LearningRate(Recompile):
         "the optimizer step would compile twice: its learning rate is a Python float"
         " that changes"
     )
+
+    def words(self, group: RecompileGroup) -> dict[str, object]:
+        """Without `self`: that is the optimizer, which the program calls otherwise."""
+        source = group.guard.source.removeprefix("self.")
+        return {**super().words(group), "guard": replace(group.guard, source=source)}
 
     def read(self, source: Source) -> Iterator[Match]:
         if "optim" not in source.text or "lr" not in source.text:
@@ -630,6 +572,7 @@ class LearningRate(Recompile):
                         cause="a float is compiled in as a constant; when the scheduler"
                         " changes it, the step is compiled again, with the rate as an"
                         " input",
+                        advice=self.advice_text,
                     )
 
 

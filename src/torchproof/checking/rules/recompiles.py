@@ -2,131 +2,75 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from dataclasses import replace
+from typing import ClassVar
 
 from torchproof.checking.rules import keys, torch_pages
-from torchproof.checking.rules.breaks import place_in_text
-from torchproof.checking.rules.growth import growth, how_to_stop
 from torchproof.checking.rules.recompile_groups import (
     RecompileGroup,
     call_frame,
     key_of,
+    placed,
     recompile_place,
     subject,
 )
 from torchproof.checking.rules.rule import (
+    PROSE,
     Facts,
     Rule,
+    fitted,
     grouped,
     plural,
     shorten,
 )
 from torchproof.records import (
     BEFORE_THE_BREAK,
-    Argument,
-    Call,
-    GraphEvent,
     Guard,
     GuardCause,
-    GuardEvent,
     LimitEvent,
     RecompileEvent,
+    Remedy,
     Severity,
     Symptom,
-    varying,
-    whose,
 )
 
 # Torch recompiles once for a changed size or number, then treats it as dynamic.
 _SETTLES = frozenset(
     {"size", "value", "attribute", "learning_rate", "global_state", "training"}
 )
+_PATH = re.compile(r"[\w.\[\]'\"]+")
 
 
 def converted(guard: Guard, group: RecompileGroup, change: str) -> str:
     """The edit that converts an argument at the call: `x = x.float()`."""
     if group.is_fixed:
         return f"{guard.source} = {guard.source}{change}"
-    return f"pass `({guard.source}){change}`"
+    node = ast.parse(guard.source, mode="eval").body
+    is_term = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    return f"pass {guard.source if is_term else f'({guard.source})'}{change}"
 
 
-class VaryingSize(NamedTuple):
-    """One argument, its dimension, and the sizes it had."""
-
-    argument: Argument
-    dim: int
-    seen: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Marks:
-    """The arguments of one call whose sizes vary between calls."""
-
-    call: Call
-    sizes: tuple[VaryingSize, ...]
-
-
-def marks(group: RecompileGroup) -> list[Marks]:
-    """Every argument and dimension that varies between calls, in the caller's words.
-
-    Marking only one is not enough: torch takes sizes that meet in one operation as
-    equal, so one fixed size fixes the others. For the same reason every place that
-    calls the function must mark its own arguments.
-    """
-    same = _calls(group)
-    sites = {(each.file, each.line, each.span): each for each in reversed(same)}
-    sizes = varying(same)
-    return [
-        Marks(
-            each,
-            _distinct(
-                VaryingSize(each.described(s.path), s.dim, s.seen) for s in sizes
-            ),
-        )
-        for each in sorted(sites.values(), key=lambda each: (each.file, each.line))
-    ]
-
-
-def _distinct(marks: Iterable[VaryingSize]) -> tuple[VaryingSize, ...]:
-    """Removes duplicates: one tensor may be passed as two arguments."""
-    return tuple({(mark.argument.words, mark.dim): mark for mark in marks}.values())
-
-
-def _calls(group: RecompileGroup) -> list[Call]:
-    """All recorded calls of the compiled function whose argument has changed."""
-    call: Call | None = group.first.entry_call
-    if call is None or group.first.path is None:
-        return []
-    events = group.facts.of(GraphEvent, GuardEvent)
-    calls = [e.entry_call for e in events if e.entry_call]
-    return [each for each in calls if each.entry == call.entry]
-
-
-def sources_passed_by_library(group: RecompileGroup) -> list[str]:
-    """The sources, as torch names them, that vary between calls made by a library.
-
-    The user's code has no line where it could mark them.
-    """
-    call: Call | None = group.first.entry_call
-    if call is None or whose(call.file) != "library":
-        return []
-    sources = [call.source_of(size.path) for size in varying(_calls(group))]
-    return list(dict.fromkeys(source for source in sources if source is not None))
-
-
-def values_seen(group: RecompileGroup, limit: int = 6) -> str:
+def values_seen(group: RecompileGroup) -> str:
     """The values that the guards on one source saw, in order, without repeats."""
-    first = group.guard
+    first, limit = group.guard, 6 if group.width >= 50 else 3
     about = (first.source, first.dim)
     same = [guard for guard in group.guards if (guard.source, guard.dim) == about]
-    values = [value for guard in same for value in guard.values]
+    values = (shorten(v, group.width // 2) for each in same for v in each.values)
     unique = list(dict.fromkeys(values))
     if len(unique) == 1:
         return f"was {unique[0]}"
     return ", ".join([*unique[:limit], *(["..."] if len(unique) > limit else [])])
+
+
+def _brief(source: str, width: int) -> str:
+    """An expression with less of it: of a path, the end says more."""
+    if len(source) <= width or not _PATH.fullmatch(source):
+        return shorten(source, width)
+    return f"...{source[3 - width :]}"
 
 
 class Recompile(Rule[RecompileGroup]):
@@ -136,11 +80,8 @@ class Recompile(Rule[RecompileGroup]):
     reference = torch_pages.RECOMPILES
     causes: ClassVar[tuple[GuardCause, ...]] = ()
     source_text = "`{at.expression}` would recompile {at.function} in each call"
-    changed_text: ClassVar[str] = ""  # what changed between calls, with its values
-    cause_text = (
-        "the compiled code is only valid for the `{guard.source}` it was compiled with"
-    )
-    advice_text = "keep `{guard.source}` the same between calls, or pass it as a tensor"
+    changed_text: ClassVar[str]  # what changed between calls, with its values
+    cause_text = "the compiled code holds for the `{guard.source}` that it was made for"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[RecompileGroup]:
@@ -167,7 +108,11 @@ class Recompile(Rule[RecompileGroup]):
         return guard is not None and guard.cause in self.causes
 
     def words(self, group: RecompileGroup) -> dict[str, object]:
-        return {"guard": group.guard, "seen": values_seen(group)}
+        guard, width = group.guard, group.width
+        brief = replace(
+            guard, source=_brief(guard.source, width), other=_brief(guard.other, width)
+        )
+        return {"guard": brief, "seen": values_seen(group)}
 
     def key(self, group: RecompileGroup) -> str:
         """The kind of guard, and what it checks; or what the group has in common."""
@@ -182,50 +127,39 @@ class Recompile(Rule[RecompileGroup]):
         return f"{guard.cause} of {subject(group.first)}{dim}"
 
     def message(self, group: RecompileGroup) -> str:
-        where = group.often
         times = plural(group.count or 1, "time")
-        settled = " (once, then it settles)" if self.severity(group) == "low" else ""
-        cut = group.cut
-        separately = ", compiled on its own after a graph break," if cut else ""
-        grown = growth(group)
-        growing = f", growing {grown.text}" if grown else ""
+        if self.severity(group) == "low":
+            times = "once, then it settles"
+        name = shorten(group.compiled, group.width)
+        return f"{name} recompiled {times}: {self.changed(group)}"
+
+    def say(self, text: str, group: RecompileGroup) -> str:
         return (
-            f"{self.changed(group.guard, group)}{growing}:"
-            f" {group.compiled}{separately} was recompiled"
-            f" {times}{', ' + where if where and not settled else ''}{settled}"
+            super().say(text, group).replace(f"`{BEFORE_THE_BREAK}`", BEFORE_THE_BREAK)
         )
 
-    def changed(self, guard: Guard, group: RecompileGroup) -> str:
+    def changed(self, group: RecompileGroup) -> str:
         """What changed between calls, with its values."""
-        if self.changed_text:
-            return self.say(self.changed_text, group)
-        return f"`{guard.source}` changed ({values_seen(group) or guard.text[:60]})"
+        return self.say(self.changed_text, group)
 
     def cause(self, group: RecompileGroup) -> str:
-        guard = group.guard
-        return (
-            f"{self.why(guard, group)}; the guard that failed:"
-            f" {shorten(guard.text.split('  #')[0], 120)}"
-        )
+        return fitted(self.why, group, PROSE)
 
-    def why(self, guard: Guard, group: RecompileGroup) -> str:
+    def why(self, group: RecompileGroup) -> str:
         return self.say(self.cause_text, group)
 
-    def advice(self, group: RecompileGroup) -> str:
-        guard = group.guard
-        cut = group.cut
-        if cut is None and guard.source != BEFORE_THE_BREAK:
-            stop, remedy = how_to_stop(group), self.ways(guard, group)
-            return f"{stop}; {remedy}" if stop else remedy
-        above = "before this line, or in a function that it calls"
-        where = f"at {place_in_text(cut)}" if cut else above
-        return (
-            f"remove the graph break {where}, as its finding says: it splits"
-            f" {group.compiled}, and each part guards the values of the part before"
-        )
+    def remedy(self, group: RecompileGroup) -> Remedy:
+        if group.cut is not None or group.guard.source == BEFORE_THE_BREAK:
+            return Remedy("none", why=fitted(_without_break, group, PROSE))
+        if edit := self.edit(group):
+            return edit
+        if setting := self.setting(group):
+            return Remedy("setting", settings=(setting,))
+        return Remedy("none", why=fitted(self.advice, group, PROSE))
 
-    def ways(self, guard: Guard, group: RecompileGroup) -> str:
-        return self.say(self.advice_text, group)
+    def edit(self, group: RecompileGroup) -> Remedy | None:
+        """The lines to write, or the sizes to mark, that remove the finding."""
+        return None
 
     def severity(self, group: RecompileGroup) -> Severity:
         guard = group.guard
@@ -236,7 +170,7 @@ class Recompile(Rule[RecompileGroup]):
             count = group.steps or count  # several frames of one call, one cause
         if count >= 3 and (group.steps or count) * 2 >= calls - 1:
             return "high"
-        if count == 1 and guard.cause in _SETTLES and not self.per_value(guard):
+        if count == 1 and guard.cause in _SETTLES and not per_value(guard):
             return "low"
         if (
             count == 1
@@ -252,11 +186,6 @@ class Recompile(Rule[RecompileGroup]):
         calls = group.facts.calls
         return call is not None and calls is not None and calls - call > 1
 
-    def per_value(self, guard: Guard) -> bool:
-        """Whether each value gets its own graph: bools, strings, dtypes."""
-        number = (guard.expected or "").lstrip("-")
-        return guard.cause in {"value", "attribute"} and not number[:1].isdigit()
-
     def evidence(self, group: RecompileGroup) -> Iterable[str]:
         for event in group.events[:3]:
             text = event.guard.text if event.guard else ""
@@ -267,6 +196,20 @@ class Recompile(Rule[RecompileGroup]):
     def symptom(self, group: RecompileGroup) -> Symptom | None:
         guard = group.first.guard
         return Symptom(text=shorten(guard.text, 200)) if guard else None
+
+
+def per_value(guard: Guard) -> bool:
+    """Whether each value gets its own graph: bools, strings, dtypes."""
+    number = (guard.expected or "").lstrip("-")
+    is_value = guard.cause in {"value", "attribute", "global"}
+    return is_value and not number[:1].isdigit()
+
+
+def _without_break(group: RecompileGroup) -> str:
+    """What a recompile behind a graph break needs: the code before it has the value."""
+    cut = group.cut
+    where = f"at {placed(cut, group)}" if cut else "before this line"
+    return f"remove the graph break {where}: what follows it is compiled on its own"
 
 
 class OtherGuard(Recompile):
@@ -286,15 +229,12 @@ class OtherGuard(Recompile):
     """
 
     code = "RC299"
+    changed_text = "`{guard.source}` no longer holds"
+    cause_text = "the compiled code holds only while `{guard.source}` does"
+    advice_text = "keep what `{guard.source}` checks the same between calls"
 
     def matches(self, group: RecompileGroup) -> bool:
         return group.first.guard is not None
-
-    def changed(self, guard: Guard, group: RecompileGroup) -> str:
-        return (
-            "a condition of the compiled code no longer held:"
-            f" `{shorten(guard.source)}`"
-        )
 
 
 class RecompileLimit(Rule[RecompileGroup]):
@@ -302,7 +242,8 @@ class RecompileLimit(Rule[RecompileGroup]):
 
     ## Why
     After 8 graphs of one function torch stops compiling it. There is no error: the
-    function is only slower.
+    function is only slower. If you need the variants and there are only a few, raise
+    torch._dynamo.config.recompile_limit.
 
     ## Bad
         # a value that is a constant of the graph and changes in every call
@@ -317,6 +258,11 @@ class RecompileLimit(Rule[RecompileGroup]):
     code = "RC290"
     kind = "recompile_limit"
     reference = torch_pages.RECOMPILES
+    advice_text = "find what changes between calls with TORCH_LOGS=recompiles"
+    few_text = (
+        "if there are only a few values, raise torch._dynamo.config.{at.first.setting}"
+        " above their number"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[RecompileGroup]:
@@ -330,43 +276,32 @@ class RecompileLimit(Rule[RecompileGroup]):
         """The function that hit the limit: it may be called at the place."""
         return group.compiled
 
-    def _limit(self, group: RecompileGroup) -> LimitEvent:
-        assert isinstance(group.first, LimitEvent)
-        return group.first
-
     def message(self, group: RecompileGroup) -> str:
-        limit = self._limit(group).limit
-        facts = group.facts.observation
-        eager = ""
-        if (
-            facts.calls
-            and facts.compiled_calls is not None
-            and facts.compiled_calls < facts.calls
-        ):
-            eager = (
-                f"; {facts.calls - facts.compiled_calls} of {facts.calls} calls ran no"
-                " compiled code"
-            )
-        return (
-            f"{group.compiled} hit the recompile limit ({limit or '-'}) and runs"
-            f" eagerly from then on{eager}"
-        )
+        assert isinstance(group.first, LimitEvent)
+        seen = group.facts.observation
+        name = shorten(group.compiled, group.width)
+        limit = f"{name} hit the recompile limit ({group.first.limit or '-'})"
+        compiled = seen.compiled_calls
+        if seen.calls and compiled is not None and compiled < seen.calls:
+            eager = f"{seen.calls - compiled} of {seen.calls} calls"
+            return f"{limit}: {eager} ran no compiled code"
+        return f"{limit} and runs eagerly from then on"
 
     def cause(self, group: RecompileGroup) -> str:
         rule = group.facts.first(Recompile, group)
         if rule is None:
             return "too many recompilations"
-        return f"it recompiled for each change: {rule.changed(group.guard, group)}"
+        return f"it recompiled for each change: {fitted(rule.changed, group, 128)}"
 
-    def advice(self, group: RecompileGroup) -> str:
+    def remedy(self, group: RecompileGroup) -> Remedy:
+        """That of the guard that failed last."""
         rule = group.facts.first(Recompile, group)
-        advice = (
-            rule.advice(group) if rule else "find what changes with TORCH_LOGS=recompiles"
-        )
-        return (
-            f"{advice}; if you need the variants and there are only a few, raise"
-            f" torch._dynamo.config.{self._limit(group).setting}"
-        )
+        if rule is None:
+            return super().remedy(group)
+        found = rule.remedy(group)
+        if found.kind != "none" or group.cut or not per_value(group.guard):
+            return found
+        return Remedy("none", why=self.say(self.few_text, group))
 
     def evidence(self, group: RecompileGroup) -> Iterable[str]:
         if group.first.guard is not None:

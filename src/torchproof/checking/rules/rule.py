@@ -420,7 +420,7 @@ class Rule(Generic[G]):
         return None
 
     def marks(self, group: G) -> tuple[Mark, ...]:
-        """The sizes of the target's arguments to mark, all of them together."""
+        """The sizes of the target's arguments that `fix` tries to mark together."""
         return ()
 
     def setting(self, group: G) -> Setting | None:
@@ -472,7 +472,7 @@ class Rule(Generic[G]):
             context=context,
             context_from=context_from,
             suspects=self.suspects,
-            marks=remedy.marks,
+            marks=self.marks(group),
             remedy=remedy,
             key=self.key(group),
             symptom=self.symptom(group),

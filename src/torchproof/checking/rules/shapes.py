@@ -3,33 +3,53 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.advice import (
-    Piece,
-    assembled,
-    removed,
-    written_marks,
-)
-from torchproof.checking.rules.breaks import place_in_text, unbacked_mark
+from torchproof.checking.rules.advice import has_setting, written_marks
 from torchproof.checking.rules.errors import CompileError, ErrorGroup
 from torchproof.checking.rules.interruptions import break_above
-from torchproof.checking.rules.rule import EventGroup, Facts, Rule, stack
+from torchproof.checking.rules.line_edits import without
+from torchproof.checking.rules.recompile_groups import placed
+from torchproof.checking.rules.rule import (
+    PROSE,
+    AnyGroup,
+    EventGroup,
+    Facts,
+    Rule,
+    fitted,
+    stack,
+)
 from torchproof.checking.static.line_facts import WrittenMark
 from torchproof.records import (
     BreakEvent,
     CompileEvent,
     FailureEvent,
     Frame,
+    Remedy,
     Severity,
     SpecializationEvent,
+    cells,
     place_of,
     readable_source,
+    shown_briefly,
 )
 
 # Code that decides by a size, rather than computes with it.
 _DECIDES = r"[=!<>]=|[<>]|\b(if|assert|for|while|range)\b|%"
+_OF_SIZE = r"\.(shape|size|numel)\b|\blen\("
+_CAPTURING = ("capture_scalar_outputs", "capture_dynamic_output_shape_ops")
+
+
+def removed(group: AnyGroup, marks: Sequence[WrittenMark]) -> Remedy | None:
+    """The edit that removes the user's marks of a size that cannot be dynamic."""
+    edits = [without(mark) for mark in marks]
+    places = [cells.place(shown_briefly(m.file), m.line) for m in marks]
+    title = f"remove the mark at {' and '.join(places)} (`{marks[0].code}`)"
+    if not all(edits):
+        return Remedy("none", why=title)
+    kept = tuple(edit for edit in edits if edit is not None)
+    return Remedy("edit", replacements=kept, title=title)
 
 
 class MarkedDimension(CompileError):
@@ -55,33 +75,41 @@ class MarkedDimension(CompileError):
     reference = torch_pages.DYNAMIC_SHAPES
     placed = False
     errors = ("ConstraintViolationError",)
+    advice_text = "remove the mark_dynamic of size {dim} of `{name}`"
 
     def matches(self, group: ErrorGroup) -> bool:
         return super().matches(group) or "Constraints violated" in group.first.message
 
+    def words(self, group: ErrorGroup) -> dict[str, object]:
+        text = group.first.message
+        sizes = _sources(group, text)
+        name, dim = sizes[0] if sizes else ("an input", "?")
+        value = re.search(r"to be a constant \((\d+)\)", text)
+        least = re.search(r"the generated guard (\d+) <=", text)
+        needs = value[1] if value else "some sizes"
+        if value is None and least is not None:
+            needs = f"sizes from {least[1]}"
+        return {"name": name, "dim": dim, "needs": needs, "least": least and least[1]}
+
     def message(self, group: ErrorGroup) -> str:
-        name, dim, value = _marked(group)
-        return (
-            f"size {dim} of `{name}` is marked dynamic, but {group.compiled} only"
-            f" works for {value}: torch.compile raises"
+        text = (
+            "size {dim} of `{name}` is marked dynamic, but {at.compiled} needs {needs}"
         )
+        return self.say(text, group)
 
     def cause(self, group: ErrorGroup) -> str:
-        name, dim, value = _marked(group)
-        return f"`{group.expression}` compiles size {dim} of `{name}` in as {value}"
+        text = "`{at.expression}` holds for {needs} as size {dim} of `{name}` only"
+        return fitted(lambda at: self.say(text, at), group, PROSE)
 
-    def advice(self, group: ErrorGroup) -> str:
-        name, dim, _ = _marked(group)
-        maybe = f"torch._dynamo.maybe_mark_dynamic({name}, {dim})"
-        mark = _own_mark(group, name, dim)
-        return assembled(
-            Piece(removed(mark) if mark else "remove the mark_dynamic of that size"),
-            Piece(f"write {maybe} instead, which recompiles and raises no error"),
-            Piece(
-                f"remove the branch on the size at `{group.expression}`",
-                re.search(_DECIDES, group.expression) is not None,
-            ),
-        )
+    def remedy(self, group: ErrorGroup) -> Remedy:
+        words = self.words(group)
+        mark = _own_mark(group, str(words["name"]), str(words["dim"]))
+        if mark is None:
+            return super().remedy(group)
+        at = cells.place(shown_briefly(mark.file), mark.line)
+        if words["needs"] == f"sizes from {words['least']}":
+            return Remedy("none", why=f"pass min={words['least']} to the mark at {at}")
+        return removed(group, [mark]) or super().remedy(group)
 
 
 def _own_mark(group: ErrorGroup, name: str, dim: str) -> WrittenMark | None:
@@ -90,21 +118,6 @@ def _own_mark(group: ErrorGroup, name: str, dim: str) -> WrittenMark | None:
     same = [m for m in hard if m.tensor == name and int(dim) in m.dimensions]
     found = same or hard
     return found[0] if len(found) == 1 or same else None
-
-
-def _marked(group: ErrorGroup) -> tuple[str, str, str]:
-    text = group.first.message
-    sizes = _sources(group, text)
-    value = re.search(r"to be a constant \((\d+)\)", text)
-    least = re.search(r"the generated guard (\d+) <=", text)
-    name, dim = sizes[0] if sizes else ("an input", "?")
-    if value is None and least is not None:
-        return (
-            name,
-            dim,
-            f"sizes from {least[1]} (give mark_dynamic that range with min=)",
-        )
-    return name, dim, value[1] if value else "some sizes"
 
 
 class UnbackedBranch(CompileError):
@@ -134,24 +147,32 @@ class UnbackedBranch(CompileError):
         "Unsupported",
     )
     pattern = r"guard on data-dependent expression|GuardOnDataDependent"
+    advice_text = "if it always holds, write torch._check({at.expression}) above"
 
-    def advice(self, group: ErrorGroup) -> str:
-        what = group.expression
-        return unbacked_mark(group) or assembled(
-            Piece(
-                f"assert the condition at `{what}` with torch._check(...), if it always"
-                " holds"
-            ),
-            Piece("make the branch part of the graph with torch.cond or torch.where"),
+    def message(self, group: ErrorGroup) -> str:
+        text = "compilation of {at.function} fails at `{at.expression}`: {short}"
+        return self.say(text, group)
+
+    def cause(self, group: ErrorGroup) -> str:
+        return f"{group.first.error}: {self.short(group)}"
+
+    def remedy(self, group: ErrorGroup) -> Remedy:
+        """Without the mark that leaves a size without a value, or a statement of it."""
+        captured = any(
+            has_setting(group, f"torch._dynamo.config.{name}", value=True)
+            for name in _CAPTURING
         )
+        marks = [m for m in written_marks(group) if m.how == "mark_unbacked"]
+        of_size = re.search(_OF_SIZE, group.expression) and not captured
+        own = removed(group, marks) if marks and of_size else None
+        return own or super().remedy(group)
 
     def short(self, group: ErrorGroup) -> str:
         guard = re.search(
             r"data-dependent expression (.+?) \(unhinted", group.first.message
         )
-        return (
-            f"the condition {guard[1] if guard else 'here'} has no value while tracing"
-        )
+        what = f"`{guard[1]}`" if guard else "it"
+        return f"{what} has no value while tracing"
 
 
 SizeGroup = EventGroup[SpecializationEvent]
@@ -177,16 +198,23 @@ class QuietSpecialisation(Rule[SizeGroup]):
     kind = "specialization"
     reference = torch_pages.DYNAMIC_SHAPES
     message_text = (
-        "`{at.expression}` makes {sizes} the constant {at.first.value}: {at.compiled}"
-        " recompiles for every other size"
+        "`{at.expression}` makes {sizes} the constant {at.first.value} in {at.compiled}"
     )
-    cause_text = (
-        "the code decides by {sizes}, so the dynamic size became the constant"
-        " {at.first.value}"
+    cause_text = "`{at.expression}` fixes {sizes}, so every other size recompiles"
+    unrolled_text = (
+        "replace the loop `{at.expression}`, which torch unrolls, by an operation"
     )
+    decided_text = (
+        "decide `{at.expression}` before the compiled call and pass the answer"
+    )
+    combined_text = "cut the other tensor in `{at.expression}` to {sizes}: table[:n]"
+    library_text = "pad {sizes} so that it is the same in every call"
 
     def words(self, group: SizeGroup) -> dict[str, object]:
         return {"sizes": _sizes(group)}
+
+    def cause(self, group: SizeGroup) -> str:
+        return fitted(super().cause, group, PROSE)
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[SizeGroup]:
@@ -211,47 +239,30 @@ class QuietSpecialisation(Rule[SizeGroup]):
                 keys.add(key)
                 yield SizeGroup((event,), place, facts, count=1)
 
-    def advice(self, group: SizeGroup) -> str:
-        what = group.expression
-        if cut := break_above(group.first, group.facts):
-            return (
-                f"remove the graph break at {place_in_text(cut)}: sizes that cross it"
-                " become constants, and so do the sizes combined with them"
-            )
-        if group.place.owner == "library":
-            return assembled(
-                Piece(self._unmarked(group)),
-                Piece(
-                    f"`{what}` is not in your code: keep {_sizes(group)} the same in"
-                    " every call, by padding or with drop_last=True in a DataLoader"
-                ),
-            )
-        if re.search(r"\b(for|range)\b", what):
-            return (
-                f"Dynamo unrolls the Python loop over a size at `{what}`: vectorise it"
-                " over the dimension, use torch.while_loop or scan, or treat the size"
-                " as static and pad"
-            )
-        decides = re.search(_DECIDES, what) is not None
-        return assembled(
-            Piece(
-                f"move the decision at `{what}` outside the compiled function", decides
-            ),
-            Piece(
-                f"change the code that fixes the size at `{what}`: slice the other"
-                " tensor to it (table[:n])",
-                not decides,
-            ),
-            Piece(self._unmarked(group)),
-        )
+    def remedy(self, group: SizeGroup) -> Remedy:
+        return self._unmarked(group) or super().remedy(group)
 
-    def _unmarked(self, group: SizeGroup) -> str:
+    def advice(self, group: SizeGroup) -> str:
+        if cut := break_above(group.first, group.facts):
+            return f"remove the graph break at {placed(cut, group)}"
+        text = self.combined_text
+        if group.place.owner == "library":
+            text = self.library_text
+        elif re.search(r"\b(for|range)\b", group.expression):
+            text = self.unrolled_text
+        elif re.search(_DECIDES, group.expression):
+            text = self.decided_text
+        return self.say(text, group)
+
+    def _unmarked(self, group: SizeGroup) -> Remedy | None:
         """The edit that removes the mark of a size that cannot be dynamic."""
-        for mark in written_marks(group) if _is_marked(group.first) else ():
+        is_cut = break_above(group.first, group.facts) is not None
+        own = _is_marked(group.first) and not is_cut
+        for mark in written_marks(group) if own else ():
             for name, dim in sizes_of(group):
                 if mark.tensor == name and dim in mark.dimensions:
-                    return removed(mark)
-        return ""
+                    return removed(group, [mark])
+        return None
 
     def evidence(self, group: SizeGroup) -> Iterable[str]:
         event = group.first

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchproof.records import tree_of
 
@@ -32,6 +32,7 @@ class FirstValue:
     kind: type | None
     in_method: bool  # assigned to `self` in __init__, else in the body of the class
     in_module: bool  # the class is an nn.Module, as its bases show
+    after_init: bool  # behind a call of the base class's __init__
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,14 @@ class PythonUse:
     line: int
     code: str
     indexed: str = ""  # what the value indexes: `self.table` of `self.table[self.pos]`
+    is_alias: bool = False  # a variable for it, which a change in place would change
 
 
 @dataclass(frozen=True)
 class Reset:
     """A statement that gives an attribute another number: `self.pos = 0`."""
 
+    file: str
     line: int
     statement: str
     target: str
@@ -59,7 +62,6 @@ class AttributeFacts:
 
     first: FirstValue | None = None
     python_use: PythonUse | None = None
-    is_read: bool = True  # by more than the statements that change it
     resets: tuple[Reset, ...] = ()
 
     @property
@@ -87,12 +89,11 @@ def attribute_facts(
         parts = {file for file, _ in owners} | set(list(trees)[:1])
         trees = {file: tree for file, tree in trees.items() if file in parts}
     classes = None if line is None else [cls for _, cls in owners]
-    every = (use for tree in trees.values() for use in _uses(tree, name))
+    every = (use for file, tree in trees.items() for use in _uses(file, tree, name))
     uses = [use for use in every if _is_of(use, classes)]
     return AttributeFacts(
         first,
         next((p for use in uses if (p := _python_use(use)) is not None), None),
-        not uses or any(not use.changes and not _is_store(use) for use in uses),
         tuple(reset for use in uses if (reset := _reset(use)) is not None),
     )
 
@@ -168,6 +169,12 @@ def _value_of(
         _type_of(node.value) or _type_of_parameter(node.value, method),
         in_method=method is not None,
         in_module=any(ast.unparse(base).endswith("Module") for base in cls.bases),
+        after_init=any(
+            isinstance(each, ast.Attribute)
+            and each.attr == "__init__"
+            and each.lineno < node.lineno
+            for each in (ast.walk(method) if method else ())
+        ),
     )
 
 
@@ -206,22 +213,13 @@ def _type_of_parameter(value: ast.expr, method: ast.FunctionDef | None) -> type 
 class _Use:
     """An expression that reads the attribute, with the nodes around it."""
 
+    file: str
     node: ast.expr
     around: tuple[ast.AST, ...]  # the innermost last
 
     @property
     def statement(self) -> ast.stmt | None:
         return next((n for n in reversed(self.around) if isinstance(n, ast.stmt)), None)
-
-    @property
-    def changes(self) -> bool:
-        """Whether the statement only updates the attribute: `self.n = self.n + 1`."""
-        statement, text = self.statement, ast.unparse(self.node)
-        if isinstance(statement, ast.AugAssign):
-            return ast.unparse(statement.target) == text
-        if isinstance(statement, ast.Assign):
-            return [ast.unparse(t) for t in statement.targets] == [text]
-        return False
 
 
 def _is_of(use: _Use, owners: list[ast.ClassDef] | None) -> bool:
@@ -234,7 +232,7 @@ def _is_of(use: _Use, owners: list[ast.ClassDef] | None) -> bool:
     return owners is None or not is_self or not around or around[-1] in owners
 
 
-def _uses(tree: ast.Module, name: str) -> list[_Use]:
+def _uses(file: str, tree: ast.Module, name: str) -> list[_Use]:
     """The reads of `.NAME` in functions, and the assignments, but for __init__."""
     uses: list[_Use] = []
 
@@ -244,7 +242,7 @@ def _uses(tree: ast.Module, name: str) -> list[_Use]:
         if isinstance(node, ast.Attribute) and node.attr == name:
             inside = any(isinstance(n, ast.FunctionDef) for n in around)
             if inside or isinstance(node.ctx, ast.Store):
-                uses.append(_Use(node, around))
+                uses.append(_Use(file, node, around))
         for child in ast.iter_child_nodes(node):
             walk(child, (*around, node))
 
@@ -270,6 +268,8 @@ def _python_use(
         elif isinstance(parent, ast.AugAssign) and isinstance(parent.op, _ARITHMETIC):
             return _followed(parent, parent.target, use, depth, computed=True)
         elif isinstance(parent, ast.Assign):
+            if node is use.node and depth == 0:
+                return replace(_at([parent]), is_alias=True)
             return _followed(parent, parent.targets[-1], use, depth, computed=computed)
         elif computed and _takes_tensors(parent, node):
             return None
@@ -290,7 +290,7 @@ def _reset(use: _Use) -> Reset | None:
     if len(statement.targets) > 1 or _type_of(statement.value) is None:
         return None
     target, value = ast.unparse(use.node), ast.unparse(statement.value)
-    return Reset(statement.lineno, ast.unparse(statement), target, value)
+    return Reset(use.file, statement.lineno, ast.unparse(statement), target, value)
 
 
 def _is_update(use: _Use) -> bool:
@@ -357,7 +357,7 @@ def _followed(
     )
     if not isinstance(target, ast.Name) or depth >= _DEEPEST or function is None:
         return None if computed else _at([assignment])
-    for later in _uses_of_variable(function, target.id, assignment):
+    for later in _uses_of_variable(use.file, function, target.id, assignment):
         found = _python_use(later, depth + 1, computed=computed)
         if found is not None:
             return found
@@ -365,7 +365,7 @@ def _followed(
 
 
 def _uses_of_variable(
-    function: ast.FunctionDef, name: str, after: ast.stmt
+    file: str, function: ast.FunctionDef, name: str, after: ast.stmt
 ) -> Iterator[_Use]:
     start = (after.lineno, after.end_col_offset or 0)
 
@@ -373,7 +373,7 @@ def _uses_of_variable(
         match node:
             case ast.Name(id=found, ctx=ast.Load()) if found == name:
                 if (node.lineno, node.col_offset) > start:
-                    yield _Use(node, around)
+                    yield _Use(file, node, around)
         for child in ast.iter_child_nodes(node):
             yield from walk(child, (*around, node))
 

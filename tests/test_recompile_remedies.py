@@ -1,0 +1,494 @@
+"""The remedy of a recompile, taken literally, removes it and changes no output."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchproof.checking import rules
+from torchproof.fixing.edits import applied
+from torchproof.records import Finding, Observation, blame
+
+HEAD = "import torch\nfrom torch import nn\n"
+TAIL = "\nopen(__file__ + '.out', 'w').write(repr(outputs))\n"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, the finding to remove, and what its remedy is.
+
+    `edit` has the code to write where the remedy is a sentence: old and new.
+    """
+
+    code: str
+    kind: str
+    text: str
+    edit: tuple[tuple[str, str], ...] = ()
+    adds: tuple[str, ...] = ()  # codes that following the remedy may add
+
+
+CASES = {
+    "a size": Case(
+        "RC201",
+        "mark",
+        """
+        @torch.compile(backend="eager")
+        def f(x, y):
+            return x.sin() + y
+        outputs = []
+        for n in (4, 5, 6):
+            x, batch = torch.ones(n), {"y": torch.ones(n)}
+            outputs.append(f(x, batch["y"]))
+        """,
+    ),
+    "a size that dynamic=False fixes": Case(
+        "RC201",
+        "mark",
+        """
+        @torch.compile(backend="eager", dynamic=False)
+        def f(x):
+            return x.sin()
+        outputs = []
+        for n in (4, 5, 6):
+            x = torch.ones(n)
+            outputs.append(f(x))
+        """,
+    ),
+    "a size of what has no name": Case(
+        "RC201",
+        "setting",
+        """
+        @torch.compile(backend="eager")
+        def f(x):
+            return x.sin()
+        outputs = [f(torch.ones(n)) for n in (4, 5, 6)]
+        """,
+    ),
+    "two calls": Case(
+        "RC201",
+        "mark",
+        """
+        @torch.compile(backend="eager")
+        def f(x):
+            return x.sin()
+        outputs = []
+        train, valid = torch.ones(4), torch.ones(5)
+        outputs.append(f(train))
+        outputs.append(f(valid))
+        """,
+    ),
+    "sizes that are equal at first": Case(
+        "RC203",
+        "mark",
+        """
+        @torch.compile(backend="eager", dynamic=True)
+        def f(x, context):
+            return torch.softmax(x @ context.T, -1) @ context
+        outputs = []
+        x = torch.ones(6, 8)
+        for n in (6, 9, 10):
+            context = torch.ones(n, 8)
+            outputs.append(f(x, context))
+        """,
+    ),
+    "a layout": Case(
+        "RC204",
+        "none",
+        """
+        @torch.compile(backend="eager")
+        def f(x):
+            return x + 1
+        outputs = []
+        for n in range(3):
+            x = torch.ones(3, 4).T if n % 2 else torch.ones(4, 3)
+            outputs.append(f(x))
+        """,
+        (("outputs.append(f(x))", "x = x.contiguous(); outputs.append(f(x))"),),
+    ),
+    "a dtype": Case(
+        "RC205",
+        "none",
+        """
+        @torch.compile(backend="eager")
+        def f(x):
+            return x + 1
+        outputs = []
+        for n in range(3):
+            x = torch.ones(3, dtype=torch.int32 if n % 2 else torch.int64)
+            outputs.append(f(x).tolist())
+        """,
+        (("outputs.append(", "x = x.to(torch.int64); outputs.append("),),
+    ),
+    "an inference tensor": Case(
+        "RC206",
+        "none",
+        """
+        @torch.compile(backend="eager")
+        def f(x):
+            return x + 1
+        outputs = [f(torch.ones(3))]
+        with torch.inference_mode():
+            x = torch.ones(3)
+        outputs.append(f(x))
+        """,
+        (("torch.inference_mode()", "torch.no_grad()"),),
+    ),
+    "one tensor for two": Case(
+        "RC209",
+        "none",
+        """
+        @torch.compile(backend="eager")
+        def f(x, y):
+            return x + y
+        a, b = torch.ones(3), torch.ones(3)
+        outputs = [f(a, b), f(a, a)]
+        """,
+        (("f(a, a)", "f(a, a.clone())"),),
+    ),
+    "a number with dynamic=False": Case(
+        "RC210",
+        "setting",
+        """
+        @torch.compile(backend="eager", dynamic=False)
+        def f(x, n):
+            return x * n
+        outputs = [f(torch.ones(3), n) for n in (4, 5, 6, 7)]
+        """,
+    ),
+    "an index that a loop counts": Case(
+        "RC213",
+        "setting",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.pos = 2
+                self.register_buffer("table", torch.arange(20.))
+            def forward(self, x):
+                y = x * self.table[self.pos]
+                self.pos += 1
+                return y
+        net = torch.compile(Net(), backend="eager")
+        outputs = [net(torch.ones(3)) for _ in range(5)]
+        """,
+        adds=("RC213",),  # one recompile, then it is dynamic
+    ),
+    "a number that a variable still means": Case(
+        "RC213",
+        "setting",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.pos = 2
+            def forward(self, x):
+                start = self.pos
+                self.pos += 1
+                return x * (start + 1)
+        net = torch.compile(Net(), backend="eager")
+        outputs = [net(torch.ones(3)) for _ in range(5)]
+        """,
+        adds=("RC213",),
+    ),
+    "a counter": Case(
+        "RC213",
+        "edit",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.calls = 0  # so far
+            def forward(self, x):
+                self.calls += 1
+                return x * self.calls
+        net = torch.compile(Net(), backend="eager")
+        outputs = [net(torch.ones(3)) for _ in range(5)]
+        """,
+    ),
+    "a constructor's argument, and a float": Case(
+        "RC213",
+        "edit",
+        """
+        class Net(nn.Module):
+            def __init__(self, start, gain):
+                super().__init__()
+                self.gain = gain
+                self.start = start
+            def forward(self, x):
+                y = x * 0.1 + self.start
+                self.start = self.start + 1
+                return y
+        net = torch.compile(Net(start=4, gain=1), backend="eager")
+        outputs = [net(torch.ones(2)) for _ in range(4)]
+        """,
+    ),
+    "a counter that another method sets back": Case(
+        "RC213",
+        "edit",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.pos = 1
+            def begin(self):
+                self.pos = 2
+            def forward(self, x):
+                self.pos += 1
+                return x * self.pos
+        net = Net()
+        step = torch.compile(net, backend="eager")
+        outputs = []
+        for i in range(5):
+            if i == 3:
+                net.begin()
+            outputs.append(step(torch.ones(2)))
+        """,
+    ),
+    "a number of a global object": Case(
+        "RC214",
+        "edit",
+        """
+        class State:
+            def __init__(self):
+                self.n = 0
+        STATE = State()
+        @torch.compile(backend="eager")
+        def f(x):
+            STATE.n += 1
+            return x * STATE.n
+        outputs = [f(torch.ones(2)) for _ in range(4)]
+        """,
+    ),
+    "a rate of a dataclass": Case(
+        "RC213",
+        "none",
+        """
+        import dataclasses
+        @dataclasses.dataclass
+        class State:
+            rate: float = 0.1
+        @torch.compile(backend="eager")
+        def f(x, state):
+            state.rate = state.rate * 0.5
+            return x * state.rate
+        state = State()
+        outputs = []
+        for i in range(4):
+            outputs.append(f(torch.ones(4), state))
+        """,
+        (
+            (
+                "outputs = []",
+                "outputs = []\nstate.rate = torch.tensor(state.rate,"
+                " dtype=torch.float64)",
+            ),
+        ),
+    ),
+    "a global number": Case(
+        "RC214",
+        "none",
+        """
+        SCALE = {"by": 2.0}
+        @torch.compile(backend="eager")
+        def f(x):
+            return x * SCALE["by"]
+        outputs = []
+        for i in range(4):
+            SCALE["by"] += 1
+            outputs.append(f(torch.ones(4)))
+        """,
+        (
+            ("def f(x)", "def f(x, by)"),
+            ("return x * SCALE", "return x * by\n    SCALE"),
+            ("f(torch.ones(4))", 'f(torch.ones(4), torch.tensor(SCALE["by"]))'),
+        ),
+    ),
+    "a list that nothing reads": Case(
+        "RC212",
+        "none",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.seen = []
+            def forward(self, x):
+                y = x * 2
+                self.seen.append(y)
+                return y
+        net = Net()
+        step = torch.compile(net, backend="eager")
+        outputs = [step(torch.ones(2)) for _ in range(4)]
+        """,
+        (("        self.seen.append(y)\n", ""),),
+    ),
+    "a length": Case(
+        "RC212",
+        "none",
+        """
+        @torch.compile(backend="eager")
+        def f(xs):
+            return sum(xs)
+        outputs = []
+        for n in (3, 4, 5, 6):
+            xs = [torch.ones(2)] * n
+            outputs.append(f(xs))
+        """,
+        (("f(xs))", "f(torch.stack(xs)))"), ("return sum(xs)", "return xs.sum(0)")),
+        adds=("RC201",),  # once
+    ),
+    "a class that is created again": Case(
+        "RC211",
+        "none",
+        """
+        @torch.compile(backend="eager")
+        def f(x, o):
+            return x * o.k
+        outputs = []
+        for i in range(3):
+            class Option:
+                k = 2.0
+            outputs.append(f(torch.ones(3), Option()))
+        """,
+        (
+            (
+                "for i in range(3):\n    class Option:\n        k = 2.0",
+                "class Option:\n    k = 2.0\nfor i in range(3):",
+            ),
+        ),
+    ),
+    "a learning rate": Case(
+        "RC218",
+        "none",
+        """
+        p = nn.Parameter(torch.ones(2))
+        p.grad = torch.ones(2)
+        optimizer = torch.optim.SGD([p], lr=0.5)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        @torch.compile(backend="eager")
+        def step():
+            optimizer.step()
+        for _ in range(4):
+            step()
+            scheduler.step()
+        outputs = [p.detach()]
+        """,
+        (("lr=0.5", "lr=torch.tensor(0.5)"),),
+    ),
+    "a mark of a size that cannot be dynamic": Case(
+        "DS601",
+        "edit",
+        """
+        @torch.compile(backend="eager")
+        def f(x, w):
+            return x + w
+        w = torch.ones(6, 8)
+        for n in (6, 6):
+            x = torch.ones(n, 8)
+            torch._dynamo.mark_dynamic(x, 0)
+            outputs = f(x, w)
+        """,
+    ),
+    "a range that does not fit": Case(
+        "DS601",
+        "none",
+        """
+        @torch.compile(backend="eager")
+        def f(x):
+            return x[4:].sum(0) if x.shape[0] > 4 else x.sum(0)
+        for n in (8, 9):
+            x = torch.ones(n, 8)
+            torch._dynamo.mark_dynamic(x, 0, min=2, max=16)
+            outputs = f(x)
+        """,
+        (("min=2", "min=5"),),
+    ),
+    "a hint that cannot hold": Case(
+        "DS603",
+        "edit",
+        """
+        @torch.compile(backend="eager")
+        def f(x, w):
+            return x + w
+        w = torch.ones(6, 8)
+        for n in (6, 6):
+            x = torch.ones(n, 8)
+            torch._dynamo.maybe_mark_dynamic(x, 0)
+            outputs = f(x, w)
+        """,
+    ),
+}
+
+
+class Program:
+    """A script that leaves its outputs beside it."""
+
+    def __init__(self, folder: Path, case: Case) -> None:
+        folder.mkdir()
+        self.path = folder / "program.py"
+        self.case = case
+        self.text = HEAD + textwrap.dedent(case.text) + TAIL
+
+    def write(self) -> str:
+        self.path.write_text(self.text)
+        return str(self.path)
+
+    def findings(self, observation: Observation) -> tuple[list[Finding], str]:
+        blame.forget()
+        saved = Path(f"{self.path}.out")
+        return rules.check(observation), saved.read_text() if saved.exists() else ""
+
+    def follow(self, findings: Sequence[Finding]) -> Iterator[str]:
+        """Applies the remedy of the finding; yields what is wrong with it."""
+        own = [f for f in findings if f.code == self.case.code and f.remedy]
+        if [f.remedy.kind for f in own if f.remedy] != [self.case.kind]:
+            yield f"{self.case.code}: {[(f.code, f.message, f.fix) for f in findings]}"
+            return
+        [finding] = own
+        if len(finding.message) > 120 or len(finding.fix) > 160:
+            yield f"too long: {finding.message} {finding.fix}"
+        remedy = finding.remedy
+        assert remedy is not None
+        self.text = applied(self.text, remedy.replacements)
+        for setting in () if remedy.replacements else remedy.settings:
+            if setting.name.startswith("compile."):
+                plain = re.sub(r", dynamic=\w+", "", self.text)
+                self.text = plain.replace('"eager"', f'"eager", {setting.code}')
+            else:
+                self.text = self.text.replace(HEAD, f"{HEAD}{setting.code}\n")
+        for old, new in self.case.edit:
+            assert self.text.count(old) == 1, old
+            self.text = self.text.replace(old, new)
+
+
+def test_a_remedy_removes_its_finding_and_changes_no_output(
+    tmp_path: Path, observe_all: Any
+) -> None:
+    programs = {
+        name: Program(tmp_path / str(number), case)
+        for number, (name, case) in enumerate(CASES.items())
+    }
+
+    def check_all() -> dict[str, tuple[list[Finding], str]]:
+        observed = observe_all([(each.write(), {}) for each in programs.values()])
+        return {
+            name: programs[name].findings(observation)
+            for name, observation in zip(programs, observed, strict=True)
+        }
+
+    before = check_all()
+    wrong = [
+        problem
+        for name, (findings, _) in before.items()
+        for problem in programs[name].follow(findings)
+    ]
+    for name, (findings, outputs) in check_all().items():
+        case = CASES[name]
+        known = {f.code for f in before[name][0]} - {case.code} | {*case.adds}
+        added = [f"{f.code} {f.message}" for f in findings if f.code not in known]
+        if added or not outputs or outputs != before[name][1]:
+            wrong.append(f"{name}: {added} {before[name][1]} {outputs}")
+    assert not wrong, "\n".join(wrong)
