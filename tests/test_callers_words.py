@@ -46,6 +46,10 @@ class Dropping(torch.nn.Module):
 def train(model, batches):
     for inputs in batches:
         model(**inputs)
+
+
+def fit(model, batches):
+    train(torch.compile(model, backend="eager"), batches)
 """
 
 
@@ -124,10 +128,13 @@ def test_the_words_are_the_callers_and_the_advice_cures(
         assert finding.file == str(path) and finding.owner == "user"
         assert f"`{words[0]}`" in finding.message
         assert "Model.forward" in finding.message
-        marked = re.findall(r"maybe_mark_dynamic\((.+?), 0\)", finding.fix)
+        assert finding.remedy is not None
+        marked = [mark.argument for mark in finding.remedy.marks]
+        if words == ["z"]:  # what a walrus binds has no name before the call
+            assert finding.remedy.kind == "setting"
+            continue
         assert marked == words
-        if words != ["z"]:  # what a walrus binds has no name before the call
-            text = applied(text, finding)
+        text = applied(text, finding)
     path.write_text(text)
     assert [f.function for f in recompiles(observe, path)] == ["f8"]
 
@@ -159,6 +166,9 @@ SCRIPTS = {
     "passed by a library": """\
         c = torch.compile(fakelib.Model(), backend="eager")
         fakelib.train(c, [{"x": torch.zeros(n)} for n in (4, 5, 6)])
+        """,
+    "compiled by a library": """\
+        fakelib.fit(fakelib.Model(), [{"x": torch.zeros(n)} for n in (4, 5, 6)])
         """,
     "a mode": """\
         net = torch.compile(fakelib.Dropping(), backend="eager")
@@ -196,12 +206,14 @@ def test_advice_for_each_kind_of_call_cures(library: Path, observe_all: Any) -> 
         assert text.count(old) == 1
         paths[name].write_text(text.replace(old, new))
 
+    def follow(name: str, finding: Finding) -> None:
+        paths[name].write_text(applied(paths[name].read_text(), finding))
+
     found = findings()
-    # What has no name gets one.
+    # What has no name cannot be marked.
     [finding] = found["no name"]
-    assert "tensor = torch.zeros(n)" in finding.fix
-    mark = "x = torch.zeros(n); torch._dynamo.maybe_mark_dynamic(x, 0); c(x)"
-    edit("no name", "c(torch.zeros(n))", mark)
+    assert [s.code for s in finding.remedy.settings] == ["dynamic=True"]
+    edit("no name", 'backend="eager"', 'backend="eager", dynamic=True')
     # Each line that calls it marks its own.
     [finding] = found["two calls"]
     for name in ("train", "valid"):
@@ -210,24 +222,23 @@ def test_advice_for_each_kind_of_call_cures(library: Path, observe_all: Any) -> 
         edit("two calls", f"c({name})", f"{mark}; c({name})")
     # Sizes that are equal at first are marked apart.
     [finding] = found["equal at first"]
-    path = paths["equal at first"]
-    path.write_text(applied(path.read_text(), finding))
+    follow("equal at first", finding)
     # Two edits for three recompiles: the break, and the marks.
     at_call = [f for f in found["behind a break"] if f.owner == "user"]
     behind = [f for f in found["behind a break"] if f.owner == "library"]
-    assert [f.kind for f in at_call] == ["recompile"]
-    assert {f.kind for f in behind} == {"graph_break", "recompile"}
+    assert [f.kind for f in at_call] == ["recompile"] and len(behind) == 2
     [after] = [f for f in behind if f.kind == "recompile"]
     assert "fakelib/__init__.py" in after.fix and "mark_dynamic" not in after.fix
-    path = paths["behind a break"]
-    path.write_text(applied(path.read_text(), at_call[0]))
+    follow("behind a break", at_call[0])
     edit("behind a break", "c = torch", f"{IGNORE}c = torch")
     # An argument that a library passes is named as its parameter.
     [finding] = found["passed by a library"]
-    assert (finding.file, finding.line) == (str(paths["passed by a library"]), 6)
-    assert "`x`" in finding.message and "inputs" not in finding.fix
+    assert finding.line == 6 and "`x`" in finding.message
+    edit("passed by a library", 'backend="eager"', 'backend="eager", dynamic=True')
+    [finding] = found["compiled by a library"]
+    assert "`x`" in finding.message and finding.remedy.kind == "none"
     [setting] = re.findall(r"torch\.compiler\.config\.\w+ = \".+?\"", finding.fix)
-    edit("passed by a library", "c = torch", f"{setting}\nc = torch")
+    edit("compiled by a library", "fakelib.fit", f"{setting}\nfakelib.fit")
     # A module is named as it is called.
     [finding] = found.pop("a mode")
     assert finding.code == "RC217" and finding.owner == "library"

@@ -302,8 +302,8 @@ def _item(node: ast.expr, key: Any) -> ast.expr:
 
 
 def _as_argument(node: ast.expr) -> Argument:
-    if isinstance(node, ast.NamedExpr):
-        node = node.target
+    if isinstance(node, ast.NamedExpr):  # the name has no value before the call
+        return Argument(_text(node.target), fixed=False)
     return Argument(_text(node), _is_fixed(node))
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchproof.checking.rules.rule import AnyGroup, sentence
-from torchproof.checking.static.attribute_facts import AttributeFacts
 from torchproof.checking.static.line_facts import WrittenMark, marks_in, sets
 from torchproof.records import (
     CompileEvent,
@@ -148,37 +147,3 @@ def disabled(what: str) -> str:
         f"put {what} in a function marked @torch.compiler.disable: the break stays,"
         " as an intended one"
     )
-
-
-# -- attributes ------------------------------------------------------------------------
-
-
-def as_tensor(
-    name: str, facts: AttributeFacts, observed: str | None, *, in_module: bool
-) -> Piece:
-    """Replaces the number in an attribute by a tensor, where its first value is set.
-
-    `observed` is a value that a guard saw: only its type counts.
-    """
-    first = facts.first
-    if first is None or not first.in_method:
-        return Piece("", when=False)
-    exact = first.kind is float or (first.kind is None and is_float(observed))
-    dtype = ", dtype=torch.float64" if exact else ""
-    tensor = f"torch.tensor({first.value}{dtype})"
-    line = f"self.{name} = {tensor}"
-    if in_module or first.in_module:
-        line = f'self.register_buffer("{name}", {tensor}, persistent=False)'
-    at = cells.place(shown_briefly(first.file), first.line)
-    edits = [f"write `{line}` instead of `{first.statement}` at {at}"]
-    edits += [
-        f"`{reset.target}.fill_({reset.value})` instead of `{reset.statement}` at line"
-        f" {reset.line}"
-        for reset in facts.resets
-    ]
-    return Piece(" and ".join(edits), facts.python_use is None)
-
-
-def is_float(text: str | None) -> bool:
-    """Whether the text of a number is that of a float."""
-    return any(mark in (text or "") for mark in (".", "e", "inf", "nan"))

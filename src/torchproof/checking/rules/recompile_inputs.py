@@ -23,7 +23,7 @@ from torchproof.records import (
     Remedy,
     Setting,
     Severity,
-    user_frame,
+    place_of,
     varying,
     whose,
 )
@@ -104,8 +104,8 @@ def _sources(group: RecompileGroup) -> list[str]:
     The user's code then has no line where it could mark the arguments.
     """
     call = group.first.entry_call
-    compiled_by_user = any(user_frame(w.frames) for w in group.facts.wrappers)
-    if call is None or whose(call.file) != "library" or compiled_by_user:
+    sites = [place_of(w.frames[-1:]) for w in group.facts.wrappers]
+    if call is None or {whose(call.file), *(s.owner for s in sites)} != {"library"}:
         return []
     sources = [call.source_of(size.path) for size in varying(calls_of(group))]
     return list(dict.fromkeys(source for source in sources if source is not None))

@@ -179,9 +179,7 @@ class DeprecatedScript(TorchScript):
 
     def _match(self, node: ast.expr, source: Source) -> Match:
         name = source.dotted(node)
-        return Match(
-            node, message=f"{name} is deprecated", advice=f"use {_REPLACEMENT}"
-        )
+        return Match(node, message=f"{name} is deprecated", advice=f"use {_REPLACEMENT}")
 
 
 class Unscriptable(TorchScript):
