@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import cProfile
+import difflib
 import functools
 import hashlib
 import html
@@ -17,7 +18,7 @@ from dataclasses import replace
 import check_runs
 import jsonschema
 import pytest
-from check_runs import FULL, ITEM, NOWHERE, READ, SIZE, check
+from check_runs import DRAFTED, FULL, ITEM, NOWHERE, READ, SET, SIZE, check
 from hypothesis import HealthCheck, Phase, given, settings
 from markdown_it import MarkdownIt
 from report_readers import ACTS, Page, sarif_run
@@ -26,11 +27,13 @@ from report_runs import RUNS
 from torchproof.checking import rules
 from torchproof.cli.commands import Check
 from torchproof.cli.parser import parsed
+from torchproof.fixing.edits import replacements
 from torchproof.records import Baseline, CauseTree, Finding, Fix, Fixing, Run
 from torchproof.records.fixes import Remedy, Replacement
 from torchproof.records.run import Symptom
 from torchproof.records.severity import SEVERITIES
-from torchproof.report import formats, render, run_words, sarif
+from torchproof.report import finding_block, formats, render, run_words, sarif, text
+from torchproof.report.finding_block import Findings
 
 # GitLab's app/validators/json_schemas/codeclimate.json, and what its documents add.
 GITLAB_ENTRY = {
@@ -231,6 +234,29 @@ QUOTES = (
     "in In [3], line 7 <lambda>: PLANTED",
     "called at src/m.py:7 main: net(PLANTED)",
 )
+
+
+LONG = "a sentence of an older version, " * 20
+OLD = check(replace(ITEM, message=LONG, cause=LONG, fix=LONG))
+
+
+@pytest.mark.parametrize("run", [*RUNS.values(), OLD, check(DRAFTED, SET)])
+def test_a_finding_has_12_lines_unless_its_edit_is_longer(run: Run) -> None:
+    for block in finding_block.everything(finding_block.blocks(run)):
+        alone = Findings((replace(block, effects=()),))
+        count = text.render([alone], width=100).count("\n")
+        edit = block.diff.text.count("\n")
+        assert count <= max(12, 8 + edit), block.finding.code
+
+
+def test_a_diff_has_the_lines_of_the_file_and_of_its_result() -> None:
+    old = "".join(f"line {number}\n" for number in range(1, 9))
+    new = old.replace("line 2\n", "line 2\nmore\n").replace("line 5\nline 6\n", "5\n")
+    changes = replacements("model.py", old, new)
+    expected = difflib.unified_diff(
+        old.splitlines(True), new.splitlines(True), "a/model.py", "b/model.py", n=0
+    )
+    assert finding_block.unified(changes) == "".join(expected)
 
 
 @pytest.mark.parametrize("format", VALID)

@@ -95,7 +95,9 @@ def test_every_rule_is_listed_once() -> None:
         return below | {cls} if "code" in vars(cls) or not below else below
 
     unlisted = concrete(Rule) - {type(rule) for rule in rules.RULES} - {Weaving}
-    assert not unlisted, f"{unlisted}: list it or its module in checking/rules/__init__.py"
+    assert not unlisted, (
+        f"{unlisted}: list it or its module in checking/rules/__init__.py"
+    )
     codes = [rule.code for rule in rules.RULES]
     assert len(codes) == len(set(codes))
 
