@@ -16,7 +16,7 @@ import ast
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +36,7 @@ from torchproof.records.run import CATEGORIES
 from torchproof.targets.workloads import WORKLOADS
 
 COMMAND = ("check", "workload:gpt-original", "--effort", "quick")
+FIX = ("fix", "workload:nanovlm-original")
 
 Parts = Mapping[str, Callable[[], str]]
 Captured = Mapping[tuple[str, str], str]  # text by document and part
@@ -89,11 +90,24 @@ def captured() -> Captured:
     """The output of the commands that `make docs` runs."""
     checks = getting_started.checks()
     steps = {("docs/getting-started.md", name): text for name, text in checks.items()}
+    first = getting_started.shown(_printed("first check", COMMAND), effects=False)
+    fixes = first_fix(_printed("proved fixes", FIX))
+    return {("README.md", "output"): first, ("README.md", "fix"): fixes, **steps}
+
+
+def _printed(name: str, words: Sequence[str]) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        line = " ".join(["torchproof", *COMMAND, "-q"])
-        step = getting_started.run("first check", line, Path(folder))
-    first = getting_started.shown(getting_started.expect(step).stdout, effects=False)
-    return {("README.md", "output"): first, **steps}
+        line = " ".join(["torchproof", *words, "-q"])
+        step = getting_started.run(name, line, Path(folder))
+    return getting_started.expect(step).stdout
+
+
+def first_fix(text: str) -> str:
+    """What `fix` prints: the first fix with its diff and proof, and the summary."""
+    fixes = re.split(r"\n\n(?=\S+:\d+  [A-Z]{2}\d{3}|settings  )", text)
+    summary = re.findall(r"^\d+ fix.*?\.$", fixes[-1], re.MULTILINE | re.DOTALL)[-1]
+    rest = ["..."] if len(fixes) > 2 else []
+    return tables.fenced("\n\n".join([*fixes[:2], *rest, summary]))
 
 
 # -- documents -------------------------------------------------------------------------

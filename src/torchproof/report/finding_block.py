@@ -461,7 +461,7 @@ def unified(changes: Sequence[Replacement]) -> str:
     """Edits as a unified diff without lines around them."""
     lines: list[str] = []
     for file in dict.fromkeys(each.file for each in changes):
-        name, added = unbroken(shown_briefly(file)), 0
+        name, added = unbroken(cells.name_in(file) or shown_briefly(file)), 0
         lines += [f"--- a/{name}", f"+++ b/{name}"]
         for each in (change for change in changes if change.file == file):
             at, old, new = each.at or each.line, len(each.old), len(each.new)
