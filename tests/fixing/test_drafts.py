@@ -19,7 +19,15 @@ from torchproof.fixing.edits import applied
 from torchproof.fixing.proof import Located
 from torchproof.fixing.proposals import Refusal, Sources, proposals
 from torchproof.fixing.rewrites import Refused, compiler_settings
-from torchproof.records import Finding, Mark, Observation, Remedy, Setting, blame
+from torchproof.records import (
+    Finding,
+    Mark,
+    Observation,
+    Remedy,
+    Replacement,
+    Setting,
+    blame,
+)
 from torchproof.records.frame import Frame
 
 HEAD = "import torch\nfrom torch import nn\n"
@@ -263,6 +271,15 @@ def test_a_draft_that_fails_keeps_the_remedy(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(drafts, "proposals", fail)
     found = Finding("GB102", "graph_break", "high", "", "", "advice", "a.py", 1)
     assert drafts.drafted([found], []) == [found]
+
+
+def test_an_edit_that_the_rule_knows_stays() -> None:
+    edit = Replacement(str(Path("model.py").absolute()), 3, ("a\n",), ("b\n",))
+    known = Remedy("edit", (edit,), title="write b")
+    found = Finding("GB102", "graph_break", "high", "", "", known.text, "model.py", 3)
+    [drafted] = drafts.drafted([replace(found, remedy=known)], [])
+    shown = replace(edit, file="model.py", at=3)
+    assert drafted.remedy == replace(known, replacements=(shown,))
 
 
 def test_a_file_that_has_changed_since_gets_no_edit(tmp_path: Path) -> None:

@@ -71,6 +71,9 @@ class _Drafts:
 
     def remedy(self, finding: Finding) -> Remedy | None:
         """The remedy with its edit; None if none can be drafted."""
+        known = finding.remedy
+        if known is not None and known.replacements:  # the rule knows the lines
+            return replace(known, replacements=_saved(known.replacements))
         spent = time.process_time() - self.began
         if spent > _SECONDS or len(self.sources.originals) > _FILES:
             return None
