@@ -7,7 +7,7 @@ for counts and findings, and names in one sentence those that a run exceeds.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,14 +37,26 @@ SWITCHES = ("compiled", "generate_code")
 Marks = Iterable[tuple[Sequence[Any], Keywords]]
 
 
-def combined(marks: Marks, name: str, example: str) -> Namespace:
+def combined(
+    marks: Marks, mark: str, known: Collection[str], check: Callable[[str, Any], None]
+) -> Namespace:
     """The keyword arguments of pytest marks; later ones override earlier ones."""
     arguments: Namespace = {}
     for positional, named in marks:
         if positional:
-            raise UserError(f"{name} takes keyword arguments only, as in {example}")
+            raise UserError(f"{mark} takes keyword arguments only")
         arguments |= named
+    for name, value in arguments.items():
+        assert_known(mark, name, known)
+        check(name, value)
     return arguments
+
+
+def assert_known(mark: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
+        raise UserError(f"{mark} has no argument {name}: {hint}")
 
 
 @dataclass(frozen=True)
@@ -58,9 +70,8 @@ class Budget:
     @classmethod
     def of(cls, marks: Marks) -> Budget:
         """Combines marks, the nearest one last: it overrides the others."""
-        arguments = combined(marks, "compile_budget", "graph_breaks=0")
-        for name, value in arguments.items():
-            _assert_valid(name, value)
+        known = (*LIMITS, *SWITCHES)
+        arguments = combined(marks, "compile_budget", known, _assert_valid)
         limits = {
             name: arguments[name] for name in LIMITS if arguments.get(name) is not None
         }
@@ -103,11 +114,6 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _assert_valid(name: str, value: Any) -> None:
-    names = (*LIMITS, *SWITCHES)
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(names)}"
-        raise UserError(f"compile_budget has no argument {name}: {hint}")
     if name in SWITCHES:
         if not isinstance(value, bool):
             raise UserError(f"compile_budget({name}={value!r}): use True or False")

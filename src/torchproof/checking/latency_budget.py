@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from torchproof.records import (
 LIMITS = {"p50_ms": 50.0, "p90_ms": 90.0, "p99_ms": 99.0, "p999_ms": 99.9}
 # The load, as the options of a load test have it.
 LOAD = ("rate", "requests", "arrivals", "seed", "workers", "cold")
+_KNOWN = (*LIMITS, *LOAD)
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,7 @@ class LatencyBudget:
     @classmethod
     def of(cls, marks: budget.Marks) -> LatencyBudget:
         """Combines marks, the nearest one last: it overrides the others."""
-        arguments = budget.combined(marks, "latency_budget", "p99_ms=50")
-        for name, value in arguments.items():
-            _assert_valid(name, value)
+        arguments = budget.combined(marks, "latency_budget", _KNOWN, _assert_valid)
         limits = {name: arguments[name] for name in LIMITS if arguments.get(name)}
         if not limits:
             raise UserError("latency_budget has no limit: try p99_ms=50")
@@ -52,6 +50,7 @@ class LatencyBudget:
     def options(self, *, strategy: str | None = None, **changed: Any) -> LoadOptions:
         """Of the load test, with as many requests as the limits need by default."""
         for name, value in changed.items():
+            budget.assert_known("latency_budget", name, _KNOWN)
             _assert_valid(name, value)
         needed = {n: loadtest.requests_needed(LIMITS[n]) for n in self.limits}
         load = {"cold": False, **self.load, **changed}
@@ -118,11 +117,6 @@ def _measured(percent: float, result: LoadResult) -> str:
 
 
 def _assert_valid(name: str, value: Any) -> None:
-    names = (*LIMITS, *LOAD)
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(names)}"
-        raise UserError(f"latency_budget has no argument {name}: {hint}")
     if name in LIMITS and value is not None and not _is_positive(value):
         raise UserError(f"latency_budget({name}={value!r}): use milliseconds above 0")
     if name in ("rate", "requests", "workers") and not _is_positive(value):

@@ -41,10 +41,7 @@ def _pass(run: Job) -> Callable[[], None]:
     train = calls.trains(loaded, run)
 
     def one_pass() -> None:
-        for index, call in enumerate(loaded.calls):
-            calls.before(loaded, index)
-            if train:
-                calls.forget_gradients(loaded.fn, call)
+        for _, call in calls.each(loaded, train=train):
             calls.invoke(fn, call, train=train)
         if torch.cuda.is_available():
             torch.cuda.synchronize()

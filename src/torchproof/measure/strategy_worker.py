@@ -586,11 +586,7 @@ class StrategyWorker:
 
     def _calls(self) -> Iterator[tuple[int, Any]]:
         """The calls of a pass, each when all before it is done, which is not timed."""
-        for index, call in enumerate(self.loaded.calls):
-            calls.before(self.loaded, index)
-            if self.train:
-                calls.forget_gradients(self.loaded.fn, call)
-            yield index, call
+        return calls.each(self.loaded, train=self.train)
 
     def _pass(self) -> float:
         """Times all calls in order, one by one; returns their sum in milliseconds."""

@@ -18,7 +18,6 @@ from torchproof.records import (
     Frame,
     JsonObject,
     Observation,
-    UserError,
     definition,
     qualified_name,
     whose,
@@ -31,7 +30,8 @@ def observe(
 ) -> Observation:
     """Runs the target and returns its events, or reads them from a recorded trace."""
     if target.kind == "trace":
-        return _read_trace(target)
+        records = read_folder(Path(target.where))
+        return Observation(tuple(interpret(records)), {"torch": None, "device": None})
     if live.why_not_sent(target):
         from torchproof.observe.in_process import observe_here
 
@@ -42,14 +42,6 @@ def observe(
     child = follow("torchproof.observe.child", job, on_entry, conditions)
     timeline.process_ended(child.pid)
     return gather(child, target)
-
-
-def _read_trace(target: Target) -> Observation:
-    try:
-        records = read_folder(Path(target.where))
-    except OSError as error:
-        raise UserError(f"cannot read the trace: {error}") from None
-    return Observation(tuple(interpret(records)), {"torch": None, "device": None})
 
 
 class _ProgressReporter:

@@ -16,7 +16,7 @@ from torchproof.observe import timeline
 from torchproof.observe.observer import Observer
 from torchproof.process import Stream, hold
 from torchproof.records import Keywords, RaisedError, UserError
-from torchproof.targets import Job, Loaded, calls, raised, script
+from torchproof.targets import Job, calls, raised, script
 from torchproof.torch_private import environment
 
 
@@ -89,13 +89,12 @@ def _run_factory(job: Job, observer: Observer) -> None:
     train = calls.trains(loaded, job)
     runs_in_eager = False
     observer.stream.write("plan", calls=len(loaded.calls))
-    for index, call in enumerate(loaded.calls):
-        calls.before(loaded, index)
+    for index, call in calls.each(loaded, train=train):
         observer.begin_call(index)
         by_name = isinstance(call, Mapping)
         observer.note_form(() if by_name else call, call if by_name else {})
         try:
-            _step(loaded, fn, call, train=train)
+            calls.invoke(fn, call, train=train)
         except SystemExit as exit_:
             raise UserError(
                 f"call {index} ends the process: sys.exit({exit_.code})"
@@ -119,12 +118,6 @@ def _compile_arguments(arguments: Keywords) -> Keywords:
     return {"backend": run_as_captured, **arguments}
 
 
-def _step(loaded: Loaded, fn: Callable[..., Any], call: Any, *, train: bool) -> None:
-    if train:
-        calls.forget_gradients(loaded.fn, call)
-    calls.invoke(fn, call, train=train)
-
-
 def _explain_failure(
     error: Exception, index: int, job: Job, observer: Observer
 ) -> None:
@@ -136,9 +129,11 @@ def _explain_failure(
     observer.paused = True
     try:
         loaded = calls.fresh(job)
-        for number, call in enumerate(loaded.calls[: index + 1]):
-            calls.before(loaded, number)
-            _step(loaded, loaded.fn, call, train=calls.trains(loaded, job))
+        train = calls.trains(loaded, job)
+        for number, call in calls.each(loaded, train=train):
+            calls.invoke(loaded.fn, call, train=train)
+            if number == index:
+                break
     except UserError:
         raise
     except Exception as eager_error:

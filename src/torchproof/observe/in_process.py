@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torchproof.observe import gathering
@@ -97,8 +97,7 @@ def observe_here(target: Target, options: Options) -> Observation:
     return gathering.gather(Followed(entries.entries, ending, code), target)
 
 
-@contextlib.contextmanager
-def _torch_log_hidden() -> Iterator[None]:
+def _torch_log_hidden() -> contextlib.AbstractContextManager[None]:
     """Hides what torch logs for people; the structured trace goes on."""
 
     def is_trace(record: logging.LogRecord) -> bool:
@@ -106,35 +105,36 @@ def _torch_log_hidden() -> Iterator[None]:
 
     loggers = logging.root.manager.loggerDict
     names = ["torch", *(name for name in loggers if name.startswith("torch."))]
-    handlers = {h for name in names for h in logging.getLogger(name).handlers}
-    for handler in handlers:
-        handler.addFilter(is_trace)
-    try:
-        yield
-    finally:
-        for handler in handlers:
-            handler.removeFilter(is_trace)
+    return _filtered(
+        {h for n in names for h in logging.getLogger(n).handlers}, is_trace
+    )
 
 
-@contextlib.contextmanager
-def _trace_hidden_from_pytest() -> Iterator[None]:
+def _trace_hidden_from_pytest() -> contextlib.AbstractContextManager[None]:
     """Hides torch's structured trace from pytest 9.1 and later, which would show it."""
 
     def is_other(record: logging.LogRecord) -> bool:
         return record.name != _TRACE
 
-    handlers = [
+    of_pytest = {
         handler
         for handler in logging.getLogger(_TRACE).handlers
         if type(handler).__module__.startswith("_pytest.")
-    ]
+    }
+    return _filtered(of_pytest, is_other)
+
+
+@contextlib.contextmanager
+def _filtered(
+    handlers: Iterable[logging.Handler], shows: Callable[[logging.LogRecord], bool]
+) -> Iterator[None]:
     for handler in handlers:
-        handler.addFilter(is_other)
+        handler.addFilter(shows)
     try:
         yield
     finally:
         for handler in handlers:
-            handler.removeFilter(is_other)
+            handler.removeFilter(shows)
 
 
 class _Entries(Stream):

@@ -161,10 +161,7 @@ def _compiled(run: Job) -> tuple[Loaded, Callable[..., Any]]:
 
 def _run(loaded: Loaded, fn: Callable[..., Any], run: Job) -> None:
     train = calls.trains(loaded, run)
-    for index, call in enumerate(loaded.calls):
-        calls.before(loaded, index)
-        if train:
-            calls.forget_gradients(loaded.fn, call)
+    for _, call in calls.each(loaded, train=train):
         calls.invoke(fn, call, train=train)
 
 

@@ -52,8 +52,8 @@ def reads_of(functions: Iterable[Frame]) -> list[Read]:
 
 def _reads_of(function: Frame) -> Iterator[Read]:
     file = _file(function.file)
-    node = file.function(function) if file else None
-    if file is None or node is None:
+    node = file.function(function)
+    if node is None:
         return
     nodes = list(_own_nodes(node))
     for each in nodes:
@@ -82,11 +82,8 @@ def _strings(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 @functools.lru_cache(maxsize=256)
-def _file(path: str) -> _File | None:
-    try:
-        return _File(ast.parse("".join(blame.lines_of(path))))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+def _file(path: str) -> _File:
+    return _File(blame.tree_of(path))
 
 
 class _File:

@@ -200,6 +200,18 @@ def before(loaded: Loaded, index: int) -> None:
         raise raised(f"before_call failed at call {index}", error) from error
 
 
+def each(
+    loaded: Loaded, *, train: bool, prepare: Callable[[int], None] = lambda index: None
+) -> Iterator[tuple[int, Any]]:
+    """The calls in order, each without old gradients, and after its `before_call`."""
+    for index, call in enumerate(loaded.calls):
+        prepare(index)
+        before(loaded, index)
+        if train:
+            forget_gradients(loaded.fn, call)
+        yield index, call
+
+
 def forget_gradients(fn: Any, call: Any) -> None:
     """Clears gradients, so that they do not add up over steps."""
     import torch
@@ -278,11 +290,7 @@ def answers(
     comparable = functools.partial(_comparable, copied=_clone if exact else _copied)
     collected: Answers = {}
     follows = train if backward is None else backward
-    for index, call in enumerate(loaded.calls):
-        seed(index)
-        before(loaded, index)
-        if train:
-            forget_gradients(loaded.fn, call)
+    for index, call in each(loaded, train=train, prepare=seed):
         prepare(index)
         output = step(index, call) if step else invoke(fn, call, train=follows)
         where = f"call {index}: "

@@ -114,10 +114,7 @@ def _frame(file: str, binding: _Binding) -> Frame:
 @functools.lru_cache(maxsize=64)
 def _read(file: str) -> tuple[tuple[_Binding, ...], frozenset[tuple[int, int]]]:
     """The binding statements of a file, and its functions' first and last lines."""
-    try:
-        tree = ast.parse("".join(blame.lines_of(file)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return (), frozenset({_FILE})
+    tree = blame.tree_of(file)
     functions = {_lines(n) for n in ast.walk(tree) if isinstance(n, _FUNCTIONS)}
     return tuple(_walk(tree, _FILE)), frozenset({_FILE, *functions})
 

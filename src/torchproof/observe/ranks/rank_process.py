@@ -78,12 +78,9 @@ def _run_factory(job: Job, observer: RankObserver) -> None:
     observer.site = None
     train = calls.trains(loaded, job)
     observer.stream.write("plan", calls=len(loaded.calls))
-    for index, call in enumerate(loaded.calls):
-        calls.before(loaded, index)
+    for index, call in calls.each(loaded, train=train):
         with observer.observed_call(index):
             try:
-                if train:
-                    calls.forget_gradients(loaded.fn, call)
                 calls.invoke(fn, call, train=train)
             except UserError:
                 raise

@@ -68,10 +68,7 @@ def _run_calls(run: Job, stream: Stream) -> None:
         fn = torch.compile(fn, **run.compile)
     train = calls.trains(loaded, run)
     stream.write("plan", calls=len(loaded.calls), train=train)
-    for index, call in enumerate(loaded.calls):
-        calls.before(loaded, index)
-        if train:
-            calls.forget_gradients(loaded.fn, call)
+    for index, call in calls.each(loaded, train=train):
         try:
             calls.invoke(fn, call, train=train)
         except UserError:
