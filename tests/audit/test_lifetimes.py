@@ -122,4 +122,4 @@ def test_replays_overwrite_silently_and_are_found(tmp_path: Path) -> None:
     entries = watched(f"{tmp_path}/steady.py:make", as_written=True)
     assert not [entry for entry in entries if entry["kind"] == "call_failed"]
     [read, *_] = [entry for entry in entries if entry["kind"] == "dead_read"]
-    assert read["holder"] == "kept[0]" and read["producer"][-1][1] == 11
+    assert read["holder"] == "kept[0]" and read["frames"][-1]["line"] == 11

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torchproof.checking.rules import check
 from torchproof.observe import audit
 from torchproof.observe.audit import running
 from torchproof.process.streams import Followed
+from torchproof.records import DeadTensorEvent, Frame
 from torchproof.records.events import Observation
 from torchproof.records.options import Options
 from torchproof.records.run import Finding, Part
@@ -23,19 +25,17 @@ from torchproof.targets.target import Target, parse
 
 ENVIRONMENT = {"kind": "environment", "torch": "2.13.0"}
 REQUEST = {"kind": "graph_asked", "mode": "inference", "simulated": True}
-FRAME = ["/home/me/model.py", 7, "driver"]
-READ: dict[str, Any] = {
+FRAME = Frame("/home/me/model.py", 7, "driver")
+READ = {
     "kind": "dead_read",
-    "role": "output",
-    "producer": [FRAME],
-    "function": [],
-    "overwriter": [FRAME],
-    "reader": [["/home/me/model.py", 9, "driver"]],
-    "operation": "stack",
-    "holder": "outs[0]",
-    "stored": [],
-    "call": 0,
-    "times": 1,
+    **DeadTensorEvent(
+        frames=(FRAME,),
+        overwriter=(FRAME,),
+        reader=(replace(FRAME, line=9),),
+        operation="stack",
+        holder="outs[0]",
+        call=0,
+    ).to_json(),
 }
 Audit = Callable[..., tuple[audit.AuditResult, list[Finding]]]
 

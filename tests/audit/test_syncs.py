@@ -18,14 +18,14 @@ from torchproof.torch_private import hooks
 
 Wait = Callable[[], None]
 GRAPH = {
-    "number": 0,
     "phase": "inference",
     "compile_id": "0/0",
     "turns": {"replayed": 5},
-    "sizes": [[[], {"replayed": 5}]],
+    "sizes": [{"shapes": [], "runs": {"replayed": 5}}],
     "distinct": 1,
     "again": {},
-    "moved": {},
+    "moved": [],
+    "uses": {},
     "site": [],
     "since": 5,
     "pool_bytes": 0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from torchproof.records import TorchConfig, shapes
 from torchproof.records.blame import whose
@@ -18,7 +18,7 @@ from torchproof.records.form_difference import FormDifference
 from torchproof.records.frame import Frame
 from torchproof.records.guards import FailedGuard, Guard
 from torchproof.records.operations import Operation
-from torchproof.records.schema import Record
+from torchproof.records.schema import Integer, Record
 
 
 @dataclass(frozen=True)
@@ -265,8 +265,8 @@ class GraphSkipEvent(CaptureEvent):
     """Torch does not capture a graph. The counts are None if it was never run."""
 
     reason: str
-    ungraphed: int | None  # runs without a CUDA graph
-    runs: int | None
+    ungraphed: int | None = None  # runs without a CUDA graph
+    runs: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +277,8 @@ class GraphSplitEvent(CaptureEvent):
     operation: str
 
 
-class InputSize(NamedTuple):
+@dataclass(frozen=True)
+class InputSize(Record):
     """Shapes of the inputs of a graph, and its runs with them by how they ran."""
 
     shapes: tuple[tuple[int, ...], ...]
@@ -296,7 +297,7 @@ class RecordingEvent(CaptureEvent):
     moved: tuple[str, ...]  # inputs whose address changed
     uses: Mapping[str, tuple[Frame, ...]]  # of those
     since: int  # runs since the last recording
-    pool_bytes: int
+    pool_bytes: Annotated[int, Integer]  # how much the pool grew for it
 
     @property
     def runs(self) -> int:

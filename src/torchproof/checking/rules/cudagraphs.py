@@ -547,7 +547,7 @@ class NeverReplayed(Recorded):
 
     @classmethod
     def times(cls, graph: RecordingEvent) -> int:
-        runs = max(sum(each.values()) for _, each in graph.sizes)
+        runs = max(sum(size.runs.values()) for size in graph.sizes)
         stuck = graph.turns.keys() == {"warmed_up"}
         return runs if stuck and runs > _WARM_UPS else 0
 
@@ -603,8 +603,8 @@ class ManySizes(Recorded):
 
     def evidence(self, group: RecordingGroup) -> Iterable[str]:
         sizes = [
-            " and ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
-            for shapes, _ in group.first.sizes
+            " and ".join("x".join(map(str, shape)) or "scalar" for shape in size.shapes)
+            for size in group.first.sizes
         ]
         more = f" and {len(sizes) - _SHOWN} more" if len(sizes) > _SHOWN else ""
         yield f"input sizes: {', '.join(sizes[:_SHOWN])}{more}"

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from torchproof.observe.audit.stacks import site
-from torchproof.records import JsonObject
+from torchproof.records import (
+    Frame,
+    GraphSkipEvent,
+    GraphSplitEvent,
+    InputSize,
+    RecordingEvent,
+    frames_in,
+)
 from torchproof.targets import frame_of, plain
 from torchproof.torch_private import (
     GraphRun,
@@ -38,20 +46,22 @@ CAUSES = {
     "expected dead indices before graph are live": "liveness",
 }
 OTHER_PATH = "path"  # no recording follows the graph that ran before
+_QUOTE = re.compile(r"\.?\s*Found from\s*:?\s*")
+_PREFIX = "skipping cudagraphs due to "
 
 
 @dataclass
 class GraphOutcome:
     """The runs of one compiled graph so far; `sizes` counts them by input size."""
 
-    number: int
     phase: str
     compile_id: str | None
     turns: Counter[str] = field(default_factory=Counter)
     sizes: dict[tuple[Any, ...], Counter[str]] = field(default_factory=dict)
     again: Counter[str] = field(default_factory=Counter)  # re-recordings by cause
-    moved: Counter[str] = field(default_factory=Counter)
-    site: list[list[Any]] = field(default_factory=list)  # of the first recording
+    # Inputs that moved, by name, with the stack of their first use.
+    uses: dict[str, tuple[Frame, ...]] = field(default_factory=dict)
+    site: tuple[Frame, ...] = ()  # of the first recording
     since: int = 0  # runs since the last recording
     pool_bytes: int = 0  # how much the pool grew for it
 
@@ -64,24 +74,23 @@ class GraphOutcome:
         outcomes[graph_run.how] += 1
         self.turns[graph_run.how] += 1
 
-    def as_entry(self) -> JsonObject:
-        sizes = [
-            [list(map(list, shapes)), dict(runs)]
-            for (_, shapes), runs in list(self.sizes.items())[:_MOST_SIZES]
-        ]
-        return {
-            "number": self.number,
-            "phase": self.phase,
-            "compile_id": self.compile_id,
-            "turns": dict(self.turns),
-            "sizes": sizes,
-            "distinct": len(self.sizes),
-            "again": dict(self.again),
-            "moved": dict(self.moved),
-            "site": self.site,
-            "since": self.since,
-            "pool_bytes": self.pool_bytes,
-        }
+    def as_event(self) -> RecordingEvent:
+        return RecordingEvent(
+            compile_id=self.compile_id,
+            site=self.site,
+            phase=self.phase,
+            turns=self.turns,
+            sizes=tuple(
+                InputSize(shapes, runs)
+                for (_, shapes), runs in list(self.sizes.items())[:_MOST_SIZES]
+            ),
+            distinct=len(self.sizes),
+            again=self.again,
+            moved=tuple(self.uses),
+            uses=self.uses,
+            since=self.since,
+            pool_bytes=self.pool_bytes,
+        )
 
 
 class Recordings:
@@ -123,7 +132,7 @@ class Recordings:
         """Writes a snapshot of all graphs; the last one in the stream counts."""
         self._flushed = time.monotonic()
         if self._graphs:
-            graphs = [graph.as_entry() for graph in self._graphs.values()]
+            graphs = [each.as_event().to_json() for each in self._graphs.values()]
             self._write(
                 "cudagraphs", graphs=graphs, pool_bytes=sum(self._pools.values())
             )
@@ -135,30 +144,36 @@ class Recordings:
         self._write("cudagraph_function", compile_id=graph.compile_id, code=code)
 
     def skipped(self, skip: Skip) -> None:
-        self._write(
-            "cudagraph_skip",
-            reason=skip.reason,
-            compile_id=skip.compile_id,
-            stacks=skip.stacks,
-            site=plain(site()),
-            call=self._call,
+        """Writes one event for each line that causes the skip, and at least one."""
+        reason, quoted = explained(skip.reason)
+        event = GraphSkipEvent(
+            compile_id=skip.compile_id, call=self._call, site=site(), reason=reason
         )
+        stacks = [frames_in(stack) for stack in skip.stacks] or [quoted]
+        events = [replace(event, frames=frames).to_json() for frames in stacks]
+        self._write("cudagraph_skip", events=events)
 
     def split(self, split: Split) -> None:
         if split not in self._splits:
             self._splits.add(split)
-            self._write("cudagraph_split", **vars(split), call=self._call)
+            event = GraphSplitEvent(
+                compile_id=split.compile_id,
+                frames=frames_in(split.stack or ""),
+                call=self._call,
+                reason=split.reason,
+                operation=split.operation,
+            )
+            self._write("cudagraph_split", **event.to_json())
 
     def ran(self, graph_run: GraphRun) -> None:
         key = graph_run.graph, graph_run.phase
         graph = self._graphs.get(key)
         if graph is None:
-            number = len(self._graphs)
-            graph = GraphOutcome(number, graph_run.phase, graph_run.compile_id)
+            graph = GraphOutcome(graph_run.phase, graph_run.compile_id)
             self._graphs[key] = graph
         graph.add(graph_run)
         if graph_run.how == "recorded" and not graph.site:
-            graph.site = plain(site())
+            graph.site = site()
         if graph_run.pool is not None and graph_run.pool_bytes is not None:
             graph.pool_bytes += graph_run.pool_bytes - self._pools.get(
                 graph_run.pool, 0
@@ -172,15 +187,8 @@ class Recordings:
         names = _parameter_names(moved) if self._named <= _MOST_LOOKUPS else {}
         for each in moved:
             name = names.get(each.address, each.name)
-            graph.moved[name] += 1
-            if graph.moved[name] == 1:
-                self._write(
-                    "cudagraph_moved",
-                    number=graph.number,
-                    name=name,
-                    stack=each.stack,
-                    call=self._call,
-                )
+            if name not in graph.uses:
+                graph.uses[name] = frames_in(each.stack or "")
 
 
 def _parameter_names(moved: Iterable[MovedInput]) -> dict[int, str]:
@@ -204,3 +212,11 @@ def _parameter_names(moved: Iterable[MovedInput]) -> dict[int, str]:
                 if tensor.data_ptr() in addresses:
                     names[tensor.data_ptr()] = f"{type(module).__name__}.{name}"
     return names
+
+
+def explained(reason: str) -> tuple[str, tuple[Frame, ...]]:
+    """Torch's reason without its prefix, and the stack that it quotes."""
+    while reason.startswith(_PREFIX):
+        reason = reason.removeprefix(_PREFIX)
+    message, *quoted = _QUOTE.split(reason, maxsplit=1)
+    return " ".join(message.split()), frames_in("\n".join(quoted))

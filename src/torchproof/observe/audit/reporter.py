@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torchproof.observe.audit.assignment_site import assignment_site
 from torchproof.observe.audit.referrers import Referrer, referrer_of, sharing
-from torchproof.records import Frame, JsonObject
-from torchproof.targets import plain
+from torchproof.records import DeadTensorEvent, Frame
 from torchproof.torch_private import Memory
 
 _SEARCHES = 3  # for each producing line: a search looks at every live object
@@ -32,7 +31,7 @@ class Output:
 
     memory: Memory
     dtype: Any
-    role: str  # "output" or "gradient"
+    role: Literal["output", "gradient"]
     producer: tuple[Frame, ...]
     function: Frame | None
     call: int | None
@@ -61,14 +60,12 @@ class Reporter:
         self._searches: Counter[Key] = Counter()
         self._held_keys: set[Key] = set()  # held by more than a local variable
         self._counts: Counter[Key] = Counter()
-        self._last: dict[Key, JsonObject] = {}
+        self._last: dict[Key, DeadTensorEvent] = {}
         self.searching = False  # the search itself looks at tensors
 
     def read(self, output: Output, reader: tuple[Frame, ...], operation: str) -> None:
         referrer = self._find_referrer(output, "dead_read")
-        self._report(
-            output, "dead_read", referrer, reader=plain(reader), operation=operation
-        )
+        self._report(output, "dead_read", referrer, reader=reader, operation=operation)
 
     def held(self, output: Output) -> None:
         """Reports the output unless only a local variable, soon rebound, holds it."""
@@ -86,8 +83,9 @@ class Reporter:
 
     def close(self) -> None:
         """Writes the entries that stand for outputs that were only counted."""
-        for key, entry in self._last.items():
-            self._write(key[0], **entry, times=self._counts[key] - _MOST_ENTRIES)
+        for key, event in self._last.items():
+            times = self._counts[key] - _MOST_ENTRIES
+            self._write(key[0], **replace(event, times=times).to_json())
         self._last.clear()
 
     def _find_referrer(self, output: Output, kind: Kind) -> Referrer | None:
@@ -107,28 +105,29 @@ class Reporter:
         kind: Kind,
         referrer: Referrer | None,
         *,
-        reader: list[list[Any]] | None = None,
+        reader: tuple[Frame, ...] = (),
         operation: str | None = None,
     ) -> None:
         output.reported = kind
         stored = _stored(referrer, output) if referrer else None
-        entry: JsonObject = {
-            "role": output.role,
-            "producer": plain(output.producer),
-            "function": plain([output.function]) if output.function else [],
-            "overwriter": plain(output.overwriter),
-            "reader": reader or [],
-            "operation": operation,
-            "holder": referrer.path if referrer else None,
-            "stored": plain([stored]) if stored else [],
-            "call": output.call,
-        }
+        event = DeadTensorEvent(
+            frames=output.producer,
+            function=output.function,
+            call=output.call,
+            is_read=kind == "dead_read",
+            role=output.role,
+            holder=referrer.path if referrer else None,
+            operation=operation,
+            overwriter=output.overwriter,
+            reader=reader,
+            stored=(stored,) if stored else (),
+        )
         key = (kind, output.role, output.line, operation)
         self._counts[key] += 1
         if self._counts[key] <= _MOST_ENTRIES:
-            self._write(kind, **entry, times=1)
+            self._write(kind, **event.to_json())
         else:
-            self._last[key] = entry
+            self._last[key] = event
 
 
 def _stored(referrer: Referrer, output: Output) -> Frame | None:

@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -21,8 +22,7 @@ import torch
 
 from torchproof import torch_private
 from torchproof.observe.audit.stacks import site
-from torchproof.records import JsonObject, inside_region, place_of, whose
-from torchproof.targets import plain
+from torchproof.records import SyncEvent, inside_region, place_of, whose
 from torchproof.torch_private import cudagraph_recordings
 
 _FLUSH_S = 0.5
@@ -44,7 +44,8 @@ class Syncs:
         self._hooks = contextlib.ExitStack()
         self._local = threading.local()
         self._calls = 0  # outermost calls of compiled functions
-        self._places: dict[Place, JsonObject] = {}
+        self._places: dict[Place, SyncEvent] = {}
+        self._last: dict[Place, int] = {}  # the number of the last call that waited
         self._listening = False
         self._flushed = 0.0
 
@@ -70,8 +71,8 @@ class Syncs:
         """Writes a snapshot of all places; the last one in the stream counts."""
         self._flushed = time.monotonic()
         if self._places:
-            places = list(self._places.values())
-            self._write("host_syncs", places=places, calls=self._calls)
+            every = [replace(e, of=self._calls) for e in self._places.values()]
+            self._write("host_syncs", places=[event.to_json() for event in every])
 
     def _entered(self) -> Callable[[], None]:
         depth = getattr(self._local, "depth", 0)
@@ -99,13 +100,14 @@ class Syncs:
         place = place_of(frames).frame
         if place is None:
             return
-        new = {"site": plain(frames), "explicit": explicit, "inside": inside}
         key = place.file, place.line, inside
-        counts = self._places.setdefault(key, {**new, "count": 0, "calls": 0})
-        counts["count"] += 1
-        if counts.get("last") != self._calls:
-            counts["calls"] += 1
-            counts["last"] = self._calls
+        new = SyncEvent(
+            frames=frames, explicit=explicit, inside=inside, count=0, calls=0, of=0
+        )
+        known = self._places.get(key, new)
+        calls = known.calls + (self._last.get(key) != self._calls)
+        self._places[key] = replace(known, count=known.count + 1, calls=calls)
+        self._last[key] = self._calls
 
 
 def _by_torchproof() -> bool:
