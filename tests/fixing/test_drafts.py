@@ -21,7 +21,6 @@ from torchproof.fixing.proposals import Refusal, Sources, proposals
 from torchproof.fixing.rewrites import Refused, compiler_settings
 from torchproof.records import (
     Finding,
-    Mark,
     Observation,
     Remedy,
     Replacement,
@@ -41,7 +40,6 @@ def gated(x):
         return x + 1
     return x - 1
 """
-MARKED = Remedy("mark", marks=(Mark('batch["x"]', 0, "maybe_mark_dynamic"),))
 # Each program, and the code of its finding.
 PROGRAMS = {
     "edit": (
@@ -118,10 +116,6 @@ def outputs(files: dict[str, Path]) -> list[str]:
 def draft_of(observation: Observation, name: str) -> Finding:
     """The finding that a program is about, with its draft."""
     matched = rules.matched(observation)
-    if name == "line of a mark":
-        matched = [
-            m._replace(finding=replace(m.finding, remedy=MARKED)) for m in matched
-        ]
     found = drafts.drafted([each.finding for each in matched], matched)
     return next(each for each in found if each.code == PROGRAMS[name][0])
 
@@ -196,35 +190,6 @@ def test_argument_of_torch_compile(code: str, expected: str | None) -> None:
         assert compiler_settings.with_setting(place, DYNAMIC) == f"{expected}\n"
 
 
-@pytest.mark.parametrize(
-    ("argument", "code", "marked"),
-    [
-        ("x", "y = f(x)", True),
-        ("self.x[0]", "if f(self.x[0]):\n    pass", True),
-        ("x", "for y in f(x):\n    pass", True),
-        ("x", "while f(x):\n    pass", False),
-        ("x", "if c: f(x)", False),
-        ("x", "x = g(); f(x)", False),
-        ("x", "f(x := g())", False),
-        ("x", "ys = [f(x) for x in xs]", False),
-        ("x", "h = lambda x: f(x)", False),
-        ("g(x)", "f(g(x))", False),
-    ],
-)
-def test_mark_needs_a_name_before_the_call(
-    argument: str, code: str, marked: bool
-) -> None:
-    mark = Mark(argument, 0, "mark_dynamic")
-    first, *rest = code.split("\n")
-    place = site("\n".join(["import torch", f"{first}  # <-", *rest]))
-    if not marked:
-        with pytest.raises(Refused):
-            compiler_settings.with_marks(place, [mark])
-    else:
-        text = compiler_settings.with_marks(place, [mark])
-        assert text == f"import torch\n{mark.code}\n{code}\n"
-
-
 def test_setting_follows_the_imports_and_has_those_it_needs() -> None:
     warn = Setting("dynamo.reorderable_logging_functions", "warnings.warn")
     text = compiler_settings.with_setting(
@@ -273,12 +238,16 @@ def test_a_draft_that_fails_keeps_the_remedy(monkeypatch: pytest.MonkeyPatch) ->
     assert drafts.drafted([found], []) == [found]
 
 
-def test_an_edit_that_the_rule_knows_stays() -> None:
-    edit = Replacement(str(Path("model.py").absolute()), 3, ("a\n",), ("b\n",))
-    known = Remedy("edit", (edit,), title="write b")
-    found = Finding("GB102", "graph_break", "high", "", "", known.text, "model.py", 3)
+def test_an_edit_that_the_rule_knows_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text("a\nb\nc\n")
+    edit = Replacement(str(tmp_path / "model.py"), 2, ("b\n",), ("x\n", "b\n"))
+    known = Remedy("edit", (edit,), title="write x")
+    found = Finding("GB102", "graph_break", "high", "", "", known.text, "model.py", 2)
     [drafted] = drafts.drafted([replace(found, remedy=known)], [])
-    shown = replace(edit, file="model.py", at=3)
+    shown = Replacement("model.py", 2, (), ("x\n",), at=2, below=("a\n",))
     assert drafted.remedy == replace(known, replacements=(shown,))
 
 

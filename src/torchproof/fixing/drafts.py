@@ -1,7 +1,7 @@
 """Drafts the edit of each finding without running anything, for `check` to show.
 
 The rewrites are those that `fix` tries, and it alone proves them. Where the program has
-a line for a setting or a mark, the draft is that line.
+a line for a setting, the draft is that line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from torchproof.checking import rules
 from torchproof.fixing import rewrites
-from torchproof.fixing.edits import Edit, replacements
+from torchproof.fixing.edits import Edit, applied, replacements
 from torchproof.fixing.proof import Located, Proof
 from torchproof.fixing.proposals import Sources, proposals
 from torchproof.fixing.rewrites import compiler_settings
@@ -71,16 +71,26 @@ class _Drafts:
 
     def remedy(self, finding: Finding) -> Remedy | None:
         """The remedy with its edit; None if none can be drafted."""
-        known = finding.remedy
-        if known is not None and known.replacements:  # the rule knows the lines
-            return replace(known, replacements=_saved(known.replacements))
         spent = time.process_time() - self.began
         if spent > _SECONDS or len(self.sources.originals) > _FILES:
             return None
         try:
-            return self._edit(finding) or self._line(finding)
+            return self._known(finding) or self._edit(finding) or self._line(finding)
         except Exception:  # whatever the program is: a check gives its findings
             return None
+
+    def _known(self, finding: Finding) -> Remedy | None:
+        """The remedy, if its rule has the edit: with no more lines than it changes."""
+        remedy = finding.remedy
+        changes: list[Replacement] = []
+        if remedy is None or not remedy.replacements:
+            return None
+        for name in dict.fromkeys(each.file for each in remedy.replacements):
+            file = os.path.abspath(name)
+            own = [each for each in remedy.replacements if each.file == name]
+            text = self.sources.original(file)
+            changes += replacements(file, text, applied(text, own))
+        return replace(remedy, replacements=_saved(changes))
 
     # -- rewrites ----------------------------------------------------------------------
 
@@ -103,51 +113,29 @@ class _Drafts:
         """Those that need no run; safe ones come first."""
         matched = self.matched.get(finding.identity)
         frames = matched.rule.stack(matched.group) if matched else ()
-        if not rules.by_code(finding.code).rewrites or not all(
-            map(_is_current, frames)
-        ):
+        is_current = all(map(_is_current, frames))
+        if not is_current or not rules.by_code(finding.code).rewrites:
             return
         for each in proposals(Located(finding, frames), _UNCHANGED, self.sources):
             if isinstance(each, Edit) and each.replacements:
                 yield each
 
-    # -- lines for settings and marks --------------------------------------------------
+    # -- lines for settings ------------------------------------------------------------
 
     def _line(self, finding: Finding) -> Remedy | None:
-        """The remedy with the line that sets or marks, if the program has a place."""
+        """The remedy with the line that sets it; None if the program has no place."""
         matched, remedy = self.matched.get(finding.identity), finding.remedy
-        if matched is None or remedy is None:
+        if matched is None or remedy is None or remedy.kind != "setting":
             return None
-        event = matched.group.first
-        if remedy.kind == "mark" and isinstance(event, CompileEvent):
-            call = event.entry_call
-            if call is not None and call.by_user:
-                return self._marked(finding, remedy, Frame(call.file, call.line, ""))
-        if remedy.kind == "setting":
-            place = _place_of_compile(matched.group.facts.wrappers, event, remedy)
-            if place is not None:
-                return self._set(finding, remedy, place)
-        return None
-
-    def _marked(self, finding: Finding, remedy: Remedy, at: Frame) -> Remedy:
-        site = self._site(finding, at)
-        return self._with(
-            remedy, site, compiler_settings.with_marks(site, remedy.marks)
-        )
-
-    def _set(self, finding: Finding, remedy: Remedy, at: Frame) -> Remedy:
-        site = self._site(finding, at)
-        text = compiler_settings.with_setting(site, remedy.settings[0])
-        return self._with(remedy, site, text)
-
-    def _site(self, finding: Finding, at: Frame) -> rewrites.Site:
-        file = os.path.abspath(at.file)
+        facts, event = matched.group.facts, matched.group.first
+        place = _place_of_compile(facts.wrappers, event, remedy)
+        if place is None:
+            return None
+        file = os.path.abspath(place.file)
         text = self.sources.original(file)
-        return rewrites.Site(finding, rewrites.parsed(file, text), at.line)
-
-    def _with(self, remedy: Remedy, site: rewrites.Site, text: str) -> Remedy:
-        changes = replacements(site.file.path, site.file.text, text)
-        return replace(remedy, replacements=_saved(changes))
+        site = rewrites.Site(finding, rewrites.parsed(file, text), place.line)
+        new = compiler_settings.with_setting(site, remedy.settings[0])
+        return replace(remedy, replacements=_saved(replacements(file, text, new)))
 
 
 def _is_current(frame: Frame) -> bool:

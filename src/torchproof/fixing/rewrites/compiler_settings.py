@@ -1,25 +1,14 @@
-"""Settings and marks as lines of the program: the user's file gets what cures it.
-
-A line is inserted only where it runs before the compiled call, with names that are
-bound there.
-"""
+"""Settings of the compiler as lines of the program that calls torch.compile."""
 
 from __future__ import annotations
 
-import ast
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import libcst as cst
 
 from torchproof.fixing.rewrites.operators import dotted, nodes
-from torchproof.fixing.rewrites.site import Changes, Refused, Site, Statement
-from torchproof.records import Mark, Setting
-
-_NAMING = (
-    *(ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Load),
-    *(ast.UnaryOp, ast.USub),
-)
+from torchproof.fixing.rewrites.site import Refused, Site
+from torchproof.records import Setting
 
 
 def with_setting(site: Site, setting: Setting) -> str:
@@ -74,44 +63,3 @@ def _extended(call: cst.Call, new: cst.Arg) -> list[cst.Arg]:
     between = others[-1].comma if others else between
     ended = new.with_changes(comma=last.comma)
     return [*others, last.with_changes(comma=between), ended]
-
-
-def with_marks(site: Site, marks: Sequence[Mark]) -> str:
-    """The text with marks on lines before the statement that makes the call."""
-    line = site.statement
-    if not _follows_a_line(site, line):
-        raise Refused("the call has no line before it where its arguments are known")
-    tree = ast.parse(textwrap.dedent(site.module.code_for_node(line)).lstrip())
-    own = set(_bound_inside(tree))
-    for each in marks:
-        parts = list(ast.walk(ast.parse(each.argument, mode="eval").body))
-        names = {part.id for part in parts if isinstance(part, ast.Name)}
-        if own & names or not all(isinstance(part, _NAMING) for part in parts):
-            raise Refused(f"`{each.argument}` has no name before the call")
-    new = [cst.parse_statement(f"{each.code}\n") for each in marks]
-    changes: Changes = {line: [*new, line]}
-    return site.replaced(changes, ["torch"])
-
-
-def _follows_a_line(site: Site, line: Statement) -> bool:
-    """Whether a line above the statement runs before it, each time."""
-    if isinstance(line, cst.SimpleStatementLine):
-        return len(line.body) == 1
-    parent = site.parent(line)
-    is_elif = isinstance(parent, cst.If) and parent.orelse is line
-    body = getattr(line, "body", None)
-    return (
-        isinstance(line, (cst.If, cst.For))
-        and isinstance(body, cst.IndentedBlock)
-        and not is_elif
-    )
-
-
-def _bound_inside(tree: ast.AST) -> Iterator[str]:
-    """The names that exist only inside an expression of a statement."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.arg):
-            yield node.arg
-        if isinstance(node, (ast.NamedExpr, ast.comprehension)):
-            targets = ast.walk(node.target)
-            yield from (each.id for each in targets if isinstance(each, ast.Name))
