@@ -47,6 +47,7 @@ from torchproof.records import (
     starts_with,
     whose,
 )
+from torchproof.torch_private import break_ids
 
 ARTIFACTS = frozenset(
     {"dynamo_graph_break_reason", "recompile_reasons", "dynamo_error"}
@@ -527,8 +528,9 @@ def read_reason(text: str) -> BreakReason:
     if intro:
         first = first[intro.end() :]
     page = _GB_PAGE.search(first)
+    kind = first.strip().splitlines()[0].strip() if first.strip() else "unknown"
     return BreakReason(
-        type=first.strip().splitlines()[0].strip() if first.strip() else "unknown",
+        type=kind,
         explanation=_section(first, "Explanation"),
         hints=tuple(
             _squash(h)
@@ -537,7 +539,7 @@ def read_reason(text: str) -> BreakReason:
             )
         ),
         context=_section(first, "Developer debug context"),
-        gb_id=page["id"].upper() if page else None,
+        gb_id=page["id"].upper() if page else break_ids().get(kind),
         page=page.group(0) if page else None,
         rest_is_eager="skipping the rest of the function" in text,
         nested=nested.strip().splitlines()[0].strip() if nested.strip() else None,

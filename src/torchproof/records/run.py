@@ -21,7 +21,7 @@ from torchproof.records.mappings import JsonObject
 from torchproof.records.schema import Integer, Number, Record, Samples
 from torchproof.records.severity import Severity
 from torchproof.records.symptom import Symptom as Symptom
-from torchproof.records.symptom import symptom_of_older
+from torchproof.records.symptom import page_of_older, symptom_of_older
 from torchproof.records.tuning import EAGER, RIGHT, Tuning
 from torchproof.records.user_error import UserError as UserError
 from torchproof.records.user_error import one_line as one_line
@@ -126,6 +126,7 @@ class Finding(Record):
     # Compiled functions and modules whose own code runs eagerly because of it.
     stops: tuple[str, ...] = ()
     key: str = ""  # what the rule found in the function, without names and values
+    page: str | None = None  # torch's own page about it, beside the rule's reference
     symptom: Symptom | None = None  # None: a repro needs no more than the kind
     other: JsonObject = field(default_factory=dict, hash=False)
 
@@ -133,7 +134,7 @@ class Finding(Record):
     def upgraded(cls, values: JsonObject, plain: JsonObject) -> None:
         """Keeps the identity of a record without a key: others refer to it.
 
-        A symptom is in the texts of an older record.
+        A symptom, and torch's page, are in the texts of an older record.
         """
         if "key" not in plain and isinstance(plain.get("identity"), str):
             from torchproof.records.identity import recorded
@@ -141,6 +142,8 @@ class Finding(Record):
             values["key"] = recorded(plain["identity"])
         if "symptom" not in plain:
             values["symptom"] = symptom_of_older(values)
+        if "page" not in plain:
+            values["page"] = page_of_older(values)
 
     @property
     def is_suspicion(self) -> bool:

@@ -34,6 +34,12 @@ class Symptom(Record):
     in_first_call: bool = False  # a stale value is wrong in the first call too
 
 
+def page_of_older(finding: JsonObject) -> str | None:
+    """Torch's page about a finding of an older record, which has it as evidence."""
+    found = (re.fullmatch(r"GB\d+ (\S+)", each) for each in finding["evidence"])
+    return next((match[1] for match in found if match), None)
+
+
 def symptom_of_older(finding: JsonObject) -> Symptom | None:
     """The symptom of a finding of an older record, which has it in its texts only."""
     kind, lines = finding["kind"], tuple(finding.get("evidence", ()))

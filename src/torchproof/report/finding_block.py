@@ -188,13 +188,9 @@ class FindingBlock(Block):
 
     @property
     def links(self) -> list[str]:
-        """Torch's page for this graph break if the run names it, then the rule's."""
-        pages = [
-            match[1]
-            for item in self.finding.evidence
-            if (match := re.match(r"GB\d+ (https://\S+)$", item))
-            and match[1].startswith(_BREAK_SITES)
-        ][:1]
+        """Torch's own page if the run names one, then that of the rule."""
+        page = self.finding.page or ""  # a damaged run may have anything there
+        pages = [page] if page.startswith(_BREAK_SITES) else []
         pages += [self.rule.link] if self.rule and self.rule.link else []
         return list(dict.fromkeys(pages))
 

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.dynamo import switches as switches
     from torchproof.torch_private.dynamo import thread_state as thread_state
     from torchproof.torch_private.dynamo import traced_lines as traced_lines
+    from torchproof.torch_private.dynamo.break_ids import break_ids as break_ids
     from torchproof.torch_private.dynamo.captured_graphs import (
         higher_order_name as higher_order_name,
     )

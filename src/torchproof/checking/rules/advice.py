@@ -6,17 +6,18 @@ out. If no piece applies, the advice says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from torchproof.checking.rules.line_edits import without
 from torchproof.checking.rules.rule import AnyGroup, sentence
 from torchproof.checking.static.line_facts import WrittenMark, marks_in, sets
 from torchproof.records import (
     CompileEvent,
     Frame,
+    Remedy,
     Setting,
     cells,
-    is_frame_of,
     shown_briefly,
     whose,
 )
@@ -57,6 +58,14 @@ def has_setting(group: AnyGroup, name: str, value: object) -> bool:
     return any(sets(file, name, repr(value)) for file in user_files(group))
 
 
+def in_force(group: AnyGroup, each: Setting) -> bool:
+    """Whether the program has a setting, or the argument of torch.compile."""
+    kind, _, name = each.name.partition(".")
+    if kind == "compile":
+        return group.facts.compile_arguments.get(name) == str(each.value)
+    return has_setting(group, f"torch._{kind}.config.{name}", each.value)
+
+
 def has_fullgraph(group: AnyGroup) -> bool:
     """Whether a torch.compile of the program has fullgraph=True.
 
@@ -68,13 +77,7 @@ def has_fullgraph(group: AnyGroup) -> bool:
 
 def setting(group: AnyGroup, each: Setting, note: str = "") -> Piece:
     """Sets a setting of the compiler, unless the program has it."""
-    kind, _, name = each.name.partition(".")
-    if kind == "compile":
-        given = group.facts.compile_arguments.get(name)
-        return Piece(f"{each.code}{note}", given != str(each.value))
-    full = f"torch._{kind}.config.{name}"
-    verb = "" if isinstance(each.value, str) else "set "  # `SET.add(function)`
-    return Piece(f"{verb}{each.code}{note}", not has_setting(group, full, each.value))
+    return Piece(each.code + note, not in_force(group, each))
 
 
 def user_files(group: AnyGroup) -> Iterator[str]:
@@ -94,56 +97,14 @@ def written_marks(group: AnyGroup) -> list[WrittenMark]:
     return [mark for file in user_files(group) for mark in marks_in(file)]
 
 
-def removed(*marks: WrittenMark) -> str:
-    """The edit that removes marks; empty without any."""
-    places = [
-        f"{cells.place(shown_briefly(mark.file), mark.line)} (`{mark.code}`)"
-        for mark in marks
-    ]
-    return f"remove the mark at {' and at '.join(places)}" if places else ""
-
-
-# -- pieces that several rules use -----------------------------------------------------
-
-
-def moved_out(group: AnyGroup, what: str) -> tuple[Piece, ...]:
-    """Ways to take code out of the compiled function."""
-    line, at_entry = group.line, _is_in_entry(group)
-    return (
-        Piece(
-            f"compute {what} before the compiled call and pass the result in",
-            at_entry and line.from_arguments and not line.is_unused,
-        ),
-        Piece(
-            f"return what {what} needs, and do it after the compiled call",
-            at_entry and line.is_returned and not line.from_arguments,
-        ),
-        Piece(
-            f"put {what} under `if not torch.compiler.is_compiling():`, if compiled"
-            " calls may go without it",
-            line.is_unused,
-        ),
-    )
-
-
-def _is_in_entry(group: AnyGroup) -> bool:
-    """Whether the code is in the function that the program calls, compiled.
-
-    What a function inside gets as an argument may be computed by the one that calls it.
-    """
-    frame = group.frame
-    if frame is None or group.place.owner != "user":
-        return False
-    wrappers = group.facts.wrappers
-    codes = [c for w in wrappers for c in (w.function, *w.around)]
-    if not wrappers:  # source that has not run
-        return group.line.is_entry
-    return any(is_frame_of(frame, code) for code in codes)
-
-
-def disabled(what: str) -> str:
-    """What is left if nothing removes a break."""
-    return (
-        f"put {what} in a function marked @torch.compiler.disable: the break stays,"
-        " as an intended one"
-    )
+def removed(marks: Sequence[WrittenMark]) -> Remedy | None:
+    """The edit that removes the user's marks of a size that cannot be dynamic."""
+    if not marks:
+        return None
+    edits = [without(mark) for mark in marks]
+    places = [cells.place(shown_briefly(m.file), m.line) for m in marks]
+    title = f"remove the mark at {' and '.join(places)} (`{marks[0].code}`)"
+    if not all(edits):
+        return Remedy("none", why=title)
+    kept = tuple(edit for edit in edits if edit is not None)
+    return Remedy("edit", replacements=kept, title=title)

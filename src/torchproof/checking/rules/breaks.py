@@ -6,16 +6,12 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from typing import ClassVar
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.advice import (
-    Piece,
-    assembled,
-    disabled,
-    has_setting,
-    moved_out,
+    in_force,
     removed,
-    setting,
     written_marks,
 )
 from torchproof.checking.rules.interruptions import (
@@ -24,16 +20,18 @@ from torchproof.checking.rules.interruptions import (
     only_alone,
 )
 from torchproof.checking.rules.rule import (
+    PROSE,
     EventGroup,
     Facts,
     Rule,
     event_place,
     expression_of,
+    fitted,
     grouped,
     sentence,
     shorten,
 )
-from torchproof.checking.static.line_facts import facts_at
+from torchproof.checking.static.line_facts import WrittenMark, facts_at, parsed
 from torchproof.observe import Gap
 from torchproof.records import (
     COMPREHENSIONS,
@@ -45,6 +43,7 @@ from torchproof.records import (
     Frame,
     GraphEvent,
     Place,
+    Remedy,
     Runs,
     Setting,
     Severity,
@@ -53,7 +52,6 @@ from torchproof.records import (
     definition,
     is_frame_of,
     is_resumed,
-    module_of,
     original_name,
     package_of,
     qualified_name,
@@ -62,18 +60,24 @@ from torchproof.records import (
     whose,
 )
 
+# Hints that torch gives for every break, or that name no change of the code.
 _BOILERPLATE = re.compile(
     r"report an issue|file an issue|graph break is fundamental|may be possible to write"
-    r" Dynamo"
-    r"|caused by an earlier graph break|Avoid calling the function|dont_skip_tracing"
-    r"|Dynamo may be able|Your code may result in an error",
+    r" Dynamo|caused by an earlier graph break|Avoid calling|dont_skip_tracing"
+    r"|Dynamo may be able|Your code may result in an error|Dynamo bug|fullgraph="
+    r"|logging function",
     re.IGNORECASE,
 )
+_CLAUSE = re.compile(r"(.+)(?:,| because| when| since|;| \(.*)\s", re.DOTALL)
 # Settings with which a number has no value while tracing, as a marked size has none.
-_CAPTURING = tuple(
-    f"torch._dynamo.config.capture_{what}"
-    for what in ("scalar_outputs", "dynamic_output_shape_ops")
+CAPTURE_SCALARS = Setting("dynamo.capture_scalar_outputs", True)
+CAPTURE_SHAPES = Setting("dynamo.capture_dynamic_output_shape_ops", True)
+_CAPTURING = (CAPTURE_SCALARS, CAPTURE_SHAPES)
+_CONTAINER = re.compile(
+    r"method `\w+` of class `(?:deque|dict|list|set|str|tuple|OrderedDict|defaultdict)`"
+    r"|`(?:deque|dict|list|set|str|tuple|OrderedDict|defaultdict)\.\w+`"
 )
+FAILED_ASSERTION = "GB0034"  # of a tensor, or of anything inside a `try`
 _DDP = "/torch/nn/parallel/distributed.py"
 
 
@@ -191,15 +195,26 @@ class BreakGroup(EventGroup[BreakEvent | ErrorEvent]):
     def reason(self) -> BreakReason:
         return self.first.reason
 
+    @property
+    def package(self) -> str | None:
+        """The library whose line breaks the graph; None if it is the user's."""
+        library = self.place.library
+        if library is None and self.place.owner == "library":
+            library = self.frame
+        return package_of(library.file) if library else None
+
 
 class GraphBreak(Rule[BreakGroup]):
-    """Base class of the rules for graph breaks; each rule knows one cause."""
+    """Base class of the rules for graph breaks; each rule knows one cause.
+
+    `causes` are torch's ids of the breaks that are this rule's, whatever the code is.
+    """
 
     kind = "graph_break"
     reference = torch_pages.BREAKS
     placed = True
-    types: tuple[str, ...] = ()  # patterns of torch's break type
-    cause_text = advice_text = ""  # empty: torch's explanation and hints
+    causes: ClassVar[frozenset[str]] = frozenset()
+    cause_text = advice_text = ""  # empty: torch's explanation and hint
     also_shown_by = ("CE704",)  # what a break becomes under fullgraph=True
     easing_settings = (Setting("dynamo.nested_graph_breaks", True),)
     source_text = "`{at.expression}` would cause a graph break in {at.function}"
@@ -227,40 +242,32 @@ class GraphBreak(Rule[BreakGroup]):
             )
 
     def matches(self, group: BreakGroup) -> bool:
-        return self.of_type(group)
+        return group.reason.gb_id in self.causes
 
     def finding_kind(self, group: BreakGroup) -> str:
         return "skipped_frame" if group.is_skip else "graph_break"
 
-    def of_type(self, group: BreakGroup) -> bool:
-        """Whether one of the rule's patterns matches torch's break type."""
-        return any(re.search(pattern, group.reason.type) for pattern in self.types)
+    # -- texts -------------------------------------------------------------------------
 
     def message(self, group: BreakGroup) -> str:
-        what = (
-            f"`{group.expression}`" if group.expression else sentence(group.reason.type)
-        )
+        where = group.package or ("torch" if group.frame is None else "")
+        what = f"`{group.expression}`" + f" (in {where})" * bool(where)
+        if not group.expression:
+            what = sentence(group.reason.type)
         often = f", {group.often}" if group.often else ""
-        inside = ""
-        if group.place.library is not None:
-            inside = f" (inside {package_of(group.place.library.file)})"
-        elif group.frame is None and group.expression:
-            inside = " (in torch)"
-        elif group.place.owner == "library" and group.frame is not None:
-            inside = f" (in the library {package_of(group.frame.file)})"
         if group.is_skip:
-            return (
-                f"{what}{inside} makes Dynamo skip {group.compiled}: the whole function"
-                f" runs eagerly{often}; later breaks stay hidden until you fix this one"
-            )
-        rest = "; the rest of the function runs eagerly" * group.rest_is_eager
-        return f"{what}{inside} splits the graph of {group.compiled}{often}{rest}"
+            return f"{what} makes Dynamo skip {group.compiled}{often}"
+        rest = "; the rest of it runs eagerly" * group.rest_is_eager
+        return f"{what} splits the graph of {group.compiled}{often}{rest}"
 
     def cause(self, group: BreakGroup) -> str:
+        return fitted(self._cause, group, PROSE)
+
+    def _cause(self, group: BreakGroup) -> str:
         if outer := _skipped_around(group):
             return (
                 f"{outer} makes Dynamo run {group.function} eagerly, and compile this"
-                f" code on its own: {sentence(group.reason.explanation)}"
+                " code on its own"
             )
         why = self.why(_at_library_line(group))
         if library := group.place.library:
@@ -270,92 +277,63 @@ class GraphBreak(Rule[BreakGroup]):
             return why
         places = {"loop": "inside a loop", "with": "inside this `with`", "": "here"}
         where = places[_nested_in(group)]
-        return f"{why}; Dynamo cannot resume {where}, so it skips the whole frame"
+        return (
+            f"{why}; Dynamo cannot resume {where}, so the whole function runs eagerly"
+        )
 
     def why(self, group: BreakGroup) -> str:
         """Why Dynamo breaks at this code."""
         if self.cause_text:
             return self.say(self.cause_text, group)
-        explanation = sentence(shorten(group.reason.explanation, 300))
-        return f"{sentence(group.reason.type)}: {explanation}"
-
-    def advice(self, group: BreakGroup) -> str:
-        if outer := _skipped_around(group):
-            return f"remove the break at {outer}: this break is a consequence of it"
-        if own := unbacked_mark(group):
-            return own
-        if group.place.owner == "library" and group.frame is not None:
-            return self.library_fix(group)
-        if group.place.library is not None:
-            return assembled(
-                Piece(self.library_fix(_at_library_line(group))),
-                *moved_out(group, f"`{group.expression}`"),
-            )
-        around = _around(group) if group.is_skip else None
-        return assembled(
-            Piece(self.ways(group)),
-            Piece(
-                f"move it out of the loop at {around and place_in_text(around)}, or the"
-                " loop's body into a function of its own",
-                around is not None and _nested_in(group) == "loop",
-            ),
-            Piece(
-                f"move it out of the `with` at {around and place_in_text(around)}, so"
-                " that only the graph breaks",
-                around is not None and _nested_in(group) == "with",
-            ),
-        )
-
-    def ways(self, group: BreakGroup) -> str:
-        """The change to make, or the setting that makes it unnecessary."""
-        settings = [setting(group, s, note) for s, note in self.helps(group)]
-        return assembled(*self.pieces(group), *settings)
-
-    def pieces(self, group: BreakGroup) -> tuple[Piece, ...]:
-        """The changes of this code, each with its precondition."""
-        return (Piece(self.change(group)),)
-
-    def change(self, group: BreakGroup) -> str:
-        """The change to make, naming this code."""
-        if self.advice_text:
-            return self.say(self.advice_text, group)
-        return own_hints(group) or move_out(group)
-
-    def helps(self, group: BreakGroup) -> Iterable[tuple[Setting, str]]:
-        """Settings that keep the operation in the graph, with what else to do."""
-        return ()
+        return brief(group.reason.explanation) or sentence(group.reason.type)
 
     def source_cause(self, at: BreakGroup) -> str:
         return self.why(at)
 
-    def source_advice(self, at: BreakGroup) -> str:
-        return self.ways(at)
+    # -- what to do --------------------------------------------------------------------
 
-    def library_fix(self, group: BreakGroup) -> str:
-        """The fix for a line in an installed package."""
-        assert group.frame is not None
-        package = package_of(group.frame.file)
-        ways = []
-        if _first_call_only(group):
-            ways.append(
-                "the break happens in the first call only: if the code initialises"
-                " something, call the model once before you compile it"
+    def remedy(self, group: BreakGroup) -> Remedy:
+        if outer := _skipped_around(group):
+            why = f"remove the break at {outer}: this one follows from it"
+            return Remedy("none", why=why)
+        if group.package and _first_call_only(group):
+            why = (
+                "only the first call breaks: call the model once before you compile it"
             )
-        for each, note in self.helps(group):
-            piece = setting(group, each, note)
-            ways += [f"before the first call, {piece.text}"] if piece.when else []
-        ways.append(
-            f"the line is in {package}, not in your code: look for a release of"
-            f" {package} without it, or {_replacement(group)}"
-            f"{assembled(*self.pieces(group))}"
-        )
-        skipped = group.is_skip
-        if skipped and group.compiled.endswith(".forward"):
-            ways.append(
+            return Remedy("none", why=why)
+        return removed(unbacked_marks(group)) or super().remedy(group)
+
+    def source_remedy(self, at: BreakGroup, advice: str) -> Remedy:
+        return Remedy("none", why=advice) if advice else self.remedy(at)
+
+    def setting(self, group: BreakGroup) -> Setting | None:
+        """The first setting that keeps the operation in the graph, and is not set."""
+        helpful = self.helpful(_at_library_line(group))
+        return next((each for each in helpful if not in_force(group, each)), None)
+
+    def helpful(self, group: BreakGroup) -> Iterable[Setting]:
+        """The settings that keep this code in the graph, and add no other finding."""
+        return ()
+
+    def advice(self, group: BreakGroup) -> str:
+        if group.package is None:
+            return self.change(group)
+        if group.is_skip and group.compiled.endswith(".forward"):
+            return (
                 f"compile the modules that {group.compiled} calls, each with"
                 " module.compile(), instead of the module that contains them"
             )
-        return "; or ".join(ways)
+        if group.frame and group.place.owner == "user" and can_move_before(group):
+            return move_out(group)
+        return (
+            f"the break is inside {group.package}: leave it unless it is in a hot loop"
+        )
+
+    def change(self, group: BreakGroup) -> str:
+        """The change of the user's code at the place."""
+        if self.advice_text:
+            return self.say(self.advice_text, group)
+        return hint(group) or move_out(group)
 
     def said(self, group: BreakGroup) -> str:
         return f"{group.expression} {group.reason.context}"
@@ -374,10 +352,13 @@ class GraphBreak(Rule[BreakGroup]):
             return "medium" if group.steps * 2 >= calls else "low"
         return "high" if group.steps * 2 >= calls else "medium"
 
+    def page(self, group: BreakGroup) -> str | None:
+        return group.reason.page
+
     def evidence(self, group: BreakGroup) -> Iterable[str]:
         reason = group.reason
         if reason.gb_id:
-            yield f"{reason.gb_id} {reason.page}"
+            yield f"{reason.gb_id} {reason.page or ''}".rstrip()
         yield f"torch: {reason.type}: {shorten(reason.explanation, 240)}"
         if reason.context:
             yield f"context: {shorten(reason.context, 200)}"
@@ -424,6 +405,12 @@ def _around(group: BreakGroup) -> Frame | None:
     return None
 
 
+def is_of_container(group: BreakGroup) -> bool:
+    """Whether torch does not know the method of a container of Python."""
+    said = " ".join((group.reason.explanation, *group.reason.hints))
+    return _CONTAINER.search(said) is not None
+
+
 def is_of_size(text: str) -> bool:
     """Whether code asks for a size."""
     return re.search(r"\.shape|\.size\(|\.numel\(|\.dim\(|len\(", text) is not None
@@ -433,18 +420,6 @@ def _first_call_only(group: BreakGroup) -> bool:
     """Whether only the first call, of three or more, runs through the break."""
     once = group.steps == 1 and (group.facts.calls or 0) > 2
     return once and all(event.call == 0 for event in group.events)
-
-
-def _replacement(group: BreakGroup) -> str:
-    """How the user can replace library code, if that is possible."""
-    assert group.frame is not None
-    owner, _, _ = group.function.rpartition(".")
-    if owner and owner[0].isupper() and "." not in owner:
-        return f"override {group.function} in a subclass: "
-    module = module_of(group.frame.file)
-    if not owner and module:
-        return f"assign your own version to {module}.{group.function}: "
-    return "change it there: "
 
 
 def _skipped_around(group: BreakGroup) -> str | None:
@@ -461,33 +436,82 @@ def place_in_text(frame: Frame) -> str:
     return f"{at} (`{expression_of(frame)}`)"
 
 
-def own_hints(group: BreakGroup) -> str:
-    """Torch's hints for this break, without those that it gives for every break."""
-    hints = [h.rstrip(".") for h in group.reason.hints if not _BOILERPLATE.search(h)]
-    return "; or ".join([hints[0], *map(sentence, hints[1:])]) if hints else ""
+def brief(text: str, limit: int = 110) -> str:
+    """The first sentence of torch's, for use inside another one, without a long end."""
+    first = re.split(r"\.\s+(?=[A-Z])", text.strip(), maxsplit=1)[0].rstrip(".")
+    while len(first) > limit and (cut := _CLAUSE.match(first)):
+        first = cut[1]
+    return first if first.startswith("Dynamo") else sentence(first)
+
+
+def hint(group: BreakGroup) -> str:
+    """Torch's first hint for this break alone; empty if it has none."""
+    own = (h for h in group.reason.hints if not _BOILERPLATE.search(h))
+    return brief(next(own, ""))
+
+
+# -- moving code out of the graph ------------------------------------------------------
+
+
+def can_move_before(group: BreakGroup) -> bool:
+    """Whether the caller of the compiled function can evaluate the code."""
+    line = group.line
+    return _is_in_entry(group) and line.from_arguments and not line.is_unused
+
+
+def _is_in_entry(group: BreakGroup) -> bool:
+    """Whether the code is in the function that the program calls, compiled.
+
+    What a function inside gets as an argument may be computed by the one that calls it.
+    """
+    frame, wrappers = group.frame, group.facts.wrappers
+    if frame is None or group.place.owner != "user":
+        return False
+    if not wrappers:  # source that has not run
+        return group.line.is_entry
+    codes = [code for each in wrappers for code in (each.function, *each.around)]
+    return any(is_frame_of(frame, code) for code in codes)
 
 
 def move_out(group: BreakGroup) -> str:
-    """How to take the code out of the graph, if nothing else is known."""
-    what = f"`{group.expression}`" if group.expression else "it"
-    return assembled(*moved_out(group, what), otherwise=disabled(what))
+    """How to take the code out of the graph, if nothing better is known."""
+    line, what = group.line, f"`{group.expression}`" if group.expression else "it"
+    if _is_in_entry(group) and line.from_arguments:
+        if line.is_unused or parsed(group.expression) is None:
+            return f"do {what} before the compiled call"
+        return f"compute {what} before the compiled call and pass the result in"
+    if line.is_unused:
+        return (
+            f"put {what} under `if not torch.compiler.is_compiling():`, if compiled"
+            " calls may go without it"
+        )
+    if group.is_skip and (around := _around(group)):
+        at = cells.place(shown_briefly(around.file), around.line)
+        return (
+            f"move {what} out of the {_nested_in(group)} at {at}, so that the graph"
+            " breaks only there"
+        )
+    return (
+        f"put {what} in a function marked @torch.compiler.disable: the break stays, as"
+        " an intended one"
+    )
 
 
-def unbacked_mark(group: EventGroup[BreakEvent | ErrorEvent]) -> str:
-    """The edit that removes the user's own mark, if the code needs a size behind it.
+def unbacked_marks(group: EventGroup[BreakEvent | ErrorEvent]) -> list[WrittenMark]:
+    """The user's own marks of sizes, if the code needs a size behind one.
 
     A marked size has no value while tracing. So has a number that a setting captures.
     """
     reason = group.first.reason
     said = group.first.message if isinstance(group.first, ErrorEvent) else ""
     message = f"{reason.type} {reason.explanation} {reason.context} {said}"
-    symbol = re.search(r"\bu\d+\b", message) is not None
-    if not symbol and not ("ata-dependent" in message and is_of_size(group.expression)):
-        return ""
-    if any(has_setting(group, name, value=True) for name in _CAPTURING):
-        return ""  # the number may be a captured one
-    marks = [mark for mark in written_marks(group) if mark.how == "mark_unbacked"]
-    return removed(*marks)
+    if not re.search(r"\bu\d+\b", message) and not (
+        "ata-dependent" in message and is_of_size(group.expression)
+    ):
+        return []
+    if any(in_force(group, each) for each in _CAPTURING):
+        return []  # the number may be a captured one
+    return [mark for mark in written_marks(group) if mark.how == "mark_unbacked"]
 
 
 # -- measured costs --------------------------------------------------------------------

@@ -5,42 +5,25 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.advice import (
-    Piece,
-    assembled,
-    disabled,
-    has_setting,
-    moved_out,
-    setting,
+from torchproof.checking.rules.breaks import (
+    BreakGroup,
+    GraphBreak,
+    is_of_container,
+    move_out,
 )
-from torchproof.checking.rules.breaks import BreakGroup, GraphBreak, move_out, own_hints
-from torchproof.checking.rules.rule import (
-    Fixed,
-    Match,
-    sentence,
-    version_of,
-)
+from torchproof.checking.rules.rule import Fixed, Match
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
 from torchproof.checking.static.source import walk
 from torchproof.records import Setting, Severity, Status, module_of, tree_of
 
-_CALLS = (
-    r"marked as skipped",
-    r"Unsupported function call",
-    r"Unsupported method call",
-    r"functions not implemented in python",
-    r"forbidden callable",
-    r"logging",
-    r"Import failure|Bad import",
-    r"constant fold exception",
-    r"unsupported contextlib|Unsupported context manager",
-    r"reorder a debugging function",
+# Calls that torch does not trace, whatever the function does.
+_CALLS = words(
+    "GB0007 GB0008 GB0009 GB0059 GB0142 GB0147 GB0148 GB0156 GB0177 GB0178 GB0262"
 )
-
+_NO_TENSOR = "GB0208"  # a function of torch that returns none
 
 # Modules whose functions have effects outside the tensor program.
 _OUTSIDE = words(
@@ -58,6 +41,13 @@ _LEVELS = words(
     "debug info warning warn error critical exception log warning_once info_once fatal"
 )
 _LOGGER = re.compile(r"(?:self\.|cls\.|\w+\.)*_?log(?:ger|ging)?", re.IGNORECASE)
+_CALLED = re.compile(r"[^(]*\b(?:print|pprint|warn|write)\(")
+_OUTPUT = re.compile(r"\bprint\b|logg(ing|er)|\bwarn|sys\.std(out|err)|TextIO|tqdm")
+# A print with arguments with which torch can move it behind the graph.
+_PRINT = re.compile(
+    r"builtin print \[(?:<class '[\w.]+\.(?:Tensor|Constant|StringFormat)Variable'>"
+    r"(?:, )?)*\] False"
+)
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange")
 _SWITCH = re.compile(r"debug|verbose", re.IGNORECASE)
 
@@ -126,7 +116,7 @@ class OutputCall(GraphBreak):
     """
 
     code = "GB104"
-    types = (*_CALLS, r"builtin operator")
+    causes = words("GB0291 GB0296")
     cause_text = "`{at.expression}` writes output in the middle of the region"
     nodes = (ast.Call,)
     shown_by = ("GB104", "GB105", "GB117")
@@ -140,61 +130,30 @@ class OutputCall(GraphBreak):
     )
 
     def matches(self, group: BreakGroup) -> bool:
-        written = re.search(r"(\w+)\(", group.expression)
-        calls = written is not None and written[1] in {
-            "print",
-            "pprint",
-            "warn",
-            "write",
-        }
-        text = f"{group.reason.type} {group.reason.context}"
-        named = re.search(
-            r"\bprint\b|logg(ing|er)|\bwarn|sys\.std(out|err)|TextIO|tqdm", text
-        )
-        return self.of_type(group) and (calls or named is not None)
+        named = f"{group.reason.type} {group.reason.context}"
+        is_output = _CALLED.match(group.expression) or _OUTPUT.search(named)
+        is_call = group.reason.gb_id in _CALLS and is_output is not None
+        return is_call or super().matches(group)
+
+    def helpful(self, group: BreakGroup) -> Iterator[Setting]:
+        """The one that moves output behind the graph, or drops a library's log."""
+        frame, call = group.frame, re.match(r"[A-Za-z_][\w.]*(?=\()", group.expression)
+        if frame is None or call is None:
+            return
+        if _PRINT.fullmatch(group.reason.context):
+            yield self.settings[0]
+        if re.fullmatch(r"warnings\.warn\([^,=]*\)", group.expression):
+            yield self.settings[1]
+        module = module_of(frame.file) if group.package else None
+        if module and _logs(call[0]) and _is_global(frame.file, call[0]):
+            name = f"{module}.{call[0]}"
+            yield Setting("dynamo.ignore_logging_functions", name)
 
     def change(self, group: BreakGroup) -> str:
         what = f"`{group.expression}`"
-        hook = (
-            " (or remove the hook that calls it)" if "hook" in _functions(group) else ""
-        )
-        line = group.line
-        alone = not line.is_readable or line.is_unused
-        later = Piece(f"remove {what}{hook}, or do it after the compiled call", alone)
-        skipped = Piece("put it under `if not torch.compiler.is_compiling():`", alone)
-        return assembled(later, skipped, *self._setting_pieces(group))
-
-    def _setting_pieces(self, group: BreakGroup) -> Iterator[Piece]:
-        """Settings that keep the output, or ignore the call."""
-        if re.search(r"\bprint\b", f"{group.reason.context} {group.expression}"):
-            option = setting(group, self.settings[0])
-            yield replace(option, text=f"to keep the output, {option.text}")
-            return
-        call = re.match(r"[A-Za-z_][\w.]*(?=\()", group.expression)
-        # What a local name refers to is not known where the setting is made.
-        if call and not call[0].startswith("self.") and _is_global(group, call[0]):
-            name = "torch._dynamo.config.ignore_logging_functions"
-            yield Piece(
-                f"make Dynamo ignore the call: {name}.add({call[0]})",
-                not has_setting(group, name, call[0]),
-            )
-
-    def library_fix(self, group: BreakGroup) -> str:
-        module = module_of(group.frame.file) if group.frame else None
-        call = re.match(r"[A-Za-z_][\w.]*(?=\()", group.expression)
-        if module is None or call is None or call[0].startswith("self."):
-            return super().library_fix(group)
-        if call[0] == "print":
-            return assembled(
-                setting(
-                    group, self.settings[0], " (Dynamo then prints after the graph)"
-                )
-            )
-        return (
-            f"before the first call, make Dynamo ignore it: `import {module}` and"
-            f" `torch._dynamo.config.ignore_logging_functions.add({module}.{call[0]})`;"
-            " or avoid the situation that it reports"
-        )
+        if group.line.is_readable and not group.line.is_unused:
+            return f"do {what} after the compiled call, with what it needs returned"
+        return f"put {what} under `if not torch.compiler.is_compiling():`"
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)
@@ -202,11 +161,15 @@ class OutputCall(GraphBreak):
             return
         yield Match(
             node,
-            advice="remove it, move it after the compiled call, or guard it with `if not"
-            " torch.compiler.is_compiling():`",
+            advice="put it under `if not torch.compiler.is_compiling():`, or remove it",
             # Under a condition, the program may never reach it.
             severity="low" if at.conditions else None,
         )
+
+
+def _logs(called: str) -> bool:
+    owner, _, name = called.rpartition(".")
+    return name in _LEVELS and _LOGGER.fullmatch(owner) is not None
 
 
 def _is_output(node: ast.Call, at: Flow) -> bool:
@@ -215,9 +178,7 @@ def _is_output(node: ast.Call, at: Flow) -> bool:
         return not any(k.arg == "file" for k in node.keywords)
     if dotted in _BARS:
         return True
-    if not isinstance(node.func, ast.Attribute) or node.func.attr not in _LEVELS:
-        return False
-    return _LOGGER.fullmatch(dotted.rpartition(".")[0]) is not None
+    return isinstance(node.func, ast.Attribute) and _logs(dotted)
 
 
 def _is_switched(at: Flow) -> bool:
@@ -230,22 +191,14 @@ def _is_switched(at: Flow) -> bool:
     return False
 
 
-def _is_global(group: BreakGroup, name: str) -> bool:
-    """Whether the file of the place binds the name when it is imported."""
+def _is_global(file: str, name: str) -> bool:
+    """Whether a file binds the name when it is imported."""
     root = name.partition(".")[0]
-    file = group.frame.file if group.frame else ""
     for node in tree_of(file).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
-        aliases = node.names if isinstance(node, ast.Import | ast.ImportFrom) else []
-        bound = [ast.unparse(target) for target in targets]
-        bound += [(alias.asname or alias.name).partition(".")[0] for alias in aliases]
-        if root in bound:
+        if root in map(ast.unparse, targets):
             return True
     return False
-
-
-def _functions(group: BreakGroup) -> str:
-    return " ".join(f.function for f in group.first.frames) + group.function
 
 
 class OutsideWorld(GraphBreak):
@@ -267,14 +220,7 @@ class OutsideWorld(GraphBreak):
 
     code = "GB115"
     fixed = (Fixed("2.14.1", "`random.random()`", r"\brandom\.random\("),)
-    types = (
-        *_CALLS,
-        r"builtin operator",
-        r"Generator|returned non-Tensor",
-        r"event method",
-        r"profiler|record_function",
-        r"distributed|P2P",
-    )
+    causes = words("GB0022 GB0069 GB7650")
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB105", "GB111", "GB115", "GB117")
     rewrites = (
@@ -283,26 +229,24 @@ class OutsideWorld(GraphBreak):
     )
 
     def matches(self, group: BreakGroup) -> bool:
-        if re.search(r"Import failure|Bad import|torch\.Generator", group.reason.type):
-            return True
-        if "(Generator)" in group.reason.context:
+        if super().matches(group) or "(Generator)" in group.reason.context:
             return True
         callee = _callee(group)
         if re.search(r"seed|rng", f"{callee} {group.expression}"):
-            return self.of_type(group) or "torch" in callee
+            return "torch" in callee or group.reason.gb_id in {*_CALLS, _NO_TENSOR}
         written = re.search(r"[A-Za-z_]\w*(?=[.(])", group.expression)
         roots = {callee.split(".")[0], written[0] if written else ""}
         return bool(roots & _OUTSIDE)
 
     def change(self, group: BreakGroup) -> str:
-        is_clock = _CLOCK.search(group.expression) is not None
-        return assembled(Piece(_TIMED, is_clock), otherwise=move_out(group))
+        if group.expression.startswith(("import ", "from ")):
+            return f"move `{group.expression}` to the top of the file"
+        return _TIMED if _CLOCK.search(group.expression) else move_out(group)
 
     def why(self, group: BreakGroup) -> str:
-        return (
-            f"`{group.expression}` reaches outside the tensor program"
-            f" ({_callee(group) or group.reason.type})"
-        )
+        callee = _callee(group)
+        where = f" ({callee})" if "." in callee else ""
+        return f"`{group.expression}` reaches outside the tensor program{where}"
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call | ast.Subscript)
@@ -321,10 +265,7 @@ class OutsideWorld(GraphBreak):
             code = at.quote(node)
             since = " (torch 2.14 does)" if _RANDOM_ONCE.fullmatch(dotted) else ""
             what = f"uses a random generator that tracing does not follow{since}"
-            fix = (
-                "draw with torch.rand and choose with torch.where (random.uniform is"
-                f" traced too, but a branch on its result is not), or {_PASS}"
-            )
+            fix = "draw with torch.rand, and choose with torch.where"
             if _GENERATOR.fullmatch(dotted):
                 fix = f"do {code} before the compiled call: it changes the generator"
             yield Match(node, cause=f"{code} {what}", advice=fix)
@@ -349,14 +290,14 @@ class DisabledCall(GraphBreak):
 
     code = "GB106"
     reference = torch_pages.DISABLE
-    types = (r"torch\.compiler\.disable",)
+    causes = words("GB0098 GB0099")
     cause_text = (
         "`{at.expression}` calls a function that is excluded from compilation with"
         " torch.compiler.disable"
     )
     advice_text = (
-        "if you do not want the break, remove @torch.compiler.disable from the function"
-        " called in `{at.expression}`, or make it a custom op (torch.library.custom_op)"
+        "remove @torch.compiler.disable from what `{at.expression}` calls, if you do"
+        " not want the break"
     )
 
     def status(self, group: BreakGroup) -> Status:
@@ -381,12 +322,8 @@ class ExplicitBreak(GraphBreak):
 
     code = "GB107"
     reference = torch_pages.FULLGRAPH
-    types = (
-        r"Call to `torch\._dynamo\.(graph_break|skip_frame|step_unsupported)",
-        r"Forced graph break",
-        r"ComptimeContext",
-    )
-    advice_text = "remove the graph break at `{at.expression}` if you do not want it"
+    causes = words("GB0025 GB0030 GB0269 GB4297 GB4636")
+    advice_text = "remove `{at.expression}`, if you do not want the break"
 
     def why(self, group: BreakGroup) -> str:
         inner = group.first.frames[-1] if group.first.frames else None
@@ -422,7 +359,9 @@ class UntraceableCall(GraphBreak):
     code = "GB105"
     fixed = (Fixed("2.14.1", "reading a `ContextVar`", "ContextVar"),)
     reference = torch_pages.CUSTOM_OPERATORS
-    types = (*_CALLS, r"numpy function|numpy\.\*")
+    causes = words(
+        "GB0007 GB0008 GB0009 GB0147 GB0156 GB0177 GB0290 GB0293 GB0294 GB0300"
+    )
     nodes = (ast.Call,)
     shown_by = ("GB103", "GB105", "GB115", "GB117", "GB199")
     rewrites = (
@@ -432,57 +371,27 @@ class UntraceableCall(GraphBreak):
     last_rewrites = ("host_calls.call",)
 
     def matches(self, group: BreakGroup) -> bool:
-        containers = r"`(deque|dict|list|set|str|tuple|OrderedDict|defaultdict)\.\w+`"
-        text = f"{group.reason.explanation} {' '.join(group.reason.hints)}"
-        excluded = re.search(containers, text) or "(delayed)" in group.reason.type
-        return super().matches(group) and not excluded
+        return super().matches(group) and not is_of_container(group)
 
     def why(self, group: BreakGroup) -> str:
-        callee = _callee(group) or "a function"
+        callee = _callee(group)
         if callee.startswith("Tensor."):
             return (
-                f"{callee} was looked up before a break among its arguments, and"
-                " Dynamo cannot call a tensor's method that it did not look up itself"
+                f"{callee} was looked up before a break among its arguments, which is"
+                " too early for Dynamo"
             )
-        return f"`{group.expression}` calls {callee}, which Dynamo cannot trace"
+        called = f"calls {callee}, which" if "." in callee else "is a call that"
+        return f"`{group.expression}` {called} Dynamo cannot trace"
 
     def change(self, group: BreakGroup) -> str:
-        callee = _callee(group)
-        if callee.startswith("torch.optim"):
-            return (
-                f"call `{group.expression}` outside the compiled function, or compile"
-                " the optimizer's step separately, without a scheduler wrapped around"
-                " it; the break comes from torch itself and costs one extra graph"
-            )
-        if callee.startswith(("Optimizer.", "LRScheduler.")):
-            return (
-                f"call `{group.expression}` outside the compiled function: it changes"
-                " Python state, not only tensors"
-            )
+        callee, what = _callee(group), f"`{group.expression}`"
+        if callee.startswith(("torch.optim", "Optimizer.", "LRScheduler.")):
+            return f"call {what} outside the compiled function"
         if callee.startswith("Tensor."):
-            return (
-                f"compute the arguments of `{group.expression}` in a statement of"
-                " their own; this break disappears with the break in the arguments"
-            )
+            return f"compute the arguments of {what} in a statement of their own"
         if "numpy" in group.reason.type:
-            what = f"`{group.expression}`"
-            return assembled(
-                Piece(f"write {what} with torch operations"),
-                *moved_out(group, what),
-                Piece("wrap it as a custom op (torch.library.custom_op)"),
-            )
-        what = f"`{group.expression}`"
-        hints = own_hints(group)
-        return assembled(
-            *moved_out(group, what),
-            Piece(
-                f"wrap {what} as a custom op (torch.library.custom_op), if it takes and"
-                " returns tensors",
-                not group.line.is_unused,
-            ),
-            Piece(sentence(hints)),
-            otherwise=disabled(what),
-        )
+            return f"write {what} with torch operations"
+        return move_out(group)
 
     def severity(self, group: BreakGroup) -> Severity:
         if not group.is_skip and _callee(group).startswith("torch.optim"):
@@ -514,13 +423,9 @@ def _asks_tokenizer(dotted: str) -> bool:
 
 def _tokenizer_fix(dotted: str) -> str:
     if re.search(r"\.(?:convert_\w+|token_to_id|id_to_token|id_of|get_vocab)$", dotted):
-        return (
-            "look it up once, in __init__ or before the compiled call, and store the"
-            " id as a Python int"
-        )
+        return "look it up once, in __init__, and store the id as a Python int"
     return (
-        f"call {dotted}(...) before the compiled function and pass the token ids in as"
-        " a tensor"
+        f"call {dotted}(...) before the compiled call, and pass the ids in as a tensor"
     )
 
 
@@ -544,26 +449,13 @@ class DeepCopy(GraphBreak):
     """
 
     code = "GB109"
-    types = (r"deepcopy",)
+    fixed = (Fixed("2.13", "an object without tensors", r"^(?!.*TensorVariable)"),)
+    causes = words("GB0179 GB4198")
     cause_text = "`{at.expression}` copies an object in a way Dynamo does not trace"
-    advice_text = (
-        "copy tensors with .clone() (or .detach().clone()) instead of"
-        " `{at.expression}`, and copy other objects once, outside the compiled function"
-    )
+    advice_text = "copy tensors with .clone() instead of `{at.expression}`"
     nodes = (ast.Call,)
     shown_by = ("GB105", "GB109")
     rewrites = ("host_values.data",)
-
-    def change(self, group: BreakGroup) -> str:
-        fix = super().change(group)
-        if "TensorVariable" in group.reason.context:
-            return fix
-        installed = version_of(group.facts.observation.environment.get("torch"))
-        newer = "; or update torch: 2.13 traces it, if there is no tensor in it"
-        return f"{fix}{newer * (installed < (2, 13))}"
-
-    def source_advice(self, at: BreakGroup) -> str:
-        return super().change(at)
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)

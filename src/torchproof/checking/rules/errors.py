@@ -6,23 +6,27 @@ import re
 from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.advice import Piece, assembled, has_fullgraph
-from torchproof.checking.rules.breaks import BreakGroup, GraphBreak, unbacked_mark
+from torchproof.checking.rules.advice import has_fullgraph
+from torchproof.checking.rules.breaks import BreakGroup, GraphBreak
 from torchproof.checking.rules.rule import (
+    PROSE,
     EventGroup,
     Facts,
     Fixed,
     Rule,
+    fitted,
     grouped,
     shorten,
     stack,
 )
+from torchproof.checking.rules.tensor_breaks import register_fake
 from torchproof.records import (
     ErrorEvent,
     Event,
     FailureEvent,
     Place,
     RaisedEvent,
+    Remedy,
     Symptom,
     definition,
     place_of,
@@ -49,11 +53,11 @@ class CompileError(Rule[ErrorGroup]):
     placed = True
     errors: tuple[str, ...] = ()
     pattern: str | None = None  # searched in the message of the error
-    advice_text = (
-        "rewrite {at.what}, or move it into a function marked @torch.compiler.disable,"
-        " which runs eagerly"
-    )
+    message_text = "compilation of {at.compiled} fails at {at.what}{often}"
     cause_text = "{at.first.error}: {short}"
+    advice_text = (
+        "put {at.what} in a function marked @torch.compiler.disable, which runs eagerly"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[ErrorGroup]:
@@ -83,26 +87,25 @@ class CompileError(Rule[ErrorGroup]):
         )
 
     def words(self, group: ErrorGroup) -> dict[str, object]:
-        return {"short": self.short(group)}
-
-    def message(self, group: ErrorGroup) -> str:
-        often = f" ({group.often})" if group.often else ""
-        return (
-            f"compilation fails at {group.what} in {group.function}{often}, although"
-            f" eager runs it: {self.short(group)}"
-        )
+        often = f", {group.often}" if group.often else ""
+        return {"short": self.short(group), "often": often}
 
     def word(self, group: ErrorGroup) -> str:
         return group.first.error
 
     def short(self, group: ErrorGroup) -> str:
         """The error in one short sentence."""
-        return shorten(_innermost_error(group.first.message), 160)
+        text = re.split(r"\.\s+(?=[A-Z])", _innermost_error(group.first.message))[0]
+        return shorten(text, 120)
+
+    def page(self, group: ErrorGroup) -> str | None:
+        return group.first.reason.page
 
     def evidence(self, group: ErrorGroup) -> Iterable[str]:
         yield shorten(f"{group.first.error}: {group.first.message}", 400)
         if group.first.reason.gb_id:
-            yield f"{group.first.reason.gb_id} {group.first.reason.page}"
+            page = group.first.reason.page or ""
+            yield f"{group.first.reason.gb_id} {page}".rstrip()
         yield from stack(group)
 
     def symptom(self, group: ErrorGroup) -> Symptom | None:
@@ -160,11 +163,7 @@ class FailsOnFakeTensors(CompileError):
     def advice(self, group: ErrorGroup) -> str:
         if group.line.is_readable and group.line.try_line is None:
             return super().advice(group)
-        return (
-            f"check the shape first, e.g. `if x.numel() == n:` before"
-            f" `{group.expression}`, instead of catching the error; or move the"
-            " try/except into a function marked @torch.compiler.disable"
-        )
+        return f"test the shape with an `if` before {group.what}, instead of catching"
 
 
 class MissingFakeKernel(CompileError):
@@ -200,14 +199,7 @@ class MissingFakeKernel(CompileError):
     )
 
     def advice(self, group: ErrorGroup) -> str:
-        operator = re.search(r"[\w]+(?:\.|::)[\w]+(?=\.default)", group.first.message)
-        name = operator[0].replace(".", "::") if operator else "the operator"
-        return (
-            f"register a fake implementation of {name}:"
-            f' @torch.library.register_fake("{name}")'
-            " def _(x): return torch.empty_like(x); the operator is called at"
-            f" `{group.expression}`"
-        )
+        return register_fake(group.first.message)
 
 
 class NoCompiler(CompileError):
@@ -233,23 +225,16 @@ class NoCompiler(CompileError):
     pattern = r"InvalidCxxCompiler|No working C\+\+ compiler|Failed to find C compiler"
     cause_text = "{at.first.error}: {short}"
 
-    def message(self, group: ErrorGroup) -> str:
-        return (
-            f"nothing can be compiled: torch finds no {self._language(group)} compiler"
-            f" for the code that it generates for {group.compiled}"
-        )
+    message_text = (
+        "nothing can be compiled: torch finds no {language} compiler for the code it"
+        " generates"
+    )
+    advice_text = "install {program} where this program runs"
 
-    def advice(self, group: ErrorGroup) -> str:
-        is_cpp = self._language(group) == "C++"
-        variable, program = ("CXX", "g++") if is_cpp else ("CC", "gcc")
-        return (
-            f"install {program} (apt-get install {program}, dnf install gcc-c++) where"
-            f" this program runs, or set {variable} to the path of a compiler; without"
-            ' one, torch.compile works only with backend="aot_eager" or "eager"'
-        )
-
-    def _language(self, group: ErrorGroup) -> str:
-        return "C" if "find C compiler" in group.first.message else "C++"
+    def words(self, group: ErrorGroup) -> dict[str, object]:
+        is_cpp = "find C compiler" not in group.first.message
+        language, program = ("C++", "g++") if is_cpp else ("C", "gcc")
+        return {**super().words(group), "language": language, "program": program}
 
 
 class BackendError(CompileError):
@@ -274,26 +259,22 @@ class BackendError(CompileError):
     def matches(self, group: ErrorGroup) -> bool:
         return super().matches(group) or _in_backward(group)
 
-    def message(self, group: ErrorGroup) -> str:
-        which = "backward graph" if _in_backward(group) else "graph"
-        return (
-            f"{self._backend(group)} fails on the {which} of {group.compiled}:"
-            f" {self.short(group)}"
-        )
+    message_text = "{backend} fails on the {graph} of {at.compiled}{often}"
+    advice_text = (
+        'pass backend="{other}" to torch.compile until the error in it is fixed'
+    )
 
-    def advice(self, group: ErrorGroup) -> str:
-        given = group.facts.compile_arguments.get("backend", "inductor")
-        others = [f'"{b}"' for b in ("inductor", "aot_eager", "eager") if b != given]
-        return (
-            f"fix the error in {self._backend(group)} ({self.short(group)}), or"
-            f" compile {group.compiled} with another one (backend={', '.join(others)})"
-        )
-
-    def _backend(self, group: ErrorGroup) -> str:
+    def words(self, group: ErrorGroup) -> dict[str, object]:
         named = re.search(r"backend='(.+?)'", group.first.message)
-        if named is None and group.first.error == "InductorError":
-            return "the backend inductor"
-        return f"the backend {named[1]}" if named else "the backend"
+        is_inductor = named is None and group.first.error == "InductorError"
+        name = "inductor" if is_inductor else (named[1] if named else "")
+        given = name or group.facts.compile_arguments.get("backend", "inductor")
+        return {
+            **super().words(group),
+            "backend": f"the backend {name}".rstrip(),
+            "graph": "backward graph" if _in_backward(group) else "graph",
+            "other": "aot_eager" if given == "inductor" else "inductor",
+        }
 
 
 class BreakUnderFullgraph(CompileError):
@@ -317,17 +298,17 @@ class BreakUnderFullgraph(CompileError):
     errors = ("Unsupported", "UserError", "UncapturedHigherOrderOpError")
 
     def cause(self, group: ErrorGroup) -> str:
+        rule, behind = self._behind(group)
         condition = "with fullgraph=True" if has_fullgraph(group) else "here"
-        rule, behind = self._behind(group)
-        why = rule.why(behind)
-        return f"{condition} a graph break is an error, and {why}"
-
-    def advice(self, group: ErrorGroup) -> str:
-        rule, behind = self._behind(group)
-        return assembled(
-            Piece(unbacked_mark(group) or rule.ways(behind)),
-            Piece("drop fullgraph=True", has_fullgraph(group)),
+        return fitted(
+            lambda at: f"{condition} a graph break is an error: {rule.why(at)}",
+            behind,
+            PROSE,
         )
+
+    def remedy(self, group: ErrorGroup) -> Remedy:
+        rule, behind = self._behind(group)
+        return rule.remedy(behind)
 
     def _behind(self, group: ErrorGroup) -> tuple[GraphBreak, BreakGroup]:
         """The rule of the break that is an error here, and the break."""

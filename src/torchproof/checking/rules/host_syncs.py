@@ -88,10 +88,7 @@ class ValueRead(HostSync):
     cause_text = (
         "the host needs a value, or memory, that the device is still working on"
     )
-    advice_text = (
-        "read the value after the call, and not at every step; keep decisions on the"
-        " device (torch.where); copy inputs from pinned memory with non_blocking=True"
-    )
+    advice_text = "read the value after the compiled call, and not at every step"
 
     def matches(self, group: SyncGroup) -> bool:
         return bool(group.first.inside and not group.first.explicit)
@@ -118,7 +115,7 @@ class ExplicitWait(HostSync):
 
     code = "HS902"
     cause_text = "torch.cuda.synchronize() waits until all work of the device is done"
-    advice_text = "remove it; to time the device, record events around the call"
+    advice_text = "remove it: torch.cuda.Event around the call measures without a wait"
 
     def matches(self, group: SyncGroup) -> bool:
         return bool(group.first.inside and group.first.explicit)
@@ -149,10 +146,7 @@ class WaitBetweenCalls(HostSync):
     code = "HS903"
     message_text = "`{at.expression}` waits for the device after each compiled call"
     cause_text = "the host launches nothing until the device has done what there is"
-    advice_text = (
-        "read values only every hundred steps or so, or sum them on the device and read"
-        " the sum at the end; copy inputs from pinned memory with non_blocking=True"
-    )
+    advice_text = "sum the values on the device, and read the sum every hundred steps"
     run_severity = "low"
 
     def matches(self, group: SyncGroup) -> bool:

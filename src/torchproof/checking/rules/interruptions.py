@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 
 from torchproof.checking.rules.rule import Facts, Interruption
 from torchproof.records import (
@@ -20,8 +19,9 @@ from torchproof.records import (
     resumed_at,
 )
 
-_GENERATOR = re.compile(r"Attempt to trace generator", re.IGNORECASE)
-_ITERATOR = re.compile(r"tp_iter|iterator", re.IGNORECASE)
+# Torch's ids of the breaks at a generator's frame, and at an unknown iterator.
+_GENERATOR = "GB0003"
+_ITERATORS = ("GB0192", "GB0811", "GB1752", "GB4347")
 
 
 def _where(event: CompileEvent) -> tuple[object, ...]:
@@ -45,11 +45,9 @@ def only_alone(event: BreakEvent | ErrorEvent) -> bool:
     function runs eagerly. Then the comprehension gets an iterator as an argument, and
     Dynamo compiles neither that nor a generator's own frame.
     """
-    what = event.reason.type
-    if _GENERATOR.search(what):
-        return True
+    what = event.reason.gb_id
     code = event.function.function if event.function else ""
-    return code in COMPREHENSIONS and bool(_ITERATOR.search(what))
+    return what == _GENERATOR or (code in COMPREHENSIONS and what in _ITERATORS)
 
 
 def break_above(event: CompileEvent, facts: Facts) -> Frame | None:

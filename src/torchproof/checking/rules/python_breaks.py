@@ -7,11 +7,23 @@ import re
 from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.advice import Piece, assembled
-from torchproof.checking.rules.breaks import BreakGroup, GraphBreak, move_out, own_hints
-from torchproof.checking.rules.rule import Fixed, Match, shorten
+from torchproof.checking.rules.breaks import (
+    FAILED_ASSERTION,
+    BreakGroup,
+    GraphBreak,
+    hint,
+    is_of_container,
+    move_out,
+)
+from torchproof.checking.rules.rule import Fixed, Match
 from torchproof.checking.static.flow import Flow
-from torchproof.checking.static.kinds import Kind
+from torchproof.checking.static.kinds import Kind, words
+
+_DEVICE = "pass device= to each call that creates a tensor"
+_PLAIN = (
+    "choose `{}` with a condition, which becomes a guard: `True if length > 1 else"
+    " False`"
+)
 
 
 class ContextManager(GraphBreak):
@@ -35,9 +47,7 @@ class ContextManager(GraphBreak):
     """
 
     code = "GB111"
-    types = (
-        r"[Cc]ontext manager|ContextWrapping|contextlib|contextmanager|WITH_EXCEPT",
-    )
+    causes = words("GB0066 GB0142 GB0262 GB0263 GB0274 GB2533")
     nodes = (ast.With,)
     shown_by = ("GB111", "GB115", "GB199")
     rewrites = ("grad_state.skip_context",)
@@ -48,22 +58,12 @@ class ContextManager(GraphBreak):
         return entered or super().matches(group)
 
     def change(self, group: BreakGroup) -> str:
-        line, frame = group.line.with_line, group.frame
-        inside = line is not None and frame is not None and line < frame.line
-        return assembled(
-            Piece(
-                f"move the `with` at line {line} outside the compiled function",
-                line is not None,
-            ),
-            Piece(f"move `{group.expression}` out of the block", inside),
-            otherwise=move_out(group),
-        )
-
-    def why(self, group: BreakGroup) -> str:
-        return (
-            f"`{group.expression}` is inside, or is, a context manager Dynamo cannot"
-            f" handle: {shorten(group.reason.explanation, 160)}"
-        )
+        if "torch.device(" in group.expression:
+            return _DEVICE
+        line = group.line.with_line
+        if line is None:
+            return move_out(group)
+        return f"move the `with` at line {line} outside the compiled function"
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.With)
@@ -77,7 +77,7 @@ class ContextManager(GraphBreak):
                     context,
                     cause=f"{at.quote(context)} as a context manager cannot be entered"
                     " while tracing, and the whole function is left out",
-                    advice="pass device= to each call that creates a tensor",
+                    advice=_DEVICE,
                 )
 
 
@@ -108,9 +108,8 @@ class SymbolicArgument(GraphBreak):
     calls = 2  # a size becomes dynamic after it has changed
 
     def matches(self, group: BreakGroup) -> bool:
-        reason = group.reason
-        is_call = "fake tensor call" in reason.type
-        return is_call and self.symbol.search(reason.context) is not None
+        is_call = group.reason.gb_id in ("GB0112", "GB4315")
+        return is_call and self.symbol.search(group.reason.context) is not None
 
     def _argument(self, group: BreakGroup) -> str:
         match = self.symbol.search(group.reason.context)
@@ -118,17 +117,12 @@ class SymbolicArgument(GraphBreak):
 
     def why(self, group: BreakGroup) -> str:
         return (
-            f"`{self._argument(group)}` comes from a size that is dynamic here: it is"
-            " a symbol while tracing, and the operator takes a plain value only"
+            f"`{self._argument(group)}` comes from a dynamic size: it is a symbol while"
+            " tracing, and the operator takes a plain value only"
         )
 
     def change(self, group: BreakGroup) -> str:
-        name = self._argument(group)
-        return (
-            f"pass `{name}` as a plain value (`{name}=True`, or an attribute set"
-            " once); or choose it with a condition, which becomes a guard: `True if"
-            " length > 1 else False` (bool(...) stays a symbol)"
-        )
+        return _PLAIN.format(self._argument(group))
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)
@@ -141,9 +135,7 @@ class SymbolicArgument(GraphBreak):
                 node,
                 cause=f"`{name}` comes from a size: a dynamic one is a symbol while"
                 " tracing, and the operator takes a plain bool",
-                advice=f"pass `{name}` as a plain value (`{name}=True`, or an attribute"
-                " set once); or use a condition, which becomes a guard: `True if length"
-                " > 1 else False` (bool(...) stays a symbol)",
+                advice=_PLAIN.format(name),
             )
 
 
@@ -179,24 +171,18 @@ class ExceptionFlow(GraphBreak):
     fixed = (
         Fixed("2.15", "an exception with an `__init__` of its own", r"super\(\)\."),
     )
-    types = (
-        (
-            r"[Ee]xception|[Aa]ssertion|Failed to raise|TypeError from user"
-            r" code|EXCEPT_HANDLER|traceback"
-        ),
+    cause_text = "`{at.expression}` raises or handles an exception while it is traced"
+    causes = words(
+        "GB0000 GB0002 GB0028 GB0050 GB0051 GB0057 GB0088 GB0089 GB0095 GB0111"
+        " GB0135 GB0178 GB0219 GB0273 GB0279 GB9625"
     )
 
     def change(self, group: BreakGroup) -> str:
-        line = group.line.try_line
-        return assembled(
-            Piece(
-                "test the condition with an `if` on shapes or Python values instead of"
-                f" relying on an exception at `{group.expression}`"
-            ),
-            Piece(
-                f"move the `try` at line {line} outside the compiled function",
-                line is not None,
-            ),
+        if group.expression.startswith("raise ") and group.line.try_line is None:
+            return f"check this before the compiled call: `{group.expression}` there"
+        return (
+            "test the condition with an `if` on shapes or Python values, instead of"
+            " relying on the exception"
         )
 
     def matches(self, group: BreakGroup) -> bool:
@@ -204,12 +190,11 @@ class ExceptionFlow(GraphBreak):
         file = group.frame.file if group.frame else ""
         near = [frame for frame in group.first.frames[-4:] if frame.file == file]
         raising = any(re.match(r"(try|except|raise)\b", frame.code) for frame in near)
-        return raising or "traceback." in group.expression or super().matches(group)
-
-    def why(self, group: BreakGroup) -> str:
         return (
-            f"`{group.expression}` raises or handles an exception while it is traced:"
-            f" {shorten(group.reason.explanation, 200)}"
+            raising
+            or "traceback." in group.expression
+            or group.reason.gb_id == FAILED_ASSERTION
+            or super().matches(group)
         )
 
 
@@ -233,26 +218,23 @@ class GeneratorUse(GraphBreak):
     """
 
     code = "GB113"
-    types = (r"[Gg]enerator|async|BUILD_CLASS|build_class|YIELD|SEND|\byield\b",)
+    causes = words(
+        "GB0003 GB0075 GB0094 GB0120 GB0172 GB0221 GB0253 GB0811 GB2549 GB4347"
+        " GB8335 GB8977"
+    )
+    cause_text = "`{at.expression}` uses a generator, a coroutine or a class body"
 
     def change(self, group: BreakGroup) -> str:
         said = f"{group.reason.type} {group.expression}"
         if re.search(r"BUILD_CLASS|build_class|\bclass ", said):
             return "define the class outside the compiled function"
         if re.search(r"\basync\b|coroutine", said):
-            return "do not use async code in the compiled function"
+            return "await it outside the compiled function and pass the result in"
         return f"build a list instead of a generator at `{group.expression}`"
 
     def matches(self, group: BreakGroup) -> bool:
-        iterates = re.search(r"tp_iter(next)?\b", group.reason.type)
         written = re.match(r"class |for |async |yield\b|next\(", group.expression)
-        return bool(iterates or written) or super().matches(group)
-
-    def why(self, group: BreakGroup) -> str:
-        return (
-            f"`{group.expression}` uses a generator, a coroutine or a class body:"
-            f" {shorten(group.reason.explanation, 160)}"
-        )
+        return written is not None or super().matches(group)
 
 
 class UnsupportedPython(GraphBreak):
@@ -277,31 +259,40 @@ class UnsupportedPython(GraphBreak):
         Fixed("2.14.1", "`deque.rotate`", r"\.rotate\("),
         Fixed("2.15", "`bytes` of a list", r"\bbytes\("),
     )
-    types = (
-        r"repr|str\(\)|str_impl",
-        r"set with tensors|sort with|id\(\)|call_id|hash|richcompare|__eq__",
-        r"builtin|bytecode|unpack|deque|itertools|functools|namedtuple|dataclass|Enum|dict|list",
-        r"hasattr|getattr|setattr|__\w+__|attribute|isinstance|issubclass|super",
-        r"nb_|sq_|tp_|mp_|next\(\)|iter",
-        r"user-defined|user defined|metaclass|Reconstruct",
-        r"numpy|ndarray|method call",
-        r"comparison|slot|constant",
+    causes = words(
+        "GB0004 GB0005 GB0006 GB0013 GB0023 GB0031 GB0032 GB0054 GB0059 GB0061"
+        " GB0062 GB0063 GB0071 GB0077 GB0081 GB0082 GB0084 GB0086 GB0092 GB0093"
+        " GB0097 GB0113 GB0114 GB0115 GB0118 GB0131 GB0132 GB0133 GB0134 GB0136"
+        " GB0137 GB0141 GB0150 GB0152 GB0153 GB0154 GB0155 GB0157 GB0158 GB0159"
+        " GB0160 GB0161 GB0162 GB0174 GB0175 GB0176 GB0180 GB0182 GB0183 GB0184"
+        " GB0185 GB0186 GB0187 GB0188 GB0189 GB0190 GB0191 GB0192 GB0193 GB0194"
+        " GB0196 GB0197 GB0198 GB0201 GB0203 GB0207 GB0211 GB0213 GB0214 GB0215"
+        " GB0217 GB0222 GB0231 GB0232 GB0238 GB0240 GB0241 GB0245 GB0250 GB0254"
+        " GB0255 GB0256 GB0258 GB0259 GB0260 GB0261 GB0266 GB0267 GB0268 GB0270"
+        " GB0271 GB0278 GB0280 GB0281 GB0282 GB0287 GB0289 GB0292 GB0298 GB0299"
+        " GB0331 GB0344 GB0350 GB0354 GB0359 GB0362 GB0364 GB0365 GB0366 GB0367"
+        " GB0368 GB0369 GB0459 GB0467 GB0569 GB0682 GB0755 GB0781 GB0871 GB1220"
+        " GB1275 GB1297 GB1319 GB1380 GB1584 GB1752 GB2404 GB2483 GB2520 GB2544"
+        " GB2852 GB2861 GB3006 GB3241 GB3383 GB3697 GB3934 GB4240 GB4271 GB4411"
+        " GB4501 GB4608 GB4880 GB5380 GB5458 GB5565 GB5849 GB5904 GB6012 GB6025"
+        " GB6053 GB6215 GB6622 GB6890 GB6999 GB7230 GB7425 GB7502 GB7510 GB7637"
+        " GB7786 GB7968 GB8315 GB8435 GB8656 GB8887 GB9137 GB9198 GB9277 GB9316"
+        " GB9458 GB9522 GB9548 GB9561 GB9648 GB9672"
     )
     nodes = (ast.Call,)
     shown_by = ("GB101", "GB117")
 
+    def matches(self, group: BreakGroup) -> bool:
+        return super().matches(group) or is_of_container(group)
+
     def change(self, group: BreakGroup) -> str:
         if re.search(r"\b(sorted|max|min|\.sort)\(", group.expression):
-            return assembled(
-                Piece(
-                    "order tensors with tensor operations (torch.sort, torch.argsort,"
-                    f" topk) instead of `{group.expression}`"
-                ),
-                Piece(move_out(group)),
-            )
-        hints = own_hints(group)
-        advice = move_out(group)
-        return f"{hints}; or {advice}" if hints else advice
+            return f"use torch.sort or torch.argsort instead of `{group.expression}`"
+        if group.expression.startswith("range("):
+            return "compute the number before the compiled call, and pass in an int"
+        if re.match(r"(str|repr)\(", group.expression):
+            return f"build the text `{group.expression}` after the compiled call"
+        return hint(group) or move_out(group)
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)
@@ -345,7 +336,6 @@ class OtherBreak(GraphBreak):
         if re.search(r"torch\.jit|Script", group.reason.type):
             return (
                 "use the original module instead of its torch.jit.script version at"
-                f" `{group.expression}`: Dynamo does not trace TorchScript"
+                f" `{group.expression}`"
             )
-        hints = own_hints(group)
-        return f"{hints}; or {move_out(group)}" if hints else move_out(group)
+        return hint(group) or move_out(group)

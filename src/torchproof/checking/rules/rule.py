@@ -415,6 +415,10 @@ class Rule(Generic[G]):
     def evidence(self, group: G) -> Iterable[str]:
         return ()
 
+    def page(self, group: G) -> str | None:
+        """Torch's page about what happened, if a message of torch names one."""
+        return None
+
     def symptom(self, group: G) -> Symptom | None:
         """What a repro of the finding has to show again, besides its kind."""
         return None
@@ -475,6 +479,7 @@ class Rule(Generic[G]):
             marks=self.marks(group),
             remedy=remedy,
             key=self.key(group),
+            page=self.page(group),
             symptom=self.symptom(group),
         )
 

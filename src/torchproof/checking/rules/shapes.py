@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.advice import has_setting, written_marks
+from torchproof.checking.rules.advice import removed, written_marks
+from torchproof.checking.rules.breaks import unbacked_marks
 from torchproof.checking.rules.errors import CompileError, ErrorGroup
 from torchproof.checking.rules.interruptions import break_above
-from torchproof.checking.rules.line_edits import without
 from torchproof.checking.rules.recompile_groups import placed
 from torchproof.checking.rules.rule import (
     PROSE,
-    AnyGroup,
     EventGroup,
     Facts,
     Rule,
@@ -38,18 +37,6 @@ from torchproof.records import (
 # Code that decides by a size, rather than computes with it.
 _DECIDES = r"[=!<>]=|[<>]|\b(if|assert|for|while|range)\b|%"
 _OF_SIZE = r"\.(shape|size|numel)\b|\blen\("
-_CAPTURING = ("capture_scalar_outputs", "capture_dynamic_output_shape_ops")
-
-
-def removed(group: AnyGroup, marks: Sequence[WrittenMark]) -> Remedy | None:
-    """The edit that removes the user's marks of a size that cannot be dynamic."""
-    edits = [without(mark) for mark in marks]
-    places = [cells.place(shown_briefly(m.file), m.line) for m in marks]
-    title = f"remove the mark at {' and '.join(places)} (`{marks[0].code}`)"
-    if not all(edits):
-        return Remedy("none", why=title)
-    kept = tuple(edit for edit in edits if edit is not None)
-    return Remedy("edit", replacements=kept, title=title)
 
 
 class MarkedDimension(CompileError):
@@ -109,7 +96,7 @@ class MarkedDimension(CompileError):
         at = cells.place(shown_briefly(mark.file), mark.line)
         if words["needs"] == f"sizes from {words['least']}":
             return Remedy("none", why=f"pass min={words['least']} to the mark at {at}")
-        return removed(group, [mark]) or super().remedy(group)
+        return removed([mark]) or super().remedy(group)
 
 
 def _own_mark(group: ErrorGroup, name: str, dim: str) -> WrittenMark | None:
@@ -158,13 +145,8 @@ class UnbackedBranch(CompileError):
 
     def remedy(self, group: ErrorGroup) -> Remedy:
         """Without the mark that leaves a size without a value, or a statement of it."""
-        captured = any(
-            has_setting(group, f"torch._dynamo.config.{name}", value=True)
-            for name in _CAPTURING
-        )
-        marks = [m for m in written_marks(group) if m.how == "mark_unbacked"]
-        of_size = re.search(_OF_SIZE, group.expression) and not captured
-        own = removed(group, marks) if marks and of_size else None
+        is_size = re.search(_OF_SIZE, group.expression) is not None
+        own = removed(unbacked_marks(group)) if is_size else None
         return own or super().remedy(group)
 
     def short(self, group: ErrorGroup) -> str:
@@ -261,7 +243,7 @@ class QuietSpecialisation(Rule[SizeGroup]):
         for mark in written_marks(group) if own else ():
             for name, dim in sizes_of(group):
                 if mark.tensor == name and dim in mark.dimensions:
-                    return removed(group, [mark])
+                    return removed([mark])
         return None
 
     def evidence(self, group: SizeGroup) -> Iterable[str]:

@@ -7,14 +7,21 @@ import re
 from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.advice import Piece, assembled
-from torchproof.checking.rules.breaks import BreakGroup, GraphBreak, move_out, own_hints
+from torchproof.checking.rules.breaks import (
+    BreakGroup,
+    GraphBreak,
+    can_move_before,
+    hint,
+    move_out,
+)
 from torchproof.checking.rules.rule import Fixed, Match
 from torchproof.checking.static.flow import Flow
-from torchproof.checking.static.kinds import Kind
+from torchproof.checking.static.kinds import Kind, words
 from torchproof.records import Setting
 
 _INTERNALS = {"requires_grad_", "retain_grad", "resize_"}
+_DATA = "copy in place: x.copy_(y), under torch.no_grad()"
+_PARAMETER = "create the parameter in __init__"
 _PARAMETERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 
 
@@ -44,14 +51,13 @@ class RecurrentModule(GraphBreak):
         Fixed(
             "2.15",
             "`nn.LSTM`, `nn.GRU` and `nn.RNN`",
-            "",
+            None,
             "compiles the rest of the function, and breaks only at the module",
         ),
     )
-    types = (r"RNN, GRU, or LSTM",)
+    causes = words("GB0014")
     nodes = (ast.Call,)
     settings = (Setting("dynamo.allow_rnn", True),)
-    setting_cures = True
 
     def matches(self, group: BreakGroup) -> bool:
         called = re.search(r"\b(lstm|gru|rnn_tanh|rnn_relu)\b", group.reason.context)
@@ -62,14 +68,10 @@ class RecurrentModule(GraphBreak):
         return f"`{group.expression}` calls {module}, which Dynamo does not trace"
 
     def change(self, group: BreakGroup) -> str:
-        module = _recurrent(group)
         return (
-            f"keep {module} outside the compiled region: compile the layers before and"
-            f" after it, and call `{group.expression}` between them"
+            f"compile the layers before and after it, and call `{group.expression}`"
+            " uncompiled between them"
         )
-
-    def helps(self, group: BreakGroup) -> Iterator[tuple[Setting, str]]:
-        yield self.settings[0], " (experimental; it unrolls the sequence)"
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)
@@ -78,8 +80,6 @@ class RecurrentModule(GraphBreak):
                 node,
                 cause=f"{at.quote(node)} calls a recurrent module, which tracing leaves"
                 " out, with the whole function around it",
-                advice="compile the layers before and after it, and call it uncompiled"
-                " between them",
             )
 
 
@@ -109,31 +109,23 @@ class AutogradCall(GraphBreak):
     """
 
     code = "GB110"
-    types = (
-        r"backward\(\)",
-        r"autograd\.grad",
-        r"_autograd_grad",
-        r"_ImperativeEngine",
-        r"compiled autograd",
+    causes = words(
+        "GB0029 GB0083 GB0123 GB0165 GB0166 GB0371 GB0372 GB0373 GB0442 GB1042"
+        " GB1140 GB1381 GB1724 GB4927 GB5748 GB6663 GB7054 GB7299 GB9186"
     )
     cause_text = (
         "`{at.expression}` runs autograd inside the region that is being traced"
     )
     advice_text = (
-        "move `{at.expression}` outside the compiled function and compile the forward"
-        " only: its backward is compiled with it"
+        "call `{at.expression}` after the compiled call: the backward of a compiled"
+        " forward is compiled too"
     )
     nodes = (ast.Call,)
     settings = (Setting("dynamo.trace_autograd_ops", True),)
 
-    def pieces(self, group: BreakGroup) -> tuple[Piece, ...]:
-        as_values = "autograd.grad" in group.expression
-        functional = Piece("compute the gradients with torch.func.grad", as_values)
-        return (*super().pieces(group), functional)
-
-    def helps(self, group: BreakGroup) -> Iterator[tuple[Setting, str]]:
+    def helpful(self, group: BreakGroup) -> Iterator[Setting]:
         if "autograd.grad" in group.expression:
-            yield self.settings[0], ""
+            yield self.settings[0]
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)
@@ -168,20 +160,19 @@ class OperatorWithoutFake(GraphBreak):
 
     code = "GB114"
     reference = torch_pages.CUSTOM_OPERATORS
-    types = (
-        r"does not support running with fake tensors",
-        r"no meta kernel",
-        r"UnsupportedFakeTensor",
-        r"non-PT2-compliant",
-        r"Fake tensor propagation",
-        r"fake tensor call",
-    )
+    causes = words("GB0043 GB0064 GB0087 GB0090 GB0112 GB4315")
     cause_text = "`{at.expression}` has no implementation for tensors without data"
-    advice_text = (
-        "give the operator behind `{at.expression}` a fake implementation with"
-        " register_fake (torch.library), and test it with torch.library.opcheck; or"
-        " call it outside the compiled function"
-    )
+
+    def change(self, group: BreakGroup) -> str:
+        return register_fake(group.reason.context)
+
+
+def register_fake(said: str) -> str:
+    """How to give the operator that torch names a fake implementation."""
+    named = re.search(r"\b(\w+)(?:\.|::)(\w+)(?=\.\w+\b|\)|>|$)", said)
+    name = f"{named[1]}::{named[2]}" if named else "namespace::operator"
+    register = f'torch.library.register_fake("{name}")'
+    return f"give the operator a fake implementation: {register}"
 
 
 class TensorInternals(GraphBreak):
@@ -210,22 +201,14 @@ class TensorInternals(GraphBreak):
             "traces this for a tensor that the function computes, not for an argument",
         ),
     )
-    types = (
-        r"requires_grad",
-        r"Tensor\.(set_|resize|retain_grad|share_memory|uniform_|random_|sparse)",
-        r"tensor (data )?attribute",
-        r"grad_fn",
-        r"[Ss]parse [Tt]ensor|NestedTensor",
-        r"subclass",
-        r"[Dd]ata pointer|data_ptr|\(delayed\)",
-        r"Inplace op on input|is_inference|inference_mode",
-        r"nn\.Parameter",
-        r"Unhandled tensor method|tensor method call|torch\.\* op returned non-Tensor",
+    causes = words(
+        "GB0001 GB0015 GB0016 GB0026 GB0044 GB0045 GB0046 GB0056 GB0058 GB0072"
+        " GB0085 GB0103 GB0104 GB0107 GB0108 GB0110 GB0125 GB0126 GB0127 GB0128"
+        " GB0129 GB0130 GB0148 GB0163 GB0164 GB0195 GB0206 GB0208 GB0220 GB0225"
+        " GB0226 GB0227 GB0228 GB0233 GB0235 GB0237 GB0244 GB0264 GB0277 GB0374"
+        " GB4197 GB4393 GB5976 GB6270 GB7324 GB7489 GB8985"
     )
-    cause_text = (
-        "`{at.expression}` works on the tensor itself rather than its values:"
-        " {at.reason.type}"
-    )
+    cause_text = "`{at.expression}` works on the tensor itself rather than its values"
     nodes = (ast.Call, ast.Assign)
     shown_by = ("GB105", "GB116", "GB199")
     rewrites = (
@@ -235,23 +218,20 @@ class TensorInternals(GraphBreak):
     )
 
     def change(self, group: BreakGroup) -> str:
-        hints, what = own_hints(group), f"`{group.expression}`"
-        return assembled(
-            Piece(
-                f"do {what} before the compiled call, and pass the tensor in",
-                group.line.from_arguments,
-            ),
-            Piece(hints, bool(hints)),
-            otherwise=move_out(group),
-        )
+        if "Parameter(" in group.expression:
+            return _PARAMETER
+        if re.search(r"\.data\b", group.expression):
+            return _DATA
+        if can_move_before(group):
+            return f"do `{group.expression}` before the compiled call"
+        return hint(group) or move_out(group)
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call | ast.Assign)
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if _is_data(target, at):
-                    fix = "copy in place: x.copy_(y), under torch.no_grad()"
-                    yield self._match(node, at, fix)
+                    yield self._match(node, at, _DATA)
             return
         called = node.func
         if isinstance(called, ast.Attribute) and called.attr in _INTERNALS:
@@ -259,7 +239,7 @@ class TensorInternals(GraphBreak):
                 fix = "do it before you pass the tensor to the compiled function"
                 yield self._match(node, at, fix)
         elif at.dotted(called) in _PARAMETERS:
-            yield self._match(node, at, "create the parameter in __init__")
+            yield self._match(node, at, _PARAMETER)
 
     def _match(self, node: ast.expr | ast.stmt, at: Flow, fix: str) -> Match:
         cause = f"{at.quote(node)} works on the tensor itself rather than its values"

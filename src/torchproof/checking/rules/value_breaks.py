@@ -7,17 +7,23 @@ import re
 from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.advice import Piece, assembled, has_setting, moved_out
-from torchproof.checking.rules.breaks import BreakGroup, GraphBreak, is_of_size
+from torchproof.checking.rules.advice import in_force
+from torchproof.checking.rules.breaks import (
+    CAPTURE_SCALARS,
+    CAPTURE_SHAPES,
+    FAILED_ASSERTION,
+    BreakGroup,
+    GraphBreak,
+    is_of_size,
+)
 from torchproof.checking.rules.rule import Match
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
-from torchproof.checking.static.line_facts import parsed
+from torchproof.checking.static.line_facts import decides, parsed
 from torchproof.checking.static.source import walk
 from torchproof.records import Setting, blame
 
 _CASTS = {"int", "float", "bool", "complex", "range"}
-_CAPTURE = "torch._dynamo.config.capture_scalar_outputs"
 # Functions of math that take a sequence instead of a number.
 _SEQUENCES = {"math.prod", "math.fsum", "math.dist", "math.sumprod"}
 # Functions of torch and methods of a tensor whose arguments are sizes.
@@ -30,6 +36,11 @@ _COMPARISONS = ("equal", "allclose", "is_nonzero")  # they return a bool
 _ONE_HOT = ("torch.nn.functional.one_hot", "torch.one_hot")
 # A statement that tests its expression.
 _WHOLE = re.compile(r"^(?:if|elif|while|assert)\s+(.+?):?$")
+_CONVERSION = re.compile(
+    r"\.(?:item|tolist|__bool__)\(|(?<![.\w])(?:int|float|bool|complex|range)\("
+)
+_IN_PYTHON = re.compile(r"numpy|\.tolist\(|\bmath\.|\brange\(")
+_COUNTED = re.compile(r"torch\.arange\(([^=]*)\)\.tolist\(\)$")
 # Functions of math that torch has under the same name.
 _IN_TORCH = re.compile(
     r"math\.((?:a?(?:sin|cos|tan)h?|ceil|floor|trunc|sqrt|exp|expm1|log|log1p|log2|log10"
@@ -37,28 +48,19 @@ _IN_TORCH = re.compile(
 )
 # What keeps the size fixed, by the operation whose size depends on values.
 _FIXED_SIZES = (
+    (r"one_hot", "give the number of classes: F.one_hot(labels, num_classes=n)"),
+    (r"repeat_interleave", "pass the size of its result to `{}`: output_size=n"),
     (
         r"bincount",
-        "count into a tensor of fixed length instead of `{}`: torch.zeros(n,"
-        " dtype=torch.long).scatter_add(0, index, torch.ones_like(index))",
+        "count into a tensor of fixed length instead of `{}`:"
+        " torch.zeros(n).scatter_add(0, index, ones)",
     ),
-    (
-        r"unique",
-        "compute `{}` outside the compiled function and pass it in, or keep an entry"
-        " for each of the n possible values (torch.arange(n)) with a mask of those that"
-        " occur",
-    ),
+    (r"unique", "compute `{}` before the compiled call and pass it in"),
     (
         r"nonzero|argwhere|torch\.where",
-        "keep the mask instead of the positions in `{}` and weight by it:"
-        " torch.where(mask, x, 0); or give their number: torch.nonzero_static(mask,"
-        " size=n)",
+        "keep the mask instead of the positions in `{}`: torch.where(mask, x, 0)",
     ),
-    (
-        r"",
-        "keep the size fixed: replace `{}` by a masked form such as torch.where(mask,"
-        " x, 0) or masked_fill",
-    ),
+    (r"", "keep all positions instead of `{}`: torch.where(mask, x, 0)"),
 )
 
 
@@ -92,16 +94,9 @@ class TensorToPython(GraphBreak):
     """
 
     code = "GB101"
-    settings = (Setting("dynamo.capture_scalar_outputs", True),)
-    types = (
-        r"Tensor\.item\(\)",
-        r"Data dependent operator",
-        r"Tensor\.tolist",
-        r"Tensor\.numpy",
-        r"nb_(int|float|index)",
-        r"Attempted to wrap unbacked SymInt",
-        r"unsupported index\(Tensor\)",
-        r"with non-scalar tensor",
+    settings = (CAPTURE_SCALARS,)
+    causes = words(
+        "GB0018 GB0033 GB0070 GB0105 GB0106 GB0109 GB0124 GB0218 GB3775 GB7286 GB7596"
     )
     cause_text = (
         "`{at.expression}` needs the tensor's value in Python while the graph is traced"
@@ -119,30 +114,27 @@ class TensorToPython(GraphBreak):
         tensor = re.sub(r"\.(item|tolist|numpy)\(\)", "", expression)
         tensor = re.sub(r"^(?:int|float|bool)\((.*)\)$", r"\1", tensor)
         if "numpy" in expression:
-            torch_only = f"use torch operations on `{tensor}` instead of numpy"
-            return assembled(
-                Piece(torch_only), *moved_out(group, f"`{group.expression}`")
-            )
-        if counted := re.search(r"torch\.arange\(([^=]*)\)\.tolist\(\)$", expression):
+            return f"use torch operations on `{tensor}` instead of numpy"
+        if counted := _COUNTED.search(expression):
             return f"write list(range({counted[1]})): it needs no tensor"
-        if "tolist" in expression:
-            return assembled(
-                Piece(f"keep `{tensor}` a tensor: drop .tolist()"),
-                *moved_out(group, f"`{expression}`"),
-            )
         if called := _IN_TORCH.search(expression):
+            return f"write torch.{called[1]}, and keep the result a tensor"
+        if not _CONVERSION.search(expression):
             return (
-                f"stay in torch: write torch.{called[1]}, and keep the result a tensor"
+                f"compute the number that `{expression}` needs before the compiled"
+                " call, and pass it in as a Python int"
             )
-        return _without_conversion(expression, tensor)
+        if group.line.is_test:
+            return f"keep `{tensor}` a tensor, and choose with torch.where"
+        return f"keep `{tensor}` a tensor, and convert it after the compiled call"
 
-    def helps(self, group: BreakGroup) -> Iterator[tuple[Setting, str]]:
-        in_python = re.search(
-            r"numpy|torch\.arange\(([^=]*)\)\.tolist\(\)$", group.expression
-        )
-        if not in_python and not _IN_TORCH.search(group.expression):
-            note = " (and torch._check the range of a value that becomes a size)"
-            yield self.settings[0], note
+    def helpful(self, group: BreakGroup) -> Iterator[Setting]:
+        """The one with which a number stays in the graph, if only tensors use it."""
+        frame, code = group.frame, group.expression
+        if frame is None or _IN_PYTHON.search(code):
+            return
+        if not decides(frame.file, frame.line, code):
+            yield CAPTURE_SCALARS
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         if isinstance(node, ast.Call):
@@ -152,24 +144,6 @@ class TensorToPython(GraphBreak):
             reads = _reads_by_index(node, at)
         if reads:
             yield Match(node)
-
-
-def _without_conversion(expression: str, tensor: str) -> str:
-    """What to write where a tensor is converted, or stands for a Python number."""
-    if re.search(
-        r"\.(?:item|__bool__)\(|(?<![.\w])(?:int|float|bool|complex|range)\(",
-        expression,
-    ):
-        return (
-            f"keep `{tensor}` a tensor: drop the conversion (.item(), int(), float()),"
-            " collect tensors and read them after the compiled call, e.g."
-            " torch.stack(values).tolist()"
-        )
-    return (
-        f"a tensor is used as a size, bound or index of Python in `{expression}`: pass"
-        " this number as a Python int, or stay with tensors of a fixed size"
-        " (index_select, gather, a mask)"
-    )
 
 
 def _reads_by_call(node: ast.Call, at: Flow) -> bool:
@@ -223,12 +197,7 @@ class TensorBranch(GraphBreak):
     """
 
     code = "GB102"
-    types = (
-        r"[Dd]ata-dependent branching",
-        r"Data-dependent assertion",
-        r"guard_scalar branch",
-        r"assert with non-string",
-    )
+    causes = words("GB0035 GB0170 GB0171 GB0360")
     nodes = (
         ast.If,
         ast.While,
@@ -254,8 +223,8 @@ class TensorBranch(GraphBreak):
 
     def matches(self, group: BreakGroup) -> bool:
         reason = group.reason
-        if "ssertion" in reason.type and _about_sizes(group):
-            return False  # a failing assert on shapes, inside a try
+        if reason.gb_id == FAILED_ASSERTION:  # that on a shape fails inside a `try`
+            return not is_of_size(_condition(group))
         comparison = re.search(r"allclose|aten\.equal|is_nonzero", reason.context)
         return super().matches(group) or comparison is not None
 
@@ -266,47 +235,38 @@ class TensorBranch(GraphBreak):
         )
 
     def change(self, group: BreakGroup) -> str:
-        statement = _statement(group)
-        code = group.frame.code if group.frame else ""
+        statement, condition = _statement(group), _condition(group)
         if statement == "assert":
             return (
-                "assert the tensor itself: torch captures `assert"
-                " torch.isfinite(y).all(), ...`, and not `assert not ...`. Or use"
-                " torch._assert_async(condition), or check outside the compiled"
-                " function"
+                "assert a tensor, with a constant text: torch captures `assert"
+                " ok.all(), 'text'`, but no `not` and no f-string"
             )
         if re.search(rf"\b({'|'.join(_COMPARISONS)})\(", group.expression):
-            return _compared(group)
-        if _about_sizes(group):
+            tensor = _as_tensor(condition)
+            return f"write {tensor}, which stays a tensor, and choose with torch.where"
+        if is_of_size(condition):
             return (
-                f"`{_condition(group)}` depends on a size that is known only at run"
-                " time: assert it with torch._check, use torch.cond, or mask instead of"
-                " branching (torch.where)"
+                f"mask instead of testing `{condition}`: only the run knows this size"
             )
         if statement == "while":
-            return (
-                "use torch.while_loop, or run a fixed number of iterations and mask"
-                f" the rest with torch.where, instead of `{code}`"
-            )
+            return f"use torch.while_loop instead of `while {condition}`"
         if re.match(r"[\[({].*\bfor\b.*\bif\b", group.expression):
             return (
-                f"keep every element in `{group.expression}` and mask those to leave"
-                " out with torch.where, or choose them outside the compiled function"
+                f"keep every element in `{group.expression}`, and mask those to leave"
+                " out with torch.where"
             )
         if statement == "if" and _raises(group):
             return (
-                f"`{_condition(group)}` only guards a raise: check outside the compiled"
-                " function, or let the graph check it with torchproof.raise_if"
+                f"let the graph check `{condition}`: torchproof.raise_if(condition,"
+                " ValueError, 'text')"
             )
-        if has_setting(group, _CAPTURE, value=True) and _is_symbol(group):
+        if in_force(group, CAPTURE_SCALARS) and _is_symbol(group):
             return (
-                f"the numbers in `{_condition(group)}` are captured from tensors: keep"
-                " them tensors (drop .item()), and choose with torch.where"
+                f"keep the numbers in `{condition}` tensors (drop .item()), and choose"
+                " with torch.where"
             )
-        return (
-            f"compute both sides and choose with torch.where({_tensor_test(group)}, a,"
-            " b), or use torch.cond(condition, true_fn, false_fn, operands)"
-        )
+        chosen = f"torch.where({_tensor_test(group)}, a, b)"
+        return f"compute both sides and choose with {chosen}"
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         if isinstance(node, ast.Call):
@@ -323,10 +283,7 @@ class TensorBranch(GraphBreak):
     def _comparisons(self, node: ast.Call, at: Flow) -> Iterator[Match]:
         dotted, fix = at.dotted(node.func) or "", ""
         if dotted in ("any", "all"):
-            fix = (
-                f"keep the test a tensor, torch.{dotted}(x), and choose with"
-                " torch.where; or decide outside the compiled function"
-            )
+            fix = f"keep the test a tensor, torch.{dotted}(x), for torch.where"
             arguments = [at.kind(each) for each in node.args]
             gives_bool = any(
                 kind.is_tensor or kind is Kind.TENSORS for kind in arguments
@@ -355,23 +312,6 @@ def _as_tensor(text: str) -> str:
         operands += [f"{k.arg}={ast.unparse(k.value)}" for k in node.keywords]
         return f"torch.isclose({', '.join(operands)}).all()"
     return "(a == b).all()" if "equal(" in text else "torch.isclose(a, b).all()"
-
-
-def _compared(group: BreakGroup) -> str:
-    """What to write instead of a comparison that returns a bool."""
-    tensor, line = _as_tensor(_condition(group)), group.line
-    shapes = ", if their shapes are always equal" if " == " in tensor else ""
-    return assembled(
-        Piece(
-            f"compute both sides and choose with torch.where({tensor}, ...){shapes}",
-            line.is_test or not line.is_readable,
-        ),
-        Piece(
-            f"keep it a tensor, {tensor}{shapes}, and choose with torch.where where it"
-            " is tested",
-            line.is_readable and not line.is_test,
-        ),
-    )
 
 
 def _is_symbol(group: BreakGroup) -> bool:
@@ -423,23 +363,12 @@ def _word(node: ast.AST) -> str:
 def _operator_fix(node: ast.AST) -> str:
     """What to write instead of an operator; empty: the fix of a statement applies."""
     if isinstance(node, ast.Assert):
-        return (
-            "use a plain string: Dynamo captures `assert condition, 'text'`, but not an"
-            " f-string; or check outside the compiled function"
-        )
+        return "give the assert a plain string: Dynamo captures it without an f-string"
     if isinstance(node, ast.BoolOp | ast.UnaryOp):
-        return (
-            "use torch.logical_and, logical_or or logical_not (or `&`, `|` and `~`),"
-            " and choose with torch.where instead of a branch; in an assert, test the"
-            " tensor itself: `assert (x > 0).all(), 'text'`"
-        )
+        return "use `&`, `|` or `~` on tensors, and choose with torch.where"
     if isinstance(node, ast.Compare):
         return "compare with tensors: torch.isin, or `(a < x) & (x < b)`"
     return ""
-
-
-def _about_sizes(group: BreakGroup) -> bool:
-    return is_of_size(_condition(group))
 
 
 def _statement(group: BreakGroup) -> str:
@@ -490,6 +419,10 @@ def _tensor_test(group: BreakGroup) -> str:
         )
         pairs = [ast.Compare(left, [op], [right]) for left, op, right in sides]
         return " & ".join(f"({ast.unparse(pair)})" for pair in pairs)
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In | ast.NotIn):
+        among = f"torch.isin({ast.unparse(test.left)}, torch.tensor("
+        negated = "~" * isinstance(test.ops[0], ast.NotIn)
+        return f"{negated}{among}{ast.unparse(test.comparators[0])}))"
     if isinstance(test, ast.Call) and ast.unparse(test.func) in ("all", "any"):
         return f"torch.{text}"
     return text
@@ -519,35 +452,24 @@ class DataDependentShape(GraphBreak):
         "masks.direct",
     )
     last_rewrites = ("host_calls.call", "host_calls.statement")
-    settings = (
-        Setting("dynamo.capture_dynamic_output_shape_ops", True),
-        Setting("dynamo.capture_scalar_outputs", True),
-    )
+    settings = (CAPTURE_SHAPES, CAPTURE_SCALARS)
     reference = torch_pages.DYNAMIC_SHAPES
-    types = (
-        r"Dynamic shape operator",
-        r"Dynamic slicing",
-        r"one_hot.*data-dependent",
-        r"GuardOnDataDependent",
-    )
+    causes = words("GB0036 GB0037 GB0038 GB0246")
     cause_text = "the size of `{at.expression}` depends on the data"
     nodes = (ast.Call, ast.Subscript, ast.AugAssign)
     shown_by = ("GB101", "GB103", "GB105")
 
     def change(self, group: BreakGroup) -> str:
-        if "one_hot" in group.expression:
-            return (
-                f"give the number of classes in `{group.expression}`:"
-                " F.one_hot(labels, num_classes=n)"
-            )
-        if "repeat_interleave" in group.expression:
-            return f"pass the size of the result of `{group.expression}`: output_size=n"
         fixed = next(f for name, f in _FIXED_SIZES if re.search(name, group.expression))
         return fixed.format(group.expression)
 
-    def helps(self, group: BreakGroup) -> Iterator[tuple[Setting, str]]:
-        if not re.search("one_hot|repeat_interleave", group.expression):
-            yield self.settings[0], ""
+    def helpful(self, group: BreakGroup) -> Iterator[Setting]:
+        """The one with which a size stays in the graph, if nothing is decided by it."""
+        frame, code = group.frame, group.expression
+        if frame is None or re.search("one_hot|repeat_interleave", code):
+            return
+        if not decides(frame.file, frame.line, code):
+            yield CAPTURE_SHAPES
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call | ast.Subscript | ast.AugAssign)

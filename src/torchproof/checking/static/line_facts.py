@@ -167,6 +167,79 @@ def _changed_before(statement: ast.stmt, function: ast.FunctionDef) -> Iterator[
             yield ast.unparse(called.value)
 
 
+# -- uses of a value -------------------------------------------------------------------
+
+
+def decides(file: str, line: int, expression: str) -> bool:
+    """Whether the code needs the value of an expression in Python.
+
+    It tests the value, makes text of it, loops over it, or keeps it in an object. Also
+    what is computed from it counts, as far as local variables show it.
+    """
+    path = _path_to(tree_of(file), line)
+    statement = next((n for n in reversed(path) if isinstance(n, ast.stmt)), None)
+    if statement is None:
+        return True
+    function = next((n for n in reversed(path) if isinstance(n, _FUNCTIONS)), statement)
+    above = {
+        below: node
+        for node in ast.walk(function)
+        for below in ast.iter_child_nodes(node)
+    }
+    text = ast.dump(parsed(expression) or _head(statement))
+    pending = [node for node in ast.walk(statement) if ast.dump(node) == text]
+    found, names = bool(pending), set[str]()
+    while pending:
+        node = pending.pop()
+        while not isinstance(node, ast.stmt):
+            if _needs_value(above[node], node):
+                return True
+            node = above[node]
+        fresh = _set_in(node) - names
+        names |= fresh
+        pending += [
+            each
+            for each in ast.walk(function)
+            if isinstance(each, ast.Name)
+            and each.id in fresh
+            and isinstance(each.ctx, ast.Load)
+        ]
+    return not found
+
+
+def _needs_value(around: ast.AST, node: ast.AST) -> bool:
+    match around:
+        case ast.Call(func=ast.Name(id=name)):
+            return name not in ("int", "float")
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="math" | "self"))):
+            return True
+        case ast.UnaryOp(op=op):
+            return isinstance(op, ast.Not)
+        case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test):
+            return test is node
+        case ast.For(iter=iterated) | ast.comprehension(iter=iterated):
+            return iterated is node
+        case ast.Assign(targets=targets):
+            return any(isinstance(each, ast.Attribute) for each in targets)
+        case ast.AugAssign(target=target):
+            return isinstance(target, ast.Attribute)
+    return isinstance(
+        around, ast.Compare | ast.BoolOp | ast.IfExp | ast.FormattedValue | ast.Dict
+    )
+
+
+def _set_in(statement: ast.stmt) -> set[str]:
+    """The local variables that a statement sets."""
+    match statement:
+        case ast.Assign(targets=targets):
+            nodes = [each for target in targets for each in ast.walk(target)]
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            nodes = [target]
+        case _:
+            nodes = []
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
 # -- what a file has already -----------------------------------------------------------
 
 

@@ -1,0 +1,125 @@
+"""What the source says about a line, a file and a number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchproof.checking.static.attribute_facts import attribute_facts
+from torchproof.checking.static.line_facts import decides, facts_at, marks_in, sets
+from torchproof.records import blame
+
+LINES = """\
+def f(self, x, table):
+    y = x * 2
+    print(y)
+    with lock:
+        z = sorted(table)
+    for row in table:
+        try:
+            y = row[x]
+        except KeyError:
+            log(y)
+    if torch.equal(x, table):
+        x += 1
+    return sorted(y)
+"""
+
+
+def test_facts_about_lines(tmp_path: Path) -> None:
+    file = tmp_path / "lines.py"
+    file.write_text(LINES)
+    at = {n: facts_at(str(file), n) for n in range(1, LINES.count("\n") + 1)}
+    assert [n for n in at if at[n].is_unused] == [3, 10]
+    assert [n for n in at if at[n].is_returned] == [13]
+    assert {n: at[n].with_line for n in at if at[n].with_line} == {4: 4, 5: 4}
+    assert {n for n in at if at[n].loop_line} == {6, 7, 8, 9, 10}
+    assert {n: at[n].try_line for n in at if at[n].try_line} == {8: 7}
+    assert {n for n in at if at[n].from_arguments} >= {5, 11}
+    assert not at[3].from_arguments and not at[13].from_arguments
+    assert facts_at(str(file), 11, "torch.equal(x, table)").is_test
+    assert not facts_at(str(tmp_path / "absent.py"), 3).is_readable
+
+
+def test_what_a_file_has_already(tmp_path: Path) -> None:
+    file = tmp_path / "settings.py"
+    file.write_text(
+        "import torch._dynamo.config as config\n"
+        "torch._dynamo.config.capture_scalar_outputs = True\n"
+        "with config.patch(allow_rnn=True): pass\n"
+        "torch._dynamo.config.reorderable_logging_functions.add(print)\n"
+        "torch._dynamo.mark_dynamic(batch['x'], [0, 1])\n"
+    )
+    config = "torch._dynamo.config."
+    assert sets(str(file), f"{config}capture_scalar_outputs", "True")
+    assert not sets(str(file), f"{config}capture_scalar_outputs", "False")
+    assert sets(str(file), f"{config}allow_rnn", "True")
+    assert sets(str(file), f"{config}reorderable_logging_functions", "print")
+    [mark] = marks_in(str(file))
+    assert (mark.line, mark.tensor, mark.dimensions) == (5, 'batch["x"]', (0, 1))
+
+
+CLASS = """\
+class Net(Base):
+    def __init__(self, n: int = 3):
+        {first}
+    def forward(self, x, table):
+        {use}
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "python"),
+    [
+        ("return x + self.n", None),
+        ("self.n += 1; return self.lin(x * self.n) * 2", None),
+        ("y = x - self.n; return y.view(4)", None),
+        ("p = torch.arange(x.shape[1]) + self.n; return self.lin(p % 8)", None),
+        ("k = self.n + x.shape[1]; return table[k]", "table[k]"),
+        ("return table[self.n]", "table[self.n]"),
+        ("return x[:, : self.n]", "x[:, :self.n]"),
+        ("k = self.n + 1; return table[k]", "table[k]"),
+        ("return [x for i in range(self.n)]", "range(self.n)"),
+        ("return f'{self.n}'", "self.n"),
+        ("if self.n > 3: return x", "self.n > 3"),
+        ("return helper(x, self.n)", "helper(x, self.n)"),
+        ("self.n = other(self.n); return x", "self.n = other(self.n)"),
+    ],
+)
+def test_uses_of_a_number(use: str, python: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(CLASS.format(first="self.n = n", use=use))
+    found = attribute_facts("n", [str(file)], line=5)
+    assert found.first is not None and found.first.kind is int
+    assert found.first.value == "n"
+    code = found.python_use.code if found.python_use else None
+    assert (python or "") in (code or "") and bool(code) == bool(python)
+
+
+def test_a_value_that_the_source_does_not_show_is_unknown(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    for first in ("pass", "self.n = 1; self.n = 2"):
+        file.write_text(CLASS.format(first=first, use="return x + self.n"))
+        blame.forget()
+        assert attribute_facts("n", [str(file)], line=5).first is None
+
+
+@pytest.mark.parametrize(
+    ("body", "decided"),
+    [
+        ("n = x.sum().item(); return x * n", False),
+        ("n = x.sum().item(); return torch.zeros(int(n)) + x", False),
+        ("n = x.sum().item(); return x if n > 2 else -x", True),
+        ("n = x.sum().item(); m = n + 1\n    if m > 2: return x", True),
+        ("n = x.sum().item(); return helper(x, n)", True),
+        ("n = x.sum().item(); return f'{n}'", True),
+        ("self.n = x.sum().item(); return x", True),
+        ("return [x for _ in range(x.sum().item())]", True),
+    ],
+)
+def test_what_python_decides_by(body: str, decided: bool, tmp_path: Path) -> None:
+    file = tmp_path / "f.py"
+    file.write_text(f"def f(self, x):\n    {body}\n")
+    blame.forget()
+    assert decides(str(file), 2, "x.sum().item()") == decided
