@@ -294,6 +294,11 @@ def test_an_older_run_says_in_its_texts_what_to_expect(name: str) -> None:
     assert signature.expected | expected == signature.expected
 
 
+def test_an_older_break_has_torch_s_page_as_evidence() -> None:
+    [finding] = older(**OLDER["break"][0]).findings
+    assert finding.page == "https://meta-pytorch.github.io/gb0170.html"
+
+
 def test_an_older_finding_whose_texts_tell_nothing_is_refused() -> None:
     for code, kind in (("GB104", "graph_break"), ("RC210", "recompile")):
         with pytest.raises(UserError, match="run check again"):

@@ -36,7 +36,8 @@ class Symptom(Record):
 
 def page_of_older(finding: JsonObject) -> str | None:
     """Torch's page about a finding of an older record, which has it as evidence."""
-    found = (re.fullmatch(r"GB\d+ (\S+)", each) for each in finding["evidence"])
+    lines = finding.get("evidence", ())
+    found = (re.fullmatch(r"GB\d+ (\S+)", each) for each in lines)
     return next((match[1] for match in found if match), None)
 
 

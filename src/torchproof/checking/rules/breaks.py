@@ -357,8 +357,6 @@ class GraphBreak(Rule[BreakGroup]):
 
     def evidence(self, group: BreakGroup) -> Iterable[str]:
         reason = group.reason
-        if reason.gb_id:
-            yield f"{reason.gb_id} {reason.page or ''}".rstrip()
         yield f"torch: {reason.type}: {shorten(reason.explanation, 240)}"
         if reason.context:
             yield f"context: {shorten(reason.context, 200)}"

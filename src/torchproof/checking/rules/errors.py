@@ -103,9 +103,6 @@ class CompileError(Rule[ErrorGroup]):
 
     def evidence(self, group: ErrorGroup) -> Iterable[str]:
         yield shorten(f"{group.first.error}: {group.first.message}", 400)
-        if group.first.reason.gb_id:
-            page = group.first.reason.page or ""
-            yield f"{group.first.reason.gb_id} {page}".rstrip()
         yield from stack(group)
 
     def symptom(self, group: ErrorGroup) -> Symptom | None:
