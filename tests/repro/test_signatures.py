@@ -280,9 +280,9 @@ OLDER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def older(**values: Any) -> Run:
-    """A run as it was saved before findings had symptoms."""
+    """A run as it was saved before findings had symptoms and pages."""
     plain = run_of(finding("GB104", "graph_break")).to_json()
-    del plain["findings"][0]["symptom"]
+    del plain["findings"][0]["symptom"], plain["findings"][0]["page"]
     plain["findings"][0].update(values)
     return Run.from_json(plain)
 
