@@ -5,9 +5,9 @@
 A row is a program of benchmarks/package_programs.py: `check --effort quick` runs it,
 and the same program runs plainly under TORCH_LOGS=graph_breaks,recompiles. The findings
 above `low` are stored, with whether torch's log confirms them, and the breaks that
-torch logs and no finding reports. Fill in `verdict` ("right" or "wrong"), `fits`
-(whether the fix suits this code) and `why` by hand: they stay with their finding. Exit
-code 1 when a finding has no verdict, or fewer than nine in ten are right.
+torch logs and no finding reports. Fill in `verdict` ("right" or "wrong") and `why` by
+hand: they stay with their finding. Exit code 1 when a finding has no verdict, or fewer
+than nine in ten are right.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.survey import Options, Row, Survey, python, torchproof
 
 RIGHT = 0.9  # of all findings, at least
 LOUD = ("high", "medium")
-JUDGED = {"verdict": None, "fits": None, "why": ""}
+JUDGED = {"verdict": None, "why": ""}
 COMPILER = ("torch", "functorch", "triton", "torchgen")
 HEAD = "import torch\nfrom torch import nn\n\n\n"
 # Runs a program plainly: torch's own log, and no code generated.

@@ -92,6 +92,13 @@ STEPS = (
         "programs that read state in every way of Python answer as eager does after"
         " random changes, replayed and compiled",
     ),
+    Step(
+        "advice",
+        "advice of check that can be applied works: the finding is gone, the outputs"
+        " are the same, nothing is new",
+        ("-m", "benchmarks.advice", "--quick"),
+        limit_s=600,
+    ),
     survey(
         "zoo", "fix removes the breaks of a transformers model and changes no output"
     ),

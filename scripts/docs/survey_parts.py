@@ -6,7 +6,7 @@ import statistics
 import sys
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tables import (
@@ -30,7 +30,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from test_stats import REPLAYS, SLICE_MS, read, replay
 
-from benchmarks import zoo
+from benchmarks import advice, zoo
+from benchmarks.advice_verdict import Verdict
 from benchmarks.graph_coverage import PREFIX, TRAINING, recorded_of
 from benchmarks.timing import LIMITS
 from torchproof.report import numbers
@@ -338,6 +339,65 @@ def steps() -> str:
     return table(STEPS, sorted(_measured(), key=lambda r: r["name"].startswith(PREFIX)))
 
 
+# -- advice ----------------------------------------------------------------------------
+
+
+def advice_sets() -> str:
+    """How much of the advice works, by set of programs."""
+    rows = advised()
+    groups = {"all": advice.counted(f for _, f in advice.findings(rows))}
+    return render(
+        "advice",
+        found=result("advice"),
+        programs=len(rows),
+        clean=sum(not row["findings"] for row in rows.values()),
+        table=_advice("programs", advice.by_group(rows) | groups),
+    )
+
+
+def advice_codes() -> str:
+    return _advice("code", advice.by_code(advised()))
+
+
+def advised() -> dict[str, Row]:
+    rows = result("advice")["rows"]
+    return {name: row for name, row in rows.items() if not row.get("error")}
+
+
+def _advice(what: str, groups: Mapping[str, Counter[Verdict]]) -> str:
+    """What came of all findings, and the share that works of those with a remedy."""
+    lines = [
+        (
+            name.replace("_", " "),
+            str(counts.total()),
+            str(counts[Verdict.NONE] + counts[Verdict.UPGRADE]),
+            str(tried := advice.tried_in(counts)),
+            share(counts[Verdict.WORKS], tried),
+            *(str(counts[each]) for each in advice.TRIED if each != Verdict.WORKS),
+        )
+        for name, counts in groups.items()
+    ]
+    verdicts = [str(each) for each in advice.TRIED if each != Verdict.WORKS]
+    titles = [what, "findings", "nothing to apply", "applied", "works", *verdicts]
+    return plain(titles, lines)
+
+
+def advice_failures() -> str:
+    columns: Columns = {
+        "program": "{program}",
+        "finding": "{code} at line {line}",
+        "remedy": lambda row: f"{row['remedy']}: `{flat(row['text'], 100)}`",
+        "what it did": "{verdict}: {why}",
+    }
+    rows = [
+        {"program": name, **finding}
+        for name, finding in advice.findings(advised())
+        if Verdict(finding["verdict"]) in advice.TRIED
+        and finding["verdict"] != Verdict.WORKS
+    ]
+    return table(columns, rows)
+
+
 # -- precision -------------------------------------------------------------------------
 
 
@@ -375,15 +435,7 @@ def users() -> str:
     by_code: dict[str, list[Row]] = defaultdict(list)
     for each in sorted(findings, key=lambda each: each["code"]):
         by_code[each["code"]].append(each)
-    counts = [
-        (
-            code,
-            str(len(mine)),
-            _right(mine),
-            str(sum(bool(each["fits"]) for each in mine)),
-        )
-        for code, mine in by_code.items()
-    ]
+    counts = [(code, str(len(mine)), _right(mine)) for code, mine in by_code.items()]
     wrong = [each for each in findings if each["verdict"] == "wrong"]
     columns: Columns = {
         "wrong": "{code}",
@@ -396,7 +448,7 @@ def users() -> str:
         found=found,
         logged=sum(each["logged"] for each in findings),
         count=len(findings),
-        counts=plain("code | findings | right | fix fits", counts),
+        counts=plain("code | findings | right", counts),
         wrong=table(columns, wrong),
     )
 
@@ -608,6 +660,9 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "graph-coverage-steps": steps,
     },
     "docs/reference/precision.md": {
+        "advice sets": advice_sets,
+        "advice codes": advice_codes,
+        "advice failures": advice_failures,
         "precision overview": precision,
         "compile users": users,
         "precision summary": lambda: reading("transformers"),

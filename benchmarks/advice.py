@@ -1,0 +1,180 @@
+"""Applies what `check` advises to programs, and looks at what comes of it.
+
+    python -m benchmarks.advice [PROGRAM ...] [--quick] [--jobs N]
+
+A row is a program of benchmarks/advice_programs, which nobody wrote for a rule: torch's
+own examples of what it cannot trace, ordinary programs, and scripts around models of
+transformers. `check --effort quick` runs it. The remedy of each finding above `low` is
+applied to a copy as it is written, all of one finding at a time, and the copy is
+checked again: the finding has to be gone, the outputs the same, and nothing new. What
+was hidden behind the finding, in code that Dynamo had not traced, is counted apart.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.advice_trial import Server, Trials
+from benchmarks.advice_verdict import Verdict
+from benchmarks.survey import Options, Row, Survey, portable
+from torchproof.records import UserError
+
+PROGRAMS = Path(__file__).parent / "advice_programs"
+WORK = 0.9  # of the remedies that can be applied, at least
+LIMIT_S = 120.0  # of one run of a program
+MODULES = {"library": ("transformers.modeling_utils",)}  # imported once, by set
+_CELL = re.compile(r"^# %% (\w+)\n", re.MULTILINE)
+TRIED = [v for v in Verdict if v not in (Verdict.NONE, Verdict.UPGRADE)]
+
+
+@dataclass(frozen=True)
+class Program:
+    name: str
+    group: str  # the name of its file
+    text: str
+
+
+@functools.cache
+def programs() -> Mapping[str, Program]:
+    """The cells of the files, by name."""
+    known: dict[str, Program] = {}
+    for path in sorted(PROGRAMS.glob("*.py")):
+        _, *cells = _CELL.split(path.read_text("utf-8"))
+        for name, text in zip(cells[::2], cells[1::2], strict=True):
+            assert name not in known, name
+            known[name] = Program(name, path.stem, text.rstrip() + "\n")
+    return known
+
+
+@functools.cache
+def server(group: str) -> Server:
+    """The server for the programs of a file; it ends with this process."""
+    folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    started = Server(MODULES.get(group, ()), Path(folder.name), LIMIT_S)
+    atexit.register(folder.cleanup)
+    atexit.register(started.close)
+    return started
+
+
+def measure(name: str, options: Options) -> Row:
+    program = programs()[name]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        try:
+            row = tried(program, Path(folder), server(program.group))
+        except UserError as error:
+            return {"error": portable(str(error))}
+    return {"group": program.group, **row}
+
+
+def tried(program: Program, folder: Path, forks: Server) -> Row:
+    """What `check` says of a program, and what its advice did."""
+    trials = Trials(program.name, program.text, folder, forks)
+    run = trials.before.run
+    if run.error:
+        return {"error": portable(run.error)}
+    return {
+        "counts": {name: n for name, n in run.counts.items() if n is not None},
+        "findings": [trials.row(finding) for finding in trials.before.loud],
+    }
+
+
+# -- the result ------------------------------------------------------------------------
+
+
+def findings(rows: Mapping[str, Row]) -> Iterator[tuple[str, Row]]:
+    for name, row in rows.items():
+        for finding in row.get("findings", ()):
+            yield name, finding
+
+
+def counted(some: Iterable[Row]) -> Counter[Verdict]:
+    return Counter(Verdict(finding["verdict"]) for finding in some)
+
+
+def by_code(rows: Mapping[str, Row]) -> dict[str, Counter[Verdict]]:
+    codes: dict[str, list[Row]] = {}
+    for _, finding in findings(rows):
+        codes.setdefault(finding["code"], []).append(finding)
+    return {code: counted(some) for code, some in sorted(codes.items())}
+
+
+def by_group(rows: Mapping[str, Row]) -> dict[str, Counter[Verdict]]:
+    groups: dict[str, list[Row]] = {}
+    for name, finding in findings(rows):
+        groups.setdefault(rows[name]["group"], []).append(finding)
+    return {group: counted(some) for group, some in sorted(groups.items())}
+
+
+def tried_in(counts: Counter[Verdict]) -> int:
+    return sum(counts[each] for each in TRIED)
+
+
+def failures(rows: dict[str, Row]) -> Iterator[str]:
+    for name, finding in findings(rows):
+        if finding["verdict"] in (Verdict.WRONG, Verdict.FAILS):
+            place = f"{finding['code']} at line {finding['line']}"
+            yield f"{name}: {place}: {finding['verdict']}: {finding['why']}"
+    counts = counted(finding for _, finding in findings(rows))
+    if counts[Verdict.WORKS] < WORK * tried_in(counts):
+        yield f"{counts[Verdict.WORKS]} of {tried_in(counts)} remedies work"
+
+
+def table(groups: Mapping[str, Counter[Verdict]]) -> str:
+    lines = [" | ".join(["", "all", *Verdict])]
+    total: Counter[Verdict] = Counter()
+    for name, counts in groups.items():
+        total += counts
+        lines.append(_line(name, counts))
+    return "\n".join([*lines, _line("all", total)])
+
+
+def _line(name: str, counts: Counter[Verdict]) -> str:
+    return " | ".join(map(str, [name, counts.total(), *(counts[v] for v in Verdict)]))
+
+
+SURVEY = Survey(
+    "advice",
+    lambda options: list(programs()),
+    measure,
+    failures,
+    quick=(
+        "action_chosen_in_python",
+        "batch_of_one_for_serving",
+        "beam_search_step",
+        "boolean_mask_rows",
+        "branch_on_sum",
+        "counter_attribute_with_warmup",
+        "gpt_block",
+        "loss_item_every_n_steps",
+        "masked_select_loss",
+        "numpy_percentile",
+        "prints_shape",
+        "sequences_of_any_length",
+        "temperature_as_float",
+        "tolist_lengths",
+    ),
+    limit_s=600.0,
+    jobs=2,
+    packages=("transformers",),
+    is_isolated=False,
+)
+
+
+def main() -> int:
+    code = SURVEY.main()
+    rows = SURVEY.read(quick="--quick" in sys.argv)["rows"]
+    for groups in (by_group(rows), by_code(rows)):
+        print(table(groups))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
