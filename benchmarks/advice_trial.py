@@ -21,6 +21,7 @@ from pathlib import Path
 
 from benchmarks.advice_verdict import COUNTED, Checked, Lines, Trial, Verdict
 from benchmarks.survey import Row, environment, portable
+from torchproof import fixing
 from torchproof.checking import checker
 from torchproof.checking.measured_parts import MeasuredParts
 from torchproof.checking.observed_parts import ObservedParts, PartProgress
@@ -136,6 +137,7 @@ class Server:
             )
             judged = checker.judge(request, observed, parts)
             run = checker.explain(request, observed, judged, before=None)
+            run = checker.with_drafts(run, judged, fixing.drafted)
         if run.error is None and run.ending != "finished":
             run = replace(run, error=f"ended by {run.ending}")
         return Checked(run, _traced(observation))

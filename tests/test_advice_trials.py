@@ -62,9 +62,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     started.close()
 
 
-@pytest.fixture
-def trials(server: Server, tmp_path: Path) -> Trials:
-    return Trials("scaled", READS, tmp_path, server)
+@pytest.fixture(scope="module")
+def trials(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Trials:
+    return Trials("scaled", READS, tmp_path_factory.mktemp("scaled"), server)
 
 
 def edit(trials: Trials, old: str, *new: str) -> Remedy:
@@ -184,7 +184,8 @@ def test_a_fork_finds_what_check_finds(trials: Trials, tmp_path: Path) -> None:
     run = api.check(f"{trials.file}:make", effort="quick", save_in=tmp_path / "runs")
 
     def places(findings: tuple[Finding, ...]) -> list[tuple[object, ...]]:
-        return sorted((f.code, f.line, f.severity, f.fix) for f in findings)
+        key = lambda f: (f.code, f.line, f.severity, f.fix, f.remedy)  # noqa: E731
+        return sorted(map(key, findings), key=repr)
 
     assert places(run.findings) == places(trials.before.run.findings)
     assert run.counts == trials.before.run.counts
