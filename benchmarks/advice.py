@@ -30,7 +30,7 @@ from torchproof.records import UserError
 PROGRAMS = Path(__file__).parent / "advice_programs"
 WORK = 0.9  # of the remedies that can be applied, at least
 LIMIT_S = 120.0  # of one run of a program
-MODULES = {"library": ("transformers.modeling_utils",)}  # imported once, by set
+MODULES = dict.fromkeys(("library", "models"), ("transformers.modeling_utils",))
 _CELL = re.compile(r"^# %% (\w+)\n", re.MULTILINE)
 TRIED = [v for v in Verdict if v not in (Verdict.NONE, Verdict.UPGRADE)]
 
@@ -127,6 +127,10 @@ def failures(rows: dict[str, Row]) -> Iterator[str]:
         yield f"{counts[Verdict.WORKS]} of {tried_in(counts)} remedies work"
 
 
+def summary(rows: dict[str, Row]) -> str:
+    return f"{table(by_group(rows))}\n\n{table(by_code(rows))}"
+
+
 def table(groups: Mapping[str, Counter[Verdict]]) -> str:
     lines = [" | ".join(["", "all", *Verdict])]
     total: Counter[Verdict] = Counter()
@@ -165,16 +169,9 @@ SURVEY = Survey(
     jobs=2,
     packages=("transformers",),
     is_isolated=False,
+    summary=summary,
 )
 
 
-def main() -> int:
-    code = SURVEY.main()
-    rows = SURVEY.read(quick="--quick" in sys.argv)["rows"]
-    for groups in (by_group(rows), by_code(rows)):
-        print(table(groups))
-    return code
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(SURVEY.main())

@@ -255,6 +255,7 @@ class Trials:
             "source": (finding.source or "").strip(),
             "message": self._brief(finding.message),
             "remedy": remedy.kind,
+            "tier": remedy.tier,
             "text": self._brief(remedy.text),
             "diff": self._diff(remedy),
             "verdict": str(found),

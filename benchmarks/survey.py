@@ -75,6 +75,7 @@ class Survey:
     is_folder: bool = False
     flags: Mapping[str, Row] = field(default_factory=dict)  # for `add_argument`
     result: str = ""  # the stem of the file, if not that of the module and the device
+    summary: Callable[[dict[str, Row]], str] = lambda rows: ""  # to print at the end
 
     def path(self, device: str = "cpu", *, quick: bool = False) -> Path:
         """The result file, or the folder of saved runs."""
@@ -179,6 +180,9 @@ class _Run:
         failures = self._store()
         for text in failures:
             print(f"does not hold: {text}")
+        rows = {n: row for n, row in self._rows.items() if not row.get("error")}
+        if summary := self._survey.summary(rows):
+            print(summary)
         names = self._options.names
         measured = sum(name in self._rows for name in names)
         print(f"{self._survey.name}: {measured} of {len(names)} rows measured")
