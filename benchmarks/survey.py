@@ -180,8 +180,8 @@ class _Run:
         failures = self._store()
         for text in failures:
             print(f"does not hold: {text}")
-        rows = {n: row for n, row in self._rows.items() if not row.get("error")}
-        if summary := self._survey.summary(rows):
+        sound = {n: row for n, row in self._rows.items() if not row.get("error")}
+        if summary := self._survey.summary(sound):
             print(summary)
         names = self._options.names
         measured = sum(name in self._rows for name in names)
