@@ -12,9 +12,9 @@ from rule_programs import FOLDER
 
 from torchproof.fixing import FixOptions, fix, proof_child
 from torchproof.fixing.edits import Edit
-from torchproof.fixing.fixer import Fixer, _keep_refusal, _not_easier
 from torchproof.fixing.proof import Proof, Prover, reason_to_reject
 from torchproof.fixing.proposals import Refusal
+from torchproof.fixing.search import Fixer, _keep_refusal, _not_easier
 from torchproof.observe import AuditResult, audit
 from torchproof.records import (
     Finding,
@@ -240,7 +240,7 @@ def test_fewer_graphs_around_a_break_that_stays(tmp_path: Path) -> None:
     ],
 )
 def test_less_has_to_go_wrong(after: dict[str, int | None], why: str | None) -> None:
-    counts: dict[str, int | None] = {"graphs": 9, "recompiles": 2}
+    counts: dict[str, int | None] = {"graphs": 9, "recompiles": 2, "skipped_frames": 0}
     nothing = Observation((), {})
     one = Proof(Overlay(), nothing, counts=counts)
     assert _not_easier(one, Proof(Overlay(), nothing, counts=after)) == why

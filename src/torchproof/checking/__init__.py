@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torchproof.checking.budget import Budget as Budget
     from torchproof.checking.budget import Watch as Watch
     from torchproof.checking.budget import compiled_anything as compiled_anything
+    from torchproof.checking.causes import explain as explain
     from torchproof.checking.checker import EFFORTS as EFFORTS
     from torchproof.checking.checker import check as check
     from torchproof.checking.counts import counts_of as counts_of

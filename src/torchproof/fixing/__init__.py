@@ -1,8 +1,8 @@
 """Edits that cure findings, each proved before it is shown.
 
 In: a target. Out: a run whose fixes have a diff and a receipt each. Rules name the
-rewrites and settings to try, `rewrites` drafts them, `proof.py` tries an edit in a
-fresh process, and `fixer.py` repeats that until nothing helps; `delivery.py` writes the
+rewrites and settings to try, `rewrites` drafts them, `proof.py` tries edits in a
+process, and `search.py` repeats that until nothing helps; `delivery.py` writes the
 fixes. `drafts.py` drafts edits for a check, without a proof. Start with `fixer.py`.
 Imports `records`, `process`, `torch_private`, `targets`, `strategies`, `observe`,
 `runtime`, `measure` and `checking`.

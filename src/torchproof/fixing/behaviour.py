@@ -16,7 +16,7 @@ import random
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -145,13 +145,31 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def random_digest() -> str:
-    """A digest of the states of all random generators."""
+    """Digests of the states of all random generators: of torch, and of others."""
     states: list[Any] = [torch.get_rng_state().numpy().tobytes()]
     # Asking for its state would initialise CUDA, which a fork cannot do.
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states.append(torch.cuda.get_rng_state().numpy().tobytes())
-    states += [pickle.dumps(numpy.random.get_state()), pickle.dumps(random.getstate())]
+    return f"{_digest(states)} {_digest_outside_torch()}"
+
+
+def _digest_outside_torch() -> str:
+    return _digest(
+        [pickle.dumps(numpy.random.get_state()), pickle.dumps(random.getstate())]
+    )
+
+
+def _digest(states: list[bytes]) -> str:
     return hashlib.sha256(b"".join(states)).hexdigest()[:16]
+
+
+def draws_outside_torch(digests: Iterable[str]) -> bool:
+    """Whether calls with these digests drew numbers from numpy or Python."""
+    for index, digest in enumerate(digests):
+        calls.seed(index)  # as before the call
+        if not digest.endswith(_digest_outside_torch()):
+            return True
+    return False
 
 
 def attributes_of(fn: Any) -> Namespace:

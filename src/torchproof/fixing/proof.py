@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
-from torchproof.checking import counts_of, rules
+from torchproof.checking import counts_of, explain, rules
 from torchproof.fixing.observed_calls import ObservedCall
 from torchproof.fixing.proof_job import NOT_FRESH, Equality, ProofJob
 from torchproof.fixing.source_text import read_source
@@ -23,6 +26,7 @@ from torchproof.process import (
     Entry,
     Followed,
     ForkServer,
+    JobEnding,
     follow,
     spawn,
 )
@@ -45,15 +49,23 @@ Progress = Callable[[str], None]
 # A line of code: its file, its function, its text without indentation.
 Code = tuple[str, str, str]
 _NO_LIMIT_S = 1e6
+_POLL_S = 0.1
 _GRAPH_MODES = {"reduce-overhead", "max-autotune"}
+# The counts of what goes wrong: no fix may raise one of them.
+WRONG = ("graph_breaks", "recompiles", "skipped_frames")
+RECOMPILES = frozenset({"recompile", "recompile_limit", "specialization"})
 
 
 @dataclass(frozen=True)
 class Located:
-    """A finding, and the stack that it was found in, innermost frame last."""
+    """A finding, and the stack that it was found in, innermost frame last.
+
+    `causes` are the identities of the findings that it follows from.
+    """
 
     finding: Finding
     frames: tuple[Frame, ...]
+    causes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,6 +103,7 @@ class Prover:
         self._libraries: dict[str, str] = {}  # the files of imported modules
         self._watches_lifetimes = False  # of tensors in CUDA graphs
         self.proofs = 0
+        self.expected_s = 0.0  # of the next proof: as long as the last one
         self._probes = 0
 
     def __enter__(self) -> Prover:
@@ -106,12 +119,13 @@ class Prover:
 
     def original(self, progress: Progress) -> Proof:
         """Observes the target without edits, and records the reference."""
-        modules = self._folder / "modules.json"
-        words = ("-m", "torchproof.fixing.proof_server", str(modules))
+        words = ("-m", "torchproof.fixing.proof_server")
         # Dynamo looks at CUDA's random state, and CUDA does not work after a fork: with
         # a GPU in sight the server ends, and every proof is a new process.
-        server = ForkServer(spawn(*words, environment=self._hidden, output=DEVNULL))
-        self._on_exit.callback(server.close)
+        self._server = ForkServer(
+            spawn(*words, environment=self._hidden, output=DEVNULL)
+        )
+        self._on_exit.callback(self._server.close)
         proof = self._run(Overlay(), None, progress)
         traced = {os.path.realpath(file) for file in proof.observation.traced or ()}
         names = [
@@ -119,10 +133,8 @@ class Prover:
             for name, file in self._libraries.items()
             if os.path.realpath(file) not in traced
         ]
-        written = modules.with_suffix(".tmp")
-        written.write_text(json.dumps(names), "utf-8")
-        written.replace(modules)  # the server waits for it
-        self._server = server
+        if self._server.is_alive:
+            self._server.prepare({"modules": names})
         return proof
 
     def prove(
@@ -144,7 +156,7 @@ class Prover:
         self._probes += 1
         name = f"probe-{self._probes}"
         job = ProofJob(self.job(edits, name), "", probes=True)
-        child = self._forked(job, name) or self._fresh(job, lambda *_: None)
+        child = self._child(job, name, lambda *_: None)
         if child.ending == "interrupted":
             raise KeyboardInterrupt
         return [
@@ -175,11 +187,15 @@ class Prover:
         reference = str(self._folder / "reference.pt")
         job = ProofJob(run, reference, backend, str(patches) if patches else None)
 
-        def notice(entry: Entry, seconds: float) -> None:
-            if entry["kind"] == "plan" and seconds > 1:
-                progress(f"proof {number + 1}: running {self._target.text}")
+        begin = time.monotonic()
 
-        child = self._forked(job, f"{number}") or self._fresh(job, notice)
+        def notice(entry: Entry) -> None:
+            nonlocal begin
+            if entry["kind"] == "plan":  # the target is loaded
+                begin = time.monotonic()
+
+        child = self._child(job, f"{number}", notice)
+        self.expected_s = time.monotonic() - begin
         self._libraries = child.last("libraries").get("modules") or self._libraries
         if child.ending == "interrupted":
             raise KeyboardInterrupt
@@ -222,36 +238,46 @@ class Prover:
         assert overlay_path is not None
         return time_ratio(self.job(Overlay()), overlay_path)
 
-    def _fresh(self, job: ProofJob, notice: Callable[[Entry, float], None]) -> Followed:
+    def _child(
+        self, job: ProofJob, name: str, notice: Callable[[Entry], None]
+    ) -> Followed:
+        return self._forked(job, name, notice) or self._fresh(job)
+
+    def _fresh(self, job: ProofJob) -> Followed:
         """Runs a proof in a process that has imported nothing."""
         # Each proof runs the target many times: its output would be repeated.
         conditions = Conditions(
             self._hidden, timeout_s=self._options.timeout_s, quiet=True
         )
         text = json.dumps(job.to_json())
-        child = follow("torchproof.fixing.proof_child", text, notice, conditions)
-        return _with_reason(child)
+        module = "torchproof.fixing.proof_child"
+        return _with_reason(follow(module, text, lambda *_: None, conditions))
 
-    def _forked(self, job: ProofJob, name: str) -> Followed | None:
+    def _forked(
+        self, job: ProofJob, name: str, notice: Callable[[Entry], None]
+    ) -> Followed | None:
         """Runs a proof in a fork of the server; None if that is not possible."""
         if self._server is None or not self._server.is_alive:
             return None
-        if job.backend or job.patches:  # as in a process of the user
+        if job.backend == "inductor" or job.patches:  # as in a process of the user
             return None
         path = self._folder / f"entries-{name}.jsonl"
         path.touch()
-        limit_s = self._options.timeout_s or _NO_LIMIT_S
         output = path.with_suffix(".txt")
         message = {
             "proof": job.to_json(),
             "entries": str(path),
             "output": str(output),
         }
-        ending = self._server.submit(message, limit_s).result()
+        running = self._server.submit(message, self._options.timeout_s or _NO_LIMIT_S)
+        entries: list[Entry] = []
+        with path.open(encoding="utf-8") as file:
+            for entry in _written(file, running):
+                entries.append(entry)
+                notice(entry)
+        ending = running.result()
         if ending.code == NOT_FRESH or (ending.code or 0) < 0:
             return None
-        lines = path.read_text("utf-8").splitlines()
-        entries = [json.loads(line) for line in lines]
         return _with_reason(
             Followed(
                 entries,
@@ -260,6 +286,16 @@ class Prover:
                 last_words=_last_line(output),
             )
         )
+
+
+def _written(file: TextIO, running: Future[JobEnding]) -> Iterator[Entry]:
+    """The entries of a file, one a line, until the job that writes them ends."""
+    rest, is_over = "", False
+    while not is_over:
+        wait([running], _POLL_S)
+        is_over = running.done()
+        *lines, rest = (rest + file.read()).split("\n")
+        yield from map(json.loads, lines)
 
 
 def _with_reason(child: Followed) -> Followed:
@@ -279,8 +315,17 @@ def _last_line(output: Path) -> str:
 
 
 def _proof(edits: Overlay, observation: Observation, equality: Entry) -> Proof:
+    matched = rules.matched(observation)
+    links = explain(matched)
     located = tuple(
-        Located(finding, frames) for finding, frames in rules.with_stacks(observation)
+        Located(
+            each.finding,
+            each.rule.stack(each.group),
+            links[each.finding.identity].causes
+            if each.finding.identity in links
+            else (),
+        )
+        for each in matched
     )
     return Proof(
         edits,
@@ -337,11 +382,21 @@ def reason_to_reject(
     if new := new_findings(before, after):
         first = new[0]
         return f"it causes {first.code} at line {first.line}: {first.message}"
-    if _adds_nothing(before, after):
-        for name in ("graphs", "recompiles", "skipped_frames"):
-            if (after.counts[name] or 0) > (before.counts[name] or 0):
-                rise = f"from {before.counts[name]} to {after.counts[name]}"
-                return f"{name.replace('_', ' ')} rise {rise}"
+    graphs = ("graphs",) if _adds_nothing(before, after) else ()
+    return rise(graphs, before, after)
+
+
+def worse(before: Proof, after: Proof) -> str | None:
+    """What goes wrong more often than before: no result may show that."""
+    return rise((), before, after)
+
+
+def rise(more: Sequence[str], before: Proof, after: Proof) -> str | None:
+    """The first of the counts of what goes wrong, and of some more, that rises."""
+    for name in (*WRONG, *more):
+        old, new = before.counts.get(name), after.counts.get(name)
+        if old is not None and new is not None and new > old:
+            return f"{name.replace('_', ' ')} rise from {old} to {new}"
     return None
 
 
@@ -362,14 +417,13 @@ def new_findings(before: Proof, after: Proof) -> list[Finding]:
     if skipped[1] <= skipped[0]:
         known |= {state(e) for e in after.open if (e.code, _code_of(e)) in places}
     # A frame without breaks is another frame: its recompiles are counted, not compared.
-    counted = {"recompile", "recompile_limit", "specialization"}
     traced = _traced_code(before)
     edited = _new_lines(before.overlay, after.overlay)
     return [
         finding
         for finding in after.open
         if state(finding) not in known
-        and finding.kind not in counted
+        and finding.kind not in RECOMPILES
         and (_code_of(finding) in traced or _code_of(finding)[::2] in edited)
     ]
 

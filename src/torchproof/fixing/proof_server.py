@@ -1,8 +1,8 @@
-"""The process that runs proofs in forks: `python -m THIS FILE`.
+"""The process that runs proofs in forks: `python -m torchproof.fixing.proof_server`.
 
-It imports torch and then the modules that FILE lists: the libraries of the target, but
-no file that an edit may change. A job has the `ProofJob`, and the files for its entries
-and its output.
+It imports torch, and what the parent prepares: the libraries of the target, but no file
+that an edit may change. A job has the `ProofJob`, and the files for its entries and its
+output.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import importlib
 import json
 import os
 import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,8 +22,6 @@ from torchproof.fixing.proof_job import NOT_FRESH, ProofJob
 from torchproof.process import Stream, hold, serve
 from torchproof.records import JsonObject
 from torchproof.targets import overlay
-
-_POLL_S = 0.05
 
 
 class FileStream(Stream):
@@ -41,7 +37,7 @@ class FileStream(Stream):
             self._file.flush()
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     hold()
     # Makes torch ask NVML instead of CUDA, which does not work after a fork.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
@@ -51,21 +47,16 @@ def main(arguments: list[str]) -> int:
     torch.compiler.reset()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
-    for name in _modules(Path(arguments[0])):
+    serve(_run, _import)
+    return 0
+
+
+def _import(message: JsonObject) -> None:
+    for name in message["modules"]:
         with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # else a collection in a fork would copy every page it touches
-    serve(_run)
-    return 0
-
-
-def _modules(path: Path) -> list[str]:
-    """The modules to import, once the first proof knows what the target imports."""
-    while not path.exists():
-        time.sleep(_POLL_S)
-    names: list[str] = json.loads(path.read_text("utf-8"))
-    return names
 
 
 def _example(x: torch.Tensor) -> torch.Tensor:
@@ -84,4 +75,4 @@ def _run(job: JsonObject) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

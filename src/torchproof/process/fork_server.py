@@ -2,7 +2,7 @@
 
 The parent makes a `ForkServer` and submits jobs. The server's program imports what its
 jobs need, then calls `serve(run)`: each job is a message, `run(job)` is called in a
-fork, and its result is the exit code.
+fork, and its result is the exit code. What the parent prepares is done in the server.
 """
 
 from __future__ import annotations
@@ -67,6 +67,11 @@ class ForkServer:
             self._fail_all()
         return future
 
+    def prepare(self, message: Message) -> None:
+        """Lets the server itself do something before it takes the next job."""
+        with contextlib.suppress(Ended), self._lock:
+            self._child.channel.send({"prepare": message})
+
     def _read(self) -> None:
         with contextlib.suppress(Ended):
             while True:
@@ -98,7 +103,9 @@ class _Running:
     limit_s: float
 
 
-def serve(run: Callable[[Message], int]) -> None:
+def serve(
+    run: Callable[[Message], int], prepare: Callable[[Message], None] | None = None
+) -> None:
     """Serves until the parent closes the channel, then kills all jobs.
 
     A fork is in a session of its own and has no channel; `run` sets up its streams,
@@ -110,6 +117,9 @@ def serve(run: Callable[[Message], int]) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 job = channel.receive(_POLL_S if running else _IDLE_S)
+                if prepare is not None and "prepare" in job:
+                    prepare(job["prepare"])
+                    continue
                 start = time.monotonic()
                 pid = _fork(channel, run, job["job"])
                 running[pid] = _Running(job["number"], start, job["limit_s"])

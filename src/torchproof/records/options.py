@@ -144,7 +144,8 @@ class FixOptions:
 
     effort: str = _fixed(
         "normal",
-        "above quick, generated code is compared and timed (default: normal)",
+        "above quick, generated code is compared and timed; full also fixes what"
+        " settles by itself (default: normal)",
         choices=EFFORTS[1:],
     )
     unsafe: bool = _fixed(

@@ -44,7 +44,6 @@ from torchproof.records import (
     SEVERITIES,
     Event,
     Finding,
-    Frame,
     LoadTest,
     Observation,
     Run,
@@ -154,11 +153,6 @@ def check(observation: Observation) -> list[Finding]:
 def check_load(test: LoadTest) -> list[Finding]:
     """All findings of a load test, worst first."""
     return check(load.observation_of(test))
-
-
-def with_stacks(observation: Observation) -> list[tuple[Finding, tuple[Frame, ...]]]:
-    """All findings, worst first, each with the stack that an edit may change."""
-    return [(m.finding, m.rule.stack(m.group)) for m in matched(observation)]
 
 
 def matched(observation: Observation, gaps: Iterable[Gap] = ()) -> list[Matched]:

@@ -70,6 +70,11 @@ class File:
         return dict(self.wrapper.resolve(PositionProvider))
 
     @functools.cached_property
+    def statements(self) -> list[tuple[cst.BaseStatement, CodeRange]]:
+        found = self.positions.items()
+        return [(n, r) for n, r in found if isinstance(n, cst.BaseStatement)]
+
+    @functools.cached_property
     def parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
         return dict(self.wrapper.resolve(ParentNodeProvider))
 
@@ -137,14 +142,9 @@ class Site:
     @functools.cached_property
     def statement(self) -> Statement:
         """The innermost statement at the line; of a block, the line of its header."""
-        inside = [
-            (n, self.range_of(n))
-            for n in self.file.positions
-            if isinstance(n, cst.BaseStatement)
-        ]
         at = [
             n
-            for n, r in inside
+            for n, r in self.file.statements
             if r.start.line <= self.line <= self._header_end(n, r).end.line
         ]
         if not at:
@@ -169,8 +169,8 @@ class Site:
         inside = [
             node
             for node, r in self.file.positions.items()
-            if isinstance(node, cst.BaseExpression)
-            and r.start.line == r.end.line == self.line
+            if r.start.line == r.end.line == self.line
+            and isinstance(node, cst.BaseExpression)
             and start <= r.start.column
             and r.end.column <= end
         ]
@@ -184,7 +184,7 @@ class Site:
     def _innermost(self, kind: type[N], problem: str) -> N:
         inside = [
             node
-            for node, r in self.file.positions.items()
+            for node, r in self.file.statements
             if isinstance(node, kind) and r.start.line <= self.line <= r.end.line
         ]
         if not inside:
@@ -208,14 +208,28 @@ class Site:
         `imports` are what the new code names: `torch`, `math`, `torchproof.raise_if`.
         A name with a dot becomes `from torchproof import raise_if`.
         """
-        edited = self.module.visit(_Replacer(changes, before or {}))
-        assert isinstance(edited, cst.Module)
+        replacer = _Replacer(changes, before or {})
+        outermost = {self._outermost(node) for node in (*changes, *(before or {}))}
+        body: list[Statement] = []
+        for line in self.module.body:  # most of a large file stays as it is
+            new = line.visit(replacer) if line in outermost else line
+            if isinstance(new, cst.FlattenSentinel):
+                body.extend(new)
+            elif isinstance(new, cst.CSTNode):
+                body.append(new)
+        edited = self.module.with_changes(body=body)
         for name in imports:
             edited = _importing(edited, name)
         edited = _below_imports(edited, below_imports)
-        if edited.code == self.file.text:
+        text = edited.code
+        if text == self.file.text:
             raise NoPattern("the edit changes nothing")
-        return edited.code
+        return text
+
+    def _outermost(self, node: cst.CSTNode) -> cst.CSTNode:
+        """The statement of the module that a node is in."""
+        *_, last, _ = (None, node, *self.ancestors(node))
+        return last
 
 
 class _Replacer(cst.CSTTransformer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import libcst as cst
@@ -152,8 +152,14 @@ def dotted(node: cst.CSTNode | None, names: Mapping[str, str]) -> str:
 def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Every node inside a node and itself, in the order of the source."""
     yield node
-    for child in node.children:
+    for child in _children(node):
         yield from walk(child)
+
+
+@functools.lru_cache(maxsize=1 << 17)
+def _children(node: cst.CSTNode) -> Sequence[cst.CSTNode]:
+    """libcst visits a node anew each time that it is asked for them."""
+    return node.children
 
 
 def names_read(nodes: cst.CSTNode | Iterable[cst.CSTNode]) -> set[str]:
@@ -165,7 +171,7 @@ def names_read(nodes: cst.CSTNode | Iterable[cst.CSTNode]) -> set[str]:
 def _names(node: cst.CSTNode) -> Iterator[cst.Name]:
     if isinstance(node, cst.Name):
         yield node
-    for child in node.children:
+    for child in _children(node):
         is_attribute = isinstance(node, cst.Attribute) and child is node.attr
         is_keyword = isinstance(node, cst.Arg) and child is node.keyword
         if not is_attribute and not is_keyword:

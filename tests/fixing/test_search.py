@@ -1,0 +1,224 @@
+"""How the search goes on: which proofs it asks for, and what it makes of them.
+
+Each edit is a setting, and a function says what a target with these settings shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from torchproof.fixing import FixOptions
+from torchproof.fixing import search as module
+from torchproof.fixing.edits import Edit
+from torchproof.fixing.proof import Located, Proof, worse
+from torchproof.fixing.proof_job import Equality
+from torchproof.fixing.search import Fixer, Search, gains
+from torchproof.records import Finding, Observation, Overlay, Setting
+
+SAME = Equality("eager", "same", None, 1, 0, 0)
+OTHER = Equality("eager", "wrong", None, 1, 0, 0, problems=("the results differ",))
+
+
+def finding(key: str, kind: str = "graph_break", severity: Any = "high") -> Finding:
+    return Finding("GB101", kind, severity, "", "", "", function="step", key=key)
+
+
+def edit(name: str, cured: Finding) -> Edit:
+    return Edit(name, "safe", cured, settings=(Setting(f"dynamo.{name}", True),))
+
+
+@dataclass
+class Program:
+    """What is found with some settings, which change results, and drafts by finding."""
+
+    found: Callable[[set[str]], list[Finding]]
+    drafts: dict[str, list[str]]
+    wrong: Callable[[set[str]], bool] = lambda names: False
+    wrong_code: Callable[[set[str]], bool] = lambda names: False
+    causes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    asked: list[set[str]] = field(default_factory=list)
+    expected_s: float = 3.0
+
+    @property
+    def proofs(self) -> int:
+        return len(self.asked)
+
+    def observed_calls(self, overlay: Overlay) -> list[Any]:
+        return []
+
+    def prove(
+        self,
+        overlay: Overlay,
+        progress: Callable[[str], None] = print,
+        backend: str | None = None,
+    ) -> Proof:
+        names = {each.name.removeprefix("dynamo.") for each in overlay.settings}
+        self.asked.append(names)
+        found = self.found(names)
+        breaks = sum(each.kind == "graph_break" for each in found)
+        recompiles = len(found) - breaks
+        is_wrong = self.wrong(names) or (backend and self.wrong_code(names))
+        return Proof(
+            overlay,
+            Observation((), {}),
+            tuple(Located(f, (), self.causes.get(f.key, ())) for f in found),
+            {
+                "graphs": breaks + 1,
+                "graph_breaks": breaks,
+                "recompiles": recompiles,
+                "skipped_frames": 0,
+            },
+            OTHER if is_wrong else SAME,
+        )
+
+
+def searched(
+    program: Program, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> Search:
+    """The search; `asked` then has what each proof after the first one ran."""
+
+    def proposals(each: Located, proof: Proof, sources: Any) -> Iterator[Edit]:
+        known = {setting.name for setting in proof.overlay.settings}
+        for name in program.drafts.get(each.finding.key, ()):
+            if f"dynamo.{name}" not in known:
+                yield edit(name, each.finding)
+
+    for name in ("last_proposals", "easing_proposals"):
+        monkeypatch.setattr(module, name, lambda *arguments: iter(()))
+    monkeypatch.setattr(module, "proposals", proposals)
+    original = program.prove(Overlay())
+    program.asked.clear()
+    fix_options = FixOptions(effort="quick", **options)
+    prover: Any = program
+    return Fixer(prover, fix_options, lambda text: None).run(original)
+
+
+def names_of(search: Search) -> list[str]:
+    return [each.title for each in search.accepted]
+
+
+def cured_by(*keys: str) -> Callable[[set[str]], list[Finding]]:
+    """Each of these findings is gone with the setting of its name."""
+    return lambda names: [finding(key) for key in keys if key not in names]
+
+
+def test_edits_are_proved_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(cured_by(*"abcd"), {key: [key] for key in "abcd"})
+    search = searched(program, monkeypatch)
+    assert names_of(search) == ["a", "b", "c", "d"]
+    assert program.asked == [set("abcd")] * 2  # the second one with another backend
+
+
+def test_a_wrong_edit_among_several_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(
+        cured_by(*"abcd"),
+        {key: [key] for key in "abcd"},
+        wrong=lambda names: "c" in names,
+    )
+    search = searched(program, monkeypatch)
+    assert names_of(search) == ["a", "b", "d"]
+    [rejected] = search.rejected.values()
+    assert (rejected.edit.title, rejected.why) == ("c", "the results differ")
+    assert program.proofs == 6
+
+
+def test_the_next_draft_replaces_one_that_cures_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = Program(cured_by("a", "b"), {"a": ["a"], "b": ["none", "b"]})
+    search = searched(program, monkeypatch)
+    assert names_of(search) == ["a", "b"]
+    assert program.asked[:2] == [{"a", "none"}, {"a", "b"}]
+
+
+def test_an_edit_that_removes_a_break_and_uncovers_two_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def found(names: set[str]) -> list[Finding]:
+        left = [] if "b" in names else [finding("b")]
+        return left + ([finding("c"), finding("d")] if "a" in names else [finding("a")])
+
+    program = Program(found, {"a": ["a"], "b": ["b"]})
+    search = searched(program, monkeypatch)
+    assert names_of(search) == ["b"]
+    assert worse(search.original, search.current) is None
+    [rejected] = search.rejected.values()
+    assert rejected.edit.title == "a" and "breaks rise" in rejected.why
+    worst = program.prove(Overlay(settings=(Setting("dynamo.a", True),)))
+    assert not gains(search.original, worst)
+
+
+def test_what_an_edit_uncovers_is_cured_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def found(names: set[str]) -> list[Finding]:
+        uncovered = [finding(key) for key in "bc" if key not in names]
+        return uncovered if "a" in names else [finding("a")]
+
+    program = Program(found, {key: [key] for key in "abc"})
+    search = searched(program, monkeypatch)
+    assert names_of(search) == ["a", "b", "c"]
+    assert search.current.open == []
+
+
+def test_what_follows_from_another_finding_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def found(names: set[str]) -> list[Finding]:
+        behind = finding("again", "recompile", "medium")
+        return [] if "a" in names else [finding("a"), behind]
+
+    program = Program(found, {"a": ["a"], "again": ["dynamic"]})
+    program.causes = {"again": (finding("a").identity,)}
+    search = searched(program, monkeypatch)
+    assert names_of(search) == ["a"] and program.asked == [{"a"}] * 2
+
+
+def test_an_edit_that_others_make_superfluous_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def found(names: set[str]) -> list[Finding]:
+        again = finding("again", "recompile", "medium")
+        left = [] if {"dynamic", "a"} & names else [again]
+        return left if "a" in names else [*left, finding("a")]
+
+    program = Program(found, {"again": ["dynamic"], "a": ["useless", "a"]})
+    search = searched(program, monkeypatch)
+    assert names_of(search) == ["a"]
+    assert search.rejected[edit("dynamic", finding("again")).key].why
+    assert search.current.open == []
+
+
+def test_generated_code_that_differs_costs_a_half(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = Program(
+        cured_by(*"ab"),
+        {key: [key] for key in "ab"},
+        wrong_code=lambda names: "a" in names,
+    )
+    search = searched(program, monkeypatch)
+    assert names_of(search) == ["b"]
+    assert [each.key for each in map(finding, "a")] == [
+        each.key for each in search.current.open
+    ]
+    program.wrong_code = bool
+    assert names_of(searched(program, monkeypatch)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "is_fixed"),
+    [({}, False), ({"select": ("GB",)}, True)],
+)
+def test_what_settles_is_left_unless_it_is_asked_for(
+    options: dict[str, Any], is_fixed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    low = finding("a", severity="low")
+    program = Program(lambda names: [] if "a" in names else [low], {"a": ["a"]})
+    search = searched(program, monkeypatch, **options)
+    assert bool(search.accepted) is is_fixed
+    assert program.proofs == (2 if is_fixed else 0)
