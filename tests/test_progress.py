@@ -22,7 +22,15 @@ from torchproof.cli.progress_line import ProgressLine
 from torchproof.observe import size_sweep
 from torchproof.observe.capture import _ProgressReporter
 from torchproof.process import Followed
-from torchproof.records import Part, PartState, Run, SearchState, Trial
+from torchproof.records import (
+    Frame,
+    Part,
+    PartState,
+    Run,
+    SearchState,
+    Trial,
+    WrapperEvent,
+)
 from torchproof.targets import Options, Target
 
 SOURCE = """\
@@ -62,9 +70,9 @@ def test_functions_have_their_names(
 def said(file: str, line: int, name: str) -> str:
     lines: list[str] = []
     report = _ProgressReporter(lines.append)
-    code = [[file, 40, "forward"]]
+    net = WrapperEvent(name="Net", function=Frame(file, 40, "forward"))
     report({"kind": "plan", "calls": 3}, 1.0)
-    report({"kind": "wrapper", "name": "Net", "code": code, "around": []}, 1.0)
+    report({"kind": "wrapper", **net.to_json()}, 1.0)
     report({"kind": "trace", "metadata": {"str": [file, 8]}}, 1.0)
     stack = [{"filename": 8, "line": line, "name": name}]
     start = {"kind": "trace", "call": 0, "metadata": {"dynamo_start": {"stack": stack}}}

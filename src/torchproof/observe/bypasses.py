@@ -10,8 +10,8 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from torchproof.process import Stream
-from torchproof.records import JsonObject, whose
-from torchproof.targets import plain, stack
+from torchproof.records import BypassEvent, JsonObject, whose
+from torchproof.targets import stack
 
 
 class _Bypass(NamedTuple):
@@ -87,17 +87,17 @@ class Bypasses:
         bypass = _Bypass(self.number_of(module), name, code, line)
         if bypass in self._counts:
             return bypass, {}
-        return bypass, {"model": type(module).__name__, "site": plain(stack())}
+        event = BypassEvent(
+            frames=stack(),
+            model=type(module).__name__,
+            module=bypass.module,
+            method=bypass.name,
+        )
+        return bypass, event.to_json()
 
     def _count(self, bypass: _Bypass, entry: JsonObject) -> None:
         if bypass not in self._counts:
-            self._stream.write(
-                "bypass",
-                number=len(self._counts),
-                module=bypass.module,
-                method=bypass.name,
-                **entry,
-            )
+            self._stream.write("bypass", number=len(self._counts), **entry)
         self._counts[bypass] = self._counts.get(bypass, 0) + 1
 
     def counts(self) -> list[int]:

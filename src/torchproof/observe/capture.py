@@ -59,8 +59,9 @@ class _ProgressReporter:
             self._planned = entry["calls"]
         elif entry["kind"] == "wrapper":
             self._compiled = entry["name"]
-            codes = (tuple(code) for code in (*entry["code"], *entry["around"]))
-            self._entries |= dict.fromkeys(codes, entry["name"])
+            codes = filter(None, (entry["function"], *entry["around"]))
+            keys = ((code["file"], code["line"], code["function"]) for code in codes)
+            self._entries |= dict.fromkeys(keys, entry["name"])
         elif entry["kind"] == "trace":
             if text := entry["metadata"].get("str"):
                 self._files[text[1]] = text[0]

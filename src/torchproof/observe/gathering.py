@@ -29,7 +29,6 @@ from torchproof.records import (
     UserError,
     WrapperEvent,
     frames_in,
-    frames_of,
     shapes,
     whose,
 )
@@ -38,9 +37,6 @@ from torchproof.targets import Target, factory_targets
 # The file of the function that torch compiles in place of an object with `__call__`.
 AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
 REPORTED = {"user", "library"}  # whose code is reported; torch's own is not
-_WRAPPER_FIELDS = (
-    *("name", "what", "module", "arguments", "off", "by_torchproof", "in_place"),
-)
 
 
 def gather(child: Followed, target: Target) -> Observation:
@@ -96,11 +92,13 @@ def _events(child: Followed, counts: Entry) -> Iterable[Event]:
     records = [
         Record(e["metadata"], e["payload"], e["call"]) for e in child.of("trace")
     ]
-    callables = {tuple(e["code"][0]) for e in child.of("wrapper") if e["code"]}
+    wrappers = [WrapperEvent.from_json(entry) for entry in child.of("wrapper")]
+    callables = {event.function for event in wrappers} - {None}
     for event in interpret(records, _counted(child, counts)):
         if event.function and event.function.file.endswith(AROUND_CALLABLES):
             # If only one callable was compiled, the event is about that one.
-            yield replace(event, function=_only(callables) or event.function)
+            only = callables if len(callables) == 1 else [event.function]
+            yield replace(event, function=next(iter(only)))
         else:
             yield event
     yield from _wrappers(child.of("wrapper"), counts)
@@ -162,11 +160,8 @@ def _wrappers(entries: Iterable[Entry], counts: Entry) -> Iterable[WrapperEvent]
         _, calls, compiled, eager, inlined = counts_by_number.get(
             entry["number"], (0, None, None, None, None)
         )
-        yield WrapperEvent(
-            frames=frames_of(entry.get("site", ())),
-            function=next(iter(frames_of(entry["code"])), None),
-            **{name: entry[name] for name in _WRAPPER_FIELDS if name in entry},
-            around=frames_of(entry.get("around", ())),
+        yield replace(
+            WrapperEvent.from_json(entry),
             calls=calls,
             compiled_calls=compiled,
             eager_stance=eager,
@@ -178,18 +173,8 @@ def _bypasses(child: Followed, counts: Entry) -> Iterable[Event]:
     """Events for calls that bypassed the compiled code, and calls that raised."""
     bypasses = dict(enumerate(counts.get("bypasses", ())))
     for entry in child.of("bypass"):
-        yield BypassEvent(
-            frames=frames_of(entry["site"]),
-            model=entry["model"],
-            module=entry["module"],
-            method=entry["method"],
-            count=bypasses.get(entry["number"], 1),
-        )
+        count = bypasses.get(entry["number"], 1)
+        yield replace(BypassEvent.from_json(entry), count=count)
     for entry in child.of("call_error"):
         raised = RaisedError.from_json(entry["raised"])
         yield raised.event(Frame(*entry["function"]), entry["call"])
-
-
-def _only(callables: Iterable[tuple[Any, ...]]) -> Frame | None:
-    frames = frames_of(callables)
-    return frames[0] if len(frames) == 1 else None

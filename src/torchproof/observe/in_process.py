@@ -20,7 +20,7 @@ from typing import Any
 from torchproof.observe import gathering
 from torchproof.observe.observer import Observer, Wrapper
 from torchproof.process import Entry, Followed, Stream
-from torchproof.records import Observation, cells
+from torchproof.records import Observation, WrapperEvent, cells
 from torchproof.targets import Job, Options, Target, live
 
 _TRACE = "torch.__trace"
@@ -194,9 +194,8 @@ class TransparentObserver(Observer):
             registered.append(Wrapper(len(self.wrappers), _earlier))
             self.wrappers.append(registered[0])
             number = registered[0].number
-            self.stream.write(
-                "wrapper", number=number, name=_EARLIER, what="function", code=[]
-            )
+            event = WrapperEvent(name=_EARLIER, what="function")
+            self.stream.write("wrapper", number=number, **event.to_json())
         return self._enter(registered[0])
 
     def _convert(self, convert: Callable[[], Any], request: Any) -> Any:

@@ -21,7 +21,7 @@ from torchproof.observe.bypasses import Bypasses
 from torchproof.observe.entry_calls import entry_arguments, entry_call, form_of
 from torchproof.observe.trace_log import ARTIFACTS, NAMES, PAYLOAD_NOT_NEEDED
 from torchproof.process import Stream
-from torchproof.records import Frame, JsonObject, Keywords, Namespace
+from torchproof.records import Frame, JsonObject, Keywords, Namespace, WrapperEvent
 from torchproof.targets import (
     called_by_torch,
     code_of,
@@ -225,21 +225,21 @@ class Observer:
         arguments = (
             self.arguments if by_torchproof and self.arguments is not None else kwargs
         )
-        self.stream.write(
-            "wrapper",
-            number=wrapper.number,
+        event = WrapperEvent(
+            frames=self.site or stack(),
+            function=frame_of(wrapper.code) if wrapper.code else None,
             name=name_of(model),
             what=what(model),
-            site=plain(self.site or stack()),
-            code=plain([frame_of(wrapper.code)]) if wrapper.code else [],
-            around=plain(frame_of(code) for code in codes_around(model)),
+            module=self._number_of(model),
             arguments={k: str(v) for k, v in arguments.items() if v is not None},
             off=compiled is model or self.private.is_dynamo_disabled(),
             by_torchproof=by_torchproof,
             in_place=getattr(model, "__name__", "") == "_call_impl",
-            module=self._number_of(model),
-            reaches=[] if wrapper.code is None else forwards(model, wrapper.code),
+            around=tuple(frame_of(code) for code in codes_around(model)),
         )
+        reaches = [] if wrapper.code is None else forwards(model, wrapper.code)
+        number = wrapper.number
+        self.stream.write("wrapper", number=number, reaches=reaches, **event.to_json())
         return compiled
 
     def _number_of(self, model: Any) -> int | None:

@@ -236,9 +236,9 @@ class RankReader:
         """What was compiled, not torch's function around it, if only one can be."""
         if compile.function.file.endswith(AROUND_CALLABLES):
             wrapped = {
-                Frame(*entry["code"][0])
+                Frame.from_json(entry["function"])
                 for entry in self._entries
-                if entry["kind"] == "wrapper" and entry["code"]
+                if entry["kind"] == "wrapper" and entry["function"]
             }
             if len(wrapped) == 1:
                 return wrapped.pop()
