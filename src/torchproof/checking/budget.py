@@ -38,13 +38,18 @@ Marks = Iterable[tuple[Sequence[Any], Keywords]]
 
 
 def combined(
-    marks: Marks, mark: str, known: Collection[str], check: Callable[[str, Any], None]
+    marks: Marks,
+    mark: str,
+    known: Collection[str],
+    check: Callable[[str, Any], None],
+    *,
+    example: str,
 ) -> Namespace:
     """The keyword arguments of pytest marks; later ones override earlier ones."""
     arguments: Namespace = {}
     for positional, named in marks:
         if positional:
-            raise UserError(f"{mark} takes keyword arguments only")
+            raise UserError(f"{mark} takes keyword arguments only, as in {example}")
         arguments |= named
     for name, value in arguments.items():
         assert_known(mark, name, known)
@@ -71,7 +76,10 @@ class Budget:
     def of(cls, marks: Marks) -> Budget:
         """Combines marks, the nearest one last: it overrides the others."""
         known = (*LIMITS, *SWITCHES)
-        arguments = combined(marks, "compile_budget", known, _assert_valid)
+        example = "graph_breaks=0"
+        arguments = combined(
+            marks, "compile_budget", known, _assert_valid, example=example
+        )
         limits = {
             name: arguments[name] for name in LIMITS if arguments.get(name) is not None
         }
@@ -136,25 +144,15 @@ def compiled_anything(run: Run) -> bool:
 # -- watching --------------------------------------------------------------------------
 
 
-class Watch:
+class Watch(InProcessObserver):
     """Checks what this process compiles between `start` and `stop`."""
-
-    def __init__(self, *, generate_code: bool = False) -> None:
-        self._observed = InProcessObserver(generate_code=generate_code)
-
-    def start(self) -> Watch:
-        self._observed.start()
-        return self
-
-    def stop(self) -> None:
-        self._observed.stop()
 
     def run(self, name: str) -> Run:
         """Everything observed so far, as a run that is not saved."""
-        observation = self._observed.observation(name)
+        observation = self.observation(name)
         findings = rules.check(observation)
         counts = counts_of(observation, findings)
-        skips = self._observed.cudagraph_skips()
+        skips = self.cudagraph_skips()
         if skips is not None:
             counts["cudagraph_skips"] = skips
         return rules.with_texts(

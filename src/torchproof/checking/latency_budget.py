@@ -38,7 +38,9 @@ class LatencyBudget:
     @classmethod
     def of(cls, marks: budget.Marks) -> LatencyBudget:
         """Combines marks, the nearest one last: it overrides the others."""
-        arguments = budget.combined(marks, "latency_budget", _KNOWN, _assert_valid)
+        arguments = budget.combined(
+            marks, "latency_budget", _KNOWN, _assert_valid, example="p99_ms=50"
+        )
         limits = {name: arguments[name] for name in LIMITS if arguments.get(name)}
         if not limits:
             raise UserError("latency_budget has no limit: try p99_ms=50")

@@ -172,7 +172,7 @@ def _measured(
     progress: PartProgress,
 ) -> tuple[Observation, MeasuredParts]:
     """Runs the measuring parts if the target can run again."""
-    why = None
+    why = _why_not_again(target, observation)
     if target.kind == "script":
         words = ("--", *target.arguments) if target.arguments else ()
         bench = shlex.join(["torchproof", "bench", target.text, *words])
@@ -180,25 +180,13 @@ def _measured(
             "a script runs only once, so this effort adds nothing to quick; to measure"
             f" it, {bench}"
         )
-    elif target.kind == "trace":
-        why = "a trace cannot be run"
-    elif (why := live.why_not_sent(target)) is not None:
-        pass
-    elif observation.error or observation.ending != "finished":
-        why = "the target did not run to its end"
     measuring = [name for name in parts if name in MEASURED]
     if why or not measuring:
         skipped = {name: Part("skipped", why or "") for name in measuring}
         return observation, MeasuredParts(parts=skipped)
     measurer = PartsMeasurer(target, options, progress, entering=progress.enter)
     measured = measurer.run(measuring)
-    ending = "interrupted" if measured.interrupted else observation.ending
-    return replace(
-        observation,
-        events=(*observation.events, *measured.events),
-        environment={**observation.environment, **measured.environment},
-        ending=ending,
-    ), measured
+    return _with(observation, measured), measured
 
 
 def _with_audit(
@@ -210,26 +198,31 @@ def _with_audit(
     progress: PartProgress,
 ) -> tuple[Observation, AuditResult]:
     """Adds what part lifetimes observes, if the part is selected and possible."""
-    why = _why_not_audited(target, parts, observation)
+    why = _why_not_again(target, observation)
+    if target.kind == "script" and "breaks" in parts:
+        why = "check runs a script only once; with --skip breaks this part runs it"
     if "lifetimes" not in parts or why:
         return observation, audit.skipped(why or "")
     progress.enter("lifetimes", options.timeout_s)
     audited = audit.audit(target, options, progress)
+    return _with(observation, audited), audited
+
+
+def _with(observation: Observation, more: MeasuredParts | AuditResult) -> Observation:
+    """What was observed, and what a part observed besides."""
     return replace(
         observation,
-        events=(*observation.events, *audited.events),
-        environment={**observation.environment, **audited.environment},
-        ending="interrupted" if audited.interrupted else observation.ending,
-    ), audited
+        events=(*observation.events, *more.events),
+        environment={**observation.environment, **more.environment},
+        ending="interrupted" if more.interrupted else observation.ending,
+    )
 
 
-def _why_not_audited(
-    target: Target, parts: list[str], observation: Observation
-) -> str | None:
+def _why_not_again(target: Target, observation: Observation) -> str | None:
+    """Why the target cannot run once more; None if it can."""
     if target.kind == "trace":
         return "a trace cannot be run"
-    if target.kind == "script" and "breaks" in parts:
-        return "check runs a script only once; with --skip breaks this part runs it"
-    if observation.error or observation.ending != "finished":
-        return "the target did not run to its end"
-    return live.why_not_sent(target)
+    if why := live.why_not_sent(target):
+        return why
+    finished = observation.ending == "finished" and not observation.error
+    return None if finished else "the target did not run to its end"

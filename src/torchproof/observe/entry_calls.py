@@ -16,12 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torchproof import torch_private
-from torchproof.records import JsonObject, Keywords, Namespace, whose
+from torchproof.records import CALLEE, JsonObject, Keywords, Namespace, Path, whose
 
-# ("args", 0) or ("kwargs", "input_ids"), then the keys into nested containers.
-Path = tuple[Any, ...]
-
-CALLEE = ("callee",)
 _DEPTH = 3
 _MOST_ITEMS = 64  # a longer container is not searched
 _LONGEST_FORM = 200  # characters

@@ -113,8 +113,7 @@ class RankObserver(Observer):
             original(ddp, module, *args, **kwargs)
             self._note_wrap("DistributedDataParallel", module, ddp)
 
-        wrapper.__init__ = initialise
-        self.hooks.callback(setattr, wrapper, "__init__", original)
+        self.hooks.enter_context(self.private.patched(wrapper, "__init__", initialise))
         if _FSDP in sys.modules:
             self._watch_sharding()
         else:
@@ -130,8 +129,7 @@ class RankObserver(Observer):
             self._note_wrap(_SHARD, module, module)
             return sharded
 
-        fsdp.fully_shard = fully_shard
-        self.hooks.callback(setattr, fsdp, _SHARD, original)
+        self.hooks.enter_context(self.private.patched(fsdp, _SHARD, fully_shard))
 
     def _note_wrap(self, how: str, module: Any, wrapped: Any) -> None:
         self._wrapped.add(id(wrapped))
