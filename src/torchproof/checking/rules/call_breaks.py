@@ -245,7 +245,8 @@ class OutsideWorld(GraphBreak):
 
     def why(self, group: BreakGroup) -> str:
         callee = _callee(group)
-        where = f" ({callee})" if "." in callee else ""
+        known = "." not in callee or callee in group.expression
+        where = "" if known else f" ({callee})"
         return f"`{group.expression}` reaches outside the tensor program{where}"
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:

@@ -133,7 +133,7 @@ class TensorToPython(GraphBreak):
         frame, code = group.frame, group.expression
         if frame is None or _IN_PYTHON.search(code):
             return
-        if not decides(frame.file, frame.line, code):
+        if not decides(frame.file, frame.line, code, number=True):
             yield CAPTURE_SCALARS
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
@@ -229,10 +229,8 @@ class TensorBranch(GraphBreak):
         return super().matches(group) or comparison is not None
 
     def why(self, group: BreakGroup) -> str:
-        return (
-            f"the {_statement(group)} `{_condition(group)}` depends on a tensor's"
-            " value, which tracing does not have"
-        )
+        test = f"{_statement(group)} {_condition(group)}".removeprefix("condition ")
+        return f"`{test}` depends on a tensor's value, which tracing does not have"
 
     def change(self, group: BreakGroup) -> str:
         statement, condition = _statement(group), _condition(group)
@@ -468,7 +466,7 @@ class DataDependentShape(GraphBreak):
         frame, code = group.frame, group.expression
         if frame is None or re.search("one_hot|repeat_interleave", code):
             return
-        if not decides(frame.file, frame.line, code):
+        if not decides(frame.file, frame.line, code, number=False):
             yield CAPTURE_SHAPES
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:

@@ -170,11 +170,12 @@ def _changed_before(statement: ast.stmt, function: ast.FunctionDef) -> Iterator[
 # -- uses of a value -------------------------------------------------------------------
 
 
-def decides(file: str, line: int, expression: str) -> bool:
-    """Whether the code needs the value of an expression in Python.
+def decides(file: str, line: int, expression: str, *, number: bool) -> bool:
+    """Whether the code needs the value of a number, or of a tensor, in Python.
 
     It tests the value, makes text of it, loops over it, or keeps it in an object. Also
-    what is computed from it counts, as far as local variables show it.
+    what is computed from it counts, as far as local variables show it; a variable with
+    a method is a tensor, and no number.
     """
     path = _path_to(tree_of(file), line)
     statement = next((n for n in reversed(path) if isinstance(n, ast.stmt)), None)
@@ -189,13 +190,20 @@ def decides(file: str, line: int, expression: str) -> bool:
     text = ast.dump(parsed(expression) or _head(statement))
     pending = [node for node in ast.walk(statement) if ast.dump(node) == text]
     found, names = bool(pending), set[str]()
+    tensors = {
+        each.value.id
+        for each in ast.walk(function)
+        if number
+        and isinstance(each, ast.Attribute)
+        and isinstance(each.value, ast.Name)
+    }
     while pending:
         node = pending.pop()
         while not isinstance(node, ast.stmt):
-            if _needs_value(above[node], node):
+            if _needs_value(above[node], node, number=number):
                 return True
             node = above[node]
-        fresh = _set_in(node) - names
+        fresh = _set_in(node) - names - tensors
         names |= fresh
         pending += [
             each
@@ -207,12 +215,12 @@ def decides(file: str, line: int, expression: str) -> bool:
     return not found
 
 
-def _needs_value(around: ast.AST, node: ast.AST) -> bool:
+def _needs_value(around: ast.AST, node: ast.AST, *, number: bool) -> bool:
     match around:
         case ast.Call(func=ast.Name(id=name)):
             return name not in ("int", "float")
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="math" | "self"))):
-            return True
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="math" | "self" as owner))):
+            return number or owner == "math"
         case ast.UnaryOp(op=op):
             return isinstance(op, ast.Not)
         case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test):
