@@ -53,7 +53,6 @@ _SWITCH = re.compile(r"debug|verbose", re.IGNORECASE)
 
 
 _TIMED = "time the compiled call from outside; torch.profiler shows the inside"
-_PASS = "do it outside the compiled function and pass the result in as an argument"
 _CLOCK = re.compile(
     r"time\.(?:time|perf_counter|monotonic|process_time|sleep|strftime)(?:_ns)?"
     r"|datetime\.(?:datetime\.(?:now|utcnow|today)|date\.today)"
@@ -159,12 +158,8 @@ class OutputCall(GraphBreak):
         assert isinstance(node, ast.Call)
         if not _is_output(node, at) or _is_switched(at):
             return
-        yield Match(
-            node,
-            advice="put it under `if not torch.compiler.is_compiling():`, or remove it",
-            # Under a condition, the program may never reach it.
-            severity="low" if at.conditions else None,
-        )
+        # Under a condition, the program may never reach it.
+        yield Match(node, severity="low" if at.conditions else None)
 
 
 def _logs(called: str) -> bool:
@@ -254,14 +249,11 @@ class OutsideWorld(GraphBreak):
         if isinstance(node, ast.Subscript):
             written = not isinstance(node.ctx, ast.Load)
             if written and at.dotted(node.value) == "os.environ":
-                yield Match(node, cause=f"{at.quote(node)} writes to the environment")
+                yield Match(node)
             return
         dotted = at.dotted(node.func) or ""
-        if _CLOCK.fullmatch(dotted):
-            yield Match(node, cause=f"{at.quote(node)} reads the clock", advice=_TIMED)
-        elif _FILES.fullmatch(dotted):
-            cause = f"{at.quote(node)} reaches outside the tensor program"
-            yield Match(node, cause=cause)
+        if _CLOCK.fullmatch(dotted) or _FILES.fullmatch(dotted):
+            yield Match(node)
         elif _RANDOM.fullmatch(dotted) or _RANDOM_ONCE.fullmatch(dotted):
             code = at.quote(node)
             since = " (torch 2.14 does)" if _RANDOM_ONCE.fullmatch(dotted) else ""
@@ -390,7 +382,7 @@ class UntraceableCall(GraphBreak):
             return f"call {what} outside the compiled function"
         if callee.startswith("Tensor."):
             return f"compute the arguments of {what} in a statement of their own"
-        if "numpy" in group.reason.type:
+        if re.match(r"np\.|numpy\.", group.expression):
             return f"write {what} with torch operations"
         return move_out(group)
 
@@ -404,8 +396,7 @@ class UntraceableCall(GraphBreak):
         assert isinstance(node, ast.Call)
         dotted = at.dotted(node.func) or ""
         if _UNTRACED.fullmatch(dotted):
-            what = "calls into code that is not Python, which tracing cannot follow"
-            yield Match(node, cause=f"{at.quote(node)} {what}", advice=_PASS)
+            yield Match(node)
         elif _asks_tokenizer(dotted) and at.program.callee(node, at.function) is None:
             yield Match(
                 node,

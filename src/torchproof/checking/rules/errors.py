@@ -196,7 +196,7 @@ class MissingFakeKernel(CompileError):
     )
 
     def advice(self, group: ErrorGroup) -> str:
-        return register_fake(group.first.message)
+        return register_fake(group.first.message) or super().advice(group)
 
 
 class NoCompiler(CompileError):

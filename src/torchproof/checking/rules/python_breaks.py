@@ -300,14 +300,9 @@ class UnsupportedPython(GraphBreak):
         if dotted not in ("str", "repr", "sorted") or not node.args:
             return
         kind = at.kind(node.args[0])
-        if dotted == "sorted" and (kind.is_tensor or kind is Kind.TENSORS):
-            fix = "stack them into one tensor and use torch.sort or torch.argsort"
-        elif dotted != "sorted" and kind.is_tensor:
-            fix = "use its shape or dtype, or build the text after the compiled call"
-        else:
-            return
-        cause = f"{at.quote(node)} needs the values, which tracing does not have"
-        yield Match(node, cause=cause, advice=fix)
+        if kind.is_tensor or (dotted == "sorted" and kind is Kind.TENSORS):
+            cause = f"{at.quote(node)} needs the values, which tracing does not have"
+            yield Match(node, cause=cause)
 
 
 class OtherBreak(GraphBreak):

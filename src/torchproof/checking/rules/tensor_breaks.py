@@ -20,8 +20,7 @@ from torchproof.checking.static.kinds import Kind, words
 from torchproof.records import Setting
 
 _INTERNALS = {"requires_grad_", "retain_grad", "resize_"}
-_DATA = "copy in place: x.copy_(y), under torch.no_grad()"
-_PARAMETER = "create the parameter in __init__"
+_BEFORE = "do it before you pass the tensor to the compiled function"
 _PARAMETERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 
 
@@ -76,11 +75,7 @@ class RecurrentModule(GraphBreak):
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)
         if at.kind(node.func) is Kind.RECURRENT:
-            yield Match(
-                node,
-                cause=f"{at.quote(node)} calls a recurrent module, which tracing leaves"
-                " out, with the whole function around it",
-            )
+            yield Match(node)
 
 
 def _recurrent(group: BreakGroup) -> str:
@@ -164,13 +159,15 @@ class OperatorWithoutFake(GraphBreak):
     cause_text = "`{at.expression}` has no implementation for tensors without data"
 
     def change(self, group: BreakGroup) -> str:
-        return register_fake(group.reason.context)
+        return register_fake(group.reason.context) or move_out(group)
 
 
 def register_fake(said: str) -> str:
     """How to give the operator that torch names a fake implementation."""
-    named = re.search(r"\b(\w+)(?:\.|::)(\w+)(?=\.\w+\b|\)|>|$)", said)
-    name = f"{named[1]}::{named[2]}" if named else "namespace::operator"
+    named = re.search(r"(\w+)::(\w+)|(\w+)\.(\w+)(?=\.default\b)", said)
+    if named is None:
+        return ""
+    name = "::".join(filter(None, named.groups()))
     register = f'torch.library.register_fake("{name}")'
     return f"give the operator a fake implementation: {register}"
 
@@ -219,9 +216,9 @@ class TensorInternals(GraphBreak):
 
     def change(self, group: BreakGroup) -> str:
         if "Parameter(" in group.expression:
-            return _PARAMETER
+            return "create the parameter in __init__"
         if re.search(r"\.data\b", group.expression):
-            return _DATA
+            return "copy in place: x.copy_(y), under torch.no_grad()"
         if can_move_before(group):
             return f"do `{group.expression}` before the compiled call"
         return hint(group) or move_out(group)
@@ -229,21 +226,15 @@ class TensorInternals(GraphBreak):
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call | ast.Assign)
         if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if _is_data(target, at):
-                    yield self._match(node, at, _DATA)
+            if any(_is_data(target, at) for target in node.targets):
+                yield Match(node)
             return
         called = node.func
         if isinstance(called, ast.Attribute) and called.attr in _INTERNALS:
             if at.kind(called.value).is_tensor:
-                fix = "do it before you pass the tensor to the compiled function"
-                yield self._match(node, at, fix)
+                yield Match(node, advice=_BEFORE)
         elif at.dotted(called) in _PARAMETERS:
-            yield self._match(node, at, _PARAMETER)
-
-    def _match(self, node: ast.expr | ast.stmt, at: Flow, fix: str) -> Match:
-        cause = f"{at.quote(node)} works on the tensor itself rather than its values"
-        return Match(node, cause=cause, advice=fix)
+            yield Match(node)
 
 
 def _is_data(target: ast.expr, at: Flow) -> bool:

@@ -37,7 +37,7 @@ _ONE_HOT = ("torch.nn.functional.one_hot", "torch.one_hot")
 # A statement that tests its expression.
 _WHOLE = re.compile(r"^(?:if|elif|while|assert)\s+(.+?):?$")
 _CONVERSION = re.compile(
-    r"\.(?:item|tolist|__bool__)\(|(?<![.\w])(?:int|float|bool|complex|range)\("
+    r"\.(?:item|tolist|__bool__)\(|(?<![.\w])(?:int|float|bool|complex)\("
 )
 _IN_PYTHON = re.compile(r"numpy|\.tolist\(|\bmath\.|\brange\(")
 _COUNTED = re.compile(r"torch\.arange\(([^=]*)\)\.tolist\(\)$")
