@@ -83,8 +83,8 @@ if TYPE_CHECKING:
     from torchproof.records.fixes import Remedy as Remedy
     from torchproof.records.fixes import Replacement as Replacement
     from torchproof.records.fixes import Setting as Setting
-    from torchproof.records.fixes import marking as marking
     from torchproof.records.fixes import Tier as Tier
+    from torchproof.records.fixes import marking as marking
     from torchproof.records.form_difference import FormDifference as FormDifference
     from torchproof.records.frame import Frame as Frame
     from torchproof.records.frame import frames_of as frames_of

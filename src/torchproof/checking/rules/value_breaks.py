@@ -239,9 +239,6 @@ class TensorBranch(GraphBreak):
                 "assert a tensor, with a constant text: torch captures `assert"
                 " ok.all(), 'text'`, but no `not` and no f-string"
             )
-        if re.search(rf"\b({'|'.join(_COMPARISONS)})\(", group.expression):
-            tensor = _as_tensor(condition)
-            return f"write {tensor}, which stays a tensor, and choose with torch.where"
         if is_of_size(condition):
             return (
                 f"mask instead of testing `{condition}`: only the run knows this size"
@@ -253,63 +250,62 @@ class TensorBranch(GraphBreak):
                 f"keep every element in `{group.expression}`, and mask those to leave"
                 " out with torch.where"
             )
-        if statement == "if" and _raises(group):
-            return (
-                f"let the graph check `{condition}`: torchproof.raise_if(condition,"
-                " ValueError, 'text')"
-            )
+        if statement == "if" and (exception := _raised(group)):
+            tensor = _as_tensor(condition)
+            return f"let the graph check it: torchproof.raise_if({tensor}, {exception})"
         if in_force(group, CAPTURE_SCALARS) and _is_symbol(group):
             return (
                 f"keep the numbers in `{condition}` tensors (drop .item()), and choose"
                 " with torch.where"
             )
-        chosen = f"torch.where({_tensor_test(group)}, a, b)"
+        chosen = f"torch.where({_as_tensor(condition)}, a, b)"
         return f"compute both sides and choose with {chosen}"
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         if isinstance(node, ast.Call):
-            yield from self._comparisons(node, at)
-        else:
-            yield from self._branches(node, at)
-
-    def _branches(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+            if _gives_bool(node, at):
+                yield Match(node)
+            return
         for test in _tests(node, at):
             text = f"`{_word(node)}{at.source.brief(test)}`"
             message = f"{text} would cause a graph break in {at.function.name}"
-            yield Match(test, message, advice=_operator_fix(node))
+            yield Match(test, message)
 
-    def _comparisons(self, node: ast.Call, at: Flow) -> Iterator[Match]:
-        dotted, fix = at.dotted(node.func) or "", ""
-        if dotted in ("any", "all"):
-            fix = f"keep the test a tensor, torch.{dotted}(x), for torch.where"
-            arguments = [at.kind(each) for each in node.args]
-            gives_bool = any(
-                kind.is_tensor or kind is Kind.TENSORS for kind in arguments
-            )
-        else:
-            gives_bool = at.called(node) in _COMPARISONS
-        if gives_bool:
-            yield Match(node, advice=fix)
+
+def _gives_bool(node: ast.Call, at: Flow) -> bool:
+    """Whether a call tests a tensor."""
+    if at.dotted(node.func) not in ("any", "all"):
+        return at.called(node) in _COMPARISONS
+    kinds = [at.kind(each) for each in node.args]
+    return any(kind.is_tensor or kind is Kind.TENSORS for kind in kinds)
 
 
 def _as_tensor(text: str) -> str:
-    """A comparison that returns a tensor, for one that returns a bool."""
-    for node in ast.walk(parsed(text) or ast.Constant(None)):
-        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-        owner, _, name = called.rpartition(".")
-        if not isinstance(node, ast.Call) or name not in _COMPARISONS:
-            continue
-        operands = [
-            *([owner] if owner != "torch" else []),
-            *map(ast.unparse, node.args),
-        ]
-        if name == "is_nonzero" and operands:
-            return f"{operands[0]} != 0"
-        if name == "equal" and len(operands) == 2:
-            return f"({operands[0]} == {operands[1]}).all()"
-        operands += [f"{k.arg}={ast.unparse(k.value)}" for k in node.keywords]
-        return f"torch.isclose({', '.join(operands)}).all()"
-    return "(a == b).all()" if "equal(" in text else "torch.isclose(a, b).all()"
+    """A condition with operations on tensors, where Python's return a bool."""
+    code = ast.unparse
+    match parsed(text):
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return f"torch.logical_not({_as_tensor(code(operand))})"
+        case ast.Compare(left, [ast.In() | ast.NotIn() as op], [among]):
+            found = f"torch.isin({code(left)}, torch.tensor({code(among)}))"
+            return "~" * isinstance(op, ast.NotIn) + found
+        case ast.Compare(left, [_, _, *_] as ops, rest):
+            sides = zip([left, *rest], ops, rest, strict=False)
+            pairs = [ast.Compare(left, [op], [right]) for left, op, right in sides]
+            return " & ".join(f"({code(pair)})" for pair in pairs)
+        case ast.Call(ast.Name("all" | "any")):
+            return f"torch.{text}"
+        case ast.Call(ast.Attribute(owner, name), arguments, keywords):
+            operands = [each for each in (owner, *arguments) if code(each) != "torch"]
+            match name, [*map(code, operands)]:
+                case "is_nonzero", [value]:
+                    return f"{value} != 0"
+                case "equal", [left, right]:
+                    return f"({left} == {right}).all()"
+                case "allclose", values:
+                    values += [f"{each.arg}={code(each.value)}" for each in keywords]
+                    return f"torch.isclose({', '.join(values)}).all()"
+    return text
 
 
 def _is_symbol(group: BreakGroup) -> bool:
@@ -358,34 +354,25 @@ def _word(node: ast.AST) -> str:
     return "" if isinstance(node, ast.Compare) else words.get(type(node), "if ")
 
 
-def _operator_fix(node: ast.AST) -> str:
-    """What to write instead of an operator; empty: the fix of a statement applies."""
-    if isinstance(node, ast.Assert):
-        return "give the assert a plain string: Dynamo captures it without an f-string"
-    if isinstance(node, ast.BoolOp | ast.UnaryOp):
-        return "use `&`, `|` or `~` on tensors, and choose with torch.where"
-    if isinstance(node, ast.Compare):
-        return "compare with tensors: torch.isin, or `(a < x) & (x < b)`"
-    return ""
-
-
 def _statement(group: BreakGroup) -> str:
     word = re.match(r"\w+", group.frame.code if group.frame else "")
     statements = {"if": "if", "elif": "if", "while": "while", "assert": "assert"}
     return statements.get(word[0] if word else "", "condition")
 
 
-def _raises(group: BreakGroup) -> bool:
-    """Whether the branch of the `if` at the place ends with a `raise`."""
+def _raised(group: BreakGroup) -> str:
+    """The exception that the `if` at the place raises, as arguments; empty if none."""
     frame = group.frame
-    if frame is None:
-        return False
-    return any(
-        isinstance(node, ast.If)
-        and node.test.lineno <= frame.line <= (node.test.end_lineno or 0)
-        and isinstance(node.body[-1], ast.Raise)
-        for node in walk(blame.tree_of(frame.file))
-    )
+    for node in walk(blame.tree_of(frame.file)) if frame else ():
+        match node:
+            case ast.If(test, [*_, ast.Raise(exc=ast.expr() as raised)]):
+                if test.lineno <= frame.line <= (test.end_lineno or 0):  # type: ignore[union-attr]
+                    plain = isinstance(raised, ast.Call) and all(
+                        isinstance(each, ast.Constant) for each in raised.args
+                    )
+                    parts = [raised.func, *raised.args] if plain else []  # type: ignore[attr-defined]
+                    return ", ".join(map(ast.unparse, parts)) or "ValueError, 'text'"
+    return ""
 
 
 def _condition(group: BreakGroup) -> str:
@@ -400,30 +387,6 @@ def _condition(group: BreakGroup) -> str:
         return group.expression
     tests = [n.test for n in ast.walk(statement) if isinstance(n, ast.IfExp)]
     return ast.unparse(tests[0]) if len(tests) == 1 else group.expression
-
-
-def _tensor_test(group: BreakGroup) -> str:
-    """The condition with torch's functions where Python's need its value."""
-    text = _condition(group)
-    try:
-        test = ast.parse(text, mode="eval").body
-    except SyntaxError:  # shortened, or a part of a statement
-        return text
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return f"torch.logical_not({ast.unparse(test.operand)})"
-    if isinstance(test, ast.Compare) and len(test.ops) > 1:
-        sides = zip(
-            [test.left, *test.comparators], test.ops, test.comparators, strict=False
-        )
-        pairs = [ast.Compare(left, [op], [right]) for left, op, right in sides]
-        return " & ".join(f"({ast.unparse(pair)})" for pair in pairs)
-    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In | ast.NotIn):
-        among = f"torch.isin({ast.unparse(test.left)}, torch.tensor("
-        negated = "~" * isinstance(test.ops[0], ast.NotIn)
-        return f"{negated}{among}{ast.unparse(test.comparators[0])}))"
-    if isinstance(test, ast.Call) and ast.unparse(test.func) in ("all", "any"):
-        return f"torch.{text}"
-    return text
 
 
 class DataDependentShape(GraphBreak):
@@ -477,11 +440,10 @@ class DataDependentShape(GraphBreak):
         elif isinstance(node, ast.Subscript):
             if isinstance(node.ctx, ast.Load) and _by_mask(node, at):
                 yield Match(node)
-        elif self._is_call(node, at) or _lacks_classes(node, at):
+        elif (
+            self._is_call(node, at) or _lacks_classes(node, at) or _lacks_size(node, at)
+        ):
             yield Match(node)
-        elif _lacks_size(node, at):
-            fix = "pass the size of the result: repeat_interleave(..., output_size=n)"
-            yield Match(node, advice=fix)
 
     def _is_call(self, node: ast.Call, at: Flow) -> bool:
         if at.dotted(node.func) == "torch.where":
