@@ -250,9 +250,8 @@ class TensorBranch(GraphBreak):
                 f"keep every element in `{group.expression}`, and mask those to leave"
                 " out with torch.where"
             )
-        if statement == "if" and (exception := _raised(group)):
-            tensor = _as_tensor(condition)
-            return f"let the graph check it: torchproof.raise_if({tensor}, {exception})"
+        if statement == "if" and (arguments := _raised(group)):
+            return f"let the graph check it: torchproof.raise_if({arguments})"
         if in_force(group, CAPTURE_SCALARS) and _is_symbol(group):
             return (
                 f"keep the numbers in `{condition}` tensors (drop .item()), and choose"
@@ -300,8 +299,8 @@ def _as_tensor(text: str) -> str:
             match name, [*map(code, operands)]:
                 case "is_nonzero", [value]:
                     return f"{value} != 0"
-                case "equal", [left, right]:
-                    return f"({left} == {right}).all()"
+                case "equal", [one, other]:
+                    return f"({one} == {other}).all()"
                 case "allclose", values:
                     values += [f"{each.arg}={code(each.value)}" for each in keywords]
                     return f"torch.isclose({', '.join(values)}).all()"
@@ -361,17 +360,18 @@ def _statement(group: BreakGroup) -> str:
 
 
 def _raised(group: BreakGroup) -> str:
-    """The exception that the `if` at the place raises, as arguments; empty if none."""
+    """The test of the `if` at the place and what it raises; empty if it does not."""
     frame = group.frame
     for node in walk(blame.tree_of(frame.file)) if frame else ():
-        match node:
-            case ast.If(test, [*_, ast.Raise(exc=ast.expr() as raised)]):
-                if test.lineno <= frame.line <= (test.end_lineno or 0):  # type: ignore[union-attr]
-                    plain = isinstance(raised, ast.Call) and all(
-                        isinstance(each, ast.Constant) for each in raised.args
-                    )
-                    parts = [raised.func, *raised.args] if plain else []  # type: ignore[attr-defined]
-                    return ", ".join(map(ast.unparse, parts)) or "ValueError, 'text'"
+        if not isinstance(node, ast.If) or not isinstance(node.body[-1], ast.Raise):
+            continue
+        test, raised = node.test, node.body[-1].exc
+        if raised and test.lineno <= frame.line <= (test.end_lineno or 0):  # type: ignore[union-attr]
+            call = raised if isinstance(raised, ast.Call) else ast.Call(raised, [], [])
+            name, given = call.func, call.args
+            plain = given and all(isinstance(each, ast.Constant) for each in given)
+            text = ast.unparse(given[0]) if plain else "'text'"
+            return f"{_as_tensor(ast.unparse(test))}, {ast.unparse(name)}, {text}"
     return ""
 
 
