@@ -15,13 +15,16 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from packaging.specifiers import SpecifierSet
+
+from torchproof.fixing.edits import applied
+from torchproof.records import Finding
 
 FOLDER = Path(__file__).resolve().parent / "rules"
 _MARKS = re.compile(r"# (<-|read:|run:) ([^#]+)")
@@ -75,6 +78,20 @@ def marked(path: Path, own: str) -> set[tuple[str, int]]:
                 if SpecifierSet(versions).contains(torch.__version__.split("+")[0]):
                     found.add((code, number))
     return found
+
+
+def repaired(path: Path, findings: Iterable[Finding]) -> str:
+    """The text of a file with the edits that its findings offer."""
+    remedies = [f.remedy for f in findings if f.remedy and f.remedy.kind == "edit"]
+    changes = {each: None for remedy in remedies for each in remedy.replacements}
+    return applied(path.read_text(), changes)
+
+
+def too_long(findings: Iterable[Finding], *codes: str) -> list[str]:
+    """The messages and remedies of these codes that are too long to be read."""
+    texts = [(f.message, 120) for f in findings if f.code.startswith(codes)]
+    texts += [(f.fix, 160) for f in findings if f.code.startswith(codes)]
+    return [t for t, most in texts if len(t) > most or t.endswith("...")]
 
 
 def programs(pattern: str = "*") -> list[Program]:

@@ -7,11 +7,13 @@ import multiprocessing
 import os
 import platform
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import pytest
-from rule_programs import Program, programs
+from rule_programs import Program, programs, repaired, too_long
 
 from torchproof.checking import rules
 from torchproof.records import WrongAnswerEvent
@@ -63,12 +65,11 @@ def serve(cache: str, requests: Connection) -> None:
         requests.send(tuple(diagnose(job, wrong=wrong, forms=forms)))
 
 
-@pytest.fixture(scope="session")
-def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Diagnosed]:
+@contextlib.contextmanager
+def diagnosing(cache: str) -> Iterator[Diagnosed]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["warm_torch", "torchproof.observe.child"])
     ours, theirs = context.Pipe()
-    cache = str(tmp_path_factory.mktemp("inductor"))
     process = context.Process(target=serve, args=(cache, theirs))
     process.start()
     theirs.close()
@@ -85,10 +86,33 @@ def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Diagnosed]:
     process.join(60)
 
 
+@pytest.fixture(scope="session")
+def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Diagnosed]:
+    with diagnosing(str(tmp_path_factory.mktemp("inductor"))) as findings:
+        yield findings
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_program_gets_its_diagnosis(program: Program, diagnosed: Diagnosed) -> None:
     findings = diagnosed(program)
     assert {(f.code, f.line) for f in findings} == program.expected, findings
+    assert not too_long(findings, "NM")
+
+
+CURED = {"NM403-bad", "NM412-bad", "NM414-bad", "NM415-bad"}
+
+
+def test_known_remedies_give_the_answers_of_eager(tmp_path: Path) -> None:
+    """In a process of its own, which keeps the settings."""
+    with diagnosing(str(tmp_path)) as findings:
+        for program in (each for each in programs("NM*") if each.name in CURED):
+            [found] = findings(program)
+            assert found.remedy and found.remedy.kind in ("edit", "setting")
+            settings = "".join(f"{each.code}\n" for each in found.remedy.settings)
+            text = f"import torch\n{settings}{repaired(program.path, [found])}"
+            file = tmp_path / program.path.name
+            file.write_text(text)
+            assert findings(replace(program, path=file)) == []
 
 
 def test_every_rule_about_answers_has_a_trigger() -> None:

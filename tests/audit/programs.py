@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 import torch
-from rule_programs import Program, programs
+from rule_programs import Program, programs, too_long
 
 from torchproof.checking import rules
 from torchproof.observe.audit import events, running
@@ -58,6 +58,7 @@ def audited(program: Program, *, may_fail: bool = False) -> list[Finding]:
 def assert_expected(program: Program, findings: list[Finding]) -> None:
     found = {(f.code, f.line) for f in findings}
     assert found == program.expected, describe(findings)
+    assert not too_long(findings, "CG30")
 
 
 def describe(findings: list[Finding]) -> str:

@@ -4,17 +4,18 @@ OPTIONS = {"*": {"compile": {"backend": "aot_eager"}}}
 
 
 # A custom operator changes its argument and does not say so; another one says so.
-def operator(name, **declared):
-    def scale(x: torch.Tensor) -> None:
-        x.mul_(2)
-
-    made = torch.library.custom_op(f"torchproof_nm403::{name}", scale, **declared)
-    made.register_fake(lambda x: None)
-    return made
+@torch.library.custom_op("torchproof_nm403::silent", mutates_args=())
+def silent(x: torch.Tensor) -> None:
+    x.mul_(2)
 
 
-silent = operator("silent", mutates_args=())
-declared = operator("declared", mutates_args=("x",))
+@torch.library.custom_op("torchproof_nm403::declared", mutates_args=("x",))
+def declared(x: torch.Tensor) -> None:
+    x.mul_(2)
+
+
+silent.register_fake(lambda x: None)
+declared.register_fake(lambda x: None)
 
 
 def bad():

@@ -104,8 +104,12 @@ def _lines(suspicion: Suspicion) -> range:
 
 
 def _confirmed(finding: Finding, suspicion: Suspicion) -> Finding:
-    """The finding of the run, with the suspicion added as evidence."""
+    """The finding of the run, with the suspicion added as evidence, and its edit."""
     suspected = suspicion.finding
+    known, edit = finding.remedy, suspected.remedy
+    unknown = known is None or known.kind == "none"
+    if unknown and suspected.code == finding.code and edit and edit.replacements:
+        finding = replace(finding, remedy=edit, fix=edit.text)
     evidence = f"also found in the source: {suspected.message} ({suspected.code})"
     more = (
         ()

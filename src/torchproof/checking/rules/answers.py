@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar, TypeVar
 
 from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.advice import user_files
 from torchproof.checking.rules.rule import (
+    AnyGroup,
     EventGroup,
     Facts,
     Match,
@@ -17,12 +19,15 @@ from torchproof.checking.rules.rule import (
     shorten,
     stack,
 )
+from torchproof.checking.static import bindings, changes, compiled
 from torchproof.checking.static.flow import Flow
-from torchproof.checking.static.source import walk
+from torchproof.checking.static.source import Source, walk
 from torchproof.records import (
     AnswerEvent,
     FormDifference,
     RaisedEvent,
+    Remedy,
+    Setting,
     Severity,
     StaleAnswerEvent,
     Symptom,
@@ -35,6 +40,11 @@ WrongGroup = EventGroup[WrongAnswerEvent]
 StaleGroup = EventGroup[StaleAnswerEvent]
 RaisedGroup = EventGroup[RaisedEvent]
 A = TypeVar("A", bound=EventGroup[AnswerEvent])
+
+
+def _sources(group: AnyGroup) -> Iterator[Source]:
+    """The user's files around a finding, parsed."""
+    yield from filter(None, map(changes.source_of, user_files(group)))
 
 
 class Answer(Rule[A]):
@@ -63,23 +73,30 @@ class WrongAnswer(Answer[WrongGroup]):
             yield WrongGroup(tuple(group), event_place(group[0]), facts)
 
     def words(self, group: WrongGroup) -> dict[str, object]:
-        return {"where": self.at(group), "difference": self.difference(group)}
+        """`where` is the expression that causes the difference, or the function."""
+        placed = group.first.frames and group.expression
+        at = f"`{group.expression}` in {group.function}" if placed else group.function
+        return {"where": at, "layer": group.first.layer}
 
-    def at(self, group: WrongGroup) -> str:
-        """The expression that causes the difference, or else the function."""
+    def advice(self, group: WrongGroup) -> str:
+        if self.advice_text:
+            return super().advice(group)
         if group.first.frames and group.expression:
-            return f"`{group.expression}` in {group.function}"
-        return group.function
+            return (
+                f"move `{group.expression}` into a function marked"
+                " @torch.compiler.disable"
+            )
+        return (
+            f"mark functions that {group.function} calls with @torch.compiler.disable"
+            " until the outputs agree, and keep the last mark"
+        )
 
-    def difference(self, group: WrongGroup) -> str:
-        """In which call and output, and by how much."""
-        numerics = group.first.numerics
-        value = group.first.value or numerics
-        why = f": {value['why']}" if value.get("why") else ""
-        return f"{numerics.get('where') or 'an output'}{why}"
+    advice_text = ""
 
     def evidence(self, group: WrongGroup) -> Iterable[str]:
         numerics = group.first.numerics
+        if why := (group.first.value or numerics).get("why"):
+            yield f"{numerics.get('where') or 'an output'}: {why}"
         if numerics.get("max_rel_error") is not None:
             yield (
                 f"relative error {numerics['max_rel_error']:.3g}, eager's own"
@@ -111,44 +128,25 @@ class GeneratedCode(WrongAnswer):
         torch.acosh(x.double()).float()
 
     ## Fix safety
-    A function marked @torch.compiler.disable computes what eager computes.
+    A function marked @torch.compiler.disable computes what eager computes, and splits
+    the graph. Computing in float64 often helps, too. Report it to PyTorch with a
+    minimal program.
     """
 
     code = "NM401"
-    message_text = (
-        "{where} computes another value compiled than in eager ({difference})"
+    message_text = "{where} computes another value compiled than in eager"
+    cause_text = (
+        "the code that {layer} generates is wrong for these values: the layers before"
+        " it give eager's answers"
     )
 
     def matches(self, group: WrongGroup) -> bool:
         return (group.first.layer or "").startswith(_GENERATED)
 
-    def cause(self, group: WrongGroup) -> str:
-        operation = group.first.operation
-        what = f" of {operation}" if operation else ""
-        return (
-            f"the code{what} that {group.first.layer} generates is wrong for these"
-            " values: tracing and the layers before it give eager's answers"
-        )
-
     def advice(self, group: WrongGroup) -> str:
-        what = self.at(group)
-        report = "and report it to PyTorch with a minimal program"
         if (group.first.gives or "").startswith("torch.uint"):
-            return (
-                f"clamp before {what}, or convert through a signed type:"
-                " .to(torch.int64).to(torch.uint8). Or move it into a function marked"
-                f" @torch.compiler.disable, {report}"
-            )
-        if not group.first.operation:
-            return (
-                f"isolate the wrong part: mark functions that {group.function} calls"
-                " with @torch.compiler.disable until the outputs agree, keep that"
-                f" function disabled, {report}"
-            )
-        return (
-            f"isolate {what} in a function marked @torch.compiler.disable, or compute"
-            f" it in float64 (x.double()), {report}"
-        )
+            return "convert through a signed type: .to(torch.int64).to(torch.uint8)"
+        return super().advice(group)
 
 
 class EarlierLayer(WrongAnswer):
@@ -164,22 +162,16 @@ class EarlierLayer(WrongAnswer):
         # move the wrong part of f into a function marked @torch.compiler.disable
 
     ## Fix safety
-    A function marked @torch.compiler.disable computes what eager computes.
+    A function marked @torch.compiler.disable computes what eager computes. Report it to
+    PyTorch with a minimal program.
     """
 
     code = "NM402"
     reference = torch_pages.REPORTING
-    message_text = (
-        "{where} computes another value compiled than in eager, already in"
-        " {at.first.layer} ({difference})"
-    )
+    message_text = "{where} computes another value compiled: {layer} changes it"
     cause_text = (
-        "{at.first.layer} is the first layer that is wrong; the layers before it give"
-        " eager's answers"
-    )
-    advice_text = (
-        "isolate {where} in a function marked @torch.compiler.disable, and report it to"
-        " PyTorch with a minimal program"
+        "{layer} is the first layer that is wrong; the layers before it give eager's"
+        " answers"
     )
 
     def matches(self, group: WrongGroup) -> bool:
@@ -200,33 +192,46 @@ class UndeclaredMutation(WrongAnswer):
         @torch.library.custom_op("lib::scale", mutates_args=("x",))
 
     ## Fix safety
-    Eager computes the same values. torch.library.opcheck tests the declaration.
+    Eager computes the same values. torch.library.opcheck tests the declaration. An
+    operator that changes and returns a clone needs no declaration.
     """
 
     code = "NM403"
     reference = torch_pages.CUSTOM_OPERATORS
-    message_text = (
-        "{where} calls {at.first.operation}, which changes {names} without declaring"
-        " it: compiled outputs are wrong ({difference})"
-    )
+    message_text = "{where} calls {op}, which changes {names} undeclared"
     cause_text = (
-        "{at.first.operation} is declared not to change {names}; from {at.first.layer}"
-        " on the compiler relies on that"
+        "{op} is declared not to change {names}; from {layer} on the compiler relies on"
+        " that"
     )
+    advice_text = "declare what {op} changes where it is defined: mutates_args={listed}"
 
     def matches(self, group: WrongGroup) -> bool:
         return bool(group.first.undeclared)
 
     def words(self, group: WrongGroup) -> dict[str, object]:
-        names = " and ".join(group.first.undeclared)
-        return {**super().words(group), "names": names}
+        undeclared = group.first.undeclared
+        listed = "".join(f'"{name}", ' for name in undeclared)
+        return super().words(group) | {
+            "names": " and ".join(undeclared),
+            "op": group.first.operation,
+            "listed": f"({listed.rstrip()})",
+        }
 
-    def advice(self, group: WrongGroup) -> str:
-        listed = "".join(f'"{name}", ' for name in group.first.undeclared)
-        return (
-            f"declare it where {group.first.operation} is defined:"
-            f" mutates_args=({listed.rstrip()}), or make it change and return a clone"
-        )
+    def edit(self, group: WrongGroup) -> Remedy | None:
+        for source in _sources(group):
+            for call in source.of(ast.Call):
+                given = next(
+                    (k for k in call.keywords if k.arg == "mutates_args"), None
+                )
+                name = compiled.literal(call.args[0]) if call.args else None
+                if given is None or name is None or name != group.first.operation:
+                    continue
+                known = map(compiled.literal, getattr(given.value, "elts", ()))
+                names = [*filter(None, known), *group.first.undeclared]
+                listed = "".join(f'"{each}", ' for each in names).rstrip()
+                title = f"declare what {name} changes: mutates_args=({listed})"
+                return changes.edit(title, source, {given.value: f"({listed})"})
+        return None
 
 
 class OtherRandomNumbers(WrongAnswer):
@@ -251,8 +256,8 @@ class OtherRandomNumbers(WrongAnswer):
     message_text = "{at.function} draws other random numbers compiled than in eager"
     cause_text = "Inductor has its own random stream; with eager's the answers agree"
     advice_text = (
-        "expected and harmless; to compare number by number, set"
-        " torch._inductor.config.fallback_random = True"
+        "leave it: it is harmless; torch._inductor.config.fallback_random = True draws"
+        " eager's numbers, at the cost of speed"
     )
 
     def matches(self, group: WrongGroup) -> bool:
@@ -272,22 +277,17 @@ class CompilingBranch(WrongAnswer):
         y = x * 3
 
     ## Fix safety
-    Only the author knows which branch is right.
+    Only the author knows which branch is right. The check is for code that changes no
+    value, such as logging.
     """
 
     code = "NM405"
-    message_text = (
-        "{where} takes another branch when compiled, and that branch computes another"
-        " value ({difference})"
-    )
+    message_text = "{where} takes another branch compiled, with another value"
     cause_text = (
         "{at.first.asks}() is True in compiled code; eager told the same gives the"
         " compiled answer"
     )
-    advice_text = (
-        "remove the {at.first.asks}() branch, or make both branches compute the same"
-        " values; use it only for code that does not change values, such as logging"
-    )
+    advice_text = "let both branches of `{at.expression}` compute the same values"
 
     def matches(self, group: WrongGroup) -> bool:
         return bool(group.first.asks)
@@ -309,29 +309,25 @@ class OtherForm(WrongAnswer):
         y = x.clone()
 
     ## Fix safety
-    A copy, `contiguous()` and `detach()` do not change values.
+    A copy, `contiguous()` and `detach()` do not change values. Where a gradient is
+    missing, a function marked @torch.compiler.disable keeps it. The setting
+    torch._inductor.config.keep_output_stride keeps strides, unless it is switched off.
     """
 
     code = "NM406"
     message_text = (
-        "{at.function} returns a tensor with the same values compiled, but with other"
-        " {form.what} than in eager ({difference})"
+        "an output of {at.function} has other {form.what} compiled than eager"
     )
-    cause_text = (
-        "the compiler kept the output's values, not its {form.what}: {form.why}"
-    )
-    _fixes: ClassVar[dict[str, str]] = {
+    cause_text = "the compiled output has eager's values, but {form.why}"
+    _advice: ClassVar[dict[str, str]] = {
         "memory": (
-            "if something writes to that output or input later, write to a copy"
-            " (x.clone()) made outside the compiled function"
+            "before something writes to this output or to the argument, copy the output"
+            " outside {at.function}: clone()"
         ),
-        "strides": (
-            "call .contiguous() on the output where the layout matters, and leave"
-            " torch._inductor.config.keep_output_stride at True"
-        ),
+        "strides": "call .contiguous() on the output of {at.function} before its layout"
+        " matters, for instance to view()",
         "requires_grad": (
-            "call .detach() on an output that must not require a gradient; if a"
-            " gradient is missing, isolate the operation in a function marked"
+            "move the operation that gives this output into a function marked"
             " @torch.compiler.disable"
         ),
     }
@@ -347,12 +343,8 @@ class OtherForm(WrongAnswer):
             return "low"
         return "medium" if _form(group.first).what == "strides" else "high"
 
-    def difference(self, group: WrongGroup) -> str:
-        form = _form(group.first)
-        return f"{form.where}: {form.why}"
-
     def advice(self, group: WrongGroup) -> str:
-        return self._fixes[_form(group.first).what]
+        return self.say(self._advice[_form(group.first).what], group)
 
     def evidence(self, group: WrongGroup) -> Iterable[str]:
         for form in map(_form, group.events[:4]):
@@ -378,7 +370,8 @@ class RaisesAtRunTime(Rule[RaisedGroup]):
         torch.compile(f, backend="aot_eager")(x)     # shows which layer raises
 
     ## Fix safety
-    Another backend gives the same values up to rounding.
+    Another backend gives the same values up to rounding. Of "eager", "aot_eager" and
+    "inductor", the first that raises has the fault.
     """
 
     code = "NM407"
@@ -387,14 +380,12 @@ class RaisesAtRunTime(Rule[RaisedGroup]):
     reference = torch_pages.REPORTING
     placed = True
     message_text = (
-        "compiled code of {at.function} raises at run time, although eager completes"
-        " the call: {short}"
+        "compiled code of {at.function} raises {at.first.error}, and eager does not"
     )
-    cause_text = "{at.first.error} while compiled code ran: {short}"
+    cause_text = "while compiled code ran: {short}"
     advice_text = (
-        'run the call with backend="eager", then "aot_eager", then "inductor": the'
-        " first that raises contains the fault; until it is fixed, move the code into"
-        " a function marked @torch.compiler.disable"
+        "mark {at.function} with @torch.compiler.disable until the backend that raises"
+        " is fixed"
     )
 
     @classmethod
@@ -409,7 +400,7 @@ class RaisesAtRunTime(Rule[RaisedGroup]):
 
     def words(self, group: RaisedGroup) -> dict[str, object]:
         first = next(iter(group.first.message.strip().splitlines()), "no message")
-        return {"short": shorten(f"{group.first.error}: {first}", 160)}
+        return {"short": shorten(f"{group.first.error}: {first}", 130)}
 
     def evidence(self, group: RaisedGroup) -> Iterable[str]:
         yield shorten(f"{group.first.error}: {group.first.message}", 400)
@@ -435,17 +426,13 @@ class WrongOnce(WrongAnswer):
 
     code = "NM409"
     message_text = (
-        "{at.function} computed another value compiled than in eager, and the right one"
-        " when it was compiled again"
+        "{at.function} computed another value than eager, but not when repeated"
     )
     cause_text = "not found: no layer of the compiler repeated the wrong answer"
     advice_text = (
         "run the check again; if the finding returns, compile with the default mode and"
         " report it to PyTorch"
     )
-
-    def matches(self, group: WrongGroup) -> bool:
-        return True
 
 
 class StaleAnswer(Answer[StaleGroup]):
@@ -468,20 +455,16 @@ class StaleAnswer(Answer[StaleGroup]):
     def matches(self, group: StaleGroup) -> bool:
         return bool(group.first.what == self.what)
 
-    def severity(self, group: StaleGroup) -> Severity:
-        return "high"
-
     def words(self, group: StaleGroup) -> dict[str, object]:
-        return {"since": self.since(group)}
-
-    def since(self, group: StaleGroup) -> str:
         call = group.first.call
-        return f"from call {call} on" if call else "in every call"
+        since = f"from call {call} on" if call else "in every call"
+        return {"since": since, "name": group.first.name, "call": call}
 
     def evidence(self, group: StaleGroup) -> Iterable[str]:
-        yield (
-            f"the outputs differ from eager's {self.since(group)}; they agree if the"
-            " code is compiled again before each call"
+        yield self.say(
+            "the outputs differ from eager's {since}; they agree if the code is"
+            " compiled again before each call",
+            group,
         )
         yield from stack(group)
 
@@ -503,7 +486,8 @@ class FrozenEnvironment(StaleAnswer):
         def forward(self, x, gain): ...          # the caller reads the variable
 
     ## Fix safety
-    Passing the value is safe. A new value recompiles once.
+    Passing the value is safe. A new value recompiles once. torch.compiler.reset() after
+    each change helps, too.
     """
 
     code = "NM411"
@@ -512,8 +496,7 @@ class FrozenEnvironment(StaleAnswer):
     )
     what = "environment"
     message_text = (
-        "{at.function} reads the environment variable {at.first.name}, and compiled"
-        " code ignores its changes"
+        "{at.function} ignores changes of the environment variable {at.first.name}"
     )
     cause_text = (
         "{at.first.name} is read while tracing and not guarded: its value is a constant"
@@ -523,9 +506,8 @@ class FrozenEnvironment(StaleAnswer):
     nodes = (ast.Call, ast.Subscript, ast.Compare)
     calls = 2
     advice_text = (
-        "read {at.first.name} from os.environ outside the compiled code and pass the"
-        " value as an argument; or call torch.compiler.reset() after each change of"
-        " {at.first.name}"
+        "read {at.first.name} outside the compiled code, and pass its value to"
+        " {at.function}"
     )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
@@ -563,24 +545,21 @@ class LateHook(StaleAnswer):
 
     ## Fix safety
     The hook becomes part of the graph, or causes a graph break if Dynamo cannot trace
-    it.
+    it. With guards on hooks, each new hook recompiles once; torch._dynamo.reset() after
+    it does the same.
     """
 
     code = "NM412"
     reference = torch_pages.MODULES
     what = "hook"
+    settings = (Setting("dynamo.skip_nnmodule_hook_guards", False),)
+    setting_cures = True
     message_text = (
-        "{at.first.name}() is called after the module was compiled: compiled code"
-        " ignores it, {since}"
+        "compiled code ignores {name}(), which is called after compiling, {since}"
     )
     cause_text = (
-        "Dynamo traces the hooks that a module has at its first call and does not guard"
-        " on them (skip_nnmodule_hook_guards is True)"
-    )
-    advice_text = (
-        "register hooks before the first call, or call torch._dynamo.reset() after"
-        " registering or removing one; or set"
-        " torch._dynamo.config.skip_nnmodule_hook_guards = False before compiling"
+        "Dynamo traces the hooks that a module has at its first call, and does not"
+        " guard on them by default"
     )
 
 
@@ -594,31 +573,30 @@ class NumpySeed(StaleAnswer):
         noise = np.random.randn(3)               # in forward
 
     ## Good
-        noise = torch.randn(3)
+        noise = torch.randn(3)                   # seeded with torch.manual_seed
 
     ## Fix safety
-    The random numbers differ, their distribution is the same.
+    The random numbers differ, their distribution is the same. Drawing outside the
+    compiled code keeps numpy's numbers.
     """
 
     code = "NM413"
     source_text = (
-        "`{at.expression}` would draw from torch instead of numpy, or cause a graph"
-        " break in {at.function}"
+        "`{at.expression}` would draw from torch instead of numpy, or break the graph"
     )
     reference = torch_pages.RANDOMNESS
     what = "numpy_seed"
     message_text = (
-        "{at.function} draws from {at.first.name}, and compiled code ignores"
-        " np.random.seed: it draws other numbers than eager"
+        "{at.function} draws {name} from torch when compiled: np.random.seed has no"
+        " effect"
     )
     cause_text = (
-        "{at.first.name} is traced as torch's: it draws from torch's generator and"
-        " changes with torch.manual_seed instead"
+        "{at.first.name} is traced as torch's: it draws from torch's generator, which"
+        " torch.manual_seed seeds"
     )
     advice_text = (
-        "draw with torch (torch.rand, torch.randn; seed with torch.manual_seed or pass"
-        " a generator), or draw with numpy outside the compiled code and pass the"
-        " numbers as an argument"
+        "draw with {at.first.name} outside the compiled code, and pass the numbers to"
+        " {at.function}"
     )
     nodes = (ast.Call,)
     shown_by = ("NM413", "NM419", "NM404", "GB101", "GB105", "GB115")
@@ -647,23 +625,29 @@ class ConstantResult(StaleAnswer):
         def forward(self, x, gain): ...
 
     ## Fix safety
-    Without the decorator Dynamo traces the function and guards on its inputs.
+    Without the decorator Dynamo traces the function and guards on its inputs. Passing
+    its result as an argument is safe, too.
     """
 
     code = "NM414"
     what = "constant_result"
-    message_text = (
-        "{at.first.name}() is assumed to be constant, but its result changes in eager,"
-        " {since}"
-    )
+    message_text = "{name}() is marked as constant, but its result changes {since}"
     cause_text = (
-        "assume_constant_result keeps what {at.first.name} returned while tracing;"
-        " without it compiled code gives eager's answers"
+        "compiled code keeps what {name} returned while tracing; without"
+        " assume_constant_result it gives eager's answers"
     )
-    advice_text = (
-        "remove assume_constant_result from {at.first.name}, or pass its result as an"
-        " argument; or call torch.compiler.reset() after each change"
-    )
+    advice_text = "remove assume_constant_result from {name}"
+
+    def edit(self, group: StaleGroup) -> Remedy | None:
+        for source in _sources(group):
+            for function in source.of(ast.FunctionDef):
+                own = [source.dotted(each) or "" for each in function.decorator_list]
+                marks = [d.endswith(".assume_constant_result") for d in own]
+                if function.name == group.first.name and any(marks):
+                    mark = function.decorator_list[marks.index(True)]
+                    title = f"remove assume_constant_result from {function.name}"
+                    return changes.removed(title, source, mark)
+        return None
 
 
 class LeftOutGuards(StaleAnswer):
@@ -680,24 +664,49 @@ class LeftOutGuards(StaleAnswer):
         options={}               # or a filter that keeps the guards on what changes
 
     ## Fix safety
-    Checking all guards takes some time in each call.
+    Checking all guards takes some time in each call. torch.compiler.reset() after each
+    change works without them.
     """
 
     code = "NM415"
     reference = torch_pages.GUARDS
     what = "guards"
     message_text = (
-        "with {at.first.name}, set here, torch runs compiled code that is no longer"
-        " valid, {since}"
+        "with {name}, torch runs compiled code that is not valid any more, {since}"
     )
     cause_text = (
-        "{at.first.name} leaves out the guard on what has changed; with all guards"
-        " compiled code gives eager's answers"
+        "{name} leaves out the guard on what has changed; with all guards compiled code"
+        " gives eager's answers"
     )
-    advice_text = (
-        "drop {at.first.name}, or keep the guards on what changes between calls; or"
-        " call torch.compiler.reset() after each change"
-    )
+    advice_text = "remove {name}, so that torch checks all guards"
+
+    def edit(self, group: StaleGroup) -> Remedy | None:
+        frame, name = group.frame, group.first.name
+        source = changes.source_of(frame.file) if frame else None
+        if frame is None or source is None:
+            return None
+        title = f"remove {name}"
+        for call in source.of(ast.Call):
+            if not call.lineno <= frame.line <= (call.end_lineno or 0):
+                continue
+            given = {each.arg: each.value for each in call.keywords}
+            if name in given:
+                return changes.without_keyword(title, source, call, name)
+            options: ast.AST | None = given.get("options")
+            if isinstance(options, ast.Name):
+                options = bindings.of(source).meaning(options)
+            if isinstance(options, ast.Dict):
+                pairs = zip(options.keys, options.values, strict=True)
+                kept = [
+                    f"{changes.code(source, key)}: {changes.code(source, value)}"
+                    for key, value in pairs
+                    if key is not None and compiled.literal(key) != name
+                ]
+                if len(kept) == len(options.keys) - 1:
+                    return changes.edit(
+                        title, source, {options: f"{{{', '.join(kept)}}}"}
+                    )
+        return None
 
 
 class OtherStaleState(StaleAnswer):
@@ -713,23 +722,18 @@ class OtherStaleState(StaleAnswer):
         def forward(self, x, scale): ...
 
     ## Fix safety
-    Passing a value is safe. A new value may recompile once.
+    Passing a value is safe, and so is keeping it in a tensor or in an attribute of the
+    module. A new value may recompile once. torch.compiler.reset() after each change
+    works without either.
     """
 
     code = "NM419"
     what = "other"
     message_text = (
-        "{at.function} computes the value of an earlier call when compiled, {since}:"
-        " only eager sees a change"
+        "{at.function} computes the value of an earlier call when compiled, {since}"
     )
-    advice_text = (
-        "pass the value that changes between calls as an argument, or keep it in a"
-        " tensor or a module attribute; or call torch.compiler.reset() after each"
-        " change"
+    cause_text = (
+        "what changed before call {call} is read while tracing and not guarded:"
+        " compiled anew, the answers are eager's"
     )
-
-    def cause(self, group: StaleGroup) -> str:
-        return (
-            f"what changed before call {group.first.call} is read while tracing and"
-            " not guarded: compiled anew, the answers are eager's"
-        )
+    advice_text = "pass what changes before call {call} to {at.function} as an argument"

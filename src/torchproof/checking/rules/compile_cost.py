@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 from torchproof.checking.measured_events import GraphLinesEvent, LatencyEvent
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import EventGroup, Facts, Match, shorten
-from torchproof.checking.rules.speed import Speed, duration, group_of, named
+from torchproof.checking.rules.rule import EventGroup, Facts, Match
+from torchproof.checking.rules.speed import Speed, duration, group_of
+from torchproof.checking.static import changes
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
-from torchproof.checking.static.source import walk
+from torchproof.checking.static.source import Source, walk
 from torchproof.observe import TracedLine
-from torchproof.records import Frame, Severity, blame, place_of
+from torchproof.records import Frame, Severity, place_of
 
 _REPEATS = 16  # fewer iterations are usually layers or heads
 _COPIES = 16
@@ -27,6 +28,7 @@ _BLOCKS_S = 10.0
 _STEPS = 100  # a compilation shorter than this many eager steps is in proportion
 _SOONER = 2.0
 _SOONER_S = 2.0
+_REGIONAL = "compile each {block} (block.compile()) instead of the whole model"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _LOOPS = (
     ast.For,
@@ -68,15 +70,12 @@ def _loops(event: GraphLinesEvent) -> list[Loop]:
 
 def loop_at(file: str, line: int) -> int | None:
     """The line of the outermost loop around a line, within the line's function."""
-    return _loop_lines(file).get(line)
+    source = changes.source_of(file)
+    return _loop_lines(source).get(line) if source else None
 
 
-@functools.lru_cache(maxsize=256)
-def _loop_lines(file: str) -> dict[int, int]:
-    try:
-        tree = ast.parse("".join(blame.lines_of(file)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
+@functools.lru_cache(maxsize=8)
+def _loop_lines(source: Source) -> dict[int, int]:
     headers: dict[int, int] = {}
 
     def visit(node: ast.AST, loop: int | None) -> None:
@@ -92,7 +91,7 @@ def _loop_lines(file: str) -> dict[int, int]:
                     headers[line] = child.lineno
             visit(child, inner)
 
-    visit(tree, None)
+    visit(source.tree, None)
     return headers
 
 
@@ -135,8 +134,9 @@ class UnrolledLoop(Speed[UnrolledGroup]):
         h = cell(x[t], h)        # compile the body, and keep the loop outside
 
     ## Fix safety
-    Compiling only the body gives the same values up to rounding. A scan or a vectorised
-    form is another program: compare the outputs.
+    Compiling only the body gives the same values up to rounding. torch's scan and
+    while_loop put one copy of the body into the graph; these, torch.nn.RNN, GRU or LSTM
+    and a vectorised form are other programs: compare the outputs.
     """
 
     code = "SP511"
@@ -146,14 +146,16 @@ class UnrolledLoop(Speed[UnrolledGroup]):
     )
     reference = torch_pages.COMPILE_TIME
     kind = "compile_time"
+    message_text = (
+        "`{at.expression}` is unrolled into {loop.nodes} of {nodes} operations;"
+        " compiling took {took}"
+    )
     cause_text = (
         "Dynamo runs a Python loop while tracing, so each iteration adds its operations"
         " to the graph, and the backend compiles them all"
     )
     advice_text = (
-        "compile the body of the loop only, or vectorise the loop; a recurrence can use"
-        " torch's scan or while_loop, which put one copy of the body into the graph, or"
-        " torch.nn.RNN, GRU or LSTM"
+        "put the loop's body into a function and compile that, instead of {at.function}"
     )
     source_severity = "low"
     nodes = (ast.For,)
@@ -183,21 +185,18 @@ class UnrolledLoop(Speed[UnrolledGroup]):
                 loop=loop,
             )
 
-    def message(self, group: UnrolledGroup) -> str:
-        loop = group.loop
-        nodes = max(event.graph.nodes for event in group.events)
-        graphs = len(group.events)
-        what = "it" if graphs == 1 else f"{graphs} graphs of it"
-        return (
-            f"the loop `{shorten(group.expression)}` is unrolled: its body is traced"
-            f" {loop.repeats} times and adds {loop.nodes} of {nodes} operations;"
-            f" compiling {what} took {duration(group.seconds)}"
-        )
+    def words(self, group: UnrolledGroup) -> dict[str, object]:
+        return {
+            "loop": group.loop,
+            "nodes": max(event.graph.nodes for event in group.events),
+            "took": duration(group.seconds),
+        }
 
     def severity(self, group: UnrolledGroup) -> Severity:
         return "medium" if group.seconds >= 2 * _LOOP_S else "low"
 
     def evidence(self, group: UnrolledGroup) -> Iterable[str]:
+        yield f"the body is traced {group.loop.repeats} times"
         for event in group.events:
             yield (
                 f"graph {event.graph.graph}: {event.graph.nodes} operations,"
@@ -256,17 +255,22 @@ class RepeatedBlocks(Speed[BlocksGroup]):
             block.compile()                   # compiled once, shared by all
 
     ## Fix safety
-    The values are the same up to rounding. Fusion across blocks is lost, so measure the
-    step.
+    The values are the same up to rounding. Fusion across blocks is lost: `torchproof
+    bench --latency` measures the first call and the step.
     """
 
     code = "SP513"
     reference = torch_pages.REGIONS
     kind = "compile_time"
+    message_text = (
+        "{line.copies} {line.block} modules are in one graph of {at.first.graph.nodes}"
+        " operations; compiling took {took}"
+    )
     cause_text = (
         "compiling the whole model inlines every block, and the backend compiles each"
         " as if it were the only one"
     )
+    advice_text = _REGIONAL.format(block="{line.block}")
     run_severity = "low"
 
     @classmethod
@@ -289,22 +293,8 @@ class RepeatedBlocks(Speed[BlocksGroup]):
                     )
                     break
 
-    def message(self, group: BlocksGroup) -> str:
-        line = group.blocks
-        event = group.first
-        return (
-            f"{line.copies} {line.block} modules are compiled into one graph of"
-            f" {event.graph.nodes} operations, {line.nodes} of them from this line;"
-            f" compiling took {duration(_backend_s(event))}"
-        )
-
-    def advice(self, group: BlocksGroup) -> str:
-        return (
-            f"compile the {group.blocks.block} modules instead of the whole"
-            " model (regional compilation: block.compile() for each), so that one"
-            " compiled block serves all; `torchproof bench --latency` measures how much"
-            " faster the first call is"
-        )
+    def words(self, group: BlocksGroup) -> dict[str, object]:
+        return {"line": group.blocks, "took": duration(_backend_s(group.first))}
 
 
 LatencyGroup = EventGroup[LatencyEvent]
@@ -325,19 +315,19 @@ class LateStart(Speed[LatencyGroup]):
             block.compile()
 
     ## Fix safety
-    The values are the same up to rounding. Fusion across blocks is lost, so measure the
-    step.
+    The values are the same up to rounding. Fusion across blocks is lost: `torchproof
+    bench --latency` measures the first call and the step.
     """
 
     code = "SP512"
     parts = ("latency",)
     reference = torch_pages.REGIONS
     kind = "compile_time"
-    advice_text = (
-        "if start-up time matters, compile each {at.first.block_class} (regional"
-        " compilation: block.compile()) instead of the whole model, and compare the"
-        " step times with `torchproof bench --latency`"
+    message_text = (
+        "the first call of {named} takes {full}; with only its {at.first.blocks}"
+        " {at.first.block_class} blocks compiled, {regional}"
     )
+    advice_text = _REGIONAL.format(block="{at.first.block_class}")
     run_severity = "low"
     cause_text = (
         "the {at.first.blocks} blocks are alike and shared one compiled graph; compiled"
@@ -352,11 +342,7 @@ class LateStart(Speed[LatencyGroup]):
             if event.shared and sooner:
                 yield group_of(event, facts)
 
-    def message(self, group: LatencyGroup) -> str:
-        event = group.first
-        return (
-            f"the first call of {named(group)} takes {duration(event.full_s)}; with"
-            f" only its {event.blocks} {event.block_class} blocks compiled,"
-            f" {duration(event.regional_s)}:"
-            f" {event.full_s / event.regional_s:.1f}x faster"
-        )
+    def words(self, group: LatencyGroup) -> dict[str, object]:
+        seconds = {"full": group.first.full_s, "regional": group.first.regional_s}
+        shown = {name: duration(each) for name, each in seconds.items()}
+        return super().words(group) | shown

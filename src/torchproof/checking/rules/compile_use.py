@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import Match, SourceRule
-from torchproof.checking.static import compiled
+from torchproof.checking.static import changes, compiled
 from torchproof.checking.static.compiled import (
     DDP,
     FSDP,
@@ -59,6 +59,7 @@ class LazyTry(SourceRule):
 
     ## Fix safety
     The program makes one more call than before; use inputs that change no state.
+    torchproof.compile falls back to eager by itself.
     """
 
     code = "CF101"
@@ -67,11 +68,7 @@ class LazyTry(SourceRule):
         "torch.compile only wraps: compiling happens at the first call, and what goes"
         " wrong is raised there"
     )
-    advice_text = (
-        "move the first call, with real inputs, into the try and keep the eager model"
-        " in the except; or use torchproof.compile, which falls back to eager"
-        " automatically"
-    )
+    advice_text = "make the first call, with real inputs, inside this try"
 
     def read(self, source: Source) -> Iterator[Match]:
         for site, file in sites(source, "except"):
@@ -88,8 +85,8 @@ def _enclosing_try(site: Compiled, file: Compilation) -> ast.Try | None:
         if isinstance(up, Definition | ast.Lambda | ast.With):
             return None
         if isinstance(up, ast.Try) and up.handlers and at in up.body:
-            handlers = [h for h in up.handlers if _goes_on(h, file.source)]
-            return up if handlers else None
+            goes_on = any(_goes_on(handler, file.source) for handler in up.handlers)
+            return up if goes_on else None
         at = up
     return None
 
@@ -112,25 +109,16 @@ def _mentions(file: Compilation, site: Compiled, body: Sequence[ast.stmt]) -> bo
     name = target and file.source.dotted(target)
     if not name:
         return not isinstance(parent, ast.Return | ast.Expr | ast.Assign)
-    for statement in body:
-        for node in walk(statement):
-            loads = isinstance(getattr(node, "ctx", None), ast.Load)
-            if node is site.subject or not loads:
-                continue
-            is_reference = isinstance(node, ast.Name | ast.Attribute)
-            if (
-                is_reference
-                and file.source.dotted(node) == name
-                and _after(node, site.node)
-            ):
-                return True
-    return False
-
-
-def _after(node: ast.AST, other: ast.expr) -> bool:
-    end = (other.end_lineno or other.lineno, other.end_col_offset or 0)
-    place = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
-    return place >= end
+    end = (site.node.end_lineno or site.node.lineno, site.node.end_col_offset or 0)
+    return any(
+        isinstance(node, ast.Name | ast.Attribute)
+        and isinstance(node.ctx, ast.Load)
+        and node is not site.subject
+        and file.source.dotted(node) == name
+        and (node.lineno, node.col_offset) >= end
+        for statement in body
+        for node in walk(statement)
+    )
 
 
 class TimedNothing(SourceRule):
@@ -152,39 +140,37 @@ class TimedNothing(SourceRule):
         print("first call took", time.perf_counter() - start)
 
     ## Fix safety
-    Only the measurement changes.
+    Only the measurement changes. torchproof.compile has a deadline, and `torchproof
+    bench` measures.
     """
 
     code = "CF111"
     reference = torch_pages.PROFILING
+    source_text = "`{clock}` around `{at.expression}` {does} no compilation"
     cause_text = (
         "torch.compile only wraps: compiling happens at the first call, which is"
         " outside of what is limited or timed here"
     )
-    advice_text = (
-        "put the first call, with real inputs, between the two; use torchproof.compile"
-        " for a deadline, or torchproof bench to measure"
-    )
+    advice_text = "make the first call, with real inputs, before the second `{clock}`"
 
     def read(self, source: Source) -> Iterator[Match]:
         for site, file in sites(source, "time", "signal"):
-            guard = self._guard(site, file)
-            if guard is not None:
-                what = "stops" if guard in _ALARMS else "times"
-                text = source.quote(site.node)
-                yield Match(site.node, f"`{guard}` around {text} {what} no compilation")
+            clock = self._clock_around(site, file)
+            if clock is not None:
+                does = "stops" if clock in _ALARMS else "times"
+                yield Match(site.node, words={"clock": clock, "does": does})
 
-    def _guard(self, site: Compiled, file: Compilation) -> str | None:
+    def _clock_around(self, site: Compiled, file: Compilation) -> str | None:
         statement, block = _statement(site.node, file.source)
-        if statement is None or not isinstance(statement, ast.Assign | ast.Expr):
+        if statement is None:
             return None
         index = block.index(statement)
-        before = [_clock(each, file.source) for each in block[:index]]
-        started = next((clock for clock in reversed(before) if clock), None)
+        clocks = [_clock(each, file.source) for each in block]
+        started = next((clock for clock in reversed(clocks[:index]) if clock), None)
         if started is None:
             return None
         for place, later in enumerate(block[index + 1 :], index + 1):
-            if _clock(later, file.source) == started:
+            if clocks[place] == started:
                 between = block[index + 1 : place + 1]
                 return None if _mentions(file, site, between) else started
             if not isinstance(later, ast.Assign | ast.Expr):
@@ -193,16 +179,11 @@ class TimedNothing(SourceRule):
 
 
 def _statement(node: ast.AST, source: Source) -> tuple[ast.stmt | None, list[ast.stmt]]:
-    """The statement that contains a node, and the block of that statement."""
-    at: ast.AST | None = node
-    while at is not None and not isinstance(at, ast.stmt):
-        at = source.parents.get(at)
-    if at is None:
-        return None, []
-    up = source.parents.get(at)
+    """The simple statement that contains a node, and the block of that statement."""
+    at = next(each for each in source.above(node) if isinstance(each, ast.stmt))
     for name in ("body", "orelse", "finalbody"):
-        block = getattr(up, name, [])
-        if isinstance(block, list) and at in block:
+        block = getattr(source.parents.get(at), name, [])
+        if isinstance(at, ast.Assign | ast.Expr) and at in block:
             return at, block
     return None, []
 
@@ -211,12 +192,9 @@ def _clock(statement: ast.stmt, source: Source) -> str | None:
     """The clock or alarm that a simple statement calls; None if it calls none."""
     if not isinstance(statement, ast.Assign | ast.Expr):
         return None
-    for node in walk(statement):
-        if isinstance(node, ast.Call):
-            dotted = source.dotted(node.func) or ""
-            if dotted in _CLOCKS or dotted in _ALARMS:
-                return dotted
-    return None
+    calls = (each for each in walk(statement) if isinstance(each, ast.Call))
+    names = (source.dotted(call.func) for call in calls)
+    return next((n for n in names if n in _CLOCKS or n in _ALARMS), None)
 
 
 class PrefixedCheckpoint(SourceRule):
@@ -232,11 +210,11 @@ class PrefixedCheckpoint(SourceRule):
         torch.save(model.state_dict(), path)
 
     ## Good
-        model.compile()
-        torch.save(model.state_dict(), path)
+        torch.save(model._orig_mod.state_dict(), path)
 
     ## Fix safety
-    Existing checkpoints keep their prefix: strip it when you load them.
+    Existing checkpoints keep their prefix: strip it when you load them. After
+    model.compile(), in place, names have no prefix.
     """
 
     code = "CF112"
@@ -247,10 +225,7 @@ class PrefixedCheckpoint(SourceRule):
         "a compiled module holds the original under the name _orig_mod, so a plain"
         " model finds none of its keys in what is saved"
     )
-    advice_text = (
-        "compile in place with model.compile(), which keeps the names, or save the"
-        " state_dict of the original model"
-    )
+    advice_text = "save the state_dict of the original model"
 
     def read(self, source: Source) -> Iterator[Match]:
         file = compiled.of(source)
@@ -258,18 +233,17 @@ class PrefixedCheckpoint(SourceRule):
             return
         if "_orig_mod" in source.text:  # the program handles the prefix
             return
-        for node in source.calls("torch.save"):
-            for inner in walk(node):
-                if _is_compiled_state(inner, file):
-                    yield Match(inner)
-
-
-def _is_compiled_state(node: ast.AST, file: Compilation) -> bool:
-    called = node.func if isinstance(node, ast.Call) else None
-    if not isinstance(called, ast.Attribute) or called.attr != "state_dict":
-        return False
-    site = file.of(called.value)
-    return site is not None and site.subject is not None
+        for saving in source.calls("torch.save"):
+            for node in walk(saving):
+                called = node.func if isinstance(node, ast.Call) else None
+                if not isinstance(called, ast.Attribute) or called.attr != "state_dict":
+                    continue
+                site = file.of(called.value)
+                if site is not None and site.subject is not None:
+                    own = f"{changes.code(source, called.value)}._orig_mod"
+                    title = f"save {own}.state_dict(), the original's"
+                    edit = changes.edit(title, source, {called.value: own})
+                    yield Match(node, remedy=edit)
 
 
 class AfterParallel(SourceRule):
@@ -292,11 +266,13 @@ class AfterParallel(SourceRule):
         fully_shard(model)
 
     ## Fix safety
-    The values are the same up to rounding.
+    The values are the same up to rounding. With DDP, fullgraph=True is possible where
+    the module is compiled first and wrapped then.
     """
 
     code = "CF102"
     reference = torch_pages.PARALLEL
+    advice_text = "compile each block before sharding it: block.compile()"
 
     def read(self, source: Source) -> Iterator[Match]:
         if not any(word in source.text for word in (*DDP, *FSDP, *SHARD)):
@@ -314,14 +290,15 @@ def _wrapped(wrapping: ast.Call, site: Compiled, source: Source) -> Iterator[Mat
     arguments = {k.arg: k.value for k in wrapping.keywords if k.arg}
     whole = is_true(site.arguments.get("fullgraph"))
     if name in DDP:
-        if whole:
+        if whole and isinstance(site.node, ast.Call):
+            title = "remove fullgraph=True"
             yield Match(
                 site.node,
-                f"{code} raises at its first call: DDP's own forward breaks the graph",
+                f"{code} raises at its first call: DDP's forward breaks the graph",
                 "DDP's forward calls code that Dynamo does not trace, and"
                 " fullgraph=True forbids that",
-                "compile the module first, then wrap it; or remove fullgraph here",
                 severity="high",
+                remedy=changes.without_keyword(title, source, site.node, "fullgraph"),
             )
         return
     if name in FSDP and not is_true(arguments.get("use_orig_params")):
@@ -330,18 +307,14 @@ def _wrapped(wrapping: ast.Call, site: Compiled, source: Source) -> Iterator[Mat
             f"{code} compiles nothing: FSDP has no use_orig_params=True",
             "Dynamo traces no FSDP module that holds flattened parameters, and the"
             " whole model runs uncompiled",
-            "compile each block first and then wrap it; or use fully_shard; at least"
-            " pass use_orig_params=True",
             severity="high",
         )
         return
-    raises = "raises at its first call: FSDP's hooks break the graph"
-    breaks = "causes graph breaks at the hooks of the sharded inner modules"
+    raises = "raises: FSDP's hooks break the graph"
+    breaks = "breaks the graph at the hooks of sharded modules"
     yield Match(
         site.node,
         f"{code} {raises if whole else breaks}",
         f"{name} gathers parameters in hooks, and Dynamo does not trace them",
-        "compile each block before sharding it: block.compile(), then"
-        " fully_shard(block)",
         severity="high" if whole else "medium",
     )

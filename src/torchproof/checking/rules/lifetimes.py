@@ -33,7 +33,7 @@ from torchproof.records import (
     source_line,
 )
 
-_SHOWN = 3  # holders named in a message
+_SHOWN = 3  # uses in the evidence
 _SCALARS = {"_local_scalar_dense", "item", "tolist", "numpy", "equal", "is_nonzero"}
 _INDEX = re.compile(r"(\[[^]]*\])+$")
 _GRAPH, _BACKWARD = "a compiled graph", "the backward"
@@ -117,11 +117,15 @@ class LifetimeRule(Rule[DeadGroup]):
         return (*group.first.frames, *holder_frames)
 
     def words(self, group: DeadGroup) -> dict[str, object]:
+        named = next((e.holder for e in group.events if e.holder), "")
         return {
             "holders": _holders(group),
-            "verb": "is" if group.count == 1 else "are",
-            "overwritten": _overwritten_by(group),
+            "is": "is" if group.count == 1 else "are",
+            "reader": _where(group.first.reader),
+            "overwriter": _where(group.first.overwriter),
             "produced": _produced(group),
+            "keeper": f" in `{_INDEX.sub('', named)}`" if named else "",
+            "count": plural(group.count or 0, "tensor"),
         }
 
     def evidence(self, group: DeadGroup) -> Iterable[str]:
@@ -165,47 +169,26 @@ class OutputRead(LifetimeRule):
 
     code = "CG301"
     rewrites = ("lifetimes.clone",)
-    certain = False
     shown_by = ("CG301", "CG304")
-    calls = 1
+    message_text = "{holders} {is} read{reader}, after the next step reused the memory"
+    cause_text = (
+        "{produced} is memory of a CUDA graph, and a later step writes there: torch"
+        " raises while it records, and reads wrong values once it replays"
+    )
+    source_text = "{produced} is kept, and later calls would overwrite it"
+    advice_text = "keep {copy}, made outside the compiled function"
 
     def matches(self, group: DeadGroup) -> bool:
         return group.first.is_read and group.first.role == "output"
 
-    def message(self, group: DeadGroup) -> str:
-        reader = _at(group.first.reader, short=True)
-        return (
-            f"{_holders(group)} {_is(group)} read after the memory was reused"
-            + (f", at {reader}" if reader else "")
-            + f": {_overwritten_by(group)}"
-        )
-
-    def cause(self, group: DeadGroup) -> str:
-        fed = group.first.operation == _GRAPH
-        use = "is handed to the next compiled call" if fed else "is kept"
-        return (
-            f"{_produced(group)} is memory of a CUDA graph, which {use} past the"
-            " step it belongs to; torch raises while it warms up and records, and reads"
-            " other values silently once it replays"
-        )
-
     def advice(self, group: DeadGroup) -> str:
         if all(event.operation in _SCALARS for event in group.events):
-            return (
-                "consume it now: read the number (.item() or float()) before the next"
-                " compiled call, and keep the number; or clone the tensor"
-            )
-        holder = _keeper(group)
+            return "read the number before the next compiled call: .item()"
         if group.first.operation == _GRAPH:
-            return (
-                f"pass `.clone()` of the output{holder} to the next call, or compile"
-                " the chained calls as one function; state of a fixed size can be a"
-                " buffer that you write with copy_()"
-            )
-        return (
-            f"clone at the boundary: keep `.clone()` of the output{holder}, not the"
-            " output itself. Or consume it before the next compiled call"
-        )
+            text = "pass `.clone()` of the output{keeper} to the next compiled call"
+            return self.say(text, group)
+        copy = self.say("`.clone()` of the output{keeper}", group)
+        return self.advice_text.format(copy=copy)
 
     def read(self, source: Source) -> Iterator[Match]:
         file = compiled.of(source)
@@ -222,7 +205,7 @@ class OutputRead(LifetimeRule):
                 and _is_output(node.elt, file)
                 and under_no_grad(node, file)
             ):
-                yield self._match(node, node.elt, source)
+                yield _kept(node, node.elt, source)
 
     def _stored_outputs(
         self,
@@ -237,22 +220,13 @@ class OutputRead(LifetimeRule):
                 continue
             reported.add(node)
             assert isinstance(node, ast.expr | ast.stmt)
-            yield self._match(node, value, file.source)
+            yield _kept(node, value, file.source)
 
-    def _match(
-        self, node: ast.expr | ast.stmt, value: ast.expr, source: Source
-    ) -> Match:
-        whole = source.text_of(value)
-        text = shorten(whole, 40)
-        copy = f"{text}.clone()" if text == whole else ".clone()"
-        return Match(
-            node,
-            f"`{text}` is kept, and later calls would overwrite it",
-            "with CUDA graphs every call writes its outputs to the same memory, so an"
-            " output is good until the next call",
-            f"keep a copy, made outside the compiled function: {copy}; or keep the"
-            " result of .item() or .cpu()",
-        )
+
+def _kept(node: ast.expr | ast.stmt, value: ast.expr, source: Source) -> Match:
+    whole, brief = source.text_of(value), source.brief(value, 40)
+    copy = f"`{whole}.clone()`" if whole == brief else "its clone()"
+    return Match(node, words={"produced": f"`{brief}`", "copy": copy})
 
 
 def _is_method(node: ast.AST, file: Compilation) -> bool:
@@ -354,20 +328,20 @@ class GradientKept(LifetimeRule):
 
     ## Fix safety
     Setting gradients to None before each step changes nothing if each step uses its own
-    gradients. To accumulate over steps, `.grad` needs its own memory.
+    gradients. To accumulate over steps, give each `.grad` its own memory first:
+    p.grad = torch.zeros_like(p).
     """
 
     code = "CG302"
     rewrites = ("lifetimes.gradient_step",)
-    message_text = "{holders} {verb} used after the memory was reused: {overwritten}"
+    message_text = "{holders} {is} used after the step{overwriter} reused the memory"
     cause_text = (
         "autograd took the compiled backward's own buffer as .grad, which was None; the"
         " next step writes there again while .grad still holds it"
     )
     advice_text = (
-        "call optimizer.step(), then optimizer.zero_grad(set_to_none=True) before the"
-        " next forward. To accumulate over steps, give each .grad its own memory first:"
-        " p.grad = torch.zeros_like(p)"
+        "call optimizer.zero_grad(set_to_none=True) after each optimizer.step(), before"
+        " the next forward"
     )
 
     def matches(self, group: DeadGroup) -> bool:
@@ -393,34 +367,24 @@ class BackwardTooLate(LifetimeRule):
 
     ## Fix safety
     The same calls in another order give the same values. Running the forward again
-    costs a forward, and draws other random numbers.
+    right before its backward costs a forward, and draws other random numbers.
     """
 
     code = "CG303"
     rewrites = ("lifetimes.mark_first",)
+    message_text = (
+        "the backward{reader} reads {count} whose memory the step{overwriter} reused"
+    )
     cause_text = (
-        "what the forward saved for its backward lives in the memory of a CUDA graph; a"
-        " step that begins between the two gives it away"
+        "what {produced} saved for its backward is memory of a CUDA graph, and the step"
+        " that begins between the two gives it away"
     )
     advice_text = (
-        "run backward() before the next step: move cudagraph_mark_step_begin() and"
-        " other compiled calls after it, or run the forward again right before its"
-        " backward. A clone of the loss does not help: the saved tensors are"
-        " overwritten"
+        "run backward() before the next step begins; a clone of the loss does not help"
     )
 
     def matches(self, group: DeadGroup) -> bool:
         return _saved(group.first)
-
-    def message(self, group: DeadGroup) -> str:
-        reader = _at(group.first.reader, short=True)
-        where = f" at {reader}" if reader else ""  # empty if torchproof calls it
-        what = plural(group.count or 0, "tensor")
-        return (
-            f"the backward{where} reads {what} that the forward"
-            f" {_produced(group)} saved, after their memory was reused:"
-            f" {_overwritten_by(group)}"
-        )
 
 
 class OutputHeld(LifetimeRule):
@@ -444,8 +408,7 @@ class OutputHeld(LifetimeRule):
     rewrites = ("lifetimes.clone",)
     run_severity = "low"
     message_text = (
-        "{holders} {verb} kept after the memory was reused, and not read in this run:"
-        " {overwritten}"
+        "{holders} {is} kept, not read, after the step{overwriter} reused the memory"
     )
     cause_text = (
         "the memory belongs to a CUDA graph, and a later step writes to it again"
@@ -463,11 +426,10 @@ class OutputHeld(LifetimeRule):
 
     def advice(self, group: DeadGroup) -> str:
         if group.first.role == "gradient":
-            return (
-                "reset gradients as soon as they are used:"
-                " optimizer.zero_grad(set_to_none=True)"
-            )
-        return "clone it if it will be read, or do not keep it"
+            return "call optimizer.zero_grad(set_to_none=True) once they are used"
+        return self.say(
+            "keep `.clone()` of the output{keeper}, if it will be read", group
+        )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Assign)
@@ -479,36 +441,25 @@ class OutputHeld(LifetimeRule):
             if name := at.source.own(target):
                 yield Match(
                     node,
-                    advice="keep a copy, made outside the compiled function:"
-                    f" self.{name}.clone(); or return it",
+                    advice=f"return it, and keep a copy outside: self.{name}.clone()",
                 )
 
 
 def _is_copied(value: ast.expr) -> bool:
     """Whether a value is copied out of the graph's memory; clone() inside is not."""
     called = value.func if isinstance(value, ast.Call) else None
-    return isinstance(called, ast.Attribute) and called.attr in (
-        "cpu",
-        "item",
-        "tolist",
-    )
-
-
-def _keeper(group: DeadGroup) -> str:
-    """` in history` for `history['x'][3]`; empty if no holder is known."""
-    named = [event.holder for event in group.events]
-    first = next(filter(None, named), None)
-    return f" in `{_INDEX.sub('', first)}`" if first else ""
+    copies = ("cpu", "item", "tolist")
+    return isinstance(called, ast.Attribute) and called.attr in copies
 
 
 def _holders(group: DeadGroup) -> str:
-    names = dict.fromkeys(e.holder for e in group.events if e.holder)
-    listed = ", ".join(f"`{name}`" for name in list(names)[:_SHOWN])
-    if not listed:
+    """The first holder, and how many more there are."""
+    count = group.count or 0
+    name = next((e.holder for e in group.events if e.holder), None)
+    if name is None:
         what = "gradient" if group.first.role == "gradient" else "output"
-        return plural(group.count or 0, what)
-    more = (group.count or 0) - min(len(names), _SHOWN)
-    return listed + (f" and {more} more" if more > 0 else "")
+        return plural(count, what)
+    return f"`{name}`" + (f" and {count - 1} more" if count > 1 else "")
 
 
 def _produced(group: DeadGroup) -> str:
@@ -520,14 +471,10 @@ def _produced(group: DeadGroup) -> str:
     return f"`{shorten(frame.expression)}` at line {frame.line}"
 
 
-def _is(group: DeadGroup) -> str:
-    return "is" if group.count == 1 else "are"
-
-
-def _overwritten_by(group: DeadGroup) -> str:
-    at = _at(group.first.overwriter, short=True)
-    begins = f"the step that begins at {at}" if at else "the next call"
-    return f"{begins} overwrites {'it' if group.count == 1 else 'them'}"
+def _where(frames: Iterable[Frame]) -> str:
+    """` at model.py:12`; empty without a place."""
+    at = _at(frames, short=True)
+    return f" at {at}" if at else ""
 
 
 def _at(frames: Iterable[Frame], *, short: bool = False) -> str:

@@ -7,11 +7,10 @@ import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.advice import has_setting
+from torchproof.checking.rules.advice import has_setting, user_files
 from torchproof.checking.rules.rule import (
     AnyGroup,
     EventGroup,
@@ -23,16 +22,10 @@ from torchproof.checking.rules.rule import (
     grouped,
     plural,
 )
-from torchproof.checking.static import compiled
+from torchproof.checking.static import bindings, changes, compiled
 from torchproof.checking.static.compiled import Compilation, Compiled
 from torchproof.checking.static.kinds import words
-from torchproof.checking.static.source import (
-    Class,
-    Definition,
-    Source,
-    Unreadable,
-    walk,
-)
+from torchproof.checking.static.source import Class, Definition, Source, walk
 from torchproof.records import (
     BreakEvent,
     BypassEvent,
@@ -42,6 +35,7 @@ from torchproof.records import (
     FailureEvent,
     Place,
     RaisedEvent,
+    Remedy,
     Severity,
     Symptom,
     WrapperEvent,
@@ -56,10 +50,11 @@ _METHODS = words(
     " forward_features transcribe rollout get_image_features get_text_features"
     " training_step act validation_step test_step predict_step log_prob translate"
 )
-# Methods of a module that return the module itself.
-_SAME = words("to cuda cpu eval train half float bfloat16 double requires_grad_")
-
-
+# Attributes that a compiled module has in the same form as the original.
+_SAME = words(
+    "to cuda cpu eval train half float bfloat16 double requires_grad_ parameters"
+    " zero_grad modules training buffers"
+)
 WrapperGroup = EventGroup[WrapperEvent]
 BypassGroup = EventGroup[BypassEvent]
 W = TypeVar("W", bound=WrapperEvent | BypassEvent)
@@ -101,6 +96,38 @@ def _site(event: Event) -> Place:
     )
 
 
+def _rebound(node: ast.expr, subject: ast.AST, new: str, source: Source) -> str | None:
+    """`model = ` with what a statement would compute, if later code then uses that.
+
+    None where the statement's function is not the one that owns the name, nothing calls
+    it later, or something asks for an attribute that only the original has.
+    """
+    if not isinstance(source.parents.get(node), ast.Expr):
+        return None
+    names = bindings.of(source)
+    scope = names.scope(node)
+    if isinstance(subject, ast.Name):
+        if names.owner(subject) is not scope:
+            return None
+    elif source.own(subject):
+        scope = next(n for n in source.above(node) if isinstance(n, ast.ClassDef))
+    else:
+        return None
+    later = [
+        source.parents.get(each)
+        for each in walk(scope)
+        if isinstance(each, ast.Name | ast.Attribute)
+        if each.lineno > (node.end_lineno or 0) or source.own(subject)
+        if isinstance(each.ctx, ast.Load) and each is not subject
+        if source.dotted(each) == source.dotted(subject)
+    ]
+    others = [up for up in later if isinstance(up, ast.Attribute)]
+    calls = any(isinstance(up, ast.Call) for up in later)
+    if not calls or any(up.attr not in _SAME for up in others):
+        return None
+    return f"{changes.code(source, subject)} = {new}"
+
+
 class NeverCalled(NoOp[WrapperGroup]):
     """The result of torch.compile is never called.
 
@@ -112,20 +139,26 @@ class NeverCalled(NoOp[WrapperGroup]):
         model(x)
 
     ## Good
-        torch.compile(model)(x)      # or model.compile(); model(x)
+        model = torch.compile(model)      # or model.compile(), in place
+        model(x)
 
     ## Fix safety
     The compiled one gives the same values up to rounding. A function that is compiled
-    where its module is imported may simply not be part of these calls: that is `low`.
+    where its module is imported may simply not be part of these calls: that is `low`,
+    and checking a target whose calls reach it shows more.
     """
 
     code = "NC801"
     rewrites = ("compiling.assign", "compiling.in_place")
     certain = True
+    message_text = (
+        "{name} is compiled here{times}, but the compiled {what} is never called"
+    )
     cause_text = (
         "torch.compile leaves {at.first.name} as it is and returns a compiled"
         " {at.first.what}, which nothing calls"
     )
+    advice_text = "use what torch.compile returns: `{name} = torch.compile({name})`"
     source_severity = "high"
     shown_by = ("NC801", "NC803")
     source_text = "`{at.expression}` has no effect: the program discards its result"
@@ -134,8 +167,7 @@ class NeverCalled(NoOp[WrapperGroup]):
     def groups(cls, facts: Facts) -> Iterator[WrapperGroup]:
         if not facts.complete:
             return
-        bypasses = facts.of(BypassEvent)
-        called = {event.module for event in bypasses}
+        called = {event.module for event in facts.of(BypassEvent)}
         yield from by_site(
             (
                 e
@@ -148,31 +180,32 @@ class NeverCalled(NoOp[WrapperGroup]):
             facts,
         )
 
-    def severity(self, group: WrapperGroup) -> Severity:
-        return "low" if self._is_imported(group) else super().severity(group)
+    def words(self, group: WrapperGroup) -> dict[str, object]:
+        count = group.count or 1
+        return {
+            "name": group.first.name,
+            "what": group.first.what,
+            "times": f" ({count} of them)" if count > 1 else "",
+        }
 
     def _is_imported(self, group: WrapperGroup) -> bool:
         """Whether all of them were compiled by the import of their module."""
-        return all(_compiled_by_import(event) for event in group.events)
+        return all(map(_compiled_by_import, group.events))
+
+    def severity(self, group: WrapperGroup) -> Severity:
+        return "low" if self._is_imported(group) else super().severity(group)
 
     def cause(self, group: WrapperGroup) -> str:
-        if self._is_imported(group):
-            return (
-                f"{group.first.name} is compiled when its module is imported, and"
-                " these calls do not reach it"
-            )
-        return super().cause(group)
+        if not self._is_imported(group):
+            return super().cause(group)
+        what = "{name} is compiled when its module is imported; these calls miss it"
+        return self.say(what, group)
 
     def message(self, group: WrapperGroup) -> str:
-        times = f" ({group.count} of them)" if (group.count or 1) > 1 else ""
-        if self._is_imported(group):
-            return (
-                f"{group.first.name} is compiled here{times}, but not exercised by"
-                " these calls"
-            )
-        return (
-            f"{group.first.name} is compiled here{times}, but the compiled"
-            f" {group.first.what} is never called"
+        if not self._is_imported(group):
+            return super().message(group)
+        return self.say(
+            "{name} is compiled here{times}, but not called in this run", group
         )
 
     def advice(self, group: WrapperGroup) -> str:
@@ -180,38 +213,31 @@ class NeverCalled(NoOp[WrapperGroup]):
         if not group.facts.calls and (command := group.facts.factory_command):
             return f"name the factory whose calls reach {name}: {command}"
         if self._is_imported(group):
-            return (
-                f"check a target whose calls reach {name}; if these calls should reach"
-                f" it, call {name} itself, not the function that it wraps"
-            )
+            return f"check a target whose calls reach {name}"
         code = group.frame.code if group.frame else ""
         assigned = re.match(r"([\w.]+)\s*=\s*torch\.compile\(\s*([\w.]+)", code)
         if assigned and assigned[1] != assigned[2]:
             return f"use {assigned[1]} where you use {assigned[2]} now"
         if group.first.what == "module":
-            return (
-                f"use the result: model = torch.compile(model), or compile {name} in"
-                " place with model.compile()"
-            )
-        return (
-            f"use the result: {name} = torch.compile({name}), or decorate {name} with"
-            " @torch.compile"
-        )
+            return f"compile the {name} in place, with its method compile()"
+        return super().advice(group)
 
     def read(self, source: Source) -> Iterator[Match]:
-        file = compiled.of(source)
-        for site in file.sites:
+        for site in compiled.of(source).sites:
             statement = source.parents.get(site.node)
             if not isinstance(statement, ast.Expr) or site.subject is None:
                 continue
             if source.is_inside(statement, ast.With, ast.Try):
                 continue  # a test may expect that the call raises
-            subject = source.text_of(site.subject)
+            own = changes.code(source, site.node)
+            new = _rebound(site.node, site.subject, own, source)
+            title = "use what torch.compile returns"
+            subject = source.brief(site.subject)
             yield Match(
                 site.node,
-                event=WrapperEvent(name=source.brief(site.subject), what="one"),
-                advice=f"use the result: {subject} = torch.compile({subject}), or compile"
-                f" a module in place with {subject}.compile()",
+                event=WrapperEvent(name=subject, what="one"),
+                words={"name": subject},
+                remedy=changes.edit(title, source, {site.node: new}) if new else None,
             )
 
 
@@ -233,29 +259,23 @@ def _compiled_by_import(event: Event) -> bool:
         between = event.frames[program[-2] + 1 : program[-1]]
         if any(frame.function == "_find_and_load" for frame in between):
             return True
-    return (
-        function is not None
-        and site.file == function.file
-        and (function.line, site.line) in _decorators(site.file)
-    )
+    source = changes.source_of(site.file)
+    if function is None or site.file != function.file or source is None:
+        return False
+    return (function.line, site.line) in _decorators(source)
 
 
-@functools.lru_cache(maxsize=64)
-def _decorators(file: str) -> frozenset[tuple[int, int]]:
+@functools.lru_cache(maxsize=8)
+def _decorators(source: Source) -> frozenset[tuple[int, int]]:
     """The first line of each decorated function that no function contains.
 
     With it, each line of a decorator.
     """
-    try:
-        source = Source.read(Path(file))
-    except Unreadable:
-        return frozenset()
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     return frozenset(
         (node.decorator_list[0].lineno, line)
         for node in source.nodes
-        if isinstance(node, functions) and node.decorator_list
-        if not source.is_inside(node, *functions)
+        if isinstance(node, Definition) and node.decorator_list
+        if not source.is_inside(node, ast.FunctionDef, ast.AsyncFunctionDef)
         for each in node.decorator_list
         for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)
     )
@@ -265,7 +285,8 @@ class OtherMethod(NoOp[BypassGroup]):
     """A method other than forward is called on a compiled module.
 
     ## Why
-    torch.compile(module) compiles forward only; other methods run uncompiled.
+    torch.compile(module) compiles forward only; other methods run uncompiled, and call
+    the original's forward.
 
     ## Bad
         compiled = torch.compile(model)
@@ -276,46 +297,42 @@ class OtherMethod(NoOp[BypassGroup]):
         model.encode(x)
 
     ## Fix safety
-    The compiled method gives the same values up to rounding.
+    The compiled method gives the same values up to rounding. After model.compile(), in
+    place, a method that calls forward, as generate() does, calls the compiled one.
     """
 
     code = "NC802"
     rewrites = ("compiling.in_place", "compiling.method")
     source_text = "`{at.expression}` on the compiled module would run uncompiled"
+    message_text = (
+        "{at.first.model}.{at.first.method}() runs uncompiled on the compiled module,"
+        " {at.times}"
+    )
     cause_text = (
         "torch.compile(module) compiles forward only; {at.first.method} is the"
         " original's own method"
     )
-    certain = False
     shown_by = ("NC802",)
     advice_text = (
-        "if {at.first.method} calls forward, compile in place with model.compile(), so"
-        " that it calls the compiled forward; otherwise compile the method itself:"
-        " model.{at.first.method} = torch.compile(model.{at.first.method})"
+        "if {at.first.method}() calls forward, compile in place with model.compile();"
+        " otherwise compile the method itself"
     )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[BypassGroup]:
         return _bypasses(facts, of_original=False)
 
-    def message(self, group: BypassGroup) -> str:
-        model, method = group.first.model, group.first.method
-        return (
-            f"{model}.{method}() is called on the compiled module and runs uncompiled,"
-            f" {plural(group.count or 1, 'time')}"
-        )
-
     def read(self, source: Source) -> Iterator[Match]:
         file = compiled.of(source)
-        if not file.sites:
-            return
-        for node in source.nodes:
-            called = node.func if isinstance(node, ast.Call) else None
-            if not isinstance(called, ast.Attribute):
+        for node in source.of(ast.Call) if file.sites else ():
+            if not isinstance(node.func, ast.Attribute):
                 continue
-            site = file.of(called.value)
-            if site is not None and _is_other(called.attr, site, file):
-                yield Match(node, event=BypassEvent(method=called.attr))
+            site = file.of(node.func.value)
+            if site is not None and _is_other(node.func.attr, site, file):
+                event = BypassEvent(method=node.func.attr)
+                yield Match(
+                    node, event=event, remedy=_compiled_method(node.func, site, file)
+                )
 
 
 def _is_other(name: str, site: Compiled, file: Compilation) -> bool:
@@ -351,6 +368,49 @@ def _is_function(site: Compiled, file: Compilation) -> bool:
     return isinstance(file.bindings.meaning(subject), Definition)
 
 
+def _compiled_method(
+    called: ast.Attribute, site: Compiled, file: Compilation
+) -> Remedy | None:
+    """Compiles the method besides forward, or the module in place if it calls forward.
+
+    None where the file does not show the method.
+    """
+    source, holder = file.source, file.name(site)
+    cls, subject = _class(site, file), site.subject
+    method = cls.methods.get(called.attr) if cls else None
+    statement = source.parents.get(site.node)
+    if method is None or holder is None or subject is None:
+        return None
+    if not isinstance(statement, ast.Assign) or not isinstance(site.node, ast.Call):
+        return None
+    name, options = (
+        source.text_of(holder),
+        changes.arguments(source, site.node, first=1),
+    )
+    model = changes.code(source, subject)
+    if not _calls("self", method.node, source):
+        after = f", {options}" if options else ""
+        own = f"{name}.{called.attr}"
+        first = f"{name} = {model}"  # what is never called need not be compiled
+        if model == name or _calls(name, source.tree, source):
+            first = changes.code(source, statement)
+        title = f"compile {own}, the method that is called"
+        line = f"{own} = torch.compile({own}{after})"
+        new: dict[changes.Node, str] = {statement: first}
+        return changes.edit(title, source, new, below=line)
+    title = f"compile in place: {called.attr}() then calls the compiled forward"
+    if model == name:
+        return changes.edit(title, source, {statement: f"{name}.compile({options})"})
+    new = {statement: f"{name} = {model}"}
+    return changes.edit(title, source, new, below=f"{name}.compile({options})")
+
+
+def _calls(name: str, node: ast.AST, source: Source) -> bool:
+    """Whether code calls what has this name."""
+    calls = (each.func for each in walk(node) if isinstance(each, ast.Call))
+    return any(source.dotted(called) == name for called in calls)
+
+
 class OriginalCalled(NoOp[BypassGroup]):
     """The uncompiled module is called instead of the compiled one.
 
@@ -365,7 +425,8 @@ class OriginalCalled(NoOp[BypassGroup]):
         loss = compiled(x)
 
     ## Fix safety
-    The values are the same up to rounding.
+    The values are the same up to rounding. Compiling in place, model.compile(), keeps
+    the calls as they are.
     """
 
     code = "NC803"
@@ -374,15 +435,14 @@ class OriginalCalled(NoOp[BypassGroup]):
         "`{at.expression}` calls the module that was given to torch.compile, not what"
         " it returned"
     )
-    advice_text = (
-        "call the compiled module at `{at.expression}`: model = torch.compile(model),"
-        " or compile in place with model.compile()"
-    )
-    certain = False
+    advice_text = "call what torch.compile returned at `{at.expression}`"
     shown_by = ("NC803", "NC801")
     message_text = (
         "the uncompiled {at.first.model} is called {at.times}, although a compiled one"
         " exists"
+    )
+    source_text = (
+        "`{at.expression}` runs uncompiled: nothing uses {result}, the compiled one"
     )
 
     @classmethod
@@ -396,8 +456,7 @@ class OriginalCalled(NoOp[BypassGroup]):
     def _compiled(self, group: BypassGroup) -> list[WrapperEvent]:
         """The compiled ones of the modules that are called."""
         modules = {event.module for event in group.events}
-        wrappers = group.facts.of(WrapperEvent)
-        return [w for w in wrappers if w.module in modules]
+        return [w for w in group.facts.wrappers if w.module in modules]
 
     def evidence(self, group: BypassGroup) -> Iterable[str]:
         for wrapper in self._compiled(group):
@@ -417,31 +476,31 @@ class OriginalCalled(NoOp[BypassGroup]):
             names = source.dotted(result), source.dotted(subject)
             if None in names or names[0] == names[1] or _is_read(result, file):
                 continue
-            call = _first_call(subject, site, file)
-            if call is not None:
-                yield Match(
-                    call,
-                    f"{source.quote(call)} runs uncompiled: the compiled one is"
-                    f" {names[0]}, and nothing uses it",
-                )
+            if calls := _later_calls(subject, site, file):
+                own = changes.code(source, result)
+                new: dict[changes.Node, str] = {call.func: own for call in calls}
+                title = f"call {own}, the compiled one"
+                edit = changes.edit(title, source, new)
+                yield Match(calls[0], words={"result": own}, remedy=edit)
 
 
-def _first_call(
+def _later_calls(
     subject: ast.Name | ast.Attribute, site: Compiled, file: Compilation
-) -> ast.Call | None:
-    """The first call of the original after compiling, or in another method."""
+) -> list[ast.Call]:
+    """The calls of the original after compiling, or in another method."""
     is_attribute = isinstance(subject, ast.Attribute)
     scope = file.bindings.scope(site.node)
     if is_attribute:
         while not isinstance(scope, ast.ClassDef | ast.Module):
             scope = file.bindings.scope(scope)
     name = file.source.dotted(subject)
-    for node in walk(scope):
-        if isinstance(node, ast.Call) and file.source.dotted(node.func) == name:
-            later = node.lineno > site.node.lineno
-            if later or (is_attribute and file.bindings.scope(node) is not scope):
-                return node
-    return None
+    return [
+        node
+        for node in walk(scope)
+        if isinstance(node, ast.Call) and file.source.dotted(node.func) == name
+        if node.lineno > site.node.lineno
+        or (is_attribute and file.bindings.scope(node) is not scope)
+    ]
 
 
 def _is_read(name: ast.expr, file: Compilation) -> bool:
@@ -480,31 +539,24 @@ class SwitchedOff(NoOp[WrapperGroup]):
         unset TORCH_COMPILE_DISABLE
 
     ## Fix safety
-    The values are the same up to rounding.
+    The values are the same up to rounding. A stance may also be set back to "default"
+    before the call.
     """
 
     code = "NC804"
     reference = torch_pages.STANCES
     message_text = "{at.first.name} is not compiled: {switch} switches compilation off"
     cause_text = "{switch} makes torch.compile do nothing"
+    advice_text = "{remove} {switch}"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[WrapperGroup]:
-        yield from by_site(
-            (e for e in facts.of(WrapperEvent) if e.off or e.eager_stance),
-            facts,
-        )
+        off = (e for e in facts.of(WrapperEvent) if e.off or e.eager_stance)
+        yield from by_site(off, facts)
 
     def words(self, group: WrapperGroup) -> dict[str, object]:
-        return {"switch": self._switch(group)}
-
-    def advice(self, group: WrapperGroup) -> str:
-        if group.first.off:
-            return f"unset {self._switch(group)}"
-        return (
-            'remove torch.compiler.set_stance("force_eager"), or set the stance back to'
-            ' "default" before the call'
-        )
+        switch = self._switch(group)
+        return {"switch": switch, "remove": "unset" if "=" in switch else "remove"}
 
     def _switch(self, group: WrapperGroup) -> str:
         if not group.first.off:
@@ -514,6 +566,33 @@ class SwitchedOff(NoOp[WrapperGroup]):
             if variables.get(name, "0") not in {"", "0"}:
                 return f"{name}={variables[name]}"
         return "torch._dynamo.config.disable"
+
+    def edit(self, group: WrapperGroup) -> Remedy | None:
+        """Takes out the only statement that sets the stance or the setting."""
+        if "=" in self._switch(group):
+            return None
+        found = [
+            (source, node)
+            for source in filter(None, map(changes.source_of, user_files(group)))
+            for node in source.nodes
+            if _switches_off(node, source, stance=not group.first.off)
+        ]
+        if len(found) != 1:
+            return None
+        source, node = found[0]
+        assert isinstance(node, ast.Expr | ast.Assign)
+        return changes.removed(f"remove `{source.brief(node)}`", source, node)
+
+
+def _switches_off(node: ast.AST, source: Source, *, stance: bool) -> bool:
+    if isinstance(node, ast.Assign):
+        name = source.dotted(node.targets[0])
+        return not stance and name == "torch._dynamo.config.disable"
+    value = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(value, ast.Call) or not value.args:
+        return False
+    sets = source.dotted(value.func) == "torch.compiler.set_stance"
+    return stance and sets and compiled.literal(value.args[0]) == "force_eager"
 
 
 class NothingCompiled(NoOp[WrapperGroup]):
@@ -530,7 +609,8 @@ class NothingCompiled(NoOp[WrapperGroup]):
         total = torch.stack(xs).sum()
 
     ## Fix safety
-    See the rule of the break that the finding names.
+    See the rule of the break that the finding names. A function without tensors is best
+    not compiled at all.
     """
 
     code = "NC805"
@@ -558,26 +638,19 @@ class NothingCompiled(NoOp[WrapperGroup]):
         )
 
     def message(self, group: WrapperGroup) -> str:
-        calls = sum(e.calls or 0 for e in group.events)
-        return (
-            f"{group.first.name} is compiled and called {plural(calls, 'time')},"
-            " but no compiled code ever ran"
-        )
+        calls = plural(sum(e.calls or 0 for e in group.events), "time")
+        return f"{group.first.name} is called {calls}, but no compiled code ever ran"
 
     def cause(self, group: WrapperGroup) -> str:
-        breaks = self._breaks(group)
-        name = group.first.name
+        breaks, name = self._breaks(group), group.first.name
         if self._is_torch_module(group):
             return (
                 f"{name}.forward is torch's own code, which compiling in place does not"
                 " trace"
             )
         if not breaks:
-            return (
-                f"no tensor operation of {name} was captured: there is nothing to"
-                " compile"
-            )
-        if all("disable" in b.reason.type for b in breaks):
+            return f"no tensor operation of {name} was captured"
+        if _are_disabled(breaks):
             return "everything in it is inside functions marked torch.compiler.disable"
         if not any(isinstance(b, BreakEvent) and b.skips for b in breaks):
             return f"its graph breaks leave nothing to compile: {breaks[0].reason.type}"
@@ -585,35 +658,42 @@ class NothingCompiled(NoOp[WrapperGroup]):
 
     def symptom(self, group: WrapperGroup) -> Symptom | None:
         breaks = self._breaks(group)
-        of_torch = self._is_torch_module(group)
-        if of_torch or all("disable" in b.reason.type for b in breaks):
+        if self._is_torch_module(group) or _are_disabled(breaks):
             return None
         return Symptom(breaks[0].reason.type)
 
+    def edit(self, group: WrapperGroup) -> Remedy | None:
+        """`model = torch.compile(model)` instead of `model.compile()`."""
+        frame = group.frame
+        source = changes.source_of(frame.file) if frame else None
+        if frame is None or source is None or not self._is_torch_module(group):
+            return None
+        for call in source.of(ast.Call):
+            called = call.func
+            if call.lineno != frame.line or not isinstance(called, ast.Attribute):
+                continue
+            model = changes.code(source, called.value)
+            given = ", ".join(filter(None, [model, changes.arguments(source, call)]))
+            new = _rebound(call, called.value, f"torch.compile({given})", source)
+            if called.attr == "compile" and new:
+                title = f"`{model} = torch.compile({model})`: this compiles it"
+                return changes.edit(title, source, {call: new})
+        return None
+
     def advice(self, group: WrapperGroup) -> str:
-        breaks = self._breaks(group)
-        name = group.first.name
+        breaks, name = self._breaks(group), group.first.name
         if self._is_torch_module(group):
             return f"use model = torch.compile(model) for a {name}, not model.compile()"
         if not breaks:
-            return (
-                f"do not compile {name}, or compile the function that computes with"
-                " tensors"
-            )
+            return f"compile the function that computes with tensors, not {name}"
         place = place_of(breaks[0].frames).frame
         where = f" at line {place.line} (`{place.expression}`)" if place else ""
-        if all("disable" in b.reason.type for b in breaks):
-            return (
-                f"remove torch.compiler.disable from the function called{where}, or do"
-                f" not compile {name}"
-            )
+        if _are_disabled(breaks):
+            return f"do not compile {name}, or remove torch.compiler.disable{where}"
         failed = not isinstance(breaks[0], BreakEvent) or not breaks[0].logged
         hides = has_setting(group, "torch._dynamo.config.suppress_errors", value=True)
         if failed and hides and not breaks[0].reason.type.startswith("Attempt"):
-            return (
-                f"torch._dynamo.config.suppress_errors hides a compile error{where}:"
-                " fix it first"
-            )
+            return f"fix the compile error{where} that suppress_errors hides"
         return f"fix the break{where} first, then check again: it hides later breaks"
 
     def _is_torch_module(self, group: WrapperGroup) -> bool:
@@ -630,6 +710,10 @@ class NothingCompiled(NoOp[WrapperGroup]):
         return group.facts.of(BreakEvent, FailureEvent)
 
 
+def _are_disabled(breaks: Iterable[BreakEvent | FailureEvent]) -> bool:
+    return all("disable" in each.reason.type for each in breaks)
+
+
 class NoCompileCall(NoOp[AnyGroup]):
     """The program never calls torch.compile.
 
@@ -640,7 +724,7 @@ class NoCompileCall(NoOp[AnyGroup]):
         model(x)
 
     ## Good
-        model = torch.compile(model)
+        model = torch.compile(model)      # or model.compile()
         model(x)
 
     ## Fix safety
@@ -650,7 +734,7 @@ class NoCompileCall(NoOp[AnyGroup]):
     code = "NC806"
     message_text = "the program never calls torch.compile: everything runs eagerly"
     cause_text = "no call of torch.compile was made, by the program or what it imports"
-    advice_text = "compile the model (model.compile(), or model = torch.compile(model))"
+    advice_text = "compile the model: model.compile()"
 
     def cause(self, group: AnyGroup) -> str:
         if factories := group.facts.observation.factories:
@@ -661,7 +745,7 @@ class NoCompileCall(NoOp[AnyGroup]):
         if command := group.facts.factory_command:
             return f"name the factory: {command}"
         if group.facts.observation.as_written:
-            return f"leave out --as-written, or {self.advice_text}"
+            return "leave out --as-written: the check then compiles the target"
         return self.advice_text
 
     @classmethod

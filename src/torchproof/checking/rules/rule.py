@@ -9,8 +9,8 @@ import ast
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -145,6 +145,7 @@ class EventGroup(Generic[E_co]):
     steps: int | None = None
     code: str | None = None
     around: str | None = None
+    named: Mapping[str, object] = field(default_factory=dict)  # of a `Match`
     width: int = 70  # characters of the code in texts
 
     @property
@@ -252,6 +253,8 @@ class Match:
     severity: Severity | None = None  # None: `source_severity` of the rule
     event: Event | None = None  # what a run would show; None: `unseen` of the rule
     key: str = ""  # empty: the code of the node
+    words: Mapping[str, object] = field(default_factory=dict)  # for the rule's texts
+    remedy: Remedy | None = None  # an edit, where the source alone shows it
 
 
 @dataclass(frozen=True)
@@ -318,13 +321,13 @@ class Rule(Generic[G]):
         return iter(())
 
     def source_message(self, at: G) -> str:
-        return self.source_text.format(at=at)
+        return self.source_text.format(at=at, **at.named)
 
     def source_cause(self, at: G) -> str:
-        return self.cause_text.format(at=at)
+        return self.cause_text.format(at=at, **at.named)
 
     def source_advice(self, at: G) -> str:
-        return self.advice_text.format(at=at)
+        return self.advice_text.format(at=at, **at.named)
 
     def suspected(self, match: Match, source: Source, function: str | None) -> Finding:
         """The finding about a match, that no run has confirmed."""
@@ -338,11 +341,12 @@ class Rule(Generic[G]):
             Facts(Observation((), {})),
             code=source.brief(node),
             around=function or "",
+            named=match.words,
         )
         one_line = (node.end_lineno or node.lineno) == node.lineno
         end = node.end_col_offset if one_line else None
         context, context_from = blame.around(file, node.lineno)
-        remedy = self.source_remedy(at, match.advice)
+        remedy = match.remedy or self.source_remedy(at, match.advice)
         return Finding(
             code=self.code,
             kind=self.kind if self.certain else "hazard",
@@ -427,12 +431,18 @@ class Rule(Generic[G]):
         """The sizes of the target's arguments that `fix` tries to mark together."""
         return ()
 
+    def edit(self, group: G) -> Remedy | None:
+        """The edit of the user's files that removes the finding, if it is certain."""
+        return None
+
     def setting(self, group: G) -> Setting | None:
         """The setting that removes the finding here, and that the program lacks."""
         return self.settings[0] if self.setting_cures else None
 
     def remedy(self, group: G) -> Remedy:
         """The one way to remove a finding; an edit that can be drafted replaces it."""
+        if edit := self.edit(group):
+            return edit
         if marks := self.marks(group):
             return Remedy("mark", marks=marks)
         if setting := self.setting(group):

@@ -7,14 +7,16 @@ import difflib
 import functools
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import Match, SourceRule
-from torchproof.checking.static import bindings, compiled
+from torchproof.checking.static import bindings, changes, compiled
 from torchproof.checking.static.compiled import Compiled, is_true, literal
 from torchproof.checking.static.kinds import words
 from torchproof.checking.static.source import Definition, Source
+from torchproof.records import Remedy
 
 # torch reads these once, during `import torch`.
 AT_IMPORT = ("TORCH_LOGS", "TORCH_TRACE")
@@ -25,6 +27,14 @@ AT_COMPILE = words(
     " TORCHINDUCTOR_MAX_AUTOTUNE TORCHINDUCTOR_COMPILE_THREADS"
     " TORCHINDUCTOR_FX_GRAPH_CACHE"
 )
+# The settings that have the values of these variables.
+SETTINGS = {
+    "TORCHDYNAMO_VERBOSE": "torch._dynamo.config.verbose",
+    "TORCHINDUCTOR_MAX_AUTOTUNE": "torch._inductor.config.max_autotune",
+    "TORCHINDUCTOR_FX_GRAPH_CACHE": "torch._inductor.config.fx_graph_cache",
+}
+# Logs that set_logs switches on as TORCH_LOGS does.
+LOGS = words("graph_breaks recompiles guards output_code graph_code perf_hints")
 _STARTS_OTHERS = ("subprocess", "multiprocessing", "mp.spawn", "os.exec", "ray.init")
 
 
@@ -52,11 +62,16 @@ class LateEnvironment(SourceRule):
         torch._logging.set_logs(recompiles=True)
 
     ## Fix safety
-    The setting takes effect: logs get longer, or compilation is switched off.
+    The setting takes effect: logs get longer, or compilation is switched off. What is
+    set in the shell is early enough; torch.compiler.set_stance("force_eager") switches
+    compilation off at any time.
     """
 
     code = "CF106"
     reference = torch_pages.LOGS
+    source_text = "{name} is set too late and has no effect"
+    cause_text = "torch reads {name} once, at {when}, which has run by then"
+    advice_text = "set it before the program starts: {name}=... python ..."
 
     def read(self, source: Source) -> Iterator[Match]:
         if "environ" not in source.text or "TORCH" not in source.text:
@@ -68,7 +83,10 @@ class LateEnvironment(SourceRule):
                 when = self._when(name, node, source)
                 if when is not None:
                     assert isinstance(node, ast.stmt | ast.expr)
-                    yield self._match(name, when, node)
+                    words = {"name": name, "when": when}
+                    yield Match(
+                        node, words=words, remedy=_in_program(name, node, source)
+                    )
 
     def _when(self, name: str, node: ast.AST, source: Source) -> str | None:
         if name in AT_IMPORT:
@@ -80,18 +98,21 @@ class LateEnvironment(SourceRule):
             return "the first torch.compile" if _compiled_before(node, source) else None
         return None
 
-    def _match(self, name: str, when: str, node: ast.stmt | ast.expr) -> Match:
-        api = {
-            "TORCH_LOGS": "torch._logging.set_logs(...)",
-            "TORCH_COMPILE_DISABLE": 'torch.compiler.set_stance("force_eager")',
-        }.get(name)
-        instead = f", or use {api} from inside the program" if api else ""
-        return Match(
-            node,
-            f"{name} is set too late and has no effect",
-            f"torch reads {name} once, at {when}, which has run by then",
-            f"set it earlier, best in the shell: {name}=... python ...{instead}",
-        )
+
+def _in_program(name: str, node: ast.AST, source: Source) -> Remedy | None:
+    """Sets what the variable stands for, where the program sets the variable."""
+    if not isinstance(node, ast.Assign) or source.names.get("torch") != "torch":
+        return None
+    value = literal(node.value) or ""
+    line = None
+    if name in SETTINGS and value in ("0", "1"):
+        line = f"{SETTINGS[name]} = {value == '1'}"
+    if name == "TORCH_LOGS" and value and set(value.split(",")) <= set(LOGS):
+        given = ", ".join(f"{each}=True" for each in value.split(","))
+        line = f"torch._logging.set_logs({given})"
+    return (
+        changes.edit(f"write `{line}` instead", source, {node: line}) if line else None
+    )
 
 
 def _set_variables(node: ast.AST, source: Source) -> Iterator[str]:
@@ -174,11 +195,15 @@ class UnknownSetting(SourceRule):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = "/fast/disk"
 
     ## Fix safety
-    The program failed at that line before.
+    The program failed at that line before. dir(torch._dynamo.config) and
+    torch._inductor.list_options() list what there is.
     """
 
     code = "CF107"
     source_severity = "high"
+    source_text = "{module} has no setting {name}: this raises AttributeError"
+    cause_text = "torch 2.11, 2.13 and 2.15 have no {name} in {module}"
+    advice_text = "{instead}"
 
     def read(self, source: Source) -> Iterator[Match]:
         if any(module.rpartition(".")[0] in source.text for module in settings()):
@@ -203,7 +228,8 @@ class UnknownSetting(SourceRule):
                     setting, _settings_of(target, names, source)
                 ):
                     continue
-                yield self._match(target, module, setting)
+                owner = changes.code(source, getattr(target, "value", target))
+                yield _unknown(target, module, setting, source, written=f"{owner}.{{}}")
 
     def _patched(self, node: ast.AST, source: Source) -> Iterator[Match]:
         """Reads `config.patch(...)`, with names as keywords, in a dict or a string."""
@@ -215,68 +241,82 @@ class UnknownSetting(SourceRule):
             return
         if not _is_imported(node.func, source):
             return
-        patched = {k.arg: k.value for k in node.keywords if k.arg}
         first = node.args[0] if node.args else None
-        if isinstance(first, ast.Dict):
-            patched |= {literal(key) or "": key for key in first.keys if key}
-        elif (name := literal(first)) is not None and first is not None:
-            patched[name] = first
+        keys = [key for key in first.keys if key] if isinstance(first, ast.Dict) else []
+        keys += [first] if literal(first) is not None and first is not None else []
         names = _settings_of(node.func, names, source)
-        for setting, value in patched.items():
-            if setting and not _has(setting, names):
-                yield self._match(value, module, setting)
+        for each in node.keywords:
+            if each.arg and not _has(each.arg, names):
+                new = f"{{}}={changes.code(source, each.value)}"
+                yield _unknown(each, module, each.arg, source, written=new)
+        for key in keys:
+            if (name := literal(key)) and not _has(name, names):
+                yield _unknown(key, module, name, source, written='"{}"')
 
     def _options(self, site: Compiled, source: Source) -> Iterator[Match]:
         options = site.arguments.get("options")
         if site.backend != "inductor" or not isinstance(options, ast.Dict):
             return
         module = "torch._inductor.config"
-        for key in options.keys:
+        for key in filter(None, options.keys):
             name = literal(key)
             if name and name not in _OPTIONS and not _has(name, settings()[module]):
-                assert key is not None
-                yield Match(
-                    key,
-                    f'torch.compile has no option "{name}": this call raises',
-                    f"options are settings of {module}, and torch 2.11, 2.13 and 2.15"
-                    " have none of this name",
-                    "torch._inductor.list_options() lists them" + _near(name),
-                )
+                found = _unknown(key, module, name, source, written='"{}"')
+                message = f'torch.compile has no option "{name}": this call raises'
+                yield replace(found, message=message)
 
     def _ignored_mode(self, site: Compiled, source: Source) -> Iterator[Match]:
         mode = site.arguments.get("mode")
         if mode is None or site.backend not in ("eager", "aot_eager"):
             return
-        if site.mode in (None, "default"):
+        if site.mode in (None, "default") or not isinstance(site.node, ast.Call):
             return
         yield Match(
             node=mode,
             message=f'mode="{site.mode}" has no effect with backend="{site.backend}"',
             cause="modes are presets of the Inductor backend; others ignore them",
-            advice='remove backend, or pass backend="inductor"',
             severity="low",
+            remedy=changes.without_keyword(
+                f'remove mode="{site.mode}"', source, site.node, "mode"
+            ),
+            advice='pass backend="inductor"',
         )
 
-    def _match(self, node: ast.expr, module: str, setting: str) -> Match:
-        return Match(
-            node,
-            f"{module} has no setting {setting}: this raises AttributeError",
-            f"torch 2.11, 2.13 and 2.15 have no {setting} in {module}",
-            _REPLACEMENTS[setting]
-            if setting in _REPLACEMENTS
-            else f"remove it, or look the name up: dir({module}){_near(setting)}",
-        )
+
+def _unknown(
+    node: changes.Node,
+    module: str,
+    setting: str,
+    source: Source,
+    *,
+    written: str,
+) -> Match:
+    """A setting that does not exist; `written` is the code that sets another one."""
+    similar = difflib.get_close_matches(setting, sorted(settings()[module]), 1, 0.8)
+    other = _RENAMED.get((module, setting)) or next(iter(similar), None)
+    remedy = other and changes.edit(
+        f"set {other}, which exists",
+        source,
+        {node: written.format(other)},
+        tier="suggested",
+    )
+    instead = _INSTEAD.get(setting, f"remove it: dir({module}) lists the settings")
+    words = {"module": module, "name": setting, "instead": instead}
+    place = node.value if isinstance(node, ast.keyword) else node
+    return Match(place, words=words, remedy=remedy or None)
 
 
 # Options of torch.compile that are not settings of torch._inductor.config.
 _OPTIONS = {"guard_filter_fn", "trace.enabled", "trace.graph_diagram"}
-_REPLACEMENTS = {
+_RENAMED = {
+    ("torch._inductor.config", "cudagraphs"): "triton.cudagraphs",
+    ("torch._dynamo.config", "cache_limit"): "recompile_limit",
+    ("torch._dynamo.config", "max_recompiles"): "recompile_limit",
+}
+_INSTEAD = {
     "cache_dir": "set the environment variable TORCHINDUCTOR_CACHE_DIR",
-    "log_level": "use torch._logging.set_logs(dynamo=...) or TORCH_LOGS",
-    "output_code": "use torch._logging.set_logs(output_code=True) or TORCH_LOGS",
-    "cudagraphs": "set torch._inductor.config.triton.cudagraphs",
-    "cache_limit": "set torch._dynamo.config.recompile_limit",
-    "max_recompiles": "set torch._dynamo.config.recompile_limit",
+    "log_level": "use torch._logging.set_logs(dynamo=...)",
+    "output_code": "use torch._logging.set_logs(output_code=True)",
 }
 
 
@@ -311,12 +351,6 @@ def _has(setting: str, names: frozenset[str]) -> bool:
     return any(name.startswith(f"{setting}.") for name in names)
 
 
-def _near(setting: str) -> str:
-    every = sorted({name for names in settings().values() for name in names})
-    similar = difflib.get_close_matches(setting, every, 1, 0.8)
-    return f"; did you mean {similar[0]}?" if similar else ""
-
-
 class SilentErrors(SourceRule):
     """torch._dynamo.config.suppress_errors hides compile errors.
 
@@ -331,7 +365,8 @@ class SilentErrors(SourceRule):
         model = torchproof.compile(model)    # falls back, and reports why
 
     ## Fix safety
-    Without it, errors are raised again: fix them before you deploy.
+    Without it, errors are raised again: fix them before you deploy. torchproof.compile
+    falls back to eager by itself and reports it.
     """
 
     code = "CF113"
@@ -340,17 +375,11 @@ class SilentErrors(SourceRule):
         "suppress_errors turns every error of compiling into a log line and runs the"
         " function uncompiled"
     )
-    advice_text = (
-        "remove it and run torchproof check to see what fails; in production use"
-        " torchproof.compile, which falls back to eager and reports it"
-    )
+    advice_text = "remove it, and fix what `torchproof check` then reports"
 
     def read(self, source: Source) -> Iterator[Match]:
-        if "suppress_errors" not in source.text:
-            return
-        for node in source.nodes:
-            if not isinstance(node, ast.Assign) or not is_true(node.value):
-                continue
-            for target in node.targets:
-                if source.dotted(target) == "torch._dynamo.config.suppress_errors":
-                    yield Match(node)
+        if "suppress_errors" in source.text:
+            for node in source.of(ast.Assign):
+                names = map(source.dotted, node.targets)
+                if "torch._dynamo.config.suppress_errors" in names:
+                    yield from [Match(node)] * is_true(node.value)

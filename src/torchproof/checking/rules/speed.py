@@ -16,7 +16,6 @@ from torchproof.checking.measured_events import (
     TimingEvent,
 )
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.advice import Piece, assembled, setting
 from torchproof.checking.rules.rule import (
     AnyGroup,
     E,
@@ -26,16 +25,9 @@ from torchproof.checking.rules.rule import (
     Rule,
     function_of,
     plural,
-    shorten,
 )
 from torchproof.checking.static.compiled import WITH_GRAPHS
-from torchproof.records import (
-    Setting,
-    Severity,
-    original_name,
-    place_of,
-    source_line,
-)
+from torchproof.records import Setting, Severity, cells, original_name, place_of, shown
 
 # Two correct measurements of one program can differ by this much.
 _NOTICEABLE = 0.05
@@ -85,108 +77,104 @@ def is_slower(event: TimingEvent) -> bool:
     return event.high < 1 and event.ratio <= 1 - _NOTICEABLE
 
 
+class Timing(Speed[TimingGroup]):
+    """Base class of the rules for the times of calls."""
+
+    def words(self, group: TimingGroup) -> dict[str, object]:
+        timing = group.first
+        return super().words(group) | {
+            "slower": 1 / timing.ratio,
+            "compiled": duration(timing.compiled_ms * 1e-3),
+            "eager": duration(timing.eager_ms * 1e-3),
+            "first": duration(timing.first_call_s or 0.0),
+            "graphs": timing.graphs,
+            "gaps": duration(timing.gaps_us * 1e-6),
+            "overhead": duration((timing.overhead_us or 0.0) * 1e-6),
+            "recompiles": plural(timing.recompiles_in_steps or 0, "time"),
+        }
+
+    def evidence(self, group: TimingGroup) -> Iterable[str]:
+        timing = group.first
+        yield (
+            f"eager/compiled {timing.ratio:.3f}, interval {timing.low:.3f} to"
+            f" {timing.high:.3f}"
+        )
+        if timing.overhead_us is not None:
+            yield f"a call spends {timing.overhead_us:.1f} us outside its graph (host)"
+        for gap in timing.gaps:
+            where = f"{gap.file}:{gap.line}"
+            yield f"break at {where}: {gap.us:.1f} us per call (host)"
+
+
 class Reason(NamedTuple):
-    """Why compiled code is slow, and how to fix it."""
+    """Why compiled code is slow, and what to do about it."""
 
     cause: str
-    fix: str
+    advice: str
+
+
+_RECOMPILES = Reason(
+    "it was compiled again {recompiles} while its steps were timed: it does not settle",
+    "fix the cause of the recompiles first (see the RC findings)",
+)
+_NOTHING_RUNS = Reason(
+    "no compiled code runs: all frames are skipped, and looking for compiled code is"
+    " all that was added",
+    "fix the cause of the skipped frames first (see the GB findings)",
+)
+_BREAKS = Reason(
+    "{gaps} of each call are spent in graph breaks, between one graph and the next",
+    "remove the graph break at {worst} first: it takes {gap} per call",
+)
+_BREAKS_AND_GRAPHS = Reason(
+    "graph breaks take {gaps} of each call; most of the loss goes to the guards and the"
+    " dispatch of the graphs they cut it into",
+    _BREAKS.advice,
+)
+_SMALL_WORK = Reason(
+    "eager needs {eager} for one call, and a compiled call spends {overhead} on guards,"
+    " arguments and dispatch besides",
+    "compile the larger function that calls {named}, instead of {named} alone",
+)
+_MANY_SMALL = Reason(
+    "each call runs {graphs} small graphs, and each pays for its guards and dispatch",
+    "compile a larger function around {named}, so that one graph does all the work",
+)
+_SLOW_GRAPH = Reason(
+    "only {overhead} of each call is spent outside: the graph itself is slower than"
+    " torch's own kernels",
+    "leave {named} uncompiled, unless `torchproof bench --modes` shows a faster mode",
+)
+_NOT_MEASURED = Reason(
+    "breaks and recompiles do not explain it; what a call spends on guards and dispatch"
+    " was not measured",
+    _SLOW_GRAPH.advice,
+)
 
 
 def _reason(timing: TimingEvent) -> Reason:
     """The first explanation that the measured numbers support."""
     if timing.recompiles_in_steps:
-        return _recompiling(timing)
+        return _RECOMPILES
     if timing.graphs == 0:
         return _NOTHING_RUNS
     many = (timing.graphs or 0) >= _MANY_GRAPHS
-    if timing.gaps and (many or timing.gaps_us >= _EXPLAINS * timing.loss_us):
-        return _breaking(timing)
+    breaks_explain = timing.gaps_us >= _EXPLAINS * timing.loss_us
+    breaking = _BREAKS if breaks_explain else _BREAKS_AND_GRAPHS
+    if timing.gaps and (many or breaks_explain):
+        return breaking
     overhead = timing.overhead_us
     much_us = min(0.3 * timing.loss_us, timing.eager_ms * 1e3)
     if overhead is not None and overhead >= much_us:
-        return _small_work(timing, overhead)
+        return _SMALL_WORK
     if many:
-        return _many_graphs(timing)
+        return _MANY_SMALL
     if timing.gaps:
-        return _breaking(timing)
-    return _NOT_MEASURED if overhead is None else _slow_graph(overhead)
+        return breaking
+    return _NOT_MEASURED if overhead is None else _SLOW_GRAPH
 
 
-def _recompiling(timing: TimingEvent) -> Reason:
-    times = plural(timing.recompiles_in_steps or 0, "time")
-    return Reason(
-        f"it was compiled again {times} while its steps were timed: it does not settle",
-        "first fix the cause of the recompiles (see the RC findings), then measure"
-        " again",
-    )
-
-
-def _breaking(timing: TimingEvent) -> Reason:
-    worst = max(timing.gaps, key=lambda gap: gap.us)
-    total = duration(timing.gaps_us * 1e-6)
-    code = shorten(source_line(worst.file, worst.line).strip(), 50)
-    what = f" (`{code}`)" if code else ""
-    cause = f"{total} of each call are spent in graph breaks, between one graph and"
-    cause += " the next"
-    if timing.gaps_us < _EXPLAINS * timing.loss_us:
-        lost = duration(timing.loss_us * 1e-6)
-        graphs = plural(timing.graphs, "graph") if timing.graphs else "graphs"
-        cause += f"; the rest of the {lost} goes to the {graphs} they cut it into: to"
-        cause += " what they run, their guards and their dispatch"
-    return Reason(
-        cause,
-        f"remove the graph breaks, first the one at line {worst.line}{what}, which"
-        f" takes {duration(worst.us * 1e-6)} per call; until then do not compile"
-        " this",
-    )
-
-
-def _small_work(timing: TimingEvent, overhead_us: float) -> Reason:
-    work = duration(timing.eager_ms * 1e-3)
-    return Reason(
-        f"the work of one call is too small: eager does it in {work}, and a compiled"
-        f" call spends {duration(overhead_us * 1e-6)} on guards, unpacking of arguments"
-        " and dispatch besides",
-        "do not compile this function alone: compile a larger region that contains it,"
-        " or batch the work of several calls into one",
-    )
-
-
-def _many_graphs(timing: TimingEvent) -> Reason:
-    return Reason(
-        f"each call runs {timing.graphs} small graphs, and each pays for its guards"
-        " and its dispatch",
-        "compile a larger region, so that one graph does all the work, or do not"
-        " compile this",
-    )
-
-
-def _slow_graph(overhead_us: float) -> Reason:
-    outside = duration(overhead_us * 1e-6)
-    return Reason(
-        f"guards, unpacking of arguments and dispatch take only {outside} of each call:"
-        " the graph itself is slower than torch's own kernels here",
-        _MEASURE_LAYERS,
-    )
-
-
-_NOTHING_RUNS = Reason(
-    "no compiled code runs: all frames are skipped, and looking for compiled code is"
-    " all that was added",
-    "fix the cause of the skipped frames (see the GB findings), or do not compile this",
-)
-_MEASURE_LAYERS = (
-    "do not compile this, or measure `torchproof bench --modes` and `--backends"
-    " aot_eager,inductor` to see which layer loses the time"
-)
-_NOT_MEASURED = Reason(
-    "breaks and recompilations do not explain it; what a call spends on guards and"
-    " dispatch was not measured",
-    _MEASURE_LAYERS,
-)
-
-
-class SlowerThanEager(Speed[TimingGroup]):
+class SlowerThanEager(Timing):
     """Compiled steps take longer than eager steps.
 
     ## Why
@@ -200,10 +188,16 @@ class SlowerThanEager(Speed[TimingGroup]):
         step = torch.compile(whole_step)           # enough work in one call
 
     ## Fix safety
-    Without compilation you get eager's values, which the check compared.
+    Without compilation you get eager's values, which the check compared. The work of
+    several calls may also be batched into one. `torchproof bench --modes` and
+    `--backends aot_eager,inductor` show which layer loses the time.
     """
 
     code = "SP501"
+    message_text = (
+        "{named} takes {compiled} per call compiled and {eager} in eager:"
+        " {slower:.2f}x slower"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[TimingGroup]:
@@ -211,21 +205,19 @@ class SlowerThanEager(Speed[TimingGroup]):
             if is_slower(event):
                 yield group_of(event, facts)
 
-    def message(self, group: TimingGroup) -> str:
-        timing = group.first
-        eager, compiled = (
-            duration(ms * 1e-3) for ms in (timing.eager_ms, timing.compiled_ms)
-        )
-        return (
-            f"{named(group)} takes {compiled} per call compiled and {eager} in eager:"
-            f" {1 / timing.ratio:.2f}x slower"
-        )
+    def words(self, group: TimingGroup) -> dict[str, object]:
+        words = super().words(group)
+        if group.first.gaps:
+            gap = max(group.first.gaps, key=lambda each: each.us)
+            words["worst"] = cells.place(shown(gap.file), gap.line)
+            words["gap"] = duration(gap.us * 1e-6)
+        return words
 
     def cause(self, group: TimingGroup) -> str:
-        return _reason(group.first).cause
+        return self.say(_reason(group.first).cause, group)
 
     def advice(self, group: TimingGroup) -> str:
-        return _reason(group.first).fix
+        return self.say(_reason(group.first).advice, group)
 
     def severity(self, group: TimingGroup) -> Severity:
         timing = group.first
@@ -236,23 +228,8 @@ class SlowerThanEager(Speed[TimingGroup]):
     def cost_us(self, group: TimingGroup) -> float | None:
         return group.first.loss_us
 
-    def evidence(self, group: TimingGroup) -> Iterable[str]:
-        return _timings(group.first)
 
-
-def _timings(timing: TimingEvent) -> Iterator[str]:
-    yield (
-        f"eager/compiled {timing.ratio:.3f}, interval {timing.low:.3f} to"
-        f" {timing.high:.3f}"
-    )
-    if timing.overhead_us is not None:
-        yield f"a call spends {timing.overhead_us:.1f} us outside its graph (host)"
-    for gap in timing.gaps:
-        where = f"{gap.file}:{gap.line}"
-        yield f"break at {where}: {gap.us:.1f} us per call (host)"
-
-
-class NoGain(Speed[TimingGroup]):
+class NoGain(Timing):
     """Compiled steps are no faster than eager steps.
 
     ## Why
@@ -265,11 +242,16 @@ class NoGain(Speed[TimingGroup]):
         model                            # or a mode that measurements show to be faster
 
     ## Fix safety
-    Without compilation you get eager's values, which the check compared.
+    Without compilation you get eager's values, which the check compared. A larger
+    region may gain something.
     """
 
     code = "SP502"
     run_severity = "low"
+    message_text = (
+        "compiling {named} never pays off: {compiled} per call, eager {eager}, the"
+        " first call {first}"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[TimingGroup]:
@@ -278,34 +260,16 @@ class NoGain(Speed[TimingGroup]):
             if no_gain and not is_slower(event) and event.first_call_s is not None:
                 yield group_of(event, facts)
 
-    def message(self, group: TimingGroup) -> str:
-        timing = group.first
-        return (
-            f"compiling {named(group)} never pays off: a call takes"
-            f" {duration(timing.compiled_ms * 1e-3)} compiled and"
-            f" {duration(timing.eager_ms * 1e-3)} in eager, the first call"
-            f" {duration(timing.first_call_s or 0.0)}"
-        )
-
     def cause(self, group: TimingGroup) -> str:
         if group.first.gaps:
-            total = duration(group.first.gaps_us * 1e-6)
-            return f"graph breaks take {total} of each call and use up what is gained"
-        return (
-            "what is computed leaves nothing to gain: fusing saves no more than a"
-            " compiled call costs"
-        )
+            text = "graph breaks take {gaps} of each call and use up what is gained"
+            return self.say(text, group)
+        return "fusing saves no more here than a compiled call costs"
 
     def advice(self, group: TimingGroup) -> str:
         if group.first.gaps:
-            return "remove the graph breaks and measure again, or do not compile this"
-        return (
-            "do not compile this, or compile a larger region; `torchproof bench"
-            " --modes` shows whether another mode is faster"
-        )
-
-    def evidence(self, group: TimingGroup) -> Iterable[str]:
-        return _timings(group.first)
+            return "remove the graph breaks (see the GB findings), and measure again"
+        return self.say(_SLOW_GRAPH.advice, group)
 
 
 _GUARD_SHARE = 0.10
@@ -336,7 +300,7 @@ def _guard_cost(event: TimingEvent | GuardCostEvent) -> _Cost | None:
     share, us = event.overhead_us / (event.compiled_ms * 1e3), event.overhead_us
     if share <= _OVERHEAD_SHARE or us < _OVERHEAD_US:
         return None
-    return _Cost(us, share, "guards, unpacking of arguments and dispatch")
+    return _Cost(us, share, "guards and dispatch")
 
 
 class GuardCost(Speed[CostGroup]):
@@ -353,52 +317,46 @@ class GuardCost(Speed[CostGroup]):
         decode_many(tokens)          # several steps in one call
 
     ## Fix safety
-    More work per call is safe. Skipping guards is not: nobody checks those conditions
-    any more, and a change that a guard would have caught gives wrong values without an
-    error.
+    More work per call is safe. Skipping guards (options={"guard_filter_fn":
+    torch.compiler.skip_guard_on_all_nn_modules_unsafe}) is not: nobody checks those
+    conditions any more, and a change that a guard would have caught gives wrong values
+    without an error. `torchproof bench --guards` measures the gain and lists what is no
+    longer checked.
     """
 
     code = "SP541"
     parts = ("guards",)
     reference = torch_pages.GUARDS
-    advice_text = (
-        "compile a larger region, or batch calls. If modules and globals never change"
-        " after the first call, skip their guards: torch.compile(...,"
-        " options={{'guard_filter_fn':"
-        " torch.compiler.skip_guard_on_all_nn_modules_unsafe}}); `torchproof bench"
-        " --guards` measures the gain and lists what is no longer checked"
+    message_text = "{what} take {time} of each call of {named}: {share:.0%} of the step"
+    cause_text = (
+        "every call checks all conditions it was compiled under{count} before it runs,"
+        " and the work behind them is short"
     )
+    advice_text = "do more work in one call of {named}, or compile what calls it"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[CostGroup]:
-        measured = facts.of(GuardCostEvent)
-        events: Iterable[TimingEvent | GuardCostEvent] = measured or facts.of(
-            TimingEvent
-        )
+        events: Iterable[TimingEvent | GuardCostEvent]
+        events = facts.of(GuardCostEvent) or facts.of(TimingEvent)
         for event in events:
             if _guard_cost(event) is not None:
                 yield group_of(event, facts)
-
-    def message(self, group: CostGroup) -> str:
-        us, share, what = self._cost(group)
-        return (
-            f"{what} take {duration(us * 1e-6)} of each call of {named(group)}:"
-            f" {share:.0%} of the step"
-        )
 
     def _cost(self, group: CostGroup) -> _Cost:
         cost = _guard_cost(group.first)
         assert cost is not None  # the groups have no others
         return cost
 
-    def cause(self, group: CostGroup) -> str:
+    def words(self, group: CostGroup) -> dict[str, object]:
+        us, share, what = self._cost(group)
         event = group.first
         guards = event.guards if isinstance(event, GuardCostEvent) else None
-        count = f" ({guards} of them)" if guards else ""
-        return (
-            f"every call checks all conditions it was compiled under{count} before it"
-            " runs, and the work behind them is short"
-        )
+        return super().words(group) | {
+            "what": what,
+            "time": duration(us * 1e-6),
+            "share": share,
+            "count": f" ({guards} of them)" if guards else "",
+        }
 
     def severity(self, group: CostGroup) -> Severity:
         measured = isinstance(group.first, GuardCostEvent)
@@ -422,12 +380,14 @@ class MoreMemory(Speed[MemoryGroup]):
         torch.compile(model)                            # or a few padded sizes
 
     ## Fix safety
-    Another mode and padding give the same values up to rounding.
+    Another mode, padding to a few sizes, and compiling only the repeated blocks give
+    the same values up to rounding.
     """
 
     code = "SP521"
     kind = "memory"
     reference = torch_pages.MEMORY
+    message_text = "{named} needs {compiled} compiled and {eager} in eager: {more} more"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[MemoryGroup]:
@@ -436,29 +396,25 @@ class MoreMemory(Speed[MemoryGroup]):
             if more > max(_MEMORY_SHARE * event.eager_bytes, _MEMORY_BYTES):
                 yield group_of(event, facts)
 
-    def message(self, group: MemoryGroup) -> str:
-        event = group.first
-        compiled, eager = event.compiled_bytes, event.eager_bytes
-        return (
-            f"{named(group)} needs {_mebibytes(compiled)} compiled and"
-            f" {_mebibytes(eager)} in eager: {_mebibytes(compiled - eager)} more"
-        )
+    def words(self, group: MemoryGroup) -> dict[str, object]:
+        compiled, eager = group.first.compiled_bytes, group.first.eager_bytes
+        sizes = {"compiled": compiled, "eager": eager, "more": compiled - eager}
+        shown = {name: f"{size / 2**20:.0f} MiB" for name, size in sizes.items()}
+        return super().words(group) | shown
+
+    def _has_graphs(self, group: MemoryGroup) -> bool:
+        mode = group.facts.compile_arguments.get("mode", "")
+        return mode in WITH_GRAPHS or "overhead" in group.first.strategy
 
     def cause(self, group: MemoryGroup) -> str:
-        if "reduce-overhead" in group.first.strategy:
+        if self._has_graphs(group):
             return "CUDA graphs keep their own pool of memory for each recorded size"
         return "compiled code keeps memory at its peak that eager has freed by then"
 
     def advice(self, group: MemoryGroup) -> str:
-        mode = group.facts.compile_arguments.get("mode", "")
-        graphs = mode in WITH_GRAPHS or "overhead" in group.first.strategy
-        return assembled(
-            Piece("compile without CUDA graphs (mode='default')", graphs),
-            Piece("pad inputs to a few sizes", graphs),
-            Piece(
-                "compile only the repeated blocks; measure it with `torchproof bench`"
-            ),
-        )
+        if self._has_graphs(group):
+            return "compile without CUDA graphs: mode='default'"
+        return "compile only the repeated blocks, and measure with `torchproof bench`"
 
     def severity(self, group: MemoryGroup) -> Severity:
         twice = group.first.compiled_bytes >= 2 * group.first.eager_bytes
@@ -481,13 +437,17 @@ class ShapeSweep(Speed[SweepGroup]):
 
     ## Fix safety
     The values are the same up to rounding. A kernel for any size can be slower than one
-    for a fixed size.
+    for a fixed size; padding to a few sizes keeps fixed ones.
     """
 
     code = "SP531"
     parts = ("batch", "sequence")
     reference = torch_pages.DYNAMIC_SHAPES
     kind = "recompile"
+    message_text = (
+        "{named} was recompiled {times} for {sizes} values of {at.first.dimension}: at"
+        " {values}"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[SweepGroup]:
@@ -495,19 +455,17 @@ class ShapeSweep(Speed[SweepGroup]):
             if event.again:
                 yield group_of(event, facts)
 
-    def message(self, group: SweepGroup) -> str:
-        event = group.first
-        again = event.again
-        values = ", ".join(map(str, again))
-        total = sum(again.values())
-        return (
-            f"{named(group)} was recompiled {plural(total, 'time')} for"
-            f" {len(event.recompiles)} values of {event.dimension}: at {values}"
-        )
+    def words(self, group: SweepGroup) -> dict[str, object]:
+        again = group.first.again
+        return super().words(group) | {
+            "times": plural(sum(again.values()), "time"),
+            "sizes": len(group.first.recompiles),
+            "values": ", ".join(map(str, again)),
+            "axis": {"batch": 0, "sequence": 1}.get(group.first.dimension, "d"),
+        }
 
     def cause(self, group: SweepGroup) -> str:
-        dimension = group.first.dimension
-        storm = group.first.storm
+        dimension, storm = group.first.dimension, group.first.storm
         if len(storm) > 1:
             return f"the {dimension} size is compiled in, so another one does not fit"
         if storm:
@@ -517,18 +475,19 @@ class ShapeSweep(Speed[SweepGroup]):
             )
         return f"{dimension} sizes 0 and 1 get code of their own, once"
 
+    def setting(self, group: SweepGroup) -> Setting | None:
+        """Sizes may vary, where the program forbids it."""
+        fixed = group.facts.compile_arguments.get("dynamic") == "False"
+        many = len(group.first.storm) > 1
+        return Setting("compile.dynamic", True) if fixed and many else None
+
     def advice(self, group: SweepGroup) -> str:
-        dimension = group.first.dimension
-        axis = {"batch": "0", "sequence": "1"}.get(dimension, "d")
         if len(group.first.storm) <= 1:
-            return f"warm up with each {dimension} size that you serve"
-        return assembled(
-            Piece(
-                f"mark the {dimension} dimension of each input before the first call:"
-                f" torch._dynamo.maybe_mark_dynamic(x, {axis})"
-            ),
-            setting(group, Setting("compile.dynamic", True)),
-            Piece("pad to a few sizes"),
+            return f"warm up with each {group.first.dimension} size that you serve"
+        return self.say(
+            "mark the {at.first.dimension} size of each input before the first call:"
+            " torch._dynamo.maybe_mark_dynamic(x, {axis})",
+            group,
         )
 
     def severity(self, group: SweepGroup) -> Severity:
@@ -541,7 +500,3 @@ class ShapeSweep(Speed[SweepGroup]):
     def evidence(self, group: SweepGroup) -> Iterable[str]:
         for value, count in group.first.recompiles.items():
             yield f"{value}: {plural(count, 'recompilation')}"
-
-
-def _mebibytes(count: float) -> str:
-    return f"{count / 2**20:.0f} MiB"

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import Match, SourceRule
 from torchproof.checking.rules.value_breaks import TensorBranch, TensorToPython
-from torchproof.checking.static import bindings
+from torchproof.checking.static import bindings, changes
 from torchproof.checking.static.bindings import Bindings
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
 from torchproof.checking.static.program import COMPILE, Program
 from torchproof.checking.static.source import Class, Function, Source, walk
+from torchproof.records import Remedy
 
 TRACE = ("torch.jit.trace",)
 SCRIPT = ("torch.jit.script",)
@@ -24,17 +25,10 @@ _DEPRECATED = (
     "torch.jit.freeze",
     "torch.jit.optimize_for_inference",
 )
-_REPLACEMENT = (
-    "torch.compile for speed in Python, torch.export for a file without Python"
-)
 
 
 def _calls(source: Source, names: tuple[str, ...]) -> Iterator[ast.Call]:
-    if "jit" not in source.text:
-        return
-    for node in source.nodes:
-        if isinstance(node, ast.Call) and source.dotted(node.func) in names:
-            yield node
+    return source.calls(*names) if "jit" in source.text else iter(())
 
 
 def _code(node: ast.AST | None, names: Bindings) -> Function | Class | None:
@@ -80,14 +74,17 @@ class TracedBranch(TorchScript):
 
     ## Fix safety
     Both sides are computed. Outputs for inputs unlike the example become right.
+    torch.compile notices another outcome; torch.export refuses such a branch.
     """
 
     code = "TS101"
     source_severity = "high"
+    source_text = "the trace of {name} fixes `{code}` (line {line}) for all inputs"
     cause_text = (
         "torch.jit.trace records the operations of one call; what Python decides from a"
         " tensor's value is not among them"
     )
+    advice_text = "keep `{code}` a tensor: torch.where instead of a branch"
 
     def read(self, source: Source) -> Iterator[Match]:
         for call in _calls(source, TRACE):
@@ -97,14 +94,8 @@ class TracedBranch(TorchScript):
                 code = code.methods.get("forward")
             if code is None or "is_tracing" in source.text:
                 continue
-            for place, text in _decided(code, source):
-                yield Match(
-                    call,
-                    f"the trace of {code.name} fixes the result of `{text}` (line"
-                    f" {place}) for the example input: other inputs silently give wrong"
-                    " results",
-                    advice=f"use torch.where instead of the branch, and {_REPLACEMENT}",
-                )
+            for line, text in _decided(code, source):
+                yield Match(call, words={"name": code.name, "code": text, "line": line})
                 break
 
 
@@ -165,21 +156,19 @@ class DeprecatedScript(TorchScript):
 
     code = "TS102"
     source_severity = "low"
+    source_text = "{name} is deprecated"
     cause_text = "torch warns of TorchScript on every use and develops it no further"
+    advice_text = (
+        "use torch.compile in Python, and torch.export for a file that runs without it"
+    )
 
     def read(self, source: Source) -> Iterator[Match]:
-        for call in _calls(source, _DEPRECATED):
-            yield self._match(call.func, source)
-        if "jit" not in source.text:
-            return
-        for function in source.functions.values():
-            for each in function.node.decorator_list:
-                if source.dotted(each) in SCRIPT:
-                    yield self._match(each, source)
-
-    def _match(self, node: ast.expr, source: Source) -> Match:
-        name = source.dotted(node)
-        return Match(node, message=f"{name} is deprecated", advice=f"use {_REPLACEMENT}")
+        uses = [call.func for call in _calls(source, _DEPRECATED)]
+        for function in source.functions.values() if "jit" in source.text else ():
+            marks = function.node.decorator_list
+            uses += [each for each in marks if source.dotted(each) in SCRIPT]
+        for node in uses:
+            yield Match(node, words={"name": source.dotted(node)})
 
 
 class Unscriptable(TorchScript):
@@ -201,15 +190,17 @@ class Unscriptable(TorchScript):
             return x * factor
 
     ## Fix safety
-    The program raised an error before.
+    The program raised an error before. torch.compile takes plain Python.
     """
 
     code = "TS103"
     source_severity = "high"
+    source_text = "torch.jit.script refuses {name}: {what}"
     cause_text = (
         "TorchScript is a part of Python, and the whole function must be written in it,"
         " branches that are never taken too"
     )
+    advice_text = "{instead}"
 
     def read(self, source: Source) -> Iterator[Match]:
         visited: set[Function] = set()
@@ -220,11 +211,18 @@ class Unscriptable(TorchScript):
                     yield from self._refused(each)
 
     def _refused(self, function: Function) -> Iterator[Match]:
-        for node, what, fix in _unsupported(function):
+        for node, what, instead in _unsupported(function):
+            words = {"name": function.name, "what": what, "instead": instead}
+            yield Match(node, words=words)
+        for parameter, default in _untyped(function):
+            annotated = f"{parameter.arg}: {type(default.value).__name__}"
+            what = f"{parameter.arg} has no annotation, so its type is Tensor"
+            new: dict[changes.Node, str] = {parameter: annotated}
+            title = f"annotate it: {annotated}"
             yield Match(
-                node,
-                message=f"torch.jit.script refuses {function.name}: {what}",
-                advice=f"{fix}; or use torch.compile, which supports plain Python",
+                default,
+                words={"name": function.name, "what": what, "instead": title},
+                remedy=changes.edit(title, function.source, new),
             )
 
 
@@ -279,36 +277,33 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
 
 
 def _unsupported(function: Function) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]:
-    node = function.node
-    arguments = node.args
+    """What is refused, with the reason and what can be written instead."""
+    node, arguments = function.node, function.node.args
     if arguments.vararg or arguments.kwarg:
         yield node, "it takes *args or **kwargs", "name the arguments"
     if any(default is not None for default in arguments.kw_defaults):
         yield node, "it has a keyword-only default", "make it a positional argument"
-    plain = [*arguments.posonlyargs, *arguments.args]
-    with_default = plain[len(plain) - len(arguments.defaults) :]
-    for parameter, default in zip(with_default, arguments.defaults, strict=True):
+    for default in arguments.defaults:
         if isinstance(default, ast.List | ast.Dict | ast.Set):
             yield default, "a default value is mutable", "use None as the default"
-        elif parameter.annotation is None and _is_plain(default):
-            yield (
-                default,
-                f"{parameter.arg} has no annotation, so its type is Tensor",
-                f"annotate it: {parameter.arg}: {type(default.value).__name__}",  # type: ignore[attr-defined]
-            )
     for statement in node.body:
         for each in walk(statement):
-            refusal = _REFUSED.get(type(each))
-            if refusal is not None:
+            if type(each) in _REFUSED:
                 assert isinstance(each, ast.expr | ast.stmt)
-                yield each, *refusal
+                yield each, *_REFUSED[type(each)]
                 return
 
 
-def _is_plain(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(
-        node.value, bool | int | float | str
-    )
+def _untyped(function: Function) -> Iterator[tuple[ast.arg, ast.Constant]]:
+    """Parameters whose default is no tensor, without an annotation."""
+    arguments = function.node.args
+    plain = [*arguments.posonlyargs, *arguments.args]
+    with_default = plain[len(plain) - len(arguments.defaults) :]
+    for parameter, default in zip(with_default, arguments.defaults, strict=True):
+        value = default.value if isinstance(default, ast.Constant) else None
+        if parameter.annotation is None and isinstance(value, bool | int | float | str):
+            assert isinstance(default, ast.Constant)
+            yield parameter, default
 
 
 class TracedTraining(TorchScript):
@@ -329,23 +324,25 @@ class TracedTraining(TorchScript):
     """
 
     code = "TS104"
+    source_text = "`{at.expression}` records {layer} in training mode"
     cause_text = (
-        "a module is made in training mode, the trace keeps what it does there, and"
-        " eval() on the traced module changes nothing of it"
+        "the trace keeps what the module does in training mode; eval() on the traced"
+        " module changes nothing"
     )
-    advice_text = "call model.eval() before tracing"
+    advice_text = "call eval() on the module before tracing it"
 
     def read(self, source: Source) -> Iterator[Match]:
         if ".eval()" in source.text or "train(False)" in source.text:
             return
         for call in _calls(source, TRACE):
             code = _code(call.args[0] if call.args else None, bindings.of(source))
-            if not isinstance(code, Class):
-                continue
-            layer = _trained_layer(code)
+            layer = _trained_layer(code) if isinstance(code, Class) else None
             if layer is not None:
-                text = source.brief(call)
-                yield Match(call, message=f"`{text}` records {layer} in training mode")
+                own = f"{changes.code(source, call.args[0])}.eval()"
+                edit = changes.edit(
+                    f"trace {own}", source, {call.args[0]: own}, tier="unsafe"
+                )
+                yield Match(call, words={"layer": layer}, remedy=edit)
 
 
 def _trained_layer(code: Class) -> str | None:
@@ -379,33 +376,43 @@ class MixedWithCompile(TorchScript):
 
     code = "TS105"
     source_severity = "high"
-    advice_text = "pass the original module to torch.compile, and remove TorchScript"
+    source_text = "`{at.expression}` {fails}: its input is the result of {inner}"
+    cause_text = (
+        "Dynamo traces Python, and TorchScript has none; torch.jit takes Python"
+        " functions, and no compiled ones"
+    )
+    advice_text = "pass the original module to {outer}"
 
     def read(self, source: Source) -> Iterator[Match]:
         if ".compile" not in source.text or ".jit" not in source.text:
             return
+        names = bindings.of(source)
         for call in _calls(source, (*COMPILE, *TRACE, *SCRIPT)):
-            subject: ast.AST | None = call.args[0] if call.args else None
-            if isinstance(subject, ast.Name | ast.Attribute):
-                subject = bindings.of(source).meaning(subject)
-            inner = (
-                source.dotted(subject.func) if isinstance(subject, ast.Call) else None
-            )
+            given: ast.AST | None = call.args[0] if call.args else None
+            if isinstance(given, ast.Name | ast.Attribute):
+                given = names.meaning(given)
+            inner = source.dotted(given.func) if isinstance(given, ast.Call) else None
             outer = source.dotted(call.func)
-            if outer in COMPILE and inner in _DEPRECATED:
-                yield self._match(call, f"the result of {inner}", source)
-            elif outer not in COMPILE and inner in COMPILE:
-                yield self._match(call, "the result of torch.compile", source)
+            compiles = outer in COMPILE
+            if inner not in (_DEPRECATED if compiles else COMPILE):
+                continue
+            assert isinstance(given, ast.Call)
+            words = {
+                "fails": "compiles nothing" if compiles else "raises",
+                "inner": inner,
+                "outer": outer,
+            }
+            yield Match(call, words=words, remedy=_unwrapped(call, given, source))
 
-    def _match(self, call: ast.Call, origin: str, source: Source) -> Match:
-        text = source.brief(call)
-        if source.dotted(call.func) in COMPILE:
-            message = f"`{text}` compiles nothing: its input is {origin}"
-            cause = (
-                "Dynamo traces Python, and TorchScript has none: what is traced runs as"
-                " it is, and for what is scripted newer versions raise"
-            )
-        else:
-            message = f"`{text}` raises: its input is {origin}"
-            cause = "TorchScript takes Python functions, and no compiled ones"
-        return Match(call, message=message, cause=cause)
+
+def _unwrapped(call: ast.Call, inner: ast.Call, source: Source) -> Remedy | None:
+    """Gives a call what the inner call gets, if its name still means that there."""
+    names, given = bindings.of(source), call.args[0]
+    own = changes.code(source, inner.args[0]) if inner.args else ""
+    if not own or own == changes.code(source, given):
+        return None
+    if given is not inner and names.scope(inner) is not names.scope(call):
+        return None
+    return changes.edit(
+        f"pass {own} to {source.dotted(call.func)}", source, {given: own}
+    )
