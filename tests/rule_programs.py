@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from packaging.specifiers import SpecifierSet
 
+from torchproof.checking.rules.rule import MESSAGE, PROSE
 from torchproof.fixing.edits import applied
 from torchproof.records import Finding
 
@@ -88,10 +89,18 @@ def repaired(path: Path, findings: Iterable[Finding]) -> str:
 
 
 def too_long(findings: Iterable[Finding], *codes: str) -> list[str]:
-    """The messages and remedies of these codes that are too long to be read."""
-    texts = [(f.message, 120) for f in findings if f.code.startswith(codes)]
-    texts += [(f.fix, 160) for f in findings if f.code.startswith(codes)]
-    return [t for t, most in texts if len(t) > most or t.endswith("...")]
+    """The texts of findings of these codes that are longer than a user reads."""
+    return [
+        f"{finding.code} too long: {text}"
+        for finding in findings
+        if finding.code.startswith(codes)
+        for text, most in zip(
+            (finding.message, finding.cause, finding.fix),
+            (MESSAGE, PROSE, PROSE),
+            strict=True,
+        )
+        if len(text) > most or text.endswith("...")
+    ]
 
 
 def programs(pattern: str = "*") -> list[Program]:

@@ -109,6 +109,12 @@ def _in_order_of_rule(
     known = set(proof.overlay.settings)
     for name in rule.rewrites:
         yield from _rewritten(name, each, proof, sources)
+    remedy = each.finding.remedy
+    if remedy and remedy.kind == "edit" and not rule.rewrites:
+        for change in remedy.replacements:
+            sources.original(change.file)  # what the edit is applied to
+        changes = remedy.replacements
+        yield Edit(remedy.title, remedy.tier, each.finding, replacements=changes)
     marks = tuple(m for m in each.finding.marks if m not in proof.overlay.marks)
     if marks:
         title = "mark " + ", ".join(

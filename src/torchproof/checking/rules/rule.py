@@ -543,7 +543,7 @@ class Rule(Generic[G]):
             text=cls.documentation(),
             reference=cls.reference,
             parts=cls.parts,
-            has_edits=bool(cls.rewrites or cls.settings),
+            has_edits=bool(cls.rewrites or cls.settings) or cls.edit is not Rule.edit,
         )
 
     @classmethod
