@@ -114,9 +114,8 @@ def test_what_the_run_cannot_decide_is_a_hazard_that_says_why(
 ) -> None:
     joined = join([suspicion], [], seen)
     [found] = joined.findings
-    message, _, reason = found.message.rpartition("; ")
-    assert message == SUSPECTED.message and re.search(why, reason)
-    assert found == replace(SUSPECTED, severity="low", message=found.message)
+    assert found.message == SUSPECTED.message and re.search(why, found.evidence[-1])
+    assert found == replace(SUSPECTED, severity="low", evidence=found.evidence)
     assert (found.kind, found.suspects) == ("hazard", "graph_break")
     assert found.identity == SUSPECTED.identity
     assert joined.undecided == (suspicion,)

@@ -64,7 +64,7 @@ def test_programs_get_their_diagnosis(family: str, observe_all: Any) -> None:
 def test_reading_gives_the_marked_lines_and_no_other(path: Path) -> None:
     found = suspicions.read([path]).suspicions
     assert {(s.finding.code, s.finding.line) for s in found} == marked(path, "read:")
-    texts = FITTING + ("CF", "CG30", "NM", "SP", "TS")
+    texts = (*FITTING, "CF", "CG30", "NM", "SP", "TS")
     assert not too_long((s.finding for s in found), *texts)
 
 

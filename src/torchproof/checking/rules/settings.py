@@ -71,7 +71,7 @@ class LateEnvironment(SourceRule):
     reference = torch_pages.LOGS
     source_text = "{name} is set too late and has no effect"
     cause_text = "torch reads {name} once, at {when}, which has run by then"
-    advice_text = "set it before the program starts: {name}=... python ..."
+    advice_text = "set {name} in the shell, before the program starts"
 
     def read(self, source: Source) -> Iterator[Match]:
         if "environ" not in source.text or "TORCH" not in source.text:
