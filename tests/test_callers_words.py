@@ -43,6 +43,22 @@ class Dropping(torch.nn.Module):
         return torch.nn.functional.dropout(x, training=self.training)
 
 
+class Picking(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kinds = [torch.float64, torch.float32]
+
+    @torch.compiler.disable
+    def pick(self):
+        self.kinds.reverse()
+        return self.kinds[0]
+
+    def forward(self, x, dtype):
+        kind = self.pick()
+        log.warning("picked")
+        return x.to(kind)
+
+
 def train(model, batches):
     for inputs in batches:
         model(**inputs)
@@ -177,6 +193,11 @@ SCRIPTS = {
         net.eval()
         net(torch.zeros(3))
         """,
+    "what many share": """\
+        c = torch.compile(fakelib.Picking(), backend="eager")
+        for _ in range(3):
+            c(torch.zeros(3), torch.float64)
+        """,
     "nothing changes": """\
         c = torch.compile(fakelib.Model(), backend="eager")
         for _ in range(3):
@@ -243,7 +264,10 @@ def test_advice_for_each_kind_of_call_cures(library: Path, observe_all: Any) -> 
     [finding] = found.pop("a mode")
     assert finding.code == "RC217" and finding.owner == "library"
     assert "`net.training`" in finding.message and "self" not in finding.fix
-    del paths["a mode"]
+    # A dtype is one object wherever it comes from: the argument has not changed.
+    named = [f.message for f in found.pop("what many share")]
+    assert any("`kind`" in m for m in named) and not any("`torch" in m for m in named)
+    del paths["a mode"], paths["what many share"]
     assert found["nothing changes"] == []
 
     assert findings() == {name: [] for name in paths}

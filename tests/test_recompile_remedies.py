@@ -406,6 +406,25 @@ CASES = {
         """,
         (("min=2", "min=5"),),
     ),
+    "an unbacked size that the code decides by": Case(
+        "DS602",
+        "edit",
+        """
+        from torch._dynamo.decorators import mark_unbacked
+        @torch.compile(backend="eager", fullgraph=True)
+        def f(x):
+            return x * 2 if x.shape[0] > 4 else x + 1
+        outputs = []
+        for n in (6, 7):
+            x = torch.ones(n, 8)
+            mark_unbacked(x, 0)
+            try:
+                outputs = f(x)
+            except Exception:
+                outputs = (x * 2)
+        """,
+        adds=("RC201",),
+    ),
     "a hint that cannot hold": Case(
         "DS603",
         "edit",

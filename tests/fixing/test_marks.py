@@ -58,6 +58,10 @@ def test_a_finding_names_the_sizes_and_marks_cure_it(
         wanted = [w.format(a) for w, a in zip(words, arguments, strict=True)]
         assert [mark.code for mark in marks] == wanted
         assert_one_graph(files[shapes].read_text(), marks)
+        remedy = found[code].remedy if code else None
+        if remedy and remedy.kind == "mark":  # only marks that raise no error
+            assert {mark.how for mark in remedy.marks} == {"maybe_mark_dynamic"}
+            assert_one_graph(files[shapes].read_text(), remedy.marks)
 
 
 def assert_one_graph(text: str, marks: tuple[Mark, ...]) -> None:

@@ -6,6 +6,7 @@ compiled region, and matches the frame's local variables with its arguments.
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import inspect
 import itertools
@@ -170,7 +171,7 @@ def _sources(
     by_identity = {
         id(value): path
         for path, value in reversed(list(values.items()))
-        if not isinstance(value, _SHARED)
+        if not _is_shared(value)
     }
     sources: list[list[Any]] = []
     for name, value in variables.items():
@@ -191,6 +192,13 @@ def _sources(
             if path is not None:
                 sources.append([name, [key], path])
     return sources
+
+
+def _is_shared(value: Any) -> bool:
+    """Whether equal values are one object, so that identity shows no origin."""
+    is_empty = isinstance(value, tuple | frozenset) and not value
+    of_torch = type(value).__name__ in ("dtype", "layout", "memory_format")
+    return is_empty or of_torch or isinstance(value, (*_SHARED, enum.Enum))
 
 
 def _callee(variables: Keywords, fn: Any) -> list[list[Any]]:

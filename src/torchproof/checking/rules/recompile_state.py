@@ -105,7 +105,7 @@ class ScalarArgument(StateChange):
     code = "RC210"
     settings = (Setting("compile.dynamic", True),)
     causes = ("value",)
-    changed_text = "the Python value `{guard.source}` changed ({seen})"
+    changed_text = "`{guard.source}` changed ({seen})"
 
     def setting(self, group: RecompileGroup) -> Setting | None:
         """Numbers become dynamic, as sizes do, unless dynamic=False forbids it."""
