@@ -48,7 +48,7 @@ def entry_call(variables: Keywords, code: types.CodeType) -> JsonObject:
         "site": None if caller is None else _site(caller),
         "positional": len(args),
         "sources": [
-            *_sources(variables, code, values),
+            *_sources(variables, code, values, is_entry=_calls_directly(entry)),
             *_callee(variables, entry.f_locals.get("fn")),
         ],
         "sizes": [[path, list(v.shape)] for path, v in values.items() if _sized(v)],
@@ -116,6 +116,16 @@ def _entry_frame() -> types.FrameType | None:
     return entry
 
 
+def _calls_directly(entry: types.FrameType) -> bool:
+    """Whether the entry calls what is about to be compiled, with torch between."""
+    frame = sys._getframe(1)
+    while frame is not entry and frame.f_back is not None:
+        if whose(frame.f_code.co_filename) in ("user", "library"):
+            return False
+        frame = frame.f_back
+    return True
+
+
 def _number_of(context: Any) -> int:
     """A unique number for each call of torch.compile; an id could be reused."""
     if context not in _numbers:
@@ -165,9 +175,16 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _sources(
-    variables: Keywords, code: types.CodeType, values: Mapping[Path, Any]
+    variables: Keywords,
+    code: types.CodeType,
+    values: Mapping[Path, Any],
+    *,
+    is_entry: bool,
 ) -> list[list[Any]]:
-    """The argument that each local variable is, or each item of `*args`, `**kwargs`."""
+    """The argument that each local variable is, or each item of `*args`, `**kwargs`.
+
+    Only a function that the call enters itself gets values without identity from it.
+    """
     by_identity = {
         id(value): path
         for path, value in reversed(list(values.items()))
@@ -175,7 +192,9 @@ def _sources(
     }
     sources: list[list[Any]] = []
     for name, value in variables.items():
-        path = _by_position(name, variables, code, values) or by_identity.get(id(value))
+        path = by_identity.get(id(value))
+        if is_entry or not _is_shared(value):
+            path = _by_position(name, variables, code, values) or path
         if path is not None:
             sources.append([name, [], path])
             continue
