@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.advice import has_setting, user_files
+from torchproof.checking.rules.advice import in_force, user_files
 from torchproof.checking.rules.number_edits import as_tensor, before_first_call
 from torchproof.checking.rules.recompile_groups import RecompileGroup
 from torchproof.checking.rules.recompiles import Recompile, per_value
@@ -325,11 +325,8 @@ class AttributeChange(StateChange):
 
     def setting(self, group: RecompileGroup) -> Setting | None:
         """Of an int in a module, where the code does not need a constant."""
-        name = f"torch._dynamo.config.{_DYNAMIC_INT.name.partition('.')[2]}"
         helps = _HINT in group.guard.text and not _needs_constant(group)
-        return (
-            None if not helps or has_setting(group, name, value=True) else _DYNAMIC_INT
-        )
+        return _DYNAMIC_INT if helps and not in_force(group, _DYNAMIC_INT) else None
 
     def severity(self, group: RecompileGroup) -> Severity:
         # Int attributes of a module never become dynamic: each value recompiles.
