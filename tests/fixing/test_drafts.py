@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import rule_programs
+from check_runs import ITEM, check
 from installed_library import install, script
 from sites import site
 
-from torchproof.checking import rules, suspicions
+from torchproof.checking import checker, rules, suspicions
+from torchproof.checking.join import Joined
 from torchproof.fixing import drafts
 from torchproof.fixing.edits import applied
 from torchproof.fixing.proof import Located
@@ -236,6 +238,21 @@ def test_a_draft_that_fails_keeps_the_remedy(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(drafts, "proposals", fail)
     found = Finding("GB102", "graph_break", "high", "", "", "advice", "a.py", 1)
     assert drafts.drafted([found], []) == [found]
+
+
+@pytest.mark.parametrize(
+    ("error", "ending"),
+    [(ImportError("libcst"), "finished"), (KeyboardInterrupt(), "interrupted")],
+)
+def test_a_check_keeps_its_findings_without_drafts(
+    error: BaseException, ending: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    judged = checker.Judged([], Joined(()))
+    run = checker.with_drafts(check(ITEM), judged, fail)  # type: ignore[arg-type]
+    assert (run.findings, run.ending) == ((ITEM,), ending)
 
 
 def test_an_edit_that_the_rule_knows_stays(
