@@ -32,7 +32,6 @@ def test_facts_about_lines(tmp_path: Path) -> None:
     file.write_text(LINES)
     at = {n: facts_at(str(file), n) for n in range(1, LINES.count("\n") + 1)}
     assert [n for n in at if at[n].is_unused] == [3, 10]
-    assert [n for n in at if at[n].is_returned] == [13]
     assert {n: at[n].with_line for n in at if at[n].with_line} == {4: 4, 5: 4}
     assert {n for n in at if at[n].loop_line} == {6, 7, 8, 9, 10}
     assert {n: at[n].try_line for n in at if at[n].try_line} == {8: 7}

@@ -87,7 +87,6 @@ if TYPE_CHECKING:
     from torchproof.records.fixes import marking as marking
     from torchproof.records.form_difference import FormDifference as FormDifference
     from torchproof.records.frame import Frame as Frame
-    from torchproof.records.frame import frames_of as frames_of
     from torchproof.records.guards import BEFORE_THE_BREAK as BEFORE_THE_BREAK
     from torchproof.records.guards import SIZE_CAUSES as SIZE_CAUSES
     from torchproof.records.guards import FailedGuard as FailedGuard

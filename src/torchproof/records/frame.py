@@ -9,9 +9,8 @@ import contextlib
 import io
 import re
 import tokenize
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from torchproof.records.schema import Integer, Record
 
@@ -35,11 +34,6 @@ class Frame(Record):
             code = without_comment(self.code)
             return re.sub(r"^(return |[\w.,\[\] ]+ = )(?=\S)", "", code)
         return self.code[slice(*self.columns)].strip() or self.code
-
-
-def frames_of(plain: Iterable[Sequence[Any]]) -> tuple[Frame, ...]:
-    """Frames from lists of file, line and function, as a child process writes them."""
-    return tuple(Frame(*each) for each in plain)
 
 
 def without_comment(code: str) -> str:

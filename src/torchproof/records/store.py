@@ -73,12 +73,6 @@ def save(run: Run, root: Path = RUNS, folder: Path | None = None) -> Run:
     raise UserError(f"too many runs named {run.id} in {root}: delete some")
 
 
-def discard(id: str, root: Path = RUNS) -> None:
-    """Deletes a run that nobody was shown."""
-    assert _is_name(id)
-    shutil.rmtree(root / id, ignore_errors=True)
-
-
 def _is_name(id: str) -> bool:
     """Whether an id names a folder of `root`; it may come from a file."""
     return "/" not in id and id.isprintable() and id[:1] not in ("", ".")

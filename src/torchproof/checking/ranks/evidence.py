@@ -125,9 +125,29 @@ class Evidence:
         again = "recompiled" if difference.reason else "compiled"
         what = f"{again} {difference.function} alone"
         if guard is not None and guard.cause in SIZE_CAUSES and difference.dynamic_on:
-            return self._fixed_size(difference, guard, what, matched)
+            mark = f"torch._dynamo.mark_dynamic({guard.source}, {guard.dim})"
+            return self._of(
+                difference,
+                "RK101",
+                what,
+                f"the graph of {ranks_in_words(difference.dynamic_on)} leaves size"
+                f" {guard.dim} of `{guard.source}` open, and the one here fixes it:"
+                f" {_text(guard)}",
+                advice=f"on every rank, before the first call: {mark}",
+                matched=matched,
+                root="marks",
+            )
         if guard is not None and _is_short_batch(guard):
-            return self._short_batch(difference, guard, what, matched)
+            last = ", its last batch," if self._ends_with(difference) else ""
+            return self._of(
+                difference,
+                "RK105",
+                f"{what} for {_batch(guard)}{last}",
+                f"the ranks have batches of other sizes; the guard that failed:"
+                f" {_text(guard)}",
+                matched=matched,
+                root="batch",  # one change of the data, whatever functions notice it
+            )
         remedies = [each.finding.remedy for each in matched]
         cause = f"{ranks_in_words(difference.others)} compiled it in another step"
         if difference.reason:
@@ -144,51 +164,10 @@ class Evidence:
             matched=matched,
         )
 
-    def _fixed_size(
-        self,
-        difference: RankDifference,
-        guard: Guard,
-        what: str,
-        matched: Sequence[Matched],
-    ) -> RankEvidence:
-        mark = f"torch._dynamo.mark_dynamic({guard.source}, {guard.dim})"
-        return self._of(
-            difference,
-            "RK101",
-            what,
-            f"the graph of {ranks_in_words(difference.dynamic_on)} leaves size"
-            f" {guard.dim} of `{guard.source}` open, and the one here fixes it:"
-            f" {_text(guard)}",
-            advice=f"on every rank, before the first call: {mark}",
-            matched=matched,
-            root="marks",
-        )
-
-    def _short_batch(
-        self,
-        difference: RankDifference,
-        guard: Guard,
-        what: str,
-        matched: Sequence[Matched],
-    ) -> RankEvidence:
+    def _ends_with(self, difference: RankDifference) -> bool:
+        """Whether it was in the last step of a rank."""
         rank = self._ranks[difference.ranks[0]]
-        is_last = (
-            rank.outcome == "finished" and rank.steps == (difference.step or 0) + 1
-        )
-        sizes = f"a batch of {guard.actual} instead of {guard.expected}"
-        if guard.cause == "size_one":
-            sizes = f"a batch of size 1, after {guard.expected}"
-            if guard.expected == "1":
-                sizes = f"a batch of {guard.actual}, after one of size 1"
-        return self._of(
-            difference,
-            "RK105",
-            f"{what} for {sizes}{', its last batch,' if is_last else ''}",
-            f"the ranks have batches of other sizes; the guard that failed:"
-            f" {_text(guard)}",
-            matched=matched,
-            root="batch",  # one change of the data, whatever functions notice it
-        )
+        return rank.outcome == "finished" and rank.steps == (difference.step or 0) + 1
 
     def _function(self, difference: RankDifference) -> RankEvidence:
         others = ranks_in_words(difference.others)
@@ -432,7 +411,7 @@ class Evidence:
             code="RK110",
             root="timeout",
             ranks=timeout.missing,
-            place=_owned(_frame(timeout.file, timeout.line, "")),
+            place=_at(timeout.file, timeout.line, ""),
             what=f"{timeout.collective} failed{at}{after} on"
             f" {ranks_in_words(timeout.ranks)}: {ranks_in_words(timeout.missing)} did"
             " not come",
@@ -460,12 +439,11 @@ def _late(late: int, cause: str, waits: Sequence[RankWait]) -> RankEvidence:
     longest = max(waits, key=lambda wait: wait.seconds)
     is_gc = cause == "gc"
     doing = "collected garbage" if is_gc else "came late"
-    frame = _frame(longest.file, longest.line, longest.collective)
     return RankEvidence(
         code="RK109",
         root=(late, cause),
         ranks=(late,),
-        place=_owned(frame),
+        place=_at(longest.file, longest.line, longest.collective),
         what=f"{doing} while others waited in {longest.collective}",
         cause="Python's garbage collector stopped the rank"
         if is_gc
@@ -489,7 +467,7 @@ def _wrapped(event: RankEvent, ranks: tuple[int, ...]) -> RankEvidence:
         code="RK107",
         root=event.function,
         ranks=ranks,
-        place=_owned(_frame(event.file, event.line, event.function)),
+        place=_at(event.file, event.line, event.function),
         what=f"compiled a module after {event.function}, and its hooks break the graph",
         cause="the hooks that gather parameters are not traced",
         name=event.function,
@@ -514,6 +492,15 @@ def _is_short_batch(guard: Guard) -> bool:
         return True
     sizes = (guard.actual or "", guard.expected or "")
     return all(map(str.isdigit, sizes)) and int(sizes[0]) < int(sizes[1])
+
+
+def _batch(guard: Guard) -> str:
+    """The batch that a guard failed for, in words."""
+    if guard.cause != "size_one":
+        return f"a batch of {guard.actual} instead of {guard.expected}"
+    if guard.expected == "1":
+        return f"a batch of {guard.actual}, after one of size 1"
+    return f"a batch of size 1, after {guard.expected}"
 
 
 def _text(guard: Guard) -> str:
@@ -552,16 +539,14 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _place(difference: RankDifference) -> Place:
-    return _owned(_frame(difference.file, difference.line, difference.function))
+    return _at(difference.file, difference.line, difference.function)
 
 
-def _frame(file: str | None, line: int | None, function: str) -> Frame | None:
+def _at(file: str | None, line: int | None, function: str) -> Place:
     if file is None or line is None:
-        return None
-    return Frame(file, line, function)
-
-
-def _owned(frame: Frame | None) -> Place:
-    if frame is None:
         return Place(None, None, None)
+    return _owned(Frame(file, line, function))
+
+
+def _owned(frame: Frame) -> Place:
     return Place(frame, "user" if whose(frame.file) == "user" else "library", None)

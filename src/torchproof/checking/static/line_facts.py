@@ -24,7 +24,6 @@ class LineFacts:
 
     is_readable: bool = False
     is_unused: bool = False  # a statement whose value nothing uses
-    is_returned: bool = False
     is_test: bool = False  # the condition of an `if`, a `while` or `a if test else b`
     with_line: int | None = None  # of the innermost `with` of the function around it
     loop_line: int | None = None
@@ -47,7 +46,6 @@ def facts_at(file: str, line: int, expression: str = "") -> LineFacts:
         is_readable=True,
         is_unused=isinstance(statement, ast.Expr)
         and not isinstance(statement.value, ast.Yield | ast.YieldFrom | ast.Await),
-        is_returned=isinstance(statement, ast.Return),
         is_test=_is_test(statement, code),
         with_line=_last_line(inside, _WITH),
         loop_line=_last_line(inside, _LOOPS),
