@@ -138,6 +138,7 @@ if TYPE_CHECKING:
     from torchproof.records.ranks import RankWait as RankWait
     from torchproof.records.ranks import WaitCause as WaitCause
     from torchproof.records.ranks import WrapOrder as WrapOrder
+    from torchproof.records.ranks import collectives_of as collectives_of
     from torchproof.records.ranks import ranks_in_words as ranks_in_words
     from torchproof.records.repository import repository_of as repository_of
     from torchproof.records.run import CATEGORIES as CATEGORIES

@@ -200,6 +200,27 @@ class RankRun(Record):
     other: JsonObject = field(default_factory=dict, hash=False)
 
 
+_Group = tuple[str | None, tuple[int, ...]]  # a process group, and its members
+
+
+def collectives_of(
+    ranks: Iterable[Rank],
+) -> tuple[
+    dict[tuple[_Group, int], dict[int, RankEvent]], dict[tuple[int, _Group], int]
+]:
+    """The events of each collective by rank, and the newest number of each rank."""
+    arrivals: dict[tuple[_Group, int], dict[int, RankEvent]] = {}
+    newest: dict[tuple[int, _Group], int] = {}
+    for rank in ranks:
+        for event in rank.events:
+            if event.kind == "collective" and event.nth is not None:
+                group = event.group, event.members
+                arrivals.setdefault((group, event.nth), {})[rank.rank] = event
+                own = rank.rank, group
+                newest[own] = max(newest.get(own, 0), event.nth)
+    return arrivals, newest
+
+
 def ranks_in_words(ranks: Iterable[int]) -> str:
     """`rank 1`, `ranks 0 and 2`, `ranks 0-2 and 4-7`."""
     every = sorted(set(ranks))

@@ -7,7 +7,7 @@ known, the number of the call stands for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchproof.records import Rank, RankEvent
@@ -121,11 +121,7 @@ def minority(values: Mapping[int, object]) -> tuple[tuple[int, ...], tuple[int, 
 
     If no value is that of most ranks, it is that of the lowest rank.
     """
-    common = _most_common(values.values())
+    every = list(values.values())
+    common = max(every, key=every.count)
     odd = tuple(rank for rank, value in values.items() if value != common)
     return odd, tuple(rank for rank in values if rank not in odd)
-
-
-def _most_common(values: Iterable[object]) -> object:
-    every = list(values)
-    return max(every, key=every.count)

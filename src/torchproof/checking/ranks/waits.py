@@ -7,7 +7,8 @@ until then. The cause of a wait is what fills most of that time on the late rank
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from torchproof.records import (
     CollectiveTimeout,
@@ -15,7 +16,7 @@ from torchproof.records import (
     RankDifference,
     RankEvent,
     RankWait,
-    WaitCause,
+    collectives_of,
     shown_briefly,
 )
 
@@ -43,43 +44,21 @@ def find_waits(ranks: Sequence[Rank]) -> tuple[RankWait, ...]:
     return tuple(sorted(filter(None, waits), key=lambda wait: -wait.seconds))
 
 
-_Seen = tuple[int, str | None, tuple[int, ...]]  # a rank, and a group with its members
-
-
 def _collectives(ranks: Sequence[Rank]) -> Iterator[_Collective]:
     """The collectives of the run, in the order in which they are first seen."""
-    found: dict[tuple[str | None, tuple[int, ...], int], dict[int, RankEvent]] = {}
-    newest: dict[_Seen, int] = {}
-    for rank in ranks:
-        for event in rank.events:
-            if event.kind == "collective" and event.nth is not None:
-                key = (event.group, event.members, event.nth)
-                found.setdefault(key, {})[rank.rank] = event
-                own = (rank.rank, event.group, event.members)
-                newest[own] = max(newest.get(own, 0), event.nth)
-    for (group, members, nth), arrivals in found.items():
-        yield _Collective(
-            arrivals,
-            tuple(
-                rank
-                for rank in ranks
-                if _is_member(rank.rank, group, members, newest)
-                # One that is in a later collective of the group was in this one, too.
-                and newest.get((rank.rank, group, members), -1) < nth
-            ),
-        )
-
-
-def _is_member(
-    rank: int,
-    group: str | None,
-    members: tuple[int, ...],
-    newest: Mapping[_Seen, int],
-) -> bool:
-    if members:
-        return rank in members
-    # Not known: all ranks are in the default group, and in others those that were seen.
-    return group in (None, "default_pg") or (rank, group, members) in newest
+    found, newest = collectives_of(ranks)
+    for (group, nth), arrivals in found.items():
+        name, members = group
+        # Not known: all ranks are in the default group, in others those that were seen.
+        everybody = name in (None, "default_pg") and not members
+        expected = [
+            rank
+            for rank in ranks
+            if rank.rank in members or everybody or (rank.rank, group) in newest
+        ]
+        # One that is in a later collective of the group was in this one, too.
+        missing = (r for r in expected if newest.get((r.rank, group), -1) < nth)
+        yield _Collective(arrivals, tuple(missing))
 
 
 def _wait(collective: _Collective, ranks: Mapping[int, Rank]) -> RankWait | None:
@@ -103,18 +82,12 @@ def _wait(collective: _Collective, ranks: Mapping[int, Rank]) -> RankWait | None
         return None
     longest = max(waiting, key=lambda rank: waited[rank])
     event = collective.arrivals[longest]
-    interval = (event.start_s, event.start_s + waited[longest])
-    cause = _cause(late, interval)
-    return RankWait(
+    wait = RankWait(
         collective=event.function,
         late=late.rank,
         waiting=waiting,
         start_s=event.start_s,
         seconds=waited[longest],
-        cause=cause.kind,
-        text=cause.text,
-        cause_s=cause.seconds,
-        compile_id=cause.compile_id,
         nth=event.nth,
         group=event.group,
         step=event.step,
@@ -122,23 +95,17 @@ def _wait(collective: _Collective, ranks: Mapping[int, Rank]) -> RankWait | None
         file=event.file,
         line=event.line,
     )
+    return _with_cause(wait, late)
 
 
 # -- causes ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Cause:
-    kind: WaitCause
-    text: str
-    seconds: float | None = None
-    compile_id: str | None = None
-
-
-def _cause(late: Rank, interval: _Interval) -> _Cause:
-    """What fills most of an interval on the rank that came late."""
-    begin, end = interval
-    for kind in ("compile", "gc"):
+def _with_cause(wait: RankWait, late: Rank) -> RankWait:
+    """The wait with what fills most of it on the rank that came late."""
+    begin, end = interval = wait.start_s, wait.start_s + wait.seconds
+    kinds: tuple[Literal["compile", "gc"], ...] = ("compile", "gc")
+    for kind in kinds:
         events = [e for e in late.events if e.kind == kind]
         overlaps = [(_overlap(e, late, interval), e) for e in events]
         total = _union(
@@ -146,19 +113,20 @@ def _cause(late: Rank, interval: _Interval) -> _Cause:
             for seconds, e in overlaps
             if seconds > 0
         )
-        if total >= (end - begin) / 2:
+        if total >= wait.seconds / 2:
             _, longest = max(overlaps, key=lambda pair: pair[0])
-            return _Cause(
-                "compile" if kind == "compile" else "gc",
-                describe(longest),
-                seconds=total,
+            return replace(
+                wait,
+                cause=kind,
+                text=describe(longest),
+                cause_s=total,
                 compile_id=longest.compile_id,
             )
     if late.outcome in ("killed", "failed") and (late.last_seen_s or 0.0) < end:
-        return _Cause("ended", f"rank {late.rank} had ended")
+        return replace(wait, cause="ended", text=f"rank {late.rank} had ended")
     if late.first_seen_s is None:
-        return _Cause("unknown", "")
-    return _Cause("slow", "neither compiling nor collecting garbage")
+        return wait
+    return replace(wait, cause="slow", text="neither compiling nor collecting garbage")
 
 
 def _overlap(event: RankEvent, rank: Rank, interval: _Interval) -> float:

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from torchproof.observe.gathering import gather
 from torchproof.observe.ranks.rank_events import RUNNING, RankReader
 from torchproof.observe.ranks.rank_streams import read_stream, stream_path
 from torchproof.process import Entry, Followed
-from torchproof.records import Observation, Rank, RankEvent, RankRun, shapes
+from torchproof.records import (
+    Observation,
+    Rank,
+    RankEvent,
+    RankRun,
+    collectives_of,
+    shapes,
+)
 from torchproof.targets import Target
 
 
@@ -94,15 +102,7 @@ def _with_collective_times(ranks: Iterable[Rank]) -> Iterable[Rank]:
     itself, that is kept.
     """
     ranks = list(ranks)
-    arrivals: dict[tuple[object, ...], dict[int, float]] = {}
-    newest: dict[tuple[object, ...], int] = {}
-    for rank in ranks:
-        for event in rank.events:
-            if event.kind == "collective":
-                key = (event.group, event.members, event.nth)
-                arrivals.setdefault(key, {})[rank.rank] = event.start_s
-                own = (rank.rank, event.group, event.members)
-                newest[own] = max(newest.get(own, 0), event.nth or 0)
+    arrivals, newest = collectives_of(ranks)
     for rank in ranks:
         events = [
             _timed(event, arrivals, newest) if event.kind == "collective" else event
@@ -122,14 +122,15 @@ def _activity(rank: Rank, events: Iterable[RankEvent]) -> str | None:
 
 def _timed(
     event: RankEvent,
-    arrivals: Mapping[tuple[object, ...], dict[int, float]],
-    newest: Mapping[tuple[object, ...], int],
+    arrivals: Mapping[Any, Mapping[int, RankEvent]],
+    newest: Mapping[Any, int],
 ) -> RankEvent:
-    if event.seconds:
+    if event.seconds or event.nth is None:
         return event
-    came = arrivals[event.group, event.members, event.nth]
+    group = event.group, event.members
+    came = arrivals[group, event.nth].values()
     # A rank that is in a later collective of the group was in this one, too.
-    last = (newest.get((r, event.group, event.members), -1) for r in event.members)
+    last = (newest.get((rank, group), -1) for rank in event.members)
     if any(number < (event.nth or 0) for number in last):
         return replace(event, seconds=None)
-    return replace(event, seconds=max(came.values()) - event.start_s)
+    return replace(event, seconds=max(e.start_s for e in came) - event.start_s)
