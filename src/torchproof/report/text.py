@@ -224,7 +224,7 @@ class _Terminal:
             *self._labelled(label, texts[2]),
             *self._draft(block),
         ]
-        for item in finding.evidence if evidence else ():
+        for item in filter(None, (*finding.evidence, finding.page) if evidence else ()):
             rest += self._labelled("  - ", item)
         rest += self._labelled("follows from ", block.follows)
         room = 2 if evidence else _MOST - 1 - len(message) - len(rest)
