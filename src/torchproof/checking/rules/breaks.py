@@ -31,7 +31,7 @@ from torchproof.checking.rules.rule import (
     sentence,
     shorten,
 )
-from torchproof.checking.static.line_facts import WrittenMark, facts_at, parsed
+from torchproof.checking.static.line_facts import WrittenMark, facts_at
 from torchproof.observe import Gap
 from torchproof.records import (
     COMPREHENSIONS,
@@ -65,7 +65,7 @@ _BOILERPLATE = re.compile(
     r"report an issue|file an issue|graph break is fundamental|may be possible to write"
     r" Dynamo|caused by an earlier graph break|Avoid calling|dont_skip_tracing"
     r"|Dynamo may be able|Your code may result in an error|Dynamo bug|fullgraph="
-    r"|logging function",
+    r"|logging function|^If ",
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(r"(.+)(?:,| because| when| since|;| \(.*)\s", re.DOTALL)
@@ -323,7 +323,7 @@ class GraphBreak(Rule[BreakGroup]):
                 f"compile the modules that {group.compiled} calls, each with"
                 " module.compile(), instead of the module that contains them"
             )
-        if group.frame and group.place.owner == "user" and can_move_before(group):
+        if can_move_before(group):
             return move_out(group)
         return (
             f"the break is inside {group.package}: leave it unless it is in a hot loop"
@@ -452,9 +452,12 @@ def hint(group: BreakGroup) -> str:
 
 
 def can_move_before(group: BreakGroup) -> bool:
-    """Whether the caller of the compiled function can evaluate the code."""
-    line = group.line
-    return _is_in_entry(group) and line.from_arguments and not line.is_unused
+    """Whether the caller of the compiled function can evaluate the code.
+
+    It has the arguments, and should not call the layers of a module.
+    """
+    layers = re.search(r"\bself\.\w+\(", group.expression)
+    return not layers and _is_in_entry(group) and group.line.from_arguments
 
 
 def _is_in_entry(group: BreakGroup) -> bool:
@@ -474,8 +477,10 @@ def _is_in_entry(group: BreakGroup) -> bool:
 def move_out(group: BreakGroup) -> str:
     """How to take the code out of the graph, if nothing better is known."""
     line, what = group.line, f"`{group.expression}`" if group.expression else "it"
-    if _is_in_entry(group) and line.from_arguments:
-        if line.is_unused or parsed(group.expression) is None:
+    code = group.frame.code if group.frame else ""
+    if can_move_before(group):
+        whole = line.is_unused and code.startswith(group.expression)
+        if whole or " = " in group.expression:
             return f"do {what} before the compiled call"
         return f"compute {what} before the compiled call and pass the result in"
     if line.is_unused:

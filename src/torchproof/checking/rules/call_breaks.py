@@ -150,6 +150,8 @@ class OutputCall(GraphBreak):
 
     def change(self, group: BreakGroup) -> str:
         what = f"`{group.expression}`"
+        if group.expression.startswith("with "):
+            return "write it after the compiled call, from what the call returns"
         if group.line.is_readable and not group.line.is_unused:
             return f"do {what} after the compiled call, with what it needs returned"
         return f"put {what} under `if not torch.compiler.is_compiling():`"

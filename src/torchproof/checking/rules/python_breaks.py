@@ -286,7 +286,12 @@ class UnsupportedPython(GraphBreak):
         return super().matches(group) or is_of_container(group)
 
     def change(self, group: BreakGroup) -> str:
-        if re.search(r"\b(sorted|max|min|\.sort)\(", group.expression):
+        if group.reason.type.startswith("Reconstruct"):
+            return (
+                "keep only tensors and plain values alive at"
+                f" `{group.expression}`: Dynamo cannot rebuild other objects there"
+            )
+        if re.search(r"(?<![.\w])(sorted|max|min)\(|\.sort\(", group.expression):
             return f"use torch.sort or torch.argsort instead of `{group.expression}`"
         if group.expression.startswith("range("):
             return "compute the number before the compiled call, and pass in an int"

@@ -165,7 +165,7 @@ class OperatorWithoutFake(GraphBreak):
 def register_fake(said: str) -> str:
     """How to give the operator that torch names a fake implementation."""
     named = re.search(r"(\w+)::(\w+)|(\w+)\.(\w+)(?=\.default\b)", said)
-    if named is None:
+    if named is None or "aten" in named.groups():
         return ""
     name = "::".join(filter(None, named.groups()))
     register = f'torch.library.register_fake("{name}")'
@@ -219,9 +219,11 @@ class TensorInternals(GraphBreak):
             return "create the parameter in __init__"
         if re.search(r"\.data\b", group.expression):
             return "copy in place: x.copy_(y), under torch.no_grad()"
-        if can_move_before(group):
-            return f"do `{group.expression}` before the compiled call"
-        return hint(group) or move_out(group)
+        return (
+            move_out(group)
+            if can_move_before(group)
+            else hint(group) or move_out(group)
+        )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call | ast.Assign)

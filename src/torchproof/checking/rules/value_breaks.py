@@ -14,7 +14,9 @@ from torchproof.checking.rules.breaks import (
     FAILED_ASSERTION,
     BreakGroup,
     GraphBreak,
+    can_move_before,
     is_of_size,
+    move_out,
 )
 from torchproof.checking.rules.rule import Match
 from torchproof.checking.static.flow import Flow
@@ -112,13 +114,17 @@ class TensorToPython(GraphBreak):
     def change(self, group: BreakGroup) -> str:
         expression = _WHOLE.sub(r"\1", group.expression)
         tensor = re.sub(r"\.(item|tolist|numpy)\(\)", "", expression)
-        tensor = re.sub(r"^(?:int|float|bool)\((.*)\)$", r"\1", tensor)
+        match parsed(tensor):
+            case ast.Call(ast.Name("int" | "float" | "bool"), [value]):
+                tensor = ast.unparse(value)
         if "numpy" in expression:
             return f"use torch operations on `{tensor}` instead of numpy"
         if counted := _COUNTED.search(expression):
             return f"write list(range({counted[1]})): it needs no tensor"
         if called := _IN_TORCH.search(expression):
             return f"write torch.{called[1]}, and keep the result a tensor"
+        if can_move_before(group) and not group.line.is_test:
+            return move_out(group)
         if not _CONVERSION.search(expression):
             return (
                 f"compute the number that `{expression}` needs before the compiled"
@@ -131,7 +137,8 @@ class TensorToPython(GraphBreak):
     def helpful(self, group: BreakGroup) -> Iterator[Setting]:
         """The one with which a number stays in the graph, if only tensors use it."""
         frame, code = group.frame, group.expression
-        if frame is None or _IN_PYTHON.search(code):
+        stays = _CONVERSION.search(code) or code.startswith("torch.")
+        if frame is None or not stays or _IN_PYTHON.search(code):
             return
         if not decides(frame.file, frame.line, code, number=True):
             yield CAPTURE_SCALARS
@@ -242,6 +249,11 @@ class TensorBranch(GraphBreak):
         if is_of_size(condition):
             return (
                 f"mask instead of testing `{condition}`: only the run knows this size"
+            )
+        if statement == "if" and _leaves_loop(group):
+            return (
+                f"run all rounds instead of leaving at `{condition}`, and keep earlier"
+                " results with torch.where"
             )
         if statement == "while":
             return f"use torch.while_loop instead of `while {condition}`"
@@ -359,19 +371,30 @@ def _statement(group: BreakGroup) -> str:
     return statements.get(word[0] if word else "", "condition")
 
 
-def _raised(group: BreakGroup) -> str:
-    """The test of the `if` at the place and what it raises; empty if it does not."""
+def _branch(group: BreakGroup) -> ast.If | None:
+    """The `if` at the place."""
     frame = group.frame
     for node in walk(blame.tree_of(frame.file)) if frame else ():
-        if not isinstance(node, ast.If) or not isinstance(node.body[-1], ast.Raise):
-            continue
-        test, raised = node.test, node.body[-1].exc
-        if raised and test.lineno <= frame.line <= (test.end_lineno or 0):  # type: ignore[union-attr]
+        if isinstance(node, ast.If) and node.test.lineno <= frame.line <= (  # type: ignore[union-attr]
+            node.test.end_lineno or 0
+        ):
+            return node
+    return None
+
+
+def _leaves_loop(group: BreakGroup) -> bool:
+    branch = _branch(group) if group.line.loop_line else None
+    return branch is not None and isinstance(branch.body[-1], ast.Break | ast.Return)
+
+
+def _raised(group: BreakGroup) -> str:
+    """The test of the `if` at the place and what it raises; empty if it does not."""
+    match _branch(group):
+        case ast.If(test, [*_, ast.Raise(exc=ast.expr() as raised)]):
             call = raised if isinstance(raised, ast.Call) else ast.Call(raised, [], [])
-            name, given = call.func, call.args
-            plain = given and all(isinstance(each, ast.Constant) for each in given)
-            text = ast.unparse(given[0]) if plain else "'text'"
-            return f"{_as_tensor(ast.unparse(test))}, {ast.unparse(name)}, {text}"
+            plain = call.args and all(isinstance(e, ast.Constant) for e in call.args)
+            text = ast.unparse(call.args[0]) if plain else "'text'"
+            return f"{_as_tensor(ast.unparse(test))}, {ast.unparse(call.func)}, {text}"
     return ""
 
 
@@ -428,6 +451,8 @@ class DataDependentShape(GraphBreak):
         """The one with which a size stays in the graph, if nothing is decided by it."""
         frame, code = group.frame, group.expression
         if frame is None or re.search("one_hot|repeat_interleave", code):
+            return
+        if group.reason.gb_id not in (None, "GB0036"):  # others have no kernel for it
             return
         if not decides(frame.file, frame.line, code, number=False):
             yield CAPTURE_SHAPES

@@ -201,6 +201,8 @@ def decides(file: str, line: int, expression: str, *, number: bool) -> bool:
             if _needs_value(above[node], node, number=number):
                 return True
             node = above[node]
+            if number and isinstance(node, ast.Call) and not _converts(node):
+                break  # what the call returns is another value
         fresh = _set_in(node) - names - tensors
         names |= fresh
         pending += [
@@ -215,8 +217,10 @@ def decides(file: str, line: int, expression: str, *, number: bool) -> bool:
 
 def _needs_value(around: ast.AST, node: ast.AST, *, number: bool) -> bool:
     match around:
-        case ast.Call(func=ast.Name(id=name)):
-            return name not in ("int", "float")
+        case ast.Call(func=ast.Name()):
+            return not _converts(around)
+        case ast.Subscript(slice=index):
+            return index is node and not isinstance(node, ast.Slice | ast.Tuple)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="math" | "self" as owner))):
             return number or owner == "math"
         case ast.UnaryOp(op=op):
@@ -234,7 +238,11 @@ def _needs_value(around: ast.AST, node: ast.AST, *, number: bool) -> bool:
     )
 
 
-def _set_in(statement: ast.stmt) -> set[str]:
+def _converts(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id in ("int", "float")
+
+
+def _set_in(statement: ast.AST) -> set[str]:
     """The local variables that a statement sets."""
     match statement:
         case ast.Assign(targets=targets):
@@ -243,7 +251,8 @@ def _set_in(statement: ast.stmt) -> set[str]:
             nodes = [target]
         case _:
             nodes = []
-    return {node.id for node in nodes if isinstance(node, ast.Name)}
+    names = (node for node in nodes if isinstance(node, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
 
 
 # -- what a file has already -----------------------------------------------------------
