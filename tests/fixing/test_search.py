@@ -5,7 +5,7 @@ Each edit is a setting, and a function says what a target with these settings sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,7 @@ class Program:
     causes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     asked: list[set[str]] = field(default_factory=list)
     expected_s: float = 3.0
+    is_parallel: bool = False
 
     @property
     def proofs(self) -> int:
@@ -50,12 +51,10 @@ class Program:
     def observed_calls(self, overlay: Overlay) -> list[Any]:
         return []
 
-    def prove(
-        self,
-        overlay: Overlay,
-        progress: Callable[[str], None] = print,
-        backend: str | None = None,
-    ) -> Proof:
+    def prove_each(self, overlays: Iterable[Overlay]) -> list[Proof]:
+        return [self.prove(each) for each in overlays]
+
+    def prove(self, overlay: Overlay, backend: str | None = None) -> Proof:
         names = {each.name.removeprefix("dynamo.") for each in overlay.settings}
         self.asked.append(names)
         found = self.found(names)
@@ -113,17 +112,21 @@ def test_edits_are_proved_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert program.asked == [set("abcd")] * 2  # the second one with another backend
 
 
-def test_a_wrong_edit_among_several_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_parallel", [False, True])
+def test_a_wrong_edit_among_several_is_found(
+    is_parallel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = Program(
         cured_by(*"abcd"),
         {key: [key] for key in "abcd"},
         wrong=lambda names: "c" in names,
+        is_parallel=is_parallel,
     )
     search = searched(program, monkeypatch)
     assert names_of(search) == ["a", "b", "d"]
     [rejected] = search.rejected.values()
     assert (rejected.edit.title, rejected.why) == ("c", "the results differ")
-    assert program.proofs == 6
+    assert program.proofs == (7 if is_parallel else 6)
 
 
 def test_the_next_draft_replaces_one_that_cures_nothing(

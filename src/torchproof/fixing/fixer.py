@@ -81,7 +81,7 @@ def fix(
         folder = stack.enter_context(store.scratch(save_in))
         prover = stack.enter_context(Prover(target, options, folder))
         progress(f"running {target.text} as it is")
-        original = prover.original(progress)
+        original = prover.original()
         fixer = Fixer(prover, fix_options, progress)
         search = fixer.run(original)
         run = Run(

@@ -6,12 +6,13 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+
+import psutil
 
 from torchproof.checking import counts_of, explain, rules
 from torchproof.fixing.observed_calls import ObservedCall
@@ -45,11 +46,11 @@ from torchproof.records import (
 )
 from torchproof.targets import Job, Options, Target, overlay
 
-Progress = Callable[[str], None]
 # A line of code: its file, its function, its text without indentation.
 Code = tuple[str, str, str]
 _NO_LIMIT_S = 1e6
-_POLL_S = 0.1
+# What the backends import when they first compile a module with parameters.
+_COMPILER = ["torch._inductor.compile_fx"]
 _GRAPH_MODES = {"reduce-overhead", "max-autotune"}
 # The counts of what goes wrong: no fix may raise one of them.
 WRONG = ("graph_breaks", "recompiles", "skipped_frames")
@@ -105,6 +106,7 @@ class Prover:
         self.proofs = 0
         self.expected_s = 0.0  # of the next proof: as long as the last one
         self._probes = 0
+        self._memory = 0  # the most bytes that a proof took
 
     def __enter__(self) -> Prover:
         return self
@@ -117,48 +119,53 @@ class Prover:
         """Hides GPUs from a target on the CPU: all proofs see the same machine."""
         return {"CUDA_VISIBLE_DEVICES": ""} if self._options.device == "cpu" else {}
 
-    def original(self, progress: Progress) -> Proof:
+    @property
+    def is_parallel(self) -> bool:
+        """Whether two proofs at a time take less time than one after the other."""
+        forks = self._server is not None and self._server.is_alive
+        memory = psutil.virtual_memory().available
+        return forks and _processors() > 1 and memory > 3 * self._memory
+
+    def original(self) -> Proof:
         """Observes the target without edits, and records the reference."""
         words = ("-m", "torchproof.fixing.proof_server")
         # Dynamo looks at CUDA's random state, and CUDA does not work after a fork: with
         # a GPU in sight the server ends, and every proof is a new process.
-        self._server = ForkServer(
-            spawn(*words, environment=self._hidden, output=DEVNULL)
-        )
-        self._on_exit.callback(self._server.close)
-        proof = self._run(Overlay(), None, progress)
+        server = ForkServer(spawn(*words, environment=self._hidden, output=DEVNULL))
+        self._on_exit.callback(server.close)
+        self._server = server
+        started = self._start(Overlay())
+        server.prepare({"modules": _COMPILER})
+        proof = self._finish(started)
         traced = {os.path.realpath(file) for file in proof.observation.traced or ()}
         names = [
             name
             for name, file in self._libraries.items()
             if os.path.realpath(file) not in traced
         ]
-        if self._server.is_alive:
-            self._server.prepare({"modules": names})
+        server.prepare({"modules": names})
         return proof
 
     def prove(
         self,
         edits: Overlay,
-        progress: Progress,
         backend: str | None = None,
         *,
         patches: Path | None = None,
     ) -> Proof:
         """Proves edits; `patches` is a patch folder with further ones."""
-        try:
-            return self._run(edits, backend, progress, patches=patches)
-        except UserError as error:
-            return Proof(edits, Observation((), {}), failure=str(error))
+        return self._finish(self._start(edits, backend, patches))
+
+    def prove_each(self, overlays: Iterable[Overlay]) -> list[Proof]:
+        """Proves overlays apart from each other, at the same time."""
+        return [self._finish(each) for each in [self._start(e) for e in overlays]]
 
     def observed_calls(self, edits: Overlay) -> list[ObservedCall]:
         """What probes in the edited source record while the target runs in eager."""
         self._probes += 1
         name = f"probe-{self._probes}"
         job = ProofJob(self.job(edits, name), "", probes=True)
-        child = self._child(job, name, lambda *_: None)
-        if child.ending == "interrupted":
-            raise KeyboardInterrupt
+        child = self._followed(_Started(0, edits, job, self._submitted(job, name)))
         return [
             ObservedCall.from_json({k: v for k, v in entry.items() if k != "kind"})
             for entry in child.entries
@@ -174,43 +181,42 @@ class Prover:
         path.write_text(json.dumps(edits.to_json()), "utf-8")
         return dataclasses.replace(run, overlay=str(path))
 
-    def _run(
-        self,
-        edits: Overlay,
-        backend: str | None,
-        progress: Progress,
-        *,
-        patches: Path | None = None,
-    ) -> Proof:
-        number, self.proofs = self.proofs, self.proofs + 1
+    def _start(
+        self, edits: Overlay, backend: str | None = None, patches: Path | None = None
+    ) -> _Started:
+        number = self.proofs
         run = dataclasses.replace(self.job(edits), generates_code=backend is not None)
+        self.proofs += 1
         reference = str(self._folder / "reference.pt")
         job = ProofJob(run, reference, backend, str(patches) if patches else None)
+        return _Started(number, edits, job, self._submitted(job, f"{number}"))
 
-        begin = time.monotonic()
-
-        def notice(entry: Entry) -> None:
-            nonlocal begin
-            if entry["kind"] == "plan":  # the target is loaded
-                begin = time.monotonic()
-
-        child = self._child(job, f"{number}", notice)
-        self.expected_s = time.monotonic() - begin
+    def _finish(self, started: _Started) -> Proof:
+        """The proof, once its process has ended; only the original must not fail."""
+        child = self._followed(started)
         self._libraries = child.last("libraries").get("modules") or self._libraries
-        if child.ending == "interrupted":
-            raise KeyboardInterrupt
-        with sources_of(edits):
-            observation = gather(child, self._target)
-            if observation.error or observation.ending != "finished":
-                why = observation.error or f"it ended by {observation.ending}"
-                if observation.ending == "timeout" and number:
-                    return Proof(edits, observation, timed_out=True)
-                raise UserError(one_line(why))
-            if number == 0:
-                self._watches_lifetimes = _asks_for_graphs(observation, self._options)
-            if backend is None and self._watches_lifetimes:
-                observation = self._with_lifetimes(observation, run)
-            return _proof(edits, observation, child.last("equality"))
+        self._memory = max(self._memory, child.last("memory").get("bytes", 0))
+        try:
+            with sources_of(started.edits):
+                return self._judged(started, child)
+        except UserError as error:
+            if started.number == 0:
+                raise
+            return Proof(started.edits, Observation((), {}), failure=str(error))
+
+    def _judged(self, started: _Started, child: Followed) -> Proof:
+        edits, run = started.edits, started.job.run
+        observation = gather(child, self._target)
+        if observation.error or observation.ending != "finished":
+            why = observation.error or f"it ended by {observation.ending}"
+            if observation.ending == "timeout" and started.number:
+                return Proof(edits, observation, timed_out=True)
+            raise UserError(one_line(why))
+        if started.number == 0:
+            self._watches_lifetimes = _asks_for_graphs(observation, self._options)
+        if started.job.backend is None and self._watches_lifetimes:
+            observation = self._with_lifetimes(observation, run)
+        return _proof(edits, observation, child.last("equality"))
 
     def _with_lifetimes(self, observation: Observation, run: Job) -> Observation:
         """Adds the tensors that outlive their memory in CUDA graphs.
@@ -238,10 +244,16 @@ class Prover:
         assert overlay_path is not None
         return time_ratio(self.job(Overlay()), overlay_path)
 
-    def _child(
-        self, job: ProofJob, name: str, notice: Callable[[Entry], None]
-    ) -> Followed:
-        return self._forked(job, name, notice) or self._fresh(job)
+    def _followed(self, started: _Started) -> Followed:
+        """What the process of a job wrote, once it has ended."""
+        begin = time.monotonic()
+        child = _collected(started.forked) if started.forked else None
+        child = child or self._fresh(started.job)
+        if started.number:
+            self.expected_s = time.monotonic() - begin
+        if child.ending == "interrupted":
+            raise KeyboardInterrupt
+        return child
 
     def _fresh(self, job: ProofJob) -> Followed:
         """Runs a proof in a process that has imported nothing."""
@@ -253,49 +265,61 @@ class Prover:
         module = "torchproof.fixing.proof_child"
         return _with_reason(follow(module, text, lambda *_: None, conditions))
 
-    def _forked(
-        self, job: ProofJob, name: str, notice: Callable[[Entry], None]
-    ) -> Followed | None:
-        """Runs a proof in a fork of the server; None if that is not possible."""
+    def _submitted(self, job: ProofJob, name: str) -> _Forked | None:
+        """Starts a job in a fork of the server; None if that is not possible."""
         if self._server is None or not self._server.is_alive:
             return None
         if job.backend == "inductor" or job.patches:  # as in a process of the user
             return None
-        path = self._folder / f"entries-{name}.jsonl"
-        path.touch()
-        output = path.with_suffix(".txt")
+        entries = self._folder / f"entries-{name}.jsonl"
+        entries.touch()
+        output = entries.with_suffix(".txt")
         message = {
             "proof": job.to_json(),
-            "entries": str(path),
+            "entries": str(entries),
             "output": str(output),
         }
-        running = self._server.submit(message, self._options.timeout_s or _NO_LIMIT_S)
-        entries: list[Entry] = []
-        with path.open(encoding="utf-8") as file:
-            for entry in _written(file, running):
-                entries.append(entry)
-                notice(entry)
-        ending = running.result()
-        if ending.code == NOT_FRESH or (ending.code or 0) < 0:
-            return None
-        return _with_reason(
-            Followed(
-                entries,
-                "finished" if ending.code is not None else "timeout",
-                ending.code,
-                last_words=_last_line(output),
-            )
+        limit_s = self._options.timeout_s or _NO_LIMIT_S
+        return _Forked(self._server.submit(message, limit_s), entries, output)
+
+
+@dataclass(frozen=True)
+class _Forked:
+    """A job in a fork of the server, and the files that it writes."""
+
+    ending: Future[JobEnding]
+    entries: Path
+    output: Path
+
+
+@dataclass(frozen=True)
+class _Started:
+    """A proof under way; without a fork it begins when its result is asked for."""
+
+    number: int
+    edits: Overlay
+    job: ProofJob
+    forked: _Forked | None
+
+
+def _collected(forked: _Forked) -> Followed | None:
+    """What a fork wrote until it ended; None if a fork cannot do the job."""
+    ending = forked.ending.result()
+    if ending.code == NOT_FRESH or (ending.code or 0) < 0:
+        return None
+    lines = forked.entries.read_text("utf-8").splitlines()
+    return _with_reason(
+        Followed(
+            [json.loads(line) for line in lines],
+            "finished" if ending.code is not None else "timeout",
+            ending.code,
+            last_words=_last_line(forked.output),
         )
+    )
 
 
-def _written(file: TextIO, running: Future[JobEnding]) -> Iterator[Entry]:
-    """The entries of a file, one a line, until the job that writes them ends."""
-    rest, is_over = "", False
-    while not is_over:
-        wait([running], _POLL_S)
-        is_over = running.done()
-        *lines, rest = (rest + file.read()).split("\n")
-        yield from map(json.loads, lines)
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def _with_reason(child: Followed) -> Followed:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import sys
 import time
 import traceback
@@ -59,7 +60,10 @@ def main(arguments: list[str]) -> int:
 def prove(job: ProofJob, stream: Stream) -> int:
     """Runs one proof; returns an exit code. A failure is written with its reason."""
     try:
-        return _prove(job, stream)
+        code = _prove(job, stream)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        stream.write("memory", bytes=peak * 1024)
+        return code
     except UserError as error:
         stream.write("unusable", message=str(error))
     except Exception as error:
@@ -132,12 +136,12 @@ def _probe(job: ProofJob, stream: Stream) -> int:
 
 
 def _libraries() -> dict[str, str]:
-    """The imported modules of installed packages and their files, in order."""
+    """The imported modules of torch and other packages and their files, in order."""
     return {
         name: file
         for name, module in list(sys.modules.items())
         if isinstance(file := getattr(module, "__file__", None), str)
-        and whose(file) == "library"
+        and whose(file) in {"library", "torch"}
     }
 
 

@@ -44,6 +44,7 @@ from torchproof.fixing.proposals import (
 from torchproof.records import (
     Finding,
     Fix,
+    Overlay,
     Ratio,
     Tier,
 )
@@ -140,7 +141,7 @@ class Fixer:
         if patches is not None:
             overlay = replace(overlay, texts={})
         backend = None if self._options.effort == "quick" else "inductor"
-        proof = self._prover.prove(overlay, self._progress, backend, patches=patches)
+        proof = self._prover.prove(overlay, backend, patches=patches)
         return self._reason(original, proof, [])
 
     def _say(self, what: str, *, last: bool = False) -> None:
@@ -241,11 +242,16 @@ class Fixer:
 
     def _try(self, search: Search, edits: list[Edit]) -> None:
         """Proves edits on top of the accepted ones; divides them if that fails."""
-        several = len(edits) > 1
-        self._say(f"{len(edits)} edits together" if several else edits[0].title)
-        proof, why = self._proved(search, edits)
-        # One that uncovers as much as it cures may need the next one.
-        is_harmful = several and not _is_clear(search.current, proof)
+        what = f"{len(edits)} edits together" if len(edits) > 1 else edits[0].title
+        self._say(what)
+        [(proof, why)] = self._proved(search, [edits])
+        self._judge(search, edits, proof, why)
+
+    def _judge(
+        self, search: Search, edits: list[Edit], proof: Proof | None, why: str | None
+    ) -> None:
+        # One edit that uncovers as much as it cures may need the next one.
+        is_harmful = len(edits) > 1 and not _is_clear(search.current, proof)
         if why is None and proof is not None and not is_harmful:
             self._keep(search, edits, proof)
         elif proof is not None and _is_faithful(proof) and why is not None:
@@ -261,7 +267,7 @@ class Fixer:
         both = _compatible([*edits, *more])
         if more:
             self._say(f"{len(both)} edits, with cures for what they uncover")
-            joint, reason = self._proved(search, both)
+            [(joint, reason)] = self._proved(search, [both])
             if joint and reason is None and _is_clear(search.current, joint):
                 self._keep(search, both, joint)
                 return
@@ -281,10 +287,24 @@ class Fixer:
         is_suggested = why is not None and proof is not None and why == proof.undecided
         # Results that vary by themselves do so for each of the edits.
         if half and (not is_suggested or proof is None or proof.timed_out):
-            self._try(search, edits[:half])
-            self._try(search, edits[half:])
+            self._try_halves(search, edits[:half], edits[half:])
         elif proof is not None:  # otherwise it is drafted again, for the new text
             search.reject(edits, why or "", is_suggested=is_suggested)
+
+    def _try_halves(self, search: Search, first: list[Edit], rest: list[Edit]) -> None:
+        """At the same time if possible: one of them fails, and so rarely helps."""
+        if not self._prover.is_parallel:
+            self._try(search, first)
+            self._try(search, rest)
+            return
+        self._say(f"{len(first)} and {len(rest)} edits, apart")
+        current = search.current
+        results = self._proved(search, [first, rest])
+        self._judge(search, first, *results[0])
+        if search.current is current:
+            self._judge(search, rest, *results[1])
+        else:
+            self._try(search, rest)
 
     def _keep(self, search: Search, edits: list[Edit], proof: Proof) -> None:
         left = set(map(state, proof.open))
@@ -299,18 +319,36 @@ class Fixer:
         search.current = proof
 
     def _proved(
-        self, search: Search, edits: list[Edit]
-    ) -> tuple[Proof | None, str | None]:
-        try:
-            overlay = overlay_of([*search.accepted, *edits], self.sources.originals)
-        except Misfit as error:
-            return None, str(error)
-        proof = self._prover.prove(overlay, self._progress)
+        self, search: Search, groups: list[list[Edit]]
+    ) -> list[tuple[Proof | None, str | None]]:
+        """A proof of each group of edits, on top of the accepted ones, or why not."""
+        overlays: list[Overlay | str] = []
+        for edits in groups:
+            try:
+                every = [*search.accepted, *edits]
+                overlays.append(overlay_of(every, self.sources.originals))
+            except Misfit as error:
+                overlays.append(str(error))
+        proofs = iter(
+            self._prover.prove_each(e for e in overlays if isinstance(e, Overlay))
+        )
+        found: list[tuple[Proof | None, str | None]] = []
+        for edits, overlay in zip(groups, overlays, strict=True):
+            if isinstance(overlay, str):
+                found.append((None, overlay))
+                continue
+            proof = next(proofs)
+            found.append((proof, self._why_rejected(search, edits, proof)))
+        return found
+
+    def _why_rejected(
+        self, search: Search, edits: list[Edit], proof: Proof
+    ) -> str | None:
         cures = [edit.findings for edit in edits if not edit.eases]
         why = self._reason(search.current, proof, cures)
         if why is None and any(edit.eases for edit in edits):
-            why = _not_easier(search.current, proof)
-        return proof, why
+            return _not_easier(search.current, proof)
+        return why
 
     def _reason(
         self, before: Proof, after: Proof, cures: Sequence[Sequence[Finding]]
@@ -358,7 +396,7 @@ class Fixer:
         half = len(everything) // 2
         for part in (everything[:half], everything[half:]) if half else ():
             begin = replace(search, accepted=[], current=search.original)
-            proof, reason = self._proved(begin, part)
+            [(proof, reason)] = self._proved(begin, [part])
             if reason is None and proof is not None:
                 reason = self._generated(search, part, proof)
             if reason is None and proof is not None:
@@ -376,7 +414,7 @@ class Fixer:
         except Misfit as error:
             return str(error)
         self._say(f"with backend {self._backend}", last=True)
-        proof = self._prover.prove(overlay, self._progress, backend=self._backend)
+        proof = self._prover.prove(overlay, self._backend)
         if proof.equality is None or proof.equality.problems:
             problems = proof.equality.problems if proof.equality else ()
             return proof.failure or next(iter(problems), "it did not run")
@@ -429,7 +467,7 @@ class Fixer:
             overlay = overlay_of(others, self.sources.originals)
         except Misfit:
             return None
-        return self._prover.prove(overlay, self._progress)
+        return self._prover.prove(overlay)
 
     def _is_as_good(self, search: Search, proof: Proof) -> bool:
         """Whether a proof with fewer edits leaves no more than that with all."""
