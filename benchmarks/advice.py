@@ -17,6 +17,7 @@ import functools
 import re
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -54,11 +55,19 @@ def programs() -> Mapping[str, Program]:
     return known
 
 
+_starting = threading.Lock()
+
+
+def server(*modules: str) -> Server:
+    """A server that has imported these modules; it ends with this process."""
+    with _starting:
+        return _started(modules)
+
+
 @functools.cache
-def server(group: str) -> Server:
-    """The server for the programs of a file; it ends with this process."""
+def _started(modules: tuple[str, ...]) -> Server:
     folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-    started = Server(MODULES.get(group, ()), Path(folder.name), LIMIT_S)
+    started = Server(modules, Path(folder.name), LIMIT_S)
     atexit.register(folder.cleanup)
     atexit.register(started.close)
     return started
@@ -68,15 +77,19 @@ def measure(name: str, options: Options) -> Row:
     program = programs()[name]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
-            row = tried(program, Path(folder), server(program.group))
+            row = tried(program, Path(folder))
         except UserError as error:
             return {"error": portable(str(error))}
     return {"group": program.group, **row}
 
 
-def tried(program: Program, folder: Path, forks: Server) -> Row:
+def tried(program: Program, folder: Path) -> Row:
     """What `check` says of a program, and what its advice did."""
-    trials = Trials(program.name, program.text, folder, forks)
+    modules = MODULES.get(program.group, ())
+    # A library is not patched once it is imported.
+    trials = Trials(
+        program.name, program.text, folder, server(*modules), patched=server
+    )
     run = trials.before.run
     if run.error:
         return {"error": portable(run.error)}
