@@ -84,7 +84,10 @@ def _record(job: Job, message: JsonObject) -> int:
         Path(message["entries"]).write_bytes(pickle.dumps(shown))
         return 0
     reference = pickle.loads(Path(message["reference"]).read_bytes())
-    found = next(differences(reference, shown, ""), None)
+    why = next(differences(reference, shown, ""), None)
+    calls_of = zip(reference["calls"], shown["calls"], strict=True)
+    raises = any("raises" in new and "raises" not in old for old, new in calls_of)
+    found = why and {"why": why, "raises": raises}
     Path(message["entries"]).write_text(json.dumps(found), "utf-8")
     return 0
 
@@ -151,8 +154,9 @@ def differences(one: Any, other: Any, path: str) -> Iterator[str]:
         yield f"{path}: {_brief(one)}, then {_brief(other)}"
     elif isinstance(one, dict):
         # An edit may add a buffer, but not to an output.
-        if one.keys() - other.keys() or (path != "state" and other.keys() - one.keys()):
-            yield f"{path}: other keys"
+        missing, added = one.keys() - other.keys(), other.keys() - one.keys()
+        if missing or (added and path != "state"):
+            yield f"{path}: {_keys(one)}, then {_keys(other)}"
         for key in one.keys() & other.keys():
             yield from differences(one[key], other[key], f"{path} {key}".strip())
     elif isinstance(one, list):
@@ -164,6 +168,11 @@ def differences(one: Any, other: Any, path: str) -> Iterator[str]:
         return
     elif one != other and not (one != one and other != other):
         yield f"{path}: {_brief(one)}, then {_brief(other)}"
+
+
+def _keys(value: Mapping[str, Any]) -> str:
+    raised = value.get("raises")
+    return f"raises {raised}" if raised else ", ".join(value)[:60]
 
 
 def _brief(value: Any) -> str:

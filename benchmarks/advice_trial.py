@@ -19,7 +19,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.advice_verdict import COUNTED, Checked, Lines, Trial, Verdict
+from benchmarks.advice_verdict import (
+    COUNTED,
+    Checked,
+    Difference,
+    Lines,
+    Trial,
+    Verdict,
+)
 from benchmarks.survey import Row, environment, portable
 from torchproof import fixing
 from torchproof.checking import checker
@@ -153,7 +160,7 @@ class Server:
 
     def difference(
         self, file: Path, options: Options, reference: Path, *, compiled: bool
-    ) -> str | None:
+    ) -> Difference | None:
         """How what the calls return differs from a record; None if it does not."""
         answer = file.with_suffix(".difference")
         job = Job.of(parse(f"{file}:make"), options)
@@ -161,8 +168,8 @@ class Server:
         self._run(job, answer, records=True, compiled=compiled, reference=known)
         if not answer.stat().st_size:
             raise UserError(_last_line(answer))
-        found: str | None = json.loads(answer.read_text("utf-8"))
-        return found
+        found = json.loads(answer.read_text("utf-8"))
+        return Difference(**found) if found else None
 
     def _run(
         self,
@@ -237,7 +244,7 @@ class Trials:
         self._name, self._text, self._folder = name, text, folder
         self._server, self._count = server, 0
         self._patched = patched or (lambda: server)
-        self._known: dict[object, tuple[Copy, Checked | str, str | None]] = {}
+        self._known: dict[object, tuple[Copy, Checked | str, Difference | None]] = {}
         self.file = self._written("program", text)
         self.before = server.check(self.file, Options())
         self._record: Path | None = None
@@ -309,7 +316,7 @@ class Trials:
         trial = Trial(self.before, after, lines, difference)
         return *trial.verdict(finding), after
 
-    def _applied(self, remedy: Remedy) -> tuple[Copy, Checked | str, str | None]:
+    def _applied(self, remedy: Remedy) -> tuple[Copy, Checked | str, Difference | None]:
         """The copy, what a check says of it or why it fails, and other outputs."""
         key = remedy.replacements, remedy.settings, remedy.marks
         if key not in self._known:
@@ -322,7 +329,7 @@ class Trials:
                 self._known[key] = copy, after, difference
         return self._known[key]
 
-    def _checked(self, copy: Copy) -> tuple[Checked, str | None]:
+    def _checked(self, copy: Copy) -> tuple[Checked, Difference | None]:
         self._count += 1
         file = self._written(f"copy-{self._count}", copy.text)
         options = Options(compile=copy.compile, overlay=self._libraries(copy))

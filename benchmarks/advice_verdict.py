@@ -82,18 +82,27 @@ def is_loud(finding: Finding) -> bool:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """Between what a program returned in eager mode, and its copy compiled."""
+
+    why: str
+    raises: bool  # the copy, where the program did not
+
+
+@dataclass(frozen=True)
 class Trial:
     """A program before a remedy and after it."""
 
     before: Checked
     after: Checked
     lines: Lines
-    difference: str | None = None  # between eager outputs before and compiled after
+    difference: Difference | None = None
 
     def verdict(self, finding: Finding) -> tuple[Verdict, str, list[str]]:
         """What the remedy of a finding did, why that is so, and what it uncovered."""
         if self.difference:
-            return Verdict.WRONG, self.difference, []
+            found = Verdict.FAILS if self.difference.raises else Verdict.WRONG
+            return found, self.difference.why, []
         if error := self.after.run.error:
             return Verdict.FAILS, error, []
         for each in self.after.counted:

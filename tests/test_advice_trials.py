@@ -140,6 +140,16 @@ def test_remedy_that_does_not_fit_or_run_fails(trials: Trials) -> None:
         assert tried(trials, remedy)["verdict"] == Verdict.FAILS
 
 
+def test_remedy_that_only_raises_when_compiled_fails(
+    server: Server, tmp_path: Path
+) -> None:
+    index = "        scale = [0.5, 2.0][int(x.argmax() * 0)]\n"
+    trials = Trials("chosen", READS.replace(READ, index), tmp_path, server)
+    row = tried(trials, setting("dynamo.capture_scalar_outputs", True))
+    assert row["verdict"] == Verdict.FAILS
+    assert "raises" in row["why"]
+
+
 def test_mark_is_set_on_the_arguments(trials: Trials) -> None:
     finding = next(f for f in trials.before.run.findings if f.code == "RC201")
     mark = Remedy("mark", marks=(Mark("x", 1, "mark_dynamic"),))
