@@ -17,7 +17,7 @@ from sites import site
 from torchproof.checking import checker, rules, suspicions
 from torchproof.checking.join import Joined
 from torchproof.fixing import drafts
-from torchproof.fixing.edits import applied
+from torchproof.fixing.edits import Edit, applied
 from torchproof.fixing.proof import Located
 from torchproof.fixing.proposals import Refusal, Sources, proposals
 from torchproof.fixing.rewrites import Refused, compiler_settings
@@ -274,3 +274,21 @@ def test_a_file_that_has_changed_since_gets_no_edit(tmp_path: Path) -> None:
     file.write_text("def f(x):\n    x += 1\n    return x\n")
     assert drafts._is_current(Frame(str(file), 2, "f", "x += 1"))
     assert not drafts._is_current(Frame(str(file), 2, "f", "if x.sum() > 0:"))
+
+
+def test_an_edit_that_helps_with_some_values_only_is_left_to_fix(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(
+        f"{HEAD}class Net(nn.Module):\n    def forward(self, x):\n"
+        "        draw = torch.rand([])\n        if draw < self.rate:\n"
+        "            x = x + self.layer(x)\n        return x\n"
+    )
+    source = "        if draw < self.rate:"
+    found = Finding("GB102", "graph_break", "high", "", "", "", str(file), 6)
+    found = replace(found, source=source)
+    edits = [*proposals(Located(found, ()), drafts._UNCHANGED, Sources())]
+    assert any(isinstance(each, Edit) and each.needs_run for each in edits)
+    [drafted] = drafts.drafted([found], [])
+    assert drafted.remedy is None or drafted.remedy.tier == "unsafe"

@@ -117,7 +117,7 @@ class _Drafts:
         if not is_current or not rules.by_code(finding.code).rewrites:
             return
         for each in proposals(Located(finding, frames), _UNCHANGED, self.sources):
-            if isinstance(each, Edit) and each.replacements:
+            if isinstance(each, Edit) and each.replacements and not each.needs_run:
                 yield each
 
     # -- lines for settings ------------------------------------------------------------

@@ -41,6 +41,7 @@ class Edit:
     settings: tuple[Setting, ...] = ()
     marks: tuple[Mark, ...] = ()
     eases: bool = False  # the finding may stay, if less goes wrong around it
+    needs_run: bool = False  # only a run shows whether it helps with the values there
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -169,6 +169,7 @@ def _rewritten(
             draft.tier,
             finding,
             replacements=changes,
+            needs_run=draft.needs_run,
         )
 
 

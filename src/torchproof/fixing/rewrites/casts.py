@@ -44,7 +44,7 @@ def where_needed(site: Site) -> Draft:
     changes: Changes = {site.statement: statements(text)}
     imports = ["torch"] if "torch." in test else []
     title = f"convert `{name}` only where it is not converted yet"
-    return Draft(title, site.replaced(changes, imports))
+    return Draft(title, site.replaced(changes, imports), needs_run=True)
 
 
 def _conversion(site: Site) -> tuple[Statement, str, cst.Call]:

@@ -63,7 +63,7 @@ def rate_first(site: Site) -> Draft:
         tier: Tier = "unsafe" if unequal or isinstance(draw, cst.Call) else "safe"
         changes: Changes = {comparison: _fitting(site, comparison, new)}
         title = f"compare the random number only where `{rate_text}` is not 0"
-        return Draft(title, site.replaced(changes), tier)
+        return Draft(title, site.replaced(changes), tier, needs_run=True)
     raise NoPattern("no random number is compared with a rate here")
 
 
@@ -162,7 +162,7 @@ def draw_where_needed(site: Site) -> Draft:
     text = f"{site.code(value)} if {' and '.join(guards)} else 1.0"
     changes: Changes = {value: cst.parse_expression(text)}
     title = "draw the random number only where it is needed"
-    return Draft(title, site.replaced(changes), "unsafe")
+    return Draft(title, site.replaced(changes), "unsafe", needs_run=True)
 
 
 def _conditions_before(comparison: cst.Comparison, site: Site) -> list[str]:

@@ -47,6 +47,7 @@ class Draft:
     title: str  # what the edit does: "compute both values, select with torch.where"
     text: str  # the whole file
     tier: Tier = "safe"
+    needs_run: bool = False  # only a run shows whether it helps with the values there
 
 
 @dataclass(frozen=True)
