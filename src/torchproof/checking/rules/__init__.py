@@ -5,10 +5,9 @@ A rule is one class, listed once in `_LISTED`, or with all others of its module.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torchproof.checking.rules import (
     advisories,
@@ -160,11 +159,8 @@ def matched(observation: Observation, gaps: Iterable[Gap] = ()) -> list[Matched]
 
     `gaps` are the measured times between the graphs of a call: what breaks cost.
     """
-    facts = Facts(observation, _IN_ORDER)
-    found = [
-        Matched(rule.finding(group), rule, group) for rule, group in _matches(facts)
-    ]
-    found = sorted(_distinct(found), key=lambda each: _rank(each.finding))
+    found = _distinct(list(_matches(Facts(observation, _IN_ORDER))))
+    found.sort(key=lambda each: _rank(each.finding))
     priced = with_costs([each.finding for each in found], gaps)
     pairs = zip(found, priced, strict=True)
     found = [each._replace(finding=finding) for each, finding in pairs]
@@ -173,27 +169,26 @@ def matched(observation: Observation, gaps: Iterable[Gap] = ()) -> list[Matched]
 
 def _distinct(found: list[Matched]) -> list[Matched]:
     """The findings with different identities: the last resort is their order."""
-    places = [(m.finding.line or 0, m.finding.column or 0) for m in found]
-    identities = [each.finding.identity for each in found]
-    numbers = keys.numbered(zip(identities, places, strict=True))
+    every = [each.finding for each in found]
+    places = [(f.identity, (f.line or 0, f.column or 0)) for f in every]
     return [
-        each._replace(finding=_numbered(each.finding, number)) if number > 1 else each
-        for each, number in zip(found, numbers, strict=True)
+        m._replace(finding=replace(m.finding, key=f"{m.finding.key} ~{number}"))
+        if number > 1
+        else m
+        for m, number in zip(found, keys.numbered(places), strict=True)
     ]
 
 
-def _numbered(finding: Finding, number: int) -> Finding:
-    return replace(finding, key=f"{finding.key} ~{number}")
-
-
-def _matches(facts: Facts) -> Iterator[tuple[AnyRule, EventGroup[Any]]]:
+def _matches(facts: Facts) -> Iterator[Matched]:
     families: dict[object, list[AnyRule]] = {}
     for rule in facts.rules:
         families.setdefault(rule.family(), []).append(rule)
     for family in families.values():
         for group in family[0].groups(facts):
-            matching = (rule for rule in family if rule.matches(group))
-            yield from ((rule, group) for rule in itertools.islice(matching, 1))
+            for rule in family:
+                if rule.matches(group):
+                    yield Matched(rule.finding(group), rule, group)
+                    break
 
 
 def _rank(finding: Finding) -> tuple[object, ...]:

@@ -520,7 +520,7 @@ class Rule(Generic[G]):
         return group.expression
 
     def later(self, group: G) -> str | None:
-        """The version of torch that handles this form, if the installed one is older."""
+        """The version of torch that handles this form, if the one here is older."""
         installed = version_of(group.facts.observation.environment.get("torch"))
         for each in self.fixed:
             older = installed and installed < version_of(each.version)
