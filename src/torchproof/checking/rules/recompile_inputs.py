@@ -19,6 +19,7 @@ from torchproof.checking.static.expansions import Expansion
 from torchproof.records import (
     Frame,
     Guard,
+    GuardEvent,
     Mark,
     Remedy,
     Setting,
@@ -76,14 +77,14 @@ class SizeChange(SizeRecompile):
             return f"{text}, because {placed(frame, group)} needs a constant"
         if change := change_of(group):
             return f"{text}; {change.text(group)} changes it"
-        return text
+        return f"{text} and stays a constant" if _stays_static(group) else text
 
     def edit(self, group: RecompileGroup) -> Remedy | None:
-        return None if _fixing_line(group) else marked(group)
+        return None if _is_constant(group) else marked(group)
 
     def setting(self, group: RecompileGroup) -> Setting | None:
         dynamic = group.facts.compile_arguments.get("dynamic")
-        has = dynamic == "True" or _fixing_line(group) or _sources(group)
+        has = dynamic == "True" or _is_constant(group) or _sources(group)
         return None if has else self.settings[0]
 
     def advice(self, group: RecompileGroup) -> str:
@@ -94,7 +95,7 @@ class SizeChange(SizeRecompile):
                 f' = "{names}"'
             )
         text = "pad size {guard.dim} of `{guard.source}` to a few sizes"
-        reason = "; no mark makes it dynamic" if _fixing_line(group) else ""
+        reason = "; no mark makes it dynamic" if _is_constant(group) else ""
         return self.say(text, group) + reason
 
 
@@ -115,6 +116,27 @@ def _fixing_line(group: RecompileGroup) -> Frame | None:
     """The line of the traced code that made the size a constant."""
     guard = group.guard
     return fixed_sizes(group.facts).get((guard.source, guard.dim or 0))
+
+
+def _is_constant(group: RecompileGroup) -> bool:
+    """Whether neither a mark nor dynamic=True makes the size dynamic."""
+    return _fixing_line(group) is not None or _stays_static(group)
+
+
+def _stays_static(group: RecompileGroup) -> bool:
+    """Whether it recompiled again, although nothing forbids that it becomes dynamic."""
+    guards = [
+        event.guard
+        for event in group.facts.of(GuardEvent)
+        if event.function == group.first.function and event.guard is not None
+    ]
+    own = group.first.guard
+    same = [g for g in guards if own and g.cause == "size" and _about(g) == _about(own)]
+    return len(same) > 1 and group.facts.compile_arguments.get("dynamic") != "False"
+
+
+def _about(guard: Guard) -> tuple[object, ...]:
+    return guard.source, guard.dim
 
 
 class SizeOne(SizeRecompile):

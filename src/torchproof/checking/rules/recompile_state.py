@@ -32,6 +32,10 @@ _WARM_UP = "warm up with each value of `{guard.source}`: each graph is kept"
 class StateChange(Recompile):
     """Base class of the rules for a Python value that is a constant of the graph."""
 
+    advice_text = (
+        "compute what depends on `{guard.source}` before the compiled call, and pass it"
+        " as a tensor"
+    )
     cause_text = "`{guard.source}` was compiled in as the constant {guard.expected}"
 
     def why(self, group: RecompileGroup) -> str:
@@ -72,7 +76,7 @@ class StateChange(Recompile):
         if use is not None and not use.is_alias:
             text = f"`{use.code[: group.width]}` at line {use.line} needs a number"
             return f"{text}: compute it outside the compiled function and pass a tensor"
-        return self.say("pass `{guard.source}` as a tensor argument", group)
+        return self.say(self.advice_text, group)
 
 
 def _facts(group: RecompileGroup) -> AttributeFacts:
@@ -198,13 +202,17 @@ class ContainerShape(StateChange):
     def advice(self, group: RecompileGroup) -> str:
         change = change_of(group)
         if change and change.inside and not change.is_read:
-            return f"move {change.text(group)} out of the compiled function"
+            return (
+                f"return what {change.text(group)} stores, and store it after the call"
+            )
         if group.first.path is not None and len(group.first.path) == 1:
             text = "pass the same arguments to {at.compiled} in every call"
         elif group.guard.cause == "keys":
             text = "give `{guard.source}` the same keys in the same order in every call"
         elif change:
             text = "keep a tensor of the final length instead of `{guard.source}`"
+        elif group.first.path is None:
+            text = "fill and empty `{guard.source}` outside of the compiled function"
         else:
             text = "pass one tensor instead of `{guard.source}`, as with torch.stack"
         return self.say(text, group)
@@ -409,7 +417,6 @@ class GlobalValue(StateChange):
     code = "RC214"
     causes = ("global",)
     changed_text = "the global `{guard.source}` changed ({seen})"
-    advice_text = "pass `{guard.source}` as an argument: torch.tensor({guard.source})"
     nodes = (ast.AugAssign,)
     shown_by = ("RC214", "RC290", "RC215", "RC299")
     calls = 3

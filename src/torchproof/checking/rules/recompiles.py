@@ -149,13 +149,13 @@ class Recompile(Rule[RecompileGroup]):
         return self.say(self.cause_text, group)
 
     def remedy(self, group: RecompileGroup) -> Remedy:
-        if group.cut is not None or group.guard.source == BEFORE_THE_BREAK:
-            return Remedy("none", why=fitted(_without_break, group, PROSE))
-        if edit := self.edit(group):
+        behind = group.cut is not None or group.guard.source == BEFORE_THE_BREAK
+        if edit := None if behind else self.edit(group):
             return edit
         if setting := self.setting(group):
             return Remedy("setting", settings=(setting,))
-        return Remedy("none", why=fitted(self.advice, group, PROSE))
+        advice = _without_break if behind else self.advice
+        return Remedy("none", why=fitted(advice, group, PROSE))
 
     def edit(self, group: RecompileGroup) -> Remedy | None:
         """The lines to write, or the sizes to mark, that remove the finding."""

@@ -110,7 +110,10 @@ def _changes(node: ast.stmt, source: str, is_number: bool) -> bool:
     if isinstance(node, ast.AugAssign):
         return ast.unparse(node.target) == source and is_number
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
-        same = ast.unparse(node.targets[0]) == source
+        target = node.targets[0]
+        if isinstance(target, ast.Subscript) and not is_number:
+            return ast.unparse(target.value) == source
+        same = ast.unparse(target) == source
         return same and _extends(node.value, source, is_number)
     return False
 
