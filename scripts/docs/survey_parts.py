@@ -366,19 +366,19 @@ def advised() -> dict[str, Row]:
 
 def _advice(what: str, groups: Mapping[str, Counter[Verdict]]) -> str:
     """What came of all findings, and the share that works of those with a remedy."""
+    others = [each for each in advice.TRIED if each != Verdict.WORKS]
     lines = [
         (
             name.replace("_", " "),
             str(counts.total()),
-            str(counts[Verdict.NONE] + counts[Verdict.UPGRADE]),
             str(tried := advice.tried_in(counts)),
-            share(counts[Verdict.WORKS], tried),
-            *(str(counts[each]) for each in advice.TRIED if each != Verdict.WORKS),
+            share(works := counts[Verdict.WORKS], tried),
+            f"{works / counts.total():.0%}",
+            *(str(counts[each]) for each in others),
         )
         for name, counts in groups.items()
     ]
-    verdicts = [str(each) for each in advice.TRIED if each != Verdict.WORKS]
-    titles = [what, "findings", "nothing to apply", "applied", "works", *verdicts]
+    titles = [what, "findings", "remedy applied", "works", "of all", *map(str, others)]
     return plain(titles, lines)
 
 
@@ -386,7 +386,7 @@ def advice_failures() -> str:
     columns: Columns = {
         "program": "{program}",
         "finding": "{code} at line {line}",
-        "remedy": lambda row: f"{row['remedy']}: `{flat(row['text'], 100)}`",
+        "remedy": lambda row: f"{row['remedy']}: `{_plain(row['text'])}`",
         "what it did": "{verdict}: {why}",
     }
     rows = [
@@ -396,6 +396,10 @@ def advice_failures() -> str:
         and finding["verdict"] != Verdict.WORKS
     ]
     return table(columns, rows)
+
+
+def _plain(text: str) -> str:
+    return flat(text.replace("`", ""), 100)
 
 
 # -- precision -------------------------------------------------------------------------
