@@ -229,3 +229,60 @@ def test_a_name_that_is_bound_again_is_no_original(tmp_path: Path) -> None:
     )
     [found] = [each for each in read(program) if each.code == "TS105"]
     assert found.remedy and found.remedy.kind == "none"
+
+
+PERHAPS = """\
+import torch
+
+
+def saved(model, path, fast):
+    if fast:
+        model = torch.compile(model)
+    torch.save(model.state_dict(), path)
+
+
+def called(model, x, fast):
+    if fast:
+        quick = torch.compile(model)
+    return model(x)
+
+
+def scripted(model, fast):
+    made = model
+    if fast:
+        made = torch.jit.script(model)
+    return torch.compile(made)
+"""
+
+
+def test_what_may_not_be_compiled_gets_no_edit(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PERHAPS)
+    found = read(program)
+    assert {"CF112", "NC803", "TS105"} <= {each.code for each in found}
+    assert {each.remedy.kind for each in found if each.remedy} == {"none"}
+
+
+SETTINGS = """\
+import torch
+from torch._inductor import config as inductor
+
+
+def settings(function):
+    inductor.triton.cudagraph = True
+    inductor.patch(max_autotun={"{": 1})
+    inductor.patch(triton_cudagraphs=True)
+    torch._dynamo.config.nonsense = 3
+    return torch.compile(function, options={"triton.cudagraph": True})
+"""
+
+
+def test_a_setting_with_a_similar_name_is_set_instead(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SETTINGS)
+    found = read(program)
+    kinds = [each.remedy.kind for each in found if each.remedy]
+    assert sorted(each.line or 0 for each in found) == [6, 7, 8, 9, 10]
+    assert kinds.count("none") == 2  # a keyword has no dot; nothing is similar
+    program.write_text(repaired(program, found))
+    assert [each.line for each in read(program)] == [8, 9]

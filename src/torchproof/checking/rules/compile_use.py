@@ -243,7 +243,8 @@ class PrefixedCheckpoint(SourceRule):
                     own = f"{changes.code(source, called.value)}._orig_mod"
                     title = f"save {own}.state_dict(), the original's"
                     edit = changes.edit(title, source, {called.value: own})
-                    yield Match(node, remedy=edit)
+                    sure = source.is_sure(site.node)  # else it may be the original
+                    yield Match(node, remedy=edit if sure else None)
 
 
 class AfterParallel(SourceRule):

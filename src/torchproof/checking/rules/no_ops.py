@@ -481,7 +481,9 @@ class OriginalCalled(NoOp[BypassGroup]):
                 new: dict[changes.Node, str] = {call.func: own for call in calls}
                 title = f"call {own}, the compiled one"
                 edit = changes.edit(title, source, new)
-                yield Match(calls[0], words={"result": own}, remedy=edit)
+                sure = source.is_sure(site.node)  # else it may not exist
+                words = {"result": own}
+                yield Match(calls[0], words=words, remedy=edit if sure else None)
 
 
 def _later_calls(

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import Match, SourceRule
@@ -110,9 +111,8 @@ def _in_program(name: str, node: ast.AST, source: Source) -> Remedy | None:
     if name == "TORCH_LOGS" and value and set(value.split(",")) <= set(LOGS):
         given = ", ".join(f"{each}=True" for each in value.split(","))
         line = f"torch._logging.set_logs({given})"
-    return (
-        changes.edit(f"write `{line}` instead", source, {node: line}) if line else None
-    )
+    title = f"write `{line}` instead"
+    return changes.edit(title, source, {node: line}) if line else None
 
 
 def _set_variables(node: ast.AST, source: Source) -> Iterator[str]:
@@ -208,102 +208,103 @@ class UnknownSetting(SourceRule):
     def read(self, source: Source) -> Iterator[Match]:
         if any(module.rpartition(".")[0] in source.text for module in settings()):
             for node in source.nodes:
-                yield from self._assigned(node, source)
-                yield from self._patched(node, source)
-        file = compiled.of(source)
-        for site in file.sites:
-            yield from self._options(site, source)
+                for named in (*_assigned(node, source), *_patched(node, source)):
+                    if not _has(named.setting, _settings_of(named, source)):
+                        yield named.unknown(source)
+        for site in compiled.of(source).sites:
+            for named in _options(site):
+                names = settings()[named.module] | _OPTIONS
+                if not _has(named.setting, names):
+                    what = f'torch.compile has no option "{named.setting}": this raises'
+                    yield replace(named.unknown(source), message=what)
             yield from self._ignored_mode(site, source)
-
-    def _assigned(self, node: ast.AST, source: Source) -> Iterator[Match]:
-        if not isinstance(node, ast.Assign | ast.AugAssign):
-            return
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            dotted = source.dotted(target) or ""
-            if not dotted.startswith("torch.") or not _is_imported(target, source):
-                continue
-            for module, names in settings().items():
-                setting = dotted.removeprefix(f"{module}.")
-                if setting == dotted or _has(
-                    setting, _settings_of(target, names, source)
-                ):
-                    continue
-                owner = changes.code(source, getattr(target, "value", target))
-                yield _unknown(target, module, setting, source, written=f"{owner}.{{}}")
-
-    def _patched(self, node: ast.AST, source: Source) -> Iterator[Match]:
-        """Reads `config.patch(...)`, with names as keywords, in a dict or a string."""
-        if not isinstance(node, ast.Call):
-            return
-        module = (source.dotted(node.func) or "").removesuffix(".patch")
-        names = settings().get(module)
-        if names is None or source.dotted(node.func) == module:
-            return
-        if not _is_imported(node.func, source):
-            return
-        first = node.args[0] if node.args else None
-        keys = [key for key in first.keys if key] if isinstance(first, ast.Dict) else []
-        keys += [first] if literal(first) is not None and first is not None else []
-        names = _settings_of(node.func, names, source)
-        for each in node.keywords:
-            if each.arg and not _has(each.arg, names):
-                new = f"{{}}={changes.code(source, each.value)}"
-                yield _unknown(each, module, each.arg, source, written=new)
-        for key in keys:
-            if (name := literal(key)) and not _has(name, names):
-                yield _unknown(key, module, name, source, written='"{}"')
-
-    def _options(self, site: Compiled, source: Source) -> Iterator[Match]:
-        options = site.arguments.get("options")
-        if site.backend != "inductor" or not isinstance(options, ast.Dict):
-            return
-        module = "torch._inductor.config"
-        for key in filter(None, options.keys):
-            name = literal(key)
-            if name and name not in _OPTIONS and not _has(name, settings()[module]):
-                found = _unknown(key, module, name, source, written='"{}"')
-                message = f'torch.compile has no option "{name}": this call raises'
-                yield replace(found, message=message)
 
     def _ignored_mode(self, site: Compiled, source: Source) -> Iterator[Match]:
         mode = site.arguments.get("mode")
-        if mode is None or site.backend not in ("eager", "aot_eager"):
+        if site.backend not in ("eager", "aot_eager") or site.mode in (None, "default"):
             return
-        if site.mode in (None, "default") or not isinstance(site.node, ast.Call):
-            return
+        assert mode is not None and isinstance(site.node, ast.Call)
+        title = f'remove mode="{site.mode}"'
         yield Match(
             node=mode,
             message=f'mode="{site.mode}" has no effect with backend="{site.backend}"',
             cause="modes are presets of the Inductor backend; others ignore them",
             severity="low",
-            remedy=changes.without_keyword(
-                f'remove mode="{site.mode}"', source, site.node, "mode"
-            ),
+            remedy=changes.without_keyword(title, source, site.node, "mode"),
             advice='pass backend="inductor"',
         )
 
 
-def _unknown(
-    node: changes.Node,
-    module: str,
-    setting: str,
-    source: Source,
-    *,
-    written: str,
-) -> Match:
-    """A setting that does not exist; `written` is the code that sets another one."""
-    similar = difflib.get_close_matches(setting, sorted(settings()[module]), 1, 0.8)
-    other = _RENAMED.get((module, setting)) or next(iter(similar), None)
-    remedy = other and changes.edit(
-        f"set {other}, which exists",
-        source,
-        {node: written.format(other)},
-        tier="suggested",
-    )
-    instead = _INSTEAD.get(setting, f"remove it: dir({module}) lists the settings")
-    words = {"module": module, "name": setting, "instead": instead}
-    place = node.value if isinstance(node, ast.keyword) else node
-    return Match(place, words=words, remedy=remedy or None)
+class _Named(NamedTuple):
+    """A setting that code names; `before` and `after` are the code around the name."""
+
+    node: ast.expr | ast.keyword
+    module: str
+    setting: str
+    by: ast.expr  # the expression that contains the module
+    before: str = ""
+    after: str = ""
+
+    def unknown(self, source: Source) -> Match:
+        """A setting that does not exist, with the one that is probably meant."""
+        known = sorted(settings()[self.module])
+        similar = difflib.get_close_matches(self.setting, known, 1, 0.8)
+        other = _RENAMED.get((self.module, self.setting)) or "".join(similar)
+        remedy = None
+        if other and not ("." in other and isinstance(self.node, ast.keyword)):
+            new: dict[changes.Node, str] = {
+                self.node: f"{self.before}{other}{self.after}"
+            }
+            title = f"set {other}, which exists"
+            remedy = changes.edit(title, source, new, tier="suggested")
+        remove = f"remove it: dir({self.module}) lists the settings"
+        words = {
+            "module": self.module,
+            "name": self.setting,
+            "instead": _INSTEAD.get(self.setting, remove),
+        }
+        is_keyword = isinstance(self.node, ast.keyword)
+        place = self.node.value if is_keyword else self.node
+        return Match(place, words=words, remedy=remedy)  # type: ignore[arg-type]
+
+
+def _assigned(node: ast.AST, source: Source) -> Iterator[_Named]:
+    if not isinstance(node, ast.Assign | ast.AugAssign):
+        return
+    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        dotted = source.dotted(target) or ""
+        if not dotted.startswith("torch.") or not _is_imported(target, source):
+            continue
+        for module in settings():
+            setting = dotted.removeprefix(f"{module}.")
+            if setting != dotted:
+                own = changes.code(source, target).removesuffix(setting)
+                yield _Named(target, module, setting, target, own)
+
+
+def _patched(node: ast.AST, source: Source) -> Iterator[_Named]:
+    """Reads `config.patch(...)`, with names as keywords, in a dict or a string."""
+    if not isinstance(node, ast.Call):
+        return
+    module, is_patch, _ = (source.dotted(node.func) or "").rpartition(".patch")
+    if not is_patch or module not in settings() or not _is_imported(node.func, source):
+        return
+    for each in node.keywords:
+        if each.arg:
+            value = f"={changes.code(source, each.value)}"
+            yield _Named(each, module, each.arg, node.func, "", value)
+    first = node.args[0] if node.args else None
+    for key in first.keys if isinstance(first, ast.Dict) else [first]:
+        if key is not None and (name := literal(key)):
+            yield _Named(key, module, name, node.func, '"', '"')
+
+
+def _options(site: Compiled) -> Iterator[_Named]:
+    options = site.arguments.get("options")
+    if site.backend == "inductor" and isinstance(options, ast.Dict):
+        for key in filter(None, options.keys):
+            if name := literal(key):
+                yield _Named(key, "torch._inductor.config", name, key, '"', '"')
 
 
 # Options of torch.compile that are not settings of torch._inductor.config.
@@ -335,12 +336,10 @@ def _is_imported(node: ast.expr, source: Source) -> bool:
     return False
 
 
-def _settings_of(
-    node: ast.expr, names: frozenset[str], source: Source
-) -> frozenset[str]:
+def _settings_of(named: _Named, source: Source) -> frozenset[str]:
     """The settings of the module; of all modules if the source uses a short name."""
-    if source.text_of(node).startswith("torch."):
-        return names
+    if source.text_of(named.by).startswith("torch."):
+        return settings()[named.module]
     return frozenset().union(*settings().values())
 
 

@@ -411,7 +411,8 @@ def _unwrapped(call: ast.Call, inner: ast.Call, source: Source) -> Remedy | None
     own = changes.code(source, inner.args[0]) if inner.args else ""
     if not own or own == changes.code(source, given):
         return None
-    if given is not inner and names.scope(inner) is not names.scope(call):
+    same = names.scope(inner) is names.scope(call) and source.is_sure(inner)
+    if given is not inner and not same:
         return None
     return changes.edit(
         f"pass {own} to {source.dotted(call.func)}", source, {given: own}

@@ -183,6 +183,10 @@ class Source:
                 return isinstance(each, types)
         return False
 
+    def is_sure(self, node: ast.AST) -> bool:
+        """Whether a node runs whenever its function does, as far as it gets there."""
+        return not self.is_inside(node, ast.If, ast.Try, ast.For, ast.While)
+
     def dotted(self, node: ast.AST | None) -> str | None:
         """`torch.nn.functional.relu` for `F.relu`; None if it is not a dotted name."""
         if isinstance(node, ast.Name):
