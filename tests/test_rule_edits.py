@@ -182,6 +182,11 @@ def saved(model, x, path):
     torch.save(model.state_dict(), path)
 
 
+def kept(self, x):
+    torch.compile(self.model)
+    return self.model(x)
+
+
 def twice(model, x):
     torch.compile(model); x = x + 1
     return model(x)
@@ -205,7 +210,7 @@ def test_a_dropped_result_is_assigned_only_where_the_name_is_used_after(
     program = tmp_path / "program.py"
     program.write_text(WHOLE)
     found = [each for each in read(program) if each.code == "NC801"]
-    assert len(found) == 6
+    assert len(found) == 7
     functions = {f.function for f in found if f.remedy and f.remedy.kind == "edit"}
     assert functions == {"prepared", "twice", "split"}
     after = repaired(program, found)

@@ -105,13 +105,13 @@ def _rebound(node: ast.expr, subject: ast.AST, new: str, source: Source) -> str 
     if not isinstance(source.parents.get(node), ast.Expr):
         return None
     names = bindings.of(source)
-    scope = names.scope(node)
+    scope: ast.AST | None = names.scope(node)
     if isinstance(subject, ast.Name):
-        if names.owner(subject) is not scope:
-            return None
-    elif source.own(subject):
-        scope = next(n for n in source.above(node) if isinstance(n, ast.ClassDef))
+        scope = scope if names.owner(subject) is scope else None
     else:
+        classes = (each for each in source.above(node) if isinstance(each, ast.ClassDef))
+        scope = next(classes, None) if source.own(subject) else None
+    if scope is None:
         return None
     later = [
         source.parents.get(each)
