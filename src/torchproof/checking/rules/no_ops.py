@@ -109,7 +109,7 @@ def _rebound(node: ast.expr, subject: ast.AST, new: str, source: Source) -> str 
     if isinstance(subject, ast.Name):
         scope = scope if names.owner(subject) is scope else None
     else:
-        classes = (each for each in source.above(node) if isinstance(each, ast.ClassDef))
+        classes = (up for up in source.above(node) if isinstance(up, ast.ClassDef))
         scope = next(classes, None) if source.own(subject) else None
     if scope is None:
         return None

@@ -263,9 +263,9 @@ class _Named(NamedTuple):
             "name": self.setting,
             "instead": _INSTEAD.get(self.setting, remove),
         }
-        is_keyword = isinstance(self.node, ast.keyword)
-        place = self.node.value if is_keyword else self.node
-        return Match(place, words=words, remedy=remedy)  # type: ignore[arg-type]
+        node = self.node
+        place = node.value if isinstance(node, ast.keyword) else node
+        return Match(place, words=words, remedy=remedy)
 
 
 def _assigned(node: ast.AST, source: Source) -> Iterator[_Named]:
