@@ -89,11 +89,11 @@ def repaired(path: Path, findings: Iterable[Finding]) -> str:
 
 
 def too_long(findings: Iterable[Finding], *codes: str) -> list[str]:
-    """The texts of findings of these codes that are longer than a user reads."""
+    """The texts of findings, of these codes, that are longer than a user reads."""
     return [
         f"{finding.code} too long: {text}"
         for finding in findings
-        if finding.code.startswith(codes)
+        if finding.code.startswith(codes or "")
         for text, most in zip(
             (finding.message, finding.cause, finding.fix),
             (MESSAGE, PROSE, PROSE),

@@ -1,16 +1,14 @@
-"""Assembles the advice of a finding from pieces, each with its precondition.
+"""What the program has already: settings, arguments of torch.compile, marks of sizes.
 
-A piece that does not apply to this source, or to what is in force in this run, is left
-out. If no piece applies, the advice says so.
+A remedy is nothing that is in force, and may take a mark away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from torchproof.checking.rules.line_edits import without
-from torchproof.checking.rules.rule import AnyGroup, sentence
+from torchproof.checking.rules.rule import AnyGroup
 from torchproof.checking.static.line_facts import WrittenMark, marks_in, sets
 from torchproof.records import (
     CompileEvent,
@@ -22,48 +20,23 @@ from torchproof.records import (
     whose,
 )
 
-NO_EDIT = "no edit of this code is known that removes it"
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One way to remove a finding; `when` is its precondition."""
-
-    text: str
-    when: bool = True
-
-
-def assembled(*pieces: Piece, otherwise: str = NO_EDIT) -> str:
-    """The pieces that apply, as one text."""
-    texts = [piece.text for piece in pieces if piece.when and piece.text]
-    texts = [texts[0], *map(sentence, texts[1:])] if texts else []
-    return "; or ".join(dict.fromkeys(texts)) or otherwise
-
-
-# -- what the program has already ------------------------------------------------------
-
-
-def has_setting(group: AnyGroup, name: str, value: object) -> bool:
-    """Whether a setting has this value, in force when the code was compiled or written.
-
-    Of a setting that is a set of functions, `value` is the name of one.
-    """
-    in_force = group.facts.observation.settings.get(name)
-    if isinstance(value, str):
-        short = value.rpartition(".")[2]
-        in_set = isinstance(in_force, str) and f" {short}" in in_force
-        return in_set or any(sets(file, name, short) for file in user_files(group))
-    if name in group.facts.observation.settings and in_force == value:
-        return True
-    return any(sets(file, name, repr(value)) for file in user_files(group))
-
 
 def in_force(group: AnyGroup, each: Setting) -> bool:
-    """Whether the program has a setting, or the argument of torch.compile."""
+    """Whether the program has a setting, or the argument of torch.compile.
+
+    It was in force when code was compiled, or is written in the user's files. Of a
+    setting that is a set of functions, the value is the name of one.
+    """
     kind, _, name = each.name.partition(".")
     if kind == "compile":
         return group.facts.compile_arguments.get(name) == str(each.value)
-    return has_setting(group, f"torch._{kind}.config.{name}", each.value)
+    full = f"torch._{kind}.config.{name}"
+    value, text = group.facts.observation.settings.get(full), repr(each.value)
+    found = value == each.value and full in group.facts.observation.settings
+    if isinstance(each.value, str):
+        text = each.value.rpartition(".")[2]
+        found = isinstance(value, str) and f" {text}" in value
+    return found or any(sets(file, full, text) for file in user_files(group))
 
 
 def has_fullgraph(group: AnyGroup) -> bool:
@@ -73,11 +46,6 @@ def has_fullgraph(group: AnyGroup) -> bool:
     """
     wrappers = group.facts.wrappers
     return not wrappers or any(w.arguments.get("fullgraph") == "True" for w in wrappers)
-
-
-def setting(group: AnyGroup, each: Setting, note: str = "") -> Piece:
-    """Sets a setting of the compiler, unless the program has it."""
-    return Piece(each.code + note, not in_force(group, each))
 
 
 def user_files(group: AnyGroup) -> Iterator[str]:

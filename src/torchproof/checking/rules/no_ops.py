@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.advice import has_setting, user_files
+from torchproof.checking.rules.advice import in_force, user_files
 from torchproof.checking.rules.rule import (
     AnyGroup,
     EventGroup,
@@ -36,6 +36,7 @@ from torchproof.records import (
     Place,
     RaisedEvent,
     Remedy,
+    Setting,
     Severity,
     Symptom,
     WrapperEvent,
@@ -693,7 +694,7 @@ class NothingCompiled(NoOp[WrapperGroup]):
         if _are_disabled(breaks):
             return f"do not compile {name}, or remove torch.compiler.disable{where}"
         failed = not isinstance(breaks[0], BreakEvent) or not breaks[0].logged
-        hides = has_setting(group, "torch._dynamo.config.suppress_errors", value=True)
+        hides = in_force(group, Setting("dynamo.suppress_errors", True))
         if failed and hides and not breaks[0].reason.type.startswith("Attempt"):
             return f"fix the compile error{where} that suppress_errors hides"
         return f"fix the break{where} first, then check again: it hides later breaks"
