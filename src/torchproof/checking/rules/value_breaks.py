@@ -41,6 +41,10 @@ _WHOLE = re.compile(r"^(?:if|elif|while|assert)\s+(.+?):?$")
 _CONVERSION = re.compile(
     r"\.(?:item|tolist|__bool__)\(|(?<![.\w])(?:int|float|bool|complex)\("
 )
+# The operators whose size torch captures; empty for source that has not run.
+_CAPTURED = re.compile(
+    r"$|aten\.(nonzero|_?unique\w*|masked_select|bincount|repeat_interleave)\."
+)
 _IN_PYTHON = re.compile(r"numpy|\.tolist\(|\bmath\.|\brange\(")
 _COUNTED = re.compile(r"torch\.arange\(([^=]*)\)\.tolist\(\)$")
 # Functions of math that torch has under the same name.
@@ -123,8 +127,6 @@ class TensorToPython(GraphBreak):
             return f"write list(range({counted[1]})): it needs no tensor"
         if called := _IN_TORCH.search(expression):
             return f"write torch.{called[1]}, and keep the result a tensor"
-        if can_move_before(group) and not group.line.is_test:
-            return move_out(group)
         if not _CONVERSION.search(expression):
             return (
                 f"compute the number that `{expression}` needs before the compiled"
@@ -132,6 +134,8 @@ class TensorToPython(GraphBreak):
             )
         if group.line.is_test:
             return f"keep `{tensor}` a tensor, and choose with torch.where"
+        if can_move_before(group):
+            return move_out(group)
         return f"keep `{tensor}` a tensor, and convert it after the compiled call"
 
     def helpful(self, group: BreakGroup) -> Iterator[Setting]:
@@ -452,7 +456,7 @@ class DataDependentShape(GraphBreak):
         frame, code = group.frame, group.expression
         if frame is None or re.search("one_hot|repeat_interleave", code):
             return
-        if group.reason.gb_id not in (None, "GB0036"):  # others have no kernel for it
+        if not _CAPTURED.match(group.reason.context):
             return
         if not decides(frame.file, frame.line, code, number=False):
             yield CAPTURE_SHAPES
