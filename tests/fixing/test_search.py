@@ -6,7 +6,8 @@ Each edit is a setting, and a function says what a target with these settings sh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,7 @@ class Program:
     asked: list[set[str]] = field(default_factory=list)
     expected_s: float = 3.0
     is_parallel: bool = False
+    traced: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)
 
     @property
     def proofs(self) -> int:
@@ -63,7 +65,7 @@ class Program:
         is_wrong = self.wrong(names) or (backend and self.wrong_code(names))
         return Proof(
             overlay,
-            Observation((), {}),
+            Observation((), {}, traced=self.traced),
             tuple(Located(f, (), self.causes.get(f.key, ())) for f in found),
             {
                 "graphs": breaks + 1,
@@ -136,6 +138,28 @@ def test_the_next_draft_replaces_one_that_cures_nothing(
     search = searched(program, monkeypatch)
     assert names_of(search) == ["a", "b"]
     assert program.asked[:2] == [{"a", "none"}, {"a", "b"}]
+
+
+def test_the_edit_nearest_to_what_appears_is_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("".join(f"line {number}\n" for number in range(1, 40)))
+
+    def at(key: str, line: int) -> Finding:
+        text = f"line {line}"
+        return replace(finding(key), file=str(file), line=line, source=text)
+
+    def found(names: set[str]) -> list[Finding]:
+        left = [at(key, line) for key, line in lines.items() if key not in names]
+        return left + ([at("new", 12)] if "a" in names else [])
+
+    lines = {"a": 10, "b": 20, "c": 30}
+    traced = {str(file): {"step": tuple(range(1, 40))}}
+    program = Program(found, {key: [key] for key in lines}, traced=traced)
+    search = searched(program, monkeypatch)
+    assert names_of(search) == ["b", "c"]
+    assert program.asked == [{"a", "b", "c"}, {"b", "c"}, {"b", "c"}]
 
 
 def test_an_edit_that_removes_a_break_and_uncovers_two_is_not_shown(

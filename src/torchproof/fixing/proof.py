@@ -404,10 +404,13 @@ def reason_to_reject(
         if left.issuperset(map(state, findings)):
             return f"{findings[0].code} is still there"
     if new := new_findings(before, after):
-        first = new[0]
-        return f"it causes {first.code} at line {first.line}: {first.message}"
+        return reason_of(new[0])
     graphs = ("graphs",) if _adds_nothing(before, after) else ()
     return rise(graphs, before, after)
+
+
+def reason_of(caused: Finding) -> str:
+    return f"it causes {caused.code} at line {caused.line}: {caused.message}"
 
 
 def worse(before: Proof, after: Proof) -> str | None:

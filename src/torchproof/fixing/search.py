@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import (
     Callable,
-    Collection,
     Iterable,
     Iterator,
     Sequence,
@@ -28,6 +27,7 @@ from torchproof.fixing.proof import (
     Proof,
     Prover,
     new_findings,
+    reason_of,
     reason_to_reject,
     rise,
     state,
@@ -271,12 +271,10 @@ class Fixer:
             if joint and reason is None and _is_clear(search.current, joint):
                 self._keep(search, both, joint)
                 return
-        left = set(map(state, proof.open))
-        useless = [e for e in edits if not e.eases and _cures_nothing(e, left)]
-        if len(edits) > 1 and useless:  # the others are tried with better ones
-            for edit in useless:
-                search.reject([edit], f"{edit.finding.code} is still there")
-        else:
+        faults = _faults(search.current, proof, edits) if len(edits) > 1 else {}
+        for edit, fault in faults.items():  # the others are tried with better ones
+            search.reject([edit], fault)
+        if not faults:
             self._divide(search, edits, proof, why)
 
     def _divide(
@@ -496,8 +494,28 @@ def _is_faithful(proof: Proof) -> bool:
     return proof.equality is not None and not proof.equality.problems
 
 
-def _cures_nothing(edit: Edit, left: Collection[object]) -> bool:
-    return all(state(finding) in left for finding in edit.findings)
+def _faults(before: Proof, after: Proof, edits: list[Edit]) -> dict[Edit, str]:
+    """Which of several edits do not help, by what is found with all of them.
+
+    An edit without effect, and the one nearest to what appears in its function.
+    """
+    left = set(map(state, after.open))
+    faults = {
+        edit: f"{edit.finding.code} is still there"
+        for edit in edits
+        if not edit.eases and all(state(each) in left for each in edit.findings)
+    }
+    for new in new_findings(before, after):
+        distances = {
+            edit: abs((new.line or 0) - (each.line or 0))
+            for edit in edits
+            for each in edit.findings
+            if (each.file, each.function) == (new.file, new.function)
+        }
+        if distances:
+            nearest = min(distances, key=lambda edit: distances[edit])
+            faults.setdefault(nearest, reason_of(new))
+    return faults
 
 
 def _is_clear(before: Proof, after: Proof | None) -> bool:
