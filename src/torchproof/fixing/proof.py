@@ -246,11 +246,10 @@ class Prover:
 
     def _followed(self, started: _Started) -> Followed:
         """What the process of a job wrote, once it has ended."""
-        begin = time.monotonic()
         child = _collected(started.forked) if started.forked else None
         child = child or self._fresh(started.job)
         if started.number:
-            self.expected_s = time.monotonic() - begin
+            self.expected_s = time.monotonic() - started.begin
         if child.ending == "interrupted":
             raise KeyboardInterrupt
         return child
@@ -300,6 +299,7 @@ class _Started:
     edits: Overlay
     job: ProofJob
     forked: _Forked | None
+    begin: float = field(default_factory=time.monotonic)
 
 
 def _collected(forked: _Forked) -> Followed | None:
