@@ -32,7 +32,7 @@ _GRADIENT = re.compile(r"`([\w.]+)\.\w+\.grad`")
 def clone(site: Site) -> Draft:
     """What a statement keeps of a CUDA graph's outputs becomes a copy."""
     [small] = _small_statements(site)
-    title = "keep a copy, which the next step does not overwrite"
+    title = "keep a .clone(), which the next step does not overwrite"
     if isinstance(small, cst.Assign) and (names := _unpacked(small)):
         copies = ", ".join(f"{name}.clone()" for name in names)
         line = statements(f"{', '.join(names)} = {copies}\n")
@@ -142,7 +142,7 @@ def gradient_step(site: Site) -> Draft:
     changes: Changes = {
         block: block.with_changes(body=[*block.body[:first], step], footer=[])
     }
-    title = "make each pass a step that keeps the gradients of earlier ones"
+    title = "make each pass a torchproof.step, which keeps what no zero_grad() clears"
     return Draft(title, site.replaced(changes, ["torchproof"]))
 
 
