@@ -124,15 +124,23 @@ def _is_constant(group: RecompileGroup) -> bool:
 
 
 def _stays_static(group: RecompileGroup) -> bool:
-    """Whether it recompiled again, although nothing forbids that it becomes dynamic."""
-    guards = [
-        event.guard
-        for event in group.facts.of(GuardEvent)
-        if event.function == group.first.function and event.guard is not None
-    ]
+    """Whether it recompiled again, although nothing forbids that it becomes dynamic.
+
+    Compile ids tell that from a recompile after a reset, of another frame.
+    """
     own = group.first.guard
-    same = [g for g in guards if own and g.cause == "size" and _about(g) == _about(own)]
-    return len(same) > 1 and group.facts.compile_arguments.get("dynamic") != "False"
+    if own is None or group.facts.compile_arguments.get("dynamic") == "False":
+        return False
+    ids = {
+        event.compile_id
+        for event in group.facts.of(GuardEvent)
+        if event.function == group.first.function
+        and event.guard is not None
+        and event.compile_id is not None
+        and event.guard.cause == "size"
+        and _about(event.guard) == _about(own)
+    }
+    return len({each.partition("/")[0] for each in ids}) < len(ids)
 
 
 def _about(guard: Guard) -> tuple[object, ...]:
