@@ -14,7 +14,7 @@ import pytest
 
 from torchproof.fixing import FixOptions
 from torchproof.fixing import search as module
-from torchproof.fixing.edits import Edit
+from torchproof.fixing.edits import Edit, Misfit
 from torchproof.fixing.proof import Located, Proof, worse
 from torchproof.fixing.proof_job import Equality
 from torchproof.fixing.search import Fixer, Search, gains
@@ -138,6 +138,31 @@ def test_the_next_draft_replaces_one_that_cures_nothing(
     search = searched(program, monkeypatch)
     assert names_of(search) == ["a", "b"]
     assert program.asked[:2] == [{"a", "none"}, {"a", "b"}]
+
+
+@pytest.mark.parametrize("is_parallel", [False, True])
+def test_an_edit_that_does_not_fit_the_text_does_not_end_the_search(
+    is_parallel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overlay_of = module.overlay_of
+
+    def fitting(edits: Iterable[Edit], originals: dict[str, str]) -> Overlay:
+        edits = list(edits)
+        if any(each.title == "misfit" for each in edits):
+            raise Misfit("model.py has no line 'y = 1' to replace")
+        return overlay_of(edits, originals)
+
+    monkeypatch.setattr(module, "overlay_of", fitting)
+    program = Program(
+        cured_by(*"abc"),
+        {"a": ["misfit", "a"], "b": ["wrong", "b"], "c": ["misfit"]},
+        wrong=lambda names: "wrong" in names,
+        is_parallel=is_parallel,
+    )
+    search = searched(program, monkeypatch)
+    assert sorted(names_of(search)) == ["a", "b"]
+    whys = {each.edit.title: each.why for each in search.rejected.values()}
+    assert whys.keys() == {"misfit", "wrong"} and "no line" in whys["misfit"]
 
 
 def test_the_edit_nearest_to_what_appears_is_to_blame(

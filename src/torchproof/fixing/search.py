@@ -119,10 +119,7 @@ class Fixer:
     def _search(self, search: Search) -> None:
         while edits := self._next(search):
             search.rounds += 1
-            known = len(search.accepted) + len(search.rejected)
-            self._try(search, edits)
-            if len(search.accepted) + len(search.rejected) == known:
-                break  # none fits the text
+            self._try(search, edits)  # accepts or rejects at least one
         self._drop_useless(search)
         if search.accepted and not gains(search.original, search.current):
             search.give_up("what it uncovers is as bad as what it cures")
@@ -286,7 +283,8 @@ class Fixer:
         # Results that vary by themselves do so for each of the edits.
         if half and (not is_suggested or proof is None or proof.timed_out):
             self._try_halves(search, edits[:half], edits[half:])
-        elif proof is not None:  # otherwise it is drafted again, for the new text
+        # What does not fit the text of edits accepted since is drafted again for it.
+        elif proof is not None or search.current is self._drafts_of:
             search.reject(edits, why or "", is_suggested=is_suggested)
 
     def _try_halves(self, search: Search, first: list[Edit], rest: list[Edit]) -> None:
