@@ -5,11 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+from typing import Any
 
 import pytest
 import torch
 
-from torchproof.fixing.behaviour import Behaviour, Outcome, collected_text, with_unseen
+from torchproof.fixing.behaviour import (
+    Behaviour,
+    Outcome,
+    behaviour,
+    collected_text,
+    with_unseen,
+)
 from torchproof.fixing.equality import Reference, equality
 from torchproof.records import Frame
 from torchproof.targets import Loaded
@@ -112,3 +119,46 @@ def test_variations_do_not_depend_on_earlier_calls() -> None:
     found = with_unseen(Behaviour({}, random=(), text=()), target, train=False)
     outputs = [each.answers["call 0: output"].item() for each in found.unseen.values()]
     assert len(outputs) > 5 and set(outputs) == {1}
+
+
+class Buffered(torch.nn.Module):
+    """The same counter, in a buffer."""
+
+    def __init__(self, first: Any = 0, step: int = 1, persistent: bool = False):
+        super().__init__()
+        self.register_buffer("calls", torch.tensor(first), persistent=persistent)
+        self.step = step
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += self.step
+        return x
+
+
+class Plain(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.step = 0, 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += self.step
+        return x
+
+
+def all_of(net: torch.nn.Module) -> Behaviour:
+    made = [(torch.ones(2, 4),)] * 2
+    loaded = Loaded(net, made, None, Frame("m.py", 1, "make"))
+    shown = behaviour(loaded, net, train=False)
+    return with_unseen(shown, lambda: (loaded, net), train=False)
+
+
+def test_a_number_in_a_buffer_is_compared_with_that_in_the_attribute() -> None:
+    reference = Reference(all_of(Plain()), None, [], None)
+
+    def problems(**changes: Any) -> tuple[str, ...]:
+        shown = [all_of(Buffered(**changes)) for _ in range(2)]
+        return equality(reference, *shown, "eager").problems
+
+    assert problems() == ()
+    # It counts by 2 or from 1, has another type, or is part of what the program saves.
+    others = {"step": 2}, {"first": 1}, {"first": 0.0}, {"persistent": True}
+    assert all(problems(**each) for each in others)

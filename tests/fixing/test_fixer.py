@@ -10,6 +10,7 @@ import pytest
 from fix_runs import fixed, verified
 from rule_programs import FOLDER
 
+from torchproof.checking import rules
 from torchproof.fixing import FixOptions, fix, proof_child
 from torchproof.fixing.edits import Edit
 from torchproof.fixing.proof import Proof, Prover, reason_to_reject
@@ -21,6 +22,8 @@ from torchproof.records import (
     Observation,
     Overlay,
     Part,
+    Remedy,
+    Replacement,
     Run,
     Setting,
     UserError,
@@ -91,6 +94,50 @@ def test_a_setting_that_removes_a_break_is_proved(tmp_path: Path) -> None:
     assert receipt.outputs in ("same", "rounding") and receipt.unseen_inputs > 5
     assert run.fixing is not None and run.fixing.remaining == ()
     assert Run.from_json(run.to_json()) == run
+
+
+COUNTS = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.step = 0
+
+    def forward(self, x):
+        self.step += 1
+        return self.linear(x) * self.step
+
+def make():
+    return Net(), [(torch.ones(2, 4),)] * 4
+"""
+
+
+def test_a_number_that_changes_becomes_a_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = rules.by_code("RC213")
+    monkeypatch.setattr(rule, "settings", ())
+    known = type(rule).edit
+    (accepted,) = verified(fixed(tmp_path, COUNTS))
+    assert [each.new for each in accepted.replacements] == [
+        ('        self.register_buffer("step", torch.tensor(0), persistent=False)\n',)
+    ]
+    assert accepted.receipt is not None and accepted.receipt.graphs[1] == 1
+
+    def by_two(self: object, group: object) -> Remedy | None:
+        found = known(self, group)
+        assert found is not None
+        line = next(i for i, n in enumerate(COUNTS.splitlines(True), 1) if "+= 1" in n)
+        text = COUNTS.splitlines(True)[line - 1]
+        new = (text.replace("1", "2"),)
+        more = Replacement(found.replacements[0].file, line, (text,), new)
+        return replace(found, replacements=(*found.replacements, more))
+
+    monkeypatch.setattr(type(rule), "edit", by_two)
+    run = fixed(tmp_path, COUNTS)
+    assert verified(run) == [] and "RC213" in {each.code for each in run.findings}
 
 
 @pytest.mark.slow

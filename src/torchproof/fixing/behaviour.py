@@ -30,6 +30,8 @@ from torchproof.records import Namespace, whose
 from torchproof.targets import Answers, Loaded, calls
 
 _VARIATION_SECONDS = 10.0  # no new variation begins after this time
+# As Python's numbers: a tensor of another type cannot hold all of their values.
+_NUMBERS = (torch.bool, torch.int64, torch.float64, torch.complex128)
 _PLAIN = (bool, int, float, complex, str, type(None))
 
 
@@ -51,6 +53,7 @@ class Behaviour:
     random: tuple[str, ...]  # a digest of the random generators after each call
     text: tuple[str, ...]  # what was printed, logged and warned about
     attributes: Namespace = field(default_factory=dict)
+    numbers: Namespace = field(default_factory=dict)  # those in buffers, by their names
     unseen: dict[str, Outcome] = field(default_factory=dict)
 
 
@@ -72,13 +75,40 @@ def behaviour(
 
     with collected_text() as text:
         answers = calls.answers(loaded, fn, train=train, step=step)
-    attributes = attributes_of(loaded.fn)
     return Behaviour(
         answers,
         random=tuple(digests),
         text=tuple(text),
-        attributes=attributes,
+        attributes=attributes_of(loaded.fn),
+        numbers=_numbers(loaded.fn),
     )
+
+
+def with_numbers_as(original: Behaviour, shown: Behaviour) -> Behaviour:
+    """What was shown, with a number in a buffer as the attribute that it was before.
+
+    An edit may keep a counter in a tensor: what it counts has to stay.
+    """
+    moved = original.attributes.keys() & shown.numbers.keys()
+    if not moved:
+        return shown
+    labels = {f"buffer {name}" for name in moved}
+    kept = {name: shown.numbers[name] for name in moved}
+    return dataclasses.replace(
+        shown,
+        answers=_without(labels, shown.answers),
+        attributes={**shown.attributes, **kept},
+        unseen={
+            name: dataclasses.replace(
+                each, answers=each.answers and _without(labels, each.answers)
+            )
+            for name, each in shown.unseen.items()
+        },
+    )
+
+
+def _without(labels: Collection[str], answers: Answers) -> Answers:
+    return {label: value for label, value in answers.items() if label not in labels}
 
 
 def with_unseen(
@@ -190,6 +220,17 @@ def _attributes(fn: Any) -> Iterator[tuple[str, Any]]:
                     yield where, leaf.detach().to("cpu", copy=True)
                 elif isinstance(leaf, _PLAIN):
                     yield where, leaf
+
+
+def _numbers(fn: Any) -> Namespace:
+    """The numbers in buffers that are not part of the state that a program saves."""
+    found = {
+        name: buffer
+        for name, buffer in calls.buffers(fn)
+        if buffer.dtype in _NUMBERS and not buffer.ndim and not buffer.is_meta
+    }
+    saved = fn.state_dict() if found else {}
+    return {name: each.item() for name, each in found.items() if name not in saved}
 
 
 def _forget_logged() -> None:

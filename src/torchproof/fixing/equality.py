@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchproof.fixing.behaviour import Behaviour, Outcome
+from torchproof.fixing.behaviour import Behaviour, Outcome, with_numbers_as
 from torchproof.fixing.proof_job import Equality
 from torchproof.records import Namespace, one_line
 from torchproof.targets import Answers
@@ -36,6 +36,9 @@ def equality(
     reference: Reference, eager: Behaviour, compiled: Behaviour | str, backend: str
 ) -> Equality:
     """Compares both runs of the edited target; a text says why compiled code failed."""
+    eager = with_numbers_as(reference.eager, eager)
+    if isinstance(compiled, Behaviour):
+        compiled = with_numbers_as(reference.eager, compiled)
     problems = [*_values("in eager", reference, eager)]
     unsafe = [*_unsafe(reference, eager, compiled)]
     problems += _unseen("in eager", reference.eager, eager, strict=True)
