@@ -23,11 +23,14 @@ from torchproof.fixing.proposals import Refusal, Sources, proposals
 from torchproof.fixing.rewrites import Refused, compiler_settings
 from torchproof.records import (
     Finding,
+    GraphEvent,
     Observation,
     Remedy,
     Replacement,
     Setting,
+    WrapperEvent,
     blame,
+    shown,
 )
 from torchproof.records.frame import Frame
 
@@ -173,6 +176,19 @@ DYNAMIC = Setting("compile.dynamic", True)
             "f = torch.compile(\n    g,\n)",
             "f = torch.compile(\n    g,\n    dynamic=True,\n)",
         ),
+        (
+            "f = torch.compile(\n    g,\n    mode=m\n)",
+            "f = torch.compile(\n    g,\n    dynamic=True,\n    mode=m\n)",
+        ),
+        (
+            "f = torch.compile(  # why\n    g\n)",
+            "f = torch.compile(  # why\n    g,\n    dynamic=True\n)",
+        ),
+        (
+            "f = torch.compile(\n    mode=m,  # now\n)",
+            "f = torch.compile(\n    dynamic=True,\n    mode=m,  # now\n)",
+        ),
+        ("f = torch.compile(g, mode=m)", "f = torch.compile(g, mode=m, dynamic=True)"),
         ("model.compile()", "model.compile(dynamic=True)"),
         (
             "@torch.compile\ndef f(x): ...",
@@ -292,3 +308,67 @@ def test_an_edit_that_helps_with_some_values_only_is_left_to_fix(
     assert any(isinstance(each, Edit) and each.needs_run for each in edits)
     [drafted] = drafts.drafted([found], [])
     assert drafted.remedy is None or drafted.remedy.tier == "unsafe"
+
+
+def test_an_edit_that_does_not_fit_becomes_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or stays as the rule has it, where time is up."""
+    file = tmp_path / "model.py"
+    file.write_bytes(b"a\r\nb\r\n")
+    edit = Replacement(str(file), 2, ("b\n",), ("b\n", "x\n"))
+    known = Remedy("edit", (edit,), title="write x")
+    found = Finding("GB102", "graph_break", "high", "", "", known.text, str(file), 2)
+    found = replace(found, remedy=known)
+    [drafted] = drafts.drafted([found], [])
+    assert drafted.remedy == Remedy("none", why="write x")
+    monkeypatch.setattr(drafts, "_SECONDS", -1.0)
+    [drafted] = drafts.drafted([found], [])
+    assert drafted.remedy == Remedy("none", why="write x")
+    file.write_bytes(b"a\nb\n")
+    [drafted] = drafts.drafted([found], [])
+    assert drafted.remedy is not None and drafted.remedy.replacements == (
+        replace(edit, file=shown(edit.file), at=2),
+    )
+
+
+TWO = """\
+import torch
+
+
+@torch.compile(backend="eager")
+def encode(x):
+    return x + 1
+
+
+@torch.compile(backend="eager")
+def decode(x):
+    y = x * 2
+    print("value", y.sum())
+    return y + 1
+"""
+
+
+def test_an_argument_is_for_the_function_that_is_resumed(tmp_path: Path) -> None:
+    """Although the call of another one comes first in the line."""
+    file = str(tmp_path / "two.py")
+    Path(file).write_text(TWO)
+    resumed = Frame(file, 12, "torch_dynamo_resume_in_decode_at_12")
+    encode, decode = Frame(file, 4, "encode"), Frame(file, 9, "decode")
+    wrappers = [
+        WrapperEvent(frames=(replace(each, function="<module>"),), function=each)
+        for each in (encode, decode)
+    ]
+    remedy = Remedy("setting", settings=(DYNAMIC,))
+    for function, line in ((resumed, 9), (encode, 4)):
+        event = GraphEvent(function=function, entry=encode)
+        place = drafts._place_of_compile(wrappers, event, remedy)
+        assert place is not None and place.line == line
+
+
+def test_an_earlier_line_of_a_resumed_function_is_not_edited(tmp_path: Path) -> None:
+    file = str(tmp_path / "two.py")
+    Path(file).write_text(TWO)
+    stale = Frame(file, 11, "torch_dynamo_resume_in_decode_at_11")
+    now, inner = Frame(file, 12, "decode"), Frame(file, 6, "encode")
+    assert drafts._last_of_each((stale, now, inner)) == (now, inner)

@@ -29,7 +29,10 @@ from torchproof.records import (
     Replacement,
     WrapperEvent,
     cells,
+    definition,
     is_own,
+    is_resumed,
+    qualified_name,
     shown,
     shown_briefly,
     source_line,
@@ -46,7 +49,7 @@ def drafted(
 ) -> list[Finding]:
     """The findings, each with the edit that its rule knows for it, the worst first.
 
-    Where drafting takes too long, the remedies of the rest stay as they are.
+    Where drafting takes too long, the rest keep what their rules know.
     """
     drafts = _Drafts({each.finding.identity: each for each in matched})
     order = sorted(
@@ -72,24 +75,24 @@ class _Drafts:
     def remedy(self, finding: Finding) -> Remedy | None:
         """The remedy with its edit; None if none can be drafted."""
         spent = time.process_time() - self.began
-        if spent > _SECONDS or len(self.sources.originals) > _FILES:
-            return None
+        is_late = spent > _SECONDS or len(self.sources.originals) > _FILES
+        known = finding.remedy
         try:
-            return self._known(finding) or self._edit(finding) or self._line(finding)
+            if known is not None and known.replacements:
+                return self._known(known, is_late=is_late)
+            return None if is_late else self._edit(finding) or self._line(finding)
         except Exception:  # whatever the program is: a check gives its findings
-            return None
+            return _without_edit(known) if known is not None else None
 
-    def _known(self, finding: Finding) -> Remedy | None:
-        """The remedy, if its rule has the edit: with no more lines than it changes."""
-        remedy = finding.remedy
+    def _known(self, remedy: Remedy, *, is_late: bool) -> Remedy:
+        """An edit that a rule has; if there is time, without lines that stay."""
         changes: list[Replacement] = []
-        if remedy is None or not remedy.replacements:
-            return None
         for name in dict.fromkeys(each.file for each in remedy.replacements):
             file = os.path.abspath(name)
             own = [each for each in remedy.replacements if each.file == name]
             text = self.sources.original(file)
-            changes += replacements(file, text, applied(text, own))
+            new = applied(text, own)  # fails if the file has changed
+            changes += own if is_late else replacements(file, text, new)
         return replace(remedy, replacements=_saved(changes))
 
     # -- rewrites ----------------------------------------------------------------------
@@ -112,7 +115,7 @@ class _Drafts:
     def _edits(self, finding: Finding) -> Iterator[Edit]:
         """Those that need no run; safe ones come first."""
         matched = self.matched.get(finding.identity)
-        frames = matched.rule.stack(matched.group) if matched else ()
+        frames = _last_of_each(matched.rule.stack(matched.group) if matched else ())
         is_current = all(map(_is_current, frames))
         if not is_current or not rules.by_code(finding.code).rewrites:
             return
@@ -138,6 +141,23 @@ class _Drafts:
         return replace(remedy, replacements=_saved(replacements(file, text, new)))
 
 
+def _without_edit(remedy: Remedy) -> Remedy:
+    """The remedy in words."""
+    if remedy.kind in ("edit", "patch"):
+        return Remedy("none", why=remedy.title)
+    return replace(remedy, replacements=())
+
+
+def _last_of_each(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The innermost frame of each function.
+
+    After a graph break, torch's stack may begin with an earlier line of the function
+    that is resumed.
+    """
+    last = {_code(frame): frame for frame in frames}
+    return tuple(each for each in frames if each in last.values())
+
+
 def _is_current(frame: Frame) -> bool:
     """Whether the file still has the line, which may come from an older trace."""
     line = source_line(frame.file, frame.line).strip()
@@ -149,15 +169,12 @@ def _place_of_compile(
 ) -> Frame | None:
     """The user's line that compiles what an event is about; None if it is unknown."""
     own = [w for w in wrappers if not w.by_torchproof and w.calls != 0]
-    compiled = {_code(event.function)}
-    if isinstance(event, CompileEvent):
-        compiled.add(_code(event.entry))
-    about = [
-        each
-        for each in own
-        if compiled & {_code(frame) for frame in (*each.around, each.function)}
-    ]
     is_argument = any(s.name.startswith("compile.") for s in remedy.settings)
+    functions = [event.function]
+    if isinstance(event, CompileEvent) and not is_argument:
+        functions.append(event.entry)  # of several calls in one line, the first
+    by_function = ([w for w in own if _compiles(w, each)] for each in functions)
+    about = next(filter(None, by_function), [])
     places = [user_frame(each.frames) for each in about or own]
     found = list(dict.fromkeys(each for each in places if each is not None))
     if is_argument and len({(each.file, each.line) for each in found}) != 1:
@@ -165,8 +182,17 @@ def _place_of_compile(
     return found[0] if found else None
 
 
-def _code(frame: Frame | None) -> tuple[str, int, str] | None:
-    return (frame.file, frame.line, frame.function) if frame else None
+def _compiles(wrapper: WrapperEvent, function: Frame | None) -> bool:
+    """Whether a function, or the rest of it after a graph break, is compiled there."""
+    own = [frame for frame in (*wrapper.around, wrapper.function) if frame is not None]
+    if function is None or not is_resumed(function.function):
+        return function in own
+    return _code(function) in [_code(definition(frame)) for frame in own]
+
+
+def _code(frame: Frame) -> tuple[str, str]:
+    """The function that a line is in."""
+    return frame.file, qualified_name(frame)
 
 
 def _is_own(edit: Edit) -> bool:

@@ -459,7 +459,8 @@ def unified(changes: Sequence[Replacement]) -> str:
     for file in dict.fromkeys(each.file for each in changes):
         name, added = unbroken(cells.name_in(file) or shown_briefly(file)), 0
         lines += [f"--- a/{name}", f"+++ b/{name}"]
-        for each in (change for change in changes if change.file == file):
+        own = (change for change in changes if change.file == file)
+        for each in sorted(own, key=lambda change: change.at or change.line):
             at, old, new = each.at or each.line, len(each.old), len(each.new)
             spans = f"-{_span(at, old)} +{_span(at + added, new)}"
             lines += [f"@@ {spans} @@"]

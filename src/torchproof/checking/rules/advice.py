@@ -5,10 +5,11 @@ A remedy is nothing that is in force, and may take a mark away.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 
-from torchproof.checking.rules.line_edits import without
 from torchproof.checking.rules.rule import AnyGroup
+from torchproof.checking.static import changes
 from torchproof.checking.static.line_facts import WrittenMark, marks_in, sets
 from torchproof.records import (
     CompileEvent,
@@ -69,10 +70,20 @@ def removed(marks: Sequence[WrittenMark]) -> Remedy | None:
     """The edit that removes the user's marks of a size that cannot be dynamic."""
     if not marks:
         return None
-    edits = [without(mark) for mark in marks]
+    edits = [_without(mark) for mark in marks]
     places = [cells.place(shown_briefly(m.file), m.line) for m in marks]
     title = f"remove the mark at {' and '.join(places)} (`{marks[0].code}`)"
     if not all(edits):
         return Remedy("none", why=title)
-    kept = tuple(edit for edit in edits if edit is not None)
+    kept = tuple(r for edit in edits if edit for r in edit.replacements)
     return Remedy("edit", replacements=kept, title=title)
+
+
+def _without(mark: WrittenMark) -> Remedy | None:
+    """The file without a statement that marks one size."""
+    source = changes.source_of(mark.file)
+    node = changes.statement_at(source, mark.line) if source else None
+    if source is None or not isinstance(node, ast.Expr) or len(mark.dimensions) > 1:
+        return None
+    is_mark = ast.unparse(node.value) == mark.code
+    return changes.removed("", source, node) if is_mark else None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from torchproof.checking.rules.line_edits import imports_torch, instead_of
+import ast
+
 from torchproof.checking.rules.rule import PROSE
-from torchproof.checking.static.attribute_facts import AttributeFacts
+from torchproof.checking.static import changes
+from torchproof.checking.static.attribute_facts import AttributeFacts, FirstValue, Reset
 from torchproof.records import Guard, Remedy, cells, shown_briefly
 
 
@@ -19,31 +21,40 @@ def as_tensor(
     if first is None or not first.in_method or facts.python_use is not None:
         return None
     is_module = in_module or first.in_module
-    if not imports_torch(first.file) or (is_module and not first.after_init):
+    if not changes.imports_torch(first.file) or (is_module and not first.after_init):
         return None
+    if any(reset.target != f"self.{name}" for reset in facts.resets):
+        return None  # the same attribute of an object that may be another one
     is_exact = first.kind is float or (first.kind is None and _is_float(observed))
     line = f"self.{name} = {_tensor(first.value, is_exact)}"
     if is_module:
         value = _tensor(first.value, is_exact)
         line = f'self.register_buffer("{name}", {value}, persistent=False)'
-    edits = [instead_of(first.file, first.line, first.statement, line)]
-    for reset in facts.resets:
-        fill = f"{reset.target}.fill_({reset.value})"
-        edits.append(instead_of(reset.file, reset.line, reset.statement, fill))
+    fills = [_instead_of(r, f"{r.target}.fill_({r.value})") for r in facts.resets]
+    edits = [_instead_of(first, line), *fills]
     if not all(edits):
         return None
     at = cells.place(shown_briefly(first.file), first.line)
-    fills = " and .fill_() where it is reset" if facts.resets else ""
+    also = " and .fill_() where it is reset" if fills else ""
     titles = (
-        f"write `{line}` instead of `{first.statement}` at {at}{fills}",
-        f"write `{line}` at {at}{fills}",
-        f"keep `self.{name}` in a tensor from {at} on{fills}",
+        f"write `{line}` instead of `{first.statement}` at {at}{also}",
+        f"write `{line}` at {at}{also}",
+        f"keep `self.{name}` in a tensor from {at} on{also}",
     )
     return Remedy(
         "edit",
-        replacements=tuple(edit for edit in edits if edit is not None),
+        replacements=tuple(r for edit in edits if edit for r in edit.replacements),
         title=next((t for t in titles if len(t) <= PROSE), titles[-1]),
     )
+
+
+def _instead_of(found: FirstValue | Reset, code: str) -> Remedy | None:
+    """Code in place of a statement that has its lines for itself."""
+    source = changes.source_of(found.file)
+    node = changes.statement_at(source, found.line) if source else None
+    if source is None or node is None or ast.unparse(node) != found.statement:
+        return None
+    return changes.edit("", source, {node: code})
 
 
 def before_first_call(guard: Guard, facts: AttributeFacts) -> str | None:

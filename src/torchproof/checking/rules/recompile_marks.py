@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from torchproof.checking.rules.advice import written_marks
-from torchproof.checking.rules.line_edits import before_call
 from torchproof.checking.rules.recompile_groups import RecompileGroup, call_frame
 from torchproof.checking.rules.rule import PROSE, expression_of
 from torchproof.checking.rules.shapes import fixed_sizes
+from torchproof.checking.static import changes
 from torchproof.records import (
     Argument,
     Call,
@@ -21,6 +22,9 @@ from torchproof.records import (
     varying,
     whose,
 )
+
+_SIMPLE = ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Return
+_SCOPES = ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 class VaryingSize(NamedTuple):
@@ -62,13 +66,34 @@ def marked(group: RecompileGroup) -> Remedy | None:
     kept = [site for site in kept if site.sizes]
     if not kept or not all(s.argument.fixed for site in kept for s in site.sizes):
         return None  # what is computed in the call has no name that can be marked
-    edits = [before_call(s.call, [mark.code for mark in s.marks]) for s in kept]
+    edits = [_before_call(s) for s in kept]
     return Remedy(
         "mark",
         marks=tuple(mark for site in kept for mark in site.marks),
-        replacements=tuple(e for e in edits if e) if all(edits) else (),
+        replacements=tuple(r for e in edits if e for r in e.replacements)
+        if all(edits)
+        else (),
         title=_title(kept, group),
     )
+
+
+def _before_call(site: _Site) -> Remedy | None:
+    """The marks above the statement of a call, which gets its arguments by name."""
+    source = changes.source_of(site.call.file)
+    node = changes.statement_at(source, site.call.line) if source else None
+    if source is None or not isinstance(node, _SIMPLE):
+        return None
+    if not changes.imports_torch(site.call.file) or any(map(_may_hide, ast.walk(node))):
+        return None
+    codes = [mark.code for mark in site.marks]
+    return changes.edit("", source, {node: changes.code(source, node)}, above=codes)
+
+
+def _may_hide(node: ast.AST) -> bool:
+    """Whether the value of a name in it may differ above the statement, or be None."""
+    if isinstance(node, ast.IfExp | ast.BoolOp):
+        return any(isinstance(each, ast.Call) for each in ast.walk(node))
+    return isinstance(node, ast.NamedExpr | _SCOPES)
 
 
 def _title(sites: Sequence[_Site], group: RecompileGroup) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from torchproof.checking.static.source import Source, Unreadable
-from torchproof.records import Remedy, Replacement, Tier, blame, cells
+from torchproof.records import Remedy, Replacement, Tier, blame, cells, tree_of
 
 Node = ast.expr | ast.stmt | ast.keyword | ast.arg
 
@@ -32,32 +32,35 @@ def edit(
     source: Source,
     new: Mapping[Node, str],
     *,
+    above: Sequence[str] = (),
     below: str = "",
     tier: Tier = "safe",
 ) -> Remedy | None:
-    """Gives nodes other texts, and adds a statement below the last of them.
+    """Gives nodes other texts, and adds lines above the first or below the last.
 
-    None where whole lines cannot be replaced: the file's own lines end otherwise, or a
-    statement shares its line with others.
+    None where whole lines cannot be replaced: the file's own lines end otherwise, a
+    statement shares its line with others, or a comment would be lost.
     """
-    if not _has_plain_lines(source):
+    if not _has_plain_lines(source) or _drops_comment(source, new):
         return None
     changes: list[Replacement] = []
     lines = [f"{line}\n" for line in source.lines]
     nodes = sorted(new, key=lambda node: (node.lineno, node.col_offset))
     while nodes:
         block = [nodes.pop(0)]
-        last = block[0].end_lineno or block[0].lineno
+        last = _last(block[0])
         while nodes and nodes[0].lineno <= last:
             block.append(nodes.pop(0))
-            last = max(last, block[-1].end_lineno or 0)
-        added = below if not nodes else ""
-        old = tuple(lines[block[0].lineno - 1 : last])
-        indent = len(old[0]) - len(old[0].lstrip())
-        if added and block[0].col_offset != indent:
+            last = max(last, _last(block[-1]))
+        first = () if changes else above
+        added = [*first, *([below] if below and not nodes else [])]
+        if added and not all(_has_own_lines(source, node) for node in block):
             return None
+        old = tuple(lines[block[0].lineno - 1 : last])
+        indent = old[0][: len(old[0]) - len(old[0].lstrip())]
+        rows = [f"{indent}{each}\n" for each in added]
         text = _replaced(old, block, new)
-        text += f"{' ' * indent}{added}\n" if added else ""
+        text = "".join([*rows[: len(first)], text, *rows[len(first) :]])
         after = tuple(text.splitlines(keepends=True))
         changes.append(Replacement(_path(source), block[0].lineno, old, after))
     return Remedy("edit", tuple(changes), title=title, tier=tier)
@@ -67,7 +70,7 @@ def _replaced(old: Sequence[str], nodes: list[Node], new: Mapping[Node, str]) ->
     """Some lines, which begin with the first node, with other texts for all nodes."""
     lines, first = [line.encode() for line in old], nodes[0].lineno
     for node in reversed(nodes):  # the places of those before it stay
-        start, end = node.lineno - first, (node.end_lineno or node.lineno) - first
+        start, end = node.lineno - first, _last(node) - first
         head, tail = lines[start][: node.col_offset], lines[end][node.end_col_offset :]
         lines[start : end + 1] = [head + new[node].encode() + tail]
     return b"".join(lines).decode()
@@ -86,27 +89,56 @@ def _has_plain_lines(source: Source) -> bool:
     return b"\r" not in raw and raw.endswith(b"\n")
 
 
+def _drops_comment(source: Source, new: Mapping[Node, str]) -> bool:
+    """Whether nodes of several lines have comments that their new texts have not."""
+    return any(
+        "#" in line and line.strip() not in text
+        for node, text in new.items()
+        if len(lines := code(source, node).splitlines()) > 1
+        for line in lines
+    )
+
+
+def _has_own_lines(source: Source, node: Node, before: str = "") -> bool:
+    """Whether a statement has no other on its lines, or a decorator its `@`."""
+    first, last = source.lines[node.lineno - 1], source.lines[_last(node) - 1]
+    head = first.encode()[: node.col_offset].decode().strip()
+    rest = last.encode()[node.end_col_offset :].decode().strip()
+    return head == before and (not rest or rest.startswith("#"))
+
+
+def _last(node: Node) -> int:
+    return node.end_lineno or node.lineno
+
+
 def removed(title: str, source: Source, node: Node) -> Remedy | None:
     """Takes out the lines of a statement or decorator, if nothing else is on them."""
-    first, last = node.lineno, node.end_lineno or node.lineno
-    before = source.lines[first - 1].encode()[: node.col_offset].decode().strip()
-    after = source.lines[last - 1].encode()[node.end_col_offset :].decode().strip()
-    block = next(
-        (b for b in _blocks(source.parents.get(node)) if node in b and len(b) > 1), None
-    )
-    alone = before == "@" if isinstance(node, ast.expr) else not before and block
-    if not alone or not (not after or after.startswith("#")):
+    is_decorator = isinstance(node, ast.expr)
+    if not _has_own_lines(source, node, "@" if is_decorator else ""):
         return None
+    if not is_decorator and [node] in vars(source.parents[node]).values():
+        return edit(title, source, {node: "pass"})
     if not _has_plain_lines(source):
         return None
-    old = tuple(f"{line}\n" for line in source.lines[first - 1 : last])
-    gone = Replacement(_path(source), first, old, ())
+    old = tuple(f"{line}\n" for line in source.lines[node.lineno - 1 : _last(node)])
+    gone = Replacement(_path(source), node.lineno, old, ())
     return Remedy("edit", (gone,), title=title)
 
 
-def _blocks(node: ast.AST | None) -> list[list[ast.stmt]]:
-    names = ("body", "orelse", "finalbody")
-    return [b for name in names if isinstance(b := getattr(node, name, None), list)]
+def statement_at(source: Source, line: int) -> ast.stmt | None:
+    """The innermost statement at a line, if no other one is on its lines."""
+    statements = [n for n in source.nodes if isinstance(n, ast.stmt)]
+    inside = [n for n in statements if n.lineno <= line <= _last(n)]
+    node = max(inside, key=lambda n: n.lineno, default=None)
+    return node if node is not None and _has_own_lines(source, node) else None
+
+
+def imports_torch(file: str) -> bool:
+    return any(
+        isinstance(node, ast.Import)
+        and any((each.asname or each.name) == "torch" for each in node.names)
+        for node in tree_of(file).body
+    )
 
 
 def code(source: Source, node: ast.AST) -> str:
@@ -125,9 +157,6 @@ def arguments(
 def without_keyword(
     title: str, source: Source, call: ast.Call, name: str
 ) -> Remedy | None:
-    """Takes a keyword out of a call; None where comments would be lost."""
-    whole = code(source, call)
-    if "\n" in whole and "#" in whole:
-        return None
+    """Takes a keyword out of a call."""
     text = f"{code(source, call.func)}({arguments(source, call, (name,))})"
     return edit(title, source, {call: text})

@@ -55,11 +55,26 @@ def _compiles(site: Site) -> Iterator[cst.BaseExpression]:
 
 
 def _extended(call: cst.Call, new: cst.Arg) -> list[cst.Arg]:
-    """The arguments with one more, each on a line of its own if they were."""
-    if not call.args or not isinstance(call.args[-1].comma, cst.Comma):
-        return [*call.args, new]
+    """The arguments with one more, each on a line of its own if they were.
+
+    There, it comes before the last keyword: a comment stays where it was.
+    """
+    if not call.args:
+        return [new]
     *others, last = call.args
-    between: object = cst.Comma(whitespace_after=call.whitespace_before_args)
-    between = others[-1].comma if others else between
-    ended = new.with_changes(comma=last.comma)
-    return [*others, last.with_changes(comma=between), ended]
+    between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
+        line = call.whitespace_before_args.with_changes(
+            first_line=cst.TrailingWhitespace(), empty_lines=[]
+        )
+        between = cst.Comma(whitespace_after=line)
+        if last.keyword is not None:
+            return [*others, new.with_changes(comma=between), last]
+    after = last.whitespace_after_arg
+    ended = new.with_changes(comma=last.comma, whitespace_after_arg=after)
+    nothing = cst.SimpleWhitespace("")
+    return [
+        *others,
+        last.with_changes(comma=between, whitespace_after_arg=nothing),
+        ended,
+    ]
