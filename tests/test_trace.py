@@ -85,10 +85,10 @@ def call(target: str, options: Mapping[str, Any]) -> None:
 
 
 def diagnosis(seen: Observation) -> set[tuple[Any, ...]]:
-    """What a trace can know: code, kind, place and cause."""
+    """What a trace can know: code, kind and place; it lacks arguments of compile."""
 
     def facts(f: Finding) -> tuple[Any, ...]:
-        return f.code, f.kind, f.file, f.line, f.function, f.owner, f.cause
+        return f.code, f.kind, f.file, f.line, f.function, f.owner
 
     found = rules.check(seen)
     return {facts(f) for f in found if f.kind in TRACED or f.code.startswith("CE")}
