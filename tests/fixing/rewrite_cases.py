@@ -530,6 +530,7 @@ if x.mean() > 0:  # <-
 OF_OBJECTS = """\
 == attributes become parameters | print(self.size, config.size, x.shape[0])  # <-
 !! a logger of an object | self.logger.info("%s", x)  # <-
+!! an object that only the caller knows | print(type(config).__name__, x.mean())  # <-
 """
 SKIPPED = """\
 == a check

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -210,14 +212,23 @@ def test_argument_of_torch_compile(code: str, expected: str | None) -> None:
 
 
 def test_setting_follows_the_imports_and_has_those_it_needs() -> None:
-    warn = Setting("dynamo.reorderable_logging_functions", "warnings.warn")
+    warn = Setting("dynamo.reorderable_logging_functions", "warnings.warn", "warnings")
     text = compiler_settings.with_setting(
         site('"""Doc."""\n\nfrom torch import nn\nnet = nn.Linear(1, 1)  # <-\n'), warn
     )
     assert text == (
         '"""Doc."""\n\nfrom torch import nn\nimport torch\nimport warnings\n'
-        f"{warn.code}\nnet = nn.Linear(1, 1)\n"
+        f"{warn.lines[-1]}\nnet = nn.Linear(1, 1)\n"
     )
+
+
+def test_setting_of_a_module_in_a_package_runs_alone() -> None:
+    name = "dynamo.ignore_logging_functions"
+    each = Setting(name, "xml.dom.minidom.parse", "xml.dom.minidom")
+    program = compiler_settings.with_setting(site("net = None  # <-\n"), each)
+    for text in (f"import torch; {each.code}", program):
+        done = subprocess.run([sys.executable, "-c", text], check=False)
+        assert done.returncode == 0
 
 
 # -- any source ------------------------------------------------------------------------

@@ -273,7 +273,8 @@ def _package(
         f"    {name if name.isidentifier() else 'patches'}.install()"
     )
     compile_arguments = [s for s in settings if s.name.startswith("compile.")]
-    lines = [s.code for s in settings if s not in compile_arguments]
+    others = [s for s in settings if s not in compile_arguments]
+    lines = list(dict.fromkeys(line for s in others for line in s.lines))
     arguments = ", ".join(s.code for s in compile_arguments)
     parts = [
         f"{about}\n\nfrom pathlib import Path\n\nimport torchproof\n",

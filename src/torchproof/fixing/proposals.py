@@ -127,7 +127,7 @@ def _in_order_of_rule(
 
 
 def _with_setting(setting: Setting, finding: Finding) -> Edit:
-    return Edit(f"set {setting.code}", "safe", finding, settings=(setting,))
+    return Edit(f"set {setting.lines[-1]}", "safe", finding, settings=(setting,))
 
 
 def _rewritten(

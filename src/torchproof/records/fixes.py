@@ -37,15 +37,26 @@ class Setting(Record):
 
     `name` is `dynamo.NAME` or `inductor.NAME`, a setting of torch._dynamo.config or
     torch._inductor.config, or `compile.NAME`, an argument of torch.compile. If the
-    setting is a set, `value` is the name of the function to add: `builtins.print`.
+    setting is a set, `value` is the name of the function to add: `builtins.print`, and
+    `module` what has to be imported for it.
     """
 
     name: str
     value: bool | int | str
+    module: str = ""
 
     @property
     def code(self) -> str:
-        """The setting as a line of Python, or as an argument."""
+        """The setting as a line of Python that works alone, or as an argument."""
+        return "; ".join(self.lines)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The import that the setting needs, if any, and the setting."""
+        return (f"import {self.module}",) * bool(self.module) + (self._assignment,)
+
+    @property
+    def _assignment(self) -> str:
         group, _, name = self.name.partition(".")
         if group == "compile":
             return f"{name}={self.value!r}"
@@ -230,7 +241,8 @@ class Fix(Record):
     def code(self) -> tuple[str, ...]:
         """The settings and marks as lines of Python, arguments as a call."""
         arguments = [s.code for s in self.settings if s.name.startswith("compile.")]
-        lines = [s.code for s in self.settings if not s.name.startswith("compile.")]
+        others = [s for s in self.settings if not s.name.startswith("compile.")]
+        lines = list(dict.fromkeys(line for s in others for line in s.lines))
         lines += [mark.code for mark in self.marks]
         if arguments:
             lines.append(f"torch.compile(model, {', '.join(arguments)})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -444,8 +445,8 @@ def brief(text: str, limit: int = 110) -> str:
 
 def hint(group: BreakGroup) -> str:
     """Torch's first hint for this break alone; empty if it has none."""
-    own = (h for h in group.reason.hints if not _BOILERPLATE.search(h))
-    return brief(next(own, ""))
+    own = (brief(h) for h in group.reason.hints if not _BOILERPLATE.search(h))
+    return next((each for each in own if len(each) <= PROSE), "")
 
 
 # -- moving code out of the graph ------------------------------------------------------
@@ -494,10 +495,21 @@ def move_out(group: BreakGroup) -> str:
             f"move {what} out of the {_nested_in(group)} at {at}, so that the graph"
             " breaks only there"
         )
+    if not _is_expression(group.expression):
+        what = f"line {group.frame.line}" if group.frame else "it"
     return (
         f"put {what} in a function marked @torch.compiler.disable: the break stays, as"
         " an intended one"
     )
+
+
+def _is_expression(code: str) -> bool:
+    """Whether code is a call or a name, and no part of a larger expression."""
+    try:
+        node = ast.parse(code, mode="eval").body
+    except SyntaxError:
+        return False
+    return isinstance(node, ast.Call | ast.Name | ast.Attribute)
 
 
 def unbacked_marks(group: EventGroup[BreakEvent | ErrorEvent]) -> list[WrittenMark]:

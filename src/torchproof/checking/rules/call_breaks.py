@@ -125,7 +125,7 @@ class OutputCall(GraphBreak):
     )
     settings = (
         Setting("dynamo.reorderable_logging_functions", "builtins.print"),
-        Setting("dynamo.reorderable_logging_functions", "warnings.warn"),
+        Setting("dynamo.reorderable_logging_functions", "warnings.warn", "warnings"),
     )
 
     def matches(self, group: BreakGroup) -> bool:
@@ -146,7 +146,7 @@ class OutputCall(GraphBreak):
         module = module_of(frame.file) if group.package else None
         if module and _logs(call[0]) and _is_global(frame.file, call[0]):
             name = f"{module}.{call[0]}"
-            yield Setting("dynamo.ignore_logging_functions", name)
+            yield Setting("dynamo.ignore_logging_functions", name, module)
 
     def change(self, group: BreakGroup) -> str:
         what = f"`{group.expression}`"

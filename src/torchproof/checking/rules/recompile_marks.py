@@ -14,6 +14,7 @@ from torchproof.checking.static import changes
 from torchproof.records import (
     Argument,
     Call,
+    CompileEvent,
     GraphEvent,
     GuardEvent,
     Mark,
@@ -142,8 +143,12 @@ def _sites(group: RecompileGroup) -> list[_Site]:
     equal, so one fixed size fixes the others. For the same reason every place that
     calls the function must mark its own arguments.
     """
-    same = calls_of(group)
-    sites = {(each.file, each.line, each.span): each for each in reversed(same)}
+    events = _events_of(group)
+    same = [call for _, call in events]
+    # Only the function that is compiled first in a call has its parameters.
+    named = [call for event, call in events if event.entry is None]
+    named += [call for call in same if call.by_user]
+    sites = {(each.file, each.line, each.span): each for each in reversed(named)}
     sizes = varying(same)
     return [
         _Site(
@@ -163,12 +168,17 @@ def _distinct(sizes: Iterable[VaryingSize]) -> tuple[VaryingSize, ...]:
 
 def calls_of(group: RecompileGroup) -> list[Call]:
     """All recorded calls of the compiled function whose argument has changed."""
+    return [call for _, call in _events_of(group)]
+
+
+def _events_of(group: RecompileGroup) -> list[tuple[CompileEvent, Call]]:
+    """What was compiled in these calls, with the call of each."""
     call = group.first.entry_call
     if call is None or group.first.path is None:
         return []
     events = group.facts.of(GraphEvent, GuardEvent)
-    calls = [e.entry_call for e in events if e.entry_call]
-    return [each for each in calls if each.entry == call.entry]
+    calls = [(e, e.entry_call) for e in events if e.entry_call]
+    return [(e, each) for e, each in calls if each.entry == call.entry]
 
 
 def _without(known: Collection[tuple[str, int]], site: _Site) -> _Site:

@@ -19,12 +19,13 @@ from torchproof.checking.static.attribute_facts import AttributeFacts, attribute
 from torchproof.checking.static.compiled import Compilation
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.source import Definition, Source, walk
-from torchproof.records import Remedy, Setting, Severity
+from torchproof.records import Guard, Remedy, Setting, Severity
 
 _COUNTERS = ast.Add | ast.Sub | ast.Mult
 # What torch says of an int attribute, if the object is a module.
 _HINT = "HINT: torch.compile considers integer attributes"
 _DYNAMIC_INT = Setting("dynamo.allow_unspec_int_on_nn_module", True)
+_OBJECT = re.compile(r"[\[{(]|<(?!\w+\.\w+: )|(?:set|frozenset|dict|list|tuple)\(")
 _OF_OBJECT = re.compile(r"\w+(?:\[\d+\])?\.\w")
 _WARM_UP = "warm up with each value of `{guard.source}`: each graph is kept"
 
@@ -59,10 +60,13 @@ class StateChange(Recompile):
 
     def advice(self, group: RecompileGroup) -> str:
         guard, change = group.guard, change_of(group)
-        if per_value(guard):
+        if per_value(guard) and _is_plain(guard):
             return self.say(_WARM_UP, group)
         if change and change.inside and not change.is_read:
             return f"move {change.text(group)} out of the compiled function"
+        if not _is_plain(guard):
+            text = "let `{guard.source}` be the same in every call of {at.compiled}"
+            return self.say(text, group)
         if _OF_OBJECT.match(guard.source):
             return self._of_object(group)
         return self.say(self.advice_text, group)
@@ -77,6 +81,14 @@ class StateChange(Recompile):
             text = f"`{use.code[: group.width]}` at line {use.line} needs a number"
             return f"{text}: compute it outside the compiled function and pass a tensor"
         return self.say(self.advice_text, group)
+
+
+def _is_plain(guard: Guard) -> bool:
+    """Whether no value that was seen is a container or another object.
+
+    Text, numbers, members of an enum and dtypes have a few values to warm up with.
+    """
+    return not any(_OBJECT.match(each) for each in guard.values)
 
 
 def _facts(group: RecompileGroup) -> AttributeFacts:
@@ -118,7 +130,8 @@ class ScalarArgument(StateChange):
 
     def advice(self, group: RecompileGroup) -> str:
         guard = group.guard
-        if _OF_OBJECT.match(guard.source) and not per_value(guard):
+        is_number = _OF_OBJECT.match(guard.source) and not per_value(guard)
+        if is_number or not _is_plain(guard):
             return super().advice(group)
         if len({each.expected for each in group.guards}) > 1 or per_value(guard):
             return self.say(_WARM_UP, group)

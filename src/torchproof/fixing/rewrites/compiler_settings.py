@@ -15,12 +15,11 @@ def with_setting(site: Site, setting: Setting) -> str:
     """The text with a line below the imports, or an argument of torch.compile."""
     if setting.name.startswith("compile."):
         return _with_argument(site, setting)
-    imports = ["torch"]
-    if isinstance(setting.value, str):  # the name of a function
-        module = setting.value.rpartition(".")[0]
-        imports += [module] if module not in ("", "builtins") else []
-    line = cst.parse_statement(f"{setting.code}\n")
-    return site.replaced({}, imports, below_imports=[line])
+    imports, lines = ["torch"], setting.lines
+    if setting.module and "." not in setting.module:  # may be imported already
+        imports, lines = [*imports, setting.module], lines[1:]
+    statements = [cst.parse_statement(f"{line}\n") for line in lines]
+    return site.replaced({}, imports, below_imports=statements)
 
 
 def _with_argument(site: Site, setting: Setting) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from torchproof.checking import words
+from torchproof.checking import Kind, words
 from torchproof.fixing.rewrites.site import (
     Changes,
     Draft,
@@ -47,6 +47,7 @@ def in_graph(site: Site) -> Draft:
     values = Values(site)
     moved = _group(site, values)
     arguments = arguments_of(site, values, moved)
+    _assert_no_objects(site, values, moved)
     name = _new_name(site, moved)
     function = new_function(f"@in_graph\ndef {name}", moved, arguments)
     call = cst.parse_statement(f"{name}({', '.join(a.text for a in arguments)})\n")
@@ -181,15 +182,11 @@ def arguments_of(
     site: Site, values: Values, moved: Sequence[Statement]
 ) -> list[Argument]:
     """What a function with these statements gets from the function they are in."""
-    local = _locals(site)
     bound = names_bound(moved)
     read = [each for statement in moved for each in _reads(statement)]
     texts: list[str] = []
-    for each in read:
+    for each, value in _passed(site, values, moved):
         root = _root(each)
-        if root not in local or root in bound:
-            continue
-        value = _value_read(each, values)
         if root in ("self", "cls") and isinstance(value, cst.Name):
             raise Refused(f"`{site.code(each)}` needs the object `{root}`")
         texts.append(site.code(value))
@@ -204,6 +201,35 @@ def arguments_of(
             name += "_"
         found[text] = Argument(text, name)
     return list(found.values())
+
+
+def _passed(
+    site: Site, values: Values, moved: Sequence[Statement]
+) -> Iterator[tuple[cst.Name | cst.Attribute, cst.Name | cst.Attribute]]:
+    """What the statements read of the function they are in, and the part to pass."""
+    own = _locals(site) - names_bound(moved)
+    for statement in moved:
+        for each in _reads(statement):
+            if _root(each) in own:
+                yield each, _value_read(each, values)
+
+
+def _assert_no_objects(
+    site: Site, values: Values, moved: Sequence[Statement]
+) -> None:
+    """A call in the graph takes tensors and plain values, but no module.
+
+    A parameter that only its caller knows may be one, unless it is used as a tensor.
+    """
+    parameters = (p for p in walk(site.function.params) if isinstance(p, cst.Param))
+    unknown = {p.name.value for p in parameters if p.default is None}
+    passed = list(_passed(site, values, moved))
+    tensors = {site.code(value) for each, value in passed if each is not value}
+    for each, value in passed:
+        kind, text = values.kind(value), site.code(value)
+        is_open = kind is Kind.UNKNOWN and text in unknown - tensors
+        if is_open or kind in (Kind.LAYER, Kind.RECURRENT, Kind.MODULES):
+            raise Refused(f"`{site.code(each)}` may be an object, as a module is")
 
 
 def _reads(node: cst.CSTNode) -> Iterator[cst.Name | cst.Attribute]:
