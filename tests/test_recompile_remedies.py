@@ -511,3 +511,69 @@ def test_a_remedy_removes_its_finding_and_changes_no_output(
         if added or not outputs or outputs != before[name][1]:
             wrong.append(f"{name}: {added} {before[name][1]} {outputs}")
     assert not wrong, "\n".join(wrong)
+
+
+OF_A_TARGET = """\
+import random
+import torch
+
+
+def inner(tokens):
+    torch._dynamo.graph_break()
+    return tokens * 2
+
+
+def outer(ids):
+    return inner(ids).sum()
+
+
+class Noted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def forward(self, x):
+        self.seen.add(len(self.seen))
+        return x + 1
+
+
+def crop(x):
+    left = random.randint(0, 4)
+    return x[left : left + 4]
+
+
+def fitted(x):
+    return torch.linalg.lstsq(x, x).solution
+
+
+def sizes():
+    return outer, [(torch.ones(1, n),) for n in (8, 6, 10)]
+
+
+def objects():
+    return Noted(), [(torch.ones(2),)] * 3
+
+
+def slices():
+    return crop, [(torch.ones(9),)] * 3
+
+
+def solved():
+    return fitted, [(torch.rand(4, 4),)] * 3
+"""
+
+
+def test_remedies_of_a_target_can_be_followed(tmp_path: Path, observe_all: Any) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(OF_A_TARGET)
+    names = ("sizes", "objects", "slices", "solved")
+    seen = observe_all([(f"{path}:{name}", {}) for name in names])
+    found = dict(zip(names, map(rules.check, seen), strict=True))
+    marks = {mark.argument for f in found["sizes"] for mark in f.remedy.marks}
+    assert marks == {"ids"}  # a parameter of the target, not of what it calls
+    objects = [f for f in found["objects"] if f.kind == "recompile"]
+    assert objects and not any("each value" in f.remedy.text for f in objects)
+    [cut] = [f for f in found["slices"] if f.code == "GB117"]
+    assert f"line {cut.line}" in cut.remedy.text
+    [solve] = [f for f in found["solved"] if f.code == "GB103"]
+    assert solve.remedy.kind == "none" and "torch.where" not in solve.remedy.text

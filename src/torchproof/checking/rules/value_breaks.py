@@ -66,7 +66,7 @@ _FIXED_SIZES = (
         r"nonzero|argwhere|torch\.where",
         "keep the mask instead of the positions in `{}`: torch.where(mask, x, 0)",
     ),
-    (r"", "keep all positions instead of `{}`: torch.where(mask, x, 0)"),
+    (r"\[|mask", "keep all positions instead of `{}`: torch.where(mask, x, 0)"),
 )
 
 
@@ -448,8 +448,9 @@ class DataDependentShape(GraphBreak):
     shown_by = ("GB101", "GB103", "GB105")
 
     def change(self, group: BreakGroup) -> str:
-        fixed = next(f for name, f in _FIXED_SIZES if re.search(name, group.expression))
-        return fixed.format(group.expression)
+        code = group.expression
+        fixed = next((f for name, f in _FIXED_SIZES if re.search(name, code)), None)
+        return fixed.format(code) if fixed else move_out(group)
 
     def helpful(self, group: BreakGroup) -> Iterator[Setting]:
         """The one with which a size stays in the graph, if nothing is decided by it."""

@@ -38,6 +38,14 @@ _LOGGER = re.compile(r"(?:\w+\.)*_?(?:log(?:ger|ging)?|writer)", re.IGNORECASE)
 _RANK_ZERO = re.compile(r"(?:\w+\.)*rank_zero_(?:print|info|warn|warning|debug)")
 # Functions that check their arguments; those of torch are understood by tracing.
 _CHECKS = re.compile(r"_?(?:\w+_)?(?:check|assert|validate|verify|ensure)(?:_\w+)?")
+# What a tensor or a number is used in.
+_OPERATIONS = (
+    cst.BinaryOperation,
+    cst.Comparison,
+    cst.ComparisonTarget,
+    cst.Subscript,
+    cst.UnaryOperation,
+)
 # What a function of its own cannot do for the one it was in.
 ENDS = (cst.Return, cst.Break, cst.Continue, cst.Yield, cst.Await, cst.Global)
 
@@ -214,20 +222,22 @@ def _passed(
                 yield each, _value_read(each, values)
 
 
-def _assert_no_objects(
-    site: Site, values: Values, moved: Sequence[Statement]
-) -> None:
+def _assert_no_objects(site: Site, values: Values, moved: Sequence[Statement]) -> None:
     """A call in the graph takes tensors and plain values, but no module.
 
-    A parameter that only its caller knows may be one, unless it is used as a tensor.
+    A parameter that only its caller knows may be one, unless it is used as a value.
     """
     parameters = (p for p in walk(site.function.params) if isinstance(p, cst.Param))
     unknown = {p.name.value for p in parameters if p.default is None}
     passed = list(_passed(site, values, moved))
-    tensors = {site.code(value) for each, value in passed if each is not value}
+    used = {
+        site.code(value)
+        for each, value in passed
+        if each is not value or isinstance(site.parent(each), _OPERATIONS)
+    }
     for each, value in passed:
         kind, text = values.kind(value), site.code(value)
-        is_open = kind is Kind.UNKNOWN and text in unknown - tensors
+        is_open = kind is Kind.UNKNOWN and text in unknown - used
         if is_open or kind in (Kind.LAYER, Kind.RECURRENT, Kind.MODULES):
             raise Refused(f"`{site.code(each)}` may be an object, as a module is")
 
