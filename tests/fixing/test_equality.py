@@ -72,6 +72,17 @@ def test_other_values_are_a_problem_and_lost_text_is_unsafe() -> None:
     assert "random" in equality(REFERENCE, drawn, EAGER, "eager").unsafe[0]
 
 
+def test_the_name_of_a_gradient_is_no_text_of_the_program() -> None:
+    def said(name: str, text: str = "mean") -> tuple[str, ...]:
+        return (f"{text} tensor(0.5, grad_fn=<{name}Backward0>)",)
+
+    reference = dataclasses.replace(REFERENCE, compiled_text=said("Sum"))
+    for text, is_lost in (("mean", False), ("sum", True)):
+        shown = dataclasses.replace(EAGER, text=said("CompiledFunction", text))
+        found = equality(reference, EAGER, shown, "aot_eager")
+        assert bool(found.unsafe) is is_lost
+
+
 def test_calls_that_draw_other_numbers_when_compiled_are_unsafe() -> None:
     two = {"call 0: output": OUTPUT, "call 1: output": OUTPUT}
     eager = Behaviour(two, random=("a", "b"), text=())
