@@ -269,9 +269,13 @@ def test_without_source_no_quote_of_the_program_is_shown(
         ITEM,
         evidence=(quote, "torch: a type: its reason"),
         symptom=Symptom("a type", quote),
-        remedy=Remedy("edit", replacements=(edit,)),
+        fix="write `PLANTED + 1` instead",
+        remedy=Remedy(
+            "edit", replacements=(edit,), title="write `PLANTED + 1` instead"
+        ),
     )
-    run = check(found)
+    proposed = Fix("write `PLANTED + 1` instead", "safe", "verified", ("GB101",))
+    run = replace(check(found), fixes=(proposed,))
     fixing = Fixing(1, 1, 1.0, {}, remaining=(found,))
     for each in (run, replace(run, verb="fix", fixing=fixing)):
         hidden = render(each, format, source=False)
@@ -339,6 +343,20 @@ def test_sarif_of_a_target_without_file_is_a_notification(target: str) -> None:
 def test_file_becomes_a_uri(file: str, uri: str, relative: bool) -> None:
     found = sarif.artifact(file)
     assert found["uri"] == uri and ("uriBaseId" in found) is relative
+
+
+@pytest.mark.parametrize(("text", "inserted"), [("a = 1\r\n", 1), ("a = '\x1b'\n", 0)])
+def test_sarif_inserts_a_line_as_it_is_or_not_at_all(text: str, inserted: int) -> None:
+    edit = Replacement("model.py", 64, ("a = 0\r\n",), (text,), 64)
+    remedy = Remedy("edit", replacements=(edit,), title="write 1")
+    [result] = sarif_run(check(replace(DRAFTED, remedy=remedy)))["results"]
+    texts = [
+        each["insertedContent"]["text"]
+        for fix in result.get("fixes", ())
+        for change in fix["artifactChanges"]
+        for each in change["replacements"]
+    ]
+    assert texts == [text] * inserted
 
 
 def test_sarif_keeps_the_worst_of_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

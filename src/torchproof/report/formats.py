@@ -91,7 +91,10 @@ def without_source(run: Run) -> Run:
     """The run without any line of the program's source."""
     sites = tuple(dataclasses.replace(s, source=None) for s in run.configuration)
     fixes = tuple(
-        dataclasses.replace(fix, diff="", replacements=()) for fix in run.fixes
+        dataclasses.replace(
+            fix, title=_without_code(fix.title), diff="", replacements=()
+        )
+        for fix in run.fixes
     )
     fixing = run.fixing and dataclasses.replace(
         run.fixing, remaining=tuple(map(_without_source, run.fixing.remaining))
@@ -117,7 +120,10 @@ def _without_source(finding: Finding) -> Finding:
     symptom = finding.symptom and dataclasses.replace(
         finding.symptom, text=_without_quotes(finding.symptom.text)
     )
-    remedy = finding.remedy and dataclasses.replace(finding.remedy, replacements=())
+    remedy = finding.remedy and dataclasses.replace(
+        finding.remedy, replacements=(), title=_without_code(finding.remedy.title)
+    )
+    is_title = remedy is not None and remedy.title != ""
     return dataclasses.replace(
         finding,
         source=None,
@@ -126,7 +132,13 @@ def _without_source(finding: Finding) -> Finding:
         evidence=tuple(map(_without_quotes, finding.evidence)),
         symptom=symptom,
         remedy=remedy,
+        fix=_without_code(finding.fix) if is_title else finding.fix,
     )
+
+
+def _without_code(title: str) -> str:
+    """The title of an edit without the lines that it takes out or writes."""
+    return re.sub("`[^`]*`", "`...`", title)
 
 
 def _without_quotes(text: str) -> str:

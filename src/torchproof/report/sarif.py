@@ -183,7 +183,8 @@ def _result(
         had = finding.identity in known
         plain["baselineState"] = "unchanged" if had else "new"
     title = f"{finding.fix} [{block.draft}, not proved]"
-    drafts = [_fix(title, block.changes)] if block.draft else []
+    is_shown = block.draft and _is_plain(block.changes)
+    drafts = [_fix(title, block.changes)] if is_shown else []
     if proposed := fixes.get(finding.identity, drafts):
         plain["fixes"] = list(proposed)
     if finding.status == "intentional":
@@ -218,6 +219,7 @@ def _fixes(run: Run) -> dict[str, list[Plain]]:
     fixes: dict[str, list[Plain]] = {}
     for fix in run.fixes:
         fits = fix.replacements and all(e.at is not None for e in fix.replacements)
+        fits = fits and _is_plain(fix.replacements)
         if fix.status == "verified" and fits:
             proved = f" ({fix.receipt.text})" if fix.receipt else ""
             title = f"{fix.title} [{fix.tier}]{proved}"
@@ -225,6 +227,12 @@ def _fixes(run: Run) -> dict[str, list[Plain]]:
                 found = _fix(title, fix.replacements)
                 fixes.setdefault(identity, []).append(found)
     return fixes
+
+
+def _is_plain(edits: Iterable[Replacement]) -> bool:
+    """Whether no new line has a character that must not be shown as it is."""
+    bodies = (text.rstrip("\r\n") for each in edits for text in each.new)
+    return all(seen(body) == body for body in bodies)
 
 
 def _fix(title: str, edits: Iterable[Replacement]) -> Plain:
@@ -236,7 +244,7 @@ def _fix(title: str, edits: Iterable[Replacement]) -> Plain:
         region |= {"endLine": start + len(each.old), "endColumn": 1}
         replacement: Plain = {"deletedRegion": region}
         if each.new:
-            replacement["insertedContent"] = _text(seen("".join(each.new)))
+            replacement["insertedContent"] = _text("".join(each.new))
         changes.setdefault(shown(each.file), []).append(replacement)
     return {
         "description": _text(line(title)),
