@@ -30,7 +30,7 @@ def in_force(group: AnyGroup, each: Setting) -> bool:
     """
     kind, _, name = each.name.partition(".")
     if kind == "compile":
-        return group.facts.compile_arguments.get(name) == str(each.value)
+        return group.compile_arguments.get(name) == str(each.value)
     full = f"torch._{kind}.config.{name}"
     value, text = group.facts.observation.settings.get(full), repr(each.value)
     found = value == each.value and full in group.facts.observation.settings

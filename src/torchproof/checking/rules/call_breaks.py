@@ -13,9 +13,10 @@ from torchproof.checking.rules.breaks import (
     is_of_container,
     move_out,
 )
-from torchproof.checking.rules.rule import Fixed, Match
+from torchproof.checking.rules.rule import Fixed, Match, shorten
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
+from torchproof.checking.static.line_facts import is_aside, nodes_of
 from torchproof.checking.static.source import walk
 from torchproof.records import Setting, Severity, Status, module_of, tree_of
 
@@ -52,7 +53,9 @@ _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange")
 _SWITCH = re.compile(r"debug|verbose", re.IGNORECASE)
 
 
-_TIMED = "time the compiled call from outside; torch.profiler shows the inside"
+_TIMER = re.compile(
+    r"(?<![\w.])(?:time\.)?(?:time|perf_counter|monotonic|process_time)(?:_ns)?\(\)"
+)
 _CLOCK = re.compile(
     r"time\.(?:time|perf_counter|monotonic|process_time|sleep|strftime)(?:_ns)?"
     r"|datetime\.(?:datetime\.(?:now|utcnow|today)|date\.today)"
@@ -149,7 +152,7 @@ class OutputCall(GraphBreak):
             yield Setting("dynamo.ignore_logging_functions", name, module)
 
     def change(self, group: BreakGroup) -> str:
-        what = f"`{group.expression}`"
+        what = f"`{shorten(_written(group), group.width)}`"
         if group.expression.startswith("with "):
             return "write it after the compiled call, from what the call returns"
         if group.line.is_readable and not group.line.is_unused:
@@ -162,6 +165,16 @@ class OutputCall(GraphBreak):
             return
         # Under a condition, the program may never reach it.
         yield Match(node, severity="low" if at.conditions else None)
+
+
+def _written(group: BreakGroup) -> str:
+    """The statement that writes, of a line that has several."""
+    code = group.frame.code if group.frame else ""
+    calls = [n for n in nodes_of(code) if isinstance(n, ast.Expr)]
+    for text in map(ast.unparse, calls if ";" in code else ()):
+        if _CALLED.match(text) or _logs(text.partition("(")[0]):
+            return text
+    return group.expression
 
 
 def _logs(called: str) -> bool:
@@ -238,7 +251,10 @@ class OutsideWorld(GraphBreak):
     def change(self, group: BreakGroup) -> str:
         if group.expression.startswith(("import ", "from ")):
             return f"move `{group.expression}` to the top of the file"
-        return _TIMED if _CLOCK.search(group.expression) else move_out(group)
+        frame, is_time = group.frame, _TIMER.search(group.expression)
+        if frame and is_time and is_aside(frame.file, frame.line, _TIMER):
+            return "time the compiled call from outside"
+        return move_out(group)
 
     def why(self, group: BreakGroup) -> str:
         callee = _callee(group)

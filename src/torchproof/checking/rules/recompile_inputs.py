@@ -83,7 +83,7 @@ class SizeChange(SizeRecompile):
         return None if _is_constant(group) else marked(group)
 
     def setting(self, group: RecompileGroup) -> Setting | None:
-        dynamic = group.facts.compile_arguments.get("dynamic")
+        dynamic = group.compile_arguments.get("dynamic")
         has = dynamic == "True" or _is_constant(group) or _sources(group)
         return None if has else self.settings[0]
 
@@ -129,7 +129,7 @@ def _stays_static(group: RecompileGroup) -> bool:
     Compile ids tell that from a recompile after a reset, of another frame.
     """
     own = group.first.guard
-    if own is None or group.facts.compile_arguments.get("dynamic") == "False":
+    if own is None or group.compile_arguments.get("dynamic") == "False":
         return False
     ids = {
         event.compile_id

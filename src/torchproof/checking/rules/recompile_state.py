@@ -125,7 +125,7 @@ class ScalarArgument(StateChange):
 
     def setting(self, group: RecompileGroup) -> Setting | None:
         """Numbers become dynamic, as sizes do, unless dynamic=False forbids it."""
-        forbidden = group.facts.compile_arguments.get("dynamic") == "False"
+        forbidden = group.compile_arguments.get("dynamic") == "False"
         return self.settings[0] if forbidden and not per_value(group.guard) else None
 
     def advice(self, group: RecompileGroup) -> str:

@@ -42,6 +42,7 @@ from torchproof.records import (
 _SETTLES = frozenset(
     {"size", "value", "attribute", "learning_rate", "global_state", "training"}
 )
+_PAGE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0039.html"
 _PATH = re.compile(r"[\w.\[\]'\"]+")
 
 
@@ -68,6 +69,8 @@ def values_seen(group: RecompileGroup) -> str:
 
 def _brief(source: str, width: int) -> str:
     """An expression with less of it: of a path, the end says more."""
+    if source == BEFORE_THE_BREAK:
+        return source
     if len(source) <= width or not _PATH.fullmatch(source):
         return shorten(source, width)
     return f"...{source[3 - width :]}"
@@ -306,10 +309,9 @@ class RecompileLimit(Rule[RecompileGroup]):
     def evidence(self, group: RecompileGroup) -> Iterable[str]:
         if group.first.guard is not None:
             yield f"last guard to fail: {shorten(group.guard.text, 200)}"
-        yield (
-            "GB0039"
-            " https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0039.html"
-        )
+
+    def page(self, group: RecompileGroup) -> str | None:
+        return _PAGE
 
     def symptom(self, group: RecompileGroup) -> Symptom | None:
         known = group.first.guard is not None

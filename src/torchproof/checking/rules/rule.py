@@ -114,7 +114,12 @@ class Facts:
     @functools.cached_property
     def compile_arguments(self) -> dict[str, str]:
         """The arguments of torch.compile on which all its calls agree."""
-        calls = [w.arguments for w in self.wrappers]
+        return self.arguments_of(None)
+
+    def arguments_of(self, function: Frame | None) -> dict[str, str]:
+        """Those of the calls that compiled a function; of all calls, if none did."""
+        own = [w for w in self.wrappers if _compiles(w, function)]
+        calls = [w.arguments for w in own or self.wrappers]
         return {
             k: v
             for k, v in (calls[0] if calls else {}).items()
@@ -123,6 +128,11 @@ class Facts:
 
 
 _READABLE = {"user", "library"}
+
+
+def _compiles(wrapper: WrapperEvent, function: Frame | None) -> bool:
+    codes = [*wrapper.around, *filter(None, [wrapper.function])]
+    return function is not None and _code(function) in map(_code, codes)
 
 
 def _code(frame: Frame) -> tuple[str, int, str]:
@@ -181,6 +191,12 @@ class EventGroup(Generic[E_co]):
     def what(self) -> str:
         """The expression at the place, else the function."""
         return f"`{self.expression}`" if self.expression else self.function
+
+    @property
+    def compile_arguments(self) -> dict[str, str]:
+        """The arguments of torch.compile for the function of the event."""
+        function = self.first.function
+        return self.facts.arguments_of(function and definition(function))
 
     @property
     def times(self) -> str:

@@ -17,9 +17,10 @@ from torchproof.checking.rules.rule import (
     Facts,
     Rule,
     fitted,
+    shorten,
     stack,
 )
-from torchproof.checking.static.line_facts import WrittenMark
+from torchproof.checking.static.line_facts import WrittenMark, tested
 from torchproof.records import (
     BreakEvent,
     CompileEvent,
@@ -36,6 +37,7 @@ from torchproof.records import (
 
 # Code that decides by a size, rather than computes with it.
 _DECIDES = r"[=!<>]=|[<>]|\b(if|assert|for|while|range)\b|%"
+_WHOLE = re.compile(r"^(?:if|elif|while|assert)\s+(.+?):?$")
 _OF_SIZE = r"\.(shape|size|numel)\b|\blen\("
 
 
@@ -186,9 +188,7 @@ class QuietSpecialisation(Rule[SizeGroup]):
     unrolled_text = (
         "replace the loop `{at.expression}`, which torch unrolls, by an operation"
     )
-    decided_text = (
-        "decide `{at.expression}` before the compiled call and pass the answer"
-    )
+    decided_text = "decide `{decision}` before the compiled call and pass the answer"
     combined_text = "cut the other tensor in `{at.expression}` to {sizes}: table[:n]"
     library_text = "pad {sizes} so that it is the same in every call"
 
@@ -213,7 +213,7 @@ class QuietSpecialisation(Rule[SizeGroup]):
             if place.frame is None or event.compile_id in failed:
                 continue
             is_own_line = event.frames[-1].line == place.frame.line
-            decides = re.search(_DECIDES, place.frame.code)
+            decides = re.search(_DECIDES, _deciding(place.frame))
             if not (_is_marked(event) or (is_own_line and decides)):
                 continue
             key = (place.frame.file, place.frame.line, event.sources)
@@ -232,8 +232,9 @@ class QuietSpecialisation(Rule[SizeGroup]):
             text = self.library_text
         elif re.search(r"\b(for|range)\b", group.expression):
             text = self.unrolled_text
-        elif re.search(_DECIDES, group.expression):
-            text = self.decided_text
+        elif re.search(_DECIDES, decision := _deciding(group.frame, group.expression)):
+            test = _WHOLE.sub(r"\1", decision)
+            return self.decided_text.format(decision=shorten(test, group.width))
         return self.say(text, group)
 
     def _unmarked(self, group: SizeGroup) -> Remedy | None:
@@ -252,8 +253,14 @@ class QuietSpecialisation(Rule[SizeGroup]):
         yield from stack(group)
 
     def severity(self, group: SizeGroup) -> Severity:
-        is_dynamic = group.facts.compile_arguments.get("dynamic") == "True"
+        is_dynamic = group.compile_arguments.get("dynamic") == "True"
         return "medium" if is_dynamic or _is_marked(group.first) else "low"
+
+
+def _deciding(frame: Frame | None, expression: str = "") -> str:
+    """The code that may decide by a size: of `a if test else b`, the test."""
+    code = frame.code if frame else ""
+    return tested(code) or expression or code
 
 
 def _sources(group: EventGroup[CompileEvent], text: str) -> list[tuple[str, str]]:

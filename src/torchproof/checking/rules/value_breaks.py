@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.advice import in_force
@@ -18,10 +19,10 @@ from torchproof.checking.rules.breaks import (
     is_of_size,
     move_out,
 )
-from torchproof.checking.rules.rule import Match
+from torchproof.checking.rules.rule import Match, shorten
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
-from torchproof.checking.static.line_facts import decides, parsed
+from torchproof.checking.static.line_facts import decides, nodes_of, parsed, tested
 from torchproof.checking.static.source import walk
 from torchproof.records import Setting, blame
 
@@ -117,12 +118,12 @@ class TensorToPython(GraphBreak):
 
     def change(self, group: BreakGroup) -> str:
         expression = _WHOLE.sub(r"\1", group.expression)
-        tensor = re.sub(r"\.(item|tolist|numpy)\(\)", "", expression)
-        match parsed(tensor):
-            case ast.Call(ast.Name("int" | "float" | "bool"), [value]):
-                tensor = ast.unparse(value)
+        tensor = shorten(_converted(group), group.width)
+        keep = f"keep `{tensor}` a tensor"
+        if not tensor:
+            keep = f"keep the tensor in `{expression}` as it is"
         if "numpy" in expression:
-            return f"use torch operations on `{tensor}` instead of numpy"
+            return f"use torch operations on `{tensor or expression}` instead of numpy"
         if counted := _COUNTED.search(expression):
             return f"write list(range({counted[1]})): it needs no tensor"
         if called := _IN_TORCH.search(expression):
@@ -133,10 +134,10 @@ class TensorToPython(GraphBreak):
                 " call, and pass it in as a Python int"
             )
         if group.line.is_test:
-            return f"keep `{tensor}` a tensor, and choose with torch.where"
+            return f"{keep}, and choose with torch.where"
         if can_move_before(group):
             return move_out(group)
-        return f"keep `{tensor}` a tensor, and convert it after the compiled call"
+        return f"{keep}, and convert it after the compiled call"
 
     def helpful(self, group: BreakGroup) -> Iterator[Setting]:
         """The one with which a number stays in the graph, if only tensors use it."""
@@ -155,6 +156,19 @@ class TensorToPython(GraphBreak):
             reads = _reads_by_index(node, at)
         if reads:
             yield Match(node)
+
+
+def _converted(group: BreakGroup) -> str:
+    """What the code converts to a value of Python; empty if it cannot be read."""
+    code = _WHOLE.sub(r"\1", replace(group, width=1_000).expression)
+    casts = ""
+    for node in nodes_of(code):
+        match node:
+            case ast.Call(ast.Attribute(tensor, "item" | "tolist" | "numpy")):
+                return ast.unparse(tensor)
+            case ast.Call(ast.Name("int" | "float" | "bool" | "complex"), [value, *_]):
+                casts = casts or ast.unparse(value)
+    return casts
 
 
 def _reads_by_call(node: ast.Call, at: Flow) -> bool:
@@ -261,10 +275,10 @@ class TensorBranch(GraphBreak):
             )
         if statement == "while":
             return f"use torch.while_loop instead of `while {condition}`"
-        if re.match(r"[\[({].*\bfor\b.*\bif\b", group.expression):
+        if filtered := _filtered(group):
             return (
-                f"keep every element in `{group.expression}`, and mask those to leave"
-                " out with torch.where"
+                f"keep every element in `{filtered}`, and mask those to leave out with"
+                " torch.where"
             )
         if statement == "if" and (arguments := _raised(group)):
             return f"let the graph check it: torchproof.raise_if({arguments})"
@@ -386,6 +400,19 @@ def _branch(group: BreakGroup) -> ast.If | None:
     return None
 
 
+def _filtered(group: BreakGroup) -> str:
+    """The comprehension that the condition at the place filters; empty without one."""
+    frame, condition = group.frame, _condition(group)
+    code = parsed(condition)
+    said = ast.unparse(code) if code else condition
+    for node in walk(blame.tree_of(frame.file)) if frame else ():
+        for test in (t for g in getattr(node, "generators", ()) for t in g.ifs):
+            here = test.lineno <= frame.line <= test.end_lineno  # type: ignore[union-attr]
+            if here and ast.unparse(test) in said:
+                return shorten(ast.unparse(node), group.width)
+    return ""
+
+
 def _leaves_loop(group: BreakGroup) -> bool:
     branch = _branch(group) if group.line.loop_line else None
     return branch is not None and isinstance(branch.body[-1], ast.Break | ast.Return)
@@ -407,13 +434,7 @@ def _condition(group: BreakGroup) -> str:
     if whole := _WHOLE.match(group.expression):
         return whole[1]
     # Of `a if test else b`, Python underlines `test else b`, or all of it.
-    code = group.frame.code if group.frame and " else " in group.frame.code else ""
-    try:
-        statement = ast.parse(code)
-    except SyntaxError:  # a part of a statement
-        return group.expression
-    tests = [n.test for n in ast.walk(statement) if isinstance(n, ast.IfExp)]
-    return ast.unparse(tests[0]) if len(tests) == 1 else group.expression
+    return tested(group.frame.code if group.frame else "") or group.expression
 
 
 class DataDependentShape(GraphBreak):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from torchproof.records import tree_of
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _WITH = ast.With | ast.AsyncWith
 _LOOPS = ast.For | ast.AsyncFor | ast.While
+_OF_NUMBERS = {"self", "round", "int", "float", "min", "max"}
 _MARKS = {"mark_dynamic", "maybe_mark_dynamic", "mark_unbacked"}
 
 
@@ -104,6 +106,20 @@ def parsed(expression: str) -> ast.expr | None:
         return ast.parse(expression, mode="eval").body
     except (SyntaxError, ValueError):
         return None
+
+
+def nodes_of(code: str) -> tuple[ast.AST, ...]:
+    """The nodes of a line, outer ones first; none if it is a part of a statement."""
+    try:
+        return tuple(ast.walk(ast.parse(code + " pass" * code.endswith(":"))))
+    except (SyntaxError, ValueError):
+        return ()
+
+
+def tested(code: str) -> str | None:
+    """The test of the only `a if test else b` in a line; None if it has none."""
+    tests = [node.test for node in nodes_of(code) if isinstance(node, ast.IfExp)]
+    return ast.unparse(tests[0]) if len(tests) == 1 else None
 
 
 def _head(statement: ast.stmt) -> ast.AST:
@@ -213,6 +229,37 @@ def decides(file: str, line: int, expression: str, *, number: bool) -> bool:
             and isinstance(each.ctx, ast.Load)
         ]
     return not found
+
+
+def is_aside(file: str, line: int, source: re.Pattern[str]) -> bool:
+    """Whether a function makes nothing else of the values of a source than it reports.
+
+    It may compute with them alone, keep them in an object, and call functions with
+    them whose results nothing uses.
+    """
+    path = _path_to(tree_of(file), line)
+    function = next((n for n in reversed(path) if isinstance(n, _FUNCTIONS)), None)
+    names: set[str] = set()
+    for statement in sorted(_statements(function), key=lambda each: each.lineno):
+        code = _head(statement)
+        read = {each.id for each in ast.walk(code) if isinstance(each, ast.Name)}
+        text = ast.unparse(code)
+        if not (read & names or source.search(text)):
+            continue
+        if isinstance(statement, ast.Expr) and not re.search(r"_\(", text):
+            continue
+        rest = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", source.sub("0", text)))
+        assigns = isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign)
+        if not assigns or rest - names - _OF_NUMBERS:
+            return False
+        names |= _set_in(statement)
+    return function is not None
+
+
+def _statements(function: ast.AST | None) -> Iterator[ast.stmt]:
+    for node in ast.walk(function) if function else ():
+        if isinstance(node, ast.stmt) and node is not function:
+            yield node
 
 
 def _needs_value(around: ast.AST, node: ast.AST, *, number: bool) -> bool:
