@@ -27,8 +27,8 @@ BREAKS = {"GB101": "GB0124", "GB102": "GB0170", "GB104": "GB0291", "GB115": "GB0
 # advice names, and what it does not.
 ADVICE = {
     "the statement that writes": (
-        *("GB104", "print(x.sum()); z = x + 1", ""),
-        *("`print(x.sum())`", "z ="),
+        *("GB104", 'print("a", x); z = x + 1', ""),
+        *('`print("a", x)`', "z ="),
     ),
     "what a part of an expression converts": (
         *("GB101", "return x * float(x.max()) + 1", "float(x.max()) + 1"),

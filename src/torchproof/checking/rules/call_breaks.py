@@ -171,7 +171,8 @@ def _written(group: BreakGroup) -> str:
     """The statement that writes, of a line that has several."""
     code = group.frame.code if group.frame else ""
     calls = [n for n in nodes_of(code) if isinstance(n, ast.Expr)]
-    for text in map(ast.unparse, calls if ";" in code else ()):
+    for call in calls if ";" in code else ():
+        text = ast.get_source_segment(code, call) or ""
         if _CALLED.match(text) or _logs(text.partition("(")[0]):
             return text
     return group.expression

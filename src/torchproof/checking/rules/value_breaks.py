@@ -165,9 +165,9 @@ def _converted(group: BreakGroup) -> str:
     for node in nodes_of(code):
         match node:
             case ast.Call(ast.Attribute(tensor, "item" | "tolist" | "numpy")):
-                return ast.unparse(tensor)
+                return ast.get_source_segment(code, tensor) or ""
             case ast.Call(ast.Name("int" | "float" | "bool" | "complex"), [value, *_]):
-                casts = casts or ast.unparse(value)
+                casts = casts or ast.get_source_segment(code, value) or ""
     return casts
 
 
