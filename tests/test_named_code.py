@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -105,9 +104,9 @@ def test_a_test_of_no_size_fixes_none(code: str, found: bool, tmp_path: Path) ->
     assert all("`x.shape[0] == 6`" in each.fix for each in findings)
 
 
-def recompiled(guard: Guard, *wrappers: WrapperEvent) -> Finding:
+def recompiled(guard: Guard) -> Finding:
     event = RecompileEvent(function=OWN, frames=(OWN,), guard=guard)
-    [found] = rules.check(Observation((event, *wrappers), {}))
+    [found] = rules.check(Observation((event,), {}))
     return found
 
 
@@ -115,16 +114,15 @@ OWN = Frame("/home/me/model.py", 7, "scale", "def scale(x, n):")
 NUMBER = Guard(text="n == 3", cause="value", source="n", expected="3")
 
 
-def wrapper(name: str, line: int, arguments: Mapping[str, str]) -> WrapperEvent:
-    compiled = Frame("/home/me/model.py", line, name, "")
-    return WrapperEvent(name=name, function=compiled, arguments=arguments)
-
-
 @pytest.mark.parametrize("dynamic", ["False", "None"])
-def test_the_arguments_are_those_of_the_function(dynamic: str) -> None:
-    own = wrapper("scale", 7, {"dynamic": dynamic})
-    other = wrapper("other", 20, {"dynamic": "None"})
-    found = recompiled(NUMBER, other, own)
+def test_the_arguments_are_those_of_the_function(dynamic: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("@torch.compile(dynamic=False)\ndef scale(x, n):\n    return x\n")
+    decorated = Frame(str(file), 1, "scale", "")
+    own = WrapperEvent(function=decorated, arguments={"dynamic": dynamic})
+    other = WrapperEvent(function=OWN, arguments={"dynamic": "None"})
+    event = RecompileEvent(function=decorated, frames=(decorated,), guard=NUMBER)
+    [found] = rules.check(Observation((event, other, own), {}))
     assert found.code == "RC210" and found.remedy is not None
     settings = [setting.code for setting in found.remedy.settings]
     assert settings == ["dynamic=True"] * (dynamic == "False")

@@ -38,6 +38,7 @@ from torchproof.records import (
     blame,
     cells,
     definition,
+    is_frame_of,
     place_of,
     qualified_name,
     shown,
@@ -132,7 +133,7 @@ _READABLE = {"user", "library"}
 
 def _compiles(wrapper: WrapperEvent, function: Frame | None) -> bool:
     codes = [*wrapper.around, *filter(None, [wrapper.function])]
-    return function is not None and _code(function) in map(_code, codes)
+    return any(is_frame_of(code, function) for code in codes)
 
 
 def _code(frame: Frame) -> tuple[str, int, str]:
@@ -195,8 +196,7 @@ class EventGroup(Generic[E_co]):
     @property
     def compile_arguments(self) -> dict[str, str]:
         """The arguments of torch.compile for the function of the event."""
-        function = self.first.function
-        return self.facts.arguments_of(function and definition(function))
+        return self.facts.arguments_of(self.first.function)
 
     @property
     def times(self) -> str:
