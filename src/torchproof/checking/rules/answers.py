@@ -506,8 +506,8 @@ class FrozenEnvironment(StaleAnswer):
     nodes = (ast.Call, ast.Subscript, ast.Compare)
     calls = 2
     advice_text = (
-        "read {at.first.name} outside the compiled code, and pass its value to"
-        " {at.function}"
+        "read {at.first.name} outside the compiled code, and pass its value as an"
+        " argument of {at.function}"
     )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:

@@ -79,6 +79,7 @@ _CONTAINER = re.compile(
     r"|`(?:deque|dict|list|set|str|tuple|OrderedDict|defaultdict)\.\w+`"
 )
 FAILED_ASSERTION = "GB0034"  # of a tensor, or of anything inside a `try`
+_LEAST_TITLE = 50  # characters that say what a setting keeps in the graph
 _DDP = "/torch/nn/parallel/distributed.py"
 
 
@@ -302,7 +303,12 @@ class GraphBreak(Rule[BreakGroup]):
                 "only the first call breaks: call the model once before you compile it"
             )
             return Remedy("none", why=why)
-        return removed(unbacked_marks(group)) or super().remedy(group)
+        found = removed(unbacked_marks(group)) or super().remedy(group)
+        room = PROSE - len(found.text) - len(": ")
+        if found.kind != "setting" or room < _LEAST_TITLE or not group.expression:
+            return found
+        kept = fitted(lambda at: f"keep `{at.expression}` in the graph", group, room)
+        return replace(found, title=f"{kept}: {found.text}")
 
     def source_remedy(self, at: BreakGroup, advice: str) -> Remedy:
         return Remedy("none", why=advice) if advice else self.remedy(at)
@@ -482,8 +488,8 @@ def move_out(group: BreakGroup) -> str:
     if can_move_before(group):
         whole = line.is_unused and code.startswith(group.expression)
         if whole or " = " in group.expression:
-            return f"do {what} before the compiled call"
-        return f"compute {what} before the compiled call and pass the result in"
+            return f"do {what} outside, before the compiled call"
+        return f"compute {what} outside, before the compiled call, and pass it in"
     if line.is_unused:
         return (
             f"put {what} under `if not torch.compiler.is_compiling():`, if compiled"

@@ -155,7 +155,7 @@ class UnrolledLoop(Speed[UnrolledGroup]):
         " to the graph, and the backend compiles them all"
     )
     advice_text = (
-        "put the loop's body into a function and compile that, instead of {at.function}"
+        "compile a function with the loop's body alone, and keep the loop outside of it"
     )
     source_severity = "low"
     nodes = (ast.For,)

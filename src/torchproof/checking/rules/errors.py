@@ -157,6 +157,10 @@ class FailsOnFakeTensors(CompileError):
     def matches(self, group: ErrorGroup) -> bool:
         return super().matches(group) and not _in_backward(group)
 
+    def later(self, group: ErrorGroup) -> str | None:
+        """None: an `if` works with every torch."""
+        return None
+
     def advice(self, group: ErrorGroup) -> str:
         if group.line.is_readable and group.line.try_line is None:
             return super().advice(group)

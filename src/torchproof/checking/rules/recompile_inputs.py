@@ -174,8 +174,8 @@ class SizeOne(SizeRecompile):
         " if size {guard.dim} is dynamic"
     )
     advice_text = (
-        "warm up with size 1 (or 0) as well as with a larger one: each of the two"
-        " graphs is kept"
+        "warm up with size 1 (or 0) and with a larger one: torch keeps the graph of 0/1"
+        " beside the other"
     )
 
 

@@ -135,8 +135,10 @@ class ScalarArgument(StateChange):
             return super().advice(group)
         if len({each.expected for each in group.guards}) > 1 or per_value(guard):
             return self.say(_WARM_UP, group)
-        text = "leave it: the second graph takes every number as `{guard.source}`"
-        return self.say(f"{text}; warm up with two of them", group)
+        text = (
+            "leave it: the second graph takes every `{guard.source}` but the ints 0/1"
+        )
+        return self.say(f"{text}; warm up with two numbers", group)
 
 
 class TypeChange(Recompile):
@@ -223,7 +225,9 @@ class ContainerShape(StateChange):
         elif group.guard.cause == "keys":
             text = "give `{guard.source}` the same keys in the same order in every call"
         elif change:
-            text = "keep a tensor of the final length instead of `{guard.source}`"
+            text = (
+                "preallocate a tensor of the final length instead of `{guard.source}`"
+            )
         elif group.first.path is None:
             text = "fill and empty `{guard.source}` outside of the compiled function"
         else:

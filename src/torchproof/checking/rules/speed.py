@@ -134,16 +134,16 @@ _BREAKS_AND_GRAPHS = Reason(
 _SMALL_WORK = Reason(
     "eager needs {eager} for one call, and a compiled call spends {overhead} on guards,"
     " arguments and dispatch besides",
-    "compile the larger function that calls {named}, instead of {named} alone",
+    "compile a larger region, as what calls {named}, instead of {named} alone",
 )
 _MANY_SMALL = Reason(
     "each call runs {graphs} small graphs, and each pays for its guards and dispatch",
-    "compile a larger function around {named}, so that one graph does all the work",
+    "compile a larger region around {named}, so that one graph does all the work",
 )
 _SLOW_GRAPH = Reason(
     "only {overhead} of each call is spent outside: the graph itself is slower than"
     " torch's own kernels",
-    "leave {named} uncompiled, unless `torchproof bench --modes` shows a faster mode",
+    "do not compile {named}, unless `torchproof bench --modes` shows a faster mode",
 )
 _NOT_MEASURED = Reason(
     "breaks and recompiles do not explain it; what a call spends on guards and dispatch"

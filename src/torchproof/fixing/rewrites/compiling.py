@@ -186,5 +186,5 @@ def learning_rate(site: Site) -> Draft:
     [rate] = rates
     new = cst.parse_expression(f"torch.tensor({site.code(rate.value)})")
     changes: Changes = {rate.value: new}
-    title = "make the learning rate a tensor"
+    title = "make the learning rate a tensor: lr=torch.tensor(...)"
     return Draft(title, site.replaced(changes, ["torch"]))

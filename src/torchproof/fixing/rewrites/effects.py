@@ -64,7 +64,9 @@ def in_graph(site: Site) -> Draft:
     changes[moved[0]] = [call]
     text = site.replaced(changes, ["torchproof.in_graph"], before={top: [function]})
     what = "raise" if name.startswith("_check") else "write"
-    return Draft(f"{what} when the graph runs, with in_graph", text)
+    return Draft(
+        f"{what} when the graph runs, with in_graph, which removes the break", text
+    )
 
 
 def skip_while_compiling(site: Site) -> Draft:
