@@ -38,6 +38,7 @@ from torchproof.records import (
     Symptom,
 )
 
+_LEAST_VALUE = 14  # characters of a value: those of "something else"
 # Torch recompiles once for a changed size or number, then treats it as dynamic.
 _SETTLES = frozenset(
     {"size", "value", "attribute", "learning_rate", "global_state", "training"}
@@ -60,7 +61,8 @@ def values_seen(group: RecompileGroup) -> str:
     first, limit = group.guard, 6 if group.width >= 50 else 3
     about = (first.source, first.dim)
     same = [guard for guard in group.guards if (guard.source, guard.dim) == about]
-    values = (shorten(v, group.width // 2) for each in same for v in each.values)
+    width = max(group.width // 2, _LEAST_VALUE)
+    values = (shorten(v, width) for each in same for v in each.values)
     unique = list(dict.fromkeys(values))
     if len(unique) == 1:
         return f"was {unique[0]}"
