@@ -52,6 +52,33 @@ class RecompileGroup(EventGroup[GuardEvent]):
         return cut_of(self.first, self.facts)
 
     @property
+    def is_quiet_after(self) -> bool:
+        """Whether a later call of the run needed no other graph for it."""
+        seen, calls = [event.call for event in self.events], self.facts.calls
+        known = [call for call in seen if call is not None]
+        return len(known) == len(seen) and (calls or 0) > max(known) + 1
+
+    @functools.cached_property
+    def stays_constant(self) -> bool:
+        """Whether it recompiled again, although torch makes a size or number an input.
+
+        Compile ids tell that from a recompile after a reset, of another frame.
+        """
+        own = self.first.guard
+        if own is None or self.compile_arguments.get("dynamic") == "False":
+            return own is not None
+        ids = {
+            event.compile_id
+            for event in self.facts.of(GuardEvent)
+            if event.function == self.first.function
+            and event.guard is not None
+            and event.compile_id is not None
+            and (event.guard.cause, event.guard.source, event.guard.dim)
+            == (own.cause, own.source, own.dim)
+        }
+        return len({each.partition("/")[0] for each in ids}) < len(ids)
+
+    @property
     def is_marked_at_call(self) -> bool:
         return is_marked_at_call(self.first, self.facts)
 

@@ -11,7 +11,7 @@ from torchproof.checking.rules.recompile_marks import (
     marked,
     marks_of_target,
 )
-from torchproof.checking.rules.recompiles import Recompile, converted
+from torchproof.checking.rules.recompiles import Recompile, Values, converted
 from torchproof.checking.rules.rule import Match
 from torchproof.checking.rules.shapes import fixed_sizes
 from torchproof.checking.rules.state_changes import change_of
@@ -19,11 +19,9 @@ from torchproof.checking.static.expansions import Expansion
 from torchproof.records import (
     Frame,
     Guard,
-    GuardEvent,
     Mark,
     Remedy,
     Setting,
-    Severity,
     place_of,
     varying,
     whose,
@@ -66,10 +64,10 @@ class SizeChange(SizeRecompile):
         "size {guard.dim} of `{guard.source}` was compiled in as {guard.expected}"
     )
 
-    def severity(self, group: RecompileGroup) -> Severity:
-        """A size that the traced code makes a constant does not settle."""
-        found = super().severity(group)
-        return "medium" if found == "low" and _fixing_line(group) else found
+    def values_of(self, group: RecompileGroup) -> Values:
+        """A size that the traced code or an argument makes a constant stays one."""
+        stays = group.stays_constant or _fixing_line(group)
+        return Values.ENDLESS if stays else Values.FEW
 
     def why(self, group: RecompileGroup) -> str:
         text = super().why(group)
@@ -124,27 +122,9 @@ def _is_constant(group: RecompileGroup) -> bool:
 
 
 def _stays_static(group: RecompileGroup) -> bool:
-    """Whether it recompiled again, although nothing forbids that it becomes dynamic.
-
-    Compile ids tell that from a recompile after a reset, of another frame.
-    """
-    own = group.first.guard
-    if own is None or group.compile_arguments.get("dynamic") == "False":
-        return False
-    ids = {
-        event.compile_id
-        for event in group.facts.of(GuardEvent)
-        if event.function == group.first.function
-        and event.guard is not None
-        and event.compile_id is not None
-        and event.guard.cause == "size"
-        and _about(event.guard) == _about(own)
-    }
-    return len({each.partition("/")[0] for each in ids}) < len(ids)
-
-
-def _about(guard: Guard) -> tuple[object, ...]:
-    return guard.source, guard.dim
+    """Whether it recompiled again, although nothing forbids that it becomes dynamic."""
+    forbidden = group.compile_arguments.get("dynamic") == "False"
+    return not forbidden and group.stays_constant
 
 
 class SizeOne(SizeRecompile):
@@ -168,6 +148,7 @@ class SizeOne(SizeRecompile):
 
     code = "RC202"
     causes = ("size_one",)
+    values = Values.FEW
     changed_text = "size {guard.dim} of `{guard.source}` is 0 or 1 in some calls"
     cause_text = (
         "torch compiles sizes 0 and 1 of `{guard.source}` apart from all others, even"
@@ -197,6 +178,7 @@ class EqualSizes(SizeRecompile):
 
     code = "RC203"
     causes = ("equal_sizes",)
+    values = Values.FEW
     changed_text = (
         "size {guard.dim} of `{guard.source}` and {guard.other} differ, unlike at first"
     )
@@ -232,6 +214,7 @@ class ShapeCondition(SizeRecompile):
 
     code = "RC220"
     causes = ("shape_condition",)
+    values = Values.FEW
     changed_text = "the condition `{guard.other}` on a size changed"
     cause_text = "the code decides by a size, and each answer is a graph"
     advice_text = (
@@ -263,6 +246,7 @@ class LayoutChange(Recompile):
 
     code = "RC204"
     causes = ("stride",)
+    values = Values.FEW
     source_severity = "low"
     calls = 3
     changed_text = (
@@ -321,6 +305,7 @@ class DtypeChange(Recompile):
 
     code = "RC205"
     causes = ("dtype",)
+    values = Values.FEW
     changed_text = "the dtype of `{guard.source}` changed ({seen})"
     cause_text = "the compiled code holds for one dtype of `{guard.source}`"
 
@@ -350,6 +335,7 @@ class DeviceChange(Recompile):
 
     code = "RC206"
     causes = ("device", "dispatch_key")
+    values = Values.FEW
     cause_text = "the compiled code holds for one device and kind of tensor"
 
     def changed(self, group: RecompileGroup) -> str:
@@ -410,6 +396,7 @@ class RankChange(Recompile):
 
     code = "RC207"
     causes = ("rank",)
+    values = Values.FEW
     changed_text = "`{guard.source}` has another number of dimensions ({seen})"
     cause_text = "the compiled code holds for one number of dimensions"
     advice_text = (
@@ -437,6 +424,7 @@ class RequiresGradChange(Recompile):
 
     code = "RC208"
     causes = ("requires_grad",)
+    values = Values.FEW
     changed_text = "requires_grad of `{guard.source}` changed ({seen})"
     cause_text = "torch also compiles a backward if `{guard.source}` needs a gradient"
     advice_text = (
@@ -464,6 +452,7 @@ class Aliasing(Recompile):
 
     code = "RC209"
     causes = ("alias",)
+    values = Values.FEW
     changed_text = (
         "`{guard.source}` and `{guard.other}` are the same tensor in some calls only"
     )

@@ -11,7 +11,7 @@ from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.advice import in_force, user_files
 from torchproof.checking.rules.number_edits import as_tensor, before_first_call
 from torchproof.checking.rules.recompile_groups import RecompileGroup
-from torchproof.checking.rules.recompiles import Recompile, per_value
+from torchproof.checking.rules.recompiles import Recompile, Values, per_value
 from torchproof.checking.rules.rule import Match
 from torchproof.checking.rules.state_changes import change_of
 from torchproof.checking.static import compiled
@@ -19,13 +19,16 @@ from torchproof.checking.static.attribute_facts import AttributeFacts, attribute
 from torchproof.checking.static.compiled import Compilation
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.source import Definition, Source, walk
-from torchproof.records import Guard, Remedy, Setting, Severity
+from torchproof.records import Guard, Remedy, Setting
 
 _COUNTERS = ast.Add | ast.Sub | ast.Mult
 # What torch says of an int attribute, if the object is a module.
 _HINT = "HINT: torch.compile considers integer attributes"
 _DYNAMIC_INT = Setting("dynamo.allow_unspec_int_on_nn_module", True)
 _OBJECT = re.compile(r"[\[{(]|<(?!\w+\.\w+: )|(?:set|frozenset|dict|list|tuple)\(")
+_FLAG = re.compile(r"True|False|None|<\w+\.\w+: .*>|torch\.\w+")
+_TEXT = re.compile(r"""['"].*\s""")
+_NUMBERS = frozenset({"value", "attribute", "global"})
 _OF_OBJECT = re.compile(r"\w+(?:\[\d+\])?\.\w")
 _WARM_UP = "warm up with each value of `{guard.source}`: each graph is kept"
 
@@ -38,6 +41,19 @@ class StateChange(Recompile):
         " as a tensor"
     )
     cause_text = "`{guard.source}` was compiled in as the constant {guard.expected}"
+
+    def values_of(self, group: RecompileGroup) -> Values:
+        """Those of Python: torch makes only a number an input, and not each one."""
+        guard, change = group.guard, change_of(group)
+        every = [value for each in group.guards for value in each.values]
+        if guard.cause in _NUMBERS and not per_value(guard):
+            is_static = _HINT in guard.text or guard.cause == "global"
+            stays = is_static or group.stays_constant
+            return Values.ENDLESS if stays else Values.FEW
+        if all(map(_FLAG.fullmatch, every)) or (change and change.is_bounded):
+            return Values.FEW
+        is_text = any(_TEXT.match(each) for each in every)
+        return Values.ENDLESS if change or is_text else Values.UNKNOWN
 
     def why(self, group: RecompileGroup) -> str:
         text, change = super().why(group), change_of(group)
@@ -162,6 +178,9 @@ class TypeChange(Recompile):
     causes = ("type",)
     changed_text = "`{guard.source}` is of another type in some calls ({seen})"
     cause_text = "the type of `{guard.source}` is part of what was compiled"
+
+    def values_of(self, group: RecompileGroup) -> Values:
+        return Values.FEW if "None" in group.guard.values else Values.UNKNOWN
 
     def advice(self, group: RecompileGroup) -> str:
         guard, expected = group.guard, [each.expected for each in group.guards]
@@ -353,12 +372,6 @@ class AttributeChange(StateChange):
         helps = _HINT in group.guard.text and not _needs_constant(group)
         return _DYNAMIC_INT if helps and not in_force(group, _DYNAMIC_INT) else None
 
-    def severity(self, group: RecompileGroup) -> Severity:
-        # Int attributes of a module never become dynamic: each value recompiles.
-        static = _HINT in group.guard.text
-        usual = super().severity(group)
-        return "medium" if static and usual == "low" else usual
-
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.AugAssign | ast.Assign)
         name = _counted(node, at)
@@ -504,6 +517,7 @@ class GlobalState(Recompile):
 
     code = "RC216"
     causes = ("global_state",)
+    values = Values.FEW
     changed_text = "the global state `{guard.source}` differs between calls"
     cause_text = "torch's `{guard.source}` is part of what was compiled"
     advice_text = (
@@ -531,6 +545,7 @@ class TrainingFlag(Recompile):
     code = "RC217"
     reference = torch_pages.MODULES
     causes = ("training",)
+    values = Values.FEW
     changed_text = "`{guard.source}` flips between train() and eval()"
     cause_text = "`{guard.source}` decides what dropout and batch norm do"
     advice_text = (
@@ -560,6 +575,7 @@ class LearningRate(Recompile):
     rewrites = ("compiling.learning_rate",)
     reference = torch_pages.RATES
     causes = ("learning_rate",)
+    values = Values.FEW
     changed_text = "the learning rate `{guard.source}` is a changing float ({seen})"
     cause_text = "a float is compiled in as a constant; a tensor is an input"
     advice_text = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import enum
 import functools
 import re
 from collections.abc import Iterable, Iterator
@@ -39,10 +40,8 @@ from torchproof.records import (
 )
 
 _LEAST_VALUE = 14  # characters of a value: those of "something else"
-# Torch recompiles once for a changed size or number, then treats it as dynamic.
-_SETTLES = frozenset(
-    {"size", "value", "attribute", "learning_rate", "global_state", "training"}
-)
+_LIMIT = "torch._dynamo.config.recompile_limit"
+_GRAPHS = 8  # of one function, unless the program changes the limit
 _PAGE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0039.html"
 _PATH = re.compile(r"[\w.\[\]'\"]+")
 
@@ -78,6 +77,14 @@ def _brief(source: str, width: int) -> str:
     return f"...{source[3 - width :]}"
 
 
+class Values(enum.Enum):
+    """How many values there are of what a guard checks."""
+
+    FEW = enum.auto()  # None or not, 0 or 1, a mode; or torch makes it an input
+    ENDLESS = enum.auto()  # a number that stays a constant, what grows, text
+    UNKNOWN = enum.auto()  # the later calls of the run tell
+
+
 class Recompile(Rule[RecompileGroup]):
     """Base class of the rules for recompiles; each rule knows one cause."""
 
@@ -87,6 +94,7 @@ class Recompile(Rule[RecompileGroup]):
     source_text = "`{at.expression}` would recompile {at.function} in each call"
     changed_text: ClassVar[str]  # what changed between calls, with its values
     cause_text = "the compiled code holds for the `{guard.source}` that it was made for"
+    values: ClassVar[Values] = Values.UNKNOWN  # those of what changed
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[RecompileGroup]:
@@ -134,7 +142,8 @@ class Recompile(Rule[RecompileGroup]):
     def message(self, group: RecompileGroup) -> str:
         times = plural(group.count or 1, "time")
         if self.severity(group) == "low":
-            times = "once, then it settles"
+            times = "once" if group.count == 1 else times
+            times = f"{times}, then it settles"
         name = shorten(group.compiled, group.width)
         return f"{name} recompiled {times}: {self.changed(group)}"
 
@@ -175,21 +184,15 @@ class Recompile(Rule[RecompileGroup]):
             count = group.steps or count  # several frames of one call, one cause
         if count >= 3 and (group.steps or count) * 2 >= calls - 1:
             return "high"
-        if count == 1 and guard.cause in _SETTLES and not per_value(guard):
-            return "low"
-        if (
-            count == 1
-            and guard.cause in {"length", "keys"}
-            and self._quiet_after(group)
-        ):
-            return "low"
-        return "medium"
+        values = self.values_of(group)
+        if values is Values.ENDLESS or _is_near_limit(group):
+            return "medium"
+        is_known = values is Values.FEW and count == 1
+        return "low" if is_known or group.is_quiet_after else "medium"
 
-    def _quiet_after(self, group: RecompileGroup) -> bool:
-        """Whether a later call needed no other recompile."""
-        call = group.first.call
-        calls = group.facts.calls
-        return call is not None and calls is not None and calls - call > 1
+    def values_of(self, group: RecompileGroup) -> Values:
+        """How many values what changed can have: so many graphs it needs."""
+        return self.values
 
     def evidence(self, group: RecompileGroup) -> Iterable[str]:
         for event in group.events[:3]:
@@ -208,6 +211,17 @@ def per_value(guard: Guard) -> bool:
     number = (guard.expected or "").lstrip("-")
     is_value = guard.cause in {"value", "attribute", "global"}
     return is_value and not number[:1].isdigit()
+
+
+def _is_near_limit(group: RecompileGroup) -> bool:
+    """Whether torch refuses the graph after the next one, or has refused one."""
+    limit = group.facts.observation.settings.get(_LIMIT, _GRAPHS)
+    graphs = [re.search(r"/(\d+)", e.compile_id or "") for e in group.events]
+    near = any(graph and int(graph[1]) + 2 >= int(limit) for graph in graphs)
+    refused = any(
+        e.function == group.first.function for e in group.facts.of(LimitEvent)
+    )
+    return near or refused
 
 
 def _without_break(group: RecompileGroup) -> str:

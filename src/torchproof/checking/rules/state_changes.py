@@ -28,11 +28,13 @@ class Change:
     """A statement that changes what a guard checks.
 
     `inside`: it is in the compiled function. `is_read`: its function also reads it.
+    `is_bounded`: each call does the same, to one key or to what it has emptied.
     """
 
     frame: Frame
     inside: bool
     is_read: bool
+    is_bounded: bool
 
     def text(self, group: RecompileGroup) -> str:
         """The statement for use in a sentence, with its place unless that is known."""
@@ -52,15 +54,39 @@ def change_of(group: RecompileGroup) -> Change | None:
     call = group.first.entry_call
     for file in dict.fromkeys([f.file for f in own] + ([call.file] if call else [])):
         lines = {frame.line for frame in own if frame.file == file}
-        for node in _statements(tree_of(file), guard, lines):
-            function = _around(tree_of(file), node)
+        tree = tree_of(file)
+
+        def is_inside(
+            node: ast.AST, tree: ast.AST = tree, at: set[int] = lines
+        ) -> bool:
+            function = _around(tree, node)
+            return function is not None and any(_covers(function, n) for n in at)
+
+        for node in _statements(tree, guard, lines):
+            empties = (n for n in ast.walk(tree) if _empties(n, guard.source))
             code = ast.unparse(node).split("\n")[0]
             return Change(
                 Frame(file, node.lineno, "", code),
-                function is not None and any(_covers(function, n) for n in lines),
-                _reads(function, node, guard.source),
+                is_inside(node),
+                _reads(_around(tree, node), node, guard.source),
+                _has_one_key(node) or any(map(is_inside, empties)),
             )
     return None
+
+
+def _has_one_key(node: ast.stmt) -> bool:
+    """Whether a statement sets one item: `seen["relu"] = y`."""
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    return isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant)
+
+
+def _empties(node: ast.AST, source: str) -> bool:
+    """Whether a statement takes everything out of a container."""
+    if isinstance(node, ast.Assign):
+        is_new = ast.unparse(node.value) in {"[]", "{}", "list()", "dict()", "set()"}
+        return is_new and source in [ast.unparse(target) for target in node.targets]
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and ast.unparse(call.func) == f"{source}.clear"
 
 
 def _statements(tree: ast.Module, guard: Guard, lines: set[int]) -> Iterator[ast.stmt]:
@@ -81,10 +107,10 @@ def _covers(node: ast.AST, line: int) -> bool:
     return first <= line <= (getattr(node, "end_lineno", None) or first)
 
 
-def _around(scope: ast.AST, statement: ast.stmt) -> ast.AST | None:
+def _around(scope: ast.AST, statement: ast.AST) -> ast.AST | None:
     """The innermost function around a statement."""
     functions = [n for n in ast.walk(scope) if isinstance(n, _FUNCTIONS)]
-    around = [n for n in functions if _covers(n, statement.lineno)]
+    around = [n for n in functions if _covers(n, statement.lineno)]  # type: ignore[attr-defined]
     return around[-1] if around else None
 
 
