@@ -55,7 +55,6 @@ class Family:
     frame: str
     calls: tuple[tuple[Any, ...], ...] = ()
     code: str = "GB102"
-    message: str = ""
     in_one_graph: int = 99
     gradients: tuple[int, ...] = ()  # arguments that require one
     observes: bool = False  # the rewrite looks at what the program computes
@@ -286,12 +285,6 @@ INTEGERS = """\
 mask = x > y
 x[mask] = x[mask] / 2  # <- x[mask]
 return x
-"""
-DIRECT = """\
-== places
-x[torch.where(x.sum(-1) > 0)] = 5.0  # <-
-return x + y
-!! two arguments | x[torch.where(m, x, y)] = 1.0  # <-
 """
 MASKS = tuple(
     (torch.tensor(x), torch.tensor([[0.0, 2.0], [3.0, -1.0]]))
@@ -661,13 +654,6 @@ y = x * 2
 y.requires_grad_()  # <-
 !! no assignment | y = x.requires_grad  # <-
 """
-NEW_TENSOR = """\
-== a new tensor | y = (torch.zeros_like(x).requires_grad_() + weight).sum()  # <-
-!! an argument | y = x.requires_grad_()  # <-
-!! a tensor of a function | y = self.noise(x).requires_grad_()  # <-
-!! not always | y = torch.zeros_like(x).requires_grad_(x.requires_grad)  # <-
-!! none | y = torch.zeros_like(x)  # <-
-"""
 CONTEXTS = """\
 == an optional context
 with torch.backends.cudnn.flags(enabled=False):  # <-
@@ -819,43 +805,7 @@ self.last = y  # <-
 if outs:
     self.last.zero_()
 """
-ACCUMULATED = """\
-== a step is a pass of the loop
-for i, x in enumerate(batches):
-    step(x).backward()  # <-
-    if i % 2:  # every second batch
-        optimizer.step()
-        optimizer.zero_grad()
-== the innermost loop and its comments
-for epoch in range(2):
-    while batches:  # all
-        # one batch
-        step(batches.pop()).backward()  # <-
-        # done
-!! a generator
-for x in batches:
-    step(x).backward()  # <-
-    yield x
-"""
-ONE_PASS = """\
-!! the message does not name one module
-for x in batches:
-    step(x).backward()  # <-
-"""
-MARK_FIRST = """\
-== a mark moves before the forward
-for x in xs:
-    # each batch is a step
-    loss = step(x)
-
-    # the next one
-    torch.compiler.cudagraph_mark_step_begin()  # <-
-    loss.backward()
-!! the next forward begins the step | third = step(x)  # <-
-!! the forward is elsewhere | torch.compiler.cudagraph_mark_step_begin()  # <-
-"""
 DRIVE = "def drive({}):\n    {{}}\n"
-STEPS = DRIVE.format("net, step, batches, optimizer")
 
 # -- where the compiled object goes ----------------------------------------------------
 
@@ -908,7 +858,6 @@ FAMILIES = {
         MASKED,
         ((torch.tensor([9, 2**40 + 1]), torch.tensor([1, 2**40 + 1])),),
     ),
-    "masks as places": Family(masks.direct, DIRECT, MASKED, MASKS, gradients=(0, 1)),
     "optional masks": Family(
         optional_masks.keep,
         OPTIONAL_MASKS,
@@ -975,14 +924,6 @@ FAMILIES = {
         "GB116",
         gradients=(1,),
     ),
-    "requires_grad of a new tensor": Family(
-        grad_state.not_of_new_tensor,
-        NEW_TENSOR,
-        WEIGHTED,
-        WEIGHTS,
-        "GB116",
-        gradients=(1,),
-    ),
     "contexts": Family(
         grad_state.skip_context, CONTEXTS, WEIGHTED, WEIGHTS, "GB111", gradients=(1,)
     ),
@@ -1001,31 +942,6 @@ FAMILIES = {
     ),
     "clone": Family(
         lifetimes.clone, CLONE, DRIVE.format("self, f, x, xs, y, outs"), code="CG301"
-    ),
-    "accumulated gradients": Family(
-        lifetimes.gradient_step,
-        ACCUMULATED,
-        STEPS,
-        code="CG302",
-        message="`net.fc.weight.grad`, `net.head.bias.grad` are used",
-    ),
-    "gradients of no module": Family(
-        lifetimes.gradient_step, ONE_PASS, STEPS, message="2 gradients are used"
-    ),
-    "gradients of two modules": Family(
-        lifetimes.gradient_step,
-        ONE_PASS,
-        STEPS,
-        message="`a.weight.grad`, `b.weight.grad` are used",
-    ),
-    "steps of coroutines": Family(
-        lifetimes.gradient_step,
-        ONE_PASS,
-        f"async {STEPS}",
-        message="`net.weight.grad` is used",
-    ),
-    "mark first": Family(
-        lifetimes.mark_first, MARK_FIRST, DRIVE.format("step, x, xs, loss")
     ),
     "assign": Family(compiling.assign, "!! no name\ntorch.compile(f())  # <-\n", MAKE),
     "in place": Family(compiling.in_place, SEVERAL, MAKE),

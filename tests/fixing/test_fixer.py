@@ -299,10 +299,10 @@ def test_less_has_to_go_wrong(after: dict[str, int | None], why: str | None) -> 
 # The proof watches lifetimes, so that the finding has to be gone.
 @pytest.mark.slow
 def test_a_hazard_is_removed(tmp_path: Path) -> None:
-    text = (FOLDER / "CG302.py").read_text() + "\n\nmake = bad_accumulated\n"
+    text = (FOLDER / "CG301.py").read_text() + "\n\nmake = bad_view\n"
     run = fixed(tmp_path, text, as_written=True)
     (accepted,) = verified(run)
-    assert accepted.codes == ("CG302",) and accepted.tier == "safe"
+    assert accepted.codes == ("CG301",) and accepted.tier == "safe"
     assert run.fixing is not None and run.fixing.remaining == ()
 
 

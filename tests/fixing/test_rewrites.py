@@ -38,8 +38,7 @@ def observed(*arguments):
 @functools.cache
 def drafted(family: Family, text: str) -> Draft:
     found = site(text, family.code)
-    finding = replace(found.finding, message=family.message)
-    return family.rewrite(replace(found, finding=finding, probe=family.probe))
+    return family.rewrite(replace(found, probe=family.probe))
 
 
 def edits(family: Family) -> str:

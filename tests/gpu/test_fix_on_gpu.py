@@ -58,7 +58,6 @@ def test_breaks_are_removed_on_a_gpu(tmp_path: Path) -> None:
 def test_hazard_of_real_cuda_graphs_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other rewrites of lifetimes are proved against simulated graphs."""
     monkeypatch.setenv("TARGET_DEVICE", "cuda")
     path, code = tmp_path / "model.py", "CG301"
     path.write_text((RULES / f"{code}.py").read_text())

@@ -333,7 +333,6 @@ class GradientKept(LifetimeRule):
     """
 
     code = "CG302"
-    rewrites = ("lifetimes.gradient_step",)
     message_text = "{holders} {is} used after the step{overwriter} reused the memory"
     cause_text = (
         "autograd took the compiled backward's own buffer as .grad, which was None; the"
@@ -371,7 +370,6 @@ class BackwardTooLate(LifetimeRule):
     """
 
     code = "CG303"
-    rewrites = ("lifetimes.mark_first",)
     message_text = (
         "the backward{reader} reads {count} whose memory the step{overwriter} reused"
     )

@@ -211,7 +211,6 @@ class TensorInternals(GraphBreak):
     rewrites = (
         "grad_state.call_requires_grad",
         "grad_state.skip_requires_grad",
-        "grad_state.not_of_new_tensor",
     )
 
     def change(self, group: BreakGroup) -> str:

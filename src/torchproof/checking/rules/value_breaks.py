@@ -456,10 +456,7 @@ class DataDependentShape(GraphBreak):
     """
 
     code = "GB103"
-    rewrites = (
-        "masks.write",
-        "masks.direct",
-    )
+    rewrites = ("masks.write",)
     last_rewrites = ("host_calls.call", "host_calls.statement")
     settings = (CAPTURE_SHAPES, CAPTURE_SCALARS)
     reference = torch_pages.DYNAMIC_SHAPES

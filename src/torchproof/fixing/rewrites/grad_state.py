@@ -8,7 +8,7 @@ import libcst as cst
 
 from torchproof.fixing.rewrites.effects import unless_compiling
 from torchproof.fixing.rewrites.site import Changes, Draft, NoPattern, Refused, Site
-from torchproof.fixing.rewrites.values import Values, uses, walk
+from torchproof.fixing.rewrites.values import Values, uses
 
 # Contexts that choose an algorithm, or only watch: the values are the same but for
 # rounding.
@@ -17,10 +17,6 @@ _OPTIONAL = re.compile(
     r"|torch\.(?:autograd\.)?profiler\.(?:record_function|profile)"
     r"|torch\.cuda\.nvtx\.range|nvtx\.\w+|torch\.backends\.cuda\.sdp_kernel"
     r"|(?:\w+\.)*(?:timer|Timer|timed|stopwatch|profile|record_function)"
-)
-
-_CREATION = re.compile(
-    r"torch\.(?:zeros|ones|empty|full|rand|randn|arange|tensor)(?:_like)?"
 )
 
 
@@ -51,36 +47,6 @@ def skip_requires_grad(site: Site) -> Draft:
     changes: Changes = {site.statement: [unless_compiling([site.statement])]}
     text = site.replaced(changes, ["torch"])
     return Draft("leave requires_grad alone while compiling", text, "unsafe")
-
-
-def not_of_new_tensor(site: Site) -> Draft:
-    """`torch.zeros_like(x).requires_grad_()` sets nothing while compiling.
-
-    What is computed from a parameter too has the same gradients. The new tensor's own
-    gradient could only be read if it were returned to the caller.
-    """
-    values = Values(site)
-    changes: Changes = {
-        node: node.with_changes(
-            args=[cst.Arg(cst.parse_expression("not torch.compiler.is_compiling()"))]
-        )
-        for node in walk(site.statement)
-        if isinstance(node, cst.Call) and _requires_new(node, values)
-    }
-    if not changes:
-        raise NoPattern("no new tensor gets requires_grad here")
-    text = site.replaced(changes, ["torch"])
-    return Draft("leave requires_grad alone while compiling", text, "unsafe")
-
-
-def _requires_new(call: cst.Call, values: Values) -> bool:
-    """Whether a call is `requires_grad_()` of a tensor that the line makes."""
-    if not _is_attribute_of(call.func, "requires_grad_") or call.args:
-        return False
-    assert isinstance(call.func, cst.Attribute)
-    made = call.func.value
-    name = values.dotted(made.func) if isinstance(made, cst.Call) else ""
-    return _CREATION.fullmatch(name) is not None
 
 
 def _line(node: cst.CSTNode, site: Site) -> int:

@@ -1,9 +1,7 @@
-"""Tensors that outlive their memory in a CUDA graph: copies, and where steps begin."""
+"""Tensors that outlive their memory in a CUDA graph: what keeps them gets a copy."""
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Sequence
 
 import libcst as cst
@@ -14,19 +12,15 @@ from torchproof.fixing.rewrites.names import (
     may_share,
     start_of,
 )
-from torchproof.fixing.rewrites.operators import brief, dotted, nodes
+from torchproof.fixing.rewrites.operators import brief, dotted
 from torchproof.fixing.rewrites.site import (
-    Changes,
     Draft,
-    NoPattern,
     Refused,
     Site,
     statements,
 )
 
 _KEEPS = {"append", "appendleft", "add", "put", "insert", "setdefault"}
-_MARK = "torch.compiler.cudagraph_mark_step_begin"
-_GRADIENT = re.compile(r"`([\w.]+)\.\w+\.grad`")
 
 
 def clone(site: Site) -> Draft:
@@ -115,83 +109,3 @@ def _copy_of(value: cst.BaseExpression) -> cst.BaseExpression:
             " copy it outside the compiled function"
         )
     return cst.Call(cst.Attribute(value, cst.Name("clone")))
-
-
-def gradient_step(site: Site) -> Draft:
-    """A loop that accumulates gradients makes each pass a step that copies them.
-
-    A gradient that a step adds to has to have memory of its own before it begins.
-    """
-    model = _model(site)
-    function = site.function
-    around = site.ancestors(site.statement)
-    loop = next((n for n in around if isinstance(n, cst.For | cst.While)), None)
-    suspends = any(isinstance(node, cst.Yield | cst.Await) for node in nodes(function))
-    if suspends or function.asynchronous is not None:
-        raise Refused(f"`{function.name.value}` may be suspended within a step")
-    inside = loop is not None and function in site.ancestors(loop)
-    block = loop.body if loop is not None and inside else function.body
-    if not isinstance(block, cst.IndentedBlock):
-        raise Refused(f"`{function.name.value}` has its statements on one line")
-    first = 1 if not inside and function.get_docstring() is not None else 0
-    header = f"with torchproof.step(parameters={model}.parameters()):\n    pass\n"
-    [step] = statements(header)
-    assert isinstance(step, cst.With)
-    inner = block.with_changes(body=block.body[first:], header=cst.TrailingWhitespace())
-    step = step.with_changes(body=inner)
-    changes: Changes = {
-        block: block.with_changes(body=[*block.body[:first], step], footer=[])
-    }
-    title = "make each pass a torchproof.step, which keeps what no zero_grad() clears"
-    return Draft(title, site.replaced(changes, ["torchproof"]))
-
-
-def _model(site: Site) -> str:
-    """The module that has all parameters of the finding, as the message names them."""
-    owners = [name.split(".") for name in _GRADIENT.findall(site.finding.message)]
-    if not owners:
-        raise NoPattern("no variable leads to the parameters of the gradients")
-    # A part of an `nn.Sequential` has no name that code could write: `net.0`.
-    same = itertools.takewhile(
-        lambda words: len(set(words)) == 1 and words[0].isidentifier(),
-        zip(*owners, strict=False),
-    )
-    shared = [words[0] for words in same]
-    if not shared:
-        names = ", ".join(f"`{'.'.join(owner)}`" for owner in owners)
-        raise Refused(f"no one module has the parameters of {names}")
-    return ".".join(shared)
-
-
-def mark_first(site: Site) -> Draft:
-    """A mark between a forward and its backward moves before the forward."""
-    [small] = _small_statements(site)
-    call = small.value if isinstance(small, cst.Expr) else None
-    if not isinstance(call, cst.Call) or dotted(call.func) != _MARK:
-        raise Refused(f"`{brief(small)}` begins a step by calling compiled code")
-    block = site.block(site.statement)
-    index = block.index(site.statement)
-    names = _backwards(block[index + 1 :])
-    forwards = [i for i in range(index) if _assigned(block[i]) & names]
-    if not forwards:
-        raise NoPattern("the forward is not in the block of the mark")
-    forward = block[forwards[0]]
-    own = getattr(site.statement, "leading_lines", ())
-    comments = [line for line in own if line.comment is not None]
-    mark = site.statement.with_changes(leading_lines=comments)
-    below = forward.with_changes(leading_lines=())  # its comments stay above the mark
-    changes: Changes = {forward: [mark, below], site.statement: []}
-    return Draft("begin the step before the forward", site.replaced(changes))
-
-
-def _backwards(block: Sequence[cst.CSTNode]) -> set[str]:
-    """The variables whose `backward` is called."""
-    calls = [n for line in block for n in nodes(line) if isinstance(n, cst.Call)]
-    names = [dotted(call.func) or "" for call in calls]
-    return {n.removesuffix(".backward") for n in names if n.endswith(".backward")}
-
-
-def _assigned(line: cst.CSTNode) -> set[str]:
-    assignments = [node for node in nodes(line) if isinstance(node, cst.Assign)]
-    targets = [each.target for node in assignments for each in node.targets]
-    return {target.value for target in targets if isinstance(target, cst.Name)}

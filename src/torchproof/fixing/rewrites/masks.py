@@ -27,7 +27,6 @@ from torchproof.fixing.rewrites.site import (
     Site,
     statements,
 )
-from torchproof.fixing.rewrites.values import Values
 
 
 def write(site: Site) -> Draft:
@@ -313,24 +312,3 @@ def _compares(value: cst.BaseExpression, text: str, site: Site) -> bool:
 def _broadcast(mask: str, like: str, name: str) -> str:
     """The mask with as many dimensions as a tensor, in the order of its first ones."""
     return f"{name} = {mask}.view(*{mask}.shape, *[1] * ({like}.dim() - {mask}.dim()))"
-
-
-def direct(site: Site) -> Draft:
-    """`x[torch.where(m)] = v` becomes `x[m] = v`: a store needs no list of places."""
-    values = Values(site)
-    changes: Changes = {}
-    for target in nodes(site.statement):
-        if not isinstance(target, cst.AssignTarget):
-            continue
-        store = target.target
-        if not isinstance(store, cst.Subscript) or len(store.slice) != 1:
-            continue
-        index = store.slice[0].slice
-        call = index.value if isinstance(index, cst.Index) else None
-        if not isinstance(call, cst.Call) or len(call.args) != 1:
-            continue
-        if values.dotted(call.func) == "torch.where" and call.args[0].keyword is None:
-            changes[call] = call.args[0].value
-    if not changes:
-        raise NoPattern("nothing is stored at the places that torch.where lists")
-    return Draft("store with the mask itself", site.replaced(changes))
