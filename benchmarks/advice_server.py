@@ -117,6 +117,10 @@ def _shown(job: Job, *, compiled: bool) -> dict[str, Any]:
     }
 
 
+class Unseen(str):
+    """The name of a type whose values are not compared."""
+
+
 def plain(value: Any, depth: int = _DEPTH) -> Any:
     """A value as containers of detached tensors, numbers and texts."""
     if isinstance(value, torch.Tensor):
@@ -124,7 +128,7 @@ def plain(value: Any, depth: int = _DEPTH) -> Any:
     if value is None or isinstance(value, (bool, int, float, complex, str)):
         return value
     if not depth:
-        return type(value).__name__
+        return Unseen(type(value).__name__)
     if isinstance(value, Mapping):
         return {str(key): plain(each, depth - 1) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -134,7 +138,7 @@ def plain(value: Any, depth: int = _DEPTH) -> Any:
         return plain(fields, depth - 1)
     if type(value).__module__ == "numpy":
         return plain(torch.as_tensor(value), depth)
-    return type(value).__name__
+    return Unseen(type(value).__name__)
 
 
 def _dense(value: torch.Tensor) -> Any:
@@ -150,6 +154,8 @@ def differences(one: Any, other: Any, path: str) -> Iterator[str]:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         if why := _tensors_differ(one, other):
             yield f"{path}: {why}"
+    elif path.startswith("arguments") and Unseen in (type(one), type(other)):
+        return  # a remedy may pass a list in place of an iterator
     elif type(one) is not type(other):
         yield f"{path}: {_brief(one)}, then {_brief(other)}"
     elif isinstance(one, dict):

@@ -6,6 +6,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from construct_programs import CONSTRUCTS
+
 from torchproof.checking import rules
 from torchproof.records import Finding, Remedy, blame
 
@@ -148,6 +150,7 @@ PROGRAMS = {
             out = f(x)
         """,
     ),
+    **CONSTRUCTS,
 }
 
 
@@ -177,7 +180,7 @@ def test_a_remedy_applied_removes_its_finding(tmp_path: Path, observe_all: Any) 
     for name, (code, kind, _), found in zip(
         PROGRAMS, PROGRAMS.values(), before, strict=True
     ):
-        [finding] = [f for f in found if f.code == code]
+        finding = next(f for f in found if f.code == code)
         assert finding.remedy is not None and finding.remedy.kind == kind, name
         remedies.append(finding.remedy)
     after, again = check([*map(applied, texts, remedies)])

@@ -68,6 +68,7 @@ PAYLOAD_NOT_NEEDED = frozenset({"dynamo_output_graph"})
 _ENVELOPE = re.compile(r"^[VIWEC]\d{4} [\d:.]+ \d+ \S+\] (?P<json>\{.*)$")
 _GB_PAGE = re.compile(r"https://\S+/gb/(?P<id>gb\d+)\.html")
 _NESTED = "*** While handling this graph break, another graph break occurred: ***"
+_LOST_VALUE = "GB0092"  # torch's id of a value that cannot be rebuilt at a break
 _SKIP_MARKS = (
     "Skipping the function and falling back to eager",
     "which results in a skip",
@@ -374,7 +375,7 @@ def interpret(
                 state.errors[record.compile_id or ""] = record.payload
             case "compilation_metrics":
                 events = _metrics(record, state, events)
-    return _with_causes(_with_callers(events))
+    return _with_causes(_with_callers(_without_lost_values(events)))
 
 
 def _with_causes(events: list[CompileEvent]) -> list[CompileEvent]:
@@ -387,6 +388,38 @@ def _with_causes(events: list[CompileEvent]) -> list[CompileEvent]:
         else event
         for event in events
     ]
+
+
+def _without_lost_values(events: list[CompileEvent]) -> list[CompileEvent]:
+    """Joins a break with the failure to rebuild a value that was alive at it.
+
+    Torch logs the failure after the break, at the same line. What removes the break
+    leaves nothing to rebuild.
+    """
+    kept: list[CompileEvent] = []
+    for event in events:
+        other = _break_before(event, kept)
+        if other is None:
+            kept.append(event)
+            continue
+        reason = replace(other.reason, nested="Reconstruction failure")
+        joined = replace(other, reason=reason, skips=True)
+        kept = [joined if each is other else each for each in kept]
+    return kept
+
+
+def _break_before(event: CompileEvent, events: list[CompileEvent]) -> BreakEvent | None:
+    """The break of the same compilation at whose line a value cannot be rebuilt."""
+    if not isinstance(event, BreakEvent) or event.reason.gb_id != _LOST_VALUE:
+        return None
+    breaks = [e for e in reversed(events) if isinstance(e, BreakEvent)]
+    own = [e for e in breaks if e.compile_id == event.compile_id]
+    lines = _lines(event)
+    return next((e for e in own if _lines(e)[: len(lines)] == lines), None)
+
+
+def _lines(event: BreakEvent) -> list[tuple[str, int]]:
+    return [(frame.file, frame.line) for frame in event.frames]
 
 
 def _with_callers(events: list[CompileEvent]) -> list[CompileEvent]:

@@ -9,16 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar
 
-from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules import python_edits, torch_pages
 from torchproof.checking.rules.advice import (
     in_force,
     removed,
+    user_files,
     written_marks,
 )
 from torchproof.checking.rules.interruptions import (
     break_above,
     break_key,
     only_alone,
+    separated_by,
 )
 from torchproof.checking.rules.rule import (
     PROSE,
@@ -312,6 +314,13 @@ class GraphBreak(Rule[BreakGroup]):
 
     def source_remedy(self, at: BreakGroup, advice: str) -> Remedy:
         return Remedy("none", why=advice) if advice else self.remedy(at)
+
+    def edit(self, group: BreakGroup) -> Remedy | None:
+        above = separated_by(group.first, group.facts)
+        reasons = [group.first.reason]
+        reasons += [above.reason] if isinstance(above, BreakEvent) else []
+        said = " ".join(f"{r.type} {r.explanation} {r.context}" for r in reasons)
+        return python_edits.edit_at(group.frame, said, user_files(group))
 
     def setting(self, group: BreakGroup) -> Setting | None:
         """The first setting that keeps the operation in the graph, and is not set."""

@@ -19,8 +19,10 @@ from torchproof.records import (
     resumed_at,
 )
 
-# Torch's ids of the breaks at a generator's frame, and at an unknown iterator.
+# Torch's ids of the breaks at a generator's frame, at an unknown iterator, and at a
+# value that cannot be rebuilt.
 _GENERATOR = "GB0003"
+_LOST_VALUE = "GB0092"
 _ITERATORS = ("GB0192", "GB0811", "GB1752", "GB4347")
 
 
@@ -43,10 +45,13 @@ def only_alone(event: BreakEvent | ErrorEvent) -> bool:
 
     A comprehension or a generator is part of the graph of its function, unless the
     function runs eagerly. Then the comprehension gets an iterator as an argument, and
-    Dynamo compiles neither that nor a generator's own frame.
+    Dynamo compiles neither that nor a generator's own frame. What a function returns is
+    only rebuilt for a caller that runs eagerly.
     """
     what = event.reason.gb_id
     code = event.function.function if event.function else ""
+    if what == _LOST_VALUE:
+        return bool(event.frames) and event.frames[-1].code.startswith("return ")
     return what == _GENERATOR or (code in COMPREHENSIONS and what in _ITERATORS)
 
 

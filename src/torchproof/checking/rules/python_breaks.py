@@ -288,8 +288,8 @@ class UnsupportedPython(GraphBreak):
     def change(self, group: BreakGroup) -> str:
         if group.reason.type.startswith("Reconstruct"):
             return (
-                "keep only tensors and plain values alive at"
-                f" `{group.expression}`: Dynamo cannot rebuild other objects there"
+                f"return tensors and numbers at `{group.expression}`, and make the"
+                " other objects outside, after the compiled call"
             )
         if re.search(r"(?<![.\w])(sorted|max|min)\(|\.sort\(", group.expression):
             return f"use torch.sort or torch.argsort instead of `{group.expression}`"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import functools
 import os
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torchproof.checking.static.source import Source, Unreadable
@@ -60,6 +62,8 @@ def edit(
         indent = old[0][: len(old[0]) - len(old[0].lstrip())]
         rows = [f"{indent}{each}\n" for each in added]
         text = _replaced(old, block, new)
+        if not text.strip():  # a statement that is left out
+            text = ""
         text = "".join([*rows[: len(first)], text, *rows[len(first) :]])
         after = tuple(text.splitlines(keepends=True))
         changes.append(Replacement(_path(source), block[0].lineno, old, after))
@@ -123,6 +127,26 @@ def removed(title: str, source: Source, node: Node) -> Remedy | None:
     old = tuple(f"{line}\n" for line in source.lines[node.lineno - 1 : _last(node)])
     gone = Replacement(_path(source), node.lineno, old, ())
     return Remedy("edit", (gone,), title=title)
+
+
+def moved_above(
+    title: str, source: Source, node: ast.stmt, other: ast.stmt
+) -> Remedy | None:
+    """Moves a statement out of a statement of the module that it is in, above it."""
+    gone = removed(title, source, node)
+    if gone is None:
+        return None
+    [own] = gone.replacements
+    block = textwrap.dedent("".join(own.old))
+    if own.new == () and not source.lines[_last(node)].strip():
+        own = replace(own, old=(*own.old, "\n"))  # the blank line below it
+    decorators: list[ast.expr] = getattr(other, "decorator_list", [])
+    first = min([other.lineno, *(each.lineno for each in decorators)])
+    above = [f"{line}\n" for line in source.lines[: first - 1]]
+    start = max((i for i, line in enumerate(above) if line.strip()), default=0)
+    rows = (*block.splitlines(keepends=True), "\n", "\n")
+    new = Replacement(_path(source), first, (), rows, below=tuple(above[start:]))
+    return replace(gone, replacements=(new, own))
 
 
 def statement_at(source: Source, line: int) -> ast.stmt | None:
