@@ -18,7 +18,7 @@ from torchproof.fixing.edits import Edit, Misfit
 from torchproof.fixing.proof import Located, Proof, worse
 from torchproof.fixing.proof_job import Equality
 from torchproof.fixing.search import Fixer, Search, gains
-from torchproof.records import Finding, Observation, Overlay, Setting
+from torchproof.records import Finding, Observation, Overlay, Replacement, Setting
 
 SAME = Equality("eager", "same", None, 1, 0, 0)
 OTHER = Equality("eager", "wrong", None, 1, 0, 0, problems=("the results differ",))
@@ -50,11 +50,15 @@ class Program:
     def proofs(self) -> int:
         return len(self.asked)
 
+    @property
+    def seconds(self) -> float:
+        return 0.0
+
     def observed_calls(self, overlay: Overlay) -> list[Any]:
         return []
 
-    def prove_each(self, overlays: Iterable[Overlay]) -> list[Proof]:
-        return [self.prove(each) for each in overlays]
+    def prove_each(self, jobs: Iterable[tuple[Overlay, str | None]]) -> list[Proof]:
+        return [self.prove(*job) for job in jobs]
 
     def prove(self, overlay: Overlay, backend: str | None = None) -> Proof:
         names = {each.name.removeprefix("dynamo.") for each in overlay.settings}
@@ -128,7 +132,7 @@ def test_a_wrong_edit_among_several_is_found(
     assert names_of(search) == ["a", "b", "d"]
     [rejected] = search.rejected.values()
     assert (rejected.edit.title, rejected.why) == ("c", "the results differ")
-    assert program.proofs == (7 if is_parallel else 6)
+    assert program.proofs == (8 if is_parallel else 6)  # one of them ahead
 
 
 def test_the_next_draft_replaces_one_that_cures_nothing(
@@ -230,7 +234,7 @@ def test_what_follows_from_another_finding_waits_for_it(
     assert names_of(search) == ["a"] and program.asked == [{"a"}] * 2
 
 
-def test_an_edit_that_others_make_superfluous_is_dropped(
+def test_edits_for_recompiles_wait_for_the_breaks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def found(names: set[str]) -> list[Finding]:
@@ -240,9 +244,34 @@ def test_an_edit_that_others_make_superfluous_is_dropped(
 
     program = Program(found, {"again": ["dynamic"], "a": ["useless", "a"]})
     search = searched(program, monkeypatch)
-    assert names_of(search) == ["a"]
-    assert search.rejected[edit("dynamic", finding("again")).key].why
-    assert search.current.open == []
+    assert names_of(search) == ["a"] and search.current.open == []
+    assert program.asked == [{"useless"}, {"a"}, {"a"}]
+
+
+def test_what_is_proved_is_kept_when_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = Program(cured_by(*"ab"), {"a": ["a"], "b": ["1", "2", "3"]})
+    program.expected_s = 40.0
+    monkeypatch.setattr(Program, "seconds", property(lambda p: 20.0 + 30 * p.proofs))
+    search = searched(program, monkeypatch)
+    assert names_of(search) == ["a"] and search.is_late
+    suggested = [e.edit.title for e in search.rejected.values() if e.is_suggested]
+    assert suggested == ["2"] and program.asked == [{"a", "1"}, {"a"}, {"a"}]
+
+
+def test_the_edit_whose_line_raised_is_to_blame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, other = (
+        replace(
+            edit(name, finding(name)), replacements=(Replacement("m.py", 1, (), new),)
+        )
+        for name, new in (("a", ("x = 1\n",)), ("b", ("  y()\n",)))
+    )
+    proof = Proof(Overlay(), Observation((), {}), failure="it raised", raised=("y()",))
+    assert module._raising(proof, [one, other]) == [other]
+    assert module._raising(proof, [other]) == []
 
 
 def test_generated_code_that_differs_costs_a_half(

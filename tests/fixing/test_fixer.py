@@ -152,7 +152,7 @@ def test_a_proof_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     job, stream = Mock(probes=True), Mock()
     monkeypatch.setattr(proof_child, "_probe", Mock(side_effect=KeyError("depth")))
     assert proof_child.prove(job, stream) == 2
-    [call] = stream.write.mock_calls
+    call = stream.write.mock_calls[-1]
     assert call.args == ("unusable",)
     assert call.kwargs["message"].startswith("KeyError: 'depth' (mock.py:")
 

@@ -79,6 +79,7 @@ class Proof:
     counts: dict[str, int | None] = field(default_factory=dict)
     equality: Equality | None = None
     failure: str | None = None  # the edited target could not run
+    raised: tuple[str, ...] = ()  # the lines of code that an exception came through
     timed_out: bool = False
 
     @property
@@ -104,6 +105,7 @@ class Prover:
         self._libraries: dict[str, str] = {}  # the files of imported modules
         self._watches_lifetimes = False  # of tensors in CUDA graphs
         self.proofs = 0
+        self._begin = time.monotonic()
         self.expected_s = 0.0  # of the next proof: as long as the last one
         self._probes = 0
         self._memory = 0  # the most bytes that a proof took
@@ -113,6 +115,11 @@ class Prover:
 
     def __exit__(self, *error: object) -> None:
         self._on_exit.close()
+
+    @property
+    def seconds(self) -> float:
+        """Since the prover was made."""
+        return time.monotonic() - self._begin
 
     @property
     def _hidden(self) -> dict[str, str]:
@@ -156,9 +163,9 @@ class Prover:
         """Proves edits; `patches` is a patch folder with further ones."""
         return self._finish(self._start(edits, backend, patches))
 
-    def prove_each(self, overlays: Iterable[Overlay]) -> list[Proof]:
-        """Proves overlays apart from each other, at the same time."""
-        return [self._finish(each) for each in [self._start(e) for e in overlays]]
+    def prove_each(self, jobs: Iterable[tuple[Overlay, str | None]]) -> list[Proof]:
+        """Proves edits, each with a backend, at the same time."""
+        return [self._finish(each) for each in [self._start(*job) for job in jobs]]
 
     def observed_calls(self, edits: Overlay) -> list[ObservedCall]:
         """What probes in the edited source record while the target runs in eager."""
@@ -198,11 +205,13 @@ class Prover:
         self._memory = max(self._memory, child.last("memory").get("bytes", 0))
         try:
             with sources_of(started.edits):
-                return self._judged(started, child)
+                proof = self._judged(started, child)
         except UserError as error:
             if started.number == 0:
                 raise
-            return Proof(started.edits, Observation((), {}), failure=str(error))
+            proof = Proof(started.edits, Observation((), {}), failure=str(error))
+        raised = tuple(child.last("raised").get("lines", ()))
+        return dataclasses.replace(proof, raised=raised)
 
     def _judged(self, started: _Started, child: Followed) -> Proof:
         edits, run = started.edits, started.job.run

@@ -64,12 +64,21 @@ def prove(job: ProofJob, stream: Stream) -> int:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         stream.write("memory", bytes=peak * 1024)
         return code
-    except UserError as error:
-        stream.write("unusable", message=str(error))
     except Exception as error:
-        stream.write("unusable", message=_reason(error))
-        traceback.print_exc()
+        _write_raised(stream, error)
+        is_known = isinstance(error, UserError)
+        stream.write("unusable", message=str(error) if is_known else _reason(error))
+        if not is_known:
+            traceback.print_exc()
     return 2
+
+
+def _write_raised(stream: Stream, error: BaseException) -> None:
+    """The lines of code that an exception came through; Dynamo's are in its text."""
+    frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
+    texts = [*(frame.line or "" for frame in frames), *str(error).splitlines()]
+    lines = [line for each in texts if (line := each.strip())]
+    stream.write("raised", lines=lines)
 
 
 def _reason(error: Exception) -> str:
@@ -242,6 +251,7 @@ def _equality(
     except UserError:
         raise
     except Exception as error:
+        _write_raised(observer.stream, error)
         compiled = one_line(f"{type(error).__name__}: {error}", 200)
     observer.paused = True
     loaded = _loaded(run, reference.state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import (
     Callable,
     Iterable,
@@ -52,6 +53,9 @@ from torchproof.records.options import FixOptions
 
 Progress = Callable[[str], None]
 Drafts = Callable[[Located, Proof, Sources], Iterator[Edit | Refusal]]
+# The time of a search with effort quick: in seconds, or in runs of the original.
+_QUICK_S, _QUICK_RATIO = 100.0, 2.5
+_LATE = "not proved: the time of --effort quick was over; --effort normal has no limit"
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class Search:
     speed: Ratio | None = None
     rounds: int = 0
     interrupted: bool = False
+    is_late: bool = False  # the time was over before all edits were tried
 
     def is_known(self, edit: Edit) -> bool:
         return edit.key in {*self.rejected, *(each.key for each in self.accepted)}
@@ -104,12 +109,17 @@ class Fixer:
         self.sources = Sources(prover.observed_calls)
         self._drafts: dict[object, Iterator[Edit | Refusal]] = {}
         self._drafts_of: Proof | None = None
-        quick = options.effort == "quick"
-        self._backend = "aot_eager" if quick else "inductor"
+        self._is_quick = options.effort == "quick"
+        self._backend = "aot_eager" if self._is_quick else "inductor"
+        self._limit_s = math.inf
+        # A proof, and that of the same edits with the backend's code.
+        self._coded: tuple[Proof | None, Proof | None] = None, None
 
     def run(self, original: Proof) -> Search:
         """The search, with what it has found so far if it is interrupted."""
         search = Search(original, original)
+        if self._is_quick:
+            self._limit_s = max(_QUICK_S, _QUICK_RATIO * self._prover.seconds)
         try:
             self._search(search)
         except KeyboardInterrupt:
@@ -117,10 +127,9 @@ class Fixer:
         return search
 
     def _search(self, search: Search) -> None:
-        while edits := self._next(search):
+        while not search.is_late and (edits := self._next(search)):
             search.rounds += 1
             self._try(search, edits)  # accepts or rejects at least one
-        self._drop_useless(search)
         if search.accepted and not gains(search.original, search.current):
             search.give_up("what it uncovers is as bad as what it cures")
         if search.accepted:
@@ -133,7 +142,7 @@ class Fixer:
 
         They may cure less than all fixes together, but change nothing else.
         """
-        self._say("what is about to be written", last=True)
+        self._say("what is about to be written")
         overlay = overlay_of(fixes, self.sources.originals)
         if patches is not None:
             overlay = replace(overlay, texts={})
@@ -141,13 +150,25 @@ class Fixer:
         proof = self._prover.prove(overlay, backend, patches=patches)
         return self._reason(original, proof, [])
 
-    def _say(self, what: str, *, last: bool = False) -> None:
-        """The next proof, and how long it takes if it is like those before it."""
-        prover = self._prover
-        seconds = prover.expected_s
-        left = f"about {seconds:.0f}" if last else f"at least {2 * seconds:.0f}"
-        estimate = f" ({left} s left)" if seconds else ""
-        self._progress(f"proof {prover.proofs + 1}: {what}{estimate}")
+    def _say(self, what: str) -> None:
+        """The next proof, how long it takes if it is like the last, and the limit."""
+        seconds, left = self._prover.expected_s, self._limit_s - self._prover.seconds
+        notes = [f"about {seconds:.0f} s"] if seconds else []
+        if left < math.inf:
+            notes.append(f"the search has {max(left, 0):.0f} s left")
+        shown = f" ({', '.join(notes)})" if notes else ""
+        self._progress(f"proof {self._prover.proofs + 1}: {what}{shown}")
+
+    def _is_late(self, search: Search) -> bool:
+        """Whether another proof, and then the last one, would end after the limit.
+
+        Without any accepted edit the search goes on until the limit.
+        """
+        return self._ends_late(2 if search.accepted else 0)
+
+    def _ends_late(self, proofs: int) -> bool:
+        end = self._prover.seconds + proofs * self._prover.expected_s
+        return end > self._limit_s
 
     def why_left(self, search: Search, finding: Finding) -> str:
         """Why the search leaves a finding."""
@@ -162,6 +183,8 @@ class Fixer:
         refusal = search.refusals.get(finding.identity)
         if refusal is not None and refusal.names_code:
             return f"no rewrite applies: {refusal.why}"
+        if search.is_late:
+            return _LATE
         return f"no edit is known for it: {finding.fix}"
 
     # -- which edits to try ------------------------------------------------------------
@@ -169,14 +192,17 @@ class Fixer:
     def _next(self, search: Search) -> list[Edit]:
         """An edit for each finding that has some, safe ones before unsafe ones.
 
-        What takes work out of the graph, and what leaves the finding, comes last.
+        Those for recompiles wait: many recompiles end with the breaks before them. What
+        takes work out of the graph, and what leaves the finding, comes last.
         """
-        for drafts in (proposals, last_proposals, _easing):
-            edits = self._best(search, drafts)
-            safe = [edit for edit in edits if edit.tier == "safe"]
-            if edits:
-                return _compatible(safe or edits)
-        return []
+        for recompiles in (False, True):
+            for drafts in (proposals, last_proposals):
+                every = self._best(search, drafts)
+                edits = [e for e in every if _is_for_recompiles(e) == recompiles]
+                safe = [edit for edit in edits if edit.tier == "safe"]
+                if edits:
+                    return _compatible(safe or edits)
+        return _compatible(self._best(search, _easing))
 
     def _best(self, search: Search, drafts: Drafts) -> list[Edit]:
         """The best untried edit of each finding that does not follow from another."""
@@ -237,12 +263,27 @@ class Fixer:
 
     # -- proofs ------------------------------------------------------------------------
 
-    def _try(self, search: Search, edits: list[Edit]) -> None:
-        """Proves edits on top of the accepted ones; divides them if that fails."""
-        what = f"{len(edits)} edits together" if len(edits) > 1 else edits[0].title
-        self._say(what)
-        [(proof, why)] = self._proved(search, [edits])
-        self._judge(search, edits, proof, why)
+    def _try(self, search: Search, *groups: list[Edit]) -> None:
+        """Proves edits on top of the accepted ones; divides them if that fails.
+
+        Several groups at the same time if possible: one of them fails, and so a proof
+        of the second one on top of the first rarely helps.
+        """
+        if self._is_late(search):
+            search.is_late = True
+            search.reject(itertools.chain(*groups), _LATE, is_suggested=True)
+            return
+        current = search.current
+        at_once = groups if self._prover.is_parallel else groups[:1]
+        self._say(" and ".join(map(_what, at_once)))
+        results = self._proved(search, at_once)
+        for edits, (proof, why) in zip(at_once, results, strict=True):
+            if search.current is current:
+                self._judge(search, edits, proof, why)
+            else:
+                self._try(search, edits)
+        for edits in groups[len(at_once) :]:
+            self._try(search, edits)
 
     def _judge(
         self, search: Search, edits: list[Edit], proof: Proof | None, why: str | None
@@ -253,6 +294,8 @@ class Fixer:
             self._keep(search, edits, proof)
         elif proof is not None and _is_faithful(proof) and why is not None:
             self._after_others(search, edits, proof, why)
+        elif why and (raised := _raising(proof, edits)):
+            search.reject(raised, why)  # the others are tried with better ones
         else:
             self._divide(search, edits, proof, why)
 
@@ -260,7 +303,7 @@ class Fixer:
         self, search: Search, edits: list[Edit], proof: Proof, why: str
     ) -> None:
         """Goes on with edits that keep the values: adds others, or leaves some out."""
-        more = self._cures_of_trouble(search, proof)
+        more = [] if self._is_late(search) else self._cures_of_trouble(search, proof)
         both = _compatible([*edits, *more])
         if more:
             self._say(f"{len(both)} edits, with cures for what they uncover")
@@ -271,8 +314,11 @@ class Fixer:
         faults = _faults(search.current, proof, edits) if len(edits) > 1 else {}
         for edit, fault in faults.items():  # the others are tried with better ones
             search.reject([edit], fault)
+        rest = [edit for edit in edits if edit not in faults]
         if not faults:
             self._divide(search, edits, proof, why)
+        elif rest and self._ends_late(3):  # before better ones for what is at fault
+            self._try(search, rest)
 
     def _divide(
         self, search: Search, edits: list[Edit], proof: Proof | None, why: str | None
@@ -282,25 +328,10 @@ class Fixer:
         is_suggested = why is not None and proof is not None and why == proof.undecided
         # Results that vary by themselves do so for each of the edits.
         if half and (not is_suggested or proof is None or proof.timed_out):
-            self._try_halves(search, edits[:half], edits[half:])
+            self._try(search, edits[:half], edits[half:])
         # What does not fit the text of edits accepted since is drafted again for it.
         elif proof is not None or search.current is self._drafts_of:
             search.reject(edits, why or "", is_suggested=is_suggested)
-
-    def _try_halves(self, search: Search, first: list[Edit], rest: list[Edit]) -> None:
-        """At the same time if possible: one of them fails, and so rarely helps."""
-        if not self._prover.is_parallel:
-            self._try(search, first)
-            self._try(search, rest)
-            return
-        self._say(f"{len(first)} and {len(rest)} edits, apart")
-        current = search.current
-        results = self._proved(search, [first, rest])
-        self._judge(search, first, *results[0])
-        if search.current is current:
-            self._judge(search, rest, *results[1])
-        else:
-            self._try(search, rest)
 
     def _keep(self, search: Search, edits: list[Edit], proof: Proof) -> None:
         left = set(map(state, proof.open))
@@ -315,9 +346,13 @@ class Fixer:
         search.current = proof
 
     def _proved(
-        self, search: Search, groups: list[list[Edit]]
+        self, search: Search, groups: Sequence[list[Edit]]
     ) -> list[tuple[Proof | None, str | None]]:
-        """A proof of each group of edits, on top of the accepted ones, or why not."""
+        """A proof of each group of edits, on top of the accepted ones, or why not.
+
+        With one group, the second processor proves the backend's code for what is
+        accepted so far, which is the last proof if the group fails.
+        """
         overlays: list[Overlay | str] = []
         for edits in groups:
             try:
@@ -325,9 +360,13 @@ class Fixer:
                 overlays.append(overlay_of(every, self.sources.originals))
             except Misfit as error:
                 overlays.append(str(error))
-        proofs = iter(
-            self._prover.prove_each(e for e in overlays if isinstance(e, Overlay))
-        )
+        known: list[Proof] = []
+        if len(groups) == 1 and self._is_quick and self._prover.is_parallel:
+            is_new = search.accepted and search.current is not self._coded[0]
+            known = [search.current] if is_new else []
+        jobs = [(e, None) for e in overlays if isinstance(e, Overlay)]
+        ahead = [(each.overlay, self._backend) for each in known]
+        proofs = iter(self._prover.prove_each([*jobs, *ahead]))
         found: list[tuple[Proof | None, str | None]] = []
         for edits, overlay in zip(groups, overlays, strict=True):
             if isinstance(overlay, str):
@@ -335,6 +374,8 @@ class Fixer:
                 continue
             proof = next(proofs)
             found.append((proof, self._why_rejected(search, edits, proof)))
+        for each in known:
+            self._coded = each, next(proofs)
         return found
 
     def _why_rejected(
@@ -386,7 +427,7 @@ class Fixer:
     def _prove_generated_code(self, search: Search) -> None:
         """Proves the backend's code too, and times it; keeps a half if that fails."""
         everything = search.accepted
-        why = self._generated(search, everything, search.current)
+        why = self._generated(search, search.current)
         if why is None:
             return
         half = len(everything) // 2
@@ -394,23 +435,20 @@ class Fixer:
             begin = replace(search, accepted=[], current=search.original)
             [(proof, reason)] = self._proved(begin, [part])
             if reason is None and proof is not None:
-                reason = self._generated(search, part, proof)
+                reason = self._generated(search, proof)
             if reason is None and proof is not None:
                 search.reject([e for e in everything if e not in part], why)
                 search.accepted, search.current = part, proof
                 return
         search.give_up(why)
 
-    def _generated(
-        self, search: Search, edits: list[Edit], observed: Proof
-    ) -> str | None:
+    def _generated(self, search: Search, observed: Proof) -> str | None:
         """Why generated code is not accepted; otherwise the search has its figures."""
-        try:
-            overlay = overlay_of(edits, self.sources.originals)
-        except Misfit as error:
-            return str(error)
-        self._say(f"with backend {self._backend}", last=True)
-        proof = self._prover.prove(overlay, self._backend)
+        overlay = observed.overlay
+        known, proof = self._coded
+        if proof is None or known is not observed:
+            self._say(f"with backend {self._backend}")
+            proof = self._prover.prove(overlay, self._backend)
         if proof.equality is None or proof.equality.problems:
             problems = proof.equality.problems if proof.equality else ()
             return proof.failure or next(iter(problems), "it did not run")
@@ -426,54 +464,6 @@ class Fixer:
         search.generated = proof.equality
         return None
 
-    def _drop_useless(self, search: Search) -> None:
-        """Drops edits whose findings are gone without them.
-
-        One proof without all suspects shows which of them are needed.
-        """
-        suspects = [
-            edit
-            for number, edit in enumerate(search.accepted)
-            if _is_suspect(edit, search.accepted, number)
-        ]
-        if not suspects or len(suspects) == len(search.accepted):
-            return
-        self._say(f"without {len(suspects)} that may not be needed")
-        proof = self._without(search, suspects)
-        if proof is None or not _is_faithful(proof):
-            return
-        left = set(map(state, search.current.open))
-        back = {state(each) for each in proof.open} - left
-        useless = [e for e in suspects if not back & set(map(state, e.findings))]
-        if not useless or (back and len(useless) == len(suspects)):
-            return
-        if len(useless) < len(suspects):
-            self._say(f"without {len(useless)} that are not needed")
-            proof = self._without(search, useless)
-        if proof is not None and self._is_as_good(search, proof):
-            search.reject(useless, "the other edits are enough")
-            cured = [finding for edit in useless for finding in edit.findings]
-            kept = [edit for edit in search.accepted if edit not in useless]
-            last = replace(kept[-1], also=(*kept[-1].also, *cured))
-            search.accepted, search.current = [*kept[:-1], last], proof
-
-    def _without(self, search: Search, edits: list[Edit]) -> Proof | None:
-        others = [edit for edit in search.accepted if edit not in edits]
-        try:
-            overlay = overlay_of(others, self.sources.originals)
-        except Misfit:
-            return None
-        return self._prover.prove(overlay)
-
-    def _is_as_good(self, search: Search, proof: Proof) -> bool:
-        """Whether a proof with fewer edits leaves no more than that with all."""
-        left = set(map(state, search.current.open))
-        return (
-            set(map(state, proof.open)) <= left
-            and worse(search.current, proof) is None
-            and self._reason(search.original, proof, []) is None
-        )
-
 
 def _easing(each: Located, proof: Proof, sources: Sources) -> Iterator[Edit]:
     """Settings for findings that stay."""
@@ -485,6 +475,14 @@ def _also_for(known: Edit | None, edit: Edit) -> Edit:
     if known is None:
         return edit
     return replace(known, also=(*known.also, *edit.findings))
+
+
+def _what(edits: Sequence[Edit]) -> str:
+    return f"{len(edits)} edits together" if len(edits) > 1 else edits[0].title
+
+
+def _is_for_recompiles(edit: Edit) -> bool:
+    return all(finding.kind in RECOMPILES for finding in edit.findings)
 
 
 def _is_faithful(proof: Proof) -> bool:
@@ -516,6 +514,15 @@ def _faults(before: Proof, after: Proof, edits: list[Edit]) -> dict[Edit, str]:
     return faults
 
 
+def _raising(proof: Proof | None, edits: Sequence[Edit]) -> list[Edit]:
+    """Those of several edits that wrote a line which raised an exception."""
+    if proof is None or len(edits) < 2:
+        return []
+    raised = set(proof.raised)
+    written = {e: {n.strip() for r in e.replacements for n in r.new} for e in edits}
+    return [edit for edit in edits if raised & (written[edit] - {""})]
+
+
 def _is_clear(before: Proof, after: Proof | None) -> bool:
     """Whether nothing hints that one of several edits does harm."""
     return after is not None and gains(before, after) and not _new_unsafe(before, after)
@@ -523,28 +530,6 @@ def _is_clear(before: Proof, after: Proof | None) -> bool:
 
 def _is_new_trouble(before: Proof, after: Proof) -> bool:
     return bool(new_findings(before, after)) or worse(before, after) is not None
-
-
-def _is_suspect(edit: Edit, accepted: Sequence[Edit], number: int) -> bool:
-    """Whether other edits may have cured what an edit was accepted for.
-
-    They replace its lines, or it is a setting for recompiles, which end with the breaks
-    that are behind them.
-    """
-    others = [each for each in accepted if each is not edit]
-    if not edit.replacements and number < len(accepted) - 1:
-        return all(finding.kind in RECOMPILES for finding in edit.findings)
-    return all(
-        any(_replaces(other, finding) for other in others) for finding in edit.findings
-    )
-
-
-def _replaces(edit: Edit, finding: Finding) -> bool:
-    return any(
-        change.file == finding.file
-        and change.line <= (finding.line or 0) < change.line + len(change.old)
-        for change in edit.replacements
-    )
 
 
 def _not_easier(before: Proof, after: Proof) -> str | None:
