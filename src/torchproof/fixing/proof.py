@@ -102,7 +102,11 @@ class Prover:
         self._folder = folder
         self._on_exit = ExitStack()
         self._server: ForkServer | None = None
+        # For edits of files that the first server has imported with another module.
+        self._second: ForkServer | None = None
+        self._imported: set[str] = set()  # such files
         self._libraries: dict[str, str] = {}  # the files of imported modules
+        self._others: list[str] = []  # modules of packages without files to edit
         self._watches_lifetimes = False  # of tensors in CUDA graphs
         self.proofs = 0
         self._begin = time.monotonic()
@@ -135,23 +139,37 @@ class Prover:
 
     def original(self) -> Proof:
         """Observes the target without edits, and records the reference."""
+        self._server = self._new_server()
+        started = self._start(Overlay())
+        self._server.prepare({"modules": _COMPILER})
+        proof = self._finish(started)
+        traced = {os.path.realpath(file) for file in proof.observation.traced or ()}
+        may_change = {
+            name
+            for name, file in self._libraries.items()
+            if os.path.realpath(file) in traced
+        }
+        names = [name for name in self._libraries if name not in may_change]
+        self._server.prepare({"modules": names})
+        packages = {_package(name) for name in may_change}
+        self._others = [name for name in names if _package(name) not in packages]
+        return proof
+
+    def _new_server(self) -> ForkServer:
         words = ("-m", "torchproof.fixing.proof_server")
         # Dynamo looks at CUDA's random state, and CUDA does not work after a fork: with
         # a GPU in sight the server ends, and every proof is a new process.
         server = ForkServer(spawn(*words, environment=self._hidden, output=DEVNULL))
         self._on_exit.callback(server.close)
-        self._server = server
-        started = self._start(Overlay())
-        server.prepare({"modules": _COMPILER})
-        proof = self._finish(started)
-        traced = {os.path.realpath(file) for file in proof.observation.traced or ()}
-        names = [
-            name
-            for name, file in self._libraries.items()
-            if os.path.realpath(file) not in traced
-        ]
-        server.prepare({"modules": names})
-        return proof
+        return server
+
+    def _server_for(self, edits: Overlay) -> ForkServer | None:
+        if self._imported.isdisjoint(edits.texts):
+            return self._server
+        if self._second is None:
+            self._second = self._new_server()
+            self._second.prepare({"modules": [*_COMPILER, *self._others]})
+        return self._second
 
     def prove(
         self,
@@ -172,7 +190,7 @@ class Prover:
         self._probes += 1
         name = f"probe-{self._probes}"
         job = ProofJob(self.job(edits, name), "", probes=True)
-        child = self._followed(_Started(0, edits, job, self._submitted(job, name)))
+        child = self._followed(self._submitted(0, edits, job, name))
         return [
             ObservedCall.from_json({k: v for k, v in entry.items() if k != "kind"})
             for entry in child.entries
@@ -196,7 +214,7 @@ class Prover:
         self.proofs += 1
         reference = str(self._folder / "reference.pt")
         job = ProofJob(run, reference, backend, str(patches) if patches else None)
-        return _Started(number, edits, job, self._submitted(job, f"{number}"))
+        return self._submitted(number, edits, job, f"{number}")
 
     def _finish(self, started: _Started) -> Proof:
         """The proof, once its process has ended; only the original must not fail."""
@@ -255,6 +273,10 @@ class Prover:
 
     def _followed(self, started: _Started) -> Followed:
         """What the process of a job wrote, once it has ended."""
+        ending = started.forked.ending.result() if started.forked else None
+        if ending is not None and ending.code == NOT_FRESH:
+            self._imported |= started.edits.texts.keys()
+            started = self._submitted(started.number, started.edits, started.job, "2")
         child = _collected(started.forked) if started.forked else None
         child = child or self._fresh(started.job)
         if started.number:
@@ -273,13 +295,17 @@ class Prover:
         module = "torchproof.fixing.proof_child"
         return _with_reason(follow(module, text, lambda *_: None, conditions))
 
-    def _submitted(self, job: ProofJob, name: str) -> _Forked | None:
-        """Starts a job in a fork of the server; None if that is not possible."""
-        if self._server is None or not self._server.is_alive:
-            return None
-        if job.backend == "inductor" or job.patches:  # as in a process of the user
-            return None
+    def _submitted(
+        self, number: int, edits: Overlay, job: ProofJob, name: str
+    ) -> _Started:
+        """Starts a job in a fork of a server, if that is possible."""
+        # Inductor's code and patches are proved as in a process of the user.
+        server = self._server_for(edits)
+        is_plain = job.backend != "inductor" and not job.patches
+        if server is None or not server.is_alive or not is_plain:
+            return _Started(number, edits, job, None)
         entries = self._folder / f"entries-{name}.jsonl"
+        entries.unlink(missing_ok=True)
         entries.touch()
         output = entries.with_suffix(".txt")
         message = {
@@ -288,7 +314,12 @@ class Prover:
             "output": str(output),
         }
         limit_s = self._options.timeout_s or _NO_LIMIT_S
-        return _Forked(self._server.submit(message, limit_s), entries, output)
+        ending = server.submit(message, limit_s)
+        return _Started(number, edits, job, _Forked(ending, entries, output))
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 @dataclass(frozen=True)
