@@ -122,10 +122,10 @@ class Trial:
 
     def is_same(self, one: Finding, other: Finding) -> bool:
         """Whether the second finding, of the changed program, is the first one."""
-        if (one.code, one.function) != (other.code, other.function):
+        if one.code != other.code:
             return False
         if one.kind in _OF_A_FUNCTION or other.line is None:
-            return one.key == other.key
+            return (one.key, one.function) == (other.key, other.function)
         if one.owner != "user":
             return one.line == other.line
         return one.line in self.lines.were_at(other.line)

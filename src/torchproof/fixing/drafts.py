@@ -6,6 +6,7 @@ a line for a setting, the draft is that line.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from torchproof.checking import rules
 from torchproof.fixing import rewrites
 from torchproof.fixing.edits import Edit, applied, replacements
 from torchproof.fixing.proof import Located, Proof
-from torchproof.fixing.proposals import Sources, proposals
+from torchproof.fixing.proposals import Sources, last_proposals, proposals
 from torchproof.fixing.rewrites import compiler_settings
 from torchproof.records import (
     SEVERITIES,
@@ -113,15 +114,29 @@ class _Drafts:
         return _remedy(best) if best else None
 
     def _edits(self, finding: Finding) -> Iterator[Edit]:
-        """Those that need no run; safe ones come first."""
+        """Those that need no run; safe ones come first.
+
+        What takes work out of the graph is for findings without another remedy.
+        """
         matched = self.matched.get(finding.identity)
         frames = _last_of_each(matched.rule.stack(matched.group) if matched else ())
         is_current = all(map(_is_current, frames))
-        if not is_current or not rules.by_code(finding.code).rewrites:
+        if not is_current:
             return
-        for each in proposals(Located(finding, frames), _UNCHANGED, self.sources):
+        entries = matched.group.facts.entries if matched else ()
+        located = Located(finding, frames, entries=entries)
+        found = proposals(located, _UNCHANGED, self.sources)
+        remedy, later = finding.remedy, list[Edit]()
+        if remedy is not None and remedy.kind in ("none", "upgrade"):
+            last = last_proposals(located, _UNCHANGED, self.sources)
+            found = itertools.chain(found, last)
+        for each in found:
             if isinstance(each, Edit) and each.replacements and not each.needs_run:
-                yield each
+                if each.tier == "safe":
+                    yield each
+                else:
+                    later.append(each)
+        yield from later
 
     # -- lines for settings ------------------------------------------------------------
 

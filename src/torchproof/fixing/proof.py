@@ -67,6 +67,7 @@ class Located:
     finding: Finding
     frames: tuple[Frame, ...]
     causes: tuple[str, ...] = ()
+    entries: tuple[Frame, ...] = ()  # the functions that the program compiles
 
 
 @dataclass(frozen=True)
@@ -388,6 +389,7 @@ def _proof(edits: Overlay, observation: Observation, equality: Entry) -> Proof:
             links[each.finding.identity].causes
             if each.finding.identity in links
             else (),
+            each.group.facts.entries,
         )
         for each in matched
     )

@@ -20,6 +20,7 @@ from torchproof.records import (
     Setting,
     UserError,
     cells,
+    is_frame_of,
     one_line,
     whose,
 )
@@ -149,6 +150,7 @@ def _rewritten(
                 line=frame.line,
                 columns=_columns(frame, text),
                 inner=places[index - 1].function if index else None,
+                is_entry=any(is_frame_of(frame, code) for code in each.entries),
                 probe=partial(sources.observed, file, proof=proof),
             )
             draft = rewrites.named(name)(site)

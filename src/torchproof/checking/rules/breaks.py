@@ -220,6 +220,7 @@ class GraphBreak(Rule[BreakGroup]):
     causes: ClassVar[frozenset[str]] = frozenset()
     cause_text = advice_text = ""  # empty: torch's explanation and hint
     also_shown_by = ("CE704",)  # what a break becomes under fullgraph=True
+    last_rewrites: ClassVar[tuple[str, ...]] = ("outside.split",)
     easing_settings = (Setting("dynamo.nested_graph_breaks", True),)
     source_text = "`{at.expression}` would cause a graph break in {at.function}"
     group_type = BreakGroup
@@ -481,13 +482,12 @@ def _is_in_entry(group: BreakGroup) -> bool:
 
     What a function inside gets as an argument may be computed by the one that calls it.
     """
-    frame, wrappers = group.frame, group.facts.wrappers
+    frame = group.frame
     if frame is None or group.place.owner != "user":
         return False
-    if not wrappers:  # source that has not run
+    if not group.facts.wrappers:  # source that has not run
         return group.line.is_entry
-    codes = [code for each in wrappers for code in (each.function, *each.around)]
-    return any(is_frame_of(frame, code) for code in codes)
+    return any(is_frame_of(frame, code) for code in group.facts.entries)
 
 
 def move_out(group: BreakGroup) -> str:

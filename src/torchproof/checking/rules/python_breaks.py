@@ -51,7 +51,7 @@ class ContextManager(GraphBreak):
     nodes = (ast.With,)
     shown_by = ("GB111", "GB115", "GB199")
     rewrites = ("grad_state.skip_context",)
-    last_rewrites = ("host_calls.statement",)
+    last_rewrites = ("outside.split", "host_calls.statement")
 
     def matches(self, group: BreakGroup) -> bool:
         entered = group.frame is not None and group.frame.code.startswith("with ")

@@ -89,6 +89,12 @@ class Facts:
         """The calls of torch.compile."""
         return self.of(WrapperEvent)
 
+    @functools.cached_property
+    def entries(self) -> tuple[Frame, ...]:
+        """The functions that the program compiles, and wrappers around them."""
+        codes = [code for w in self.wrappers for code in (w.function, *w.around)]
+        return tuple(code for code in codes if code is not None)
+
     def first(self, family: type[R], group: AnyGroup) -> R | None:
         """The first rule of a family that matches a group."""
         members = (rule for rule in self.rules if isinstance(rule, family))

@@ -114,7 +114,10 @@ class TensorToPython(GraphBreak):
         *_OF_VALUES,
         "effects.skip_while_compiling",
     )
-    last_rewrites = ("host_calls.call",)
+    last_rewrites = (
+        "outside.split",
+        "host_calls.call",
+    )
 
     def change(self, group: BreakGroup) -> str:
         expression = _WHOLE.sub(r"\1", group.expression)
@@ -244,7 +247,10 @@ class TensorBranch(GraphBreak):
         "optional_masks.keep",
         "effects.skip_while_compiling",
     )
-    last_rewrites = ("host_calls.call",)
+    last_rewrites = (
+        "outside.split",
+        "host_calls.call",
+    )
 
     def matches(self, group: BreakGroup) -> bool:
         reason = group.reason
@@ -457,7 +463,7 @@ class DataDependentShape(GraphBreak):
 
     code = "GB103"
     rewrites = ("masks.write",)
-    last_rewrites = ("host_calls.call", "host_calls.statement")
+    last_rewrites = ("outside.split", "host_calls.call", "host_calls.statement")
     settings = (CAPTURE_SHAPES, CAPTURE_SCALARS)
     reference = torch_pages.DYNAMIC_SHAPES
     causes = words("GB0036 GB0037 GB0038 GB0246")

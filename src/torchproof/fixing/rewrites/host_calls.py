@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from torchproof.checking import words
 from torchproof.fixing.observed_calls import ObservedCall, Value
 from torchproof.fixing.rewrites.effects import (
     ENDS,
@@ -30,7 +29,7 @@ from torchproof.fixing.rewrites.names import (
     parameters,
     uses_of,
 )
-from torchproof.fixing.rewrites.operators import brief, dotted, nodes
+from torchproof.fixing.rewrites.operators import brief, dotted, is_heavy, nodes
 from torchproof.fixing.rewrites.site import (
     Changes,
     Draft,
@@ -44,10 +43,6 @@ from torchproof.fixing.rewrites.values import Values
 
 _PROBE = "__import__('torchproof.fixing.call_probe', fromlist=['_']).probed"
 _CONVERSIONS = ("torch.tensor", "torch.as_tensor", "torch.from_numpy")
-_HEAVY = words(
-    "matmul mm bmm addmm baddbmm einsum linear conv1d conv2d conv3d softmax log_softmax"
-    " scaled_dot_product_attention cross_entropy embedding layer_norm batch_norm svd"
-)
 _WIDTH = 88
 _NO_LITERALS = (-1,)  # a size that was the same in all calls may be another later
 
@@ -113,7 +108,7 @@ def _moved(site: Site) -> Statement:
     ending = _ending(line)
     if any(isinstance(each, _ENDS) and each is not ending for each in nodes(line)):
         raise NoPattern("the statement does more than compute values")
-    heavy = (brief(each) for each in nodes(line) if _is_heavy(each))
+    heavy = (brief(each) for each in nodes(line) if is_heavy(each))
     if (work := next(heavy, None)) is not None:
         raise Refused(f"`{work}` would leave the graph")
     return line
@@ -128,12 +123,6 @@ def _ending(moved: Statement) -> cst.Return | None:
 
 
 _ENDS = (*ENDS, cst.Nonlocal, cst.Del, cst.FunctionDef)
-
-
-def _is_heavy(node: cst.CSTNode) -> bool:
-    if isinstance(node, cst.BinaryOperation):
-        return isinstance(node.operator, cst.MatrixMultiply)
-    return isinstance(node, cst.Call) and _last_name(node) in _HEAVY
 
 
 def _results(site: Site, moved: Statement) -> list[str]:

@@ -109,6 +109,20 @@ REDUCTIONS = words(
 )
 
 
+# Operations that are worth compiling.
+_HEAVY = words(
+    "matmul mm bmm addmm baddbmm einsum linear conv1d conv2d conv3d softmax log_softmax"
+    " scaled_dot_product_attention cross_entropy embedding layer_norm batch_norm svd"
+)
+
+
+def is_heavy(node: cst.CSTNode) -> bool:
+    if isinstance(node, cst.BinaryOperation):
+        return isinstance(node.operator, cst.MatrixMultiply)
+    name = dotted(node.func) if isinstance(node, cst.Call) else None
+    return (name or "").rpartition(".")[2] in _HEAVY
+
+
 def dotted(node: cst.CSTNode) -> str | None:
     """`a.b.c` as text; None for anything else."""
     if isinstance(node, cst.Name):

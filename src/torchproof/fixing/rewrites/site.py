@@ -98,6 +98,7 @@ class Site:
     line: int
     columns: tuple[int, int] | None = None  # from 0, end exclusive
     inner: str | None = None  # the function that the line calls, by the stack
+    is_entry: bool = False  # the program compiles the function itself
     # Runs the target in eager mode with this text of the file; what its probes record.
     probe: Callable[[str], Sequence[ObservedCall]] = lambda text: ()
 

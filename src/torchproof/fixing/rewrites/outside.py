@@ -1,0 +1,372 @@
+"""Python at the edge of a compiled function leaves it: torchproof.on_host.
+
+The rest becomes a function of its own, which is compiled whole. The statements run in
+the same order as before, so every value is the same.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from torchproof.checking import Kind, words
+from torchproof.fixing.rewrites.effects import free_name
+from torchproof.fixing.rewrites.names import assigned, parameters, reads, values_of
+from torchproof.fixing.rewrites.operators import brief, is_heavy, nodes
+from torchproof.fixing.rewrites.site import Draft, NoPattern, Refused, Site, Statement
+from torchproof.fixing.rewrites.values import TENSOR_METHODS, Values
+
+# What only Python can do: it leaves the graph with the statement at the finding.
+_OF_PYTHON = re.compile(
+    r"(?<![\w.])(?:time|datetime|random|np|numpy|inspect|os|sys)\.|(?<![\w.])open\("
+    r"|\.(?:item|tolist|numpy|backward|zero_grad|step)\("
+)
+_SIZES = words("shape size device dtype ndim dim")
+_MODULES = {*sys.stdlib_module_names, "numpy", "np", "torch"}
+_LOOPS = (cst.For, cst.While)
+_DEFINITIONS = (cst.FunctionDef, cst.ClassDef)
+_OWNERS = (cst.ClassDef, cst.FunctionDef, cst.If, cst.Try, cst.With)
+_FORBIDDEN = (
+    cst.Global,
+    cst.Nonlocal,
+    cst.Del,
+    cst.Yield,
+    cst.Await,
+    cst.Import,
+    cst.ImportFrom,
+)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The statements of a function: in Python, in a graph, and in Python again.
+
+    `last` has those of a second graph, behind what torch cannot trace at all.
+    """
+
+    before: list[Statement]
+    graph: list[Statement]
+    after: list[Statement]
+    last: list[Statement]
+
+
+def split(site: Site) -> Draft:
+    """The statement that breaks the graph stays in Python, with what is around it."""
+    if not site.is_entry or site.inner is not None:
+        raise NoPattern("the line is not in the function that is compiled")
+    function = site.function
+    _assert_plain(site, function)
+    parts = _parts(site, _Edge(site))
+    names = _Names(site, function)
+    host: list[Statement] = list(parts.before)
+    functions: list[Statement] = []
+    done = list(parts.before)
+    for graph, rest in ((parts.graph, parts.after), (parts.last, [])):
+        if graph:
+            later = [*rest, *(parts.last if graph is parts.graph else [])]
+            call, new = names.extracted(graph, done, later, len(functions))
+            host.append(call)
+            functions.append(new)
+        host += rest
+        done += [*graph, *rest]
+    text = site.replaced(
+        {function: [_on_host(function, host), *functions]}, ["torchproof.on_host"]
+    )
+    return Draft(_title(site, parts), text)
+
+
+def _title(site: Site, parts: _Parts) -> str:
+    what = f"`{brief(site.expression or site.statement)}`"
+    if parts.last and parts.graph:
+        return f"compile what is before and after {what} apart, not {what} (on_host)"
+    inside = any(_contains(each, site.statement) for each in parts.before)
+    where = (
+        "before the compiled call, and pass the result in as an argument"
+        if inside
+        else "after the compiled call, with what it needs returned"
+    )
+    return f"do {what} outside, {where} (on_host)"
+
+
+# -- which statements leave ------------------------------------------------------------
+
+
+class _Edge:
+    """What a statement of a function does: little, or what has to be compiled."""
+
+    def __init__(self, site: Site) -> None:
+        self._site, self._values = site, Values(site)
+
+    def is_light(self, statement: cst.CSTNode) -> bool:
+        """Whether it does little on tensors, and runs no module of the program.
+
+        After a backward, a loop over parameters cannot be in the graph of the forward.
+        """
+        is_update = self._site.finding.code == "GB110"
+        forbidden = _DEFINITIONS if is_update else (*_LOOPS, *_DEFINITIONS)
+        return all(
+            not isinstance(node, forbidden)
+            and not is_heavy(node)
+            and (not isinstance(node, cst.Call) or self._is_light_call(node))
+            for node in nodes(statement)
+        )
+
+    def is_of_python(self, statement: cst.CSTNode) -> bool:
+        return _OF_PYTHON.search(self._site.code(statement)) is not None
+
+    def _is_light_call(self, call: cst.Call) -> bool:
+        name = self._values.dotted(call.func)
+        if name.partition(".")[0] in _MODULES or name in _BUILTINS:
+            return True
+        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        if method in TENSOR_METHODS | _METHODS:
+            return True
+        given = {n for each in call.args for n in _given(each.value)}
+        return not given - {"self", *_MODULES} and not name.endswith("forward")
+
+    def runs_a_recurrent_layer(self, statement: cst.CSTNode) -> bool:
+        """Whether Dynamo leaves out the function because of this statement alone."""
+        return self._site.finding.code == "GB108" and self._site.statement is statement
+
+
+_BUILTINS = words(
+    "abs bool dict enumerate float getattr hasattr id int isinstance len list max min"
+    " open print range repr reversed round set sorted str sum tuple type zip"
+)
+_METHODS = words(
+    "numpy requires_grad_ clamp relu sigmoid tanh exp log sqrt square t transpose"
+    " unsqueeze expand clone repeat copy astype normal uniform random integers format"
+    " join get keys values items append zero_ backward masked_fill masked_select"
+)
+
+
+def _given(node: cst.CSTNode) -> Iterator[str]:
+    """The names that an expression passes on, without those it asks for a size."""
+    if isinstance(node, cst.Attribute) and node.attr.value in _SIZES:
+        return
+    if isinstance(node, cst.Call) and brief(node.func) == "len":
+        return
+    if isinstance(node, cst.Attribute):
+        yield from _given(node.value)
+    elif isinstance(node, cst.Name):
+        yield node.value
+    elif isinstance(node, cst.Call):
+        yield from _given(node.func) if isinstance(node.func, cst.Attribute) else ()
+        for each in node.args:
+            yield from _given(each.value)
+    else:
+        for child in node.children:
+            yield from _given(child)
+
+
+def _parts(site: Site, edge: _Edge) -> _Parts:
+    body = _body(site.function)
+    index = next((i for i, s in enumerate(body) if _contains(s, site.statement)), None)
+    if index is None:
+        raise NoPattern("the line is in the header of the function")
+    at = body[index]
+    apart = edge.runs_a_recurrent_layer(at)
+    if not (edge.is_light(at) or apart):
+        raise NoPattern("the statement does more than Python does")
+    first, rest = body[:index], body[index + 1 :]
+    heads, tails = (all(map(edge.is_light, each)) for each in (first, rest))
+    if heads and (not tails or _weight(first) < _weight(rest)):
+        graph, after = _without_end(rest, edge)
+        return _compiled([*first, at], graph, after)
+    if tails:
+        before, graph = _without_start(first, edge)
+        return _compiled(before, graph, [at, *rest])
+    if not apart:
+        raise NoPattern("what is before the statement is compiled, and what is after")
+    return _Parts([], first, [at], rest)
+
+
+def _compiled(
+    before: list[Statement], graph: list[Statement], after: list[Statement]
+) -> _Parts:
+    if not _weight(graph):
+        raise NoPattern("nothing is left to compile")
+    if after:
+        return _Parts(before, graph, after, [])
+    return _Parts(before, [], [], graph)
+
+
+def _contains(statement: cst.CSTNode, inner: cst.CSTNode) -> bool:
+    return any(node is inner for node in nodes(statement))
+
+
+def _weight(block: Sequence[cst.CSTNode]) -> int:
+    """How many operations there may be."""
+    kinds = cst.Call | cst.BinaryOperation | cst.AugAssign
+    return sum(isinstance(node, kinds) for each in block for node in nodes(each))
+
+
+def _without_start(
+    block: list[Statement], edge: _Edge
+) -> tuple[list[Statement], list[Statement]]:
+    """The light statements that it begins with, up to the last of Python's."""
+    count = 0
+    for number, each in enumerate(block, 1):
+        if not edge.is_light(each):
+            break
+        count = number if edge.is_of_python(each) else count
+    return block[:count], block[count:]
+
+
+def _without_end(
+    block: list[Statement], edge: _Edge
+) -> tuple[list[Statement], list[Statement]]:
+    after, graph = _without_start(block[::-1], edge)
+    return graph[::-1], after[::-1]
+
+
+# -- the functions ---------------------------------------------------------------------
+
+
+def _assert_plain(site: Site, function: cst.FunctionDef) -> None:
+    """Refuses what is no plain function, or what a part of it cannot do."""
+    if function.asynchronous is not None or not isinstance(
+        function.body, cst.IndentedBlock
+    ):
+        raise NoPattern("the function has no block of statements")
+    for each in function.decorators:
+        if "compile" not in site.code(each.decorator):
+            raise Refused(f"`{brief(each.decorator)}` would be around the graph")
+    for node in nodes(function.body):
+        if isinstance(node, _FORBIDDEN):
+            raise NoPattern(f"`{brief(node)}` is for the whole function")
+        if isinstance(node, cst.Call) and brief(node.func) in ("locals", "vars"):
+            raise NoPattern(f"`{brief(node)}` is for the whole function")
+
+
+def _body(function: cst.FunctionDef) -> list[Statement]:
+    """The statements of a function below its docstring."""
+    assert isinstance(function.body, cst.IndentedBlock)
+    found = list(function.body.body)
+    return found[1:] if function.get_docstring() is not None else found
+
+
+def _on_host(function: cst.FunctionDef, body: Sequence[Statement]) -> cst.FunctionDef:
+    assert isinstance(function.body, cst.IndentedBlock)
+    documented = function.get_docstring() is not None
+    first = list(function.body.body)[:1] if documented else []
+    if not documented:
+        body = [body[0].with_changes(leading_lines=()), *body[1:]]
+    return function.with_changes(
+        body=function.body.with_changes(body=[*first, *body]),
+        decorators=[*function.decorators, cst.Decorator(cst.Name("on_host"))],
+        leading_lines=(),
+    )
+
+
+class _Names:
+    """Makes functions of parts of a function, with the names they need."""
+
+    def __init__(self, site: Site, function: cst.FunctionDef) -> None:
+        self._site, self._function = site, function
+        self._parameters = parameters(function)
+        star, double = function.params.star_arg, function.params.star_kwarg
+        every = [*self._parameters.values(), star, double]
+        self._known = [p.name.value for p in every if isinstance(p, cst.Param)]
+        around = (n for n in site.ancestors(function) if isinstance(n, _OWNERS))
+        owner = next(around, None)
+        is_method = isinstance(owner, cst.ClassDef) and self._known
+        self._self = self._known[0] if is_method else None
+        self._is_alone = owner is None
+
+    def extracted(
+        self,
+        graph: Sequence[Statement],
+        before: Sequence[Statement],
+        after: Sequence[Statement],
+        number: int,
+    ) -> tuple[Statement, cst.FunctionDef]:
+        """The statement that calls the new function, and the function."""
+        results = self._results(graph, before, after)
+        names = self._arguments(graph, before, results)
+        wanted = f"_{self._function.name.value.strip('_')}_in_graph"
+        name = free_name(self._site, wanted + f"_{number + 1}" * bool(number))
+        owner = [self._self] if self._self else []
+        start = f"{', '.join(results)} = " if results else ""
+        start = "return " if not after else start
+        target = f"{self._self}.{name}" if self._self else name
+        call = cst.parse_statement(f"{start}{target}({', '.join(names)})\n")
+        body = [graph[0].with_changes(leading_lines=()), *graph[1:]]
+        if results:
+            body.append(cst.parse_statement(f"return {', '.join(results)}\n"))
+        new = cst.FunctionDef(
+            name=cst.Name(name),
+            params=cst.Parameters([self._parameter(n) for n in [*owner, *names]]),
+            body=cst.IndentedBlock(body),
+            returns=None if after else self._function.returns,
+            leading_lines=[cst.EmptyLine(indent=False)] * (2 if self._is_alone else 1),
+        )
+        return call, new
+
+    def _parameter(self, name: str) -> cst.Param:
+        known = self._parameters.get(name)
+        annotation = known.annotation if known is not None else None
+        return cst.Param(cst.Name(name), annotation)
+
+    def _results(
+        self,
+        graph: Sequence[Statement],
+        before: Sequence[Statement],
+        after: Sequence[Statement],
+    ) -> list[str]:
+        """The names that the part assigns, and that are read after it."""
+        if not after:
+            return []
+        if any(isinstance(n, cst.Return) for each in graph for n in nodes(each)):
+            raise NoPattern("the function returns in several places")
+        later = set().union(*map(reads, after))
+        found = [n for n in _in_order(graph) if n in assigned(graph) & later]
+        certain = {*self._known, *_certain(before), *_certain(graph)}
+        self._assert_values([*before, *graph], found)
+        for name in found:
+            if name not in certain:
+                raise Refused(f"`{name}` may not be assigned")
+        return found
+
+    def _arguments(
+        self, graph: Sequence[Statement], before: Sequence[Statement], extra: list[str]
+    ) -> list[str]:
+        """The names that the part reads, and those it may leave as they are."""
+        local = {*self._known, *assigned(before)}
+        own = _certain(graph)
+        read = set().union(*map(reads, graph)) | ({*extra} - own)
+        certain = {*self._known, *_certain(before)}
+        needed = [n for n in [*self._known, *_in_order(before)] if n in read & local]
+        needed = [n for n in dict.fromkeys(needed) if n != self._self]
+        self._assert_values(before, needed)
+        for value in (v for name in needed for v in values_of(self._function, name)):
+            if value is not None and Values(self._site).kind(value) is Kind.TENSORS:
+                raise Refused(f"`{brief(value)}` may have another length in each call")
+        for name in needed:
+            if name not in certain and name not in own:
+                raise Refused(f"`{name}` may not be assigned")
+        return [name for name in needed if name in certain]
+
+    def _assert_values(self, block: Sequence[Statement], names: list[str]) -> None:
+        """Refuses functions and classes, which are others in each call."""
+        for each in block:
+            for node in nodes(each):
+                if isinstance(node, _DEFINITIONS) and node.name.value in names:
+                    raise Refused(f"`{node.name.value}` is made in each call")
+
+
+def _in_order(block: Sequence[cst.CSTNode]) -> list[str]:
+    """The names that statements assign, in the order of the source."""
+    names = assigned([*block])  # type: ignore[list-item]
+    every = (n.value for s in block for n in nodes(s) if isinstance(n, cst.Name))
+    return [name for name in dict.fromkeys(every) if name in names]
+
+
+def _certain(block: Sequence[Statement]) -> set[str]:
+    """The names that statements assign whatever happens."""
+    simple = (each for each in block if isinstance(each, cst.SimpleStatementLine))
+    return set().union(*map(assigned, simple))
