@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchproof.checking.static.attribute_facts import attribute_facts
-from torchproof.checking.static.line_facts import decides, facts_at, marks_in, sets
+from torchproof.checking.static.line_facts import facts_at, marks_in, sets
 from torchproof.records import blame
 
 LINES = """\
@@ -102,24 +102,3 @@ def test_a_value_that_the_source_does_not_show_is_unknown(tmp_path: Path) -> Non
         file.write_text(CLASS.format(first=first, use="return x + self.n"))
         blame.forget()
         assert attribute_facts("n", [str(file)], line=5).first is None
-
-
-@pytest.mark.parametrize(
-    ("body", "decided"),
-    [
-        ("n = x.sum().item(); return x * n", False),
-        ("n = x.sum().item(); return torch.zeros(int(n)) + x", False),
-        ("n = x.sum().item(); return x if n > 2 else -x", True),
-        ("n = x.sum().item(); m = n + 1\n    if m > 2: return x", True),
-        ("n = x.sum().item(); y = x * n; return y.cos() if y.max() > 1 else y", False),
-        ("n = x.sum().item(); return helper(x, n)", True),
-        ("n = x.sum().item(); return f'{n}'", True),
-        ("self.n = x.sum().item(); return x", True),
-        ("return [x for _ in range(x.sum().item())]", True),
-    ],
-)
-def test_what_python_decides_by(body: str, decided: bool, tmp_path: Path) -> None:
-    file = tmp_path / "f.py"
-    file.write_text(f"def f(self, x):\n    {body}\n")
-    blame.forget()
-    assert decides(str(file), 2, "x.sum().item()", number=True) == decided

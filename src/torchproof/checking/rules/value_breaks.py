@@ -22,8 +22,9 @@ from torchproof.checking.rules.breaks import (
 from torchproof.checking.rules.rule import Match, shorten
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
-from torchproof.checking.static.line_facts import decides, nodes_of, parsed, tested
+from torchproof.checking.static.line_facts import nodes_of, parsed, tested
 from torchproof.checking.static.source import walk
+from torchproof.checking.static.value_uses import decides
 from torchproof.records import Setting, blame
 
 _CASTS = {"int", "float", "bool", "complex", "range"}
@@ -46,7 +47,7 @@ _CONVERSION = re.compile(
 _CAPTURED = re.compile(
     r"$|aten\.(nonzero|_?unique\w*|masked_select|bincount|repeat_interleave)\."
 )
-_IN_PYTHON = re.compile(r"numpy|\.tolist\(|\bmath\.|\brange\(")
+_IN_PYTHON = re.compile(r"numpy|\bmath\.|\brange\(")
 _COUNTED = re.compile(r"torch\.arange\(([^=]*)\)\.tolist\(\)$")
 # Functions of math that torch has under the same name.
 _IN_TORCH = re.compile(
@@ -479,7 +480,7 @@ class DataDependentShape(GraphBreak):
     def helpful(self, group: BreakGroup) -> Iterator[Setting]:
         """The one with which a size stays in the graph, if nothing is decided by it."""
         frame, code = group.frame, group.expression
-        if frame is None or re.search("one_hot|repeat_interleave", code):
+        if frame is None or re.search("one_hot", code):
             return
         if not _CAPTURED.match(group.reason.context):
             return

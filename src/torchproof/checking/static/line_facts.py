@@ -37,13 +37,13 @@ class LineFacts:
 
 def facts_at(file: str, line: int, expression: str = "") -> LineFacts:
     """The facts about an expression at a line; without one, about the statement."""
-    path = _path_to(tree_of(file), line)
+    path = path_to(tree_of(file), line)
     statement = next((n for n in reversed(path) if isinstance(n, ast.stmt)), None)
     if statement is None:
         return LineFacts()
     function = next((n for n in reversed(path) if isinstance(n, _FUNCTIONS)), None)
     inside = path[path.index(function) + 1 :] if function in path else path
-    code = parsed(expression) or _head(statement)
+    code = parsed(expression) or head(statement)
     return LineFacts(
         is_readable=True,
         is_unused=isinstance(statement, ast.Expr)
@@ -63,7 +63,7 @@ def _is_entry(function: ast.FunctionDef) -> bool:
     return function.name == "forward" or any("compile" in each for each in decorators)
 
 
-def _path_to(tree: ast.AST, line: int) -> list[ast.AST]:
+def path_to(tree: ast.AST, line: int) -> list[ast.AST]:
     """The nodes around the innermost statement, or lambda, at a line."""
     path: list[ast.AST] = []
     node: ast.AST | None = tree
@@ -122,7 +122,7 @@ def tested(code: str) -> str | None:
     return ast.unparse(tests[0]) if len(tests) == 1 else None
 
 
-def _head(statement: ast.stmt) -> ast.AST:
+def head(statement: ast.stmt) -> ast.AST:
     """The part of a statement that runs at its own line, without its body."""
     for name in ("test", "iter", "value"):
         if isinstance(part := getattr(statement, name, None), ast.AST):
@@ -184,64 +184,17 @@ def _changed_before(statement: ast.stmt, function: ast.FunctionDef) -> Iterator[
 # -- uses of a value -------------------------------------------------------------------
 
 
-def decides(file: str, line: int, expression: str, *, number: bool) -> bool:
-    """Whether the code needs the value of a number, or of a tensor, in Python.
-
-    It tests the value, makes text of it, loops over it, or keeps it in an object. Also
-    what is computed from it counts, as far as local variables show it; a variable with
-    a method is a tensor, and no number.
-    """
-    path = _path_to(tree_of(file), line)
-    statement = next((n for n in reversed(path) if isinstance(n, ast.stmt)), None)
-    if statement is None:
-        return True
-    function = next((n for n in reversed(path) if isinstance(n, _FUNCTIONS)), statement)
-    above = {
-        below: node
-        for node in ast.walk(function)
-        for below in ast.iter_child_nodes(node)
-    }
-    text = ast.dump(parsed(expression) or _head(statement))
-    pending = [node for node in ast.walk(statement) if ast.dump(node) == text]
-    found, names = bool(pending), set[str]()
-    tensors = {
-        each.value.id
-        for each in ast.walk(function)
-        if number
-        and isinstance(each, ast.Attribute)
-        and isinstance(each.value, ast.Name)
-    }
-    while pending:
-        node = pending.pop()
-        while not isinstance(node, ast.stmt):
-            if _needs_value(above[node], node, number=number):
-                return True
-            node = above[node]
-            if number and isinstance(node, ast.Call) and not _converts(node):
-                break  # what the call returns is another value
-        fresh = _set_in(node) - names - tensors
-        names |= fresh
-        pending += [
-            each
-            for each in ast.walk(function)
-            if isinstance(each, ast.Name)
-            and each.id in fresh
-            and isinstance(each.ctx, ast.Load)
-        ]
-    return not found
-
-
 def is_aside(file: str, line: int, source: re.Pattern[str]) -> bool:
     """Whether a function makes nothing else of the values of a source than it reports.
 
     It may compute with them alone, keep them in an object, and call functions with
     them whose results nothing uses.
     """
-    path = _path_to(tree_of(file), line)
+    path = path_to(tree_of(file), line)
     function = next((n for n in reversed(path) if isinstance(n, _FUNCTIONS)), None)
     names: set[str] = set()
     for statement in sorted(_statements(function), key=lambda each: each.lineno):
-        code = _head(statement)
+        code = head(statement)
         read = {each.id for each in ast.walk(code) if isinstance(each, ast.Name)}
         text = ast.unparse(code)
         if not (read & names or source.search(text)):
@@ -260,33 +213,6 @@ def _statements(function: ast.AST | None) -> Iterator[ast.stmt]:
     for node in ast.walk(function) if function else ():
         if isinstance(node, ast.stmt) and node is not function:
             yield node
-
-
-def _needs_value(around: ast.AST, node: ast.AST, *, number: bool) -> bool:
-    match around:
-        case ast.Call(func=ast.Name()):
-            return not _converts(around)
-        case ast.Subscript(slice=index):
-            return index is node and not isinstance(node, ast.Slice | ast.Tuple)
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="math" | "self" as owner))):
-            return number or owner == "math"
-        case ast.UnaryOp(op=op):
-            return isinstance(op, ast.Not)
-        case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test):
-            return test is node
-        case ast.For(iter=iterated) | ast.comprehension(iter=iterated):
-            return iterated is node
-        case ast.Assign(targets=targets):
-            return any(isinstance(each, ast.Attribute) for each in targets)
-        case ast.AugAssign(target=target):
-            return isinstance(target, ast.Attribute)
-    return isinstance(
-        around, ast.Compare | ast.BoolOp | ast.IfExp | ast.FormattedValue | ast.Dict
-    )
-
-
-def _converts(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Name) and call.func.id in ("int", "float")
 
 
 def _set_in(statement: ast.AST) -> set[str]:
