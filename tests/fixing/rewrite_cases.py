@@ -28,6 +28,7 @@ from torchproof.fixing.rewrites import (
     host_values,
     layer_drop,
     lifetimes,
+    loops,
     masks,
     numbers,
     optional_masks,
@@ -86,6 +87,11 @@ class Family:
 # -- branches --------------------------------------------------------------------------
 
 SELECTED = """\
+== each of a list
+parts = [x, y]
+if x.sum() > 0:  # <-
+    parts = [each * (n / x.sum()) for each in parts]
+return parts[0] + parts[1]
 == no else
 # Large values are cut.
 if x.max() > n:  # <- x.max() > n
@@ -175,6 +181,16 @@ IN_A_BRANCH = """\
 !! unused | z = x + 1
 """
 NOT_SELECTED = """\
+!! fewer of a list
+parts = [x, y]
+if x.sum() > 0:  # <-
+    parts = [each for each in parts if each is x]
+x = torch.stack(parts)
+!! another list
+parts = [x, y]
+if x.sum() > 0:  # <-
+    parts = [each + 1 for each in [x]]
+x = torch.stack(parts)
 !! alias of another
 z = x[0]
 if x.sum() > 0:  # <-
@@ -671,6 +687,83 @@ with lock:  # <-
 WEIGHTED = step("x, weight", "    return y\n")
 WEIGHTS = ((torch.ones(2), torch.full((2,), 3.0)),)
 
+# -- loops that end early --------------------------------------------------------------
+
+ENDED = """\
+== at a small change
+for _ in range(4):
+    new = (x + y / x) / 2
+    if (new - x).abs().max() < 1e-2:  # <-
+        break
+    x = new
+== after the change
+for _ in range(4):
+    before = x
+    x = x / 2
+    if (x - before).abs().max().item() < 0.3:  # <-
+        break
+== what the last round must not divide by
+for _ in range(4):
+    size = (x - y).abs().sum()
+    if size == 0:  # <-
+        break
+    x = x + (y - x) / size
+== two values at once
+for _ in range(4):
+    x, y = y, x / 2
+    if x.sum() < 1:  # <-
+        break
+!! a result that grows
+for _ in range(4):
+    new = torch.cat([x, x])
+    x = new
+    if x.sum() > 9:  # <-
+        break
+!! the number of rounds
+for i in range(4):
+    x = x / 2
+    if x.sum() < 1:  # <-
+        break
+y = y * i
+!! a list
+found = []
+for _ in range(4):
+    x = x / 2
+    found.append(x)
+    if x.sum() < 1:  # <-
+        break
+!! random numbers
+for _ in range(4):
+    x = x * torch.rand(3)
+    if x.sum() < 1:  # <-
+        break
+!! a counter
+n = 0
+for _ in range(4):
+    x, n = x / 2, n + 1
+    if x.sum() < 1:  # <-
+        break
+y = y * n
+!! another way out
+for _ in range(4):
+    x = x / 2
+    if n is None:
+        continue
+    if x.sum() < 1:  # <-
+        break
+!! no loop of a known length
+while n > 0:
+    x = x / 2
+    if x.sum() < 1:  # <-
+        break
+!! no value before
+for _ in range(4):
+    z = x / 2
+    if z.sum() < 1:  # <-
+        break
+y = z
+"""
+
 # -- random draws ----------------------------------------------------------------------
 
 RATE_FIRST = """\
@@ -722,6 +815,12 @@ for i in range(3):
         if draw < p:  # <-
             continue
     x = layer(x)
+== several statements
+for i in range(3):
+    if training and torch.rand(()) < p:  # <-
+        continue
+    h = layer(x)
+    x = x + h.relu()
 == two values
 y = x + 1
 for i in range(3):
@@ -745,6 +844,7 @@ skip = training and draw < p
 if not skip:  # <-
     x = layer(x)
     n = 4
+x = x * n
 !! the layer does not replace its input
 draw = torch.rand([])
 skip = training and draw < p
@@ -926,6 +1026,13 @@ FAMILIES = {
     ),
     "contexts": Family(
         grad_state.skip_context, CONTEXTS, WEIGHTED, WEIGHTS, "GB111", gradients=(1,)
+    ),
+    "loops": Family(
+        loops.all_rounds,
+        ENDED,
+        step("x, y, n=2", "    return x + y\n"),
+        tuple((torch.full((3,), v), torch.full((3,), 1.5)) for v in (1.5, 0.4, 9.0)),
+        gradients=(0, 1),
     ),
     "rate first": drawn(
         layer_drop.rate_first, RATE_FIRST, RANDOM, 0.0, calls=RATES, in_one_graph=1

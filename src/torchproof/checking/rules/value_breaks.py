@@ -81,6 +81,7 @@ _OF_VALUES = (
     "layer_drop.draw_where_needed",
     "layer_drop.select",
     "branches.select",
+    "loops.all_rounds",
 )
 
 

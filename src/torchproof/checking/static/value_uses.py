@@ -225,7 +225,7 @@ class _Walk:
                 if isinstance(node, ast.keyword):
                     names = [node.arg or ""]
                 elif node in call.args:
-                    names = names[call.args.index(node) :]  # type: ignore[arg-type]
+                    names = names[call.args.index(node) :]
                 if names:
                     self._follow_name(each, names[0], use)
                 return bool(names)

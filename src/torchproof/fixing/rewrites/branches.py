@@ -127,6 +127,19 @@ def _test(site: Site, test: cst.BaseExpression) -> _Test:
     )
 
 
+def condition_of(site: Site, test: cst.BaseExpression) -> str:
+    """A condition of a tensor alone, as a boolean tensor without dimensions."""
+    found = _test(site, test)
+    if found.python or found.or_python:
+        raise NoPattern("a Python condition and a tensor decide together")
+    return found.tensor
+
+
+def protected(site: Site, value: cst.BaseExpression, unless: str) -> str:
+    """A value whose gradient is finite where a condition holds and it is not used."""
+    return _Where(site, unless, holds=False).value(value, _Branch())
+
+
 @dataclass
 class _Branch:
     """What one branch computes: statements that run first, then values for targets."""
@@ -138,17 +151,20 @@ class _Branch:
     in_place: set[str] = field(default_factory=set)
     # Names of the branch that the other code uses too, and what they are called here.
     names: dict[str, str] = field(default_factory=dict)
+    lists: set[str] = field(default_factory=set)  # chosen for each element already
+    # Values that are the target's old one where they are not selected.
+    scaled: dict[str, str] = field(default_factory=dict)
 
 
 class _Where:
     """Writes an `if` as `torch.where(condition, a, b)`."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, selected: str = "", *, holds: bool = True) -> None:
         self.site = site
         self._taken: set[str] = set()
         self._test = _Test("")
-        self._selected = ""  # the condition's text or name
-        self._branch_holds = True
+        self._selected = selected  # the condition's text or name
+        self._branch_holds = holds
 
     def expression(self, node: cst.IfExp) -> str:
         self._test = _test(self.site, node.test)
@@ -179,7 +195,8 @@ class _Where:
         selecting = self._selecting(statement, *branches)
         lines = [*branches[0].first, *branches[1].first, *selecting]
         test = self._test.tensor
-        if "".join(lines).count(_TEST) > 1:
+        many = any(branch.lists for branch in branches)
+        if many or "".join(lines).count(_TEST) > 1:
             name = self.fresh("condition")
             lines = [f"{name} = {test}", *(each.replace(_TEST, name) for each in lines)]
         lines = [each.replace(_TEST, test) for each in lines]
@@ -275,6 +292,8 @@ class _Where:
     def _add(self, target: str, value: cst.BaseExpression, branch: _Branch) -> None:
         self.check_value(value)
         branch.values[target] = self.value(value, branch)
+        if scaled := self._scaled(value, target, branch):
+            branch.scaled[target] = scaled
 
     def _assign(
         self,
@@ -350,6 +369,9 @@ class _Where:
         again = any(name in names.assigned(each) for each in later or ())
         changed = any(names.assigned(each) & names.reads(value) for each in later or ())
         branch.values.pop(name, None)
+        if kept and not (later or read_again) and (each := _each_of(name, value)):
+            self._select_each(name, each, branch)
+            return
         if kept and not (read_again or again or changed):
             self._add(name, value, branch)
             return
@@ -362,6 +384,43 @@ class _Where:
             branch.names[name] = new
         if kept:
             branch.values[name] = new
+
+    def _select_each(self, name: str, each: cst.ListComp, branch: _Branch) -> None:
+        """`[f(a) for a in parts]` in place of `parts`, with a choice for each of them.
+
+        The list is a new one in any case.
+        """
+        item = cst.ensure_type(each.for_in.target, cst.Name)
+        text = self._scaled(each.elt, item.value, branch) or self._where(
+            *self._ordered(self.value(each.elt, branch), item.value)
+        )
+        loop = self.site.code(each.for_in)
+        branch.first.append(f"{name} = [{text} {loop}]")
+        branch.lists.add(name)
+
+    def _scaled(
+        self, value: cst.BaseExpression, place: str, branch: _Branch
+    ) -> str | None:
+        """`x / torch.where(condition, a, 1)` for `x / a` in place of `x`.
+
+        A division by 1 gives `x` and its gradient, and that of `a` is not used.
+        """
+        is_scaled = isinstance(value, cst.BinaryOperation) and isinstance(
+            value.operator, (cst.Multiply, cst.Divide)
+        )
+        if not is_scaled or Scalars(self.site).is_linear(value):
+            return None
+        binary = cst.ensure_type(value, cst.BinaryOperation)
+        if self.site.module.code_for_node(binary.left).strip() != place:
+            return None
+        bare = binary.right.with_changes(lpar=[], rpar=[])
+        one, other = self._ordered(self.value(bare, branch), "1")
+        operator = self.site.module.code_for_node(binary.operator)
+        return f"{place}{operator}torch.where({self._selected}, {one}, {other})"
+
+    def _ordered(self, value: str, other: str) -> tuple[str, str]:
+        """The values where the condition holds, and where it does not."""
+        return (value, other) if self._branch_holds else (other, value)
 
     def _is_used_twice(self, name: str, statement: cst.If) -> bool:
         """Whether the condition or both branches use a name."""
@@ -445,10 +504,8 @@ class _Where:
     def _safe(self, operand: cst.CSTNode) -> cst.BaseExpression:
         bare = operand.with_changes(lpar=[], rpar=[])
         text = self.site.module.code_for_node(bare).strip()
-        order = (text, "1") if self._branch_holds else ("1", text)
-        return cst.parse_expression(
-            f"torch.where({self._selected}, {order[0]}, {order[1]})"
-        )
+        first, second = self._ordered(text, "1")
+        return cst.parse_expression(f"torch.where({self._selected}, {first}, {second})")
 
     def _where(self, a: str, b: str) -> str:
         self._assert_same_kind(a, b)
@@ -472,6 +529,14 @@ class _Where:
     def _selecting(self, statement: cst.If, yes: _Branch, no: _Branch) -> list[str]:
         """The statements that select, one for each target."""
         targets = list(dict.fromkeys((*yes.values, *no.values)))
+        if lists := yes.lists | no.lists:
+            if (
+                targets
+                or (yes.lists and no.lists)
+                or lists & names.changed_in_place(names.later(self.site, statement))
+            ):
+                raise NoPattern("the branches compute more than one list")
+            return []
         if not targets:
             raise NoPattern("nothing that the branches compute is used")
         returned = [each for each in targets if each.startswith(_RETURN)]
@@ -501,6 +566,9 @@ class _Where:
         ]
 
     def _selected_value(self, target: str, yes: _Branch, no: _Branch) -> str:
+        scaled = {**yes.scaled, **no.scaled}.get(target)
+        if scaled and not (target in yes.values and target in no.values):
+            return scaled
         return self._where(
             yes.values.get(target, target), no.values.get(target, target)
         )
@@ -537,6 +605,16 @@ class _Where:
             and self.site.range_of(each).end.line < line
         )
         return any(name in names.assigned(each) for each in before)
+
+
+def _each_of(name: str, value: cst.BaseExpression) -> cst.ListComp | None:
+    """A list with something else for each element of the list that it replaces."""
+    if not isinstance(value, cst.ListComp):
+        return None
+    loop = value.for_in
+    is_plain = not (loop.ifs or loop.inner_for_in or loop.asynchronous)
+    is_own = dotted(loop.iter) == name and isinstance(loop.target, cst.Name)
+    return value if is_plain and is_own else None
 
 
 def _reading_a_copy(value: cst.BaseExpression, target: str) -> cst.BaseExpression:

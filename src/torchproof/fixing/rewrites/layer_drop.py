@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeGuard
 
 import libcst as cst
 
 from torchproof.checking import words
+from torchproof.fixing.rewrites.names import assigned, is_needed_after, reads
 from torchproof.fixing.rewrites.site import (
     Changes,
     Draft,
@@ -230,22 +232,22 @@ def _skip_name(branch: cst.If, site: Site) -> str:
 
 def _selected(site: Site, branch: cst.If, skip: str) -> Changes:
     """`if not skip: h = layer(h)` with torch.where, for a `skip` that is a tensor."""
-    body = list(branch.body.body)
-    if len(body) != 1 or branch.orelse is not None:
+    if branch.orelse is not None:
         raise NoPattern("more than one value depends on the random number")
     test, others = branch.test, ""
     if isinstance(test, cst.BooleanOperation):
         text = site.code(test.right)
         others = f" and not {text if _is_plain(test.right) else f'({text})'}"
-    chosen = _choice(site, body[0], skip, others=others, test=site.code(test))
+    layer = list(branch.body.body)
+    chosen = _choice(site, layer, skip, others=others, test=site.code(test))
     return {branch: [chosen.with_changes(leading_lines=branch.leading_lines)]}
 
 
 def _choice(
-    site: Site, layer: cst.CSTNode, skip: str, *, others: str = "", test: str
+    site: Site, layer: Sequence[cst.CSTNode], skip: str, *, others: str = "", test: str
 ) -> cst.If:
     """Runs the layer, and takes its input instead of its output if it is skipped."""
-    found = _layer(layer)
+    found = _changed(site, layer)
     before = [f"{name}_before" for name in found]
     if taken := set(before) & names_read(site.function):
         raise Refused(f"the name `{min(taken)}` is taken")
@@ -263,29 +265,60 @@ def _choice(
     )
     [branch] = statements(text)
     assert isinstance(branch, cst.If) and isinstance(branch.orelse, cst.If)
-    assert isinstance(layer, cst.BaseStatement)
+    lines = [each for each in layer if isinstance(each, cst.BaseStatement)]
     first = [
         *statements(kept),
-        _without_comments(layer),
+        _without_comments(lines[0]),
+        *lines[1:],
         *statements("\n".join(selected)),
     ]
-    other = branch.orelse.with_changes(body=cst.IndentedBlock([layer]))
+    other = branch.orelse.with_changes(body=cst.IndentedBlock(lines))
     return branch.with_changes(body=cst.IndentedBlock(first), orelse=other)
 
 
-def _layer(statement: cst.CSTNode) -> list[str]:
-    """The names that get the results of a layer: each is an argument of it too."""
-    line = statement if isinstance(statement, cst.SimpleStatementLine) else None
-    only = line.body[0] if line is not None and len(line.body) == 1 else None
-    if isinstance(only, cst.Assign) and len(only.targets) == 1:
-        target, call = only.targets[0].target, only.value
+def _changed(site: Site, layer: Sequence[cst.CSTNode]) -> list[str]:
+    """The values that are used after a layer; each is one of its inputs too."""
+    found: list[str] = []
+    computed: set[str] = set()  # from what the layer returns
+    for line in layer:
+        only = line.body[0] if _is_one(line) else None
+        if not isinstance(only, cst.Assign) or len(only.targets) != 1:
+            raise NoPattern("the random number does not decide about one layer")
+        target = only.targets[0].target
         parts = [e.value for e in getattr(target, "elements", ())] or [target]
-        found = [each.value for each in parts if isinstance(each, cst.Name)]
-        if isinstance(call, cst.Call) and len(found) == len(parts):
-            read = names_read(call.args)
-            if set(found) <= read:
-                return found
-    raise NoPattern("the random number does not decide about one layer")
+        found += [each.value for each in parts if isinstance(each, cst.Name)]
+        if computed & reads(line) or any(isinstance(e, cst.Call) for e in walk(only)):
+            computed |= assigned(line)
+        if not all(isinstance(each, cst.Name) for each in parts):
+            raise NoPattern("the layer stores to more than names")
+    last = layer[-1]
+    assert isinstance(last, cst.BaseStatement)
+    inputs = {name for name in found if _is_input(layer, name)}
+    carried = inputs if site.around(last, cst.For) else set()
+    needed = [
+        name
+        for name in dict.fromkeys(found)
+        if name in carried or is_needed_after(site, last, name)
+    ]
+    if not needed or not inputs.issuperset(needed):
+        raise NoPattern("a value after the layer is none before it")
+    if not computed.issuperset(needed):
+        raise NoPattern("a value after the layer is none of its results")
+    return needed
+
+
+def _is_one(line: cst.CSTNode) -> TypeGuard[cst.SimpleStatementLine]:
+    return isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+
+
+def _is_input(layer: Sequence[cst.CSTNode], name: str) -> bool:
+    """Whether statements read a name before they assign it."""
+    for line in layer:
+        if name in reads(line):
+            return True
+        if name in assigned(line):
+            return False
+    return False
 
 
 def _without_comments(statement: cst.BaseStatement) -> cst.BaseStatement:
@@ -302,15 +335,16 @@ def _after_continue(site: Site, branch: cst.If) -> Changes:
     if outer not in block:
         raise NoPattern("the random number does not decide about one layer")
     rest = block[block.index(outer) + 1 :]
-    if len(rest) != 1:
-        raise NoPattern("more than one value depends on the random number")
+    if not rest:
+        raise NoPattern("no layer depends on the random number")
     skip = "skip_layer"
     if skip in names_read(site.function):
         raise Refused(f"the name `{skip}` is taken")
     decided = statements(f"{skip} = {site.code(branch.test)}\n")
     changes: Changes = {
         branch: decided,
-        rest[0]: [_choice(site, rest[0], skip, test=f"not {skip}")],
+        **dict.fromkeys(rest[1:], ()),
+        rest[0]: [_choice(site, rest, skip, test=f"not {skip}")],
     }
     before = statements(f"{skip} = False\n")
     if outer is not branch:
