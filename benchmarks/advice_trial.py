@@ -259,7 +259,8 @@ class Trials:
     def row(self, finding: Finding) -> Row:
         """A finding, its remedy, and what the remedy did."""
         remedy = finding.remedy or Remedy("none", why=finding.fix)
-        found, why, uncovered, after = self._tried(finding, remedy)
+        whole = self._with_data(remedy)
+        found, why, uncovered, after = self._tried(finding, whole)
         counts = self.before.run.counts
         return {
             "code": finding.code,
@@ -273,7 +274,7 @@ class Trials:
             "remedy": remedy.kind,
             "tier": remedy.tier,
             "text": self._brief(remedy.text),
-            "diff": self._diff(remedy),
+            "diff": self._diff(whole),
             "verdict": str(found),
             "why": self._brief(why)[:300],
             "uncovered": uncovered,
@@ -282,6 +283,19 @@ class Trials:
                 for name in COUNTED
             },
         }
+
+    def _with_data(self, remedy: Remedy) -> Remedy:
+        """The remedy of an effect, with the data that its causes have."""
+        if not remedy.of:
+            return remedy
+        known = {f.identity: f.remedy for f in self.before.run.findings}
+        parts = [part for each in remedy.of if (part := known[each]) is not None]
+        return replace(
+            remedy,
+            replacements=tuple(r for part in parts for r in part.replacements),
+            settings=tuple(s for part in parts for s in part.settings),
+            marks=tuple(m for part in parts for m in part.marks),
+        )
 
     def _brief(self, text: str) -> str:
         return portable(text.replace(f"{self._folder}{os.sep}", ""))

@@ -158,6 +158,16 @@ def test_mark_is_set_on_the_arguments(trials: Trials) -> None:
     assert after < before
 
 
+def test_effect_is_gone_with_the_remedy_of_its_cause(trials: Trials) -> None:
+    cause = found(trials)
+    effects = [f for f in trials.before.run.findings if f.remedy and f.remedy.of]
+    assert effects
+    for effect in effects:
+        assert effect.remedy.of == (cause.identity,)
+        row = trials.row(effect)
+        assert (row["verdict"], row["remedy"]) == (Verdict.WORKS, cause.remedy.kind)
+
+
 def test_finding_in_code_that_was_not_traced_is_uncovered(
     server: Server, tmp_path: Path
 ) -> None:

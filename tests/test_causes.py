@@ -14,6 +14,7 @@ from check_runs import ITEM
 from check_runs import SIZE as CHANGE
 
 from torchproof.checking import causes, rules
+from torchproof.records import Remedy
 from torchproof.records.cause_tree import CauseTree
 from torchproof.records.run import Finding
 
@@ -245,3 +246,26 @@ def test_a_cause_is_as_severe_as_what_it_explains() -> None:
     tree = CauseTree(explained(replace(SIZE, severity="high"), CAUSE))
     assert tree.causes[0].severity == CAUSE.severity == "low"
     assert tree.severity(tree.causes[0]) == "high"
+
+
+def test_an_effect_has_the_remedy_of_its_causes() -> None:
+    """All of them, down to those that have the data; none if one has only words."""
+    edit, words = Remedy("edit", title="x", tier="unsafe"), Remedy("none", why="x")
+    cause = replace(ITEM, remedy=edit)
+    other = replace(ITEM, code="GB102", remedy=Remedy("setting"))
+    effect = replace(CHANGE, remedy=words, cause_of=(cause.identity,))
+    last = replace(CHANGE, code="RC210", remedy=words, cause_of=(effect.identity,))
+    both = replace(last, code="RC211", cause_of=(cause.identity, other.identity))
+
+    def given(*findings: Finding) -> Finding:
+        return causes.with_remedies(findings)[-1]
+
+    for found in (given(cause, effect), given(cause, effect, last)):
+        assert (found.remedy.kind, found.remedy.tier) == ("edit", "unsafe")
+        assert found.remedy.of == (cause.identity,)
+        assert found.fix == found.remedy.text and "model.py:42" in found.fix
+    assert given(cause, other, both).remedy.of == (cause.identity, other.identity)
+    own = replace(effect, remedy=Remedy("setting"))
+    unknown = replace(cause, remedy=words)
+    for findings in ((cause, own), (unknown, effect), (cause, both), (cause,)):
+        assert given(*findings) == findings[-1]

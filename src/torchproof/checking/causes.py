@@ -26,11 +26,18 @@ from torchproof.checking.rules.no_ops import NothingCompiled
 from torchproof.checking.rules.ranks import FailedCollective, RankEvidence, RankRule
 from torchproof.checking.rules.recompile_groups import is_behind_break
 from torchproof.checking.rules.recompiles import Recompile, RecompileLimit
-from torchproof.checking.rules.rule import AnyRule, E, EventGroup, Interruption
+from torchproof.checking.rules.rule import (
+    PROSE,
+    AnyRule,
+    E,
+    EventGroup,
+    Interruption,
+)
 from torchproof.checking.rules.shapes import QuietSpecialisation, sizes_of
 from torchproof.records import (
     SEVERITIES,
     SIZE_CAUSES,
+    TIERS,
     BreakEvent,
     CauseTree,
     CompileEvent,
@@ -39,14 +46,17 @@ from torchproof.records import (
     Frame,
     GuardEvent,
     LimitEvent,
+    Remedy,
     SpecializationEvent,
     WrapperEvent,
+    cells,
     definition,
     is_frame_of,
     place_of,
     qualified_name,
     ranks_in_words,
     resumed_at,
+    shown_briefly,
 )
 
 # Guards on a size of an argument, whatever they say about it.
@@ -152,6 +162,55 @@ def linked(
                 )
             remaining.append(explained)
     return ranked(remaining)
+
+
+def with_remedies(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings; an effect without a remedy as data has those of its causes."""
+    every = list(findings)
+    tree = CauseTree(every)
+    return [_with_remedies(finding, tree) for finding in every]
+
+
+def _with_remedies(finding: Finding, tree: CauseTree) -> Finding:
+    causes = _removing(finding, tree)
+    remedies = [cause.remedy for cause in causes if cause.remedy is not None]
+    if not causes or _has_data(finding) or not all(map(_has_data, causes)):
+        return finding
+    first = causes[0]
+    title = f"remove the {first.kind.replace('_', ' ')}"
+    if first.file and first.line:
+        title += f" at {cells.place(shown_briefly(first.file), first.line)}"
+    title += f" ({first.code}), which causes this"
+    long = f"{title}: {first.fix}"
+    remedy = Remedy(
+        remedies[0].kind,
+        title=long if len(long) <= PROSE else title,
+        tier=max((each.tier for each in remedies), key=TIERS.index),
+        of=tuple(cause.identity for cause in causes),
+    )
+    return replace(finding, remedy=remedy, fix=remedy.text)
+
+
+def _removing(
+    finding: Finding, tree: CauseTree, above: tuple[str, ...] = ()
+) -> list[Finding]:
+    """The findings whose remedies together remove an effect; none if one is unknown."""
+    causes = tree.causes_of(finding)
+    if len(causes) < len(finding.cause_of) or finding.identity in above:
+        return []
+    found: dict[str, Finding] = {}
+    for cause in causes:
+        is_own = _has_data(cause) or not cause.cause_of
+        next_above = (*above, finding.identity)
+        more = [cause] if is_own else _removing(cause, tree, next_above)
+        if not more:
+            return []
+        found |= {each.identity: each for each in more}
+    return list(found.values())
+
+
+def _has_data(finding: Finding) -> bool:
+    return finding.remedy is not None and finding.remedy.kind != "none"
 
 
 def _is_linked(finding: Finding) -> bool:

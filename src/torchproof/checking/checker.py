@@ -320,7 +320,8 @@ def explain(
 def with_drafts(run: Run, judged: Judged, draft: Draft) -> Run:
     """The run with the edits of its findings; none if drafting fails."""
     try:
-        return replace(run, findings=tuple(draft(run.findings, judged.matched)))
+        found = causes.with_remedies(draft(run.findings, judged.matched))
+        return replace(run, findings=tuple(found))
     except KeyboardInterrupt:
         return replace(run, ending="interrupted")
     except Exception:  # such as a missing libcst

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from torchproof.records.events import WrongAnswerEvent as WrongAnswerEvent
     from torchproof.records.files import MOST_SOURCE_BYTES as MOST_SOURCE_BYTES
     from torchproof.records.files import read_bytes as read_bytes
+    from torchproof.records.fixes import TIERS as TIERS
     from torchproof.records.fixes import Fix as Fix
     from torchproof.records.fixes import Mark as Mark
     from torchproof.records.fixes import Overlay as Overlay

@@ -10,6 +10,7 @@ from torchproof.records.mappings import JsonObject
 from torchproof.records.schema import Record
 
 Tier = Literal["safe", "unsafe", "suggested"]
+TIERS: tuple[Tier, ...] = ("safe", "unsafe", "suggested")
 _NEEDS_UNSAFE = "--unsafe allows it"  # the end of such a reason in older runs
 FixStatus = Literal["verified", "applied", "rejected", "suggested"]
 
@@ -110,6 +111,9 @@ class Remedy(Record):
     else. `none` has no edit: `why` says what a person can do, or what it costs.
 
     Where the program has a line for a setting or a mark, the replacements insert it.
+
+    What removes an effect are the remedies of its causes: `of` has the identities of
+    these findings, which have the data. Its kind is theirs.
     """
 
     kind: Literal["edit", "setting", "mark", "patch", "upgrade", "none"]
@@ -120,6 +124,7 @@ class Remedy(Record):
     why: str = ""
     title: str = ""  # what an edit or a patch does, or where marks go
     tier: Tier = "safe"
+    of: tuple[str, ...] = ()
     other: JsonObject = field(default_factory=dict, hash=False)
 
     @property

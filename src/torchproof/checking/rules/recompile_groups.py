@@ -9,6 +9,7 @@ from torchproof.checking.rules import keys
 from torchproof.checking.rules.interruptions import break_above
 from torchproof.checking.rules.rule import AnyGroup, EventGroup, Facts, expression_of
 from torchproof.records import (
+    BEFORE_THE_BREAK,
     Call,
     Frame,
     Guard,
@@ -118,22 +119,30 @@ def is_behind_break(event: GuardEvent, facts: Facts) -> bool:
     guard = event.guard
     if guard is None or guard.cause in _STATE:
         return False
-    if not guard.source.startswith(("self.", "self[")) and (
-        guard.cause in _FOLLOWS or event.origin is None
-    ):
+    if BEFORE_THE_BREAK in guard.source:
+        return True
+    is_state = guard.source.startswith(("self.", "self[")) or "G['" in guard.text
+    if not is_state and (guard.cause in _FOLLOWS or event.origin is None):
         return True
     return _in_first_call(event, facts)
 
 
 def _in_first_call(event: GuardEvent, facts: Facts) -> bool:
-    """Whether the call that compiled a function first also recompiled it.
+    """Whether the call that compiled a function first also recompiled it, as no other.
 
     Then nothing changed between calls: one call runs the function several times. As
     part of its caller's graph, the function would need no second one.
     """
-    same = (e for e in facts.observation.events if e.function == event.function)
-    first = next(same, None)
-    return first is not None and first.call is not None and first.call == event.call
+    same = [e for e in facts.observation.events if e.function == event.function]
+    subject = event.guard and (event.guard.cause, event.guard.source)
+    own = [
+        e.call
+        for e in same
+        if isinstance(e, GuardEvent)
+        and e.guard is not None
+        and (e.guard.cause, e.guard.source) == subject
+    ]
+    return bool(same) and same[0].call is not None and {*own} == {same[0].call}
 
 
 def is_marked_at_call(event: GuardEvent, facts: Facts) -> bool:
