@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
 
 from torchproof.fixing.rewrites import names
 from torchproof.fixing.rewrites.conditions import Both, Either, Python, Reader, Tensor
-from torchproof.fixing.rewrites.formatting import wrapped
+from torchproof.fixing.rewrites.formatting import parenthesised, wrapped
 from torchproof.fixing.rewrites.operators import (
     brief,
     dotted,
-    effect,
     hazard,
     nodes,
+    replaced_in,
     unsafe_operands,
 )
 from torchproof.fixing.rewrites.scalars import (
     Scalars,
     boolean,
     is_representable,
-    parenthesised,
 )
 from torchproof.fixing.rewrites.site import Draft, NoPattern, Refused, Site, statements
 from torchproof.fixing.rewrites.values import Values
@@ -203,10 +202,7 @@ class _Where:
         return self.guarded(lines, statement, self._test, branches)
 
     def fresh(self, wanted: str) -> str:
-        name = names.fresh(self.site, wanted)
-        number = 2
-        while name in self._taken:
-            name, number = f"{wanted}_{number}", number + 1
+        name = names.fresh(self.site.function, wanted, self._taken)
         self._taken.add(name)
         return name
 
@@ -276,8 +272,7 @@ class _Where:
         return line.body
 
     def text(self, node: cst.CSTNode, branch: _Branch) -> str:
-        renamed = names.renamed(node, branch.names) if branch.names else node
-        return self.site.module.code_for_node(renamed).strip()
+        return self.site.code(names.renamed(node, branch.names))
 
     def _return(self, step: cst.Return, branch: _Branch) -> None:
         value = step.value
@@ -340,7 +335,7 @@ class _Where:
             self._add(name, value, branch)
         elif isinstance(target, cst.Subscript):
             text = self.site.code(target)
-            if later is None or hazard(target) or effect(target):
+            if later is None or hazard(target) or Values(self.site).effect(target):
                 raise Refused(f"storing to `{brief(target)}` may raise")
             self._once(text, branch, later)
             self._add(text, value, branch)
@@ -476,12 +471,10 @@ class _Where:
     # -- selecting ------------------------------------------------------------------
 
     def value(self, node: cst.BaseExpression, branch: _Branch) -> str:
-        for why in (effect(node), hazard(node)):
+        for why in (Values(self.site).effect(node), hazard(node)):
             if why is not None:
                 raise Refused(f"a branch must not run if it is not selected: {why}")
-        renamed = names.renamed(node, branch.names) if branch.names else node
-        assert isinstance(renamed, cst.BaseExpression)
-        return self._protected(renamed)
+        return self._protected(names.renamed(node, branch.names))
 
     def _protected(self, node: cst.BaseExpression) -> str:
         """The value, in which nothing can give NaN gradients if it is not selected."""
@@ -497,13 +490,11 @@ class _Where:
                     " not selected"
                 )
             risks |= {each for each in operands if not scalars.is_plain(each)}
-        updated = node.visit(_Wrapping(risks, self._safe)) if risks else node
-        assert isinstance(updated, cst.CSTNode)
-        return self.site.module.code_for_node(updated).strip()
+        return self.site.code(replaced_in(node, dict.fromkeys(risks, self._safe)))
 
     def _safe(self, operand: cst.CSTNode) -> cst.BaseExpression:
         bare = operand.with_changes(lpar=[], rpar=[])
-        text = self.site.module.code_for_node(bare).strip()
+        text = self.site.code(bare)
         first, second = self._ordered(text, "1")
         return cst.parse_expression(f"torch.where({self._selected}, {first}, {second})")
 
@@ -630,9 +621,7 @@ def _reading_a_copy(value: cst.BaseExpression, target: str) -> cst.BaseExpressio
     if all(isinstance(getattr(n, "operator", None), sums) for n in operations):
         return value
     copy = cst.parse_expression(f"{target}.clone()")
-    copied = value.visit(_Wrapping(set(found), lambda _: copy.deep_clone()))
-    assert isinstance(copied, cst.BaseExpression)
-    return copied
+    return replaced_in(value, {node: copy.deep_clone() for node in found})
 
 
 def _out_of_place(
@@ -678,21 +667,6 @@ def _blocks(
 
 def _indented(text: str) -> str:
     return "".join(f"    {line}\n" if line else "\n" for line in text.splitlines())
-
-
-class _Wrapping(cst.CSTTransformer):
-    """Puts something around nodes, also inside of such nodes."""
-
-    def __init__(
-        self,
-        wrapped: set[cst.CSTNode],
-        wrap: Callable[[cst.CSTNode], cst.BaseExpression],
-    ) -> None:
-        super().__init__()
-        self._wrapped, self._wrap = wrapped, wrap
-
-    def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:  # type: ignore[override]
-        return self._wrap(updated) if original in self._wrapped else updated
 
 
 def _number(text: str) -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from torchproof.fixing.rewrites.names import only
 from torchproof.fixing.rewrites.operators import brief, dotted
 from torchproof.fixing.rewrites.site import (
     Changes,
@@ -49,11 +50,9 @@ def where_needed(site: Site) -> Draft:
 
 def _conversion(site: Site) -> tuple[Statement, str, cst.Call]:
     """The line `self.table = self.table.to(...)`, the name in it and the call."""
-    line = site.statement
-    parts = line.body if isinstance(line, cst.SimpleStatementLine) else ()
-    only = parts[0] if len(parts) == 1 else None
-    if isinstance(only, cst.Assign) and len(only.targets) == 1:
-        name, call = dotted(only.targets[0].target), only.value
+    line = only(site.statement)
+    if isinstance(line, cst.Assign) and len(line.targets) == 1:
+        name, call = dotted(line.targets[0].target), line.value
         if (
             name is not None
             and name.startswith("self.")
@@ -61,7 +60,7 @@ def _conversion(site: Site) -> tuple[Statement, str, cst.Call]:
             and isinstance(call.func, cst.Attribute)
             and dotted(call.func.value) == name
         ):
-            return line, name, call
+            return site.statement, name, call
     raise NoPattern("no attribute is converted here")
 
 

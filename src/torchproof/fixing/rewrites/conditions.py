@@ -15,12 +15,13 @@ from dataclasses import dataclass
 import libcst as cst
 
 from torchproof.checking import Kind
+from torchproof.fixing.rewrites.formatting import parenthesised
+from torchproof.fixing.rewrites.names import assigned_name
+from torchproof.fixing.rewrites.operators import nodes
 from torchproof.fixing.rewrites.site import NoPattern, Refused, Site
 from torchproof.fixing.rewrites.values import (
     TENSOR_METHODS,
     Values,
-    assigned_name,
-    walk,
 )
 
 _CASTS = ("bool", "int", "float")
@@ -108,7 +109,7 @@ class Reader:
         """`skip = self.training and draw < rate` is sometimes a tensor."""
         if not isinstance(node, cst.Name) or node.value in self._held:
             return
-        for each in walk(self._site.function):
+        for each in nodes(self._site.function):
             name, value = assigned_name(each)
             if name == node.value and isinstance(value, _MIXED):
                 raise Refused(f"`{name}` is not always a tensor")
@@ -169,7 +170,7 @@ class Reader:
             raise NoPattern("torch.equal has other arguments than two tensors")
         if not all(self._values.is_pure(each.value) for each in call.args):
             raise NoPattern("an argument of torch.equal may have side effects")
-        left, right = (_operand(each.value, self._site) for each in call.args)
+        left, right = (parenthesised(self._site.code(each.value)) for each in call.args)
         if negated:
             shapes = Python(f"{left}.shape != {right}.shape")
             return Either((shapes, Tensor(f"({left} != {right}).any()")))
@@ -211,13 +212,13 @@ class Reader:
                 and self._values.dotted(each.func) in ("int", "float")
                 and self.looks_tensor(each)
             )
-            for each in walk(node)
+            for each in nodes(node)
         )
 
     def value(self, node: cst.BaseExpression, suffix: str = "") -> str:
         """An expression without `.item()`, `float()` and `int()`, as a tensor."""
         if (tensor := _item(node)) is not None:
-            return _operand(tensor, self._site) + suffix
+            return parenthesised(self._site.code(tensor)) + suffix
         if isinstance(node, cst.Name) and node.value in self._held:
             return node.value + suffix
         if isinstance(node, cst.Call):
@@ -235,10 +236,8 @@ class Reader:
                 raise Refused(f"`{self._site.code(node)}` computes with the number")
         if self._holds_number(node):
             raise Refused(f"`{self._site.code(node)}` computes with the number")
-        return self._site.code(node) + suffix if not suffix else self._cast(node)
-
-    def _cast(self, node: cst.BaseExpression) -> str:
-        return f"{_operand(node, self._site)}.double()"
+        text = self._site.code(node)
+        return f"{parenthesised(text)}{suffix}" if suffix else text
 
 
 def _leaves(test: cst.BaseExpression) -> list[cst.BaseExpression]:
@@ -258,13 +257,6 @@ def _item(node: cst.CSTNode) -> cst.BaseExpression | None:
     if isinstance(called, cst.Attribute) and called.attr.value == "item":
         return called.value
     return None
-
-
-def _operand(node: cst.BaseExpression, site: Site) -> str:
-    """The text of a value that a method is called on."""
-    text = site.code(node)
-    atoms = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
-    return text if isinstance(node, atoms) or node.lpar else f"({text})"
 
 
 def _is_exact(node: cst.BaseExpression) -> bool:
@@ -295,8 +287,7 @@ def _negated(node: cst.BaseExpression, text: str) -> str:
             return text.replace(" is ", " is not ", 1)
         if isinstance(operator, cst.IsNot):
             return text.replace(" is not ", " is ", 1)
-    atoms = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
-    return f"not {text}" if isinstance(node, atoms) or node.lpar else f"not ({text})"
+    return f"not {parenthesised(text)}"
 
 
 def _joined(parts: Sequence[Condition], *, both: bool) -> Condition:

@@ -9,6 +9,15 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from torchproof.checking import Kind, words
+from torchproof.fixing.rewrites.names import (
+    assigned,
+    body,
+    fresh,
+    parameters,
+    renamed,
+    uses_of,
+)
+from torchproof.fixing.rewrites.operators import children, dotted, nodes
 from torchproof.fixing.rewrites.site import (
     Changes,
     Draft,
@@ -17,14 +26,7 @@ from torchproof.fixing.rewrites.site import (
     Site,
     Statement,
 )
-from torchproof.fixing.rewrites.values import (
-    Values,
-    dotted,
-    names_bound,
-    names_read,
-    uses,
-    walk,
-)
+from torchproof.fixing.rewrites.values import Values
 
 _WRITES = words(
     "print pprint.pprint pprint.pp warnings.warn sys.stdout.write sys.stderr.write"
@@ -89,7 +91,7 @@ def unless_compiling(body: Sequence[Statement]) -> cst.If:
 
 def _group(site: Site, values: Values) -> list[Statement]:
     """The statement at a site, and what only it needs: names assigned for it."""
-    block = site.block(site.statement)
+    block = body(site.parent(site.statement) or site.statement)
     if site.statement not in block:
         raise NoPattern("the statement is one branch of several")
     group: list[Statement] = []
@@ -106,16 +108,17 @@ def _group(site: Site, values: Values) -> list[Statement]:
 
 def _leaks(site: Site, group: Sequence[Statement]) -> str:
     """A name that statements assign and other code uses; empty if there is none."""
-    for name in sorted(names_bound(group)):
-        inside = sum(len(uses(each, name)) for each in group)
-        if inside != len(uses(site.function, name)):
+    for name in sorted(assigned(group)):
+        inside = sum(len(uses_of(each, name)) for each in group)
+        is_parameter = name in parameters(site.function)
+        if is_parameter or inside != len(uses_of(site.function, name)):
             return name
     return ""
 
 
 def _is_effect(statement: cst.CSTNode, values: Values) -> bool:
     """Whether a statement does nothing but compute, write output, and raise."""
-    for each in walk(statement):
+    for each in nodes(statement):
         if isinstance(each, ENDS):
             return False
         if isinstance(each, cst.AssignTarget) and not isinstance(each.target, cst.Name):
@@ -137,13 +140,13 @@ def _parts(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         return
     if isinstance(node, cst.Call):
         yield node
-    for child in node.children:
+    for child in children(node):
         yield from _parts(child)
 
 
 def _is_harmless(node: cst.CSTNode, values: Values) -> bool:
     assert isinstance(node, cst.Call)
-    return is_output(node, values) or values.is_pure_call(node)
+    return is_output(node, values) or values.effect_of_call(node) is None
 
 
 def is_output(node: cst.CSTNode, values: Values) -> bool:
@@ -165,16 +168,16 @@ def _is_check(name: str) -> bool:
 
 def _has_output(group: Sequence[Statement], values: Values) -> bool:
     return _raises(group) or any(
-        is_output(each, values) for statement in group for each in walk(statement)
+        is_output(each, values) for statement in group for each in nodes(statement)
     )
 
 
 def _raises(group: Sequence[Statement]) -> bool:
     return any(
         isinstance(each, cst.Raise | cst.Assert)
-        or (isinstance(each, cst.Call) and _is_check(dotted(each.func, {})))
+        or (isinstance(each, cst.Call) and _is_check(dotted(each.func) or ""))
         for statement in group
-        for each in walk(statement)
+        for each in nodes(statement)
     )
 
 
@@ -192,7 +195,7 @@ def arguments_of(
     site: Site, values: Values, moved: Sequence[Statement]
 ) -> list[Argument]:
     """What a function with these statements gets from the function they are in."""
-    bound = names_bound(moved)
+    bound = assigned(moved)
     read = [each for statement in moved for each in _reads(statement)]
     texts: list[str] = []
     for each, value in _passed(site, values, moved):
@@ -217,7 +220,7 @@ def _passed(
     site: Site, values: Values, moved: Sequence[Statement]
 ) -> Iterator[tuple[cst.Name | cst.Attribute, cst.Name | cst.Attribute]]:
     """What the statements read of the function they are in, and the part to pass."""
-    own = _locals(site) - names_bound(moved)
+    own = _locals(site) - assigned(moved)
     for statement in moved:
         for each in _reads(statement):
             if _root(each) in own:
@@ -229,7 +232,7 @@ def _assert_no_objects(site: Site, values: Values, moved: Sequence[Statement]) -
 
     A parameter that only its caller knows may be one, unless it is used as a value.
     """
-    parameters = (p for p in walk(site.function.params) if isinstance(p, cst.Param))
+    parameters = (p for p in nodes(site.function.params) if isinstance(p, cst.Param))
     unknown = {p.name.value for p in parameters if p.default is None}
     passed = list(_passed(site, values, moved))
     used = {
@@ -252,7 +255,7 @@ def _reads(node: cst.CSTNode) -> Iterator[cst.Name | cst.Attribute]:
     if isinstance(node, cst.Name):
         yield node
         return
-    for child in node.children:
+    for child in children(node):
         is_attribute = isinstance(node, cst.Attribute) and child is node.attr
         is_keyword = isinstance(node, cst.Arg) and child is node.keyword
         if not is_attribute and not is_keyword:
@@ -293,9 +296,9 @@ def _locals(site: Site) -> set[str]:
     found: set[str] = set()
     for each in (site.function, *site.ancestors(site.function)):
         if isinstance(each, cst.FunctionDef):
-            found |= names_bound([each.body])
+            found |= assigned(each.body)
             found |= {
-                p.name.value for p in walk(each.params) if isinstance(p, cst.Param)
+                p.name.value for p in nodes(each.params) if isinstance(p, cst.Param)
             }
     return found
 
@@ -312,17 +315,8 @@ def top_level(site: Site) -> Statement:
 
 def _new_name(site: Site, moved: Sequence[Statement]) -> str:
     function = site.function.name.value.strip("_")
-    return free_name(site, f"{'_check' if _raises(moved) else '_write'}_in_{function}")
-
-
-def free_name(site: Site, wanted: str) -> str:
-    """A name that the module does not use, with a number if it has to be another."""
-    taken, number = names_read(site.module), 2
-    if wanted not in taken:
-        return wanted
-    while f"{wanted}_{number}" in taken:
-        number += 1
-    return f"{wanted}_{number}"
+    wanted = f"{'_check' if _raises(moved) else '_write'}_in_{function}"
+    return fresh(site.module, wanted)
 
 
 def new_function(
@@ -333,32 +327,13 @@ def new_function(
 ) -> Statement:
     """A function of the module, whose header is `def name`, with the statements."""
     new_names = {a.text: a.name for a in arguments if a.text != a.name}
-    body: list[Statement] = []
-    for each in moved:
-        renamed = each.visit(_Renamer(new_names))
-        assert isinstance(renamed, cst.BaseStatement)
-        body.append(renamed)
-    body[0] = body[0].with_changes(leading_lines=())
+    lines = [renamed(each, new_names) for each in moved]
+    lines[0] = lines[0].with_changes(leading_lines=())
     if returned:
-        body.append(cst.parse_statement(f"return {', '.join(returned)}\n"))
+        lines.append(cst.parse_statement(f"return {', '.join(returned)}\n"))
     header = f"{header}({', '.join(a.name for a in arguments)}):\n"
     function = cst.parse_statement(f"{header}    pass\n")
     assert isinstance(function, cst.FunctionDef)
     return function.with_changes(
-        body=cst.IndentedBlock(body), leading_lines=[cst.EmptyLine(indent=False)] * 2
+        body=cst.IndentedBlock(lines), leading_lines=[cst.EmptyLine(indent=False)] * 2
     )
-
-
-class _Renamer(cst.CSTTransformer):
-    """Replaces dotted names by the names of parameters."""
-
-    def __init__(self, names: dict[str, str]) -> None:
-        super().__init__()
-        self._names = names
-
-    def leave_Attribute(
-        self, original_node: cst.Attribute, updated_node: cst.Attribute
-    ) -> cst.BaseExpression:
-        text = cst.Module(()).code_for_node(original_node)
-        name = self._names.get(text)
-        return cst.Name(name) if name else updated_node

@@ -7,8 +7,9 @@ import re
 import libcst as cst
 
 from torchproof.fixing.rewrites.effects import unless_compiling
+from torchproof.fixing.rewrites.names import only, uses_of
 from torchproof.fixing.rewrites.site import Changes, Draft, NoPattern, Refused, Site
-from torchproof.fixing.rewrites.values import Values, uses
+from torchproof.fixing.rewrites.values import Values
 
 # Contexts that choose an algorithm, or only watch: the values are the same but for
 # rounding.
@@ -38,7 +39,7 @@ def skip_requires_grad(site: Site) -> Draft:
     tensor, _ = _set_at(site)
     if not isinstance(tensor, cst.Name):
         raise Refused(f"`{site.code(tensor)}` may be read outside the function")
-    for use in uses(site.function, tensor.value):
+    for use in uses_of(site.function, tensor.value):
         above = site.parent(use)
         if isinstance(above, cst.AssignTarget) and site.line < _line(use, site):
             break  # from here on, the name is another tensor
@@ -55,19 +56,16 @@ def _line(node: cst.CSTNode, site: Site) -> int:
 
 def _set_at(site: Site) -> tuple[cst.BaseExpression, str]:
     """The tensor and the flag of `x.requires_grad = flag` or its method."""
-    line = site.statement
-    only = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
-    if isinstance(only, cst.Assign) and len(only.targets) == 1:
-        target = only.targets[0].target
-        if _is_attribute_of(target, "requires_grad"):
-            assert isinstance(target, cst.Attribute)
-            return target.value, site.code(only.value)
-    if isinstance(only, cst.Expr) and isinstance(only.value, cst.Call):
-        called = only.value.func
-        if _is_attribute_of(called, "requires_grad_"):
-            assert isinstance(called, cst.Attribute)
-            arguments = ", ".join(site.code(a.value) for a in only.value.args)
-            return called.value, arguments or "True"
+    match only(site.statement):
+        case cst.Assign(
+            [cst.AssignTarget(cst.Attribute(tensor, cst.Name("requires_grad")))], flag
+        ):
+            return tensor, site.code(flag)
+        case cst.Expr(
+            cst.Call(cst.Attribute(tensor, cst.Name("requires_grad_")), arguments)
+        ):
+            flags = ", ".join(site.code(each.value) for each in arguments)
+            return tensor, flags or "True"
     raise NoPattern("the statement does not set requires_grad")
 
 

@@ -7,7 +7,6 @@ target: each size has to equal a size of something around the call, in every cal
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,14 +16,15 @@ from torchproof.fixing.observed_calls import ObservedCall, Value
 from torchproof.fixing.rewrites.effects import (
     ENDS,
     arguments_of,
-    free_name,
     new_function,
     top_level,
 )
+from torchproof.fixing.rewrites.formatting import WIDTH, laid_out
 from torchproof.fixing.rewrites.names import (
     assigned,
     body,
     following,
+    fresh,
     is_needed_after,
     parameters,
     uses_of,
@@ -43,7 +43,6 @@ from torchproof.fixing.rewrites.values import Values
 
 _PROBE = "__import__('torchproof.fixing.call_probe', fromlist=['_']).probed"
 _CONVERSIONS = ("torch.tensor", "torch.as_tensor", "torch.from_numpy")
-_WIDTH = 88
 _NO_LITERALS = (-1,)  # a size that was the same in all calls may be another later
 
 
@@ -65,7 +64,7 @@ def statement(site: Site) -> Draft:
     results = [] if ending is not None else _results(site, moved)
     arguments = arguments_of(site, Values(site), [moved])
     what = results[0] if results else site.function.name.value
-    name = free_name(site, f"_{what.strip('_').lower()}_on_host")
+    name = fresh(site.module, f"_{what.strip('_').lower()}_on_host")
     function = new_function(f"def {name}", [moved], arguments, results)
     texts = ", ".join(each.text for each in arguments)
     start = f"{', '.join(results)} =" if results else "return"
@@ -377,25 +376,17 @@ def _host_call(
     like = templates[0]
     if observed[0].several:
         indent = len(site.indent(site.statement)) + 4
-        like = _laid_out("(", templates, indent + len("like="))
+        parts = templates if templates[1:] else [f"{like},"]
+        like = laid_out("(", parts, WIDTH - indent - len("like="))
     arguments = [site.code(found.func), *(_argument(site, a) for a in found.args)]
     column = site.range_of(found).start.column
-    text = _laid_out("host_call(", [*arguments, f"like={like}"], column)
+    text = laid_out("host_call(", [*arguments, f"like={like}"], WIDTH - column)
     return cst.parse_expression(text)
 
 
 def _argument(site: Site, argument: cst.Arg) -> str:
     keyword = f"{argument.keyword.value}=" if argument.keyword else ""
     return f"{argument.star}{keyword}{site.code(argument.value)}"
-
-
-def _laid_out(head: str, parts: Sequence[str], column: int) -> str:
-    """A bracket with its parts on one line, or on a line each; the file indents it."""
-    line = f"{head}{', '.join(parts)}{',' if head == '(' and len(parts) == 1 else ''})"
-    if len(line) + column <= _WIDTH and "\n" not in line:
-        return line
-    inner = textwrap.indent(",\n".join(parts), " " * 4)
-    return f"{head}\n{inner},\n)"
 
 
 def _conversions(site: Site, found: cst.Call) -> Changes:

@@ -15,13 +15,13 @@ from torchproof.fixing.observed_calls import Value
 from torchproof.fixing.rewrites.effects import (
     ENDS,
     arguments_of,
-    free_name,
     new_function,
     top_level,
 )
 from torchproof.fixing.rewrites.names import (
     assigned,
     following,
+    fresh,
     is_needed_after,
     reads,
     start_of,
@@ -61,7 +61,7 @@ def data(site: Site) -> Draft:
     arguments = arguments_of(site, Values(site), moved)
     if not arguments:
         raise NoPattern("the statements need nothing of the function they are in")
-    name = free_name(site, f"_{results[0].strip('_').lower()}_on_host")
+    name = fresh(site.module, f"_{results[0].strip('_').lower()}_on_host")
     function = new_function(f"def {name}", moved, arguments, results)
     texts = ", ".join(each.text for each in arguments)
     changes: Changes = dict.fromkeys(moved[1:], ())

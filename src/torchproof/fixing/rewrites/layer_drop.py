@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeGuard
 
 import libcst as cst
 
 from torchproof.checking import words
-from torchproof.fixing.rewrites.names import assigned, is_needed_after, reads
+from torchproof.fixing.rewrites.names import (
+    assigned,
+    assigned_name,
+    fresh,
+    is_input,
+    is_needed_after,
+    only,
+    reads,
+    uses_of,
+)
+from torchproof.fixing.rewrites.operators import nodes
 from torchproof.fixing.rewrites.site import (
     Changes,
     Draft,
@@ -18,13 +27,7 @@ from torchproof.fixing.rewrites.site import (
     Statement,
     statements,
 )
-from torchproof.fixing.rewrites.values import (
-    Values,
-    assigned_name,
-    names_read,
-    uses,
-    walk,
-)
+from torchproof.fixing.rewrites.values import Values
 from torchproof.records import Tier
 
 # Functions that return a number in [0, 1).
@@ -87,12 +90,12 @@ def _comparisons(site: Site) -> Iterator[cst.Comparison]:
     """The comparisons that decide at a site, and those behind the names it reads."""
     statement = site.statement
     test = getattr(statement, "test", statement)
-    yield from (each for each in walk(test) if isinstance(each, cst.Comparison))
-    names = names_read(test)
-    for each in walk(site.function):
+    yield from (each for each in nodes(test) if isinstance(each, cst.Comparison))
+    names = reads(test)
+    for each in nodes(site.function):
         name, value = assigned_name(each)
         if value is not None and name in names:
-            yield from (e for e in walk(value) if isinstance(e, cst.Comparison))
+            yield from (e for e in nodes(value) if isinstance(e, cst.Comparison))
 
 
 def _draw_and_rate(
@@ -119,7 +122,7 @@ def _is_draw(node: cst.BaseExpression, values: Values, site: Site) -> bool:
     if isinstance(node, cst.Name):
         assigned = [
             value
-            for each in walk(site.function)
+            for each in nodes(site.function)
             for name, value in [assigned_name(each)]
             if name == node.value and value is not None
         ]
@@ -152,12 +155,12 @@ def draw_where_needed(site: Site) -> Draft:
         raise NoPattern("no random number is drawn here")
     found = [
         (comparison, parts)
-        for comparison in walk(site.function)
+        for comparison in nodes(site.function)
         if isinstance(comparison, cst.Comparison)
         and (parts := _draw_and_rate(comparison, values, site)) is not None
-        and name in names_read(parts[0])
+        and name in reads(parts[0])
     ]
-    if len(found) != 1 or len(uses(site.function, name)) != 2:
+    if len(found) != 1 or len(uses_of(site.function, name)) != 2:
         raise Refused(f"`{name}` is used by more than one comparison")
     [(comparison, (_, _, rate))] = found
     guards = [*_conditions_before(comparison, site), f"{site.code(rate)} > 0"]
@@ -196,10 +199,10 @@ def select(site: Site) -> Draft:
     branch = site.statement
     if not isinstance(branch, cst.If) or branch.orelse is not None:
         raise NoPattern("the random number does not decide about one layer")
-    only = branch.body.body[0] if len(branch.body.body) == 1 else None
-    if _is_continue(only):
+    first = branch.body.body[0] if len(branch.body.body) == 1 else None
+    if _is_continue(first):
         changes = _after_continue(site, branch)
-    elif only is not None and _sets_flag(only):
+    elif first is not None and _sets_flag(first):
         changes = _with_flag(site, branch)
     else:
         changes = _selected(site, branch, _skip_name(branch, site))
@@ -248,14 +251,12 @@ def _choice(
 ) -> cst.If:
     """Runs the layer, and takes its input instead of its output if it is skipped."""
     found = _changed(site, layer)
-    before = [f"{name}_before" for name in found]
-    if taken := set(before) & names_read(site.function):
-        raise Refused(f"the name `{min(taken)}` is taken")
+    before = [fresh(site.function, f"{name}_before") for name in found]
     kept, *selected = (
         f"{', '.join(before)} = {', '.join(found)}",
         *(
-            f"{name} = torch.where({skip}.to({name}.device), {name}_before, {name})"
-            for name in found
+            f"{name} = torch.where({skip}.to({name}.device), {old}, {name})"
+            for name, old in zip(found, before, strict=True)
         ),
     )
     is_tensor = f"isinstance({skip}, torch.Tensor)"
@@ -281,19 +282,19 @@ def _changed(site: Site, layer: Sequence[cst.CSTNode]) -> list[str]:
     found: list[str] = []
     computed: set[str] = set()  # from what the layer returns
     for line in layer:
-        only = line.body[0] if _is_one(line) else None
-        if not isinstance(only, cst.Assign) or len(only.targets) != 1:
+        small = only(line)
+        if not isinstance(small, cst.Assign) or len(small.targets) != 1:
             raise NoPattern("the random number does not decide about one layer")
-        target = only.targets[0].target
+        target = small.targets[0].target
         parts = [e.value for e in getattr(target, "elements", ())] or [target]
         found += [each.value for each in parts if isinstance(each, cst.Name)]
-        if computed & reads(line) or any(isinstance(e, cst.Call) for e in walk(only)):
+        if computed & reads(line) or any(isinstance(e, cst.Call) for e in nodes(small)):
             computed |= assigned(line)
         if not all(isinstance(each, cst.Name) for each in parts):
             raise NoPattern("the layer stores to more than names")
     last = layer[-1]
     assert isinstance(last, cst.BaseStatement)
-    inputs = {name for name in found if _is_input(layer, name)}
+    inputs = {name for name in found if is_input(layer, name)}
     carried = inputs if site.around(last, cst.For) else set()
     needed = [
         name
@@ -305,20 +306,6 @@ def _changed(site: Site, layer: Sequence[cst.CSTNode]) -> list[str]:
     if not computed.issuperset(needed):
         raise NoPattern("a value after the layer is none of its results")
     return needed
-
-
-def _is_one(line: cst.CSTNode) -> TypeGuard[cst.SimpleStatementLine]:
-    return isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
-
-
-def _is_input(layer: Sequence[cst.CSTNode], name: str) -> bool:
-    """Whether statements read a name before they assign it."""
-    for line in layer:
-        if name in reads(line):
-            return True
-        if name in assigned(line):
-            return False
-    return False
 
 
 def _without_comments(statement: cst.BaseStatement) -> cst.BaseStatement:
@@ -337,9 +324,7 @@ def _after_continue(site: Site, branch: cst.If) -> Changes:
     rest = block[block.index(outer) + 1 :]
     if not rest:
         raise NoPattern("no layer depends on the random number")
-    skip = "skip_layer"
-    if skip in names_read(site.function):
-        raise Refused(f"the name `{skip}` is taken")
+    skip = fresh(site.function, "skip_layer")
     decided = statements(f"{skip} = {site.code(branch.test)}\n")
     changes: Changes = {
         branch: decided,
@@ -374,10 +359,10 @@ def _with_flag(site: Site, branch: cst.If) -> Changes:
     flag, _ = assigned_name(branch.body.body[0])
     later = [
         each
-        for each in walk(site.function)
+        for each in nodes(site.function)
         if isinstance(each, cst.If)
         and site.range_of(each).start.line > site.line
-        and flag in names_read(each.test)
+        and flag in reads(each.test)
     ]
     if len(later) != 1:
         raise Refused(f"`{flag}` decides about more than one layer")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import libcst as cst
 
+from torchproof.checking import words
 from torchproof.fixing.rewrites import names
 from torchproof.fixing.rewrites.branches import condition_of, protected
 from torchproof.fixing.rewrites.operators import (
     brief,
     called,
     dotted,
-    effect,
     nodes,
     replaced_in,
-    words,
 )
 from torchproof.fixing.rewrites.scalars import Scalars
 from torchproof.fixing.rewrites.site import (
@@ -24,6 +23,7 @@ from torchproof.fixing.rewrites.site import (
     Site,
     statements,
 )
+from torchproof.fixing.rewrites.values import Values
 
 # What gives a larger tensor in each round.
 _GROWING = words("cat concat concatenate hstack vstack dstack pad append")
@@ -69,7 +69,7 @@ class _Round:
 
     def __init__(self, site: Site, loop: cst.For, branch: cst.If) -> None:
         self.site, self.loop = site, loop
-        self.done = names.fresh(site, "done")
+        self.done = names.fresh(site.function, "done")
         self.has_layers = False
         self.tensors = names.reads(branch.test)
         lines = [each for each in names.body(loop) if each is not branch]
@@ -77,7 +77,7 @@ class _Round:
         self.carried = [
             name
             for name in dict.fromkeys(found)
-            if names.is_needed_after(site, loop, name) or _is_input(lines, name)
+            if names.is_needed_after(site, loop, name) or names.is_input(lines, name)
         ]
         if not self.carried:
             raise NoPattern("the loop hands no value on")
@@ -103,8 +103,7 @@ class _Round:
 
     def selecting(self, line: cst.CSTNode, *, is_last: bool) -> Changes:
         """An assignment whose values are kept once the loop is done."""
-        parts = line.body if isinstance(line, cst.SimpleStatementLine) else ()
-        assign = parts[0] if len(parts) == 1 else None
+        assign = names.only(line)
         if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
             raise Refused(f"a round does more than assign: `{brief(line)}`")
         value = assign.value
@@ -150,15 +149,6 @@ class _Round:
             )
         }
         self.has_layers |= bool(layers)
-        if why := effect(value if is_last else replaced_in(value, layers)):
+        once_more = value if is_last else replaced_in(value, layers)
+        if why := Values(self.site).effect(once_more):
             raise Refused(f"a round must not run once more: {why}")
-
-
-def _is_input(lines: list[cst.BaseStatement], name: str) -> bool:
-    """Whether a round reads what the round before it has assigned."""
-    for line in lines:
-        if name in names.reads(line):
-            return True
-        if name in names.assigned(line):
-            return False
-    return False

@@ -7,18 +7,17 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from torchproof.fixing.rewrites import names
-from torchproof.fixing.rewrites.formatting import wrapped
+from torchproof.fixing.rewrites.formatting import parenthesised, wrapped
 from torchproof.fixing.rewrites.operators import (
     ELEMENTWISE,
     brief,
     called,
     dotted,
-    effect,
     is_number,
     nodes,
     replaced_in,
 )
-from torchproof.fixing.rewrites.scalars import Scalars, parenthesised
+from torchproof.fixing.rewrites.scalars import Scalars
 from torchproof.fixing.rewrites.site import (
     Changes,
     Draft,
@@ -27,6 +26,7 @@ from torchproof.fixing.rewrites.site import (
     Site,
     statements,
 )
+from torchproof.fixing.rewrites.values import Values
 
 
 def write(site: Site) -> Draft:
@@ -36,21 +36,23 @@ def write(site: Site) -> Draft:
     target, value = _store(last)
     base, mask = _masked(target)
     place, test = site.code(base), site.code(mask)
-    if dotted(base) is None or effect(mask):
+    if dotted(base) is None or Values(site).effect(mask):
         raise Refused(f"`{brief(target)}` is not a named tensor with a mask")
     value = _substituted(site, first, value)
     reads = [each for each in _reads(value) if site.code(_index(each)) == test]
     if not reads:
         raise NoPattern("nothing is read with the mask that the result is stored with")
-    _assert_elementwise(value, reads)
+    _assert_elementwise(site, value, reads)
     _assert_broadcast(site, value, reads)
     lines = []
     if not isinstance(mask, cst.Name):
-        name = names.fresh(site, "mask")
+        name = names.fresh(site.function, "mask")
         lines.append(f"{name} = {test}")
         test = name
     if not _has_the_dimensions(site, mask, base):
-        lines.append(_broadcast(test, place, new := names.fresh(site, "selected")))
+        lines.append(
+            _broadcast(test, place, new := names.fresh(site.function, "selected"))
+        )
         test = new
     linear = _is_linear(value, reads)
     changes: dict[cst.CSTNode, cst.BaseExpression] = {}
@@ -62,7 +64,7 @@ def write(site: Site) -> Draft:
     if not isinstance(value, cst.Subscript):
         computed = f"{parenthesised(computed)}.to({place}.dtype)"
     if len(computed) > 50:
-        name = names.fresh(site, "computed")
+        name = names.fresh(site.function, "computed")
         lines.append(f"{name} = {computed}")
         computed = name
     lines.append(f"{place}.copy_(torch.where({test}, {computed}, {place}))")
@@ -228,9 +230,9 @@ def _expanded(
 
 
 def _assert_elementwise(
-    value: cst.BaseExpression, reads: Sequence[cst.Subscript]
+    site: Site, value: cst.BaseExpression, reads: Sequence[cst.Subscript]
 ) -> None:
-    if why := effect(value):
+    if why := Values(site).effect(value):
         raise Refused(f"not every element may be computed: {why}")
     inside = {node for each in reads for node in nodes(each)}
     for node in nodes(value):

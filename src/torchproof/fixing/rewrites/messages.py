@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from torchproof.fixing.rewrites.operators import nodes
 from torchproof.fixing.rewrites.site import NoPattern, Refused, Site
-from torchproof.fixing.rewrites.values import Values, walk
+from torchproof.fixing.rewrites.values import Values
 
 _TEXTS = (
     cst.BaseString,
@@ -125,7 +126,7 @@ def _assert_harmless(site: Site, values: Values, message: cst.BaseExpression) ->
     """The message is now computed in any case: it must have no effect and not fail."""
     if not values.is_pure(message):
         raise Refused(f"the message `{site.code(message)}` may have side effects")
-    for each in walk(message):
+    for each in nodes(message):
         if isinstance(each, cst.Subscript) and not _is_size(each):
             raise Refused(f"`{site.code(each)}` in the message may fail")
         if isinstance(each, cst.Call) and site.code(each.func).endswith(

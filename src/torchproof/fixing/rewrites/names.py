@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import libcst as cst
 
-from torchproof.fixing.rewrites.operators import dotted, nodes, words
+from torchproof.checking import words
+from torchproof.fixing.rewrites.operators import children, dotted, nodes, replaced_in
 from torchproof.fixing.rewrites.site import Site
 
 _STORING = (
@@ -18,6 +21,7 @@ _STORING = (
     cst.NamedExpr,
 )
 Block = Sequence[cst.BaseStatement]
+N = TypeVar("N", bound=cst.CSTNode)
 
 
 def reads(root: cst.CSTNode) -> set[str]:
@@ -57,11 +61,11 @@ def _names(root: cst.CSTNode) -> Iterator[cst.Name]:
     elif isinstance(root, (cst.Import, cst.ImportFrom)):
         return
     elif isinstance(root, (cst.FunctionDef, cst.ClassDef)):
-        for child in root.children:
+        for child in children(root):
             if child is not root.name:
                 yield from _names(child)
     else:
-        for child in root.children:
+        for child in children(root):
             yield from _names(child)
 
 
@@ -72,6 +76,11 @@ def _stores(root: cst.CSTNode) -> set[cst.Name]:
             stores |= _targets(node.target)
         elif isinstance(node, cst.AsName):
             stores |= _targets(node.name)
+        elif isinstance(node, cst.ImportAlias):
+            name: cst.CSTNode = node.name  # of `import a.b`, `a`
+            while isinstance(name, cst.Attribute):
+                name = name.value
+            stores |= _targets(name) if node.asname is None else set()
         elif isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node is not root:
             stores.add(node.name)
     return stores
@@ -134,6 +143,12 @@ def is_needed_after(site: Site, statement: cst.BaseStatement, name: str) -> bool
         if (line > start or in_loop) and not _is_overwritten(site, node, statement):
             return True
     return False
+
+
+def is_input(lines: Iterable[cst.CSTNode], name: str) -> bool:
+    """Whether statements read a name before they assign it."""
+    first = (each for each in lines if name in reads(each) | assigned(each))
+    return any(name in reads(each) for each in itertools.islice(first, 1))
 
 
 def _is_store(site: Site, node: cst.Name) -> bool:
@@ -265,38 +280,38 @@ def start_of(node: cst.CSTNode) -> str | None:
     return dotted(node)
 
 
-class _Renaming(cst.CSTTransformer):
-    def __init__(self, names: dict[cst.Name, cst.BaseExpression]) -> None:
-        super().__init__()
-        self._names = names
-
-    def leave_Name(
-        self, original_node: cst.Name, updated_node: cst.Name
-    ) -> cst.BaseExpression:
-        return self._names.get(original_node, updated_node)
+def renamed(root: N, names: Mapping[str, str]) -> N:
+    """Code with variables and dotted names renamed; keywords and attributes stay."""
+    found = [*_names(root), *(n for n in nodes(root) if isinstance(n, cst.Attribute))]
+    texts = {node: dotted(node) or "" for node in found}
+    return replaced_in(
+        root, {n: cst.Name(names[t]) for n, t in texts.items() if t in names}
+    )
 
 
-def renamed(root: cst.CSTNode, names: dict[str, str]) -> cst.CSTNode:
-    """Code with variables renamed; keywords and attributes stay."""
-    changes: dict[cst.Name, cst.BaseExpression] = {
-        node: cst.Name(names[node.value])
-        for node in _names(root)
-        if node.value in names
-    }
-    result = root.visit(_Renaming(changes))
-    assert isinstance(result, cst.CSTNode)
-    return result
+def fresh(root: cst.CSTNode, wanted: str, taken: Iterable[str] = ()) -> str:
+    """A name that code does not use: `wanted`, or with a number."""
+    used = {node.value for node in nodes(root) if isinstance(node, cst.Name)}
+    used.update(taken)
+    numbered = (f"{wanted}_{number}" for number in itertools.count(2))
+    return next(n for n in itertools.chain([wanted], numbered) if n not in used)
 
 
-def fresh(site: Site, wanted: str) -> str:
-    """A name that the function does not use: `wanted`, or with a number."""
-    used_names = {
-        node.value for node in nodes(site.function) if isinstance(node, cst.Name)
-    }
-    name, number = wanted, 2
-    while name in used_names:
-        name, number = f"{wanted}_{number}", number + 1
-    return name
+def only(statement: cst.CSTNode) -> cst.BaseSmallStatement | None:
+    """The one simple statement of a line."""
+    if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
+        return statement.body[0]
+    return None
+
+
+def assigned_name(
+    statement: cst.CSTNode,
+) -> tuple[str, cst.BaseExpression] | tuple[str, None]:
+    """The name and the value of `name = value`; an empty name for anything else."""
+    match only(statement):
+        case cst.Assign([cst.AssignTarget(cst.Name(name))], value):
+            return name, value
+    return "", None
 
 
 def values_of(function: cst.FunctionDef, name: str) -> list[cst.BaseExpression | None]:

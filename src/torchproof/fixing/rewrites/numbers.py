@@ -10,8 +10,11 @@ from collections.abc import Iterator
 import libcst as cst
 
 from torchproof.checking import Kind
+from torchproof.fixing.rewrites.formatting import parenthesised
+from torchproof.fixing.rewrites.names import assigned_name, reads
+from torchproof.fixing.rewrites.operators import nodes
 from torchproof.fixing.rewrites.site import Changes, Draft, NoPattern, Site
-from torchproof.fixing.rewrites.values import Values, assigned_name, names_read, walk
+from torchproof.fixing.rewrites.values import Values
 
 # Functions of numpy on numbers, and on sequences of them, with the same value.
 _OF_NUMBERS = {
@@ -60,14 +63,14 @@ def _calls(site: Site) -> Iterator[cst.Call]:
     """
     statement = site.statement
     header = getattr(statement, "test", None) or getattr(statement, "iter", None)
-    found = [n for n in walk(header or statement) if isinstance(n, cst.Call)]
-    names = names_read(header or statement)
+    found = [n for n in nodes(header or statement) if isinstance(n, cst.Call)]
+    names = reads(header or statement)
     for _ in range(2):
-        for each in walk(site.function.body):
+        for each in nodes(site.function.body):
             name, value = assigned_name(each)
             if value is not None and name in names:
-                names |= names_read(value)
-                found += [n for n in walk(value) if isinstance(n, cst.Call)]
+                names |= reads(value)
+                found += [n for n in nodes(value) if isinstance(n, cst.Call)]
     functions = {
         each.name.value: each
         for each in site.module.body
@@ -76,7 +79,7 @@ def _calls(site: Site) -> Iterator[cst.Call]:
     for call in list(found):
         called = call.func.value if isinstance(call.func, cst.Name) else ""
         if called in functions:
-            found += [n for n in walk(functions[called]) if isinstance(n, cst.Call)]
+            found += [n for n in nodes(functions[called]) if isinstance(n, cst.Call)]
     yield from dict.fromkeys(found)
 
 
@@ -110,7 +113,7 @@ def _quotient(node: cst.Call, values: Values, site: Site) -> str | None:
     rounding = mode.evaluated_value if isinstance(mode, cst.SimpleString) else None
     if values.dotted(node.func).endswith("floor_divide"):
         rounding = "floor"
-    left, right = (_factor(each, site) for each in operands)
+    left, right = (parenthesised(site.code(each)) for each in operands)
     plain = values.kind(operands[0]) in (Kind.LENGTH, Kind.SIZE)
     if rounding == "trunc" and plain and not values.is_tensor(operands[1]):
         counts = all(_is_count(each) for each in operands)
@@ -208,14 +211,6 @@ def _is_array(node: cst.CSTNode, values: Values) -> bool:
         if kind.is_plain or kind is Kind.SIZES:
             return False  # as the shape of a tensor is
     return any(_is_array(child, values) for child in node.children)
-
-
-def _factor(node: cst.BaseExpression, site: Site) -> str:
-    text = site.code(node)
-    simple = not isinstance(
-        node, cst.BinaryOperation | cst.BooleanOperation | cst.IfExp
-    )
-    return text if simple or node.lpar else f"({text})"
 
 
 def _grouped(text: str, node: cst.Call, site: Site) -> str:

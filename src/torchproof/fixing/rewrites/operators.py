@@ -1,4 +1,4 @@
-"""What operations of torch and Python do: change something, raise, lose gradients.
+"""What operations of torch and Python do: raise, lose gradients; syntax trees.
 
 Everything here is decided by name. A name that is not listed counts as unknown, and
 unknown never counts as harmless.
@@ -6,57 +6,21 @@ unknown never counts as harmless.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar, cast
 
 import libcst as cst
 
-
-def words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
+from torchproof.checking import words
 
 # Modules whose functions change nothing, except those named below.
 _TORCH = ("torch", "torch.nn.functional", "nn.functional", "F", "functional")
-_NUMERIC = (*_TORCH, "math", "torch.special", "torch.linalg", "torch.fft")
-_BUILTINS = words(
-    "abs all any bool dict divmod enumerate float frozenset getattr hasattr id int"
-    " isinstance issubclass len list max min pow range repr reversed round set slice"
-    " sorted str sum tuple type zip"
-)
-_RANDOM = words(
-    "rand randn randint randperm rand_like randn_like randint_like normal bernoulli"
-    " multinomial poisson dropout dropout1d dropout2d dropout3d alpha_dropout"
-    " feature_dropout feature_alpha_dropout gumbel_softmax rrelu"
-    " scaled_dot_product_attention fractional_max_pool2d fractional_max_pool3d"
-)
-# Functions and methods whose result depends on where and when they are called, or that
-# change more than their result.
-_EFFECTS = words(
-    "manual_seed seed save load compile set_default_dtype set_default_device"
-    " set_grad_enabled set_num_threads backward register_hook retain_grad"
-    " record_stream resize resize_as share_memory batch_norm embedding_bag"
-    " register_post_accumulate_grad_hook module_load as_subclass data_ptr new"
-)
-# Methods that only tensors have, or that change nothing on whatever has them.
-_METHODS = words(
-    "abs acos add addcdiv addcmul addmm all amax amin aminmax any argmax argmin argsort"
-    " asin atan atan2 baddbmm bfloat16 bitwise_and bitwise_not bitwise_or bmm bool"
-    " broadcast_to ceil chunk clamp clamp_max clamp_min clip clone contiguous cos cosh"
-    " count_nonzero cpu cummax cummin cumprod cumsum cuda detach diag diagonal dim div"
-    " double eq erf exp exp2 expand expand_as expm1 flatten flip float floor"
-    " floor_divide fmod frac ge gt half index_add index_copy index_fill index_select"
-    " gather int is_complex is_contiguous is_floating_point isclose isfinite isinf"
-    " isnan isneginf isposinf item le lerp log log10 log1p log2 log_softmax logical_and"
-    " logical_not logical_or logical_xor logsumexp long lt masked_fill masked_scatter"
-    " masked_select matmul max maximum mean median min minimum mm movedim mul"
-    " nan_to_num narrow ndimension ne neg new_empty new_full new_ones new_tensor"
-    " new_zeros nonzero norm numel outer permute pow prod ravel reciprocal relu"
-    " remainder repeat repeat_interleave reshape reshape_as roll round rsqrt scatter"
-    " scatter_add select sigmoid sign sin sinh size softmax sort split sqrt square"
-    " squeeze std sub sum swapaxes t take_along_dim tan tanh tile to tolist topk"
-    " transpose tril triu true_divide trunc type type_as unbind unflatten unfold unique"
-    " unsqueeze var view view_as where xlogy"
+NUMERIC = (*_TORCH, "math", "torch.special", "torch.linalg", "torch.fft")
+BUILTINS = words(
+    "abs all any bool callable dict divmod enumerate float format frozenset getattr"
+    " hasattr id int isinstance issubclass len list max min pow range repr reversed"
+    " round set slice sorted str sum tuple type zip"
 )
 # Elementwise: each element of the result depends on one element of each operand. All
 # of these, with their gradients, are finite where every operand is 1.
@@ -140,7 +104,7 @@ def called(call: cst.Call) -> tuple[str, bool]:
     """
     name = dotted(call.func) or ""
     module, _, last = name.rpartition(".")
-    if module in _NUMERIC:
+    if module in NUMERIC:
         return last, True
     if isinstance(call.func, cst.Attribute):
         return call.func.attr.value, False
@@ -150,61 +114,39 @@ def called(call: cst.Call) -> tuple[str, bool]:
 def nodes(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """A node and everything in it, in the order of the text."""
     yield root
-    for child in root.children:
+    for child in children(root):
         yield from nodes(child)
 
 
+@functools.lru_cache(maxsize=1 << 17)
+def children(node: cst.CSTNode) -> Sequence[cst.CSTNode]:
+    """libcst visits a node anew each time that it is asked for them."""
+    return node.children
+
+
+N = TypeVar("N", bound=cst.CSTNode)
+New = cst.BaseExpression | Callable[[cst.CSTNode], cst.BaseExpression]
+
+
 class _Replacing(cst.CSTTransformer):
-    def __init__(self, changes: Mapping[cst.CSTNode, cst.BaseExpression]) -> None:
+    def __init__(self, changes: Mapping[cst.CSTNode, New]) -> None:
         super().__init__()
         self._changes = changes
 
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:  # type: ignore[override]
-        return self._changes.get(original, updated)
+        new = self._changes.get(original, updated)
+        return new if isinstance(new, cst.CSTNode) else new(updated)
 
 
-N = TypeVar("N", bound=cst.CSTNode)
-
-
-def replaced_in(root: N, changes: Mapping[cst.CSTNode, cst.BaseExpression]) -> N:
-    """Code with expressions in it replaced."""
-    new = root.visit(_Replacing(changes))
-    return cast("N", new)
+def replaced_in(root: N, changes: Mapping[cst.CSTNode, New]) -> N:
+    """Code with expressions in it replaced; a function gets what is inside by then."""
+    return cast("N", root.visit(_Replacing(changes))) if changes else root
 
 
 def is_number(node: cst.CSTNode) -> bool:
     if isinstance(node, cst.UnaryOperation):
         return is_number(node.expression)
     return isinstance(node, (cst.Integer, cst.Float))
-
-
-def effect(root: cst.CSTNode) -> str | None:
-    """Why evaluating an expression may change something or draw random numbers."""
-    for node in nodes(root):
-        if isinstance(node, (cst.Await, cst.Yield, cst.NamedExpr, cst.Lambda)):
-            return f"`{_brief(node)}` is more than a value"
-        if isinstance(node, cst.Call) and (why := _call_effect(node)):
-            return why
-    return None
-
-
-def _call_effect(call: cst.Call) -> str | None:
-    name, is_function = called(call)
-    written = _brief(call.func)
-    if name in _RANDOM:
-        return f"`{written}` draws random numbers"
-    if name in _EFFECTS or (name.endswith("_") and not name.startswith("__")):
-        return f"`{written}` changes something"
-    for argument in call.args:
-        keyword = argument.keyword.value if argument.keyword else ""
-        if keyword in ("out", "inplace") or argument.star == "**":
-            return f"`{_brief(call)}` may write to one of its arguments"
-    module = (dotted(call.func) or "").rpartition(".")[0]
-    if is_function and (module in _NUMERIC or name in _BUILTINS):
-        return None
-    if not is_function and name in _METHODS:
-        return None
-    return f"`{written}` may have side effects"
 
 
 def hazard(root: cst.CSTNode) -> str | None:
@@ -270,7 +212,7 @@ def unsafe_operands(node: cst.CSTNode) -> list[cst.BaseExpression] | None:
     if not isinstance(node, cst.Call):
         return []
     name, is_function = called(node)
-    if name in _ROBUST or (is_function and name in _BUILTINS):
+    if name in _ROBUST or (is_function and name in BUILTINS):
         return []
     if name not in _FINITE_AT_ONE:
         return None

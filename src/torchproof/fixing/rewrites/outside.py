@@ -14,9 +14,20 @@ from dataclasses import dataclass
 import libcst as cst
 
 from torchproof.checking import Kind, words
-from torchproof.fixing.rewrites.effects import free_name
-from torchproof.fixing.rewrites.names import assigned, parameters, reads, values_of
-from torchproof.fixing.rewrites.operators import brief, is_heavy, nodes
+from torchproof.fixing.rewrites.names import (
+    assigned,
+    fresh,
+    parameters,
+    reads,
+    values_of,
+)
+from torchproof.fixing.rewrites.operators import (
+    BUILTINS,
+    brief,
+    children,
+    is_heavy,
+    nodes,
+)
 from torchproof.fixing.rewrites.site import Draft, NoPattern, Refused, Site, Statement
 from torchproof.fixing.rewrites.values import TENSOR_METHODS, Values
 
@@ -120,7 +131,7 @@ class _Edge:
 
     def _is_light_call(self, call: cst.Call) -> bool:
         name = self._values.dotted(call.func)
-        if name.partition(".")[0] in _MODULES or name in _BUILTINS:
+        if name.partition(".")[0] in _MODULES or name in BUILTINS | {"open", "print"}:
             return True
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
         if method in TENSOR_METHODS | _METHODS:
@@ -133,10 +144,6 @@ class _Edge:
         return self._site.finding.code == "GB108" and self._site.statement is statement
 
 
-_BUILTINS = words(
-    "abs bool dict enumerate float getattr hasattr id int isinstance len list max min"
-    " open print range repr reversed round set sorted str sum tuple type zip"
-)
 _METHODS = words(
     "numpy requires_grad_ clamp relu sigmoid tanh exp log sqrt square t transpose"
     " unsqueeze expand clone repeat copy astype normal uniform random integers format"
@@ -159,7 +166,7 @@ def _given(node: cst.CSTNode) -> Iterator[str]:
         for each in node.args:
             yield from _given(each.value)
     else:
-        for child in node.children:
+        for child in children(node):
             yield from _given(child)
 
 
@@ -289,7 +296,7 @@ class _Names:
         results = self._results(graph, before, after)
         names = self._arguments(graph, before, results)
         wanted = f"_{self._function.name.value.strip('_')}_in_graph"
-        name = free_name(self._site, wanted + f"_{number + 1}" * bool(number))
+        name = fresh(self._site.module, wanted + f"_{number + 1}" * bool(number))
         owner = [self._self] if self._self else []
         start = f"{', '.join(results)} = " if results else ""
         start = "return " if not after else start

@@ -7,7 +7,9 @@ import struct
 
 import libcst as cst
 
+from torchproof.checking import words
 from torchproof.fixing.rewrites import names
+from torchproof.fixing.rewrites.formatting import parenthesised
 from torchproof.fixing.rewrites.operators import (
     REDUCTIONS,
     brief,
@@ -16,7 +18,6 @@ from torchproof.fixing.rewrites.operators import (
     is_number,
     is_python,
     nodes,
-    words,
 )
 from torchproof.fixing.rewrites.site import Site
 
@@ -179,26 +180,6 @@ def _is_python_parameter(parameter: cst.Param) -> bool:
     default = parameter.default
     flag = isinstance(default, cst.Name) and default.value in ("True", "False")
     return flag or (default is not None and is_number(default))
-
-
-def parenthesised(text: str) -> str:
-    """The text as an operand: in parentheses unless it is one term."""
-    text = text.strip()
-    tree = ast.parse(f"({text})", mode="eval").body
-    terms = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)
-    return text if isinstance(tree, terms) or _is_wrapped(text) else f"({text})"
-
-
-def _is_wrapped(text: str) -> bool:
-    """Whether the first parenthesis closes at the end."""
-    if not text.startswith("("):
-        return False
-    depth = 0
-    for index, letter in enumerate(text):
-        depth += {"(": 1, ")": -1}.get(letter, 0)
-        if depth == 0:
-            return index == len(text) - 1
-    return False
 
 
 def is_representable(value: float) -> bool:

@@ -131,11 +131,6 @@ class Site:
         """The innermost node of a kind around a node."""
         return next((n for n in self.ancestors(node) if isinstance(n, kind)), None)
 
-    def block(self, statement: Statement) -> list[Statement]:
-        """The statements of the block that a statement is in."""
-        body = getattr(self.parent(statement), "body", ())
-        return [] if isinstance(body, cst.CSTNode) else list(body)
-
     @functools.cached_property
     def function(self) -> cst.FunctionDef:
         """The innermost function at the line."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -15,7 +14,15 @@ from torchproof.fixing.rewrites.conditions import (
     Python,
     Reader,
 )
+from torchproof.fixing.rewrites.formatting import WIDTH, laid_out, parenthesised
 from torchproof.fixing.rewrites.messages import message_arguments
+from torchproof.fixing.rewrites.names import (
+    assigned_name,
+    body,
+    following,
+    only,
+    uses_of,
+)
 from torchproof.fixing.rewrites.site import (
     Changes,
     Draft,
@@ -25,9 +32,9 @@ from torchproof.fixing.rewrites.site import (
     Statement,
     statements,
 )
-from torchproof.fixing.rewrites.values import Values, assigned_name, uses
+from torchproof.fixing.rewrites.values import Values
 
-_WIDTH, _INDENT = 88, "    "
+_INDENT = "    "
 _NO_CHECK = "there is no check here that only raises an exception"
 _TITLE = "check the tensor in the graph, with raise_if"
 # What torch's own checks say without a message.
@@ -46,7 +53,7 @@ def raise_if(site: Site) -> Draft:
     reader = Reader(site, values, [held.name] if held else [])
     condition = reader.condition(check.test, negated=not check.raises_if)
     writer = _Writer(check.exception, message_arguments(site, values, check.message))
-    text = writer.lines(condition, _WIDTH - len(site.indent(check.statement)))
+    text = writer.lines(condition, WIDTH - len(site.indent(check.statement)))
     new = [*statements(text), *check.rest]
     changes: Changes = {check.statement: new}
     if check.is_elif:
@@ -62,10 +69,8 @@ def raise_if(site: Site) -> Draft:
 
 def _torch_check(site: Site) -> cst.Call | None:
     """The call of a check of torch that reads a whole tensor, as a statement."""
-    line = site.statement
-    parts = line.body if isinstance(line, cst.SimpleStatementLine) else ()
-    only = parts[0] if len(parts) == 1 else None
-    call = only.value if isinstance(only, cst.Expr) else None
+    line = only(site.statement)
+    call = line.value if isinstance(line, cst.Expr) else None
     if not isinstance(call, cst.Call):
         return None
     checks = ("torch._check_tensor_all", "torch._check_tensor_all_with")
@@ -90,17 +95,11 @@ def _without_reading(site: Site, call: cst.Call) -> Draft:
             raise NoPattern("the message is not written in the check")
         message = message_arguments(site, Values(site), text.body)
     # The method refuses a tensor that is not bool, as the check does.
-    wrong = f"~{_operand(condition, site)}._is_all_true()"
-    width = _WIDTH - len(site.indent(site.statement))
-    new = statements(_call("raise_if", [wrong, exception, *message], width) + "\n")
+    wrong = f"~{parenthesised(site.code(condition))}._is_all_true()"
+    width = WIDTH - len(site.indent(site.statement))
+    new = statements(laid_out("raise_if(", [wrong, exception, *message], width) + "\n")
     changes: Changes = {site.statement: new}
     return Draft(_TITLE, site.replaced(changes, ["torchproof.raise_if"]))
-
-
-def _operand(node: cst.BaseExpression, site: Site) -> str:
-    """An expression that an attribute can follow."""
-    simple = isinstance(node, cst.Name | cst.Attribute | cst.Call | cst.Subscript)
-    return site.code(node) if simple or node.lpar else f"({site.code(node)})"
 
 
 # -- the check in the source -----------------------------------------------------------
@@ -134,23 +133,23 @@ def _check_at(site: Site) -> tuple[_Check, _Held | None]:
     if check is not None:
         return check, None
     name, value = assigned_name(site.statement)
-    block = site.block(site.statement)
-    following = block[block.index(site.statement) + 1 :] if name else []
-    check = _check(site, following[0]) if following else None
+    after = following(site, site.statement) if name else []
+    check = _check(site, after[0]) if after else None
     if check is None or value is None:
         raise NoPattern(_NO_CHECK)
-    total, inside = len(uses(site.function, name)), len(uses(check.statement, name))
-    if total != inside + 1 or any(uses(each, name) for each in check.rest):
+    total, inside = (
+        len(uses_of(site.function, name)),
+        len(uses_of(check.statement, name)),
+    )
+    if total != inside + 1 or any(uses_of(each, name) for each in check.rest):
         raise Refused(f"`{name}` is used outside the check too")
     return check, _Held(site.statement, name, value)
 
 
 def _check(site: Site, statement: Statement) -> _Check | None:
-    if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
-        [only] = statement.body
-        if isinstance(only, cst.Assert):
-            return _Check(statement, only.test, "AssertionError", only.msg, False)
-        return None
+    match only(statement):
+        case cst.Assert(test, message):
+            return _Check(statement, test, "AssertionError", message, False)
     if not isinstance(statement, cst.If):
         return None
     above = site.parent(statement)
@@ -158,7 +157,7 @@ def _check(site: Site, statement: Statement) -> _Check | None:
     if (raised := _raised(statement.body)) is not None:
         rest: tuple[Statement, ...] = ()
         if isinstance(statement.orelse, cst.Else):
-            rest = _body(statement.orelse.body)
+            rest = tuple(body(statement.orelse))
         elif statement.orelse is not None:
             rest = (statement.orelse,)
         return _Check(statement, statement.test, *raised, rest=rest, is_elif=is_elif)
@@ -166,21 +165,16 @@ def _check(site: Site, statement: Statement) -> _Check | None:
     raised = _raised(otherwise.body) if isinstance(otherwise, cst.Else) else None
     if raised is None:
         return None
-    rest = _body(statement.body)
+    rest = tuple(body(statement))
     return _Check(statement, statement.test, *raised, False, rest, is_elif)
-
-
-def _body(suite: cst.BaseSuite) -> tuple[Statement, ...]:
-    if isinstance(suite, cst.IndentedBlock):
-        return tuple(suite.body)
-    return (cst.SimpleStatementLine(suite.body),)  # type: ignore[arg-type]
 
 
 def _raised(suite: cst.BaseSuite) -> tuple[str, cst.BaseExpression | None] | None:
     """The exception and the message of a block that does nothing but raise."""
-    lines = [n for n in _body(suite) if isinstance(n, cst.SimpleStatementLine)]
+    block = body(suite)
+    lines = [n for n in block if isinstance(n, cst.SimpleStatementLine)]
     simple = [each for line in lines for each in line.body]
-    if len(lines) != len(_body(suite)) or not simple:
+    if len(lines) != len(block) or not simple:
         return None
     *before, last = simple
     if not isinstance(last, cst.Raise) or last.cause or last.exc is None:
@@ -214,13 +208,13 @@ class _Writer:
             message = self.message[:1]
             if len(self.message) > 1:
                 message = [f"{message[0]}.format({', '.join(self.message[1:])})"]
-            raised = f"raise {_call(self.exception, message, width - 10)}\n"
+            raised = f"raise {laid_out(f'{self.exception}(', message, width - 10)}\n"
             return f"if {condition.text}:\n{textwrap.indent(raised, _INDENT)}"
         if isinstance(condition, Either):
             return "".join(self.lines(each, width) for each in condition.operands)
         if not isinstance(condition, Both):
             arguments = [condition.text, self.exception, *self.message]
-            return _call("raise_if", arguments, width) + "\n"
+            return laid_out("raise_if(", arguments, width) + "\n"
         first = [each for each in condition.operands if isinstance(each, Python)]
         rest = [each for each in condition.operands if not isinstance(each, Python)]
         if len(rest) > 1:
@@ -228,15 +222,6 @@ class _Writer:
         test = " and ".join(_grouped(each.text) for each in first)
         inner = self.lines(rest[0], width - len(_INDENT))
         return f"if {test}:\n{textwrap.indent(inner, _INDENT)}"
-
-
-def _call(name: str, arguments: Sequence[str], width: int) -> str:
-    """A call on one line, or with one argument on each line."""
-    line = f"{name}({', '.join(arguments)})"
-    if "\n" not in line and len(line) <= width:
-        return line
-    inside = "".join(f"{each},\n" for each in arguments)
-    return f"{name}(\n{textwrap.indent(inside, _INDENT)})"
 
 
 def _grouped(text: str) -> str:

@@ -1,35 +1,63 @@
-"""What rewrites ask about source: full names, kinds of values, effects, and uses."""
+"""What rewrites ask about source: full names, kinds of values, and side effects."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import libcst as cst
 
 from torchproof.checking import Flow, Kind, Program, Source, Unreadable, words
+from torchproof.fixing.rewrites.operators import (
+    BUILTINS,
+    NUMERIC,
+    brief,
+    dotted,
+    nodes,
+)
 from torchproof.fixing.rewrites.site import File, Refused, Site
 
 Span = tuple[int, int, int, int]  # line, column, last line, last column; in characters
 
-# Builtins that only compute a value from their arguments.
-_PURE = words(
-    "abs bool float int len max min round str repr sum tuple list sorted isinstance"
-    " issubclass hasattr getattr type range divmod pow format any all zip enumerate"
-    " set dict id callable"
+_RANDOM = words(
+    "rand randn randint randperm rand_like randn_like randint_like normal bernoulli"
+    " multinomial poisson dropout dropout1d dropout2d dropout3d alpha_dropout"
+    " feature_dropout feature_alpha_dropout gumbel_softmax rrelu"
+    " scaled_dot_product_attention fractional_max_pool2d fractional_max_pool3d"
 )
-_PURE_MODULES = ("math.", "operator.", "numpy.", "np.")
-# Functions of torch that draw random numbers, change state or wait.
-_IMPURE_TORCH = (
-    "rand", "bernoulli", "multinomial", "normal", "poisson", "dropout", "manual_seed",
-    "seed", "set_", "save", "load", "use_", "compile",
-)  # fmt: skip
-_IMPURE_METHODS = words(
-    "backward register_hook retain_grad share_memory_ tofile data_ptr multinomial"
-    " bernoulli append extend insert pop popitem remove clear update setdefault add"
-    " discard write send"
+# Functions and methods whose result depends on where and when they are called, or that
+# change more than their result.
+_EFFECTS = words(
+    "manual_seed seed save load compile set_default_dtype set_default_device"
+    " set_grad_enabled set_num_threads backward register_hook retain_grad"
+    " record_stream resize resize_as share_memory batch_norm embedding_bag"
+    " register_post_accumulate_grad_hook module_load as_subclass data_ptr new tofile"
 )
+# Methods that only tensors have, or that change nothing on whatever has them.
+_METHODS = words(
+    "abs acos add addcdiv addcmul addmm all amax amin aminmax any argmax argmin argsort"
+    " asin atan atan2 baddbmm bfloat16 bitwise_and bitwise_not bitwise_or bmm bool"
+    " broadcast_to ceil chunk clamp clamp_max clamp_min clip clone contiguous cos cosh"
+    " count_nonzero cpu cummax cummin cumprod cumsum cuda detach diag diagonal dim div"
+    " double eq erf exp exp2 expand expand_as expm1 flatten flip float floor"
+    " floor_divide fmod frac ge gt half index_add index_copy index_fill index_select"
+    " gather int is_complex is_contiguous is_floating_point isclose isfinite isinf"
+    " isnan isneginf isposinf item le lerp log log10 log1p log2 log_softmax logical_and"
+    " logical_not logical_or logical_xor logsumexp long lt masked_fill masked_scatter"
+    " masked_select matmul max maximum mean median min minimum mm movedim mul"
+    " nan_to_num narrow ndimension ne neg new_empty new_full new_ones new_tensor"
+    " new_zeros nonzero norm numel outer permute pow prod ravel reciprocal relu"
+    " remainder repeat repeat_interleave reshape reshape_as roll round rsqrt scatter"
+    " scatter_add select sigmoid sign sin sinh size softmax sort split sqrt square"
+    " squeeze std sub sum swapaxes t take_along_dim tan tanh tile to tolist topk"
+    " transpose tril triu true_divide trunc type type_as unbind unflatten unfold unique"
+    " unsqueeze var view view_as where xlogy"
+)
+# Methods of texts and of dictionaries that change nothing.
+_LOOKUPS = words("format join keys values items get")
+# Functions of torch's modules that only tell something.
+_ASKS = ("is_", "are_", "can_", "get_", "has_", "memory_", "max_memory_", "current_")
 
 
 class Values:
@@ -40,7 +68,9 @@ class Values:
         self._kinds = _kinds_at(site.file, site.line)
 
     def kind(self, node: cst.CSTNode) -> Kind:
-        at = self.site.range_of(node)
+        at = self.site.file.positions.get(node)
+        if at is None:  # new code
+            return Kind.UNKNOWN
         span = (at.start.line, at.start.column, at.end.line, at.end.column)
         return self._kinds.get(span, Kind.UNKNOWN)
 
@@ -49,38 +79,47 @@ class Values:
 
     def dotted(self, node: cst.CSTNode | None) -> str:
         """`torch.nn.functional.relu` for `F.relu`; empty if it is no dotted name."""
-        return dotted(node, _source(self.site.file).names)
+        first, dot, rest = ((node and dotted(node)) or "").partition(".")
+        return f"{_source(self.site.file).names.get(first, first)}{dot}{rest}"
 
-    def is_pure(self, node: cst.CSTNode) -> bool:
-        """Whether an expression has no effect besides its value.
+    def is_pure(self, root: cst.CSTNode) -> bool:
+        return self.effect(root) is None
 
-        Attributes count as pure, and so do calls of tensor methods that do not end in
-        an underscore; calls of functions that are not known do not.
-        """
-        for each in walk(node):
-            if isinstance(each, (cst.Await, cst.Yield, cst.NamedExpr, cst.Lambda)):
-                return False
-            if isinstance(each, cst.Call) and not self.is_pure_call(each):
-                return False
-        return True
+    def effect(self, root: cst.CSTNode) -> str | None:
+        """Why evaluating an expression may change something or draw random numbers."""
+        for node in nodes(root):
+            if isinstance(node, (cst.Await, cst.Yield, cst.NamedExpr, cst.Lambda)):
+                return f"`{brief(node)}` is more than a value"
+            if isinstance(node, cst.Call) and (why := self.effect_of_call(node)):
+                return why
+        return None
 
-    def is_pure_call(self, call: cst.Call) -> bool:
-        name = self.dotted(call.func)
-        last = name.rpartition(".")[2]
-        if name in _PURE or name.startswith(_PURE_MODULES):
-            return "random" not in name
-        if name.startswith("torch."):
-            return not last.endswith("_") and not last.startswith(_IMPURE_TORCH)
-        if not isinstance(call.func, cst.Attribute):
-            return False
-        method, receiver = call.func.attr.value, self.kind(call.func.value)
-        if method.endswith("_") or method in _IMPURE_METHODS:
-            return False
-        if method in ("format", "join", "keys", "values", "items", "get"):
-            return True
-        return receiver.is_tensor or (
-            receiver is Kind.UNKNOWN and method in TENSOR_METHODS
-        )
+    def effect_of_call(self, call: cst.Call) -> str | None:
+        """Why a call may do more than compute a value, apart from its arguments."""
+        name, function = self.dotted(call.func), call.func
+        module, _, last = name.rpartition(".")
+        is_method = isinstance(function, cst.Attribute)
+        if isinstance(function, cst.Attribute):
+            last = function.attr.value
+        written = brief(function)
+        if last in _RANDOM or "random" in module:
+            return f"`{written}` draws random numbers"
+        if last in _EFFECTS or (last.endswith("_") and not last.startswith("__")):
+            return f"`{written}` changes something"
+        for argument in call.args:
+            keyword = argument.keyword.value if argument.keyword else ""
+            if keyword in ("out", "inplace") or argument.star == "**":
+                return f"`{brief(call)}` may write to one of its arguments"
+        if name in BUILTINS or module in (*NUMERIC, "numpy", "np", "operator"):
+            return None
+        if module.startswith("torch.") and last.startswith(_ASKS):
+            return None
+        is_dropped = isinstance(self.site.parent(call), cst.Expr)
+        if is_method and not is_dropped:
+            assert isinstance(function, cst.Attribute)
+            if last in _METHODS | _LOOKUPS or self.is_tensor(function.value):
+                return None
+        return f"`{written}` may have side effects"
 
 
 @functools.lru_cache(maxsize=4)
@@ -136,88 +175,3 @@ TENSOR_METHODS = words(
     " unique argmax argmin std var view reshape flatten squeeze unsqueeze"
     " logical_not is_floating_point is_complex to"
 )
-
-
-def dotted(node: cst.CSTNode | None, names: Mapping[str, str]) -> str:
-    words: list[str] = []
-    while isinstance(node, cst.Attribute):
-        words.append(node.attr.value)
-        node = node.value
-    if not isinstance(node, cst.Name):
-        return ""
-    words.append(names.get(node.value, node.value))
-    return ".".join(reversed(words))
-
-
-def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Every node inside a node and itself, in the order of the source."""
-    yield node
-    for child in _children(node):
-        yield from walk(child)
-
-
-@functools.lru_cache(maxsize=1 << 17)
-def _children(node: cst.CSTNode) -> Sequence[cst.CSTNode]:
-    """libcst visits a node anew each time that it is asked for them."""
-    return node.children
-
-
-def names_read(nodes: cst.CSTNode | Iterable[cst.CSTNode]) -> set[str]:
-    """The names that occur in code, except as attributes and keywords."""
-    nodes = [nodes] if isinstance(nodes, cst.CSTNode) else nodes
-    return {each.value for node in nodes for each in _names(node)}
-
-
-def _names(node: cst.CSTNode) -> Iterator[cst.Name]:
-    if isinstance(node, cst.Name):
-        yield node
-    for child in _children(node):
-        is_attribute = isinstance(node, cst.Attribute) and child is node.attr
-        is_keyword = isinstance(node, cst.Arg) and child is node.keyword
-        if not is_attribute and not is_keyword:
-            yield from _names(child)
-
-
-def uses(node: cst.CSTNode, name: str) -> list[cst.Name]:
-    """Every occurrence of a name inside a node, in order."""
-    return [each for each in _names(node) if each.value == name]
-
-
-def assigned_name(
-    statement: cst.CSTNode,
-) -> tuple[str, cst.BaseExpression] | tuple[str, None]:
-    """The name and the value of `name = value`; an empty name for anything else."""
-    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
-        return "", None
-    [assignment] = statement.body
-    if not isinstance(assignment, cst.Assign) or len(assignment.targets) != 1:
-        return "", None
-    target = assignment.targets[0].target
-    if not isinstance(target, cst.Name):
-        return "", None
-    return target.value, assignment.value
-
-
-_BINDING = (
-    cst.AssignTarget,
-    cst.AnnAssign,
-    cst.AugAssign,
-    cst.NamedExpr,
-    cst.For,
-    cst.CompFor,
-    cst.Del,
-)
-
-
-def names_bound(nodes: Iterable[cst.CSTNode]) -> set[str]:
-    """The names that code assigns, deletes, imports or defines."""
-    bound: set[str] = set()
-    for node in nodes:
-        for each in walk(node):
-            if isinstance(each, _BINDING):
-                bound |= names_read(getattr(each, "target", each))
-            elif isinstance(each, cst.FunctionDef | cst.ClassDef):
-                bound.add(each.name.value)
-            elif isinstance(each, cst.AsName | cst.ImportAlias):
-                bound |= names_read(each)
-    return bound
