@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torchproof.checking import by_code
 from torchproof.fixing import rewrites
 from torchproof.fixing.behaviour import Behaviour, behaviour, with_unseen
-from torchproof.fixing.equality import Reference, equality
+from torchproof.fixing.equality import Reference, equality, failed
 from torchproof.fixing.proof_job import Equality
 from torchproof.records import Finding, Frame
 from torchproof.targets import Loaded
@@ -239,5 +239,7 @@ def proved(original: str, edited: str, seeds: range) -> Equality | None:
     eager, edited_eager, edited_compiled = versions
     if isinstance(eager, str) or isinstance(edited_eager, str):
         return None
+    if isinstance(edited_compiled, str):
+        return failed(edited_compiled, "aot_eager")
     reference = Reference(eager, None, [], None)
     return equality(reference, edited_eager, edited_compiled, "aot_eager")

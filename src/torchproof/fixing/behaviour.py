@@ -29,7 +29,7 @@ from torchproof.fixing.variations import variations
 from torchproof.records import Namespace, whose
 from torchproof.targets import Answers, Loaded, calls
 
-_VARIATION_SECONDS = 10.0  # no new variation begins after this time
+_VARIATION_SECONDS = 5.0  # no new variation begins after this time
 # As Python's numbers: a tensor of another type cannot hold all of their values.
 _NUMBERS = (torch.bool, torch.int64, torch.float64, torch.complex128)
 _PLAIN = (bool, int, float, complex, str, type(None))

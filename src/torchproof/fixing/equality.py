@@ -32,39 +32,38 @@ class Reference:
     unrepeatable: str | None = None  # what differs each time it is loaded
 
 
+def failed(why: str, backend: str) -> Equality:
+    """Of an edited target that raises when it is compiled."""
+    problem = f"the edited target fails when it is compiled: {why}"
+    return Equality(backend, "unknown", None, 0, 0, 0, problems=(problem,))
+
+
 def equality(
-    reference: Reference, eager: Behaviour, compiled: Behaviour | str, backend: str
+    reference: Reference, eager: Behaviour, compiled: Behaviour, backend: str
 ) -> Equality:
-    """Compares both runs of the edited target; a text says why compiled code failed."""
+    """Compares both runs of the edited target with the original."""
     eager = with_numbers_as(reference.eager, eager)
-    if isinstance(compiled, Behaviour):
-        compiled = with_numbers_as(reference.eager, compiled)
+    compiled = with_numbers_as(reference.eager, compiled)
     problems = [*_values("in eager", reference, eager)]
     unsafe = [*_unsafe(reference, eager, compiled)]
     problems += _unseen("in eager", reference.eager, eager, strict=True)
-    failed: list[str] = []
     shown = reference  # of the calls whose compiled values can be compared
-    if isinstance(compiled, str):
-        failed.append(f"the edited target fails when it is compiled: {compiled}")
-        last = _compared(eager.answers, reference)
+    last = _compared(compiled.answers, reference)
+    # Other backends draw random numbers in another order; the proofs of the search
+    # compared the values with the same numbers. Where Dynamo replaces numpy's numbers
+    # with torch's, that is so with every backend.
+    another_stream = backend != "eager" or reference.random_compiled
+    if reference.draws and another_stream and last.verdict == "wrong":
+        last = comparison.Comparison(None)
     else:
-        last = _compared(compiled.answers, reference)
-        # Other backends draw random numbers in another order; the proofs of the search
-        # compared the values with the same numbers. Where Dynamo replaces numpy's
-        # numbers with torch's, that is so with every backend.
-        another_stream = backend != "eager" or reference.random_compiled
-        is_random = reference.draws and another_stream and last.verdict == "wrong"
-        if is_random:
+        other = _calls_with_other_numbers(reference, compiled, last)
+        if other:
+            unsafe.append("compiled, it draws other random numbers")
             last = comparison.Comparison(None)
-        else:
-            other = _calls_with_other_numbers(reference, compiled, last)
-            if other:
-                unsafe.append("compiled, it draws other random numbers")
-                last = comparison.Comparison(None)
-                compiled = _without(compiled, other)
-            shown = replace(reference, eager=_without(reference.eager, other))
-            problems += _values("compiled", shown, compiled)
-            problems += _unseen("compiled", shown.eager, compiled, strict=False)
+            compiled = _without(compiled, other)
+        shown = replace(reference, eager=_without(reference.eager, other))
+        problems += _values("compiled", shown, compiled)
+        problems += _unseen("compiled", shown.eager, compiled, strict=False)
     undecided = None
     if problems and reference.unrepeatable:
         undecided, problems = reference.unrepeatable, []
@@ -79,7 +78,7 @@ def equality(
         compared=sum(not isinstance(value, comparison.Form) for value in values),
         unseen=len(unseen),
         exceptions=sum(outcome.refused for outcome in unseen),
-        problems=(*failed, *problems),
+        problems=tuple(problems),
         unsafe=tuple(unsafe),
         undecided=undecided,
     )
@@ -166,13 +165,13 @@ def _different(one: Outcome, other: Outcome, *, strict: bool) -> str | None:
 
 
 def _unsafe(
-    reference: Reference, eager: Behaviour, compiled: Behaviour | str
+    reference: Reference, eager: Behaviour, compiled: Behaviour
 ) -> Iterator[str]:
     if eager.random != reference.eager.random:
         yield "it draws other random numbers"
     if eager.text != reference.eager.text:
         yield "it prints or logs other text"
-    elif isinstance(compiled, Behaviour) and reference.compiled_text is not None:
+    elif reference.compiled_text is not None:
         lost = _lines(reference.compiled_text) - _lines(compiled.text)
         if lost:
             line = one_line(next(iter(lost)), 80)

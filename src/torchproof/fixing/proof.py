@@ -169,7 +169,7 @@ class Prover:
             return self._server
         if self._second is None:
             self._second = self._new_server()
-            self._second.prepare({"modules": [*_COMPILER, *self._others]})
+            self._second.prepare({"modules": self._others})
         return self._second
 
     def prove(
@@ -274,11 +274,15 @@ class Prover:
 
     def _followed(self, started: _Started) -> Followed:
         """What the process of a job wrote, once it has ended."""
-        ending = started.forked.ending.result() if started.forked else None
-        if ending is not None and ending.code == NOT_FRESH:
+        child = started.collected()
+        if (
+            child is None
+            and started.ending
+            and started.ending.result().code == NOT_FRESH
+        ):
             self._imported |= started.edits.texts.keys()
             started = self._submitted(started.number, started.edits, started.job, "2")
-        child = _collected(started.forked) if started.forked else None
+            child = started.collected()
         child = child or self._fresh(started.job)
         if started.number:
             self.expected_s = time.monotonic() - started.begin
@@ -304,32 +308,21 @@ class Prover:
         server = self._server_for(edits)
         is_plain = job.backend != "inductor" and not job.patches
         if server is None or not server.is_alive or not is_plain:
-            return _Started(number, edits, job, None)
+            return _Started(number, edits, job)
         entries = self._folder / f"entries-{name}.jsonl"
-        entries.unlink(missing_ok=True)
-        entries.touch()
-        output = entries.with_suffix(".txt")
+        entries.write_text("")
+        limit_s = self._options.timeout_s or _NO_LIMIT_S
         message = {
             "proof": job.to_json(),
             "entries": str(entries),
-            "output": str(output),
+            "output": str(entries.with_suffix(".txt")),
         }
-        limit_s = self._options.timeout_s or _NO_LIMIT_S
         ending = server.submit(message, limit_s)
-        return _Started(number, edits, job, _Forked(ending, entries, output))
+        return _Started(number, edits, job, ending, entries)
 
 
 def _package(module: str) -> str:
     return module.partition(".")[0]
-
-
-@dataclass(frozen=True)
-class _Forked:
-    """A job in a fork of the server, and the files that it writes."""
-
-    ending: Future[JobEnding]
-    entries: Path
-    output: Path
 
 
 @dataclass(frozen=True)
@@ -339,24 +332,24 @@ class _Started:
     number: int
     edits: Overlay
     job: ProofJob
-    forked: _Forked | None
+    ending: Future[JobEnding] | None = None  # of a fork, and the file that it writes
+    entries: Path = Path()
     begin: float = field(default_factory=time.monotonic)
 
-
-def _collected(forked: _Forked) -> Followed | None:
-    """What a fork wrote until it ended; None if a fork cannot do the job."""
-    ending = forked.ending.result()
-    if ending.code == NOT_FRESH or (ending.code or 0) < 0:
-        return None
-    lines = forked.entries.read_text("utf-8").splitlines()
-    return _with_reason(
-        Followed(
-            [json.loads(line) for line in lines],
-            "finished" if ending.code is not None else "timeout",
-            ending.code,
-            last_words=_last_line(forked.output),
+    def collected(self) -> Followed | None:
+        """What a fork wrote until it ended; None if no fork can do the job."""
+        ending = self.ending.result() if self.ending else None
+        if ending is None or ending.code == NOT_FRESH or (ending.code or 0) < 0:
+            return None
+        lines = self.entries.read_text("utf-8").splitlines()
+        return _with_reason(
+            Followed(
+                [json.loads(line) for line in lines],
+                "finished" if ending.code is not None else "timeout",
+                ending.code,
+                last_words=_last_line(self.entries.with_suffix(".txt")),
+            )
         )
-    )
 
 
 def _processors() -> int:

@@ -54,7 +54,7 @@ from torchproof.records.options import FixOptions
 Progress = Callable[[str], None]
 Drafts = Callable[[Located, Proof, Sources], Iterator[Edit | Refusal]]
 # The time of a search with effort quick: in seconds, or in runs of the original.
-_QUICK_S, _QUICK_RATIO = 100.0, 2.5
+_QUICK_S, _QUICK_RATIO = 100.0, 2.0
 _LATE = "not proved: the time of --effort quick was over; --effort normal has no limit"
 
 
