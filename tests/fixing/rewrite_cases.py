@@ -372,11 +372,8 @@ NUMBERS = """\
 == prod | k = np.prod(sizes)  # <-
 == prod of a shape | k = np.prod(x.shape[:1])  # <-
 == ceil | k = int(np.ceil(length / n))  # <-
-== read back | k = torch.tensor(n).item()  # <-
-== product | k = int(torch.tensor([n, length]).prod())  # <-
 !! a tensor | k = torch.div(x.sum(), n, rounding_mode="trunc")  # <-
 !! true division | k = torch.div(length, n)  # <-
-!! rounded to a float32 | k = torch.tensor(0.1).item()  # <-
 !! sum of a tensor | k = np.sum(x * 2)  # <-
 !! read a tensor | k = torch.tensor(x).item()  # <-
 !! type of numpy | k = np.prod(sizes).astype(int)  # <-

@@ -50,17 +50,13 @@ def where_needed(site: Site) -> Draft:
 
 def _conversion(site: Site) -> tuple[Statement, str, cst.Call]:
     """The line `self.table = self.table.to(...)`, the name in it and the call."""
-    line = only(site.statement)
-    if isinstance(line, cst.Assign) and len(line.targets) == 1:
-        name, call = dotted(line.targets[0].target), line.value
-        if (
-            name is not None
-            and name.startswith("self.")
-            and isinstance(call, cst.Call)
-            and isinstance(call.func, cst.Attribute)
-            and dotted(call.func.value) == name
+    match only(site.statement):
+        case cst.Assign(
+            [cst.AssignTarget(target)], cst.Call(cst.Attribute(converted)) as call
         ):
-            return site.statement, name, call
+            name = dotted(target) or ""
+            if name.startswith("self.") and dotted(converted) == name:
+                return site.statement, name, call
     raise NoPattern("no attribute is converted here")
 
 

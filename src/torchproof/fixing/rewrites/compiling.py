@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from torchproof.fixing.rewrites.names import only
 from torchproof.fixing.rewrites.operators import brief, dotted, nodes
 from torchproof.fixing.rewrites.site import (
     Changes,
@@ -30,7 +31,7 @@ class _Compile:
     call: cst.Call
     subject: cst.BaseExpression
     options: str  # the other arguments
-    result: cst.BaseExpression | None  # what the result is assigned to
+    result: str | None  # the name that the result is assigned to; empty if it has none
 
 
 def assign(site: Site) -> Draft:
@@ -48,20 +49,15 @@ def call_result(site: Site) -> Draft:
     """Calls what `torch.compile` returned, where the original is called."""
     line = site.statement
     for found in _compiles(site):
-        old, new = dotted(found.subject), found.result and dotted(found.result)
-        if (
-            not old
-            or not new
-            or old == new
-            or not _is_same_scope(site, found, old, new)
-        ):
+        old, new = dotted(found.subject), found.result
+        if not old or not new or not _is_same_scope(site, found, old, new):
             continue
         calls = [
             node
             for node in nodes(line)
             if isinstance(node, cst.Call) and dotted(node.func) == old
         ]
-        if calls:
+        if calls and old != new:
             target = cst.parse_expression(new)
             changes: Changes = {call.func: target for call in calls}
             return Draft("call the compiled one", site.replaced(changes))
@@ -80,34 +76,27 @@ def _is_same_scope(site: Site, found: _Compile, old: str, new: str) -> bool:
 def in_place(site: Site) -> Draft:
     """`compiled = torch.compile(model)` becomes `model.compile(); compiled = model`."""
     found = _only(_compiles(site), site)
-    name = _name(found)
-    if name is None:
+    is_made = isinstance(found.subject, cst.Call)  # its name is that of the result
+    name = found.result if is_made else dotted(found.subject)
+    if not name:
         raise NoPattern("the compiled module has no name")
     lines = [f"{name}.compile({found.options})"]
-    result = dotted(found.result) if found.result is not None else None
-    if isinstance(found.subject, cst.Call):
+    if is_made:
         lines = [f"{name} = {site.code(found.subject)}", *lines]
-    elif result is not None and result != name:
-        lines = [*lines, f"{result} = {name}"]
+    elif found.result and found.result != name:
+        lines = [*lines, f"{found.result} = {name}"]
     changes: Changes = {found.line: statements("\n".join(lines) + "\n")}
     return Draft("compile the module in place", site.replaced(changes))
-
-
-def _name(found: _Compile) -> str | None:
-    """What the module is called: its own name, else that of the result."""
-    if isinstance(found.subject, cst.Call):
-        return dotted(found.result) if found.result is not None else None
-    return dotted(found.subject)
 
 
 def method(site: Site) -> Draft:
     """Compiles the method that is called, instead of or besides `forward`."""
     line = site.statement
     for found in _compiles(site):
-        holder = dotted(found.result) if found.result is not None else None
+        holder = found.result
         for node in nodes(line):
             called = node.func if isinstance(node, cst.Call) else None
-            if not isinstance(called, cst.Attribute) or holder is None:
+            if not isinstance(called, cst.Attribute) or not holder:
                 continue
             if dotted(called.value) == holder:
                 name = f"{holder}.{called.attr.value}"
@@ -135,26 +124,19 @@ def _compiles(site: Site) -> list[_Compile]:
     values = Values(site)
     found = []
     for line in nodes(site.module):
-        if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
-            continue
-        [small] = line.body
-        value = getattr(small, "value", None)
-        if not isinstance(value, cst.Call) or not value.args:
-            continue
-        if values.dotted(value.func) != "torch.compile":
-            continue
-        first, *rest = value.args
-        if first.keyword is not None or first.star:
-            continue
-        options = ", ".join(site.code(each).rstrip(", ") for each in rest)
-        if isinstance(small, cst.Expr):
-            result = None
-        elif isinstance(small, cst.Assign) and len(small.targets) == 1:
-            result = small.targets[0].target
-        else:
-            continue
-        assert result is None or isinstance(result, cst.BaseExpression)
-        found.append(_Compile(line, value, first.value, options, result))
+        match small := only(line):
+            case cst.Expr(cst.Call() as call) | cst.Assign([_], cst.Call() as call) if (
+                values.dotted(call.func) == "torch.compile" and call.args
+            ):
+                first, *rest = call.args
+                if first.keyword is not None or first.star:
+                    continue
+                options = ", ".join(site.code(each).rstrip(", ") for each in rest)
+                result = None
+                if isinstance(small, cst.Assign):
+                    result = dotted(small.targets[0].target) or ""
+                statement = cst.ensure_type(line, cst.SimpleStatementLine)
+                found.append(_Compile(statement, call, first.value, options, result))
     return found
 
 

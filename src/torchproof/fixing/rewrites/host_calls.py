@@ -21,11 +21,13 @@ from torchproof.fixing.rewrites.effects import (
 )
 from torchproof.fixing.rewrites.formatting import WIDTH, laid_out
 from torchproof.fixing.rewrites.names import (
+    always_assigned,
     assigned,
     body,
     following,
     fresh,
     is_needed_after,
+    only,
     parameters,
     uses_of,
 )
@@ -126,10 +128,7 @@ _ENDS = (*ENDS, cst.Nonlocal, cst.Del, cst.FunctionDef)
 
 def _results(site: Site, moved: Statement) -> list[str]:
     """The names that the statement assigns, and that are read after it."""
-    block = body(moved) if isinstance(moved, cst.With) else [moved]
-    certain = set().union(
-        *(assigned(each) for each in block if isinstance(each, cst.SimpleStatementLine))
-    )
+    certain = always_assigned(body(moved) if isinstance(moved, cst.With) else [moved])
     needed = sorted(n for n in assigned(moved) if is_needed_after(site, moved, n))
     if not needed:
         raise NoPattern("the statement assigns nothing that is used after it")
@@ -408,8 +407,7 @@ def _conversions(site: Site, found: cst.Call) -> Changes:
 def _converted(site: Site, found: cst.Call) -> Iterator[cst.CSTNode]:
     """The call, or the only use of the name that its result gets."""
     yield found
-    line = site.statement
-    small = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
+    line, small = site.statement, only(site.statement)
     if not isinstance(small, cst.Assign) or small.value is not found:
         return
     name, later = dotted(small.targets[0].target), following(site, line)

@@ -19,9 +19,11 @@ from torchproof.fixing.rewrites.effects import (
     top_level,
 )
 from torchproof.fixing.rewrites.names import (
+    always_assigned,
     assigned,
     following,
     fresh,
+    in_order,
     is_needed_after,
     reads,
     start_of,
@@ -113,25 +115,18 @@ def _candidates(site: Site) -> Iterator[Candidate]:
         moved = block[:count]
         if not _stands_alone(moved):
             return
-        simple = [each for each in moved if isinstance(each, cst.SimpleStatementLine)]
-        needed = [n for n in _assigned(moved) if is_needed_after(site, last, n)]
-        if needed and set(needed) <= set().union(*map(_variables, simple)):
+        names = in_order(moved, assigned(moved))
+        needed = [name for name in names if is_needed_after(site, last, name)]
+        if needed and set(needed) <= always_assigned(moved):
             yield moved, needed
-
-
-def _assigned(moved: Sequence[Statement]) -> list[str]:
-    """The names that statements assign, in the order of the source."""
-    names = set().union(*map(_variables, moved))
-    every = (n.value for s in moved for n in nodes(s) if isinstance(n, cst.Name))
-    return [name for name in dict.fromkeys(every) if name in names]
 
 
 def _stands_alone(moved: Sequence[Statement]) -> bool:
     """Whether statements read no name before they assign it, and change no other."""
-    every = set().union(*map(_variables, moved))
+    every = assigned(moved)
     known: set[str] = set()
     for statement in moved:
-        own = _variables(statement)
+        own = assigned(statement)
         is_simple = isinstance(statement, cst.SimpleStatementLine)
         if reads(statement) & every - known - (set() if is_simple else own):
             return False
@@ -160,9 +155,3 @@ def _changed(node: cst.CSTNode) -> list[str]:
 
 def _root(node: cst.CSTNode) -> str:
     return (start_of(node) or "").partition(".")[0]
-
-
-def _variables(statement: Statement) -> set[str]:
-    """The names that a statement assigns, without those of comprehensions."""
-    inner = (n.target for n in nodes(statement) if isinstance(n, cst.CompFor))
-    return assigned(statement) - set().union(*map(reads, inner))

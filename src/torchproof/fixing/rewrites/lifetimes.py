@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import libcst as cst
 
 from torchproof.fixing.rewrites.names import (
     changed_in_place,
     later,
     may_share,
+    only,
     start_of,
 )
 from torchproof.fixing.rewrites.operators import brief, dotted
@@ -25,7 +24,9 @@ _KEEPS = {"append", "appendleft", "add", "put", "insert", "setdefault"}
 
 def clone(site: Site) -> Draft:
     """What a statement keeps of a CUDA graph's outputs becomes a copy."""
-    [small] = _small_statements(site)
+    small = only(site.statement)
+    if small is None:
+        raise Refused(f"`{brief(site.statement)}` is more than one statement")
     title = "keep a .clone(), which the next step does not overwrite"
     if isinstance(small, cst.Assign) and (names := _unpacked(small)):
         copies = ", ".join(f"{name}.clone()" for name in names)
@@ -36,13 +37,6 @@ def clone(site: Site) -> Draft:
         value = value.elt
     _assert_not_written(site, small, value)
     return Draft(title, site.replaced({value: _copy_of(value)}))
-
-
-def _small_statements(site: Site) -> Sequence[cst.BaseSmallStatement]:
-    line = site.statement
-    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
-        raise Refused(f"`{brief(line)}` is more than one statement")
-    return line.body
 
 
 def _unpacked(assignment: cst.Assign) -> list[str]:
@@ -59,25 +53,21 @@ def _unpacked(assignment: cst.Assign) -> list[str]:
 
 
 def _tensor(small: cst.BaseSmallStatement) -> cst.BaseExpression:
-    """The value that a statement keeps or passes on."""
-    value: cst.BaseExpression | None = None
-    if isinstance(small, cst.Assign | cst.AnnAssign | cst.Return):
-        value = small.value
-    elif isinstance(small, cst.Expr):
-        value = _argument(small.value)
-    if value is None:
-        raise Refused(f"`{brief(small)}` does not show which tensor it keeps")
-    return value
-
-
-def _argument(value: cst.BaseExpression) -> cst.BaseExpression | None:
-    """What is given to the method of a container, or yielded."""
-    if isinstance(value, cst.Yield):
-        return value.value if isinstance(value.value, cst.BaseExpression) else None
-    if not isinstance(value, cst.Call) or not isinstance(value.func, cst.Attribute):
-        return None
-    keeps = value.func.attr.value in _KEEPS and value.args
-    return value.args[-1].value if keeps else None
+    """The value that a statement keeps, gives to a container, returns or yields."""
+    match small:
+        case cst.Expr(
+            cst.Call(cst.Attribute(attr=cst.Name(name)), [*_, cst.Arg(kept)])
+        ):
+            if name in _KEEPS:
+                return kept
+        case (
+            cst.Expr(cst.Yield(value)) | cst.Return(value) | cst.AnnAssign(value=value)
+        ):
+            if isinstance(value, cst.BaseExpression):
+                return value
+        case cst.Assign(value=value):
+            return value
+    raise Refused(f"`{brief(small)}` does not show which tensor it keeps")
 
 
 def _assert_not_written(

@@ -42,10 +42,23 @@ def uses_of(root: cst.CSTNode, name: str) -> list[cst.Name]:
     return [node for node in _names(root) if node.value == name]
 
 
-def assigned(root: cst.CSTNode | Block) -> set[str]:
-    """The names that code assigns, in whatever form."""
+def assigned(root: cst.CSTNode | Iterable[cst.CSTNode]) -> set[str]:
+    """The names that code assigns, in whatever form, except for comprehensions."""
     roots = [root] if isinstance(root, cst.CSTNode) else root
-    return {name.value for each in roots for name in _stores(each)}
+    inner = (cst.CompFor,)
+    return {name.value for each in roots for name in _stores(each, without=inner)}
+
+
+def always_assigned(block: Iterable[cst.CSTNode]) -> set[str]:
+    """The names that statements assign whatever happens."""
+    return assigned(each for each in block if isinstance(each, cst.SimpleStatementLine))
+
+
+def in_order(block: Sequence[cst.CSTNode], names: Iterable[str]) -> list[str]:
+    """The names in the order in which code uses them."""
+    wanted = set(names)
+    every = (n.value for each in block for n in nodes(each) if isinstance(n, cst.Name))
+    return [name for name in dict.fromkeys(every) if name in wanted]
 
 
 def _names(root: cst.CSTNode) -> Iterator[cst.Name]:
@@ -69,10 +82,12 @@ def _names(root: cst.CSTNode) -> Iterator[cst.Name]:
             yield from _names(child)
 
 
-def _stores(root: cst.CSTNode) -> set[cst.Name]:
+def _stores(
+    root: cst.CSTNode, without: tuple[type[cst.CSTNode], ...] = ()
+) -> set[cst.Name]:
     stores: set[cst.Name] = set()
     for node in nodes(root):
-        if isinstance(node, _STORING):
+        if isinstance(node, _STORING) and not isinstance(node, without):
             stores |= _targets(node.target)
         elif isinstance(node, cst.AsName):
             stores |= _targets(node.name)

@@ -92,7 +92,7 @@ def _python(node: cst.Call, values: Values, site: Site) -> str | None:
         return _quotient(node, values, site)
     read = _read(node, values)
     if read is not None:
-        return _read_back(read, values, site) or _rounded(read, values, site)
+        return _rounded(read, values, site)
     module, _, function = name.rpartition(".")
     if module == "numpy" and not any(each.keyword or each.star for each in node.args):
         arguments = [each.value for each in node.args]
@@ -145,34 +145,6 @@ def _read(node: cst.Call, values: Values) -> cst.BaseExpression | None:
 def _is_read(node: cst.Call, site: Site) -> bool:
     above = site.parent(node)
     return isinstance(above, cst.Attribute) and above.attr.value == "item"
-
-
-def _read_back(node: cst.BaseExpression, values: Values, site: Site) -> str | None:
-    """A number that was put into a tensor and read out of it: integers are exact."""
-    if not isinstance(node, cst.Call):
-        return None
-    name = values.dotted(node.func)
-    if name == "torch.tensor" and len(node.args) == 1:
-        [number] = node.args
-        return site.code(number.value) if _is_integer(number.value, values) else None
-    called = node.func
-    if not isinstance(called, cst.Attribute) or node.args:
-        return None
-    made, function = called.value, _OF_SEQUENCES.get(called.attr.value)
-    if not isinstance(made, cst.Call) or function is None or len(made.args) != 1:
-        return None
-    listed = made.args[0].value
-    if values.dotted(made.func) != "torch.tensor":
-        return None
-    if not isinstance(listed, cst.List | cst.Tuple):
-        return None
-    if all(_is_integer(each.value, values) for each in listed.elements):
-        return f"{function}({site.code(listed)})"
-    return None
-
-
-def _is_integer(node: cst.BaseExpression, values: Values) -> bool:
-    return values.kind(node) in (Kind.SIZE, Kind.LENGTH)
 
 
 def _of_numpy(

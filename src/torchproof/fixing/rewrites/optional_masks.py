@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import libcst as cst
 
-from torchproof.fixing.rewrites.operators import nodes
+from torchproof.fixing.rewrites.names import assigned_name, body
+from torchproof.fixing.rewrites.operators import brief, nodes
 from torchproof.fixing.rewrites.site import Changes, Draft, NoPattern, Refused, Site
 from torchproof.fixing.rewrites.values import Values
 
@@ -17,60 +18,41 @@ def keep(site: Site) -> Draft:
     Code that uses a mask only to mask computes the same with both; code that asks
     whether there is a mask may not. So the tier is unsafe.
     """
-    values = Values(site)
-    statement = site.statement
+    values, statement = Values(site), site.statement
     if isinstance(statement, cst.If):
-        changes = _in_branch(statement, values)
+        _assert_without_mask(statement, values)
+        test, compiling = statement.test, "not torch.compiler.is_compiling() and"
     else:
-        changes = _in_expression(site, values)
+        test, compiling = (
+            _test_of_mask(site, values),
+            "torch.compiler.is_compiling() or",
+        )
+    new = cst.parse_expression(f"({compiling} {site.code(test)})")
+    changes: Changes = {test: new.with_changes(lpar=test.lpar, rpar=test.rpar)}
     return Draft(_TITLE, site.replaced(changes, ["torch"]), "unsafe")
 
 
-def _in_branch(branch: cst.If, values: Values) -> Changes:
-    """`if not mask.any(): mask = None` asks first whether it is compiled."""
-    name = _set_to_none(branch)
-    if name is None or branch.orelse is not None:
+def _assert_without_mask(branch: cst.If, values: Values) -> None:
+    """Refuses all but `if not mask.any(): mask = None`, also with `and`."""
+    block = body(branch)
+    name, value = assigned_name(block[0])
+    if len(block) != 1 or branch.orelse is not None or not _is_none(value):
         raise NoPattern("the branch does more than set a mask to None")
-    tests = list(_operands(branch.test))
-    if not any(_masks_nothing(each, name, values) for each in tests):
-        raise Refused(f"the condition is not that nothing in `{name}` is true")
-    return {branch.test: _not_compiling(branch.test)}
+    for each in _operands(branch.test):
+        match each:
+            case cst.UnaryOperation(cst.Not(), asked) if _is_any(asked, name, values):
+                return
+    raise Refused(f"the condition is not that nothing in `{name}` is true")
 
 
-def _in_expression(site: Site, values: Values) -> Changes:
-    """`mask if mask.any() else None` becomes the mask, if it is compiled."""
+def _test_of_mask(site: Site, values: Values) -> cst.BaseExpression:
+    """The condition of `mask if mask.any() else None`."""
     for node in nodes(site.statement):
-        if not isinstance(node, cst.IfExp) or not _is_none(node.orelse):
-            continue
-        if isinstance(node.body, cst.Name) and _is_any(
-            node.test, node.body.value, values
-        ):
-            test = cst.BooleanOperation(
-                left=cst.parse_expression("torch.compiler.is_compiling()"),
-                operator=cst.Or(),
-                right=node.test,
-            )
-            return {node: node.with_changes(test=test)}
+        match node:
+            case cst.IfExp(test=test, body=cst.Name(name), orelse=orelse):
+                if _is_none(orelse) and _is_any(test, name, values):
+                    return test
     raise NoPattern("no mask becomes None here")
-
-
-def _set_to_none(branch: cst.If) -> str | None:
-    """The name in a block that is `name = None`."""
-    match branch.body:
-        case cst.IndentedBlock(
-            body=[
-                cst.SimpleStatementLine(
-                    body=[
-                        cst.Assign(
-                            targets=[cst.AssignTarget(target=cst.Name(value=name))],
-                            value=value,
-                        )
-                    ]
-                )
-            ]
-        ) if _is_none(value):
-            return name
-    return None
 
 
 def _operands(test: cst.BaseExpression) -> list[cst.BaseExpression]:
@@ -80,31 +62,14 @@ def _operands(test: cst.BaseExpression) -> list[cst.BaseExpression]:
     return [test]
 
 
-def _masks_nothing(test: cst.BaseExpression, name: str, values: Values) -> bool:
-    return (
-        isinstance(test, cst.UnaryOperation)
-        and isinstance(test.operator, cst.Not)
-        and _is_any(test.expression, name, values)
-    )
-
-
 def _is_any(node: cst.BaseExpression, name: str, values: Values) -> bool:
     """Whether an expression is `name.any()` or `torch.any(name)`."""
     if not isinstance(node, cst.Call):
         return False
-    if values.dotted(node.func) == "torch.any" and len(node.args) == 1:
-        value = node.args[0].value
-        return isinstance(value, cst.Name) and value.value == name
-    return values.dotted(node.func) == f"{name}.any" and not node.args
+    arguments = [brief(each.value) for each in node.args]
+    called = values.dotted(node.func)
+    return (called, arguments) in ((f"{name}.any", []), ("torch.any", [name]))
 
 
-def _is_none(node: cst.BaseExpression) -> bool:
+def _is_none(node: cst.BaseExpression | None) -> bool:
     return isinstance(node, cst.Name) and node.value == "None"
-
-
-def _not_compiling(test: cst.BaseExpression) -> cst.BaseExpression:
-    return cst.BooleanOperation(
-        left=cst.parse_expression("not torch.compiler.is_compiling()"),
-        operator=cst.And(),
-        right=test,
-    )

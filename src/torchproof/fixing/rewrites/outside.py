@@ -15,8 +15,10 @@ import libcst as cst
 
 from torchproof.checking import Kind, words
 from torchproof.fixing.rewrites.names import (
+    always_assigned,
     assigned,
     fresh,
+    in_order,
     parameters,
     reads,
     values_of,
@@ -331,8 +333,8 @@ class _Names:
         if any(isinstance(n, cst.Return) for each in graph for n in nodes(each)):
             raise NoPattern("the function returns in several places")
         later = set().union(*map(reads, after))
-        found = [n for n in _in_order(graph) if n in assigned(graph) & later]
-        certain = {*self._known, *_certain(before), *_certain(graph)}
+        found = in_order(graph, assigned(graph) & later)
+        certain = {*self._known, *always_assigned(before), *always_assigned(graph)}
         self._assert_values([*before, *graph], found)
         for name in found:
             if name not in certain:
@@ -344,10 +346,14 @@ class _Names:
     ) -> list[str]:
         """The names that the part reads, and those it may leave as they are."""
         local = {*self._known, *assigned(before)}
-        own = _certain(graph)
+        own = always_assigned(graph)
         read = set().union(*map(reads, graph)) | ({*extra} - own)
-        certain = {*self._known, *_certain(before)}
-        needed = [n for n in [*self._known, *_in_order(before)] if n in read & local]
+        certain = {*self._known, *always_assigned(before)}
+        needed = [
+            n
+            for n in [*self._known, *in_order(before, assigned(before))]
+            if n in read & local
+        ]
         needed = [n for n in dict.fromkeys(needed) if n != self._self]
         self._assert_values(before, needed)
         for value in (v for name in needed for v in values_of(self._function, name)):
@@ -364,16 +370,3 @@ class _Names:
             for node in nodes(each):
                 if isinstance(node, _DEFINITIONS) and node.name.value in names:
                     raise Refused(f"`{node.name.value}` is made in each call")
-
-
-def _in_order(block: Sequence[cst.CSTNode]) -> list[str]:
-    """The names that statements assign, in the order of the source."""
-    names = assigned([*block])  # type: ignore[list-item]
-    every = (n.value for s in block for n in nodes(s) if isinstance(n, cst.Name))
-    return [name for name in dict.fromkeys(every) if name in names]
-
-
-def _certain(block: Sequence[Statement]) -> set[str]:
-    """The names that statements assign whatever happens."""
-    simple = (each for each in block if isinstance(each, cst.SimpleStatementLine))
-    return set().union(*map(assigned, simple))
