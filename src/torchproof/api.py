@@ -40,7 +40,6 @@ from torchproof.records.load_options import LoadOptions as LoadOptions
 from torchproof.records.load_options import TextOptions as TextOptions
 from torchproof.records.load_options import read_objective as read_objective
 from torchproof.records.objective import Objective as Objective
-from torchproof.records.option import options_of
 from torchproof.records.options import BenchOptions as BenchOptions
 from torchproof.records.options import CheckOptions as CheckOptions
 from torchproof.records.options import DeployOptions as DeployOptions
@@ -511,17 +510,8 @@ def _assert_as_written(
             "--as-written measures the target against itself in eager: leave out"
             " --strategies and other flags that name what to compile"
         )
-    if target.kind != "script":
-        return
     fitting = ("as_written", "timeout_s", "quiet", "seconds")
-    for record in (options, bench_options):
-        for each in options_of(type(record)):
-            is_set = getattr(record, each.key) != each.default
-            if is_set and each.key not in fitting:
-                raise UserError(
-                    f"{target.text} is a script and measured as it is written:"
-                    f" {each.flag} is for workloads and factories"
-                )
+    targets.assert_as_written(target, *fitting, records=[options, bench_options])
 
 
 def pack(

@@ -14,10 +14,10 @@ from torchproof.fixing.behaviour import (
     Behaviour,
     Outcome,
     behaviour,
-    collected_text,
     with_unseen,
 )
 from torchproof.fixing.equality import Reference, equality
+from torchproof.fixing.printed import collected_text
 from torchproof.records import Frame
 from torchproof.targets import Loaded
 from torchproof.torch_private import comparison

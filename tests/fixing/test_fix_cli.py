@@ -158,7 +158,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["train.py"], "is a script"),
+        (["train.py", "--train"], "--train is for workloads and factories"),
         (["trace:trace"], "cannot be run"),
         (["source"], "cannot be run"),
         (["nb.ipynb:make"], "is in a notebook"),

@@ -11,7 +11,7 @@ from fix_runs import fixed, verified
 from rule_programs import FOLDER
 
 from torchproof.checking import rules
-from torchproof.fixing import FixOptions, fix, proof_child
+from torchproof.fixing import FixOptions, proof_child
 from torchproof.fixing.edits import Edit
 from torchproof.fixing.proof import Proof, Prover, reason_to_reject
 from torchproof.fixing.proposals import Refusal
@@ -161,26 +161,6 @@ def test_a_target_without_findings_needs_no_fix(tmp_path: Path) -> None:
     run = fixed(tmp_path, CLEAN)
     assert run.fixes == () and run.fixing is not None
     assert run.fixing.proofs == 1 and run.fixing.remaining == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "advice"),
-    [
-        ("print(1)\n", "into {folder}/script_target.py, .* {folder}/script_target.py:"),
-        (
-            "if __name__ == '__main__':\n    print(1)\n",
-            "add a factory to it, .* {path}:",
-        ),
-        ("def build():\n    return f, [()]\n", "name its factory: .* {path}:build"),
-        ("def pair(x):\n    return x, x\n", "script_target.py:make"),
-    ],
-)
-def test_a_script_needs_a_factory(text: str, advice: str, tmp_path: Path) -> None:
-    path = tmp_path / "script.py"
-    path.write_text(text)
-    pattern = advice.format(path=path, folder=tmp_path)
-    with pytest.raises(UserError, match=f"is a script.*{pattern}"):
-        fix(str(path), save_in=tmp_path / "runs")
 
 
 @pytest.mark.parametrize("unsafe", [False, True])

@@ -208,7 +208,8 @@ class Tune(RunOutput, Options, TuneOptions):
 class Fix(RunOutput, Options, FixOptions):
     """Find edits that cure findings, prove them, and show them as a diff."""
 
-    EXAMPLE = "torchproof fix workload:nanovlm-original"
+    EXAMPLE = "torchproof fix train.py -- --epochs 1"
+    RUNS_SCRIPTS = True
     FOR_AGENTS = (
         "Returns diffs and what is left. Writes nothing unless write is true. Exit code"
         " 1: a proved edit is not written yet. Ask the user before unsafe."
@@ -216,8 +217,8 @@ class Fix(RunOutput, Options, FixOptions):
 
     target: str = argument(
         MISSING,
-        "workload:NAME, file.py:factory or package.module:factory; with --write or"
-        " --patch also a run of fix, which is not proved again",
+        f"{_FORMS}, script.py [-- args...], which runs again for each proof; with"
+        " --write or --patch also a run of fix, which is not proved again",
         "TARGET",
         for_agents=True,
     )

@@ -6,18 +6,14 @@ printed and logged text, and what happens on inputs the target has not been call
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-import io
-import logging
 import pickle
 import random
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +21,7 @@ import numpy
 import torch
 
 from torchproof import torch_private
+from torchproof.fixing.printed import collected_text
 from torchproof.fixing.variations import variations
 from torchproof.records import Namespace, whose
 from torchproof.targets import Answers, Loaded, calls
@@ -62,7 +59,7 @@ def behaviour(
     fn: Callable[..., Any],
     *,
     train: bool,
-    around: Callable[[int], AbstractContextManager[Any]] = contextlib.nullcontext,
+    around: Callable[[int], AbstractContextManager[Any]] = nullcontext,
 ) -> Behaviour:
     """Runs all calls, each within `around(index)`."""
     digests: list[str] = []
@@ -80,7 +77,7 @@ def behaviour(
         random=tuple(digests),
         text=tuple(text),
         attributes=attributes_of(loaded.fn),
-        numbers=_numbers(loaded.fn),
+        numbers=numbers_of(loaded.fn),
     )
 
 
@@ -222,7 +219,7 @@ def _attributes(fn: Any) -> Iterator[tuple[str, Any]]:
                     yield where, leaf
 
 
-def _numbers(fn: Any) -> Namespace:
+def numbers_of(fn: Any) -> Namespace:
     """The numbers in buffers that are not part of the state that a program saves."""
     found = {
         name: buffer
@@ -231,40 +228,3 @@ def _numbers(fn: Any) -> Namespace:
     }
     saved = fn.state_dict() if found else {}
     return {name: each.item() for name, each in found.items() if name not in saved}
-
-
-def _forget_logged() -> None:
-    """Lets methods of loggers that log a text once, `warning_once`, log it again."""
-    for method in list(vars(logging.Logger).values()):
-        if hasattr(method, "cache_clear"):
-            method.cache_clear()
-
-
-@contextlib.contextmanager
-def collected_text() -> Iterator[list[str]]:
-    """Collects what the program prints, logs and warns about, but not torch's own."""
-    lines: list[str] = []
-    _forget_logged()
-    handle = logging.Logger.callHandlers
-
-    def record(logger: logging.Logger, entry: logging.LogRecord) -> None:
-        if entry.name.startswith("torch."):  # as its trace, which is observed
-            handle(logger, entry)
-        else:
-            lines.append(f"{entry.name} {entry.levelname}: {entry.getMessage()}")
-
-    logging.Logger.callHandlers = record  # type: ignore[method-assign, assignment]
-    try:
-        with (
-            contextlib.redirect_stdout(io.StringIO()) as printed,
-            warnings.catch_warnings(record=True) as warned,
-        ):
-            yield lines
-    finally:
-        logging.Logger.callHandlers = handle  # type: ignore[method-assign]
-    lines += printed.getvalue().splitlines()
-    lines += [
-        f"{each.category.__name__}: {each.message}"
-        for each in warned
-        if whose(each.filename) in {"user", "library"}
-    ]

@@ -44,11 +44,11 @@ def equality(
     """Compares both runs of the edited target with the original."""
     eager = with_numbers_as(reference.eager, eager)
     compiled = with_numbers_as(reference.eager, compiled)
-    problems = [*_values("in eager", reference, eager)]
+    problems = [*differences("in eager", reference, eager)]
     unsafe = [*_unsafe(reference, eager, compiled)]
     problems += _unseen("in eager", reference.eager, eager, strict=True)
     shown = reference  # of the calls whose compiled values can be compared
-    last = _compared(compiled.answers, reference)
+    last = compared(compiled.answers, reference)
     # Other backends draw random numbers in another order; the proofs of the search
     # compared the values with the same numbers. Where Dynamo replaces numpy's numbers
     # with torch's, that is so with every backend.
@@ -62,7 +62,7 @@ def equality(
             last = comparison.Comparison(None)
             compiled = _without(compiled, other)
         shown = replace(reference, eager=_without(reference.eager, other))
-        problems += _values("compiled", shown, compiled)
+        problems += differences("compiled", shown, compiled)
         problems += _unseen("compiled", shown.eager, compiled, strict=False)
     undecided = None
     if problems and reference.unrepeatable:
@@ -111,7 +111,7 @@ def _without(shown: Behaviour, calls: set[int]) -> Behaviour:
     return replace(shown, answers=answers, unseen=unseen)
 
 
-def _compared(answers: Any, reference: Reference) -> comparison.Comparison:
+def compared(answers: Any, reference: Reference) -> comparison.Comparison:
     return comparison.compare(
         answers,
         reference.eager.answers,
@@ -120,9 +120,9 @@ def _compared(answers: Any, reference: Reference) -> comparison.Comparison:
     )
 
 
-def _values(how: str, reference: Reference, shown: Behaviour) -> Iterator[str]:
+def differences(how: str, reference: Reference, shown: Behaviour) -> Iterator[str]:
     """Differences of outputs, gradients, inputs, buffers, memory and attributes."""
-    found = _compared(shown.answers, reference)
+    found = compared(shown.answers, reference)
     if found.verdict not in _EQUAL:
         where = f" at {found.where}" if found.where else ""
         yield f"{how}, the results differ{where}: {found.why or found.verdict}"
@@ -172,13 +172,14 @@ def _unsafe(
     if eager.text != reference.eager.text:
         yield "it prints or logs other text"
     elif reference.compiled_text is not None:
-        lost = _lines(reference.compiled_text) - _lines(compiled.text)
+        before = lines_without_values(reference.compiled_text)
+        lost = before - lines_without_values(compiled.text)
         if lost:
             line = one_line(next(iter(lost)), 80)
             yield f"it does not print or log {line!r} when it is compiled"
 
 
-def _lines(text: tuple[str, ...]) -> Counter[str]:
+def lines_withoutdifferences(text: tuple[str, ...]) -> Counter[str]:
     """The lines without what runs may differ in: values, and the names of gradients."""
     plain = (re.sub(r"grad_fn=<\w+>", "grad_fn", line) for line in text)
     return Counter(re.sub(r"[-+]?\d[\d.e+-]*", "#", line) for line in plain)

@@ -23,6 +23,7 @@ from torchproof.fixing.edits import (
 )
 from torchproof.fixing.proof import Prover
 from torchproof.fixing.proposals import Sources
+from torchproof.fixing.script_proof import ScriptProver
 from torchproof.fixing.search import Fixer, Progress, Search
 from torchproof.fixing.source_text import digest
 from torchproof.records import (
@@ -35,11 +36,11 @@ from torchproof.records import (
     store,
 )
 from torchproof.records.options import FixOptions
-from torchproof.targets import Options, Target, assert_size, instead_of_script
+from torchproof.targets import Options, Target, assert_as_written, assert_size
 from torchproof.targets import parse as parse_target
 
 
-def _receipt(search: Search) -> Receipt:
+def _receipt(search: Search, *, by_script: bool) -> Receipt:
     """What the proofs of all accepted edits together show."""
     before, after = search.original.counts, search.current.counts
     observed = search.current.equality
@@ -55,6 +56,7 @@ def _receipt(search: Search) -> Receipt:
         unseen_inputs=observed.unseen,
         exceptions=observed.exceptions,
         backend=outputs.backend,
+        by_script=by_script,
         speed=None if speed is None else speed.value,
         speed_low=None if speed is None else speed.low,
         speed_high=None if speed is None else speed.high,
@@ -79,19 +81,19 @@ def fix(
     started, begin = datetime.datetime.now(), time.monotonic()
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(store.scratch(save_in))
-        prover = stack.enter_context(Prover(target, options, folder))
-        progress(f"running {target.text} as it is")
+        prover = stack.enter_context(_prover(target, options, fix_options, folder))
+        progress(prover.notice)
         original = prover.original()
         fixer = Fixer(prover, fix_options, progress)
         search = fixer.run(original)
         run = Run(
             id=f"{started:%Y%m%d-%H%M}-{target.name}",
             target=target.text,
-            strategy="full",
+            strategy="as-written" if target.kind == "script" else "full",
             environment=original.observation.environment,
             counts=original.counts,
             findings=tuple(each.finding for each in original.located),
-            fixes=tuple(_fixes(search, fixer.sources)),
+            fixes=tuple(_fixes(search, fixer.sources, target)),
             fixing=replace(
                 _summary(search, fixer, prover.proofs, time.monotonic() - begin),
                 sources={
@@ -99,7 +101,10 @@ def fix(
                     for file in search.current.overlay.texts
                 },
             ),
-            options=_options_json(options, fix_options),
+            options={
+                **_options_json(options, fix_options),
+                "arguments": list(target.arguments),
+            },
             verb="fix",
             command=command,
             started=started.isoformat(timespec="seconds"),
@@ -111,6 +116,14 @@ def fix(
             run = _delivered(run, fix_options, check)
             run = _with_outcome(run, proofs=prover.proofs)
         return store.save(rules.with_texts(run), save_in)
+
+
+def _prover(
+    target: Target, options: Options, fix_options: FixOptions, folder: Path
+) -> Prover:
+    if target.kind == "script":
+        return ScriptProver(target, options, folder, yes=fix_options.yes)
+    return Prover(target, options, folder)
 
 
 def _delivered(run: Run, options: FixOptions, check: Check) -> Run:
@@ -139,29 +152,26 @@ def _options_json(options: Options, fix_options: FixOptions) -> JsonObject:
 def _assert_possible(target: Target, options: Options, fix_options: FixOptions) -> None:
     if target.kind in {"trace", "source"}:
         raise UserError(
-            f"{target.text} cannot be run: fix proves its edits on a workload or a"
-            " factory"
+            f"{target.text} cannot be run: fix proves its edits on a workload, a"
+            " factory or a script"
         )
     if ".ipynb" in target.text:
         raise UserError(
             f"{target.text} is in a notebook: fix edits modules, so put the factory"
             " into a file: torchproof fix FILE.py:FACTORY"
         )
-    if target.kind == "script":
-        raise UserError(
-            f"{target.text} is a script, and fix runs its target many times:"
-            f" {instead_of_script(target, 'fix')}"
-        )
     if fix_options.effort not in EFFORTS or fix_options.effort == "static":
         raise UserError("fix has to run the target: --effort quick, normal or full")
     assert_size(target, options.size)
+    assert_as_written(target, "timeout_s", "quiet", records=[options])
     assert_deliverable(write=fix_options.write, patch=fix_options.patch)
     rules.select([], list(fix_options.select), [])
 
 
-def _fixes(search: Search, sources: Sources) -> Iterable[Fix]:
+def _fixes(search: Search, sources: Sources, target: Target) -> Iterable[Fix]:
     texts = dict(sources.originals)
-    receipt = _receipt(search) if search.accepted else None
+    by_script = target.kind == "script"
+    receipt = _receipt(search, by_script=by_script) if search.accepted else None
     for edit in search.accepted:
         overlay = overlay_of([edit], texts)
         diff = "".join(

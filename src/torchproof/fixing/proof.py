@@ -98,6 +98,8 @@ class Proof:
 class Prover:
     """Runs proofs of one target; each has a process of its own."""
 
+    module = "torchproof.fixing.proof_child"
+
     def __init__(self, target: Target, options: Options, folder: Path) -> None:
         self._target, self._options = target, options
         self._folder = folder
@@ -130,6 +132,11 @@ class Prover:
     def _hidden(self) -> dict[str, str]:
         """Hides GPUs from a target on the CPU: all proofs see the same machine."""
         return {"CUDA_VISIBLE_DEVICES": ""} if self._options.device == "cpu" else {}
+
+    @property
+    def notice(self) -> str:
+        """What happens first, in one line."""
+        return f"running {self._target.text} as it is"
 
     @property
     def is_parallel(self) -> bool:
@@ -252,10 +259,7 @@ class Prover:
         Where they cannot be watched in the original, they are never; in an edited
         target that would hide what the edit does.
         """
-        conditions = Conditions(
-            self._hidden, timeout_s=self._options.timeout_s, quiet=True
-        )
-        audited = audit.audit_job(run, conditions)
+        audited = audit.audit_job(run, self._conditions)
         if audited.interrupted:
             raise KeyboardInterrupt
         if audited.status.status != "passed":
@@ -292,13 +296,14 @@ class Prover:
 
     def _fresh(self, job: ProofJob) -> Followed:
         """Runs a proof in a process that has imported nothing."""
-        # Each proof runs the target many times: its output would be repeated.
-        conditions = Conditions(
-            self._hidden, timeout_s=self._options.timeout_s, quiet=True
-        )
         text = json.dumps(job.to_json())
-        module = "torchproof.fixing.proof_child"
-        return _with_reason(follow(module, text, lambda *_: None, conditions))
+        child = follow(self.module, text, lambda *_: None, self._conditions)
+        return _with_reason(child)
+
+    @property
+    def _conditions(self) -> Conditions:
+        # Each proof runs the target many times: its output would be repeated.
+        return Conditions(self._hidden, timeout_s=self._options.timeout_s, quiet=True)
 
     def _submitted(
         self, number: int, edits: Overlay, job: ProofJob, name: str

@@ -30,13 +30,13 @@ from torchproof.fixing.behaviour import (
     Outcome,
     attributes_of,
     behaviour,
-    collected_text,
     draws_outside_torch,
     outcome,
     unseen_answers,
     with_unseen,
 )
 from torchproof.fixing.equality import Reference, equality, failed
+from torchproof.fixing.printed import collected_text
 from torchproof.fixing.proof_job import Equality, ProofJob
 from torchproof.fixing.variations import variations
 from torchproof.measure import numerics

@@ -111,7 +111,7 @@ def _in_order_of_rule(
     for name in rule.rewrites:
         yield from _rewritten(name, each, proof, sources)
     remedy = each.finding.remedy
-    if remedy and remedy.kind == "edit" and not rule.rewrites:
+    if remedy and remedy.replacements and (remedy.marks or not rule.rewrites):
         for change in remedy.replacements:
             sources.original(change.file)  # what the edit is applied to
         changes = remedy.replacements

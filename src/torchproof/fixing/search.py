@@ -42,6 +42,7 @@ from torchproof.fixing.proposals import (
     last_proposals,
     proposals,
 )
+from torchproof.fixing.script_proof import ScriptProver
 from torchproof.records import (
     Finding,
     Fix,
@@ -237,13 +238,21 @@ class Fixer:
     ) -> Iterator[Edit | Refusal]:
         """The drafts for a finding; of the current proof, they are made only once."""
         if not is_current:
-            return drafts(each, proof, self.sources)
+            return self._made(each, drafts, proof)
         if proof is not self._drafts_of:
             self._drafts_of, self._drafts = proof, {}
         key = drafts, state(each.finding)
-        known = self._drafts.get(key) or drafts(each, proof, self.sources)
+        known = self._drafts.get(key) or self._made(each, drafts, proof)
         self._drafts[key], mine = itertools.tee(known)
         return mine
+
+    def _made(
+        self, each: Located, drafts: Drafts, proof: Proof
+    ) -> Iterator[Edit | Refusal]:
+        made = drafts(each, proof, self.sources)
+        if isinstance(self._prover, ScriptProver):
+            return self._prover.drafts(made, proof, self.sources)
+        return made
 
     def _may(self, edit: Edit) -> bool:
         """Whether the tier of an edit is allowed."""

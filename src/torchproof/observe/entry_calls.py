@@ -63,6 +63,12 @@ def entry_arguments() -> tuple[tuple[Any, ...], Namespace]:
     return variables.get("args", ()), variables.get("kwargs", {})
 
 
+def entry_result(missing: Any = None) -> Any:
+    """What the call that entered the compiled region returned; for its exit hook."""
+    entry = _entry_frame()
+    return missing if entry is None else entry.f_locals.get("result", missing)
+
+
 def form_of(args: Sequence[Any], kwargs: Keywords) -> str:
     """The form of arguments: `float32[4, 8], 3, mask=bool[4]`.
 

@@ -169,6 +169,7 @@ class Receipt(Record):
     speed: float | None = None  # time before / time after; None: not measured
     speed_low: float | None = None
     speed_high: float | None = None
+    by_script: bool = False  # the whole script ran, and no other inputs
     other: JsonObject = field(default_factory=dict, hash=False)
 
     @property
@@ -184,7 +185,9 @@ class Receipt(Record):
             change("recompiles", self.recompiles),
             change("graphs", self.graphs),
             self._outputs_text,
-            f"{self.unseen_inputs} other inputs agree",
+            "the whole script ran"
+            if self.by_script
+            else f"{self.unseen_inputs} other inputs agree",
         ]
         if self.exceptions:
             figures.append(f"{self.exceptions} of them raise the same exception")

@@ -156,6 +156,9 @@ class FixOptions:
     select: tuple[str, ...] = _fixed(
         (), "fix only findings with these codes or prefixes", "CODES", read=values.names
     )
+    yes: bool = _fixed(
+        False, "run a script that takes longer than a minute again, for each proof"
+    )
     write: bool = _written(
         False, "apply the verified fixes to your files", for_agents=True
     )

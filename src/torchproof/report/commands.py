@@ -212,7 +212,7 @@ def ablation(run: Run) -> str | None:
 
 def can_prove(run: Run) -> bool:
     """Whether `fix` can run the target, as often as it needs to."""
-    again = kind(run.target) in {"workload", "factory", "live"}
+    again = kind(run.target) in {"workload", "factory", "live", "script"}
     here = "breaks" in run.parts and run.parts["breaks"].limit == "process"
     return again and not here
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torchproof.targets.job import Job as Job
     from torchproof.targets.target import Loaded as Loaded
     from torchproof.targets.target import Target as Target
+    from torchproof.targets.target import assert_as_written as assert_as_written
     from torchproof.targets.target import assert_size as assert_size
     from torchproof.targets.target import keywords as keywords
     from torchproof.targets.target import own_file as own_file

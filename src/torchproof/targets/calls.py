@@ -287,23 +287,37 @@ def answers(
     code that ignores the seed. With `exact`, tensors are complete and stay on their
     device; otherwise the CPU gets a sample of large ones.
     """
-    comparable = functools.partial(_comparable, copied=_clone if exact else _copied)
+    copied = _clone if exact else _copied
     collected: Answers = {}
     follows = train if backward is None else backward
     for index, call in each(loaded, train=train, prepare=seed):
         prepare(index)
         output = step(index, call) if step else invoke(fn, call, train=follows)
         where = f"call {index}: "
-        outputs = dict(comparable(where + "output", output))
-        collected |= outputs or {where + "output": Opaque(type(output).__name__)}
-        collected |= comparable(where + "argument", call)
-        collected |= _forms(where + "output", output, call, loaded.fn)
+        collected |= of_call(where, output, call, fn=loaded.fn, copied=copied)
         if train:
             for name, gradient in _gradients(loaded.fn, call):
-                collected |= comparable(f"{where}gradient of {name}", gradient)
+                collected |= comparable(f"{where}gradient of {name}", gradient, copied)
     for name, buffer in buffers(loaded.fn):
-        collected |= comparable(f"buffer {name}", buffer)
+        collected |= comparable(f"buffer {name}", buffer, copied)
     return collected
+
+
+def of_call(
+    where: str,
+    output: Any,
+    call: Any,
+    *,
+    fn: Any = None,
+    copied: Callable[[Any], Any] | None = None,
+) -> Answers:
+    """What one call returned, and its arguments as it left them."""
+    outputs = dict(comparable(where + "output", output, copied))
+    return {
+        **(outputs or {where + "output": Opaque(type(output).__name__)}),
+        **dict(comparable(where + "argument", call, copied)),
+        **_forms(where + "output", output, call, fn),
+    }
 
 
 def inputs(loaded: Loaded) -> Answers:
@@ -314,7 +328,7 @@ def inputs(loaded: Loaded) -> Answers:
     sampled = functools.partial(_copied, at_most=_SAMPLED_ELEMENTS)
     for index, call in enumerate(loaded.calls):
         label = f"call {index}: argument"
-        collected |= _comparable(label, call, sampled)
+        collected |= comparable(label, call, sampled)
     if isinstance(loaded.fn, torch.nn.Module):
         for name, parameter in loaded.fn.named_parameters():
             # Others may not have their values yet, or not on this device.
@@ -323,8 +337,8 @@ def inputs(loaded: Loaded) -> Answers:
     return collected
 
 
-def _comparable(
-    label: str, value: Any, copied: Callable[[Any], Any]
+def comparable(
+    label: str, value: Any, copied: Callable[[Any], Any] | None = None
 ) -> Iterator[tuple[str, Any]]:
     """Copies of the comparable values; later calls may overwrite the originals."""
     import numpy
@@ -340,7 +354,7 @@ def _comparable(
             # Attributes other than tensors, such as a time, may differ between runs.
             for where, part in torch_private.trees.walk(leaf, name, objects=True):
                 if isinstance(part, torch.Tensor):
-                    yield where, copied(part)
+                    yield where, (copied or _copied)(part)
 
 
 def _forms(label: str, output: Any, call: Any, fn: Any) -> Answers:

@@ -24,14 +24,14 @@ def preserve(fn: Any, calls: list[Any]) -> Iterator[None]:
     """Restores everything that running the calls may change, as far as it is found."""
     import torch
 
-    reached = [*_reached(fn), *torch_private.trees.tensors(calls)]
+    found = [*reached(fn), *torch_private.trees.tensors(calls)]
     modules = {
         id(part): part
-        for each in reached
+        for each in found
         if isinstance(each, torch.nn.Module)
         for part in each.modules()
     }
-    tensors = {id(each): each for each in reached if isinstance(each, torch.Tensor)}
+    tensors = {id(each): each for each in found if isinstance(each, torch.Tensor)}
     for module in modules.values():
         own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
         tensors |= {id(tensor): tensor for tensor in own}
@@ -80,7 +80,7 @@ def _value_of(tensor: Any) -> Callable[[], None]:
     return restore
 
 
-def _reached(fn: Any) -> list[Any]:
+def reached(fn: Any) -> list[Any]:
     """What a callable holds: its module, its closure, the globals that it uses."""
     import torch
 

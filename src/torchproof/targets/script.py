@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.process import Stream
+from torchproof.targets import overlay
 from torchproof.targets.search_path import search_first
 from torchproof.targets.target import Target
 
@@ -27,7 +28,8 @@ def run(target: Target, stream: Stream) -> int:
     sys.modules["__main__"] = main_module
     code, error = 0, None
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), main_module.__dict__)
+        text = overlay.text_of(str(path)) or path.read_bytes()
+        exec(compile(text, str(path), "exec"), main_module.__dict__)
     except SystemExit as exit_:
         code = (
             exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)

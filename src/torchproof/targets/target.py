@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from torchproof.records import Frame, Keywords, UserError, cells, located, shown, whose
+from torchproof.records.option import options_of
 from torchproof.records.options import WRAPS
 from torchproof.targets.search_path import search_first
 from torchproof.targets.workloads import WORKLOADS
@@ -129,6 +130,21 @@ def assert_size(target: Target, size: str | None) -> None:
     if size not in sizes:
         names = ", ".join(sizes)
         raise UserError(f"{target.text} has no size {size!r}: choose one of {names}")
+
+
+def assert_as_written(target: Target, *fitting: str, records: Sequence[object]) -> None:
+    """Raises `UserError` if a script has other options than those that fit it.
+
+    It decides itself what it compiles, with which data, and where.
+    """
+    for record in records if target.kind == "script" else ():
+        for each in options_of(type(record)):
+            is_set = getattr(record, each.key) != each.default
+            if is_set and each.key not in fitting:
+                raise UserError(
+                    f"{target.text} is a script and runs as it is written:"
+                    f" {each.flag} is for workloads and factories"
+                )
 
 
 def own_file(target: Target) -> Path | None:

@@ -1,0 +1,51 @@
+"""Collects what a program prints, logs and warns about; needs no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+
+from torchproof.records import whose
+
+
+def _forget_logged() -> None:
+    """Lets methods of loggers that log a text once, `warning_once`, log it again."""
+    for method in list(vars(logging.Logger).values()):
+        if hasattr(method, "cache_clear"):
+            method.cache_clear()
+
+
+@contextlib.contextmanager
+def collected_text() -> Iterator[list[str]]:
+    """Collects what the program prints, logs and warns about, but not torch's own."""
+    lines: list[str] = []
+    written = io.BytesIO()  # programs also write bytes
+    printed = io.TextIOWrapper(written, "utf-8", write_through=True)
+    _forget_logged()
+    handle = logging.Logger.callHandlers
+
+    def record(logger: logging.Logger, entry: logging.LogRecord) -> None:
+        if entry.name.startswith("torch."):  # as its trace, which is observed
+            handle(logger, entry)
+        else:
+            lines.append(f"{entry.name} {entry.levelname}: {entry.getMessage()}")
+
+    logging.Logger.callHandlers = record  # type: ignore[method-assign, assignment]
+    try:
+        with (
+            contextlib.redirect_stdout(printed),
+            warnings.catch_warnings(record=True) as warned,
+        ):
+            yield lines
+    finally:
+        logging.Logger.callHandlers = handle  # type: ignore[method-assign]
+    printed.flush()
+    lines += written.getvalue().decode(errors="replace").splitlines()
+    lines += [
+        f"{each.category.__name__}: {each.message}"
+        for each in warned
+        if whose(each.filename) in {"user", "library"}
+    ]
