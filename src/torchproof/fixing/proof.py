@@ -99,6 +99,7 @@ class Prover:
     """Runs proofs of one target; each has a process of its own."""
 
     module = "torchproof.fixing.proof_child"
+    can_time = True  # the original and an edited target, in turns
 
     def __init__(self, target: Target, options: Options, folder: Path) -> None:
         self._target, self._options = target, options
@@ -363,7 +364,7 @@ def _processors() -> int:
 
 def _with_reason(child: Followed) -> Followed:
     """A child that failed before it could write why gives the last line it printed."""
-    if (child.code or 0) <= 0 or child.of("unusable"):
+    if (child.code or 0) <= 0 or child.of("unusable") or child.of("script_end"):
         return child
     why = {"kind": "unusable", "message": child.last_words or "it failed"}
     return dataclasses.replace(child, entries=[*child.entries, why])

@@ -21,7 +21,6 @@ from torchproof.fixing.rewrites import compiler_settings
 from torchproof.process import Conditions, Followed
 from torchproof.records import (
     Overlay,
-    Ratio,
     UserError,
     WrapperEvent,
     user_frame,
@@ -36,6 +35,7 @@ class ScriptProver(Prover):
     """Runs the whole script for each proof, one after the other."""
 
     module = "torchproof.fixing.script_child"
+    can_time = False
 
     def __init__(
         self, target: Target, options: Options, folder: Path, *, yes: bool
@@ -84,14 +84,11 @@ class ScriptProver(Prover):
         self._proofs.append(proof)
         return proof
 
-    def prove_each(self, overlays: Iterable[Overlay]) -> list[Proof]:
-        return [self.prove(each) for each in overlays]
+    def prove_each(self, jobs: Iterable[tuple[Overlay, str | None]]) -> list[Proof]:
+        return [self.prove(*job) for job in jobs]
 
     def observed_calls(self, edits: Overlay) -> list[ObservedCall]:
         return []
-
-    def time_ratio(self, edits: Overlay) -> Ratio | None:
-        return None
 
     def drafts(
         self, drafts: Iterator[Edit | Refusal], proof: Proof, sources: Sources
@@ -120,8 +117,8 @@ class ScriptProver(Prover):
                 why = f"{count.replace('_', ' ')} were {before}, then {after}"
         if why is not None:
             raise UserError(
-                f"there is no proof for {name}, which differs from run to run: {why}."
-                " Seed its random numbers, and let it not read what it wrote"
+                f"there is no proof for {name}, which differs from run to run: {why};"
+                " seed what is random in it, and let it not read what it wrote"
             )
         self._is_repeatable = True
 

@@ -143,7 +143,7 @@ class Fixer:
 
         They may cure less than all fixes together, but change nothing else.
         """
-        self._say("what is about to be written")
+        self._say("what is about to be written", last=True)
         overlay = overlay_of(fixes, self.sources.originals)
         if patches is not None:
             overlay = replace(overlay, texts={})
@@ -151,12 +151,14 @@ class Fixer:
         proof = self._prover.prove(overlay, backend, patches=patches)
         return self._reason(original, proof, [])
 
-    def _say(self, what: str) -> None:
+    def _say(self, what: str, *, last: bool = False) -> None:
         """The next proof, how long it takes if it is like the last, and the limit."""
         seconds, left = self._prover.expected_s, self._limit_s - self._prover.seconds
         notes = [f"about {seconds:.0f} s"] if seconds else []
         if left < math.inf:
             notes.append(f"the search has {max(left, 0):.0f} s left")
+        elif seconds and not last:
+            notes.append(f"at least {2 * seconds:.0f} s left")
         shown = f" ({', '.join(notes)})" if notes else ""
         self._progress(f"proof {self._prover.proofs + 1}: {what}{shown}")
 
@@ -456,14 +458,14 @@ class Fixer:
         overlay = observed.overlay
         known, proof = self._coded
         if proof is None or known is not observed:
-            self._say(f"with backend {self._backend}")
+            self._say("with generated code", last=True)
             proof = self._prover.prove(overlay, self._backend)
         if proof.equality is None or proof.equality.problems:
             problems = proof.equality.problems if proof.equality else ()
             return proof.failure or next(iter(problems), "it did not run")
         if why := self._unsafe(observed, proof):
             return why
-        if self._options.effort != "quick":
+        if self._options.effort != "quick" and self._prover.can_time:
             self._progress("timing the edited target against the original")
             search.speed = self._prover.time_ratio(overlay)
         if search.speed is not None and search.speed.verdict == "slower":
