@@ -179,7 +179,7 @@ def _unsafe(
             yield f"it does not print or log {line!r} when it is compiled"
 
 
-def lines_withoutdifferences(text: tuple[str, ...]) -> Counter[str]:
+def lines_without_values(text: tuple[str, ...]) -> Counter[str]:
     """The lines without what runs may differ in: values, and the names of gradients."""
     plain = (re.sub(r"grad_fn=<\w+>", "grad_fn", line) for line in text)
     return Counter(re.sub(r"[-+]?\d[\d.e+-]*", "#", line) for line in plain)
