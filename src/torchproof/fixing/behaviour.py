@@ -177,10 +177,11 @@ def random_digest() -> str:
     # Asking for its state would initialise CUDA, which a fork cannot do.
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states.append(torch.cuda.get_rng_state().numpy().tobytes())
-    return f"{_digest(states)} {_digest_outside_torch()}"
+    return f"{_digest(states)} {digest_outside_torch()}"
 
 
-def _digest_outside_torch() -> str:
+def digest_outside_torch() -> str:
+    """Of the states of the generators of numpy and Python."""
     return _digest(
         [pickle.dumps(numpy.random.get_state()), pickle.dumps(random.getstate())]
     )
@@ -194,7 +195,7 @@ def draws_outside_torch(digests: Iterable[str]) -> bool:
     """Whether calls with these digests drew numbers from numpy or Python."""
     for index, digest in enumerate(digests):
         calls.seed(index)  # as before the call
-        if not digest.endswith(_digest_outside_torch()):
+        if not digest.endswith(digest_outside_torch()):
             return True
     return False
 
