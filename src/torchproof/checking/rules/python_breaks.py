@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import (
@@ -18,7 +19,10 @@ from torchproof.checking.rules.breaks import (
 from torchproof.checking.rules.rule import Fixed, Match
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
+from torchproof.records import Remedy, Setting
 
+# What a checkpoint runs again in backward is not done a second time.
+_CHECKPOINTED = Setting("dynamo.skip_fwd_side_effects_in_bwd_under_checkpoint", True)
 _DEVICE = "pass device= to each call that creates a tensor"
 _PLAIN = (
     "choose `{}` with a condition, which becomes a guard: `True if length > 1 else"
@@ -328,6 +332,21 @@ class OtherBreak(GraphBreak):
 
     code = "GB199"
     rewrites = ("casts.where_needed",)
+
+    def remedy(self, group: BreakGroup) -> Remedy:
+        found = super().remedy(group)
+        if found.settings != (_CHECKPOINTED,):
+            return found
+        title = f"{_CHECKPOINTED.code}: backward does not repeat {group.what}"
+        return replace(
+            found, title=f"before the first compiled call: {title}", tier="unsafe"
+        )
+
+    def helpful(self, group: BreakGroup) -> Iterator[Setting]:
+        frames = group.first.frames
+        is_checkpoint = any("checkpoint" in frame.code for frame in frames)
+        if group.reason.type == "HOP: Unsafe side effect" and is_checkpoint:
+            yield _CHECKPOINTED
 
     def matches(self, group: BreakGroup) -> bool:
         return True

@@ -45,7 +45,7 @@ def where_needed(site: Site) -> Draft:
     changes: Changes = {site.statement: statements(text)}
     imports = ["torch"] if "torch." in test else []
     title = f"convert `{name}` only where it is not converted yet"
-    return Draft(title, site.replaced(changes, imports), needs_run=True)
+    return Draft(title, site.replaced(changes, imports))
 
 
 def _conversion(site: Site) -> tuple[Statement, str, cst.Call]:
