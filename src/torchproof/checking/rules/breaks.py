@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar
 
-from torchproof.checking.rules import python_edits, torch_pages
+from torchproof.checking.rules import first_calls, python_edits, torch_pages
 from torchproof.checking.rules.advice import (
     in_force,
     removed,
@@ -301,6 +301,9 @@ class GraphBreak(Rule[BreakGroup]):
         if outer := _skipped_around(group):
             why = f"remove the break at {outer}: this one follows from it"
             return Remedy("none", why=why)
+        stack = group.first.above or group.first.frames
+        if group.package and (edit := first_calls.done_before(stack)):
+            return edit
         if group.package and _first_call_only(group):
             why = (
                 "only the first call breaks: call the model once before you compile it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import os
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
@@ -142,11 +143,27 @@ def moved_above(
         own = replace(own, old=(*own.old, "\n"))  # the blank line below it
     decorators: list[ast.expr] = getattr(other, "decorator_list", [])
     first = min([other.lineno, *(each.lineno for each in decorators)])
-    above = [f"{line}\n" for line in source.lines[: first - 1]]
-    start = max((i for i, line in enumerate(above) if line.strip()), default=0)
     rows = (*block.splitlines(keepends=True), "\n", "\n")
-    new = Replacement(_path(source), first, (), rows, below=tuple(above[start:]))
-    return replace(gone, replacements=(new, own))
+    return replace(gone, replacements=(_inserted(source, first, rows), own))
+
+
+def _inserted(source: Source, line: int, rows: Sequence[str]) -> Replacement:
+    """New lines in front of a line."""
+    above = [f"{each}\n" for each in source.lines[: line - 1]]
+    start = max((i for i, each in enumerate(above) if each.strip()), default=0)
+    return Replacement(_path(source), line, (), tuple(rows), below=tuple(above[start:]))
+
+
+def with_import(remedy: Remedy | None, source: Source, line: str) -> Remedy | None:
+    """An edit with an import below the first ones of its file."""
+    body = itertools.takewhile(
+        lambda n: not isinstance(n, ast.FunctionDef | ast.ClassDef), source.tree.body
+    )
+    imports = [n for n in body if isinstance(n, ast.Import | ast.ImportFrom)]
+    if remedy is None or not imports or line in source.lines:
+        return remedy
+    new = _inserted(source, _last(imports[-1]) + 1, (f"{line}\n",))
+    return replace(remedy, replacements=(new, *remedy.replacements))
 
 
 def statement_at(source: Source, line: int) -> ast.stmt | None:
