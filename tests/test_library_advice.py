@@ -11,7 +11,7 @@ from installed_library import install, script
 from torchproof.checking import rules
 from torchproof.records import Finding, Setting
 
-LIBRARY = """\
+LIBRARY = '''\
 import functools
 import threading
 
@@ -29,7 +29,7 @@ def decorated(forward):
 
 
 class Lazy(torch.nn.Module):
-    '''Sets itself up in its first call.'''
+    """Sets itself up in its first call."""
 
     ready = False
 
@@ -41,6 +41,29 @@ class Lazy(torch.nn.Module):
         x = x.cos()
         if not self.ready:
             self.set_up()
+        return x.sin()
+
+
+def install_hooks(module):
+    """Does nothing if the module has its hooks."""
+    if getattr(module, "has_hooks", False):
+        return
+    with lock:
+        module.has_hooks = True
+
+
+class Hooked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = HookedLayer()
+
+    def forward(self, x):
+        return self.layer(x).cos()
+
+
+class HookedLayer(torch.nn.Module):
+    def forward(self, x):
+        install_hooks(self)
         return x.sin()
 
 
@@ -111,7 +134,7 @@ class Pair(torch.nn.Module):
     def forward(self, x):
         x = x * (x > 0).sum().item()
         return x + (x > 1).sum().item()
-"""
+'''
 RUN = """\
 model = fakelib.{0}()
 {1}
@@ -150,13 +173,23 @@ SCRIPTS = {
     "dropping": RUN.format("Dropping", ""),
     "twice": RUN.format("Twice", ""),
     "wrapping": NET.format("Wrapping"),
+    "lazy inside": NET.format("Lazy"),
+    "hooked": RUN.format("Hooked", ""),
+    "hooked inside": NET.format("Hooked"),
     "pair": NET.format("Pair"),
     "sizes": SIZES.format((4, 3, 2), ""),
     "marked sizes": SIZES.format((4, 3, 2), "; ".join(MARKS)),
 }
 # The same scripts after their advice was followed: nothing is left.
 CURED = {
-    "lazy": RUN.format("Lazy", "model(torch.ones(2, 4))"),
+    "lazy": RUN.format("Lazy", "model.set_up()"),
+    "lazy inside": NET.format("Lazy").replace(
+        "Lazy()\n", "Lazy()\n        self.inner.set_up()\n"
+    ),
+    "hooked": RUN.format("Hooked", "fakelib.install_hooks(model.layer)"),
+    "hooked inside": NET.format("Hooked").replace(
+        "Hooked()\n", "Hooked()\n        fakelib.install_hooks(self.inner.layer)\n"
+    ),
     "counting": RUN.format("Counting", CAPTURE),
     "dropping": RUN.format("Dropping", PARTS).replace(
         "torch.compile(model, backend=", "model  # ("
@@ -181,7 +214,10 @@ def found(observe_all: Any, tmp_path_factory: pytest.TempPathFactory) -> Found:
 _BREAKS = ("graph_break", "skipped_frame")
 # The remedies of the scripts: their kind, and what data they have.
 REMEDIES = {
-    "lazy": ("none", ()),
+    "lazy": ("edit", ()),
+    "lazy inside": ("edit", ()),
+    "hooked": ("edit", ()),
+    "hooked inside": ("edit", ()),
     "counting": ("setting", (Setting("dynamo.capture_scalar_outputs", True),)),
     "dropping": ("none", ()),
 }
@@ -197,6 +233,19 @@ def test_a_break_in_a_library_has_a_remedy_of_the_user(found: Found, name: str) 
     [remedy] = [f.remedy for f in found[name] if f.kind in _BREAKS]
     assert remedy is not None
     assert (remedy.kind, remedy.settings) == REMEDIES[name]
+
+
+@pytest.mark.parametrize("name", ["lazy", "lazy inside", "hooked", "hooked inside"])
+def test_what_the_first_call_does_is_done_before(found: Found, name: str) -> None:
+    """Each line that the edit adds is in the cured script, but for the import."""
+    remedies = [f.remedy for f in found[name] if f.kind in _BREAKS]
+    for remedy in remedies:
+        assert remedy is not None
+        new = [line for c in remedy.replacements for line in c.new if line not in c.old]
+        called = new[-1].strip()
+        assert called in CURED[name]
+        hooks = ["from fakelib import install_hooks\n"]
+        assert new[:-1] == (hooks if "hooks" in called else [])
 
 
 # Kind, severity, owner, count and steps of the breaks of each script.

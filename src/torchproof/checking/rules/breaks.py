@@ -60,6 +60,7 @@ from torchproof.records import (
     qualified_name,
     shown_briefly,
     source_line,
+    user_frame,
     whose,
 )
 
@@ -301,8 +302,10 @@ class GraphBreak(Rule[BreakGroup]):
         if outer := _skipped_around(group):
             why = f"remove the break at {outer}: this one follows from it"
             return Remedy("none", why=why)
-        stack = group.first.above or group.first.frames
-        if group.package and (edit := first_calls.done_before(stack)):
+        stack = (*(group.first.above or ()), *group.first.frames)
+        compiled = [user_frame(each.frames) for each in group.facts.wrappers]
+        places = [frame for frame in compiled if frame is not None]
+        if group.package and (edit := first_calls.done_before(stack, places)):
             return edit
         if group.package and _first_call_only(group):
             why = (

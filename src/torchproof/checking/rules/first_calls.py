@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 
 from torchproof.checking.static import changes
+from torchproof.checking.static.source import Source
 from torchproof.records import (
     Frame,
     Remedy,
@@ -21,17 +22,28 @@ from torchproof.records import (
 )
 
 
-def done_before(stack: Sequence[Frame]) -> Remedy | None:
-    """The edit that calls such a function where the user's class makes the module."""
+def done_before(stack: Sequence[Frame], compiled: Sequence[Frame]) -> Remedy | None:
+    """The edit that calls such a function where the user makes the module.
+
+    That is in a class of the user's, or above the only line that compiles the module.
+    """
     for number, (frame, inner) in enumerate(itertools.pairwise(stack)):
         name = inner.function.rpartition(".")[2]
         is_method = frame.code == f"self.{name}()"
         is_called = is_method or frame.code == f"{name}(self)"
-        if is_called and whose(inner.file) == "library" and _is_done_once(inner):
-            module = None if is_method else module_of(inner.file)
-            path = list(_modules(stack[: number + 1]))
-            if path and (is_method or module):
-                return _with_call(path, name, module)
+        if not is_called or whose(inner.file) != "library":
+            continue
+        if not (_is_done_once(inner) or _is_guarded(frame)):
+            continue
+        module = None if is_method else module_of(inner.file)
+        calls = _modules(stack[: number + 1])
+        users = [n for n, (at, _) in enumerate(calls) if whose(at.file) == "user"]
+        if not (is_method or module):
+            return None
+        if users:
+            return _below_making(calls[users[-1] :], name, module)
+        path = "".join(each for _, each in calls)
+        return _above_compiling(compiled, path, name, module)
     return None
 
 
@@ -49,26 +61,30 @@ def _is_done_once(frame: Frame) -> bool:
     return False
 
 
-def _modules(stack: Sequence[Frame]) -> Iterator[tuple[Frame, str]]:
-    """The lines that call a module, from the innermost one of the user on.
+def _is_guarded(frame: Frame) -> bool:
+    """Whether a line runs under `if not self.is_done:` alone."""
+    return any(
+        isinstance(node, ast.If)
+        and re.fullmatch(r"not self\.\w+|self\.\w+ is None", ast.unparse(node.test))
+        and [each.lineno for each in node.body] == [frame.line]
+        for node in ast.walk(tree_of(frame.file))
+    )
 
-    Each with the name of the module: `self.model` of `out = self.model(ids)`.
-    """
+
+def _modules(stack: Sequence[Frame]) -> list[tuple[Frame, str]]:
+    """The lines that call a module, each with its name: `.model` of `self.model(x)`."""
     own = [frame for frame in stack if whose(frame.file) != "torch"]
-    calls = [
+    return [
         (frame, match[1])
         for frame, inner in itertools.pairwise(own)
         if (match := re.search(r"(?<![\w.])self((?:\.\w+)+)\(", frame.code))
         if not match[1].endswith(f".{inner.function}")  # a method of its own
     ]
-    users = [n for n, (frame, _) in enumerate(calls) if whose(frame.file) == "user"]
-    yield from calls[users[-1] :] if users else ()
 
 
-def _with_call(
+def _below_making(
     path: Sequence[tuple[Frame, str]], name: str, module: str | None
 ) -> Remedy | None:
-    """Calls a function with a module below the line that makes it."""
     (frame, attribute), *_ = path
     source = changes.source_of(frame.file)
     stored = [
@@ -80,10 +96,43 @@ def _with_call(
     made = stored[0] if len(stored) == 1 else None
     if source is None or not isinstance(made, ast.Assign):
         return None
-    owner = f"self{''.join(each for _, each in path)}"
-    line = f"{name}({owner})" if module else f"{owner}.{name}()"
-    title = f"do once, before the compiled call, what the first call does: `{line}`"
+    line = _call(f"self{''.join(each for _, each in path)}", name, module)
     own = changes.code(source, made)
-    edit = changes.edit(title, source, {made: own}, below=line)
+    return _edit(source, {made: own}, name, module, below=line)
+
+
+def _above_compiling(
+    compiled: Sequence[Frame], path: str, name: str, module: str | None
+) -> Remedy | None:
+    places = {(frame.file, frame.line) for frame in compiled}
+    file, at = places.pop() if len(places) == 1 else ("", 0)
+    source = changes.source_of(file) if file else None
+    node = changes.statement_at(source, at) if source else None
+    calls = list(source.calls("torch.compile")) if source else []
+    own = [c for c in calls if node in (source.above(c) if source else ())]
+    subject = own[0].args[0] if len(own) == 1 and own[0].args else None
+    if source is None or node is None or not source.dotted(subject):
+        return None
+    assert subject is not None
+    line = _call(f"{changes.code(source, subject)}{path}", name, module)
+    return _edit(source, {node: changes.code(source, node)}, name, module, above=line)
+
+
+def _call(owner: str, name: str, module: str | None) -> str:
+    return f"{name}({owner})" if module else f"{owner}.{name}()"
+
+
+def _edit(
+    source: Source,
+    own: Mapping[changes.Node, str],
+    name: str,
+    module: str | None,
+    *,
+    above: str = "",
+    below: str = "",
+) -> Remedy | None:
+    line = above or below
+    title = f"do once, before the compiled call, what the first call does: `{line}`"
+    edit = changes.edit(title, source, own, above=[above] * bool(above), below=below)
     imported = f"from {module} import {name}"
     return changes.with_import(edit, source, imported) if module else edit
