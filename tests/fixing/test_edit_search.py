@@ -221,6 +221,18 @@ def test_what_an_edit_uncovers_is_cured_with_it(
     assert search.current.open == []
 
 
+def test_more_recompiles_are_cured_with_the_break_that_hid_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def found(names: set[str]) -> list[Finding]:
+        again = [] if "dynamic" in names else [finding("again", "recompile", "medium")]
+        return again * 2 if "a" in names else [finding("a"), *again]
+
+    program = Program(found, {"a": ["a"], "again": ["dynamic"]})
+    search = searched(program, monkeypatch)
+    assert names_of(search) == ["a", "dynamic"] and search.current.open == []
+
+
 def test_what_follows_from_another_finding_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

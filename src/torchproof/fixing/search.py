@@ -418,7 +418,12 @@ class Fixer:
         """Edits for the findings that edits cause or uncover, if each has one."""
         if not _is_new_trouble(search.current, proof):
             return []
-        known = set(map(state, search.current.open))
+        old, new = _counts_of("recompiles", search.current, proof)
+        known = {  # recompiles may be known, and happen more often
+            state(finding)
+            for finding in search.current.open
+            if new <= old or finding.kind not in RECOMPILES
+        }
         caused = [e for e in proof.located if state(e.finding) not in known]
         cures: dict[object, Edit] = {}
         for each in caused:
