@@ -194,6 +194,72 @@ CASES = {
         """,
         adds=("RC213",),
     ),
+    "a counter that the code decides by": Case(
+        "RC213",
+        "setting",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.step, self.every = 0, 3
+            def forward(self, x):
+                warm = min(self.step / 4, 1.0)
+                if self.step % self.every == 0:
+                    x = x + 1
+                self.step += 1
+                return x * (warm + 1)
+        net = torch.compile(Net(), backend="eager")
+        outputs = [net(torch.ones(3)) for _ in range(7)]
+        """,
+        adds=("RC213", "RC299"),
+    ),
+    "a counter that a loop needs": Case(
+        "RC213",
+        "none",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.depth = 1
+            def forward(self, x):
+                rounds = self.depth + 1
+                self.depth += 1
+                for _ in range(rounds):
+                    x = x * 2
+                return x
+        net = torch.compile(Net(), backend="eager")
+        outputs = [net(torch.ones(3)) for _ in range(4)]
+        """,
+        adds=("RC213",),
+    ),
+    "a count of the file": Case(
+        "RC214",
+        "setting",
+        """
+        COUNT = 2
+        @torch.compile(backend="eager")
+        def f(x):
+            global COUNT
+            COUNT += 1
+            return x * max(1.0, COUNT / 8)
+        outputs = [f(torch.ones(2)) for _ in range(4)]
+        """,
+    ),
+    "a count of the file that a text needs": Case(
+        "RC214",
+        "none",
+        """
+        COUNT, SEEN = 2, {}
+        @torch.compile(backend="eager")
+        def f(x):
+            global COUNT
+            COUNT += 1
+            SEEN["last"] = f"call {COUNT}"
+            return x * COUNT
+        outputs = [f(torch.ones(2)) for _ in range(4)]
+        """,
+        adds=("RC214", "RC212"),
+    ),
     "a counter": Case(
         "RC213",
         "edit",

@@ -37,9 +37,10 @@ class Setting(Record):
     """A setting of the compiler, or an argument of torch.compile.
 
     `name` is `dynamo.NAME` or `inductor.NAME`, a setting of torch._dynamo.config or
-    torch._inductor.config, or `compile.NAME`, an argument of torch.compile. If the
-    setting is a set, `value` is the name of the function to add: `builtins.print`, and
-    `module` what has to be imported for it.
+    torch._inductor.config, `compiler.NAME`, one of torch.compiler.config, or
+    `compile.NAME`, an argument of torch.compile. If the setting is a set, `value` is
+    the name of the function to add: `builtins.print`, and `module` what has to be
+    imported for it.
     """
 
     name: str
@@ -61,6 +62,8 @@ class Setting(Record):
         group, _, name = self.name.partition(".")
         if group == "compile":
             return f"{name}={self.value!r}"
+        if group == "compiler":
+            return f"torch.compiler.config.{name} = {self.value!r}"
         if isinstance(self.value, str):
             function = self.value.removeprefix("builtins.")
             return f"torch._{group}.config.{name}.add({function})"

@@ -15,7 +15,11 @@ from torchproof.checking.rules.recompiles import Recompile, Values, per_value
 from torchproof.checking.rules.rule import Match
 from torchproof.checking.rules.state_changes import change_of
 from torchproof.checking.static import compiled
-from torchproof.checking.static.attribute_facts import AttributeFacts, attribute_facts
+from torchproof.checking.static.attribute_facts import (
+    AttributeFacts,
+    attribute_facts,
+    global_needs_constant,
+)
 from torchproof.checking.static.compiled import Compilation
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.source import Definition, Source, walk
@@ -25,6 +29,8 @@ _COUNTERS = ast.Add | ast.Sub | ast.Mult
 # What torch says of an int attribute, if the object is a module.
 _HINT = "HINT: torch.compile considers integer attributes"
 _DYNAMIC_INT = Setting("dynamo.allow_unspec_int_on_nn_module", True)
+_SOURCES = "torch.compiler.config.dynamic_sources"
+_GLOBAL_INT = re.compile(r"(G\['\w+'\]) == -?\d+(?![\w.])")
 _OBJECT = re.compile(r"[\[{(]|<(?!\w+\.\w+: )|(?:set|frozenset|dict|list|tuple)\(")
 _FLAG = re.compile(r"True|False|None|<\w+\.\w+: .*>|torch\.\w+")
 _TEXT = re.compile(r"""['"].*\s""")
@@ -390,8 +396,8 @@ class AttributeChange(StateChange):
 
 def _needs_constant(group: RecompileGroup) -> bool:
     """Whether a use of the number makes each value a constant of the graph."""
-    use = _facts(group).python_use
-    if use is None or use.is_alias:
+    use = _facts(group).constant_use
+    if use is None:
         return False
     listed = attribute_facts(use.indexed.rpartition(".")[2], user_files(group)).first
     in_list = listed is not None and not listed.value.startswith("torch.")
@@ -450,6 +456,16 @@ class GlobalValue(StateChange):
     nodes = (ast.AugAssign,)
     shown_by = ("RC214", "RC290", "RC215", "RC299")
     calls = 3
+
+    def setting(self, group: RecompileGroup) -> Setting | None:
+        """Of an int: torch makes it an input only where its name is listed."""
+        found = _GLOBAL_INT.match(group.guard.text)
+        files = list(user_files(group))
+        if found is None or _SOURCES in group.facts.observation.settings:
+            return None
+        if global_needs_constant(group.guard.source, files):
+            return None
+        return Setting("compiler.dynamic_sources", found[1])
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.AugAssign)

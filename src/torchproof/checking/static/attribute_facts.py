@@ -16,6 +16,7 @@ _ARITHMETIC = ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod | 
 _DEEPEST = 3  # local variables that are followed, one from another
 # Functions that need a plain number, also if it is part of a computed value.
 _CONVERSIONS = {"int", "float", "bool", "str", "range", "len", "format", "hash"}
+_SYMBOLIC = {"min", "max", "abs", "float", "bool"}  # of numbers
 _STARTS = ("__init__", "__post_init__")
 _PASSES = ast.keyword | ast.Tuple | ast.List | ast.Starred | ast.Expr | ast.Compare
 
@@ -62,6 +63,7 @@ class AttributeFacts:
 
     first: FirstValue | None = None
     python_use: PythonUse | None = None
+    constant_use: PythonUse | None = None  # where a dynamic int would be a constant
     resets: tuple[Reset, ...] = ()
 
     @property
@@ -93,9 +95,16 @@ def attribute_facts(
     uses = [use for use in every if _is_of(use, classes)]
     return AttributeFacts(
         first,
-        next((p for use in uses if (p := _python_use(use)) is not None), None),
+        _first_use(uses),
+        _first_use(uses, symbolic=True),
         tuple(reset for use in uses if (reset := _reset(use)) is not None),
     )
+
+
+def global_needs_constant(name: str, files: Iterable[str]) -> bool:
+    """Whether a use of a global makes a dynamic int a constant."""
+    uses = [use for file in files for use in _uses_of_name(file, tree_of(file), name)]
+    return _first_use(uses, symbolic=True) is not None
 
 
 def _owners(
@@ -250,33 +259,67 @@ def _uses(file: str, tree: ast.Module, name: str) -> list[_Use]:
     return uses
 
 
+def _first_use(uses: Iterable[_Use], *, symbolic: bool = False) -> PythonUse | None:
+    found = (_python_use(use, symbolic=symbolic) for use in uses)
+    return next((use for use in found if use is not None), None)
+
+
 def _python_use(
-    use: _Use, depth: int = 0, *, computed: bool = False
+    use: _Use, depth: int = 0, *, computed: bool = False, symbolic: bool = False
 ) -> PythonUse | None:
     """The place where a tensor could not replace the number; None if there is none.
 
-    `computed`: the value may hold a tensor by then, which a call may take.
+    `computed`: the value may hold a tensor by then, which a call may take. `symbolic`:
+    a dynamic int replaces it, which Python may compare and compute with.
     """
+    if symbolic and _is_store(use):
+        return None
     if _is_store(use):
         return None if _is_update(use) or _reset(use) else _at(use.around)
     node: ast.AST = use.node
     for at in range(len(use.around) - 1, -1, -1):
         parent = use.around[at]
+        if symbolic and _decides(parent, node):
+            return None
+        if symbolic and _keeps_symbol(parent):
+            node = parent
+            continue
         if isinstance(parent, ast.BinOp) and isinstance(parent.op, _ARITHMETIC):
             other = parent.right if parent.left is node else parent.left
             computed = computed or not _is_number(other)
         elif isinstance(parent, ast.AugAssign) and isinstance(parent.op, _ARITHMETIC):
-            return _followed(parent, parent.target, use, depth, computed=True)
+            return _followed(
+                parent, parent.target, use, depth, computed=True, symbolic=symbolic
+            )
         elif isinstance(parent, ast.Assign):
-            if node is use.node and depth == 0:
+            if node is use.node and depth == 0 and not symbolic:
                 return replace(_at([parent]), is_alias=True)
-            return _followed(parent, parent.targets[-1], use, depth, computed=computed)
+            target = parent.targets[-1]
+            return _followed(
+                parent, target, use, depth, computed=computed, symbolic=symbolic
+            )
         elif computed and _takes_tensors(parent, node):
             return None
         elif not (computed and isinstance(parent, _PASSES)) and not _negates(parent):
             return _at(use.around[: at + 1])
         node = parent
     return None
+
+
+def _decides(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether code only takes a decision by a value: a graph for each outcome."""
+    decides = isinstance(parent, ast.If | ast.IfExp | ast.Assert)
+    return decides and parent.test is node  # type: ignore[attr-defined]
+
+
+def _keeps_symbol(node: ast.AST) -> bool:
+    """Whether Dynamo computes with a dynamic int here, and with what comes out."""
+    if isinstance(node, ast.Compare):
+        return not any(isinstance(op, ast.In | ast.NotIn) for op in node.ops)
+    if isinstance(node, ast.Call):
+        called = ast.unparse(node.func)
+        return called in _SYMBOLIC or called.startswith("math.")
+    return isinstance(node, ast.BoolOp)
 
 
 def _is_store(use: _Use) -> bool:
@@ -347,7 +390,13 @@ def _at(around: Sequence[ast.AST]) -> PythonUse:
 
 
 def _followed(
-    assignment: ast.stmt, target: ast.expr, use: _Use, depth: int, *, computed: bool
+    assignment: ast.stmt,
+    target: ast.expr,
+    use: _Use,
+    depth: int,
+    *,
+    computed: bool,
+    symbolic: bool,
 ) -> PythonUse | None:
     """A Python use of the variable that an expression is assigned to."""
     if ast.unparse(target) == ast.unparse(use.node):
@@ -356,25 +405,25 @@ def _followed(
         (n for n in reversed(use.around) if isinstance(n, ast.FunctionDef)), None
     )
     if not isinstance(target, ast.Name) or depth >= _DEEPEST or function is None:
-        return None if computed else _at([assignment])
-    for later in _uses_of_variable(use.file, function, target.id, assignment):
-        found = _python_use(later, depth + 1, computed=computed)
+        is_kept = symbolic and isinstance(target, ast.Attribute)
+        return None if computed or is_kept else _at([assignment])
+    after = (assignment.lineno, assignment.end_col_offset or 0)
+    for later in _uses_of_name(use.file, function, target.id, after):
+        found = _python_use(later, depth + 1, computed=computed, symbolic=symbolic)
         if found is not None:
             return found
     return None
 
 
-def _uses_of_variable(
-    file: str, function: ast.FunctionDef, name: str, after: ast.stmt
+def _uses_of_name(
+    file: str, scope: ast.AST, name: str, after: tuple[int, int] = (0, 0)
 ) -> Iterator[_Use]:
-    start = (after.lineno, after.end_col_offset or 0)
-
     def walk(node: ast.AST, around: tuple[ast.AST, ...]) -> Iterator[_Use]:
         match node:
             case ast.Name(id=found, ctx=ast.Load()) if found == name:
-                if (node.lineno, node.col_offset) > start:
+                if (node.lineno, node.col_offset) > after:
                     yield _Use(file, node, around)
         for child in ast.iter_child_nodes(node):
             yield from walk(child, (*around, node))
 
-    yield from walk(function, ())
+    yield from walk(scope, ())
