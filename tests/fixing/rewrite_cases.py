@@ -32,6 +32,7 @@ from torchproof.fixing.rewrites import (
     masks,
     numbers,
     optional_masks,
+    shortcuts,
     validation,
 )
 
@@ -761,6 +762,61 @@ for _ in range(4):
 y = z
 """
 
+# -- questions about selections --------------------------------------------------------
+
+SHORTCUTS = """\
+== the rest of a round
+for i in range(3):
+    rows, = torch.where(y == i)
+    if len(rows) == 0:  # <-
+        continue
+    part = x[rows] * 2
+    x[rows] += part
+== of positions
+rows = (y == 2).nonzero().squeeze(1)
+if rows.numel() > 0:  # <-
+    x = x.index_add(0, rows, x[rows] + 1)
+== of a mask
+m = y == 1
+if m.any():  # <-
+    x[m] = x[m] * 3
+!! another branch
+m = y == 1
+if m.any():  # <-
+    x[m] = x[m] * 3
+else:
+    x = x + 1
+!! everything
+m = y == 1
+if m.any():  # <-
+    x = x + 1
+!! of something else
+rows = y
+if len(rows) > 0:  # <-
+    x[rows] = 3
+!! what needs a row
+m = y == 1
+if m.any():  # <-
+    x[m] = x[m].max()
+!! a list
+rows = (y == 2).nonzero().squeeze(1)
+if len(rows) > 0:  # <-
+    n.append(rows)
+!! at all rows
+m = y == 1
+if m.any():  # <-
+    x[0] = x[m].sum()
+!! a value that is used
+m = y == 1
+if m.any():  # <-
+    z = x[m]
+x = z
+!! random numbers
+m = y == 1
+if m.any():  # <-
+    x[m] = torch.rand(3)[m]
+"""
+
 # -- random draws ----------------------------------------------------------------------
 
 RATE_FIRST = """\
@@ -1030,6 +1086,12 @@ FAMILIES = {
         step("x, y, n=2", "    return x + y\n"),
         tuple((torch.full((3,), v), torch.full((3,), 1.5)) for v in (1.5, 0.4, 9.0)),
         gradients=(0, 1),
+    ),
+    "shortcuts": Family(
+        shortcuts.always,
+        SHORTCUTS,
+        step("x, y, n=None", "    return x\n"),
+        tuple((torch.ones(3), torch.tensor(v)) for v in ([0, 1, 1], [2, 2, 2])),
     ),
     "rate first": drawn(
         layer_drop.rate_first, RATE_FIRST, RANDOM, 0.0, calls=RATES, in_one_graph=1

@@ -80,6 +80,7 @@ _OF_VALUES = (
     "layer_drop.rate_first",
     "layer_drop.draw_where_needed",
     "layer_drop.select",
+    "shortcuts.always",
     "branches.select",
     "loops.all_rounds",
 )
@@ -464,7 +465,7 @@ class DataDependentShape(GraphBreak):
     """
 
     code = "GB103"
-    rewrites = ("masks.write",)
+    rewrites = ("shortcuts.always", "masks.write")
     last_rewrites = ("outside.split", "host_calls.call", "host_calls.statement")
     settings = (CAPTURE_SHAPES, CAPTURE_SCALARS)
     reference = torch_pages.DYNAMIC_SHAPES

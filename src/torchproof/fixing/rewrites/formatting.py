@@ -17,6 +17,7 @@ def wrapped(line: str, indent: int) -> str:
         return f"{line}\n"
     statement = cst.ensure_type(cst.parse_statement(line), cst.SimpleStatementLine)
     call, code = getattr(statement.body[0], "value", None), cst.Module(()).code_for_node
+    call = call.right if isinstance(call, cst.BinaryOperation) else call
     if not isinstance(call, cst.Call):
         return f"{line}\n"
     plain = (each.with_changes(comma=cst.MaybeSentinel.DEFAULT) for each in call.args)

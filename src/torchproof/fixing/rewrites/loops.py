@@ -10,7 +10,7 @@ from torchproof.fixing.rewrites.branches import condition_of, protected
 from torchproof.fixing.rewrites.operators import (
     brief,
     called,
-    dotted,
+    layer_calls,
     nodes,
     replaced_in,
 )
@@ -138,16 +138,7 @@ class _Round:
         calls = [each for each in nodes(value) if isinstance(each, cst.Call)]
         if any(called(each)[0] in _GROWING for each in calls):
             raise Refused(f"`{brief(value)}` may be larger in each round")
-        own = names.assigned(self.loop)
-        layers: dict[cst.CSTNode, cst.BaseExpression] = {
-            each: cst.Tuple([cst.Element(arg.value) for arg in each.args])
-            for each in nodes(value)
-            if isinstance(each, cst.Call)
-            and (
-                (dotted(each.func) or "").startswith("self.")
-                or dotted(each.func) in own
-            )
-        }
+        layers = layer_calls(value, names.assigned(self.loop))
         self.has_layers |= bool(layers)
         once_more = value if is_last else replaced_in(value, layers)
         if why := Values(self.site).effect(once_more):

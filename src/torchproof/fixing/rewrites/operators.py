@@ -7,7 +7,7 @@ unknown never counts as harmless.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar, cast
 
 import libcst as cst
@@ -147,6 +147,19 @@ def is_number(node: cst.CSTNode) -> bool:
     if isinstance(node, cst.UnaryOperation):
         return is_number(node.expression)
     return isinstance(node, (cst.Integer, cst.Float))
+
+
+def layer_calls(
+    root: cst.CSTNode, own: Collection[str]
+) -> dict[cst.CSTNode, cst.BaseExpression]:
+    """The calls of layers, `self.f(x)` or `f(x)` by a name, and their arguments."""
+    return {
+        each: cst.Tuple([cst.Element(argument.value) for argument in each.args])
+        for each in nodes(root)
+        if isinstance(each, cst.Call)
+        and (name := dotted(each.func)) is not None
+        and (name.startswith("self.") or name in own)
+    }
 
 
 def hazard(root: cst.CSTNode) -> str | None:
