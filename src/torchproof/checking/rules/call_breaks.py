@@ -312,6 +312,10 @@ class DisabledCall(GraphBreak):
         " not want the break"
     )
 
+    def matches(self, group: BreakGroup) -> bool:
+        said = group.reason.explanation
+        return super().matches(group) or "with `torch.compiler.disable`" in said
+
     def status(self, group: BreakGroup) -> Status:
         return _break_status(group)
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.advice import has_fullgraph
+from torchproof.checking.rules.advice import has_fullgraph, user_files
 from torchproof.checking.rules.breaks import BreakGroup, GraphBreak
+from torchproof.checking.rules.operator_edits import fake_edit, register_fake
 from torchproof.checking.rules.rule import (
     PROSE,
     EventGroup,
@@ -19,7 +20,6 @@ from torchproof.checking.rules.rule import (
     shorten,
     stack,
 )
-from torchproof.checking.rules.tensor_breaks import register_fake
 from torchproof.records import (
     ErrorEvent,
     Event,
@@ -198,6 +198,9 @@ class MissingFakeKernel(CompileError):
         r"fake impl|register_fake|no fake|fake kernel|Meta tensors|meta"
         r" kernel|NotImplementedError"
     )
+
+    def edit(self, group: ErrorGroup) -> Remedy | None:
+        return fake_edit(group.first.message, user_files(group))
 
     def advice(self, group: ErrorGroup) -> str:
         return register_fake(group.first.message) or super().advice(group)

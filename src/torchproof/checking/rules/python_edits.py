@@ -367,6 +367,18 @@ def _drawn(part: ast.expr, site: Site) -> tuple[str, str] | None:
     return lower.id, code(site.source, lengths[0])
 
 
+def _deep_copied(site: Site) -> Remedy | None:
+    """`copy.deepcopy` of a tensor, which has no history: of another one, it fails."""
+    source, calls = site.source, site.calls("copy.deepcopy")
+    if "TensorVariable" not in site.said or len(calls) != 1 or calls[0].keywords:
+        return None
+    [value] = calls[0].args[:1] or [None]
+    if not isinstance(value, ast.Name | ast.Attribute) or len(calls[0].args) > 1:
+        return None
+    new = f"{code(source, value)}.detach().clone()"
+    return changes.edit(f"copy the tensor: `{new}`", source, {calls[0]: new})
+
+
 _EDITS = (
     _filter_as_argument,
     _marked_input_returned,
@@ -376,4 +388,5 @@ _EDITS = (
     _evaluated_once,
     _jagged,
     _drawn_slice,
+    _deep_copied,
 )

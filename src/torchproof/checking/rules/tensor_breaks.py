@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.advice import user_files
 from torchproof.checking.rules.breaks import (
     BreakGroup,
     GraphBreak,
@@ -14,10 +15,11 @@ from torchproof.checking.rules.breaks import (
     hint,
     move_out,
 )
+from torchproof.checking.rules.operator_edits import fake_edit, register_fake
 from torchproof.checking.rules.rule import Fixed, Match
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
-from torchproof.records import Setting
+from torchproof.records import Remedy, Setting
 
 _INTERNALS = {"requires_grad_", "retain_grad", "resize_"}
 _BEFORE = "do it before you pass the tensor to the compiled function"
@@ -158,18 +160,12 @@ class OperatorWithoutFake(GraphBreak):
     causes = words("GB0043 GB0064 GB0087 GB0090 GB0112 GB4315")
     cause_text = "`{at.expression}` has no implementation for tensors without data"
 
+    def edit(self, group: BreakGroup) -> Remedy | None:
+        found = fake_edit(group.reason.context, user_files(group))
+        return found or super().edit(group)
+
     def change(self, group: BreakGroup) -> str:
         return register_fake(group.reason.context) or move_out(group)
-
-
-def register_fake(said: str) -> str:
-    """How to give the operator that torch names a fake implementation."""
-    named = re.search(r"(\w+)::(\w+)|(\w+)\.(\w+)(?=\.default\b)", said)
-    if named is None or "aten" in named.groups():
-        return ""
-    name = "::".join(filter(None, named.groups()))
-    register = f'torch.library.register_fake("{name}")'
-    return f"give the operator a fake implementation: {register}"
 
 
 class TensorInternals(GraphBreak):
