@@ -494,6 +494,9 @@ def step(x):
 
 IN_GRAPH = """\
 == print | print("mean", x.mean(), f"{x.max().item():.1f}")  # <-
+== a file
+with open("/dev/null", "w") as file:  # <-
+    file.write(f"{tuple(x.shape)} {n}")
 == logger
 if n > 1:
     # The shape is known.
@@ -515,6 +518,8 @@ if (x > n).any():  # <-
     raise ValueError(f"{x[x > n].tolist()} is more than {n}")
 """
 NOT_IN_GRAPH = """\
+!! a lock | with logger.lock: print(n)  # <-
+!! a file that is read | with open("/dev/null") as file: x = x + len(file.read())  # <-
 !! a name used later
 mean = x.mean().item()  # <-
 print(mean)
@@ -672,8 +677,16 @@ CONTEXTS = """\
 == an optional context
 with torch.backends.cudnn.flags(enabled=False):  # <-
     y = (x * weight).sum()
+== stopwatches, one of them here
+with Watch([]):  # <-
+    z = x * weight
+with Watch([]):
+    y = z.sum()
 !! no_grad
 with torch.no_grad():  # <-
+    y = x * 2
+!! what it does with tensors
+with Scaled(x):  # <-
     y = x * 2
 !! a name for it
 with torch.profiler.profile() as p:  # <-
@@ -683,6 +696,22 @@ with lock:  # <-
     y = x * 2
 """
 WEIGHTED = step("x, weight", "    return y\n")
+WATCHED = step(
+    "x, weight",
+    "    return y\n",
+    """import time\n\nimport torch\n
+class Watch:
+    def __init__(self, times):
+        self.times = times
+    def __enter__(self):
+        self.begin = time.perf_counter()
+    def __exit__(self, *error):
+        self.times.append(time.perf_counter() - self.begin)
+class Scaled(Watch):
+    def __enter__(self):
+        self.times.mul_(time.time() - torch.e)
+""",
+)
 WEIGHTS = ((torch.ones(2), torch.full((2,), 3.0)),)
 
 # -- loops that end early --------------------------------------------------------------
@@ -1078,7 +1107,7 @@ FAMILIES = {
         gradients=(1,),
     ),
     "contexts": Family(
-        grad_state.skip_context, CONTEXTS, WEIGHTED, WEIGHTS, "GB111", gradients=(1,)
+        grad_state.skip_context, CONTEXTS, WATCHED, WEIGHTS, "GB111", gradients=(1,)
     ),
     "loops": Family(
         loops.all_rounds,

@@ -480,10 +480,10 @@ def can_move_before(group: BreakGroup) -> bool:
     It has the arguments, and should not call the layers of a module.
     """
     layers = re.search(r"\bself\.\w+\(", group.expression)
-    return not layers and _is_in_entry(group) and group.line.from_arguments
+    return not layers and is_in_entry(group) and group.line.from_arguments
 
 
-def _is_in_entry(group: BreakGroup) -> bool:
+def is_in_entry(group: BreakGroup) -> bool:
     """Whether the code is in the function that the program calls, compiled.
 
     What a function inside gets as an argument may be computed by the one that calls it.

@@ -237,6 +237,7 @@ class OutsideWorld(GraphBreak):
     rewrites = (
         "layer_drop.draw_where_needed",
         "effects.in_graph",
+        "grad_state.skip_context",
     )
 
     def matches(self, group: BreakGroup) -> bool:

@@ -372,8 +372,8 @@ def _deep_copied(site: Site) -> Remedy | None:
     source, calls = site.source, site.calls("copy.deepcopy")
     if "TensorVariable" not in site.said or len(calls) != 1 or calls[0].keywords:
         return None
-    [value] = calls[0].args[:1] or [None]
-    if not isinstance(value, ast.Name | ast.Attribute) or len(calls[0].args) > 1:
+    value = calls[0].args[0] if len(calls[0].args) == 1 else None
+    if not isinstance(value, ast.Name | ast.Attribute):
         return None
     new = f"{code(source, value)}.detach().clone()"
     return changes.edit(f"copy the tensor: `{new}`", source, {calls[0]: new})

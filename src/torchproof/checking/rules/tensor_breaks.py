@@ -13,16 +13,18 @@ from torchproof.checking.rules.breaks import (
     GraphBreak,
     can_move_before,
     hint,
+    is_in_entry,
     move_out,
 )
 from torchproof.checking.rules.operator_edits import fake_edit, register_fake
 from torchproof.checking.rules.rule import Fixed, Match
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
-from torchproof.records import Remedy, Setting
+from torchproof.records import Remedy, Setting, is_frame_of
 
 _INTERNALS = {"requires_grad_", "retain_grad", "resize_"}
 _BEFORE = "do it before you pass the tensor to the compiled function"
+_SETTING = "trace_autograd_ops"  # in torch's hints, since backward() can be traced
 _PARAMETERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 
 
@@ -118,10 +120,13 @@ class AutogradCall(GraphBreak):
         " forward is compiled too"
     )
     nodes = (ast.Call,)
-    settings = (Setting("dynamo.trace_autograd_ops", True),)
+    settings = (Setting(f"dynamo.{_SETTING}", True),)
 
     def helpful(self, group: BreakGroup) -> Iterator[Setting]:
-        if "autograd.grad" in group.expression:
+        root, entries = group.first.function, group.facts.entries
+        is_inlined = root is not None and any(is_frame_of(root, e) for e in entries)
+        is_known = is_inlined and _SETTING in group.reason.explanation
+        if "autograd.grad" in group.expression or (is_known and not is_in_entry(group)):
             yield self.settings[0]
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:

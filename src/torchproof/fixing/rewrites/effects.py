@@ -31,6 +31,7 @@ from torchproof.fixing.rewrites.values import Values
 _WRITES = words(
     "print pprint.pprint pprint.pp warnings.warn sys.stdout.write sys.stderr.write"
     " sys.stdout.flush tqdm.tqdm.write wandb.log mlflow.log_metric mlflow.log_metrics"
+    " open json.dump pickle.dump torch.save numpy.save"
 )
 _LEVELS = words(
     "debug info warning warn error critical exception log warning_once info_once fatal"
@@ -124,8 +125,10 @@ def _is_effect(statement: cst.CSTNode, values: Values) -> bool:
         if isinstance(each, cst.AssignTarget) and not isinstance(each.target, cst.Name):
             return False
         if isinstance(each, cst.BaseCompoundStatement) and not isinstance(
-            each, cst.If | cst.For
+            each, cst.If | cst.For | cst.With
         ):
+            return False
+        if isinstance(each, cst.With) and not all(map(_opens, each.items)):
             return False
         if isinstance(each, cst.AugAssign | cst.AnnAssign | cst.Del | cst.Import):
             return False
@@ -158,7 +161,23 @@ def is_output(node: cst.CSTNode, values: Values) -> bool:
         return True
     if _is_check(name):
         return isinstance(values.site.parent(node), cst.Expr)
+    if method in ("write", "writelines"):
+        return _is_file(receiver, node, values)
     return method in _LEVELS and _LOGGER.fullmatch(receiver) is not None
+
+
+def _opens(item: cst.WithItem) -> bool:
+    return isinstance(item.item, cst.Call) and dotted(item.item.func) == "open"
+
+
+def _is_file(name: str, node: cst.CSTNode, values: Values) -> bool:
+    """Whether a `with` around a node opens a file by this name."""
+    return any(
+        _opens(item) and item.asname is not None and dotted(item.asname.name) == name
+        for each in values.site.ancestors(node)
+        if isinstance(each, cst.With)
+        for item in each.items
+    )
 
 
 def _is_check(name: str) -> bool:

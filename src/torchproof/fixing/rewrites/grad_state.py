@@ -8,6 +8,7 @@ import libcst as cst
 
 from torchproof.fixing.rewrites.effects import unless_compiling
 from torchproof.fixing.rewrites.names import only, uses_of
+from torchproof.fixing.rewrites.operators import nodes
 from torchproof.fixing.rewrites.site import Changes, Draft, NoPattern, Refused, Site
 from torchproof.fixing.rewrites.values import Values
 
@@ -19,6 +20,7 @@ _OPTIONAL = re.compile(
     r"|torch\.cuda\.nvtx\.range|nvtx\.\w+|torch\.backends\.cuda\.sdp_kernel"
     r"|(?:\w+\.)*(?:timer|Timer|timed|stopwatch|profile|record_function)"
 )
+_CLOCK = re.compile(r"(?<![\w.])(?:time\.)?(?:time|perf_counter|monotonic)(?:_ns)?\(\)")
 
 
 def call_requires_grad(site: Site) -> Draft:
@@ -74,21 +76,22 @@ def _is_attribute_of(node: cst.CSTNode | None, name: str) -> bool:
 
 
 def skip_context(site: Site) -> Draft:
-    """Enters contextlib.nullcontext() instead of an optional context, if compiling."""
+    """Enters contextlib.nullcontext() instead of optional contexts, if compiling."""
     values = Values(site)
-    found = [n for n in _withs(site) for item in n.items if _is_optional(item, values)]
-    if not found:
+    if not any(_is_optional(i, values) for n in _withs(site) for i in n.items):
         raise NoPattern("no context here can be left out")
-    changes: dict[cst.CSTNode, cst.CSTNode] = {}
-    for item in found[0].items:
-        if _is_optional(item, values):
-            text = (
-                "contextlib.nullcontext() if torch.compiler.is_compiling() else"
-                f" {site.code(item.item)}"
-            )
-            changes[item.item] = cst.parse_expression(text)
-    text = site.replaced(dict(changes), ["contextlib", "torch"])
-    return Draft("leave the context out while compiling", text, "unsafe")
+    changes: Changes = {
+        item.item: cst.parse_expression(
+            "contextlib.nullcontext() if torch.compiler.is_compiling() else"
+            f" {site.code(item.item)}"
+        )
+        for node in nodes(site.function)
+        if isinstance(node, cst.With)
+        for item in node.items
+        if _is_optional(item, values)
+    }
+    text = site.replaced(changes, ["contextlib", "torch"])
+    return Draft("leave the context and its effect out while compiling", text, "unsafe")
 
 
 def _withs(site: Site) -> list[cst.With]:
@@ -103,4 +106,15 @@ def _is_optional(item: cst.WithItem, values: Values) -> bool:
     if item.asname is not None or not isinstance(call, cst.Call):
         return False
     pure = all(values.is_pure(each.value) for each in call.args)
-    return pure and _OPTIONAL.fullmatch(values.dotted(call.func)) is not None
+    name = values.dotted(call.func)
+    is_known = _OPTIONAL.fullmatch(name) is not None
+    return pure and (is_known or _reads_clocks(name, values.site))
+
+
+def _reads_clocks(name: str, site: Site) -> bool:
+    """Whether a class or a function of the module reads a clock, and uses no torch."""
+    for each in site.module.body:
+        if isinstance(each, cst.ClassDef | cst.FunctionDef) and each.name.value == name:
+            text = site.code(each)
+            return _CLOCK.search(text) is not None and "torch" not in text
+    return False
