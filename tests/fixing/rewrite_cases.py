@@ -182,6 +182,11 @@ IN_A_BRANCH = """\
 !! unused | z = x + 1
 """
 NOT_SELECTED = """\
+!! a condition on sizes | x = int(y.max()) + 1 if len(y) > 0 else 0  # <-
+!! a number read before
+m = x.max().item()
+if m > 2:  # <-
+    x = x + 1
 !! fewer of a list
 parts = [x, y]
 if x.sum() > 0:  # <-

@@ -121,7 +121,9 @@ class Reader:
 
     def _is_python(self, node: cst.BaseExpression) -> bool:
         if isinstance(node, cst.Comparison):
-            return not all(isinstance(c.operator, _ORDERS) for c in node.comparisons)
+            sides = [node.left, *(c.comparator for c in node.comparisons)]
+            ordered = all(isinstance(c.operator, _ORDERS) for c in node.comparisons)
+            return not ordered or all(map(self._is_python, sides))
         kind = self._values.kind(node)
         return kind.is_plain or kind is Kind.NONE
 
@@ -206,7 +208,7 @@ class Reader:
         """Whether an expression reads a number out of a tensor."""
         return any(
             _item(each) is not None
-            or (isinstance(each, cst.Name) and each.value in self._held)
+            or (isinstance(each, cst.Name) and self._names_number(each))
             or (
                 isinstance(each, cst.Call)
                 and self._values.dotted(each.func) in ("int", "float")
@@ -214,6 +216,9 @@ class Reader:
             )
             for each in nodes(node)
         )
+
+    def _names_number(self, node: cst.Name) -> bool:
+        return node.value in self._held or self._values.kind(node) is Kind.NUMBER
 
     def value(self, node: cst.BaseExpression, suffix: str = "") -> str:
         """An expression without `.item()`, `float()` and `int()`, as a tensor."""

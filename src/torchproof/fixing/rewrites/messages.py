@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from torchproof.fixing.rewrites.operators import nodes
+from torchproof.fixing.rewrites.operators import REDUCTIONS, nodes
 from torchproof.fixing.rewrites.site import NoPattern, Refused, Site
 from torchproof.fixing.rewrites.values import Values
 
@@ -22,8 +22,6 @@ _TEXTS = (
     cst.Attribute,
     cst.Subscript,
 )
-# Methods that return a tensor without dimensions, if they have no arguments.
-_SCALARS = ("max", "min", "sum", "mean", "any", "all", "amax", "amin", "norm")
 
 
 def message_arguments(
@@ -117,7 +115,7 @@ def _inserted(site: Site, node: cst.BaseExpression) -> str:
     receiver = called.value
     inner = receiver.func if isinstance(receiver, cst.Call) else None
     text = site.code(receiver)
-    if isinstance(inner, cst.Attribute) and inner.attr.value in _SCALARS:
+    if isinstance(inner, cst.Attribute) and inner.attr.value in REDUCTIONS:
         return text if not receiver.args else f"{text}.reshape(())"  # type: ignore[attr-defined]
     return f"{text}.reshape(())"
 

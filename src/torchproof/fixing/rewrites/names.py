@@ -29,12 +29,12 @@ def reads(root: cst.CSTNode) -> set[str]:
 
     Attributes, keywords and the names of parameters are not names.
     """
-    stores = _stores(root)
-    return {node.value for node in _names(root) if node not in stores} | {
-        each.target.value
-        for each in nodes(root)
-        if isinstance(each, cst.AugAssign) and isinstance(each.target, cst.Name)
-    }
+    return {node.value for node in _read(root)}
+
+
+def _read(root: cst.CSTNode) -> list[cst.Name]:
+    stores = _stores(root, without=(cst.AugAssign,))
+    return [node for node in _names(root) if node not in stores]
 
 
 def uses_of(root: cst.CSTNode, name: str) -> list[cst.Name]:
@@ -150,8 +150,8 @@ def is_needed_after(site: Site, statement: cst.BaseStatement, name: str) -> bool
     loop = site.around(statement, cst.For) or site.around(statement, cst.While)
     start = site.range_of(statement).end.line
     inside = set(nodes(statement))
-    for node in _names(function.body):
-        if node.value != name or node in inside or _is_store(site, node):
+    for node in _read(function.body):
+        if node.value != name or node in inside:
             continue
         line = site.range_of(node).start.line
         in_loop = loop is not None and node in set(nodes(loop))
@@ -164,18 +164,6 @@ def is_input(lines: Iterable[cst.CSTNode], name: str) -> bool:
     """Whether statements read a name before they assign it."""
     first = (each for each in lines if name in reads(each) | assigned(each))
     return any(name in reads(each) for each in itertools.islice(first, 1))
-
-
-def _is_store(site: Site, node: cst.Name) -> bool:
-    """Whether a name is assigned without being read."""
-    for above in site.ancestors(node):
-        if isinstance(above, cst.AssignTarget):
-            return True
-        if not isinstance(
-            above, (cst.Tuple, cst.List, cst.Element, cst.StarredElement)
-        ):
-            return False
-    return False
 
 
 def _is_shared(function: cst.FunctionDef, name: str) -> bool:
@@ -200,7 +188,7 @@ def _is_overwritten(site: Site, read: cst.Name, since: cst.BaseStatement) -> boo
             before = body(above)[: _index(body(above), inner)]
             if above in around:
                 before = before[_index(before, since) + 1 :]
-            if any(_always_assigns(each, read.value) for each in before):
+            if read.value in always_assigned(before):
                 return True
             if above in around:
                 return False
@@ -209,19 +197,8 @@ def _is_overwritten(site: Site, read: cst.Name, since: cst.BaseStatement) -> boo
 
 
 def _index(block: Block, node: cst.CSTNode) -> int:
-    return next(
-        (i for i, each in enumerate(block) if each is node or node in set(nodes(each))),
-        -1 if not block else len(block) - 1,
-    )
-
-
-def _always_assigns(statement: cst.BaseStatement, name: str) -> bool:
-    if not isinstance(statement, cst.SimpleStatementLine):
-        return False
-    return any(
-        isinstance(small, cst.Assign) and name in assigned(small)
-        for small in statement.body
-    )
+    inside = (i for i, each in enumerate(block) if node in set(nodes(each)))
+    return next(inside, len(block) - 1)
 
 
 def changed_in_place(statements: Iterable[cst.CSTNode]) -> set[str]:
