@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from torchproof.records.calls import Argument as Argument
     from torchproof.records.calls import Call as Call
     from torchproof.records.calls import Path as Path
+    from torchproof.records.calls import Size as Size
     from torchproof.records.calls import varying as varying
     from torchproof.records.cause_tree import CauseTree as CauseTree
     from torchproof.records.comparable_runs import findings_only_in as findings_only_in

@@ -22,6 +22,7 @@ from torchproof.checking.rules.rule import (
     grouped,
     plural,
 )
+from torchproof.checking.rules.user_patterns import is_prefill
 from torchproof.checking.static import bindings, changes, compiled
 from torchproof.checking.static.compiled import Compilation, Compiled
 from torchproof.checking.static.kinds import words
@@ -448,7 +449,8 @@ class OriginalCalled(NoOp[BypassGroup]):
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[BypassGroup]:
-        return _bypasses(facts, of_original=True)
+        groups = _bypasses(facts, of_original=True)
+        return (group for group in groups if not is_prefill(group))
 
     def severity(self, group: BypassGroup) -> Severity:
         used = any(wrapper.calls for wrapper in self._compiled(group))

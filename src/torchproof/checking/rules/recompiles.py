@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from torchproof.checking.rules import keys, torch_pages
+from torchproof.checking.rules import keys, torch_pages, user_patterns
+from torchproof.checking.rules.number_edits import with_setting
 from torchproof.checking.rules.recompile_groups import (
     RecompileGroup,
     call_frame,
@@ -157,17 +158,25 @@ class Recompile(Rule[RecompileGroup]):
         return self.say(self.changed_text, group)
 
     def cause(self, group: RecompileGroup) -> str:
-        return fitted(self.why, group, PROSE)
+        found = user_patterns.found(group)
+        pattern = f"{found.name}; " if found else ""
+        return fitted(lambda g: f"{pattern}{self.why(g)}", group, PROSE)
 
     def why(self, group: RecompileGroup) -> str:
         return self.say(self.cause_text, group)
 
     def remedy(self, group: RecompileGroup) -> Remedy:
         behind = group.cut is not None or group.guard.source == BEFORE_THE_BREAK
+        setting, found = self.setting(group), user_patterns.found(group)
+        known = found and found.remedy and with_setting(found.remedy, setting)
+        if known:
+            return known
         if edit := None if behind else self.edit(group):
             return edit
-        if setting := self.setting(group):
+        if setting:
             return Remedy("setting", settings=(setting,))
+        if found and found.advice:
+            return Remedy("none", why=found.advice)
         advice = _without_break if behind else self.advice
         return Remedy("none", why=fitted(advice, group, PROSE))
 

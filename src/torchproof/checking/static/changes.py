@@ -112,6 +112,12 @@ def _has_own_lines(source: Source, node: Node, before: str = "") -> bool:
     return head == before and (not rest or rest.startswith("#"))
 
 
+def first_line(node: ast.stmt) -> int:
+    """The first line of a statement, with its decorators."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(each.lineno for each in decorators)])
+
+
 def _last(node: Node) -> int:
     return node.end_lineno or node.lineno
 
