@@ -260,6 +260,113 @@ CASES = {
         """,
         adds=("RC214", "RC212"),
     ),
+    "a position between slices": Case(
+        "RC210",
+        "edit",
+        """
+        class Cached(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("k", torch.zeros(2, 9, 4))
+            def forward(self, x, pos):
+                self.k[:, pos] = x[:, 0]
+                self.k[0, pos, 1:] += 1
+                return self.k[..., pos - 1, :] + self.k[:, : pos + 1].sum(1)
+        step = torch.compile(Cached(), backend="eager")
+        outputs = [step(torch.ones(2, 1, 4), n).tolist() for n in (3, 4, 5, 6, 2)]
+        """,
+        adds=("RC210",),  # a recompile for a number, then it is an input
+    ),
+    "a position that modules pass on": Case(
+        "RC210",
+        "edit",
+        """
+        class Attention(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("rows", torch.zeros(1, 9, 4))
+            def forward(self, x, at=0):
+                self.rows[:, at] = x
+                return x + self.rows[:, at]
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.attend = Attention()
+            def forward(self, x, index):
+                return self.attend(x, at=index)
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.blocks = nn.ModuleList(Block() for _ in range(2))
+                self.places = nn.Parameter(torch.ones(1, 9, 4))
+            def forward(self, x, pos):
+                x = x + self.places[:, pos]
+                for block in self.blocks:
+                    x = block(x, pos)
+                return x
+        fast = torch.compile(Model().requires_grad_(False), backend="eager")
+        outputs = [fast(torch.ones(1, 4), pos) for pos in range(2, 8)]
+        """,
+        adds=("RC210",),
+    ),
+    "a position that a module counts": Case(
+        "RC213",
+        "edit",
+        """
+        class Cached(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("k", torch.zeros(1, 9, 4))
+                self.seen = 0
+            def forward(self, x):
+                self.k[:, self.seen] = x
+                self.seen += 1
+                return self.k.sum(1)
+        step = torch.compile(Cached(), backend="eager")
+        outputs = [step(torch.ones(1, 4)) for _ in range(6)]
+        """,
+        adds=("RC213",),
+    ),
+    "prefill and decode at one line": Case(
+        "RC202",
+        "edit",
+        """
+        class Attend(nn.Module):
+            def forward(self, x, past=None):
+                kept = x if past is None else torch.cat([past, x], 1)
+                return x + kept.mean(1, keepdim=True), kept
+        net = Attend()
+        model = torch.compile(net, backend="eager")
+        outputs, past, x = [], None, torch.ones(1, 5, 4)
+        for _ in range(4):
+            y, past = model(x, past)
+            x = y[:, -1:]
+            outputs.append(x)
+        """,
+        adds=("RC204",),  # the first token is a part of what the prompt returned
+    ),
+    "prefill and decode in a function": Case(
+        "RC202",
+        "edit",
+        """
+        class Cached(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("k", torch.zeros(1, 16, 4))
+            def forward(self, x, at):
+                self.k.index_copy_(1, at, x)
+                return x + self.k.mean(1, keepdim=True)
+        def generate(model, prompt, count):
+            x = model(prompt, torch.arange(prompt.shape[1]))[:, -1:]
+            kept = [x]
+            for n in range(count):
+                kept.append(model(kept[-1], torch.tensor([prompt.shape[1] + n])))
+            return kept
+        model = torch.compile(Cached(), backend="eager")
+        outputs = generate(model, torch.ones(1, 5, 4), 4)
+        """,
+        adds=("RC204",),
+    ),
     "a counter": Case(
         "RC213",
         "edit",

@@ -468,9 +468,13 @@ def rise(more: Sequence[str], before: Proof, after: Proof) -> str | None:
     return None
 
 
-def state(finding: Finding) -> tuple[str, str]:
-    """A finding and its kind: a break may skip a whole frame, or split a graph."""
-    return finding.identity, finding.kind
+def state(finding: Finding) -> tuple[object, ...]:
+    """A finding and its kind: a break may skip a whole frame, or split a graph.
+
+    A recompile that settles is no longer the one that goes on.
+    """
+    settles = finding.kind in RECOMPILES and finding.severity == "low"
+    return finding.identity, finding.kind, settles
 
 
 def new_findings(before: Proof, after: Proof) -> list[Finding]:

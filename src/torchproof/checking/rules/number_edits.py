@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from torchproof.checking.rules.rule import PROSE, shorten
-from torchproof.checking.static import bindings, changes
+from torchproof.checking.static import changes
 from torchproof.checking.static.attribute_facts import AttributeFacts, FirstValue, Reset
-from torchproof.checking.static.source import Definition, Source
+from torchproof.checking.static.program import Program
+from torchproof.checking.static.source import Class, Function, Source, walk
 from torchproof.records import (
     Frame,
     Guard,
@@ -93,62 +93,108 @@ def _is_float(text: str | None) -> bool:
 class _Row(NamedTuple):
     """A tensor indexed by a number and slices, and the same row by `select`."""
 
+    source: Source
     node: ast.Subscript
     position: ast.expr
     text: str
 
 
 def selecting(name: str, frames: Sequence[Frame], frame: Frame) -> Remedy | None:
-    """`x.select(1, name)` instead of `x[:, name]` at a line, and in its function.
+    """`x.select(1, name)` instead of `x[:, name]`, at a line and wherever it is passed.
 
     Both are the same view, but Dynamo makes an int between slices a constant, and so it
-    does with a tensor of one number. The first of the frames knows the name.
+    does with a tensor of one number. The first frame is that of the compiled function.
     """
-    source = changes.source_of(frame.file)
-    own = [each for each in frames if whose(each.file) == "user"]
-    for caller, callee in itertools.pairwise(own):
-        name = _parameter(name, caller, callee) or name
-    if source is None:
+    first = next((each for each in frames if whose(each.file) == "user"), frame)
+    source = changes.source_of(first.file)
+    start = _around(source, first.line) if source else None
+    if source is None or start is None:
         return None
-    rows = [row for node in source.of(ast.Subscript) if (row := _row(source, node))]
-    rows = [row for row in rows if _is_computed(row.position, name)]
-    first = next((row for row in rows if row.node.lineno == frame.line), None)
-    if first is None:
+    rows = [
+        row
+        for function, known in _passed_on(Program([source], follows=True), start, name)
+        for node in walk(function.node)
+        if (row := _row(function.source, node)) and _is_computed(row.position, known)
+    ]
+    at = (frame.file, frame.line)
+    shown = next((r for r in rows if (str(r.source.path), r.node.lineno) == at), None)
+    if shown is None:
         return None
-    scope = bindings.of(source).scope
-    same = [row for row in rows if scope(row.node) is scope(first.node)]
-    old = changes.code(source, first.node)
-    title = f"write `{first.text}` instead of `{old}`: select takes an int as an input"
-    new: dict[changes.Node, str] = {row.node: row.text for row in same}
-    return changes.edit(shorten(title, PROSE), source, new)
-
-
-def _parameter(name: str, caller: Frame, callee: Frame) -> str | None:
-    """The parameter that gets a value in the call from one frame to the next."""
-    source, other = changes.source_of(caller.file), changes.source_of(callee.file)
-    function = _around(other, callee.line) if other else None
-    if source is None or function is None:
+    old = changes.code(shown.source, shown.node)
+    title = f"write `{shown.text}` instead of `{old}`: select takes an int as an input"
+    edits = []
+    for each in dict.fromkeys(row.source for row in rows):
+        new: dict[changes.Node, str] = {
+            r.node: r.text for r in rows if r.source is each
+        }
+        edits.append(changes.edit(shorten(title, PROSE), each, new))
+    if not all(edits):
         return None
-    parameters = [each.arg for each in function.args.args]
-    for call in source.of(ast.Call):
-        given = [ast.unparse(each) for each in call.args]
-        if call.lineno == caller.line and name in given:
-            at = given.index(name) + (parameters[:1] == ["self"])
-            return parameters[at] if at < len(parameters) else None
-        named = [k.arg for k in call.keywords if ast.unparse(k.value) == name]
-        if call.lineno == caller.line and named:
-            return named[0]
-    return None
+    changed = tuple(r for edit in edits if edit for r in edit.replacements)
+    return Remedy("edit", changed, title=shorten(title, PROSE))
 
 
-def _around(source: Source, line: int) -> Definition | None:
+def _passed_on(
+    program: Program, start: Function, name: str
+) -> Iterator[tuple[Function, str]]:
+    """The functions that get a number as it is, each with its name there."""
+    waiting, seen = [(start, name)], set()
+    while waiting:
+        function, known = waiting.pop()
+        if (function, known) in seen:
+            continue
+        seen.add((function, known))
+        yield function, known
+        calls = (node for node in walk(function.node) if isinstance(node, ast.Call))
+        passed = (
+            (callee, _parameter(call, known, callee))
+            for call in calls
+            for callee in _callees(program, call, function)
+        )
+        waiting += [(callee, name) for callee, name in passed if name]
+
+
+def _parameter(call: ast.Call, name: str, callee: Function) -> str | None:
+    """The parameter that gets the value of a name."""
+    for number, each in enumerate(call.args, start=int(callee.is_bound)):
+        if ast.unparse(each) == name and number < len(callee.parameters):
+            return callee.parameters[number].arg
+    return next((k.arg for k in call.keywords if ast.unparse(k.value) == name), None)
+
+
+def _callees(
+    program: Program, call: ast.Call, function: Function
+) -> Iterator[Function]:
+    """The function that is called, or forward of what a list of modules holds."""
+    if (known := program.callee(call, function)) is not None:
+        yield known
+        return
+    source, holders = function.source, [call.func]
+    if isinstance(call.func, ast.Name):
+        loops = source.of(ast.For)
+        holders = [n.iter for n in loops if source.dotted(n.target) == call.func.id]
+    names = [source.own(node) for holder in holders for node in walk(holder)]
+    if function.owner is None:
+        return
+    for name in filter(None, names):
+        for value in program.assigned(function.owner, name):
+            found = (program.find(source.dotted(n) or "", source) for n in walk(value))
+            classes = [each for each in found if isinstance(each, Class)]
+            yield from filter(None, (program.method(c, "forward") for c in classes))
+
+
+def _around(source: Source, line: int) -> Function | None:
     """The innermost function at a line."""
-    nodes = source.of(ast.FunctionDef, ast.AsyncFunctionDef)
-    inside = [n for n in nodes if n.lineno <= line <= (n.end_lineno or n.lineno)]
-    return max(inside, key=lambda node: node.lineno, default=None)
+    functions = source.functions.values()
+    inside = [
+        f for f in functions if f.node.lineno <= line <= (f.node.end_lineno or line)
+    ]
+    return max(inside, key=lambda function: function.node.lineno, default=None)
 
 
-def _row(source: Source, node: ast.Subscript) -> _Row | None:
+def _row(source: Source, node: ast.AST) -> _Row | None:
+    if not isinstance(node, ast.Subscript):
+        return None
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
     kinds = [_kind(part) for part in parts]
     if kinds.count("index") != 1 or "other" in kinds or isinstance(node.ctx, ast.Del):
@@ -166,7 +212,7 @@ def _row(source: Source, node: ast.Subscript) -> _Row | None:
         row += f"[{', '.join(others)}]"
     elif isinstance(node.ctx, ast.Store):
         row += "[...]"
-    return _Row(node, parts[at], row)
+    return _Row(source, node, parts[at], row)
 
 
 def _kind(part: ast.expr) -> str:
