@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from torchproof.fixing.proof import Located, Proof, new_findings, reason_to_reject
+from torchproof.fixing.proof import (
+    Located,
+    Proof,
+    Prover,
+    new_findings,
+    reason_to_reject,
+)
 from torchproof.fixing.proof_child import _reference
-from torchproof.fixing.proof_job import Equality
+from torchproof.fixing.proof_job import NOT_FRESH, Equality
+from torchproof.process import JobEnding
 from torchproof.records import Finding, Observation, Overlay
-from torchproof.targets import Job, parse
+from torchproof.targets import Job, Options, parse
 
 SAME = Equality("eager", "same", None, 1, 0, 0, (), ())
 
@@ -102,3 +111,22 @@ def test_a_variation_that_the_original_answers_differently_each_time_proves_noth
     assert reference.unrepeatable is None
     assert ("a negative integer in call 0" in reference.eager.unseen) == is_kept
     assert "other integers in call 0" in reference.eager.unseen
+
+
+def test_edits_of_a_file_that_a_server_has_imported_go_to_a_second_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def server(code: int) -> Mock:
+        ending: Future[JobEnding] = Future()
+        ending.set_result(JobEnding(code, 1.0))
+        return Mock(submit=Mock(return_value=ending))
+
+    first, second = server(NOT_FRESH), server(0)
+    prover = Prover(parse("workload:gpt"), Options(), tmp_path)
+    prover._server = first
+    monkeypatch.setattr(prover, "_new_server", Mock(side_effect=[second]))
+    edits = Overlay({"model.py": "x = 1"})
+    for _ in range(2):
+        child = prover._followed(prover._start(edits))
+        assert (child.code, child.ending) == (0, "finished")
+    assert first.submit.call_count == 1 and second.submit.call_count == 2
