@@ -212,7 +212,8 @@ class Fix(RunOutput, Options, FixOptions):
     RUNS_SCRIPTS = True
     FOR_AGENTS = (
         "Returns diffs and what is left. Writes nothing unless write is true. Exit code"
-        " 1: a proved edit is not written yet. Ask the user before unsafe."
+        " 1: a proved edit is not written yet. Ask the user before unsafe, and before a"
+        " script, which runs again for each proof."
     )
 
     target: str = argument(

@@ -99,6 +99,7 @@ class Prover:
     """Runs proofs of one target; each has a process of its own."""
 
     module = "torchproof.fixing.proof_child"
+    quick_ratio = 2.0  # of a search with effort quick to the first run
     can_time = True  # the original and an edited target, in turns
 
     def __init__(self, target: Target, options: Options, folder: Path) -> None:

@@ -116,7 +116,9 @@ def _begin(job: ProofJob, recorder: _Recorder) -> None:
     if job.patches is not None:
         from torchproof.runtime import apply_patches
 
-        apply_patches(job.patches)
+        for name, why in apply_patches(job.patches).left_alone.items():
+            message = f"{name} is not patched: {why}"
+            recorder.stream.write("unusable", message=message)
     if job.run.generates_code:  # draws the random numbers that eager draws
         torch_private.set_config("inductor", "fallback_random", True)
     recorder.attach()

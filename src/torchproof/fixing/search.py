@@ -54,8 +54,8 @@ from torchproof.records.options import FixOptions
 
 Progress = Callable[[str], None]
 Drafts = Callable[[Located, Proof, Sources], Iterator[Edit | Refusal]]
-# The time of a search with effort quick: in seconds, or in runs of the original.
-_QUICK_S, _QUICK_RATIO = 100.0, 2.0
+# The seconds of a search with effort quick, unless the original takes long.
+_QUICK_S = 100.0
 _LATE = "not proved: the time of --effort quick was over; --effort normal has no limit"
 
 
@@ -120,7 +120,9 @@ class Fixer:
         """The search, with what it has found so far if it is interrupted."""
         search = Search(original, original)
         if self._is_quick:
-            self._limit_s = max(_QUICK_S, _QUICK_RATIO * self._prover.seconds)
+            self._limit_s = max(
+                _QUICK_S, self._prover.quick_ratio * self._prover.seconds
+            )
         try:
             self._search(search)
         except KeyboardInterrupt:
