@@ -783,6 +783,26 @@ for _ in range(4):
         continue
     if x.sum() < 1:  # <-
         break
+!! a round that is skipped
+for _ in range(4):
+    x = x / 2
+    if x.sum() < 1:  # <-
+        continue
+    y = y + x
+!! more than the end
+for _ in range(4):
+    x = x / 2
+    if x.sum() < 1:  # <-
+        x = x * 0
+        break
+!! a value after the loop only
+for _ in range(4):
+    z = x / 2
+    x = z + x
+    if z.sum() < 1:  # <-
+        break
+y = z
+z = x
 !! no loop of a known length
 while n > 0:
     x = x / 2

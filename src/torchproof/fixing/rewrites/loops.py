@@ -58,8 +58,8 @@ def _left_at(site: Site) -> tuple[cst.For, cst.If]:
     inside = [node for node in nodes(loop.body) if isinstance(node, _LEAVES)]
     if branch not in loop.body.body or len(inside) != 1 or loop.orelse is not None:
         raise NoPattern("the loop is left in more than one way")
-    [line] = names.body(branch) if len(names.body(branch)) == 1 else [None]
-    if not isinstance(line, cst.SimpleStatementLine) or inside != [*line.body]:
+    [*first, last] = names.body(branch)
+    if first or not isinstance(names.only(last), cst.Break):
         raise NoPattern("the branch does more than leave the loop")
     return loop, branch
 
@@ -89,10 +89,11 @@ class _Round:
 
     def _assert_begun(self, name: str) -> None:
         """A value that the first round may not reach has to have its shape before."""
+        line = self.site.range_of(self.loop).start.line
         before = [
             each
             for each in names.values_of(self.site.function, name)
-            if each is not None and each not in set(nodes(self.loop))
+            if each is not None and self.site.range_of(each).start.line < line
         ]
         is_given = name in names.parameters(self.site.function)
         if not before and not is_given:
