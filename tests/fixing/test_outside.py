@@ -9,6 +9,7 @@ from sites import function_of, site
 
 from torchproof.fixing.rewrites import Draft, Refused
 from torchproof.fixing.rewrites.outside import split
+from torchproof.fixing.rewrites.outside import text as of_text
 
 DRAW = """
     import random
@@ -147,3 +148,47 @@ def test_another_decorator_would_be_around_the_graph(decorator: str) -> None:
 def test_a_function_that_a_compiled_one_calls_stays_whole() -> None:
     with pytest.raises(Refused):
         split(site(DRAW, "GB115"))
+
+
+TOKENS = """
+    import torch
+
+    embed = torch.nn.EmbeddingBag(256, 4)
+
+    def tokenizer(text):
+        return torch.tensor([list(text.encode())])
+
+    def step(texts, scale):
+        ids = tokenizer(texts[0])  # <-
+        return embed(ids) * scale
+"""
+
+
+def test_text_becomes_a_tensor_before_the_graph() -> None:
+    """Other texts need no other graph."""
+    new = of_text(replace(site(TOKENS, "RC210"), is_entry=True)).text
+    torch.manual_seed(0)
+    step = function_of(TOKENS)
+    calls = [([each], torch.ones(4)) for each in ("a dog", "A cat", "a hen")]
+    expected = [step(*call) for call in calls]
+    counter = torch._dynamo.testing.CompileCounter()
+    torch.manual_seed(0)
+    compiled = torch.compile(function_of(new), backend=counter)
+    for call, value in zip(calls, expected, strict=True):
+        torch.testing.assert_close(compiled(*call), value)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "kind = mode.lower()  # <-\n    return x.sum() if kind == 'sum' else x.mean()",
+        "ids = torch.tensor([ord(c) for c in mode.lower()])  # <-\n    return x @ ids",
+        "ids = torch.tensor([len(mode)])  # <-\n    return x @ x.T * ids",
+        "if mode.lower() == 'sum':  # <-\n        return x.sum()\n    return x.mean()",
+    ],
+)
+def test_a_text_that_decides_stays(body: str) -> None:
+    text = f"import torch\n\n\ndef step(x, mode):\n    {body}\n"
+    with pytest.raises(Refused):
+        of_text(replace(site(text, "RC210"), is_entry=True))

@@ -14,14 +14,17 @@ from torchproof.fixing.observed_calls import ObservedCall
 from torchproof.fixing.proof import Located, Proof
 from torchproof.fixing.source_text import read_source
 from torchproof.records import (
+    COMPREHENSIONS,
     Finding,
     Frame,
     Overlay,
     Setting,
     UserError,
     cells,
+    definition,
     is_frame_of,
     one_line,
+    qualified_name,
     whose,
 )
 
@@ -150,7 +153,7 @@ def _rewritten(
                 line=frame.line,
                 columns=_columns(frame, text),
                 inner=places[index - 1].function if index else None,
-                is_entry=any(is_frame_of(frame, code) for code in each.entries),
+                is_entry=any(_is_in(frame, code) for code in each.entries),
                 probe=partial(sources.observed, file, proof=proof),
             )
             draft = rewrites.named(name)(site)
@@ -173,6 +176,14 @@ def _rewritten(
             replacements=changes,
             needs_run=draft.needs_run,
         )
+
+
+def _is_in(frame: Frame, code: Frame) -> bool:
+    """Whether a line is of a function, or of a comprehension in it."""
+    if frame.function not in COMPREHENSIONS:
+        return is_frame_of(frame, code)
+    names = qualified_name(frame), qualified_name(definition(code))
+    return frame.file == code.file and names[0] == names[1]
 
 
 def _tried(

@@ -81,6 +81,7 @@ _CONTAINER = re.compile(
     r"method `\w+` of class `(?:deque|dict|list|set|str|tuple|OrderedDict|defaultdict)`"
     r"|`(?:deque|dict|list|set|str|tuple|OrderedDict|defaultdict)\.\w+`"
 )
+_TOKENIZER = re.compile(r"/(?:tokeniz\w*|sentencepiece|tiktoken|spacy)\b")
 FAILED_ASSERTION = "GB0034"  # of a tensor, or of anything inside a `try`
 _LEAST_TITLE = 50  # characters that say what a setting keeps in the graph
 _DDP = "/torch/nn/parallel/distributed.py"
@@ -341,6 +342,11 @@ class GraphBreak(Rule[BreakGroup]):
     def advice(self, group: BreakGroup) -> str:
         if group.package is None:
             return self.change(group)
+        if any(_TOKENIZER.search(frame.file) for frame in group.first.frames):
+            return (
+                f"tokenize outside, before the compiled call: {group.package} works on"
+                " text there; pass the ids in as a tensor"
+            )
         if group.is_skip and group.compiled.endswith(".forward"):
             return (
                 f"compile the modules that {group.compiled} calls, each with"

@@ -36,6 +36,9 @@ _FLAG = re.compile(r"True|False|None|<\w+\.\w+: .*>|torch\.\w+")
 _TEXT = re.compile(r"""['"].*\s""")
 _NUMBERS = frozenset({"value", "attribute", "global"})
 _OF_OBJECT = re.compile(r"\w+(?:\[\d+\])?\.\w")
+_TOKENIZES = re.compile(
+    r"\.(?:split|encode|tokenize)\(|tokeni[sz]er|\bre\.(?:findall|split|sub)\("
+)
 _WARM_UP = "warm up with each value of `{guard.source}`: each graph is kept"
 
 
@@ -142,6 +145,7 @@ class ScalarArgument(StateChange):
 
     code = "RC210"
     settings = (Setting("compile.dynamic", True),)
+    last_rewrites = ("outside.text",)
     causes = ("value",)
     changed_text = "`{guard.source}` changed ({seen})"
 
@@ -155,6 +159,11 @@ class ScalarArgument(StateChange):
         is_number = _OF_OBJECT.match(guard.source) and not per_value(guard)
         if is_number or not _is_plain(guard):
             return super().advice(group)
+        if per_value(guard) and group.frame and _TOKENIZES.search(group.frame.code):
+            return (
+                f"tokenize `{guard.source}` outside, before the compiled call, and pass"
+                " the ids in as a tensor"
+            )
         if len({each.expected for each in group.guards}) > 1 or per_value(guard):
             return self.say(_WARM_UP, group)
         text = (

@@ -27,6 +27,7 @@ from torchproof.fixing.rewrites.operators import (
     BUILTINS,
     brief,
     children,
+    dotted,
     is_heavy,
     nodes,
 )
@@ -38,9 +39,14 @@ _OF_PYTHON = re.compile(
     r"(?<![\w.])(?:time|datetime|random|np|numpy|inspect|os|sys)\.|(?<![\w.])open\("
     r"|\.(?:item|tolist|numpy|backward|zero_grad|step)\("
 )
+_OF_TEXT = re.compile(
+    r"\.(?:split|lower|upper|strip|casefold|encode|tokenize)\(|tokeni[sz]er\(|\bre\.\w+\("
+)
+_TO_TENSOR = re.compile(r"\btorch\.\w*tensor\(|tokeni[sz]er")
 _SIZES = words("shape size device dtype ndim dim")
 _MODULES = {*sys.stdlib_module_names, "numpy", "np", "torch"}
 _LOOPS = (cst.For, cst.While)
+_LOOPING = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 _DEFINITIONS = (cst.FunctionDef, cst.ClassDef)
 _OWNERS = (cst.ClassDef, cst.FunctionDef, cst.If, cst.Try, cst.With)
 _FORBIDDEN = (
@@ -69,11 +75,28 @@ class _Parts:
 
 def split(site: Site) -> Draft:
     """The statement that breaks the graph stays in Python, with what is around it."""
-    if not site.is_entry or site.inner is not None:
+    if site.inner is not None:
+        raise NoPattern("the line is not in the function that is compiled")
+    return _split(site)
+
+
+def text(site: Site) -> Draft:
+    """What makes numbers of text stays in Python: the graph gets the tensor of them."""
+    if not _OF_TEXT.search(site.code(site.statement)):
+        raise NoPattern("the line works on no text")
+    return _split(site, is_text=True)
+
+
+def _split(site: Site, *, is_text: bool = False) -> Draft:
+    if not site.is_entry:
         raise NoPattern("the line is not in the function that is compiled")
     function = site.function
     _assert_plain(site, function)
-    parts = _parts(site, _Edge(site))
+    parts = _parts(site, _Edge(site), is_text=is_text)
+    if is_text and not any(_TO_TENSOR.search(site.code(s)) for s in parts.before):
+        raise NoPattern("the text does not become a tensor")
+    if is_text and any(isinstance(n, _LOOPING) for s in parts.before for n in nodes(s)):
+        raise NoPattern("Dynamo would compile the comprehension alone")
     names = _Names(site, function)
     host: list[Statement] = list(parts.before)
     functions: list[Statement] = []
@@ -86,10 +109,26 @@ def split(site: Site) -> Draft:
             functions.append(new)
         host += rest
         done += [*graph, *rest]
-    text = site.replaced(
-        {function: [_on_host(function, host), *functions]}, ["torchproof.on_host"]
-    )
+    imports = ["torchproof.on_host"]
+    if is_text and (host != (host := [_untraced(each, site) for each in host])):
+        imports.append("torch")
+    text = site.replaced({function: [_on_host(function, host), *functions]}, imports)
     return Draft(_title(site, parts), text)
+
+
+def _untraced(statement: Statement, site: Site) -> Statement:
+    """What works on the text is not compiled on its own, for each text again."""
+    for node in nodes(statement):
+        name = dotted(node.func) if isinstance(node, cst.Call) else None
+        if name and (
+            "tokeniz" in name or name.endswith(f".{site.inner}") or name == site.inner
+        ):
+            assert isinstance(node, cst.Call)
+            new = cst.parse_expression(f"torch.compiler.disable({name})")
+            changed = statement.deep_replace(node.func, new)
+            assert isinstance(changed, Statement)
+            return changed
+    return statement
 
 
 def _title(site: Site, parts: _Parts) -> str:
@@ -136,7 +175,7 @@ class _Edge:
         if name.partition(".")[0] in _MODULES or name in BUILTINS | {"open", "print"}:
             return True
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-        if method in TENSOR_METHODS | _METHODS:
+        if method in TENSOR_METHODS | _METHODS or "tokeniz" in name:
             return True
         given = {n for each in call.args for n in _given(each.value)}
         return not given - {"self", *_MODULES} and not name.endswith("forward")
@@ -149,6 +188,7 @@ class _Edge:
 _METHODS = words(
     "numpy requires_grad_ clamp relu sigmoid tanh exp log sqrt square t transpose"
     " unsqueeze expand clone repeat copy astype normal uniform random integers format"
+    " encode lower upper strip casefold tokenize findall setdefault"
     " join get keys values items append zero_ backward masked_fill masked_select"
 )
 
@@ -172,11 +212,13 @@ def _given(node: cst.CSTNode) -> Iterator[str]:
             yield from _given(child)
 
 
-def _parts(site: Site, edge: _Edge) -> _Parts:
+def _parts(site: Site, edge: _Edge, *, is_text: bool) -> _Parts:
     body = _body(site.function)
     index = next((i for i, s in enumerate(body) if _contains(s, site.statement)), None)
     if index is None:
         raise NoPattern("the line is in the header of the function")
+    while is_text and index + 1 < len(body) and edge.is_light(body[index + 1]):
+        index += 1  # the graph would get numbers, which are constants of it
     at = body[index]
     apart = edge.runs_a_recurrent_layer(at)
     if not (edge.is_light(at) or apart):
