@@ -848,6 +848,14 @@ if m.any():  # <-
 rows = y
 if len(rows) > 0:  # <-
     x[rows] = 3
+!! the place 0
+rows = (y == 2).nonzero().squeeze(1)
+if rows.any():  # <-
+    x[rows] = 3
+!! the place 0 of one of several
+rows, = torch.where(y == 2)
+if rows.any():  # <-
+    x[rows] = 3
 !! what needs a row
 m = y == 1
 if m.any():  # <-

@@ -43,6 +43,10 @@ def always(site: Site) -> Draft:
     if _leaves(branch) and (not rest or branch not in _loop(site, branch)):
         raise NoPattern("the question does not skip the rest of a round")
     chosen = _selected(site, asked)
+    values = names.values_of(site.function, asked)
+    of_places = any(each is None or _lists(each) for each in values)
+    if of_places and f"{asked}.any(" in brief(branch.test):
+        raise NoPattern(f"`{asked}` are places, and place 0 counts as false")
     _Rest(site, chosen).check(rest)
     text = site.replaced({branch: () if _leaves(branch) else rest})
     if f"{_CAPTURED.name.partition('.')[2]} = True" not in text:
@@ -104,16 +108,19 @@ def _counted(node: cst.BaseExpression) -> str | None:
     return node.value if isinstance(node, cst.Name) else None
 
 
+def _lists(value: cst.BaseExpression) -> bool:
+    """Whether a value has the places that torch.where or nonzero lists."""
+    calls = (each for each in nodes(value) if isinstance(each, cst.Call))
+    return any(called(each)[0] in _LISTS for each in calls)
+
+
 def _selected(site: Site, asked: str) -> set[str]:
     """The names that are empty if one is: it, and what is listed with it."""
     chosen = {asked}
     values = Values(site)
     for node in nodes(site.function.body):
         if isinstance(node, cst.Assign) and asked in names.assigned(node):
-            listed = any(
-                isinstance(each, cst.Call) and called(each)[0] in _LISTS
-                for each in nodes(node.value)
-            )
+            listed = _lists(node.value)
             kind = values.kind(node.value)
             if not (listed or kind is Kind.MASK or _compares(node.value)):
                 raise Refused(f"`{asked}` may be more than what a tensor selects")
