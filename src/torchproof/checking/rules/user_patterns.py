@@ -205,8 +205,7 @@ def _uncompiled(group: RecompileGroup, source: Source, call: ast.Call) -> str | 
     own = source.dotted(subject)
     if site is not None and own is not None and own != name:
         assert isinstance(subject, ast.expr)
-        scopes = [file.bindings.scope(node) for node in (site.node, call)]
-        if scopes[0] is scopes[1] or isinstance(scopes[0], ast.Module):
+        if file.bindings.scope(site.node) in source.above(call):
             return changes.code(source, subject)
     used = [wrapper for wrapper in group.facts.wrappers if wrapper.calls]
     plain = used and all(w.what == "module" and not w.in_place for w in used)
