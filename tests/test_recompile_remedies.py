@@ -159,6 +159,44 @@ CASES = {
         outputs = [f(torch.ones(3), n) for n in (4, 5, 6, 7)]
         """,
     ),
+    "an index beside a slice": Case(
+        "RC210",
+        "edit",
+        """
+        @torch.compile(backend="eager")
+        def f(slots, x, at):
+            slots[:, at] = x
+            slots[:, at, 1:] += 2
+            return slots.sum(0) + slots[0, :, at]
+        slots, outputs = torch.zeros(2, 8, 8), []
+        for at in (2, 3, 4, 5, 7):
+            outputs.append(f(slots, torch.arange(8.0), at).tolist())
+        """,
+        adds=("RC210",),  # one recompile, then it is dynamic
+    ),
+    "an index of a list": Case(
+        "RC210",
+        "none",
+        """
+        @torch.compile(backend="eager")
+        def f(x, at):
+            return [x, x + 1, x + 2, x + 3, x + 4, x + 5][at]
+        outputs = [f(torch.ones(2), at) for at in (2, 3, 4, 5)]
+        """,
+        adds=("RC210",),
+    ),
+    "a key of two numbers": Case(
+        "RC210",
+        "none",
+        """
+        KNOWN = {(0, at): float(at) for at in range(6)}
+        @torch.compile(backend="eager")
+        def f(x, at):
+            return x * KNOWN[0, at]
+        outputs = [f(torch.ones(2), at) for at in (2, 3, 4, 5)]
+        """,
+        adds=("RC210",),
+    ),
     "an index that a loop counts": Case(
         "RC213",
         "setting",

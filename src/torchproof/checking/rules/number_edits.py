@@ -201,6 +201,10 @@ def _row(source: Source, node: ast.AST) -> _Row | None:
         return None
     if not isinstance(node.value, ast.Name | ast.Attribute):
         return None
+    if not any(isinstance(each, ast.Slice) for each in parts) and "..." not in [
+        changes.code(source, each) for each in parts
+    ]:
+        return None  # it may be the key of a dictionary
     if source.own(node.value) is None and "numpy" in source.names.values():
         return None  # it may be an array
     at = kinds.index("index")

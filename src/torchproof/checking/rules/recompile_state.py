@@ -41,6 +41,10 @@ _TOKENIZES = re.compile(
 )
 _WARM_UP = "warm up with each value of `{guard.source}`: each graph is kept"
 
+_ENCODE = (
+    "turn `{guard.source}` into a tensor outside the compiled function, before the call"
+)
+
 
 class StateChange(Recompile):
     """Base class of the rules for a Python value that is a constant of the graph."""
@@ -164,8 +168,12 @@ class ScalarArgument(StateChange):
                 f"tokenize `{guard.source}` outside, before the compiled call, and pass"
                 " the ids in as a tensor"
             )
-        if len({each.expected for each in group.guards}) > 1 or per_value(guard):
+        if any(_TEXT.match(value) for each in group.guards for value in each.values):
+            return self.say(_ENCODE, group)
+        if per_value(guard):
             return self.say(_WARM_UP, group)
+        if group.stays_constant:
+            return self.say(self.advice_text, group)
         text = (
             "leave it: the second graph takes every `{guard.source}` but the ints 0/1"
         )

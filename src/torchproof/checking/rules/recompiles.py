@@ -44,6 +44,7 @@ _LEAST_VALUE = 14  # characters of a value: those of "something else"
 _LIMIT = "torch._dynamo.config.recompile_limit"
 _GRAPHS = 8  # of one function, unless the program changes the limit
 _PAGE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0039.html"
+_COMPARES = re.compile(r" (?:[<>]=?|[!=]=) ")
 _PATH = re.compile(r"[\w.\[\]'\"]+")
 
 
@@ -260,9 +261,20 @@ class OtherGuard(Recompile):
     changed_text = "`{guard.source}` no longer holds"
     cause_text = "the compiled code holds only while `{guard.source}` does"
     advice_text = "keep what `{guard.source}` checks the same between calls"
+    outcome_text = (
+        "warm up with one call for each outcome of `{guard.source}`: each graph is kept"
+    )
 
     def matches(self, group: RecompileGroup) -> bool:
         return group.first.guard is not None
+
+    def values_of(self, group: RecompileGroup) -> Values:
+        """A condition on a number that is an input has two outcomes."""
+        return Values.FEW if _COMPARES.search(group.guard.source) else Values.UNKNOWN
+
+    def advice(self, group: RecompileGroup) -> str:
+        is_condition = self.values_of(group) is Values.FEW
+        return self.say(self.outcome_text if is_condition else self.advice_text, group)
 
 
 class RecompileLimit(Rule[RecompileGroup]):
