@@ -44,6 +44,7 @@ class Program:
     asked: list[set[str]] = field(default_factory=list)
     expected_s: float = 3.0
     is_parallel: bool = False
+    quick_ratio: float = 2.0
     traced: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)
 
     @property
