@@ -20,6 +20,33 @@ def test_a_value_alone_does_not_name_a_statement() -> None:
     assert expression_of(explained) == "x.item()"
 
 
+# Dynamo marks a line from the expression to the end of the line.
+MARKED = [
+    ("meter.update(loss.item(), x.shape[0])", "loss", "loss.item()"),
+    ("if not flag and (m := x.max()) > 0.5: y = x / m", "(m", "(m := x.max()) > 0.5"),
+    ("ü = x.mean().item(); y = x * ü", "x.mean", "x.mean().item()"),
+    ("out = f(g(x, ':')[1:2], y)", "g", "g(x, ':')[1:2]"),
+    ("return sorted(x, key=lambda e: e[0]), y", "lambda", "lambda e: e[0]"),
+    ("h, w = size.tolist()", "h", "h, w = size.tolist()"),
+    ("if self.training and random.random() < p:", "", "*and random.random() < p"),
+    ("for c in y.unique():", "", "y.unique()"),
+    ("if x.sum() > 0: return x", "", "x.sum() > 0"),
+    ("y = x.item(); z = 2", "", "x.item()"),
+    ("from os import path, sep", "", "from os import path, sep"),
+]
+
+
+@pytest.mark.parametrize(("code", "start", "named"), MARKED)
+def test_an_expression_ends_where_the_next_begins(
+    code: str, start: str, named: str
+) -> None:
+    at = code.index(start)
+    marks = " " * at + "^" * (len(code) - at) if start else ""
+    trace = f'  File "net.py", line 3, in forward\n    {code}\n    {marks}'
+    [frame] = frames_in(trace)
+    assert expression_of(frame) == named.replace("*", "self.training ")
+
+
 def test_torch_s_messages_for_keys_classes_and_missing_tensors() -> None:
     keys = parse("KeyError on param.data['order']")
     assert (keys.cause, keys.source, keys.expected) == ("keys", "param.data", "'order'")
@@ -48,8 +75,8 @@ def test_advice_of_torch_and_names_of_dynamo_are_no_values() -> None:
     ("code", "first", "expression"),
     [
         ("y = (x.item() - start) % width", "x.item", "x.item() - start"),
-        ("f(a, n.tolist(), dim=2) for a in b", "n.tolist", "n.tolist(), dim=2"),
-        ("left, right = x[mask], y[mask]", "x[mask]", "x[mask], y[mask]"),
+        ("f(a, n.tolist(), dim=2) for a in b", "n.tolist", "n.tolist()"),
+        ("left, right = x[mask], y[mask]", "x[mask]", "x[mask]"),
         ("if p < self.rate:  # skip: the layer", "p <", "p < self.rate"),
         ("y = f(x.item(),  # the (last)", "x.item", "x.item()"),
         ("y = x[names['#']].item()  # one", "x[", "x[names['#']].item()"),

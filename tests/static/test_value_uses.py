@@ -10,7 +10,14 @@ from torchproof.checking.static.value_uses import decides
 from torchproof.records import blame
 
 SOURCE = """
+import random, time, torch
+from torch.nn import functional as ops
 from torch.nn.functional import cross_entropy
+total, best, meter = 0.0, {}, Meter()
+def mean_of(x):
+    return {helper}
+def caller(x):
+    return x if mean_of(x) > 2 else -x
 def by_size(x):
     return x if len(x) > 2 else -x
 def scaled(x, by):
@@ -43,6 +50,20 @@ BODIES = [
     (NUMBER, f"return x[:, :{NUMBER}]", False),
     (NUMBER, f"return x[:, {NUMBER}]", True),
     (NUMBER, f"return list(x)[:{NUMBER}]", True),
+    (NUMBER, f"meter.update({NUMBER}, x.shape[0])", True),
+    (NUMBER, f"out.add({NUMBER})", True),
+    (NUMBER, f"n = {NUMBER}; time.sleep(n)", True),
+    (NUMBER, f"n = int({NUMBER}); torch.manual_seed(n)", True),
+    (NUMBER, f"return torch.clamp(x, max={NUMBER}) + ops.relu(x)", False),
+    (NUMBER, f"return ops.dropout(x, {NUMBER})", False),
+    (NUMBER, f"y = y.clone()\n        y.mul_({NUMBER}); return y", False),
+    (NUMBER, f"global total; total += {NUMBER}; return x", True),
+    (NUMBER, f"total = 1.0\n        total += {NUMBER}; return x * total", False),
+    (NUMBER, f"x = {NUMBER}; return y * x", False),
+    (NUMBER, f"best['loss'] = {NUMBER}; return x", True),
+    (NUMBER, f"best = {{}}\n        best['loss'] = {NUMBER}; return x, best", False),
+    (NUMBER, f"self.history.append({NUMBER} / 2)", True),
+    (NUMBER, f"found = []\n        found.append({NUMBER}); return x, found", False),
     (NUMBER, f"return [e(x) for e in self.experts[:{NUMBER}]]", True),
     (NUMBER, f"n = max({NUMBER}, 1); x = x[:n]; return self.net(x)", False),
     (NUMBER, f"x = x[:{NUMBER}]; return x if x.shape[0] > 3 else -x", True),
@@ -72,8 +93,28 @@ def test_what_python_decides_by(
     value: str, body: str, decided: bool, tmp_path: Path
 ) -> None:
     file = tmp_path / "f.py"
-    text = SOURCE.replace("{body}", body)
+    text = SOURCE.replace("{body}", body).replace("{helper}", "x.mean()")
     file.write_text(text)
     blame.forget()
-    line = text[: text.index(body)].count("\n") + 1
+    line = text[: text.index(value, text.index(body))].count("\n") + 1
     assert decides(str(file), line, value, number=value != ROWS) == decided
+
+
+@pytest.mark.parametrize(
+    ("helper", "value", "decided"),
+    [
+        ("x.mean().item()", "x.mean().item()", True),  # its caller tests it
+        ("(x * x.mean().item()).sum()", "x.mean().item()", False),
+        ("x.mean().item() and None", "x.mean().item()", True),
+        ("meter.show(f'{x.mean().item()}')", "meter.show(f'{x.mean().item()}')", True),
+    ],
+)
+def test_what_a_helper_returns(
+    helper: str, value: str, decided: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "f.py"
+    text = SOURCE.replace("{body}", "pass").replace("{helper}", helper)
+    file.write_text(text)
+    blame.forget()
+    line = text[: text.index(helper)].count("\n") + 1
+    assert decides(str(file), line, value, number=True) == decided

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from torchproof.records.frame import Frame, without_comment
+from torchproof.records.frame import Frame, first_expression, without_comment
 
 _FRAME = re.compile(
     r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+?)\s*$'
@@ -130,18 +130,5 @@ def _columns(code: str, marks: str) -> tuple[int, int] | None:
     indent = len(code) - len(code.lstrip())
     start = max(len(marks) - len(marks.lstrip()) - indent, 0)
     covered = code.strip()[start : len(marks.rstrip()) - indent].rstrip()
-    covered = without_comment(covered)
-    if covered.endswith((":", ",", "=")):
-        covered = covered[:-1].rstrip()
-    covered = _until_unopened(covered)
+    covered = first_expression(without_comment(covered))
     return start, start + len(covered)
-
-
-def _until_unopened(code: str) -> str:
-    """The code before the first bracket that closes what it does not open."""
-    depth = 0
-    for place, character in enumerate(code):
-        depth += (character in "([{") - (character in ")]}")
-        if depth < 0:
-            return code[:place].rstrip()
-    return code

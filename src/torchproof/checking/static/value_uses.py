@@ -49,6 +49,15 @@ _OF_LISTS = {"list", "tuple", "zip", "enumerate", "reversed"}
 _BATCHED = {"bmm", "baddbmm", "einsum", "matmul"}
 _BATCHED_LAYERS = re.compile("Attention|Transformer")
 _PARTS = {"split", "split_with_sizes", "tensor_split"}
+# Modules whose functions take a number into the graph; those of torch that do not.
+_IN_GRAPHS = re.compile(r"(?:torch(?:\.(?:linalg|special|fft|nn\.functional))?|F)\.\w+")
+_OUTSIDE = re.compile(r"torch\.(?:manual_seed|seed|save|load|set_|is_|compile)")
+# Methods that take numbers, and that hardly an object but a tensor has.
+_TENSOR_METHODS = re.compile(
+    r"\w+[^_]_|view|reshape|expand|repeat|new_\w+|narrow|unflatten|clamp\w*|masked_fill"
+    r"|mul|div|sub|pow|roll|chunk|topk|select"
+)
+_CONVERSIONS = {"int", "float", "bool", "complex"}
 
 
 def decides(file: str, line: int, expression: str, *, number: bool) -> bool:
@@ -64,9 +73,22 @@ def decides(file: str, line: int, expression: str, *, number: bool) -> bool:
         return True
     text = ast.dump(parsed(expression) or head(statement))
     first = [node for node in ast.walk(statement) if ast.dump(node) == text]
+    if number and first and not _converts(first[0]):
+        inner = [each for node in first for each in ast.walk(node) if _converts(each)]
+        first = inner or first
     of_numbers = Use.NUMBERS if expression.endswith(".tolist()") else Use.NUMBER
     walk = _Walk(tree, [(node, of_numbers if number else Use.TENSOR) for node in first])
     return not first or walk.needs_python()
+
+
+def _converts(node: ast.AST) -> bool:
+    """Whether an expression makes a number of a tensor."""
+    match node:
+        case ast.Call(ast.Attribute(attr="item" | "tolist" | "__bool__")):
+            return True
+        case ast.Call(ast.Name(name)):
+            return name in _CONVERSIONS
+    return False
 
 
 @functools.lru_cache(maxsize=16)
@@ -109,6 +131,9 @@ class _Walk:
                 return Use.NOTHING
             case ast.AugAssign(target=ast.Attribute()):
                 return Use.PYTHON
+            case ast.Return():
+                self._return(around, use)
+                return Use.NOTHING
             case ast.Assign(targets=targets):
                 return self._assigned(targets, use)
             case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
@@ -197,11 +222,22 @@ class _Walk:
                 return Use.PYTHON
             case ast.Attribute(attr=name) if name in _PARTS:
                 return Use.TENSORS
-            case ast.Attribute(attr="append" | "extend"):
-                return Use.NOTHING
-            case ast.Attribute():
+            case ast.Attribute(ast.Name(owner), "append" | "extend"):
+                return Use.NOTHING if self._is_local(call, owner) else Use.PYTHON
+            case func if is_tensor or self._is_in_graph(func):
                 return Use.TENSOR
-        return Use.TENSOR if is_tensor else Use.PYTHON
+        return Use.PYTHON
+
+    def _is_in_graph(self, called: ast.expr) -> bool:
+        """Whether a function or method takes a number without a value in Python."""
+        if not isinstance(called, ast.Attribute):
+            return False
+        name = ast.unparse(called)
+        root, _, rest = name.partition(".")
+        name = f"{_imported(self.tree).get(root, root)}.{rest}"
+        if _IN_GRAPHS.fullmatch(name):
+            return not _OUTSIDE.match(name)
+        return _TENSOR_METHODS.fullmatch(called.attr) is not None
 
     def _made(self, called: ast.expr) -> str:
         """What the class makes a layer of; empty text if that is not known."""
@@ -223,7 +259,8 @@ class _Walk:
                 names = [a.arg for a in (*each.args.posonlyargs, *each.args.args)]
                 names = names[owner is not None :]
                 if isinstance(node, ast.keyword):
-                    names = [node.arg or ""]
+                    names += [a.arg for a in each.args.kwonlyargs]
+                    names = [n for n in names if n == node.arg]
                 elif node in call.args:
                     names = names[call.args.index(node) :]
                 if names:
@@ -231,7 +268,38 @@ class _Walk:
                 return bool(names)
         return False
 
+    def _return(self, statement: ast.AST, use: Use) -> None:
+        """Follows what a helper returns into its calls, as far as the file has them."""
+        function = self._around(statement, _FUNCTIONS)
+        name = getattr(function, "name", "")
+        compiled = any(map(_compiles, getattr(function, "decorator_list", ())))
+        if name == "forward" or compiled or (function, "return", use) in self.names:
+            return
+        self.names.add((function, "return", use))
+        for each in ast.walk(self.tree):
+            match each:
+                case ast.Call(
+                    ast.Name(called) | ast.Attribute(ast.Name("self"), called)
+                ):
+                    inside = self._around(each, _FUNCTIONS) is not self.tree
+                    self.pending += [(each, use)] * (inside and called == name)
+
     # -- names -------------------------------------------------------------------------
+
+    def _is_local(self, node: ast.AST, name: str, *, argument: bool = False) -> bool:
+        """Whether a call makes the variable itself; `argument`: or gets it."""
+        function = self._around(node, _FUNCTIONS)
+        own = {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}
+        if name in own:
+            return argument
+        return not any(
+            isinstance(each, ast.Global | ast.Nonlocal) and name in each.names
+            for each in ast.walk(function)
+        ) and any(
+            isinstance(each, ast.Name) and each.id == name
+            for each in ast.walk(function)
+            if isinstance(getattr(each, "ctx", None), ast.Store)
+        )
 
     def _assigned(self, targets: list[ast.expr], use: Use) -> Use:
         for target in targets:
@@ -240,6 +308,12 @@ class _Walk:
                     return Use.PYTHON
                 case ast.Subscript(value=ast.Attribute()):
                     return Use.PYTHON  # it changes what outlives the call
+                case ast.Subscript(ast.Name(name), key):
+                    is_text = isinstance(key, ast.Constant) and type(key.value) is str
+                    if not self._is_local(target, name, argument=not is_text):
+                        return Use.PYTHON
+                case ast.Name(name) if not self._is_local(target, name, argument=True):
+                    return Use.PYTHON
             self._follow(target, use)
         return Use.NOTHING
 
@@ -274,6 +348,24 @@ class _Walk:
         for each in ast.walk(function):
             if isinstance(each, ast.Name) and each.id == name:
                 self.pending += [(each, use)] * isinstance(each.ctx, ast.Load)
+
+
+def _compiles(decorator: ast.expr) -> bool:
+    return "compile" in ast.unparse(decorator)
+
+
+@functools.lru_cache(maxsize=16)
+def _imported(tree: ast.Module) -> dict[str, str]:
+    """What the names that a file imports stand for."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", None)
+            for each in node.names:
+                name = f"{module}.{each.name}" if module else each.name
+                if each.asname or module:
+                    found[each.asname or each.name] = name
+    return found
 
 
 def _attribute(name: str, use: Use) -> Use:
