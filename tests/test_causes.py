@@ -14,7 +14,7 @@ from check_runs import ITEM
 from check_runs import SIZE as CHANGE
 
 from torchproof.checking import causes, rules
-from torchproof.records import Remedy
+from torchproof.records import Remedy, Replacement
 from torchproof.records.cause_tree import CauseTree
 from torchproof.records.run import Finding
 
@@ -265,6 +265,9 @@ def test_an_effect_has_the_remedy_of_its_causes() -> None:
         assert found.remedy.of == (cause.identity,)
         assert found.fix == found.remedy.text and "model.py:42" in found.fix
     assert given(cause, other, both).remedy.of == (cause.identity, other.identity)
+    line = Replacement("model.py", 4, (), ("    @on_host\n", "    def read(x):\n"))
+    split = replace(cause, remedy=replace(edit, replacements=(line,)))
+    assert given(split, effect) == effect
     own = replace(effect, remedy=Remedy("setting"))
     unknown = replace(cause, remedy=words)
     for findings in ((cause, own), (unknown, effect), (cause, both), (cause,)):

@@ -81,6 +81,10 @@ def said(x, text):
     return x * len(text.split())
 
 
+def tagged(x, tag):
+    return x * len(tag)
+
+
 def scaled(x, n):
     return x * n
 
@@ -119,6 +123,10 @@ def an_enum():
 
 def a_text():
     return said, [(X(), t) for t in ("a b", "a b c", "a b c", "a b")]
+
+
+def a_tag_that_lasts_for_three_calls():
+    return tagged, [(X(), "t" * (1 + n // 3)) for n in range(12)]
 
 
 def a_number():
@@ -171,6 +179,7 @@ EXPECTED = {
     "a_mask_or_none": ("RC211", "low"),
     "an_enum": ("RC215", "low"),
     "a_text": ("RC210", "medium"),
+    "a_tag_that_lasts_for_three_calls": ("RC210", "medium"),
     "a_number": ("RC210", "low"),
     "a_number_that_indexes": ("RC210", "medium"),
     "a_batch_of_one": ("RC202", "low"),

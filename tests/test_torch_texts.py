@@ -56,6 +56,10 @@ def test_torch_s_messages_for_keys_classes_and_missing_tensors() -> None:
     assert (enum.cause, enum.other) == ("identity", "Mode.FAST")
 
 
+def test_a_number_that_torch_keeps_as_a_tensor_has_its_own_name() -> None:
+    assert parse("___as_tensor(L['self'].drop.p).item() == 0.5").source == "self.drop.p"
+
+
 def test_advice_of_torch_and_names_of_dynamo_are_no_values() -> None:
     size = (
         "2/1: tensor 'self._parameters['weight']' size mismatch at index 0. expected"

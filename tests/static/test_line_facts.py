@@ -94,6 +94,8 @@ def test_uses_of_a_number(use: str, python: str | None, tmp_path: Path) -> None:
     assert found.first.value == "n"
     code = found.python_use.code if found.python_use else None
     assert (python or "") in (code or "") and bool(code) == bool(python)
+    is_store = found.python_use is not None and found.python_use.is_store
+    assert is_store == use.startswith("self.n = ")
 
 
 def test_a_value_that_the_source_does_not_show_is_unknown(tmp_path: Path) -> None:

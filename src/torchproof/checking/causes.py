@@ -8,6 +8,7 @@ separated from its caller, the code that runs alone because of a break.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,6 +62,7 @@ from torchproof.records import (
 
 # Guards on a size of an argument, whatever they say about it.
 _MOST_NAMES = 4
+_ON_HOST = re.compile(r"\s*@(?:torchproof\.)?on_host\b")
 _SHARED_STATE = frozenset({"global_state", "global"})
 
 
@@ -176,6 +178,8 @@ def _with_remedies(finding: Finding, tree: CauseTree) -> Finding:
     remedies = [cause.remedy for cause in causes if cause.remedy is not None]
     if not causes or _has_data(finding) or not all(map(_has_data, causes)):
         return finding
+    if any(map(_splits, remedies)):
+        return finding  # what follows is compiled apart as before
     first = causes[0]
     title = f"remove the {first.kind.replace('_', ' ')}"
     if first.file and first.line:
@@ -189,6 +193,15 @@ def _with_remedies(finding: Finding, tree: CauseTree) -> Finding:
         of=tuple(cause.identity for cause in causes),
     )
     return replace(finding, remedy=remedy, fix=remedy.text)
+
+
+def _splits(remedy: Remedy) -> bool:
+    """Whether an edit compiles apart what is before and after a function on the host.
+
+    Its values are Python as before: the guards on them remain.
+    """
+    lines = (line for each in remedy.replacements for line in each.new)
+    return any(_ON_HOST.match(line) for line in lines)
 
 
 def _removing(

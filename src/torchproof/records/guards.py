@@ -97,6 +97,7 @@ def readable_source(name: str) -> str:
     name = re.sub(r"\b[LG]\['(\w+)'\]", r"\1", name.strip())
     name = re.sub(r"\._(?:modules|parameters|buffers)\['(\d+)'\]", r"[\1]", name)
     name = re.sub(r"\._(?:modules|parameters|buffers)\['(\w+)'\]", r".\1", name)
+    name = re.sub(r"___as_tensor\((.+?)\)\.item\(\)", r"\1", name)
     name = re.sub(r"___from_numpy\((.+)\)", r"\1", name)
     name = re.sub(r"\.__dict__\['(\w+)'\]", r".\1", name)
     return BEFORE_THE_BREAK if _HANDED_OVER.fullmatch(name) else name

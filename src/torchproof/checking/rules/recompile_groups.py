@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass, replace
 
 from torchproof.checking.rules import keys
@@ -26,6 +27,7 @@ from torchproof.records import (
     whose,
 )
 
+_MANY_VALUES = 3
 # Torch makes these dynamic in each function separately, after the first change.
 _FOLLOWS = frozenset({"size", "equal_sizes", "shape_condition"})
 # Guards on state of torch or of an object: they fail with or without a graph break.
@@ -55,9 +57,27 @@ class RecompileGroup(EventGroup[GuardEvent]):
     @property
     def is_quiet_after(self) -> bool:
         """Whether a later call of the run needed no other graph for it."""
+        return self._quiet_calls > 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the calls after the last recompile show that no value is left.
+
+        A value that lasts for some calls is quiet for as long; many values, longer.
+        """
+        calls = sorted({event.call for event in self.events if event.call is not None})
+        gaps = (after - before for before, after in itertools.pairwise(calls))
+        values = {value for guard in self.guards for value in guard.values}
+        least = max(gaps, default=0) * (1 if len(values) < _MANY_VALUES else 2)
+        return self._quiet_calls >= max(least, 1)
+
+    @property
+    def _quiet_calls(self) -> int:
+        """The calls of the run after the last recompile; 0 if they are not known."""
         seen, calls = [event.call for event in self.events], self.facts.calls
         known = [call for call in seen if call is not None]
-        return len(known) == len(seen) and (calls or 0) > max(known) + 1
+        is_known = len(known) == len(seen) and calls is not None
+        return calls - 1 - max(known) if is_known and calls else 0
 
     @functools.cached_property
     def stays_constant(self) -> bool:

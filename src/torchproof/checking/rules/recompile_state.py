@@ -89,7 +89,8 @@ class StateChange(Recompile):
 
     def advice(self, group: RecompileGroup) -> str:
         guard, change = group.guard, change_of(group)
-        if per_value(guard) and _is_plain(guard):
+        is_endless = self.values_of(group) is Values.ENDLESS
+        if per_value(guard) and _is_plain(guard) and not is_endless:
             return self.say(_WARM_UP, group)
         if change and change.inside and not change.is_read:
             return f"move {change.text(group)} out of the compiled function"
@@ -106,7 +107,7 @@ class StateChange(Recompile):
         if code := before_first_call(guard, facts):
             return f"before the first compiled call: {code}"
         use = facts.python_use
-        if use is not None and not use.is_alias:
+        if use is not None and not use.is_alias and not use.is_store:
             text = f"`{use.code[: group.width]}` at line {use.line} needs a number"
             return f"{text}: compute it outside the compiled function and pass a tensor"
         return self.say(self.advice_text, group)
@@ -170,9 +171,10 @@ class ScalarArgument(StateChange):
             )
         if any(_TEXT.match(value) for each in group.guards for value in each.values):
             return self.say(_ENCODE, group)
-        if per_value(guard):
+        is_endless = self.values_of(group) is Values.ENDLESS
+        if per_value(guard) and not is_endless:
             return self.say(_WARM_UP, group)
-        if group.stays_constant:
+        if is_endless or group.stays_constant:
             return self.say(self.advice_text, group)
         text = (
             "leave it: the second graph takes every `{guard.source}` but the ints 0/1"

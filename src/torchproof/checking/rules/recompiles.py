@@ -197,8 +197,9 @@ class Recompile(Rule[RecompileGroup]):
         values = self.values_of(group)
         if values is Values.ENDLESS or _is_near_limit(group):
             return "medium"
-        is_known = values is Values.FEW and count == 1
-        return "low" if is_known or group.is_quiet_after else "medium"
+        if values is Values.FEW:
+            return "low" if count == 1 or group.is_quiet_after else "medium"
+        return "low" if group.is_over else "medium"
 
     def values_of(self, group: RecompileGroup) -> Values:
         """How many values what changed can have: so many graphs it needs."""

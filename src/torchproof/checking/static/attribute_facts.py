@@ -44,6 +44,7 @@ class PythonUse:
     code: str
     indexed: str = ""  # what the value indexes: `self.table` of `self.table[self.pos]`
     is_alias: bool = False  # a variable for it, which a change in place would change
+    is_store: bool = False  # it sets the attribute
 
 
 @dataclass(frozen=True)
@@ -275,7 +276,8 @@ def _python_use(
     if symbolic and _is_store(use):
         return None
     if _is_store(use):
-        return None if _is_update(use) or _reset(use) else _at(use.around)
+        is_kept = _is_update(use) or _reset(use)
+        return None if is_kept else replace(_at(use.around), is_store=True)
     node: ast.AST = use.node
     for at in range(len(use.around) - 1, -1, -1):
         parent = use.around[at]
