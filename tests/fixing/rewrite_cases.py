@@ -28,7 +28,6 @@ from torchproof.fixing.rewrites import (
     host_values,
     layer_drop,
     lifetimes,
-    loops,
     masks,
     numbers,
     optional_masks,
@@ -217,6 +216,19 @@ y = z
 if x.sum() > 0:  # <-
     y = x
 y += 1
+!! a number that a function gives
+def level(x):
+    return x.abs().mean().item()
+if level(y) > 0.1:  # <- level(y) > 0.1
+    y = y + 1
+!! what a function gives
+if n.level(y) > 0.1:  # <- n.level(y) > 0.1
+    y = y + 1
+!! None before
+z = None
+if x.sum() > 0:  # <-
+    z = x
+y = z
 !! stored, then used
 if x.sum() > 0:  # <-
     n.y = x
@@ -719,103 +731,6 @@ class Scaled(Watch):
 )
 WEIGHTS = ((torch.ones(2), torch.full((2,), 3.0)),)
 
-# -- loops that end early --------------------------------------------------------------
-
-ENDED = """\
-== at a small change
-for _ in range(4):
-    new = (x + y / x) / 2
-    if (new - x).abs().max() < 1e-2:  # <-
-        break
-    x = new
-== after the change
-for _ in range(4):
-    before = x
-    x = x / 2
-    if (x - before).abs().max().item() < 0.3:  # <-
-        break
-== what the last round must not divide by
-for _ in range(4):
-    size = (x - y).abs().sum()
-    if size == 0:  # <-
-        break
-    x = x + (y - x) / size
-== two values at once
-for _ in range(4):
-    x, y = y, x / 2
-    if x.sum() < 1:  # <-
-        break
-!! a result that grows
-for _ in range(4):
-    new = torch.cat([x, x])
-    x = new
-    if x.sum() > 9:  # <-
-        break
-!! the number of rounds
-for i in range(4):
-    x = x / 2
-    if x.sum() < 1:  # <-
-        break
-y = y * i
-!! a list
-found = []
-for _ in range(4):
-    x = x / 2
-    found.append(x)
-    if x.sum() < 1:  # <-
-        break
-!! random numbers
-for _ in range(4):
-    x = x * torch.rand(3)
-    if x.sum() < 1:  # <-
-        break
-!! a counter
-n = 0
-for _ in range(4):
-    x, n = x / 2, n + 1
-    if x.sum() < 1:  # <-
-        break
-y = y * n
-!! another way out
-for _ in range(4):
-    x = x / 2
-    if n is None:
-        continue
-    if x.sum() < 1:  # <-
-        break
-!! a round that is skipped
-for _ in range(4):
-    x = x / 2
-    if x.sum() < 1:  # <-
-        continue
-    y = y + x
-!! more than the end
-for _ in range(4):
-    x = x / 2
-    if x.sum() < 1:  # <-
-        x = x * 0
-        break
-!! a value after the loop only
-for _ in range(4):
-    z = x / 2
-    x = z + x
-    if z.sum() < 1:  # <-
-        break
-y = z
-z = x
-!! no loop of a known length
-while n > 0:
-    x = x / 2
-    if x.sum() < 1:  # <-
-        break
-!! no value before
-for _ in range(4):
-    z = x / 2
-    if z.sum() < 1:  # <-
-        break
-y = z
-"""
-
 # -- questions about selections --------------------------------------------------------
 
 SHORTCUTS = """\
@@ -1141,13 +1056,6 @@ FAMILIES = {
     ),
     "contexts": Family(
         grad_state.skip_context, CONTEXTS, WATCHED, WEIGHTS, "GB111", gradients=(1,)
-    ),
-    "loops": Family(
-        loops.all_rounds,
-        ENDED,
-        step("x, y, n=2", "    return x + y\n"),
-        tuple((torch.full((3,), v), torch.full((3,), 1.5)) for v in (1.5, 0.4, 9.0)),
-        gradients=(0, 1),
     ),
     "shortcuts": Family(
         shortcuts.always,

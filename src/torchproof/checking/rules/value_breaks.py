@@ -82,7 +82,6 @@ _OF_VALUES = (
     "layer_drop.select",
     "shortcuts.always",
     "branches.select",
-    "loops.all_rounds",
 )
 
 

@@ -126,19 +126,6 @@ def _test(site: Site, test: cst.BaseExpression) -> _Test:
     )
 
 
-def condition_of(site: Site, test: cst.BaseExpression) -> str:
-    """A condition of a tensor alone, as a boolean tensor without dimensions."""
-    found = _test(site, test)
-    if found.python or found.or_python:
-        raise NoPattern("a Python condition and a tensor decide together")
-    return found.tensor
-
-
-def protected(site: Site, value: cst.BaseExpression, unless: str) -> str:
-    """A value whose gradient is finite where a condition holds and it is not used."""
-    return _Where(site, unless, holds=False).value(value, _Branch())
-
-
 @dataclass
 class _Branch:
     """What one branch computes: statements that run first, then values for targets."""
@@ -158,12 +145,12 @@ class _Branch:
 class _Where:
     """Writes an `if` as `torch.where(condition, a, b)`."""
 
-    def __init__(self, site: Site, selected: str = "", *, holds: bool = True) -> None:
+    def __init__(self, site: Site) -> None:
         self.site = site
         self._taken: set[str] = set()
         self._test = _Test("")
-        self._selected = selected  # the condition's text or name
-        self._branch_holds = holds
+        self._selected = ""  # the condition's text or name
+        self._branch_holds = True
 
     def expression(self, node: cst.IfExp) -> str:
         self._test = _test(self.site, node.test)
@@ -574,8 +561,18 @@ class _Where:
             return
         if not both and "." not in target and not self._has_value(target, statement):
             raise Refused(f"`{target}` may have no value before the `if`")
+        if not both:
+            self._check_old(target)
         if target in names.changed_in_place(names.later(self.site, statement)):
             raise Refused(f"`{target}` is later changed in place: it may be an alias")
+
+    def _check_old(self, name: str) -> None:
+        """Refuses if what the branches leave as it is may be no tensor."""
+        parameter = names.parameters(self.site.function).get(name)
+        default = parameter.default if parameter is not None else None
+        for value in (default, *names.values_of(self.site.function, name)):
+            if value is not None:
+                self.check_value(value)
 
     def _assert_no_alias(self, target: str, written: set[str]) -> None:
         """A selected value is a copy: writes to the original do not reach it."""

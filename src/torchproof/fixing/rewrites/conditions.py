@@ -17,7 +17,7 @@ import libcst as cst
 from torchproof.checking import Kind
 from torchproof.fixing.rewrites.formatting import parenthesised
 from torchproof.fixing.rewrites.names import assigned_name
-from torchproof.fixing.rewrites.operators import nodes
+from torchproof.fixing.rewrites.operators import BUILTINS, nodes
 from torchproof.fixing.rewrites.site import NoPattern, Refused, Site
 from torchproof.fixing.rewrites.values import (
     TENSOR_METHODS,
@@ -107,12 +107,31 @@ class Reader:
 
     def _assert_always_tensor(self, node: cst.BaseExpression) -> None:
         """`skip = self.training and draw < rate` is sometimes a tensor."""
+        if (call := self._unknown_call(node)) is not None:
+            raise Refused(f"`{self._site.code(call)}` may be no tensor")
         if not isinstance(node, cst.Name) or node.value in self._held:
             return
         for each in nodes(self._site.function):
             name, value = assigned_name(each)
             if name == node.value and isinstance(value, _MIXED):
                 raise Refused(f"`{name}` is not always a tensor")
+
+    def _unknown_call(self, node: cst.BaseExpression) -> cst.Call | None:
+        """An operand that a function of the program gives, maybe as a number."""
+        if isinstance(node, cst.Comparison):
+            operands = [node.left, *(each.comparator for each in node.comparisons)]
+        elif isinstance(node, cst.BinaryOperation):
+            operands = [node.left, node.right]
+        elif isinstance(node, cst.UnaryOperation):
+            operands = [node.expression]
+        elif not isinstance(node, cst.Call) or self._values.is_tensor(node):
+            return None
+        else:
+            name = self._values.dotted(node.func)
+            method = isinstance(node.func, cst.Attribute) and node.func.attr.value
+            is_known = name in BUILTINS or name.startswith(("torch.", "math."))
+            return None if is_known or method in TENSOR_METHODS else node
+        return next(filter(None, map(self._unknown_call, operands)), None)
 
     def _assert_pure(self, node: cst.BaseExpression) -> None:
         """An operand after a tensor is computed in any case."""
