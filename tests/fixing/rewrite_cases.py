@@ -745,6 +745,11 @@ for i in range(3):
 rows = (y == 2).nonzero().squeeze(1)
 if rows.numel() > 0:  # <-
     x = x.index_add(0, rows, x[rows] + 1)
+== columns and sizes
+rows, = torch.where(y == 2)
+if len(rows) > 0:  # <-
+    part = x[rows].float()[:, None] * y.shape[0]
+    x[rows] = part[:, 0]
 == of a mask
 m = y == 1
 if m.any():  # <-
@@ -775,6 +780,29 @@ if rows.any():  # <-
 m = y == 1
 if m.any():  # <-
     x[m] = x[m].max()
+!! one of the rows
+rows = (y == 2).nonzero().squeeze(1)
+if len(rows) > 0:  # <-
+    first = rows[0]
+    x[rows] = x[first]
+!! one of what is at the rows
+m = y == 1
+if m.any():  # <-
+    part = x[m] * 2
+    x[m] = part - part[-1]
+!! a number
+rows = (y == 2).nonzero().squeeze(1)
+if len(rows) > 0:  # <-
+    x[rows] = float(x[rows])
+!! each row
+rows = (y == 2).nonzero().squeeze(1)
+if len(rows) > 0:  # <-
+    x[rows] = torch.stack([x[r] for r in rows])
+!! unpacked
+rows = (y == 2).nonzero().squeeze(1)
+if len(rows) > 0:  # <-
+    first, = rows
+    x[rows] = x[first]
 !! a list
 rows = (y == 2).nonzero().squeeze(1)
 if len(rows) > 0:  # <-

@@ -30,7 +30,11 @@ _LISTS = words("where nonzero argwhere")
 # Functions of a tensor and an index that change nothing where the index is empty.
 _STORES = words("index_add index_copy index_fill index_put masked_fill masked_scatter")
 # They raise if there is nothing.
-_OF_SOME = words("max min argmax argmin amax amin aminmax median mode")
+_OF_SOME = words(
+    "max min argmax argmin amax amin aminmax median mode topk kthvalue quantile item"
+)
+_NUMBERS = words("int float bool")
+_EACH = (cst.BaseComp, cst.StarredElement)
 
 
 def always(site: Site) -> Draft:
@@ -147,11 +151,30 @@ class _Rest:
         self.site, self.chosen = site, chosen
 
     def check(self, rest: Sequence[cst.BaseStatement]) -> None:
+        depend = set(self.chosen)
         for line in rest:
             parts = line.body if isinstance(line, cst.SimpleStatementLine) else ()
             if len(parts) != 1 or not self._is_harmless(parts[0], rest[-1]):
                 raise Refused(f"`{brief(line)}` does more than store at the rows")
             self._assert_pure(parts[0])
+            for each in nodes(line):
+                if self._needs_a_row(each, depend):
+                    raise Refused(f"`{brief(each)}` raises if there are no rows")
+            if names.reads(line) & depend:
+                depend |= names.assigned(line)
+
+    def _needs_a_row(self, node: cst.CSTNode, depend: set[str]) -> bool:
+        """Whether an expression takes one of the rows, or each on its own."""
+        if isinstance(node, _EACH):
+            return bool(names.reads(node) & depend)
+        if isinstance(node, cst.Call):
+            name, is_function = called(node)
+            return name in _OF_SOME or (is_function and name in _NUMBERS)
+        if not isinstance(node, cst.Subscript) or not names.reads(node.value) & depend:
+            return False
+        first = node.slice[0].slice
+        is_one = isinstance(first, cst.Index) and not self._is_row(first.value)
+        return is_one and not brief(node.value).endswith(".shape")
 
     def _is_harmless(self, part: cst.CSTNode, last: cst.BaseStatement) -> bool:
         """Whether a statement changes nothing where there are no rows."""
@@ -187,9 +210,6 @@ class _Rest:
     def _assert_pure(self, part: cst.BaseSmallStatement) -> None:
         value = getattr(part, "value", part)
         bare = replaced_in(value, layer_calls(value, self._loop_names()))
-        for each in nodes(bare):
-            if isinstance(each, cst.Call) and called(each)[0] in _OF_SOME:
-                raise Refused(f"`{brief(each)}` raises if there are no rows")
         parts: list[cst.CSTNode] = [bare]
         if isinstance(part, cst.Expr) and isinstance(bare, cst.Call):
             parts = [each.value for each in bare.args]
