@@ -1,6 +1,8 @@
 """Python at the edge of a compiled function leaves it, and the rest is one graph."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -60,7 +62,7 @@ UPDATE = """
         with torch.no_grad():
             for each in [weight]:
                 each -= 0.1 * each.grad
-        return loss.detach()
+        return loss.detach(), weight.grad
 """
 RECURRENT = """
     import torch
@@ -87,6 +89,7 @@ def drafted(text: str, code: str = "GB115") -> Draft:
     return split(replace(site(text, code), is_entry=True))
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize(
     ("text", "code"),
     [(DRAW, "GB115"), (CLOCK, "GB115"), (UPDATE, "GB110"), (RECURRENT, "GB108")],
@@ -95,10 +98,27 @@ def test_the_values_are_the_same(text: str, code: str) -> None:
     draft = drafted(text, code)
     assert draft.tier == "safe"
     torch.manual_seed(0)
-    calls = [(torch.rand(3, 4), torch.rand(3, 4)) for _ in range(2)]
+    calls = [[torch.rand(3, 4, requires_grad=True) for _ in "xy"] for _ in range(2)]
     before, after = function_of(text), function_of(draft.text)
+    compiled = torch.compile(function_of(draft.text), backend="aot_eager")
     for call in calls:
-        torch.testing.assert_close(after(*call), before(*call))
+        expected = with_gradients(before, call)
+        torch.testing.assert_close(with_gradients(after, call), expected)
+        torch.testing.assert_close(with_gradients(compiled, call), expected)
+
+
+def with_gradients(
+    step: Callable[..., Any], call: list[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """What a step returns, and the gradients of its arguments."""
+    for each in call:
+        each.grad = None
+    outputs = step(*call)
+    outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
+    open_ends = [each.square().sum() for each in outputs if each.requires_grad]
+    if open_ends:
+        sum(open_ends).backward()
+    return [*outputs, *(each.grad for each in call)]
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
@@ -124,6 +144,25 @@ def test_the_rest_is_one_graph(text: str, code: str) -> None:
         "def k():\n        return x\n    random.random()  # <-\n    return k() @ x",
         "k = torch.split(x, net.tolist())  # <-\n    return [k[0] @ x]",
         "k = random.random()  # <-\n    yield x @ x * k",
+        "h: torch.Tensor\n    if x.dim() > 1:\n        h = x\n"
+        "    k = random.random()  # <-\n    return h @ x * k",
+        "h: torch.Tensor\n    if x.dim() > 1:\n        h = x @ x\n    y = x @ x.T @ x\n"
+        "    return y, h, y.tolist()  # <-",
+        "s = x.to_sparse()  # <-\n    return torch.sparse.mm(s, x).relu()",
+        "n = x.sum().item()  # <-\n    h = (x @ x.T) * n\n"
+        "    k = h.argmax().item()\n    return h @ x + k",
+        "n = x.sum().item()  # <-\n    h = x @ x.T\n"
+        "    if h.sum() > 0:\n        h = h + 1\n    return h * n",
+        "ks = x.argmax(-1).tolist()  # <-\n    h = x @ x.T\n"
+        "    return torch.stack([h[i, k] for i, k in enumerate(ks)])",
+        "best = int(x.max().item())  # <-\n    h = x @ x.T\n    return h[best + 1]",
+        "best = int(x.max().item())  # <-\n    k = best + 1\n"
+        "    h = x @ x.T\n    net[k] = 1\n    return h * 2",
+        "best = int(x.max().item())  # <-\n"
+        "    return torch.zeros(best) + (x @ x.T).sum()",
+        "best = x.max().item()  # <-\n    h = x @ x.T\n    if best > 1:\n"
+        "        h = h + 1\n    return h",
+        "h = x @ x.T\n    return h, [v * 2 for v in h.sum(-1).tolist()]  # <-",
     ],
 )
 def test_what_is_left_alone(body: str) -> None:
@@ -131,6 +170,56 @@ def test_what_is_left_alone(body: str) -> None:
     text = f"import random\nimport torch\n\n\ndef step(x, net):\n    {body}\n"
     with pytest.raises(Refused):
         drafted(text)
+
+
+@pytest.mark.parametrize("given", ["x, w", "*args", "*, self, x, w"])
+def test_a_function_of_a_class_without_self_stays(given: str) -> None:
+    text = f"""
+        class Net:
+            def forward({given}):
+                k = random.random()  # <-
+                return x @ x * k
+    """
+    with pytest.raises(Refused):
+        drafted(text)
+
+
+def test_a_subclass_keeps_its_own_graph() -> None:
+    """Its method calls that of its base class, which has been edited as well."""
+    base = DRAW.replace("Noisy", "Base")
+    text = base.replace("# <- random.gauss(0.0, scale)", "")
+    text += """
+    class Sub(Base):
+        def forward(self, x):
+            strength = random.gauss(0.0, 1.0)  # <-
+            return super().forward(x) * strength
+
+    def sub(x):
+        random.seed(3)
+        torch.manual_seed(3)
+        return Sub()(x)
+    """
+    once = drafted(text).text
+    [line] = [each for each in once.splitlines() if "gauss(0.0, scale)" in each]
+    twice = drafted(once.replace(line, f"{line}  # <- random.gauss(0.0, scale)")).text
+    x = torch.rand(3, 4)
+    expected = function_of(text, "sub")(x)
+    torch.testing.assert_close(function_of(twice, "sub")(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_passed"),
+    [("k = x.sum().item()", True), ("print(x.sum().item())", False)],
+)
+def test_only_a_value_is_passed_in(line: str, is_passed: bool) -> None:
+    text = f"""
+        import torch
+
+        def step(x, k):
+            {line}  # <-
+            return torch.relu(x @ x.T) * k
+    """
+    assert ("argument" in drafted(text).title) is is_passed
 
 
 @pytest.mark.parametrize("decorator", ["torch.no_grad()", "staticmethod"])

@@ -71,7 +71,7 @@ def _names(root: cst.CSTNode) -> Iterator[cst.Name]:
         default = getattr(root, "default", None)
         if default is not None:
             yield from _names(default)
-    elif isinstance(root, (cst.Import, cst.ImportFrom)):
+    elif isinstance(root, (cst.Import, cst.ImportFrom)) or _declares(root):
         return
     elif isinstance(root, (cst.FunctionDef, cst.ClassDef)):
         for child in children(root):
@@ -82,11 +82,18 @@ def _names(root: cst.CSTNode) -> Iterator[cst.Name]:
             yield from _names(child)
 
 
+def _declares(node: cst.CSTNode) -> bool:
+    """Whether a node is `name: type`, which gives the name no value."""
+    return isinstance(node, cst.AnnAssign) and node.value is None
+
+
 def _stores(
     root: cst.CSTNode, without: tuple[type[cst.CSTNode], ...] = ()
 ) -> set[cst.Name]:
     stores: set[cst.Name] = set()
     for node in nodes(root):
+        if _declares(node):
+            continue
         if isinstance(node, _STORING) and not isinstance(node, without):
             stores |= _targets(node.target)
         elif isinstance(node, cst.AsName):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from torchproof.checking import Kind, words
+from torchproof.fixing.rewrites.conditions import Reader
 from torchproof.fixing.rewrites.names import (
     always_assigned,
     assigned,
@@ -26,6 +27,7 @@ from torchproof.fixing.rewrites.names import (
 from torchproof.fixing.rewrites.operators import (
     BUILTINS,
     brief,
+    called,
     children,
     dotted,
     is_heavy,
@@ -37,7 +39,17 @@ from torchproof.fixing.rewrites.values import TENSOR_METHODS, Values
 # What only Python can do: it leaves the graph with the statement at the finding.
 _OF_PYTHON = re.compile(
     r"(?<![\w.])(?:time|datetime|random|np|numpy|inspect|os|sys)\.|(?<![\w.])open\("
-    r"|\.(?:item|tolist|numpy|backward|zero_grad|step)\("
+    r"|\.(?:item|tolist|numpy|backward|zero_grad|step)\(|(?<![\w.])print\("
+)
+# What makes tensors that Dynamo takes into no graph.
+_OTHER_LAYOUTS = re.compile(
+    r"\.(?:to_)?sparse\w*\b|\.coalesce\(|nested_tensor|\.to_mkldnn\("
+)
+# Functions for whose numbers there is a graph each: sizes, ranges, keys.
+_FIXED = words(
+    "zeros ones empty full rand randn randint arange range linspace eye view reshape"
+    " expand repeat repeat_interleave narrow topk split chunk unfold one_hot new_zeros"
+    " new_ones new_empty new_full select get getattr pad roll"
 )
 _OF_TEXT = re.compile(
     r"\.(?:split|lower|upper|strip|casefold|encode|tokenize)\(|tokeni[sz]er\(|\bre\.\w+\("
@@ -95,8 +107,7 @@ def _split(site: Site, *, is_text: bool = False) -> Draft:
     parts = _parts(site, _Edge(site), is_text=is_text)
     if is_text and not any(_TO_TENSOR.search(site.code(s)) for s in parts.before):
         raise NoPattern("the text does not become a tensor")
-    if is_text and any(isinstance(n, _LOOPING) for s in parts.before for n in nodes(s)):
-        raise NoPattern("Dynamo would compile the comprehension alone")
+    _assert_whole(site, parts)
     names = _Names(site, function)
     host: list[Statement] = list(parts.before)
     functions: list[Statement] = []
@@ -135,12 +146,12 @@ def _title(site: Site, parts: _Parts) -> str:
     what = f"`{brief(site.expression or site.statement)}`"
     if parts.last and parts.graph:
         return f"compile what is before and after {what} apart, not {what} (on_host)"
-    inside = any(_contains(each, site.statement) for each in parts.before)
-    where = (
-        "before the compiled call, and pass the result in as an argument"
-        if inside
-        else "after the compiled call, with what it needs returned"
-    )
+    where = "after the compiled call, with what it needs returned"
+    if any(_contains(each, site.statement) for each in parts.before):
+        where = "before the compiled call"
+        read = set().union(*map(reads, (*parts.graph, *parts.last)))
+        if assigned(site.statement) & read:
+            where += ", and pass the result in as an argument"
     return f"do {what} outside, {where} (on_host)"
 
 
@@ -275,6 +286,65 @@ def _without_end(
     return graph[::-1], after[::-1]
 
 
+# -- whether what is left is one graph -------------------------------------------------
+
+
+def _assert_whole(site: Site, parts: _Parts) -> None:
+    """Refuses if a graph would still break, or if each call would have its own."""
+    if found := _OTHER_LAYOUTS.search(site.code(site.function)):
+        raise Refused(f"what `{found[0]}` gives is in no graph")
+    host = [*parts.before, *parts.after]
+    if any(isinstance(n, _LOOPING) for each in host for n in nodes(each)):
+        raise NoPattern("Dynamo would compile the comprehension alone")
+    reader = Reader(site, Values(site))
+    numbers = _numbers(site, parts)
+    for each in (*parts.graph, *parts.last):
+        if _OF_PYTHON.search(site.code(each)):
+            raise Refused(f"`{brief(each)}` would break the graph as well")
+        for node in nodes(each):
+            test = getattr(node, "test", None)
+            if test is not None and reader.looks_tensor(test):
+                raise Refused(f"`{brief(test)}` would break the graph as well")
+            if fixed := set().union(*map(reads, _fixed(node))) & numbers:
+                raise Refused(f"each `{min(fixed)}` would have a graph of its own")
+
+
+def _numbers(site: Site, parts: _Parts) -> set[str]:
+    """The names for what Python makes anew in each call; lists go into no graph."""
+    values, found = Values(site), set[str]()
+    read = set().union(*map(reads, (*parts.graph, *parts.last)))
+    for each in (*parts.before, *parts.graph, *parts.after, *parts.last):
+        code = site.code(each)
+        made = {
+            name
+            for name in assigned(each) - set(parameters(site.function))
+            if not any(
+                value is not None
+                and (values.is_tensor(value) or values.kind(value) is Kind.ARRAY)
+                for value in values_of(site.function, name)
+            )
+        }
+        is_host = each in parts.before or each in parts.after
+        if is_host and ".tolist(" in code and made & read:
+            raise Refused(f"each `{brief(each)}` would have a graph of its own")
+        is_new = is_host and _OF_PYTHON.search(code) and not _TO_TENSOR.search(code)
+        is_made_of = is_host or not reads(each) - BUILTINS - found
+        if is_new or (is_made_of and reads(each) & found):
+            found |= made
+    return found
+
+
+def _fixed(node: cst.CSTNode) -> Sequence[cst.CSTNode]:
+    """What in an expression Dynamo guards by its value: indexes, sizes, conditions."""
+    if isinstance(node, cst.Subscript):
+        return node.slice
+    if isinstance(node, cst.Call):
+        return node.args if called(node)[0] in _FIXED else ()
+    if isinstance(node, (cst.For, cst.CompFor)):
+        return [node.iter]
+    return [node.test] if isinstance(node, (cst.If, cst.While, cst.IfExp)) else ()
+
+
 # -- the functions ---------------------------------------------------------------------
 
 
@@ -323,11 +393,14 @@ class _Names:
         star, double = function.params.star_arg, function.params.star_kwarg
         every = [*self._parameters.values(), star, double]
         self._known = [p.name.value for p in every if isinstance(p, cst.Param)]
-        around = (n for n in site.ancestors(function) if isinstance(n, _OWNERS))
-        owner = next(around, None)
-        is_method = isinstance(owner, cst.ClassDef) and self._known
-        self._self = self._known[0] if is_method else None
-        self._is_alone = owner is None
+        around = [n for n in site.ancestors(function) if isinstance(n, _OWNERS)]
+        scopes = (n for n in around if isinstance(n, _DEFINITIONS))
+        self._self, self._of_class, self._is_alone = None, "", not around
+        if isinstance(owner := next(scopes, None), cst.ClassDef):
+            first = [*function.params.posonly_params, *function.params.params][:1]
+            if [each.name.value for each in first] != ["self"]:
+                raise NoPattern("the function of a class has no `self`")
+            self._self, self._of_class = "self", f"_of_{owner.name.value}"
 
     def extracted(
         self,
@@ -339,7 +412,7 @@ class _Names:
         """The statement that calls the new function, and the function."""
         results = self._results(graph, before, after)
         names = self._arguments(graph, before, results)
-        wanted = f"_{self._function.name.value.strip('_')}_in_graph"
+        wanted = f"_{self._function.name.value.strip('_')}_in_graph{self._of_class}"
         name = fresh(self._site.module, wanted + f"_{number + 1}" * bool(number))
         owner = [self._self] if self._self else []
         start = f"{', '.join(results)} = " if results else ""
