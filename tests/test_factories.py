@@ -73,7 +73,6 @@ def test_verbs_that_need_a_factory_name_those_of_the_file(
     monkeypatch.chdir(tmp_path)
     Path("m.py").write_text(TWO)
     verbs = {
-        "fix": lambda: api.fix("m.py"),
         "tune": lambda: api.tune("m.py"),
         "loadtest": lambda: api.loadtest("m.py", load_options=LoadOptions(rate=1.0)),
         "pack": lambda: api.pack("m.py", purpose="deploy"),

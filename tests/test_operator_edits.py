@@ -1,4 +1,4 @@
-"""Fake implementations that are drafted, and copies of tensors."""
+"""Fake implementations that are drafted, and code that gets no edit."""
 
 import itertools
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from torchproof.checking.rules import operator_edits, python_edits
+from torchproof.checking.rules import first_calls, operator_edits, python_edits
 from torchproof.fixing.edits import applied
 from torchproof.records import Frame, Remedy
 
@@ -58,26 +58,38 @@ def test_an_operator_that_needs_values_gets_no_edit(line: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("line", "said", "new"),
+    ("line", "said"),
     [
-        ("y = copy.deepcopy(x)", "TensorVariable()", "y = x.detach().clone()"),
-        (
-            "d = {'a': copy.deepcopy(self.x), 'b': x}",
-            "TensorVariable()",
-            "d = {'a': self.x.detach().clone(), 'b': x}",
-        ),
-        ("y = copy.deepcopy(x)", "UserDefinedObjectVariable(Config)", None),
-        ("y = copy.deepcopy([x])", "TensorVariable()", None),
-        ("y = copy.deepcopy(x, memo)", "TensorVariable()", None),
+        ("y = copy.deepcopy(x)", "TensorVariable()"),
+        ("for k in x: pass", "tp_iter_impl not implemented for generator"),
+        ("y = x[:, n : n + 3]", "[UnspecializedPythonVariable(), 3]"),
     ],
 )
-def test_a_tensor_is_cloned(
-    line: str, said: str, new: str | None, tmp_path: Path
-) -> None:
+def test_no_edit_changes_what_a_value_is(line: str, said: str, tmp_path: Path) -> None:
+    """A copy of a leaf, an iterator that others use, a view that stops at an end."""
     file = tmp_path / "program.py"
-    file.write_text(f"import copy\n\n\ndef f(self, x, memo):\n    {line}\n")
-    frame = Frame(str(file), 5, "f", line)
-    remedy = python_edits.edit_at(frame, said, [str(file)])
-    assert (remedy is not None) == (new is not None)
-    if remedy is not None:
-        assert [each.new for each in remedy.replacements] == [(f"    {new}\n",)]
+    head = "import copy\nimport random\nimport torch\n\nf = sum(i for i in range(3))\n"
+    text = f"{head}text = ','.join(str(i) for i in range(3))\n\n\ndef f(x):\n"
+    text += f"    n = random.randint(0, 4)\n    {line}\n"
+    file.write_text(text)
+    frame = Frame(str(file), len(text.splitlines()), "f", line)
+    assert python_edits.edit_at(frame, said) is None
+
+
+@pytest.mark.parametrize(
+    ("test", "body", "is_flag"),
+    [
+        ("self.done", "self.done = True", True),
+        ("getattr(self, 'done', False)", "setattr(self, 'done', True)", True),
+        ("self.done is not None", "self.done = 1", True),
+        ("self.training", "self.count += 1", False),
+        ("self.done == (not self.training)", "self.done = not self.training", False),
+    ],
+)
+def test_what_is_done_once_has_a_flag_that_it_sets(
+    test: str, body: str, is_flag: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "library.py"
+    file.write_text(f"def set_up(self):\n    if {test}:\n        return\n    {body}\n")
+    frame = Frame(str(file), 4, "set_up", body)
+    assert first_calls._is_done_once(frame) == is_flag

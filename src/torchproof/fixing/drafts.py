@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -40,7 +39,7 @@ from torchproof.records import (
     user_frame,
 )
 
-_FILES, _SECONDS = 50, 10.0  # of one check: files that are parsed, and processor time
+_FILES, _FINDINGS = 50, 200  # of one check: files that are parsed, findings drafted
 _PROSE = 160  # characters of a title
 _UNCHANGED = Proof(Overlay(), Observation((), {}))
 
@@ -50,7 +49,7 @@ def drafted(
 ) -> list[Finding]:
     """The findings, each with the edit that its rule knows for it, the worst first.
 
-    Where drafting takes too long, the rest keep what their rules know.
+    Where there are too many, the rest keep what their rules know.
     """
     drafts = _Drafts({each.finding.identity: each for each in matched})
     order = sorted(
@@ -71,12 +70,12 @@ class _Drafts:
 
     matched: Mapping[str, rules.Matched]
     sources: Sources = field(default_factory=Sources)
-    began: float = field(default_factory=time.process_time)
+    asked: int = 0  # findings so far
 
     def remedy(self, finding: Finding) -> Remedy | None:
         """The remedy with its edit; None if none can be drafted."""
-        spent = time.process_time() - self.began
-        is_late = spent > _SECONDS or len(self.sources.originals) > _FILES
+        self.asked += 1
+        is_late = self.asked > _FINDINGS or len(self.sources.originals) > _FILES
         known = finding.remedy
         try:
             if known is not None and known.replacements:
@@ -86,7 +85,7 @@ class _Drafts:
             return _without_edit(known) if known is not None else None
 
     def _known(self, remedy: Remedy, *, is_late: bool) -> Remedy:
-        """An edit that a rule has; if there is time, without lines that stay."""
+        """An edit that a rule has; unless it is late, without lines that stay."""
         changes: list[Replacement] = []
         for name in dict.fromkeys(each.file for each in remedy.replacements):
             file = os.path.abspath(name)
@@ -146,7 +145,7 @@ class _Drafts:
         if matched is None or remedy is None or remedy.kind != "setting":
             return None
         facts, event = matched.group.facts, matched.group.first
-        place = _place_of_compile(facts.wrappers, event, remedy)
+        place = _place_of_compile(facts.wrappers, event, remedy, finding.file)
         if place is None:
             return None
         file = os.path.abspath(place.file)
@@ -180,9 +179,12 @@ def _is_current(frame: Frame) -> bool:
 
 
 def _place_of_compile(
-    wrappers: Sequence[WrapperEvent], event: Event, remedy: Remedy
+    wrappers: Sequence[WrapperEvent], event: Event, remedy: Remedy, file: str | None
 ) -> Frame | None:
-    """The user's line that compiles what an event is about; None if it is unknown."""
+    """The user's line that compiles what an event is about; None if it is unknown.
+
+    Of several that may, it is one in the finding's own file.
+    """
     own = [w for w in wrappers if not w.by_torchproof and w.calls != 0]
     is_argument = any(s.name.startswith("compile.") for s in remedy.settings)
     functions = [event.function]
@@ -194,7 +196,9 @@ def _place_of_compile(
     found = list(dict.fromkeys(each for each in places if each is not None))
     if is_argument and len({(each.file, each.line) for each in found}) != 1:
         return None
-    return found[0] if found else None
+    near = [each for each in found if shown(each.file) == file]
+    certain = found if about or len(found) == 1 else []
+    return next(iter(near or certain), None)
 
 
 def _compiles(wrapper: WrapperEvent, function: Frame | None) -> bool:

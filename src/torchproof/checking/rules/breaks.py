@@ -13,7 +13,6 @@ from torchproof.checking.rules import first_calls, python_edits, torch_pages
 from torchproof.checking.rules.advice import (
     in_force,
     removed,
-    user_files,
     written_marks,
 )
 from torchproof.checking.rules.interruptions import (
@@ -328,7 +327,7 @@ class GraphBreak(Rule[BreakGroup]):
         reasons = [group.first.reason]
         reasons += [above.reason] if isinstance(above, BreakEvent) else []
         said = " ".join(f"{r.type} {r.explanation} {r.context}" for r in reasons)
-        return python_edits.edit_at(group.frame, said, user_files(group))
+        return python_edits.edit_at(group.frame, said)
 
     def setting(self, group: BreakGroup) -> Setting | None:
         """The first setting that keeps the operation in the graph, and is not set."""

@@ -21,6 +21,11 @@ from torchproof.records import (
     whose,
 )
 
+# An attribute as a condition: `x.done`, `x.done is not None`, `getattr(x, "done", 0)`.
+_FLAG = re.compile(
+    r"\w+\.(\w+)(?: is not None)?|(?:get|has)attr\(\w+, '(\w+)'(?:, \w+)?\)"
+)
+
 
 def done_before(stack: Sequence[Frame], compiled: Sequence[Frame]) -> Remedy | None:
     """The edit that calls such a function where the user makes the module.
@@ -55,9 +60,8 @@ def _is_done_once(frame: Frame) -> bool:
             continue
         first = next((n for n in node.body if not isinstance(n, ast.Expr)), None)
         if isinstance(first, ast.If) and not first.orelse:
-            test, body = ast.unparse(first.test), [*map(ast.unparse, first.body)]
-            returns = body in (["return"], ["return None"])
-            return returns and re.search(r"\w\.\w|(get|has)attr\(", test) is not None
+            returns = [*map(ast.unparse, first.body)] in (["return"], ["return None"])
+            return returns and _is_flag(ast.unparse(first.test), frame.file)
     return False
 
 
@@ -65,10 +69,37 @@ def _is_guarded(frame: Frame) -> bool:
     """Whether a line runs under `if not self.is_done:` alone."""
     return any(
         isinstance(node, ast.If)
-        and re.fullmatch(r"not self\.\w+|self\.\w+ is None", ast.unparse(node.test))
         and [each.lineno for each in node.body] == [frame.line]
+        and (test := re.fullmatch(r"not (.+)|(.+) is None", ast.unparse(node.test)))
+        and _is_flag(test[1] or test[2], frame.file)
         for node in ast.walk(tree_of(frame.file))
     )
+
+
+def _is_flag(test: str, file: str) -> bool:
+    """Whether a test is of an attribute alone that a later call than __init__ sets."""
+    match = _FLAG.fullmatch(test)
+    functions = [
+        node
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.FunctionDef) and node.name != "__init__"
+    ]
+    return match is not None and any(
+        ast.unparse(target).endswith(f".{match[1] or match[2]}")
+        for function in functions
+        for node in ast.walk(function)
+        for target in _set(node)
+    )
+
+
+def _set(node: ast.AST) -> list[ast.expr]:
+    """What a statement sets, `setattr(x, "name", value)` as `x.name`."""
+    if isinstance(node, ast.Assign):
+        return node.targets
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "setattr":
+        owner, name = node.args[0], ast.unparse(node.args[1])
+        return [ast.Attribute(owner, name.strip("'\""))]
+    return []
 
 
 def _modules(stack: Sequence[Frame]) -> list[tuple[Frame, str]]:

@@ -234,6 +234,8 @@ class GeneratorUse(GraphBreak):
             return "define the class outside the compiled function"
         if re.search(r"\basync\b|coroutine", said):
             return "await it outside the compiled function and pass the result in"
+        if "know how to iterate" in group.reason.explanation:
+            return "pass a list: Dynamo does not trace iterators made outside"
         return f"build a list instead of a generator at `{group.expression}`"
 
     def matches(self, group: BreakGroup) -> bool:

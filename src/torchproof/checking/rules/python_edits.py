@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from torchproof.checking.static import changes
@@ -17,14 +16,8 @@ from torchproof.checking.static.changes import code
 from torchproof.checking.static.source import Definition, Source, walk
 from torchproof.records import Frame, Remedy, whose
 
-# Builtins that use up an iterator, or are one themselves.
-_CONSUMING = {
-    *("list", "tuple", "dict", "set", "sorted", "sum", "min", "max", "next", "any"),
-    *("all", "zip", "map", "filter", "enumerate", "reversed", "iter"),
-}
 _FILTERS = {"warnings.simplefilter", "warnings.filterwarnings"}
 _NESTED = {"torch.nested.nested_tensor", "torch.nested.as_nested_tensor"}
-_DRAWS = {"random.randint", "random.randrange"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +27,6 @@ class Site:
     source: Source
     statement: ast.stmt
     said: str
-    files: Sequence[str] = ()  # of the user's, around it
 
     @property
     def function(self) -> Definition | None:
@@ -63,7 +55,7 @@ class Site:
         ]
 
 
-def edit_at(frame: Frame | None, said: str, files: Iterable[str]) -> Remedy | None:
+def edit_at(frame: Frame | None, said: str) -> Remedy | None:
     """The edit that removes a break at a line of the user's file."""
     if frame is None or whose(frame.file) != "user":
         return None
@@ -71,7 +63,7 @@ def edit_at(frame: Frame | None, said: str, files: Iterable[str]) -> Remedy | No
     statement = changes.statement_at(source, frame.line) if source else None
     if source is None or statement is None:
         return None
-    site = Site(source, statement, said, tuple(files))
+    site = Site(source, statement, said)
     return next(filter(None, (each(site) for each in _EDITS)), None)
 
 
@@ -199,108 +191,6 @@ def _read(node: ast.AST) -> set[str]:
     return {n for n in names if not own or not all(n in each for each in own)}
 
 
-def _list_where_made(site: Site) -> Remedy | None:
-    """An iterator or a view that is made outside of compiled code becomes a list."""
-    made = re.search(
-        r"not implemented for (\w+)|UserDefinedObjectVariable\((\w+)\)", site.said
-    )
-    if made is None or not isinstance(site.statement, ast.For):
-        return None
-    kind = made[1] or made[2]
-    found = [
-        (source, node)
-        for source in filter(None, map(changes.source_of, site.files))
-        for node in source.nodes
-        if _makes(node, kind) and node not in site.nodes
-        if not _is_consumed(node, source)
-    ]
-    if len(found) != 1:
-        return None
-    [(source, node)] = found
-    assert isinstance(node, ast.expr)
-    text = code(source, node)
-    title = f"make it a list before the compiled call: `list({text})`"
-    own = text[1:-1] if isinstance(node, ast.GeneratorExp) else text
-    return changes.edit(title, source, {node: f"list({own})"})
-
-
-def _makes(node: ast.AST, kind: str) -> bool:
-    if kind == "generator":
-        return isinstance(node, ast.GeneratorExp)
-    if not isinstance(node, ast.Call):
-        return False
-    if kind.startswith("dict_"):
-        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        return method == kind.removeprefix("dict_") and not node.args
-    return isinstance(node.func, ast.Name) and node.func.id == kind
-
-
-def _is_consumed(node: ast.AST, source: Source) -> bool:
-    """Whether the code around an iterator uses it up at once."""
-    around = source.parents[node]
-    if isinstance(around, ast.Call):
-        return source.dotted(around.func) in _CONSUMING
-    return isinstance(around, ast.For | ast.comprehension | ast.Starred)
-
-
-def _sorted_as_tensor(site: Site) -> Remedy | None:
-    """Tensors of one element are sorted as one tensor."""
-    source = site.source
-    calls = site.calls("sorted")
-    if "sort with non-constant" not in site.said or len(calls) != 1:
-        return None
-    call, names = calls[0], {k.arg: k.value for k in calls[0].keywords}
-    reverse = names.pop("reverse", None)
-    if names or len(call.args) != 1 or source.names.get("torch") != "torch":
-        return None
-    if not isinstance(reverse, ast.Constant | None):
-        return None
-    value = call.args[0]
-    known = site.assigned(value.id) if isinstance(value, ast.Name) else [value]
-    is_list = known and all(isinstance(e, ast.List | ast.ListComp) for e in known)
-    text = code(source, value) if is_list else f"[*{code(source, value)}]"
-    order = ", descending=True" if reverse and reverse.value else ""
-    new = f"list(torch.stack({text}).sort(dim=0, stable=True{order}).values)"
-    title = f"sort {source.quote(value)} as one tensor, with torch.sort"
-    return changes.edit(title, source, {call: new})
-
-
-def _evaluated_once(site: Site) -> Remedy | None:
-    """Source that a module keeps becomes a function when the module is made."""
-    source, calls = site.source, site.calls("eval")
-    if "`eval` with argument types ['str'" not in site.said or len(calls) != 1:
-        return None
-    call = calls[0]
-    name = source.own(call.args[0]) if len(call.args) == 3 else None
-    scope, values = call.args[1:] if name else (None, None)
-    if name is None or scope is None or not isinstance(values, ast.Dict):
-        return None
-    keys = [each.value for each in values.keys if isinstance(each, ast.Constant)]
-    names = [each for each in keys if isinstance(each, str) and each.isidentifier()]
-    local = _bound(site.function, without=call) if site.function else set()
-    stored = [
-        (node, source.parents[node])
-        for node in source.of(ast.Attribute)
-        if node.attr == name and not isinstance(node.ctx, ast.Load)
-    ]
-    if len(stored) != 1 or len(names) != len(values.keys) or _read(scope) & local:
-        return None
-    [(target, assignment)] = stored
-    if source.own(target) is None or not isinstance(assignment, ast.Assign):
-        return None
-    given = ", ".join(code(source, each) for each in values.values)
-    made = f"self._{name}_function"
-    line = f'{made} = eval(f"lambda {", ".join(names)}: ({{self.{name}}})", '
-    own = code(source, assignment)
-    indent = "\n" + " " * assignment.col_offset
-    new: dict[changes.Node, str] = {
-        assignment: f"{own}{indent}{line}{code(source, scope)})",
-        call: f"{made}({given})",
-    }
-    title = f"make a function of `self.{name}` once, outside of the compiled code"
-    return changes.edit(title, source, new)
-
-
 def _jagged(site: Site) -> Remedy | None:
     """A nested tensor in the layout that Dynamo traces."""
     source = site.source
@@ -316,77 +206,13 @@ def _jagged(site: Site) -> Remedy | None:
     [call] = found
     given = changes.arguments(source, call)
     new = f"{code(source, call.func)}({given}, layout=torch.jagged)"
-    title = "make the nested tensor with layout=torch.jagged, which stays in the graph"
-    return changes.edit(title, source, {call: new})
-
-
-def _drawn_slice(site: Site) -> Remedy | None:
-    """A slice that begins at a drawn number becomes an index of the same length."""
-    if "UnspecializedPythonVariable" not in site.said:
-        return None
-    source = site.source
-    subscripts = [n for n in walk(site.statement) if isinstance(n, ast.Subscript)]
-    for node in subscripts if source.names.get("torch") == "torch" else ():
-        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        drawn = [_drawn(part, site) for part in parts]
-        owner = code(source, node.value)
-        plain = source.dotted(node.value) and isinstance(node.ctx, ast.Load)
-        if (
-            not plain
-            or not any(drawn)
-            or not all(isinstance(p, ast.Slice) for p in parts)
-        ):
-            continue
-        whole = [p for p, pair in zip(parts, drawn, strict=True) if not pair]
-        if any(code(source, each).strip(": ") for each in whole):
-            continue
-        text = owner
-        for dim, pair in enumerate(drawn):
-            if pair:
-                index = f"torch.arange({pair[1]}, device={owner}.device) + {pair[0]}"
-                text += f".index_select({dim}, {index})"
-        title = f"select {source.quote(node)} with index_select, from the drawn tensor"
-        return changes.edit(title, source, {node: text})
-    return None
-
-
-def _drawn(part: ast.expr, site: Site) -> tuple[str, str] | None:
-    """The name and the length of `[top : top + size]`, where `top` is drawn."""
-    upper = part.upper if isinstance(part, ast.Slice) and not part.step else None
-    lower = part.lower if isinstance(part, ast.Slice) else None
-    if not isinstance(lower, ast.Name) or not isinstance(upper, ast.BinOp):
-        return None
-    sides = [upper.left, upper.right]
-    lengths = [e for e in sides if ast.dump(e) != ast.dump(lower)]
-    values = site.assigned(lower.id)
-    is_draw = values and all(
-        isinstance(v, ast.Call) and site.source.dotted(v.func) in _DRAWS for v in values
-    )
-    if not is_draw or len(lengths) != 1 or not isinstance(upper.op, ast.Add):
-        return None
-    return lower.id, code(site.source, lengths[0])
-
-
-def _deep_copied(site: Site) -> Remedy | None:
-    """`copy.deepcopy` of a tensor, which has no history: of another one, it fails."""
-    source, calls = site.source, site.calls("copy.deepcopy")
-    if "TensorVariable" not in site.said or len(calls) != 1 or calls[0].keywords:
-        return None
-    value = calls[0].args[0] if len(calls[0].args) == 1 else None
-    if not isinstance(value, ast.Name | ast.Attribute):
-        return None
-    new = f"{code(source, value)}.detach().clone()"
-    return changes.edit(f"copy the tensor: `{new}`", source, {calls[0]: new})
+    title = "make the nested tensor, and so results, with layout=torch.jagged"
+    return changes.edit(title, source, {call: new}, tier="unsafe")
 
 
 _EDITS = (
     _filter_as_argument,
     _marked_input_returned,
     _class_in_module,
-    _list_where_made,
-    _sorted_as_tensor,
-    _evaluated_once,
     _jagged,
-    _drawn_slice,
-    _deep_copied,
 )
