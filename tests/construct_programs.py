@@ -48,26 +48,6 @@ def f({parameters}):
 for i in range(2):
     out = f(torch.ones(4), {made})
 """
-SORTED = """
-@torch.compile(backend="eager")
-def f(x):
-    {first}
-    ordered = {call}
-    return ordered[0] * 2 + ordered[-1]
-for i in range(2):
-    out = f(torch.arange(4.0))
-"""
-FORMULA = """
-class Formula:
-    def __init__(self, text):
-        self.text = text
-{more}
-    def __call__(self, x, y):
-        return eval({arguments})
-f = torch.compile(Formula("x * 2 + torch.sin(y)").__call__, backend="eager")
-for i in range(2):
-    out = f(torch.ones(4), torch.ones(4))
-"""
 CROP = """
 import random
 random.seed(0)
@@ -154,7 +134,7 @@ CONSTRUCTS = {
     ),
     "pairs that the caller makes": (
         "GB113",
-        "edit",
+        "none",
         MADE.format(
             parameters="x, pairs",
             names="_, y in pairs",
@@ -162,79 +142,11 @@ CONSTRUCTS = {
             made="zip([0, 1], [torch.ones(4), torch.zeros(4)])",
         ),
     ),
-    "a view of a dict": (
-        "GB113",
-        "edit",
-        MADE.format(
-            parameters="x, given",
-            names="name, y in given",
-            before='parts = {"a": torch.ones(4)}\nview = parts.items()',
-            made="view",
-        ),
-    ),
-    "two iterators that it may be": (
-        "GB113",
-        "none",
-        MADE.format(
-            parameters="x, pairs, more",
-            names="_, y in pairs",
-            before="",
-            made="zip([0], [torch.ones(4)]), zip([1], [torch.zeros(4)])",
-        ),
-    ),
-    "sorted losses": (
-        "GB117",
-        "edit",
-        SORTED.format(first="parts = [x.sum(), x.max()]", call="sorted(parts)"),
-    ),
-    "sorted from the largest": (
-        "GB117",
-        "edit",
-        SORTED.format(
-            first="parts = {1: x.sum(), 2: x.max()}",
-            call="sorted(parts.values(), reverse=True)",
-        ),
-    ),
-    "sorted by another value": (
-        "GB117",
-        "none",
-        SORTED.format(
-            first="parts = [x.sum(), x.max()]",
-            call="sorted(parts, key=lambda t: -t)",
-        ),
-    ),
-    "source that is evaluated": (
-        "GB117",
-        "edit",
-        FORMULA.format(
-            more="", arguments='self.text, {"torch": torch}, {"x": x, "y": y}'
-        ),
-    ),
-    "source that may change": (
-        "GB117",
-        "none",
-        FORMULA.format(
-            more='    def use(self, text):\n        self.text = text + ""',
-            arguments='self.text, {"torch": torch}, {"x": x, "y": y}',
-        ),
-    ),
     "a crop": (
         "GB117",
-        "edit",
+        "none",
         CROP.format(
             draw="randint(0, 3)", line="return x[:, start : start + 4].sin() * 2"
         ),
-    ),
-    "a crop of rows": (
-        "GB117",
-        "edit",
-        CROP.format(
-            draw="randrange(2)", line="y = x.T\n    return y[start : 4 + start].sin()"
-        ),
-    ),
-    "a drawn length": (
-        "GB117",
-        "none",
-        CROP.format(draw="randint(1, 3)", line="return x[:, : start + 4].sin() * 2"),
     ),
 }

@@ -24,6 +24,7 @@ from torchproof.fixing.proof import Located
 from torchproof.fixing.proposals import Refusal, Sources, proposals
 from torchproof.fixing.rewrites import Refused, compiler_settings
 from torchproof.records import (
+    BreakEvent,
     Finding,
     GraphEvent,
     Observation,
@@ -231,6 +232,24 @@ def test_setting_of_a_module_in_a_package_runs_alone() -> None:
         assert done.returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("compiled", "expected"), [("ab", "b"), ("b", "b"), ("a", "a"), ("ac", None)]
+)
+def test_a_line_goes_into_the_file_of_the_finding(
+    compiled: str, expected: str | None, tmp_path: Path
+) -> None:
+    """Of wrappers that do not show which of them the finding is about."""
+    paths = {name: str(tmp_path / f"{name}.py") for name in "abc"}
+    wrappers = [
+        WrapperEvent(frames=(Frame(paths[name], 1, "<module>", "f = compile(g)"),))
+        for name in compiled
+    ]
+    remedy = Remedy("setting", settings=(Setting("dynamo.capture_scalar_outputs", 1),))
+    event = BreakEvent(function=Frame(paths["b"], 5, "g", ""))
+    place = drafts._place_of_compile(wrappers, event, remedy, shown(paths["b"]))
+    assert (place and place.file) == paths.get(expected or "")
+
+
 # -- any source ------------------------------------------------------------------------
 
 FILES = sorted(rule_programs.FOLDER.glob("*.py"))
@@ -324,7 +343,7 @@ def test_an_edit_that_helps_with_some_values_only_is_left_to_fix(
 def test_an_edit_that_does_not_fit_becomes_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or stays as the rule has it, where time is up."""
+    """Or stays as the rule has it, where there are too many findings."""
     file = tmp_path / "model.py"
     file.write_bytes(b"a\r\nb\r\n")
     edit = Replacement(str(file), 2, ("b\n",), ("b\n", "x\n"))
@@ -333,7 +352,7 @@ def test_an_edit_that_does_not_fit_becomes_words(
     found = replace(found, remedy=known)
     [drafted] = drafts.drafted([found], [])
     assert drafted.remedy == Remedy("none", why="write x")
-    monkeypatch.setattr(drafts, "_SECONDS", -1.0)
+    monkeypatch.setattr(drafts, "_FINDINGS", 0)
     [drafted] = drafts.drafted([found], [])
     assert drafted.remedy == Remedy("none", why="write x")
     file.write_bytes(b"a\nb\n")
@@ -373,7 +392,7 @@ def test_an_argument_is_for_the_function_that_is_resumed(tmp_path: Path) -> None
     remedy = Remedy("setting", settings=(DYNAMIC,))
     for function, line in ((resumed, 9), (encode, 4)):
         event = GraphEvent(function=function, entry=encode)
-        place = drafts._place_of_compile(wrappers, event, remedy)
+        place = drafts._place_of_compile(wrappers, event, remedy, None)
         assert place is not None and place.line == line
 
 
