@@ -35,7 +35,7 @@ ADVICE = {
     ),
     "what a keyword converts": (
         *("GB101", "self.n = f(x, size=(int(size[0]), int(size[1])))", ""),
-        *("`f(x, size=(int(size[0]), int(size[1])))`", "self.n"),
+        *("`size[0]`", "int("),
     ),
     "what a part of a statement converts": (
         *("GB101", "return f(float(y),", ""),
