@@ -82,6 +82,10 @@ def test_verbs_that_need_a_factory_name_those_of_the_file(
             call()
         assert f"torchproof {verb} m.py:make" in str(raised.value)
         assert "m.py:make_other" in str(raised.value)
+    fixing = api.fix("m.py").fixing  # it runs as a script
+    assert fixing is not None
+    [left] = fixing.remaining
+    assert "m.py:make" in left.fix and "m.py:make_other" in left.fix
 
 
 NONE = "import torch\ntorch.ones(2)\n"

@@ -64,6 +64,7 @@ def test_every_command_is_understood_and_about_the_target(run: Run) -> None:
 
 
 SCRIPT = "torchproof check a.py --ranks 2 --trace t.json -- --lr 1"
+TRAINED = "torchproof check a.py --train --timeout 9 -- --lr 1"
 FACTORY = "torchproof check a.py:make --ranks 2 --launcher x --wrap ddp"
 CALLED = {"train": True, "as_written": False, "size": "small", "device": None}
 CALLED["compile"] = {"dynamic": True, "mode": "max-autotune"}
@@ -80,6 +81,8 @@ RANKS = {"ranks": 2, "wrap": "ddp", "arguments": ["--lr", "1"]}
         # Only a check of a script repeats its ranks.
         (SCRIPT, {}, "a.py", "check a.py --ranks 2 -- --lr 1"),
         (SCRIPT, {}, "a.py", "bench a.py -- --lr 1"),
+        # `fix` runs a script as it is written.
+        (TRAINED, {}, "a.py", "fix a.py --timeout 9 -- --lr 1"),
         # Calls from Python have commands too.
         ("", RANKS, "a.py", "check a.py --ranks 2 --wrap ddp -- --lr 1"),
         (*("", CALLED, "workload:gpt"), f"bench workload:gpt {CALLED_FLAGS}"),

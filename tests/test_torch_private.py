@@ -84,6 +84,13 @@ def test_a_name_that_is_gone_or_has_other_parameters_is_missing(
         assert fact and fact in message and metadata.version("torch") in message
 
 
+@pytest.mark.parametrize("local", ["compile_wrapper.gone", "gone.result"])
+def test_a_local_variable_that_is_gone_is_named(local: str) -> None:
+    function = "torch._dynamo.eval_frame:_TorchDynamoContext.__call__"
+    assert contract._problem(f"{function}[compile_wrapper.result]") is None
+    assert local in str(contract._problem(f"{function}[{local}]"))
+
+
 def test_a_file_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contract, "_torch_folder", lambda: Path("/nowhere"))
     assert "torch/_dynamo/eval_frame.py" in " ".join(contract.missing("stack traces"))

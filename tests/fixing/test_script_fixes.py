@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from unittest.mock import Mock
@@ -32,6 +35,7 @@ class Gate(torch.nn.Module):
         return y
 """
 TRAIN = """\
+import subprocess
 import sys
 import time
 
@@ -51,6 +55,7 @@ def main():
         optimizer.zero_grad()
         print(f"step {step}: {loss.item():.4f}, {time.time()}")
     sys.stdout.buffer.write(b"done")
+    subprocess.run([sys.executable, "-c", ""], stdout=sys.stdout, check=True)
     with open("losses.txt", "a") as file:
         file.write("run ")
 
@@ -83,7 +88,7 @@ def test_a_script_is_proved_by_running_it_and_its_module_is_written(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "net.py").write_text(NET)
-    flags = ("--write", "--format", "json", "--", "--steps", "3")
+    flags = ("--write", "--yes", "--format", "json", "--", "--steps", "3")
     done = fix(tmp_path, TRAIN, *flags)
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)
@@ -126,6 +131,7 @@ def test_generated_code_runs_and_a_setting_becomes_a_line(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
+        ("step(torch.ones(3))\ntorch.save([], 'end.pt')\n", "end.pt.*--yes"),
         ("step(torch.ones(3) * time.time_ns())\n", "call 0"),
         ("torch.manual_seed(time.time_ns())\nstep(torch.ones(3))\n", "random numbers"),
         ("step(torch.ones(3))\nopen(__file__, 'a').write('#')\n", "changed while it"),
@@ -138,8 +144,48 @@ def test_without_a_proof_nothing_is_written(
     done = fix(tmp_path, BREAK + end, "--write")
     assert done.returncode == 2 and not done.stdout
     [line] = done.stderr.splitlines()[-1:]
-    assert reason in line
+    assert re.search(reason, line)
     assert (tmp_path / "script.py").read_text().rstrip("#") == BREAK + end
+
+
+WRITES = """\
+import os, sys, tempfile
+from pathlib import Path
+
+from torchproof.fixing.written_files import Notes
+from torchproof.targets import parse
+
+notes = Notes(parse(sys.argv[1]))
+{text}
+print(*notes.files())
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("open('a.txt', 'w').close()", ["a.txt"]),
+        ("os.open('a.txt', os.O_CREAT | os.O_RDWR)", ["a.txt"]),
+        ("import torch; torch.save([], 'a.pt')", ["a.pt"]),  # by native code
+        ("os.chdir('deep'); Path('b').touch()", ["deep/b"]),
+        ("os.rename('old', 'new')", ["new", "old"]),
+        ("os.remove('old')", ["old"]),
+        ("os.chdir('deep'); os.remove('../old')", ["old"]),
+        ("open('old').read(); os.makedirs('deep', exist_ok=True)", []),
+        ("Path('.cache').mkdir(); Path('.cache/a').write_text('')", []),
+        ("tempfile.TemporaryDirectory().cleanup(); open(os.devnull, 'w')", []),
+        ("tempfile.NamedTemporaryFile().write(b'x')", []),
+    ],
+)
+def test_what_a_script_writes_is_known(
+    text: str, found: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "old").write_text("")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "script.py").write_text("")
+    command = [sys.executable, "-c", WRITES.format(text=text), "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.split() == found, done.stderr
 
 
 def test_a_long_script_runs_again_only_if_it_may(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import tempfile
 import warnings
 from collections.abc import Iterator
 
@@ -22,7 +23,8 @@ def _forget_logged() -> None:
 def collected_text() -> Iterator[list[str]]:
     """Collects what the program prints, logs and warns about, but not torch's own."""
     lines: list[str] = []
-    written = io.BytesIO()  # programs also write bytes
+    # Programs also write bytes, give the descriptor to processes, and write later.
+    written = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
     printed = io.TextIOWrapper(written, "utf-8", write_through=True)
     _forget_logged()
     handle = logging.Logger.callHandlers
@@ -43,7 +45,8 @@ def collected_text() -> Iterator[list[str]]:
     finally:
         logging.Logger.callHandlers = handle  # type: ignore[method-assign]
     printed.flush()
-    lines += written.getvalue().decode(errors="replace").splitlines()
+    written.seek(0)
+    lines += written.read().decode(errors="replace").splitlines()
     lines += [
         f"{each.category.__name__}: {each.message}"
         for each in warned

@@ -18,10 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchproof.fixing import written_files
 from torchproof.fixing.printed import collected_text
 from torchproof.fixing.proof_job import Equality, ProofJob
 from torchproof.observe import Observer
-from torchproof.observe.entry_calls import entry_arguments, entry_result
+from torchproof.observe.entry_calls import entry_arguments, entry_frame
 from torchproof.process import Stream, hold
 from torchproof.records import Namespace, UserError
 from torchproof.targets import calls, live_state, overlay, script
@@ -69,8 +70,9 @@ class _Recorder(Observer):
 
     def _record(self, where: str) -> None:
         from torchproof.fixing.behaviour import random_digest
+        from torchproof.torch_private import compile_contexts
 
-        output = entry_result(_MISSING)
+        output = compile_contexts.result(entry_frame(), _MISSING)
         if output is not _MISSING:
             found = calls.of_call(where, output, entry_arguments())
             self._bytes += sum(getattr(each, "nbytes", 0) for each in found.values())
@@ -98,8 +100,12 @@ def _prove(job: ProofJob, stream: Stream) -> int:
     numpy.random.seed(0)
     calls.compare_at_most(_ELEMENTS)
     script.when_imported("torch", lambda: _begin(job, recorder))
+    is_first = not Path(job.reference).exists()
+    notes = written_files.Notes(job.run.target) if is_first else None
     with collected_text() as text:
         code = script.run(job.run.target, stream)
+    if notes is not None:
+        stream.write("written", files=notes.files())
     recorder.detach()
     stream.write("environment", **environment.describe(job.run))
     if code == 0:
@@ -113,6 +119,8 @@ def _begin(job: ProofJob, recorder: _Recorder) -> None:
     from torchproof import torch_private
 
     torch.manual_seed(0)
+    for message in torch_private.contract.missing("results of compiled functions"):
+        recorder.stream.write("unusable", message=f"there is no proof: {message}")
     if job.patches is not None:
         from torchproof.runtime import apply_patches
 

@@ -28,6 +28,7 @@ from torchproof.records import (
 from torchproof.targets import Options, Target
 
 _LONG_S = 60.0  # a script that takes longer runs again only if the user says so
+_SHOWN = 3  # of the files that it writes
 _RUNS = 3  # more of a script with an edit, at least: once as it is, twice edited
 
 
@@ -46,6 +47,7 @@ class ScriptProver(Prover):
         self._file = Path(target.where)
         self._content = self._file.read_bytes()
         self._seconds = 0.0
+        self._written: list[str] = []
         self._original: Proof | None = None
         self._is_repeatable = False
         self._proofs: list[Proof] = []
@@ -53,8 +55,8 @@ class ScriptProver(Prover):
     @property
     def notice(self) -> str:
         return (
-            f"running {self._target.text} as it is; it runs again for each proof, and"
-            " does again what it does: it writes its files again"
+            f"running {self._target.text} as it is; it runs again for each proof (if"
+            " it writes files, only with --yes)"
         )
 
     @property
@@ -104,10 +106,13 @@ class ScriptProver(Prover):
     def _run_again(self) -> None:
         """Runs the original once more: what varies by itself proves nothing."""
         name = self._target.text
-        if self._seconds > _LONG_S and not self._yes:
+        did = f"wrote {_few(self._written)}" if self._written else ""
+        if self._seconds > _LONG_S:
+            did = f"took {self._seconds:.0f} s"
+        if did and not self._yes:
             raise UserError(
-                f"{name} took {self._seconds:.0f} s, and fix would run it at least"
-                f" {_RUNS} more times: add --yes, or give it fewer steps"
+                f"{name} {did}, and fix would run it at least {_RUNS} more times: add"
+                " --yes, or give it other arguments"
             )
         assert self._original is not None
         again = self._finish(self._start(Overlay()))
@@ -125,6 +130,7 @@ class ScriptProver(Prover):
 
     def _fresh(self, job: ProofJob) -> Followed:
         child = super()._fresh(job)
+        self._written = child.last("written").get("files", self._written)
         if self._file.read_bytes() != self._content:
             raise UserError(
                 f"{self._target.text} changed while it ran: there is no proof"
@@ -140,6 +146,11 @@ class ScriptProver(Prover):
         # Else the order of sets would vary from run to run.
         environment = {**conditions.environment, "PYTHONHASHSEED": "0"}
         return replace(conditions, environment=environment, timeout_s=limit_s)
+
+
+def _few(files: list[str]) -> str:
+    shown, more = files[:_SHOWN], len(files) - _SHOWN
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def _as_lines(edit: Edit, proof: Proof, sources: Sources) -> Edit | None:

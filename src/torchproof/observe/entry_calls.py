@@ -34,7 +34,7 @@ def entry_call(variables: Keywords, code: types.CodeType) -> JsonObject:
 
     `variables` and `code` are those of the frame that is about to be compiled.
     """
-    entry = _entry_frame()
+    entry = entry_frame()
     if entry is None:
         return {}
     args = entry.f_locals.get("args", ())
@@ -58,15 +58,9 @@ def entry_call(variables: Keywords, code: types.CodeType) -> JsonObject:
 
 def entry_arguments() -> tuple[tuple[Any, ...], Namespace]:
     """The arguments of the call that entered the compiled region."""
-    entry = _entry_frame()
+    entry = entry_frame()
     variables: Keywords = {} if entry is None else entry.f_locals
     return variables.get("args", ()), variables.get("kwargs", {})
-
-
-def entry_result(missing: Any = None) -> Any:
-    """What the call that entered the compiled region returned; for its exit hook."""
-    entry = _entry_frame()
-    return missing if entry is None else entry.f_locals.get("result", missing)
 
 
 def form_of(args: Sequence[Any], kwargs: Keywords) -> str:
@@ -102,7 +96,7 @@ def _form(value: Any, depth: int = _DEPTH) -> str:
     return type(value).__name__
 
 
-def _entry_frame() -> types.FrameType | None:
+def entry_frame() -> types.FrameType | None:
     """The frame of torch's wrapper around the outermost compiled callable.
 
     `split_region` splits a stack at the same frame.

@@ -157,7 +157,9 @@ class FixOptions:
         (), "fix only findings with these codes or prefixes", "CODES", read=values.names
     )
     yes: bool = _fixed(
-        False, "run a script that takes longer than a minute again, for each proof"
+        False,
+        "run a script again for each proof although it writes files or takes longer"
+        " than a minute",
     )
     write: bool = _written(
         False, "apply the verified fixes to your files", for_agents=True

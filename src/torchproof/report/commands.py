@@ -84,6 +84,9 @@ def flags_of(run: Run, verb: str = "") -> tuple[list[str], list[str]]:
     repeated = _RUN | (_RANKS if on_ranks else {})
     if verb != "check":
         repeated.pop("--launcher", None)
+    as_written = verb == "fix" and kind(run.target) == "script"
+    if as_written:
+        repeated = {"--timeout": _RUN["--timeout"]}
     words = _words(run)
     cut = words.index("--") if "--" in words else len(words)
     verb_words, script = words[:cut], words[cut + 1 :]
@@ -100,7 +103,8 @@ def flags_of(run: Run, verb: str = "") -> tuple[list[str], list[str]]:
     delivers_saved = run.verb == "fix" and run.target not in words
     if words and not delivers_saved:
         return flags, script
-    flags = [*_flags_of_call(run), *(_ranks_of_call(run) if on_ranks else ())]
+    flags = [] if as_written else [*_flags_of_call(run)]
+    flags += _ranks_of_call(run) if on_ranks else ()
     return flags, list(run.options.get("arguments", ()))
 
 

@@ -15,6 +15,7 @@ import importlib
 import importlib.util
 import inspect
 import tomllib
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,10 +61,13 @@ def require(feature: str) -> None:
 
 def _problem(name: str) -> str | None:
     path, _, parameters = name.rstrip(")").partition("(")
+    path, _, local = path.rstrip("]").partition("[")
     try:
         value = _resolve(path)
     except (ImportError, AttributeError, FileNotFoundError):
         return f"torch {installed_torch()} has no {path}"
+    if local and not _has_local(value, *local.split(".")):
+        return f"torch {installed_torch()} has no {name}"
     if "(" in name and not _accepts(value, parameters.split(", ")):
         torch = f"torch {installed_torch()}"
         return f"{torch} has no {name}; its parameters are {_signature(value)}"
@@ -90,6 +94,13 @@ def _torch_folder() -> Path:
     spec = importlib.util.find_spec("torch")
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent.parent
+
+
+def _has_local(value: Any, function: str, local: str) -> bool:
+    """Whether a function that is defined in another one has a local variable."""
+    inner = getattr(getattr(value, "__code__", None), "co_consts", ())
+    codes = [each for each in inner if isinstance(each, types.CodeType)]
+    return any(c.co_name == function and local in c.co_varnames for c in codes)
 
 
 def _accepts(value: Any, needed: list[str]) -> bool:

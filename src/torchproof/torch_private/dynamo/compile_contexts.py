@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,6 +38,15 @@ def unhook(context: weakref.ref[Any], hook: Any) -> None:
 
 def _instances(owner: type) -> Iterator[Any]:
     return (each for each in gc.get_referrers(owner) if type(each) is owner)
+
+
+def result(entry: types.FrameType | None, missing: Any) -> Any:
+    """What a compiled function returned, when the hook that ends its call is called.
+
+    `entry` is the frame of torch's wrapper around the function; it needs the feature
+    "results of compiled functions".
+    """
+    return missing if entry is None else entry.f_locals.get("result", missing)
 
 
 def cudagraph_skips() -> int:
