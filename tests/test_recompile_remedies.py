@@ -283,6 +283,23 @@ CASES = {
         outputs = [f(torch.ones(2)) for _ in range(4)]
         """,
     ),
+    "a count beside one that torch knows": Case(
+        "RC214",
+        "setting",
+        """
+        torch.compiler.config.dynamic_sources = "G['AT']"
+        AT, COUNT = 2, 2
+        @torch.compile(backend="eager")
+        def f(x):
+            return x * COUNT + AT
+        outputs = []
+        for _ in range(4):
+            outputs.append(f(torch.ones(2)))
+            AT += 1
+            COUNT += 1
+        """,
+        (("torch.compiler.config.dynamic_sources = \"G['AT']\"\n", ""),),
+    ),
     "a count of the file that a text needs": Case(
         "RC214",
         "none",
@@ -407,7 +424,7 @@ CASES = {
     ),
     "a counter": Case(
         "RC213",
-        "edit",
+        "setting",
         """
         class Net(nn.Module):
             def __init__(self):
@@ -419,27 +436,97 @@ CASES = {
         net = torch.compile(Net(), backend="eager")
         outputs = [net(torch.ones(3)) for _ in range(5)]
         """,
+        adds=("RC213",),
     ),
-    "a constructor's argument, and a float": Case(
+    "counters in Python math, set back and read elsewhere": Case(
         "RC213",
-        "edit",
+        "setting",
+        """
+        import json
+        class Net(nn.Module):
+            def __init__(self, start):
+                super().__init__()
+                self.lin = nn.Linear(2, 2)
+                self.step = start
+                self.first = self.step
+                self.beta = 0.9
+            def begin(self):
+                self.step = self.first
+            def forward(self, x):
+                y = self.lin(x) * self.step
+                self.step += 1
+                return y * max(0.5, 1 - 0.01 * self.step) / (1 - self.beta**self.step)
+        torch.manual_seed(0)
+        net = Net(4)
+        compiled = torch.compile(net, backend="eager")
+        outputs = []
+        for i in range(5):
+            if i == 3:
+                net.begin()
+            y = compiled(torch.ones(2)) + compiled(torch.ones(2))
+            y.sum().backward()
+            outputs.append((y, json.dumps({"step": net.step, "first": net.first})))
+        """,
+        adds=("RC213",),
+    ),
+    "a counter that needs a number": Case(
+        "RC213",
+        "none",
+        """
+        import math
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.step = 0
+            def forward(self, x):
+                self.step += 1
+                return x * math.exp(-0.1 * self.step)
+        net = torch.compile(Net(), backend="eager")
+        outputs = [net(torch.ones(2)) for _ in range(4)]
+        """,
+        adds=("RC213",),
+    ),
+    "a float that torch makes an input": Case(
+        "RC213",
+        "none",
         """
         class Net(nn.Module):
-            def __init__(self, start, gain):
+            def __init__(self):
                 super().__init__()
-                self.gain = gain
-                self.start = start
+                self.decay = 0.5
             def forward(self, x):
-                y = x * 0.1 + self.start
-                self.start = self.start + 1
-                return y
-        net = torch.compile(Net(start=4, gain=1), backend="eager")
+                self.decay = self.decay * 0.9
+                return x.mean() * self.decay, x[0] - self.decay
+        net = torch.compile(Net(), backend="eager")
         outputs = [net(torch.ones(2)) for _ in range(4)]
+        """,
+        adds=("RC213",),
+    ),
+    "counts in containers of the file": Case(
+        "RC214",
+        "setting",
+        """
+        STATE, AT = {"step": 0, "all": [3]}, 5
+        def scaled(x):
+            return x * STATE["step"]
+        @torch.compile(backend="eager")
+        def moved(x):
+            return x + STATE["all"][0]
+        @torch.compile(backend="eager")
+        def grown(x):
+            return x * AT
+        f = torch.compile(scaled, backend="eager")
+        outputs = []
+        for _ in range(4):
+            outputs.append(grown(moved(f(torch.ones(2)))))
+            STATE["step"] += 1
+            STATE["all"][0] += 1
+            AT += 1
         """,
     ),
     "a counter that another method sets back": Case(
         "RC213",
-        "edit",
+        "setting",
         """
         class Net(nn.Module):
             def __init__(self):
@@ -458,10 +545,11 @@ CASES = {
                 net.begin()
             outputs.append(step(torch.ones(2)))
         """,
+        adds=("RC213",),
     ),
     "a number of a global object": Case(
         "RC214",
-        "edit",
+        "setting",
         """
         class State:
             def __init__(self):
@@ -473,31 +561,6 @@ CASES = {
             return x * STATE.n
         outputs = [f(torch.ones(2)) for _ in range(4)]
         """,
-    ),
-    "a rate of a dataclass": Case(
-        "RC213",
-        "none",
-        """
-        import dataclasses
-        @dataclasses.dataclass
-        class State:
-            rate: float = 0.1
-        @torch.compile(backend="eager")
-        def f(x, state):
-            state.rate = state.rate * 0.5
-            return x * state.rate
-        state = State()
-        outputs = []
-        for i in range(4):
-            outputs.append(f(torch.ones(4), state))
-        """,
-        (
-            (
-                "outputs = []",
-                "outputs = []\nstate.rate = torch.tensor(state.rate,"
-                " dtype=torch.float64)",
-            ),
-        ),
     ),
     "a global number": Case(
         "RC214",
@@ -674,10 +737,12 @@ class Program:
     def follow(self, findings: Sequence[Finding]) -> Iterator[str]:
         """Applies the remedy of the finding; yields what is wrong with it."""
         own = [f for f in findings if f.code == self.case.code and f.remedy]
-        if [f.remedy.kind for f in own if f.remedy] != [self.case.kind]:
+        if {f.remedy.kind for f in own if f.remedy} != {self.case.kind}:
             yield f"{self.case.code}: {[(f.code, f.message, f.fix) for f in findings]}"
             return
-        [finding] = own
+        finding, *others = own
+        if any(each.remedy != finding.remedy for each in others):
+            yield f"{self.case.code}: one remedy, of all, was expected"
         if len(finding.message) > 120 or len(finding.fix) > 160:
             yield f"too long: {finding.message} {finding.fix}"
         remedy = finding.remedy

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchproof.checking.rules import recompile_marks
-from torchproof.checking.rules.number_edits import as_tensor
 from torchproof.checking.static import changes
-from torchproof.checking.static.attribute_facts import attribute_facts
 from torchproof.fixing.edits import applied
 from torchproof.records import Argument, Call, Remedy, blame
 
@@ -28,32 +26,6 @@ def written(file: Path, text: str, newline: str = "\n") -> str:
     file.write_text(text, newline=newline)
     blame.forget()
     return str(file)
-
-
-CLASS = """\
-import torch
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rate = 1.0
-    def begin(self):
-        {reset}
-    def forward(self, x):
-        return x * self.rate
-"""
-
-
-@pytest.mark.parametrize(
-    ("reset", "line"),
-    [("self.rate = 2.0", "self.rate.fill_(2.0)"), ("opt.rate = 2.0", None)],
-)
-def test_a_number_of_another_object_is_not_edited(
-    reset: str, line: str | None, file: Path
-) -> None:
-    name = written(file, CLASS.format(reset=reset))
-    facts = attribute_facts("rate", [name], line=9)
-    new = after(file, as_tensor("rate", facts, "1.0", in_module=True))
-    assert new is None if line is None else line in str(new)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.checking.static.attribute_facts import attribute_facts
+from torchproof.checking.static.attribute_facts import constant_use, first_value
 from torchproof.checking.static.line_facts import facts_at, marks_in, sets
 from torchproof.records import blame
 
@@ -69,38 +69,46 @@ class Net(Base):
 
 
 @pytest.mark.parametrize(
-    ("use", "python"),
+    ("use", "constant"),
     [
         ("return x + self.n", None),
         ("self.n += 1; return self.lin(x * self.n) * 2", None),
-        ("y = x - self.n; return y.view(4)", None),
-        ("p = torch.arange(x.shape[1]) + self.n; return self.lin(p % 8)", None),
+        ("return x / (1 - self.beta ** self.n)", None),
+        ("return x * max(0.5, 1 - 0.01 * self.n)", None),
+        ("return x * math.sqrt(self.n) + round(self.n / 3)", None),
+        ("if self.n > 3: return x", None),
+        ("self.other = self.n", None),
+        ("return x * math.exp(-0.1 * self.n)", "math.exp(-0.1 * self.n)"),
+        ("return x * math.pow(x.mean() * self.n, 2)", "math.pow("),
         ("k = self.n + x.shape[1]; return table[k]", "table[k]"),
-        ("return table[self.n]", "table[self.n]"),
-        ("return x[:, : self.n]", "x[:, :self.n]"),
-        ("k = self.n + 1; return table[k]", "table[k]"),
         ("return [x for i in range(self.n)]", "range(self.n)"),
         ("return f'{self.n}'", "self.n"),
-        ("if self.n > 3: return x", "self.n > 3"),
         ("return helper(x, self.n)", "helper(x, self.n)"),
-        ("self.n = other(self.n); return x", "self.n = other(self.n)"),
     ],
 )
-def test_uses_of_a_number(use: str, python: str | None, tmp_path: Path) -> None:
+def test_uses_of_a_number(use: str, constant: str | None, tmp_path: Path) -> None:
     file = tmp_path / "net.py"
-    file.write_text(CLASS.format(first="self.n = n", use=use))
-    found = attribute_facts("n", [str(file)], line=5)
-    assert found.first is not None and found.first.kind is int
-    assert found.first.value == "n"
-    code = found.python_use.code if found.python_use else None
-    assert (python or "") in (code or "") and bool(code) == bool(python)
-    is_store = found.python_use is not None and found.python_use.is_store
-    assert is_store == use.startswith("self.n = ")
+    file.write_text(CLASS.format(first="self.n = range(n)", use=use))
+    found = constant_use("self.n", [str(file)], line=5)
+    assert (constant or "") in (found.code if found else "")
+    assert bool(found) == bool(constant)
+
+
+def test_uses_of_an_item_of_a_global(tmp_path: Path) -> None:
+    file = tmp_path / "steps.py"
+    for use, is_constant in (
+        ("x * STATE['step']", False),
+        ("[x] + [x for _ in range(STATE['step'])]", True),
+        ("x * STATE['step'] + range(STATE['other'])[0]", False),
+    ):
+        file.write_text(f"print(f'{{STATE[\"step\"]}}')\nf = lambda x: {use}\n")
+        blame.forget()
+        assert bool(constant_use("STATE['step']", [str(file)])) == is_constant
 
 
 def test_a_value_that_the_source_does_not_show_is_unknown(tmp_path: Path) -> None:
     file = tmp_path / "net.py"
-    for first in ("pass", "self.n = 1; self.n = 2"):
+    for first, known in (("self.n = 1", "1"), ("self.n = 1; self.n = 2", None)):
         file.write_text(CLASS.format(first=first, use="return x + self.n"))
         blame.forget()
-        assert attribute_facts("n", [str(file)], line=5).first is None
+        assert first_value("n", [str(file)]) == known

@@ -9,16 +9,15 @@ from dataclasses import replace
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.advice import in_force, user_files
-from torchproof.checking.rules.number_edits import as_tensor, before_first_call
 from torchproof.checking.rules.recompile_groups import RecompileGroup
 from torchproof.checking.rules.recompiles import Recompile, Values, per_value
 from torchproof.checking.rules.rule import Match
 from torchproof.checking.rules.state_changes import change_of
 from torchproof.checking.static import compiled
 from torchproof.checking.static.attribute_facts import (
-    AttributeFacts,
-    attribute_facts,
-    global_needs_constant,
+    ConstantUse,
+    constant_use,
+    first_value,
 )
 from torchproof.checking.static.compiled import Compilation
 from torchproof.checking.static.flow import Flow
@@ -30,7 +29,9 @@ _COUNTERS = ast.Add | ast.Sub | ast.Mult
 _HINT = "HINT: torch.compile considers integer attributes"
 _DYNAMIC_INT = Setting("dynamo.allow_unspec_int_on_nn_module", True)
 _SOURCES = "torch.compiler.config.dynamic_sources"
-_GLOBAL_INT = re.compile(r"(G\['\w+'\]) == -?\d+(?![\w.])")
+# A global int, or one in an object or container that is global.
+_GLOBAL_INT = re.compile(r"(G\['\w+'\](?:\.\w+|\['\w+'\]|\[\d+\])*) == -?\d+(?![\w.])")
+_FLOAT = re.compile(r"-?\d+[.e]")
 _OBJECT = re.compile(r"[\[{(]|<(?!\w+\.\w+: )|(?:set|frozenset|dict|list|tuple)\(")
 _FLAG = re.compile(r"True|False|None|<\w+\.\w+: .*>|torch\.\w+")
 _TEXT = re.compile(r"""['"].*\s""")
@@ -40,6 +41,7 @@ _TOKENIZES = re.compile(
     r"\.(?:split|encode|tokenize)\(|tokeni[sz]er|\bre\.(?:findall|split|sub)\("
 )
 _WARM_UP = "warm up with each value of `{guard.source}`: each graph is kept"
+_FLOATS = "leave it: the second graph takes every float as `{guard.source}`"
 
 _ENCODE = (
     "turn `{guard.source}` into a tensor outside the compiled function, before the call"
@@ -60,7 +62,8 @@ class StateChange(Recompile):
         guard, change = group.guard, change_of(group)
         every = [value for each in group.guards for value in each.values]
         if guard.cause in _NUMBERS and not per_value(guard):
-            is_static = _HINT in guard.text or guard.cause == "global"
+            is_int = not _FLOAT.match(guard.expected or "")
+            is_static = _HINT in guard.text or (guard.cause == "global" and is_int)
             stays = is_static or group.stays_constant
             return Values.ENDLESS if stays else Values.FEW
         if all(map(_FLAG.fullmatch, every)) or (change and change.is_bounded):
@@ -75,18 +78,6 @@ class StateChange(Recompile):
             return text  # a function that assigns to its parameter changes no argument
         return f"{text}; {change.text(group)} changes it"
 
-    def edit(self, group: RecompileGroup) -> Remedy | None:
-        """The attribute as a tensor, if the source is known and no use forbids it."""
-        guard = group.guard
-        if per_value(guard) or not _OF_OBJECT.match(guard.source):
-            return None
-        return as_tensor(
-            guard.source.rpartition(".")[2],
-            _facts(group),
-            guard.expected,
-            in_module=_HINT in guard.text,
-        )
-
     def advice(self, group: RecompileGroup) -> str:
         guard, change = group.guard, change_of(group)
         is_endless = self.values_of(group) is Values.ENDLESS
@@ -97,17 +88,9 @@ class StateChange(Recompile):
         if not _is_plain(guard):
             text = "let `{guard.source}` be the same in every call of {at.compiled}"
             return self.say(text, group)
-        if _OF_OBJECT.match(guard.source):
-            return self._of_object(group)
-        return self.say(self.advice_text, group)
-
-    def _of_object(self, group: RecompileGroup) -> str:
-        """What to do with a number in an attribute that no edit is known for."""
-        guard, facts = group.guard, _facts(group)
-        if code := before_first_call(guard, facts):
-            return f"before the first compiled call: {code}"
-        use = facts.python_use
-        if use is not None and not use.is_alias and not use.is_store:
+        if _FLOAT.match(guard.expected or "") and not group.stays_constant:
+            return self.say(_FLOATS, group)
+        if _OF_OBJECT.match(guard.source) and (use := _needed(group)):
             text = f"`{use.code[: group.width]}` at line {use.line} needs a number"
             return f"{text}: compute it outside the compiled function and pass a tensor"
         return self.say(self.advice_text, group)
@@ -121,13 +104,16 @@ def _is_plain(guard: Guard) -> bool:
     return not any(_OBJECT.match(each) for each in guard.values)
 
 
-def _facts(group: RecompileGroup) -> AttributeFacts:
-    """What the source does with the attribute that a guard checks."""
-    owner, _, name = group.guard.source.rpartition(".")
-    own = group.frame if owner == "self" and group.place.owner == "user" else None
-    return attribute_facts(
-        name, user_files(group), line=own.line if own is not None else None
-    )
+def _needed(group: RecompileGroup) -> ConstantUse | None:
+    """A use of the number that makes each value a constant of the graph."""
+    source, files = group.guard.source, list(user_files(group))
+    own = group.frame if group.place.owner == "user" else None
+    is_own = source.rpartition(".")[0] == "self" and own is not None
+    use = constant_use(source, files, line=own.line if own and is_own else None)
+    if use is None or not use.indexed:
+        return use
+    listed = first_value(use.indexed.rpartition(".")[2], files)
+    return use if listed and not listed.startswith("torch.") else None
 
 
 class ScalarArgument(StateChange):
@@ -255,9 +241,6 @@ class ContainerShape(StateChange):
         what = "length" if group.guard.cause == "length" else "keys"
         return {**super().words(group), "what": what}
 
-    def edit(self, group: RecompileGroup) -> Remedy | None:
-        return None
-
     def advice(self, group: RecompileGroup) -> str:
         change = change_of(group)
         if change and change.inside and not change.is_read:
@@ -378,10 +361,12 @@ class AttributeChange(StateChange):
         self.calls += 1
 
     ## Good
-        self.register_buffer("calls", torch.tensor(0), persistent=False)   # in __init__
+        torch._dynamo.config.allow_unspec_int_on_nn_module = True
+        self.calls += 1
 
     ## Fix safety
-    The values are the same. A tensor cannot decide a Python branch.
+    The values are the same. The setting is of all modules, and each value that decides
+    a Python branch or counts a loop still gets its own graph.
     """
 
     code = "RC213"
@@ -393,34 +378,29 @@ class AttributeChange(StateChange):
     calls = 3
 
     def setting(self, group: RecompileGroup) -> Setting | None:
-        """Of an int in a module, where the code does not need a constant."""
-        helps = _HINT in group.guard.text and not _needs_constant(group)
-        return _DYNAMIC_INT if helps and not in_force(group, _DYNAMIC_INT) else None
+        return _of_module(group)
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.AugAssign | ast.Assign)
         name = _counted(node, at)
         if name is None or not _is_integer(name, at):
             return
-        facts = attribute_facts(name, [str(at.source.path)], line=node.lineno)
-        edit = as_tensor(name, facts, None, in_module=_is_module(at))
         text = f"keep `self.{name}` in a tensor, or change it outside of compiled code"
+        files, line = [str(at.source.path)], node.lineno
+        if _is_module(at) and not constant_use(f"self.{name}", files, line=line):
+            text = Remedy("setting", settings=(_DYNAMIC_INT,)).text
         yield Match(
             node,
             cause=f"compiled code holds for one value of `self.{name}`, and each call"
             " changes it",
-            advice=edit.title if edit else text,
+            advice=text,
         )
 
 
-def _needs_constant(group: RecompileGroup) -> bool:
-    """Whether a use of the number makes each value a constant of the graph."""
-    use = _facts(group).constant_use
-    if use is None:
-        return False
-    listed = attribute_facts(use.indexed.rpartition(".")[2], user_files(group)).first
-    in_list = listed is not None and not listed.value.startswith("torch.")
-    return not use.indexed or in_list
+def _of_module(group: RecompileGroup) -> Setting | None:
+    """That of an int in a module, where the code does not need a constant."""
+    helps = _HINT in group.guard.text and not _needed(group)
+    return _DYNAMIC_INT if helps and not in_force(group, _DYNAMIC_INT) else None
 
 
 def _is_module(at: Flow) -> bool:
@@ -477,14 +457,18 @@ class GlobalValue(StateChange):
     calls = 3
 
     def setting(self, group: RecompileGroup) -> Setting | None:
-        """Of an int: torch makes it an input only where its name is listed."""
-        found = _GLOBAL_INT.match(group.guard.text)
-        files = list(user_files(group))
-        if found is None or _SOURCES in group.facts.observation.settings:
+        """Of an int: torch makes it an input only where its name is listed.
+
+        One assignment lists them all, as a second one would replace the first.
+        """
+        if _HINT in group.guard.text:
+            return _of_module(group)
+        known = str(group.facts.observation.settings.get(_SOURCES) or "").split(",")
+        if (_listed(group) or known[0]) in known:
             return None
-        if global_needs_constant(group.guard.source, files):
-            return None
-        return Setting("compiler.dynamic_sources", found[1])
+        groups = filter(self.matches, self.groups(group.facts))
+        names = dict.fromkeys([*known, *map(_listed, groups)])
+        return Setting("compiler.dynamic_sources", ",".join(filter(None, names)))
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.AugAssign)
@@ -500,6 +484,13 @@ class GlobalValue(StateChange):
                 f" `{target.id}`, and each call changes it",
                 advice="count outside the compiled function, or in a tensor",
             )
+
+
+def _listed(group: RecompileGroup) -> str | None:
+    """The name by which torch can make a global int an input."""
+    found = _GLOBAL_INT.match(group.guard.text)
+    is_module = _HINT in group.guard.text
+    return found[1] if found and not is_module and not _needed(group) else None
 
 
 class NewObject(Recompile):
