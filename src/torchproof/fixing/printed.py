@@ -19,13 +19,20 @@ def _forget_logged() -> None:
             method.cache_clear()
 
 
+class _Printed(io.TextIOWrapper):
+    """Open as long as the program keeps it, and then closed without a warning."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 @contextlib.contextmanager
 def collected_text() -> Iterator[list[str]]:
     """Collects what the program prints, logs and warns about, but not torch's own."""
     lines: list[str] = []
     # Programs also write bytes, give the descriptor to processes, and write later.
     written = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-    printed = io.TextIOWrapper(written, "utf-8", write_through=True)
+    printed = _Printed(written, "utf-8", write_through=True)
     _forget_logged()
     handle = logging.Logger.callHandlers
 
