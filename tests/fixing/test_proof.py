@@ -130,3 +130,29 @@ def test_edits_of_a_file_that_a_server_has_imported_go_to_a_second_one(
         child = prover._followed(prover._start(edits))
         assert (child.code, child.ending) == (0, "finished")
     assert first.submit.call_count == 1 and second.submit.call_count == 2
+
+
+BROKEN = """
+import torch
+
+
+def step(x):
+    y = x + 1
+    torch._dynamo.graph_break()
+    return y * 2
+
+
+def make():
+    return step, [(torch.ones(4),)] * 2
+"""
+
+
+def test_an_edit_that_raises_is_a_failure_with_its_lines(tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(BROKEN)
+    prover = Prover(parse(f"{file}:make"), Options(), tmp_path)
+    wrong = BROKEN.replace("y * 2", "y.absent")
+    with prover:
+        assert prover.original().failure is None
+        proof = prover.prove(Overlay({str(file): wrong}))
+    assert "return y.absent" in proof.raised

@@ -238,7 +238,7 @@ class Prover:
             if started.number == 0:
                 raise
             proof = Proof(started.edits, Observation((), {}), failure=str(error))
-        raised = tuple(child.last("raised").get("lines", ()))
+        raised = tuple(child.last("raised_through").get("lines", ()))
         return dataclasses.replace(proof, raised=raised)
 
     def _judged(self, started: _Started, child: Followed) -> Proof:

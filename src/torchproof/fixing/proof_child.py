@@ -79,7 +79,7 @@ def _write_raised(stream: Stream, error: BaseException) -> None:
     frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
     texts = [*(frame.line or "" for frame in frames), *str(error).splitlines()]
     lines = [line for each in texts if (line := each.strip())]
-    stream.write("raised", lines=lines)
+    stream.write("raised_through", lines=lines)
 
 
 def _reason(error: Exception) -> str:
