@@ -21,16 +21,13 @@ from torchproof.fixing.observed_calls import ObservedCall
 from torchproof.fixing.rewrites import (
     Rewrite,
     branches,
-    casts,
-    compiling,
+    contexts,
     effects,
-    grad_state,
     host_values,
     layer_drop,
     lifetimes,
     masks,
     numbers,
-    optional_masks,
     shortcuts,
     validation,
 )
@@ -330,58 +327,8 @@ MASKS = tuple(
         [[1.0, -INF], [INF, 0.0]],
     )
 )
-OPTIONAL_MASKS = """\
-== function
-if not torch.any(mask):  # <-
-    mask = None
-== python first
-if mask is not None and not mask.any():  # <-
-    mask = None
-== expression | mask = mask if mask.any() else None  # <-
-!! another name
-if not mask.any():  # <-
-    n = None
-!! one of two conditions
-if n or not mask.any():  # <-
-    mask = None
-!! another value
-if not mask.any():  # <-
-    mask = x > 1
-!! two statements
-if not mask.any():  # <-
-    mask = None
-    n = 1
-!! along a dimension
-if not mask.any(0):  # <-
-    mask = None
-!! another mask | mask = mask if x.any() else None  # <-
-"""
-OPTIONAL_MASK = """\
-import torch
+# -- numbers ---------------------------------------------------------------------------
 
-
-def step(x, pad=0, n=None):
-    mask = x.eq(pad)
-    {}
-    y = x.float()
-    if mask is not None:
-        y = y.masked_fill(mask, -1)
-    return y * 2
-"""
-
-# -- conversions and numbers -----------------------------------------------------------
-
-CASTS = """\
-== keywords | self.table = self.table.to(device=x.device, dtype=x.dtype)  # <-
-== method | self.table = self.table.float()  # <-
-== device | self.table = self.table.to(x.device)  # <-
-!! a copy | self.table = self.table.to(x.dtype, copy=True)  # <-
-!! more than a conversion | self.table = self.table.to(x.dtype) + 1  # <-
-!! another attribute | self.other = self.table.to(x.dtype)  # <-
-!! an unknown argument | self.table = self.table.to(other)  # <-
-!! an argument with an effect | self.table = self.table.to(dtype=other.pop())  # <-
-!! no conversion | self.table = self.table.contiguous()  # <-
-"""
 NUMBERS = """\
 == trunc of sizes | k = 2 * torch.div(x.size(0), 2, rounding_mode='trunc')  # <-
 == trunc of numbers | k = -torch.div(n - length, 2, rounding_mode='trunc')  # <-
@@ -669,27 +616,8 @@ if x.max().item() * 0.1 > n:  # <-
     raise ValueError("bad")
 """
 
-# -- gradients and contexts ------------------------------------------------------------
+# -- contexts --------------------------------------------------------------------------
 
-SET = """\
-== requires_grad of a local tensor
-h = x * 2
-h.requires_grad = True  # <-
-y = (h * weight).sum()
-"""
-NOT_SET = """\
-!! a gradient that is read
-h = x * 2
-h.requires_grad = True  # <-
-y = h.grad
-!! an attribute
-self.h.requires_grad = True  # <-
-y = self.h
-!! a method
-y = x * 2
-y.requires_grad_()  # <-
-!! no assignment | y = x.requires_grad  # <-
-"""
 CONTEXTS = """\
 == an optional context
 with torch.backends.cudnn.flags(enabled=False):  # <-
@@ -712,7 +640,6 @@ with torch.profiler.profile() as p:  # <-
 with lock:  # <-
     y = x * 2
 """
-WEIGHTED = step("x, weight", "    return y\n")
 WATCHED = step(
     "x, weight",
     "    return y\n",
@@ -887,15 +814,6 @@ for i in range(3):
     if not skip:  # <-
         # both
         x, y = both(x, y)
-== a flag
-for i in range(3):
-    drop = False
-    if training:
-        draw = torch.rand([])
-        if draw < p:  # <-
-            drop = True
-    if not drop:
-        x = layer(x)
 !! a second value depends on the draw
 draw = torch.rand([])
 skip = training and draw < p
@@ -915,16 +833,6 @@ for i in range(3):
         continue
     x = layer(x)
     n = n + 1
-"""
-DRAWN = """\
-== where needed
-draw = np.random.uniform(0, 1)  # <-
-skip = training and (draw < p)
-if not skip:
-    x = x * 2
-!! used twice
-draw = np.random.rand()  # <-
-x = x * draw * (draw < p)
 """
 RANDOM = "import random\n\nimport numpy as np\nimport torch\n"
 LAYERS = "\n\ndef layer(x):\n    return x * 2\n"
@@ -965,21 +873,6 @@ if outs:
 """
 DRIVE = "def drive({}):\n    {{}}\n"
 
-# -- where the compiled object goes ----------------------------------------------------
-
-MAKE = "import torch\n\n\ndef make(f, g):\n    {}\n"
-SEVERAL = """\
-!! two of them
-a = torch.compile(f)
-b = torch.compile(g)
-return f(1)  # <-
-"""
-ANOTHER = """\
-!! another object
-a = torch.compile(f)
-return g(1)  # <-
-"""
-
 
 def branch(rewrite: Rewrite, cases: str, end: str = "", **values: Any) -> Family:
     return Family(rewrite, cases, step("x, y, n=2.0", end), **values)
@@ -1016,22 +909,6 @@ FAMILIES = {
         MASKED,
         ((torch.tensor([9, 2**40 + 1]), torch.tensor([1, 2**40 + 1])),),
     ),
-    "optional masks": Family(
-        optional_masks.keep,
-        OPTIONAL_MASKS,
-        OPTIONAL_MASK,
-        ((torch.arange(4),), (torch.arange(4) + 1,)),
-    ),
-    "casts": Family(
-        casts.where_needed,
-        CASTS,
-        NET,
-        tuple(
-            (torch.ones(3, 4, dtype=kind),)
-            for kind in (torch.float32, torch.float64, torch.float32)
-        ),
-        "GB199",
-    ),
     "numbers": Family(
         numbers.in_python,
         NUMBERS,
@@ -1065,25 +942,8 @@ FAMILIES = {
         step("x, mask=None, n=9", "    return x + 1\n"),
         ((GOOD,), (BAD,)),
     ),
-    "requires_grad_": Family(
-        grad_state.call_requires_grad,
-        SET,
-        WEIGHTED,
-        WEIGHTS,
-        "GB116",
-        in_one_graph=0,
-        gradients=(1,),
-    ),
-    "requires_grad skipped": Family(
-        grad_state.skip_requires_grad,
-        SET + NOT_SET,
-        WEIGHTED,
-        WEIGHTS,
-        "GB116",
-        gradients=(1,),
-    ),
     "contexts": Family(
-        grad_state.skip_context, CONTEXTS, WATCHED, WEIGHTS, "GB111", gradients=(1,)
+        contexts.skip, CONTEXTS, WATCHED, WEIGHTS, "GB111", gradients=(1,)
     ),
     "shortcuts": Family(
         shortcuts.always,
@@ -1097,21 +957,7 @@ FAMILIES = {
     "layer drop": drawn(
         layer_drop.select, DROPPED, f"import torch\n{LAYERS}", 0.5, calls=TRAINED
     ),
-    "drawn where needed": drawn(
-        layer_drop.draw_where_needed,
-        DRAWN,
-        RANDOM,
-        0.0,
-        calls=(RATES[0], (torch.ones(2), 0.5, False)),
-    ),
     "clone": Family(
         lifetimes.clone, CLONE, DRIVE.format("self, f, x, xs, y, outs"), code="CG301"
-    ),
-    "assign": Family(compiling.assign, "!! no name\ntorch.compile(f())  # <-\n", MAKE),
-    "in place": Family(compiling.in_place, SEVERAL, MAKE),
-    "call result": Family(compiling.call_result, ANOTHER, MAKE),
-    "method": Family(compiling.method, ANOTHER, MAKE),
-    "learning rate": Family(
-        compiling.learning_rate, "!! no optimizer\nf.step()  # <-\n", MAKE
     ),
 }

@@ -234,11 +234,7 @@ class OutsideWorld(GraphBreak):
     causes = words("GB0022 GB0069 GB7650")
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB105", "GB111", "GB115", "GB117")
-    rewrites = (
-        "layer_drop.draw_where_needed",
-        "effects.in_graph",
-        "grad_state.skip_context",
-    )
+    rewrites = ("effects.in_graph", "contexts.skip")
 
     def matches(self, group: BreakGroup) -> bool:
         if super().matches(group) or "(Generator)" in group.reason.context:

@@ -151,7 +151,6 @@ class NeverCalled(NoOp[WrapperGroup]):
     """
 
     code = "NC801"
-    rewrites = ("compiling.assign", "compiling.in_place")
     certain = True
     message_text = (
         "{name} is compiled here{times}, but the compiled {what} is never called"
@@ -304,7 +303,6 @@ class OtherMethod(NoOp[BypassGroup]):
     """
 
     code = "NC802"
-    rewrites = ("compiling.in_place", "compiling.method")
     source_text = "`{at.expression}` on the compiled module would run uncompiled"
     message_text = (
         "{at.first.model}.{at.first.method}() runs uncompiled on the compiled module,"
@@ -432,7 +430,6 @@ class OriginalCalled(NoOp[BypassGroup]):
     """
 
     code = "NC803"
-    rewrites = ("compiling.call_result", "compiling.assign", "compiling.in_place")
     cause_text = (
         "`{at.expression}` calls the module that was given to torch.compile, not what"
         " it returned"

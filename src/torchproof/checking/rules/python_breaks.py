@@ -54,7 +54,7 @@ class ContextManager(GraphBreak):
     causes = words("GB0066 GB0142 GB0262 GB0263 GB0274 GB2533")
     nodes = (ast.With,)
     shown_by = ("GB111", "GB115", "GB199")
-    rewrites = ("grad_state.skip_context",)
+    rewrites = ("contexts.skip",)
     last_rewrites = ("outside.split", "host_calls.statement")
 
     def matches(self, group: BreakGroup) -> bool:
@@ -333,7 +333,6 @@ class OtherBreak(GraphBreak):
     """
 
     code = "GB199"
-    rewrites = ("casts.where_needed",)
 
     def remedy(self, group: BreakGroup) -> Remedy:
         found = super().remedy(group)

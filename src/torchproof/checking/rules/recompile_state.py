@@ -598,7 +598,6 @@ class LearningRate(Recompile):
     """
 
     code = "RC218"
-    rewrites = ("compiling.learning_rate",)
     reference = torch_pages.RATES
     causes = ("learning_rate",)
     values = Values.FEW

@@ -209,10 +209,6 @@ class TensorInternals(GraphBreak):
     cause_text = "`{at.expression}` works on the tensor itself rather than its values"
     nodes = (ast.Call, ast.Assign)
     shown_by = ("GB105", "GB116", "GB199")
-    rewrites = (
-        "grad_state.call_requires_grad",
-        "grad_state.skip_requires_grad",
-    )
 
     def change(self, group: BreakGroup) -> str:
         if "Parameter(" in group.expression:

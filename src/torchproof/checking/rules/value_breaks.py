@@ -78,7 +78,6 @@ _OF_VALUES = (
     "validation.raise_if",
     "effects.in_graph",
     "layer_drop.rate_first",
-    "layer_drop.draw_where_needed",
     "layer_drop.select",
     "shortcuts.always",
     "branches.select",
@@ -245,8 +244,6 @@ class TensorBranch(GraphBreak):
     shown_by = ("GB101", "GB102", "GB117")
     rewrites = (
         *_OF_VALUES,
-        "casts.where_needed",
-        "optional_masks.keep",
         "effects.skip_while_compiling",
     )
     last_rewrites = (

@@ -15,7 +15,6 @@ from torchproof.fixing.rewrites.names import (
     is_needed_after,
     only,
     reads,
-    uses_of,
 )
 from torchproof.fixing.rewrites.operators import nodes
 from torchproof.fixing.rewrites.site import (
@@ -144,45 +143,6 @@ def _is_draw(node: cst.BaseExpression, values: Values, site: Site) -> bool:
 # -- rates above 0 ---------------------------------------------------------------------
 
 
-def draw_where_needed(site: Site) -> Draft:
-    """Draws a number in Python only where something is compared with it.
-
-    The stream of random numbers is another one, since fewer are drawn.
-    """
-    values = Values(site)
-    name, value = assigned_name(site.statement)
-    if value is None or not _is_draw(value, values, site):
-        raise NoPattern("no random number is drawn here")
-    found = [
-        (comparison, parts)
-        for comparison in nodes(site.function)
-        if isinstance(comparison, cst.Comparison)
-        and (parts := _draw_and_rate(comparison, values, site)) is not None
-        and name in reads(parts[0])
-    ]
-    if len(found) != 1 or len(uses_of(site.function, name)) != 2:
-        raise Refused(f"`{name}` is used by more than one comparison")
-    [(comparison, (_, _, rate))] = found
-    guards = [*_conditions_before(comparison, site), f"{site.code(rate)} > 0"]
-    text = f"{site.code(value)} if {' and '.join(guards)} else 1.0"
-    changes: Changes = {value: cst.parse_expression(text)}
-    title = "draw the random number only where it is needed"
-    return Draft(title, site.replaced(changes), "unsafe", needs_run=True)
-
-
-def _conditions_before(comparison: cst.Comparison, site: Site) -> list[str]:
-    """The operands that must hold for a comparison to be made."""
-    above = site.parent(comparison)
-    if not isinstance(above, cst.BooleanOperation) or above.right is not comparison:
-        return []
-    first = above.left
-    if isinstance(above.operator, cst.And):
-        return [site.code(first)] if _is_plain(first) else []
-    negated = isinstance(first, cst.UnaryOperation)
-    inner = first.expression if isinstance(first, cst.UnaryOperation) else first
-    return [site.code(inner)] if negated and _is_plain(inner) else []
-
-
 def _is_plain(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Name | cst.Attribute)
 
@@ -202,8 +162,6 @@ def select(site: Site) -> Draft:
     first = branch.body.body[0] if len(branch.body.body) == 1 else None
     if _is_continue(first):
         changes = _after_continue(site, branch)
-    elif first is not None and _sets_flag(first):
-        changes = _with_flag(site, branch)
     else:
         changes = _selected(site, branch, _skip_name(branch, site))
     text = site.replaced(changes, ["torch"])
@@ -215,12 +173,6 @@ def _is_continue(node: cst.CSTNode | None) -> bool:
     return isinstance(node, cst.SimpleStatementLine) and isinstance(
         node.body[0], cst.Continue
     )
-
-
-def _sets_flag(node: cst.CSTNode) -> bool:
-    """`drop = True`."""
-    _, value = assigned_name(node)
-    return isinstance(value, cst.Name) and value.value == "True"
 
 
 def _skip_name(branch: cst.If, site: Site) -> str:
@@ -352,19 +304,3 @@ def _with_inner(
     ]
     body = outer.body.with_changes(body=inner)
     return [*before, outer.with_changes(body=body, leading_lines=())]
-
-
-def _with_flag(site: Site, branch: cst.If) -> Changes:
-    """`if draw < rate: drop = True`, with `if not drop: h = layer(h)` after it."""
-    flag, _ = assigned_name(branch.body.body[0])
-    later = [
-        each
-        for each in nodes(site.function)
-        if isinstance(each, cst.If)
-        and site.range_of(each).start.line > site.line
-        and flag in reads(each.test)
-    ]
-    if len(later) != 1:
-        raise Refused(f"`{flag}` decides about more than one layer")
-    decided = statements(f"{flag} = {site.code(branch.test)}\n")
-    return {branch: decided, **_selected(site, later[0], _skip_name(later[0], site))}
