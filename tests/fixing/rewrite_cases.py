@@ -127,16 +127,6 @@ return z, z + 1
 if x.min() > 0:  # <-
     x = x.sqrt() + torch.log(x)
 return x + y
-== in place
-if x.sum() > 0:  # <-
-    y += 1
-return y
-== in place method
-if x.sum() > 0:  # <-
-    y.clamp_(0, 1)
-else:
-    y.zero_()
-return y * 1
 == part of a tensor
 y = y.clone()
 if x.sum() > 0:  # <-
@@ -209,6 +199,9 @@ if x.sum() > 0:  # <-
 if x.sum() > 0:  # <-
     z = x
 y = z
+!! in place
+if x.sum() > 0:  # <-
+    y += 1
 !! alias with +=
 if x.sum() > 0:  # <-
     y = x
@@ -330,15 +323,10 @@ MASKS = tuple(
 # -- numbers ---------------------------------------------------------------------------
 
 NUMBERS = """\
-== trunc of sizes | k = 2 * torch.div(x.size(0), 2, rounding_mode='trunc')  # <-
-== trunc of numbers | k = -torch.div(n - length, 2, rounding_mode='trunc')  # <-
-== inside a call | k = max(1, torch.div(x.size(0), n, rounding_mode="floor"))  # <-
 == sum | k = int(np.sum(sizes[:n]))  # <-
 == prod | k = np.prod(sizes)  # <-
 == prod of a shape | k = np.prod(x.shape[:1])  # <-
-== ceil | k = int(np.ceil(length / n))  # <-
-!! a tensor | k = torch.div(x.sum(), n, rounding_mode="trunc")  # <-
-!! true division | k = torch.div(length, n)  # <-
+!! more than one argument | k = np.sum(sizes, 0)  # <-
 !! sum of a tensor | k = np.sum(x * 2)  # <-
 !! read a tensor | k = torch.tensor(x).item()  # <-
 !! type of numpy | k = np.prod(sizes).astype(int)  # <-

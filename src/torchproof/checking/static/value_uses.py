@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from pathlib import Path
 
 from torchproof.checking.static.line_facts import head, parsed, path_to
-from torchproof.checking.static.source import Definition
+from torchproof.checking.static.source import Definition, Source
 from torchproof.records import tree_of
 
 
@@ -77,7 +78,9 @@ def decides(file: str, line: int, expression: str, *, number: bool) -> bool:
         inner = [each for node in first for each in ast.walk(node) if _converts(each)]
         first = inner or first
     of_numbers = Use.NUMBERS if expression.endswith(".tolist()") else Use.NUMBER
-    walk = _Walk(tree, [(node, of_numbers if number else Use.TENSOR) for node in first])
+    walk = _Walk(
+        _source(tree), [(node, of_numbers if number else Use.TENSOR) for node in first]
+    )
     return not first or walk.needs_python()
 
 
@@ -92,23 +95,22 @@ def _converts(node: ast.AST) -> bool:
 
 
 @functools.lru_cache(maxsize=16)
-def _parents(tree: ast.Module) -> dict[ast.AST, ast.AST]:
-    every = ast.walk(tree)
-    return {below: node for node in every for below in ast.iter_child_nodes(node)}
+def _source(tree: ast.Module) -> Source:
+    return Source(Path(), "", tree)
 
 
 @dataclass
 class _Walk:
     """Follows values upwards in expressions, and through names."""
 
-    tree: ast.Module
+    source: Source
     pending: list[tuple[ast.AST, Use]]
     names: set[tuple[ast.AST, str, Use]] = field(default_factory=set)  # followed
 
     def needs_python(self) -> bool:
         while self.pending:
             node, use = self.pending.pop()
-            around = _parents(self.tree)[node]
+            around = self.source.parents[node]
             use = self._statement(around, node, use)
             if use is Use.PYTHON:
                 return True
@@ -144,7 +146,7 @@ class _Walk:
 
     def _part(self, around: ast.AST, node: ast.AST, use: Use) -> Use:
         """What a part of a larger expression makes of that."""
-        above = _parents(self.tree).get(around)
+        above = self.source.parents.get(around)
         is_index = isinstance(above, ast.Subscript)
         match around:
             case ast.Subscript():
@@ -168,7 +170,7 @@ class _Walk:
             case ast.Call():
                 return self._called(around, node, use)
             case ast.keyword():
-                return self._called(_parents(self.tree)[around], around, use)
+                return self._called(self.source.parents[around], around, use)
             case ast.Attribute(attr=name):
                 return _attribute(name, use)
             case ast.Compare(ops=[ast.Is() | ast.IsNot()]):
@@ -189,7 +191,7 @@ class _Walk:
     def _sliced(self, node: ast.AST) -> Use:
         """What `container[:number]` is: of a list, Python needs the number."""
         while not isinstance(node, ast.Subscript):
-            node = _parents(self.tree)[node]
+            node = self.source.parents[node]
         match node.value:
             case ast.Call(func=ast.Name()) | ast.List() | ast.ListComp():
                 return Use.PYTHON
@@ -232,10 +234,8 @@ class _Walk:
         """Whether a function or method takes a number without a value in Python."""
         if not isinstance(called, ast.Attribute):
             return False
-        name = ast.unparse(called)
-        root, _, rest = name.partition(".")
-        name = f"{_imported(self.tree).get(root, root)}.{rest}"
-        if _IN_GRAPHS.fullmatch(name):
+        name = self.source.dotted(called)
+        if name and _IN_GRAPHS.fullmatch(name):
             return not _OUTSIDE.match(name)
         return _TENSOR_METHODS.fullmatch(called.attr) is not None
 
@@ -253,7 +253,7 @@ class _Walk:
         name, owner = getattr(call.func, "id", ""), None
         if isinstance(call.func, ast.Attribute):
             name, owner = call.func.attr, self._around(call, ast.ClassDef)
-        body = getattr(owner or self.tree, "body", ())
+        body = getattr(owner or self.source.tree, "body", ())
         for each in body:
             if isinstance(each, Definition) and each.name == name:
                 names = [a.arg for a in (*each.args.posonlyargs, *each.args.args)]
@@ -276,12 +276,12 @@ class _Walk:
         if name == "forward" or compiled or (function, "return", use) in self.names:
             return
         self.names.add((function, "return", use))
-        for each in ast.walk(self.tree):
+        for each in ast.walk(self.source.tree):
             match each:
                 case ast.Call(
                     ast.Name(called) | ast.Attribute(ast.Name("self"), called)
                 ):
-                    inside = self._around(each, _FUNCTIONS) is not self.tree
+                    inside = self._around(each, _FUNCTIONS) is not self.source.tree
                     self.pending += [(each, use)] * (inside and called == name)
 
     # -- names -------------------------------------------------------------------------
@@ -327,11 +327,8 @@ class _Walk:
         )
 
     def _around(self, node: ast.AST, kinds: object) -> ast.AST:
-        while node is not self.tree:
-            node = _parents(self.tree)[node]
-            if isinstance(node, kinds):  # type: ignore[arg-type]
-                break
-        return node
+        around = (n for n in self.source.above(node) if isinstance(n, kinds))  # type: ignore[arg-type]
+        return next(around, self.source.tree)
 
     def _follow(self, target: ast.AST, use: Use) -> None:
         use = _ONE.get(use, use) if hasattr(target, "elts") else use
@@ -352,20 +349,6 @@ class _Walk:
 
 def _compiles(decorator: ast.expr) -> bool:
     return "compile" in ast.unparse(decorator)
-
-
-@functools.lru_cache(maxsize=16)
-def _imported(tree: ast.Module) -> dict[str, str]:
-    """What the names that a file imports stand for."""
-    found = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            module = getattr(node, "module", None)
-            for each in node.names:
-                name = f"{module}.{each.name}" if module else each.name
-                if each.asname or module:
-                    found[each.asname or each.name] = name
-    return found
 
 
 def _attribute(name: str, use: Use) -> Use:

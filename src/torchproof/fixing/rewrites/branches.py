@@ -133,8 +133,6 @@ class _Branch:
     first: list[str] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
     comments: list[str] = field(default_factory=list)
-    # The targets that are written in place: their old tensor gets the new values.
-    in_place: set[str] = field(default_factory=set)
     # Names of the branch that the other code uses too, and what they are called here.
     names: dict[str, str] = field(default_factory=dict)
     lists: set[str] = field(default_factory=set)  # chosen for each element already
@@ -245,11 +243,7 @@ class _Where:
                 self._return(step, branch)
             elif isinstance(step, cst.Assign):
                 self._assign(step, branch, statement, later=None if ends else later)
-            elif isinstance(step, cst.AugAssign):
-                self._augmented(step, branch, later)
-            elif isinstance(step, cst.Expr):
-                self._call(step, branch, later)
-            else:
+            elif not _is_text(step):
                 raise Refused(f"a branch contains `{brief(step)}`")
         return branch
 
@@ -413,48 +407,6 @@ class _Where:
             return False
         return name in names.reads(other) and name in names.reads(statement.body)
 
-    def _augmented(
-        self, step: cst.AugAssign, branch: _Branch, later: Sequence[cst.CSTNode]
-    ) -> None:
-        """`x += y` writes into the tensor `x`."""
-        target = self.text(step.target, branch)
-        if isinstance(step.target, cst.Name) and step.target.value in branch.names:
-            raise Refused(f"a branch changes `{step.target.value}` twice")
-        operator = self.site.code(step.operator).strip().removesuffix("=")
-        operand = parenthesised(self.text(step.value, branch))
-        value = cst.parse_expression(f"{target} {operator} {operand}")
-        self._in_place(target, value, branch, later)
-
-    def _in_place(
-        self,
-        target: str,
-        value: cst.BaseExpression,
-        branch: _Branch,
-        later: Sequence[cst.CSTNode],
-    ) -> None:
-        self._once(target, branch, later)
-        if "[" not in target:
-            branch.in_place.add(target)
-            value = _reading_a_copy(value, target)
-        self._add(target, value, branch)
-
-    def _call(
-        self, step: cst.Expr, branch: _Branch, later: Sequence[cst.CSTNode]
-    ) -> None:
-        """`x.clamp_(...)` is a value for `x`; other calls are not values."""
-        call = step.value
-        if isinstance(call, cst.BaseString):
-            return
-        method = call.func if isinstance(call, cst.Call) else None
-        name = method.attr.value if isinstance(method, cst.Attribute) else ""
-        place = dotted(method.value) if isinstance(method, cst.Attribute) else None
-        if not (name.endswith("_") and place) or name.endswith("__"):
-            raise Refused(f"a branch does more than compute: `{brief(step)}`")
-        assert isinstance(call, cst.Call)
-        assert isinstance(method, cst.Attribute)
-        value = _out_of_place(call, method, self.site.code(method.value))
-        self._in_place(place, value, branch, later)
-
     # -- selecting ------------------------------------------------------------------
 
     def value(self, node: cst.BaseExpression, branch: _Branch) -> str:
@@ -524,8 +476,7 @@ class _Where:
             parts = [self._where(yes.values[t], no.values[t]) for t in targets]
             return [f"return {', '.join(parts)}"]
         pairs = [(target, self._selected_value(target, yes, no)) for target in targets]
-        in_place = yes.in_place | no.in_place
-        written = in_place | {t.partition("[")[0] for t in targets if "[" in t}
+        written = {t.partition("[")[0] for t in targets if "[" in t}
         written |= names.changed_in_place(names.later(self.site, statement))
         for target in targets:
             self._check_target(target, statement, yes, no)
@@ -533,15 +484,10 @@ class _Where:
         depend = any(
             set(targets[:i]) & ast_reads(text) for i, (_, text) in enumerate(pairs)
         )
-        if depend and in_place:
-            raise NoPattern("the branches change values that they also read")
         if depend:
             left = ", ".join(targets)
             return [f"{left} = {', '.join(text for _, text in pairs)}"]
-        return [
-            f"{target}.copy_({text})" if target in in_place else f"{target} = {text}"
-            for target, text in pairs
-        ]
+        return [f"{target} = {text}" for target, text in pairs]
 
     def _selected_value(self, target: str, yes: _Branch, no: _Branch) -> str:
         scaled = {**yes.scaled, **no.scaled}.get(target)
@@ -555,7 +501,7 @@ class _Where:
         self, target: str, statement: cst.If, yes: _Branch, no: _Branch
     ) -> None:
         both = target in yes.values and target in no.values
-        if target in yes.in_place | no.in_place or "[" in target:
+        if "[" in target:
             return
         if both and "." in target:
             return
@@ -605,35 +551,8 @@ def _each_of(name: str, value: cst.BaseExpression) -> cst.ListComp | None:
     return value if is_plain and is_own else None
 
 
-def _reading_a_copy(value: cst.BaseExpression, target: str) -> cst.BaseExpression:
-    """The value with a copy of the tensor that it is written to.
-
-    Autograd saves what most operators read, and refuses if that is overwritten.
-    """
-    sums = (cst.Add, cst.Subtract)
-    found = [node for node in nodes(value) if dotted(node) == target]
-    operations = [
-        n for n in nodes(value) if isinstance(n, (cst.BinaryOperation, cst.Call))
-    ]
-    if all(isinstance(getattr(n, "operator", None), sums) for n in operations):
-        return value
-    copy = cst.parse_expression(f"{target}.clone()")
-    return replaced_in(value, {node: copy.deep_clone() for node in found})
-
-
-def _out_of_place(
-    call: cst.Call, method: cst.Attribute, place: str
-) -> cst.BaseExpression:
-    """The value that `x.add_(y)` writes: `x.add(y)`."""
-    name = method.attr.value
-    if name == "zero_":
-        return cst.parse_expression(f"torch.zeros_like({place})")
-    if name == "fill_" and len(call.args) == 1:
-        filled = cst.Module([]).code_for_node(call.args[0].value)
-        return cst.parse_expression(f"torch.full_like({place}, {filled})")
-    if name == "copy_" and len(call.args) == 1:
-        return call.args[0].value
-    return call.with_changes(func=method.with_changes(attr=cst.Name(name[:-1])))
+def _is_text(step: cst.BaseSmallStatement) -> bool:
+    return isinstance(step, cst.Expr) and isinstance(step.value, cst.BaseString)
 
 
 def _comments(line: cst.BaseStatement) -> list[str]:

@@ -54,25 +54,31 @@ _ROBUST = words(
     " diag diagonal tril triu flip roll repeat tile narrow pad round floor ceil trunc"
     " sign argmax argmin count_nonzero is_tensor is_floating_point is_complex"
 )
-# Attributes and methods that are Python values, of tensors and of anything else.
-_PYTHON_ATTRIBUTES = words(
-    "dtype shape device training ndim requires_grad is_cuda is_leaf layout itemsize"
-    " is_sparse is_quantized names"
-)
-_PYTHON_CALLS = words(
-    "len isinstance hasattr callable issubclass int float str range id type"
-)
-_PYTHON_METHODS = words(
-    "size dim numel ndimension is_floating_point is_complex is_contiguous item tolist"
-    " element_size get keys values items startswith endswith stride get_seq_length"
-)
 # A reduction without arguments gives a tensor of one element and no dimensions.
 REDUCTIONS = words(
     "all any sum mean max min amax amin prod norm std var median count_nonzero argmax"
     " argmin nansum nanmean"
 )
-
-
+# They may raise where their arguments are not as expected.
+_RAISING = words(
+    "gather index_select index_add index_copy take take_along_dim scatter scatter_add"
+    " embedding one_hot item tolist cholesky inv inverse solve svd eigh nonzero unique"
+    " masked_select masked_scatter bincount floor_divide fmod remainder topk"
+    " nll_loss cross_entropy repeat_interleave"
+)
+_FUNCTIONS = words(
+    "arange cat concat cross_entropy eigh elu embedding empty_like finfo full full_like"
+    " gelu hardsigmoid hardswish hardtanh iinfo inv is_tensor leaky_relu linear"
+    " logsigmoid mish nll_loss one_hot ones ones_like pad relu6 selu silu softplus"
+    " softsign stack tanhshrink tensor zeros zeros_like"
+)
+# Methods that change nothing, on tensors and on whatever else has them.
+PURE_METHODS = (
+    ELEMENTWISE | _FINITE_AT_ONE | _ROBUST | REDUCTIONS | _RAISING
+) - _FUNCTIONS | words(
+    "acos addcdiv aminmax argsort asin cpu cuda cumprod frac index_fill is_contiguous"
+    " new_empty select sort unfold format join keys values items get"
+)
 # Operations that are worth compiling.
 _HEAVY = words(
     "matmul mm bmm addmm baddbmm einsum linear conv1d conv2d conv3d softmax log_softmax"
@@ -180,14 +186,6 @@ def hazard(root: cst.CSTNode) -> str | None:
     return None
 
 
-_RAISING = words(
-    "gather index_select index_add index_copy take take_along_dim scatter scatter_add"
-    " embedding one_hot item tolist cholesky inv inverse solve svd eigh nonzero unique"
-    " masked_select masked_scatter bincount floor_divide fmod remainder topk"
-    " nll_loss cross_entropy repeat_interleave"
-)
-
-
 def _is_static(node: cst.Subscript) -> bool:
     """Whether an index is made of slices, None, `...`, 0 and -1."""
     return all(_is_static_index(each.slice) for each in node.slice)
@@ -233,55 +231,6 @@ def unsafe_operands(node: cst.CSTNode) -> list[cst.BaseExpression] | None:
     if not is_function and isinstance(node.func, cst.Attribute):
         operands.insert(0, node.func.value)
     return [each for each in operands if not is_number(each)]
-
-
-def is_python(node: cst.CSTNode) -> bool:
-    """Whether an expression is certainly a Python value, not a tensor."""
-    if isinstance(node, (cst.BaseNumber, cst.BaseString, cst.BaseComp, cst.Lambda)):
-        return True
-    if isinstance(node, cst.Name):
-        return node.value in ("None", "True", "False")
-    if isinstance(node, cst.Attribute):
-        return node.attr.value in _PYTHON_ATTRIBUTES or _is_setting(node)
-    if isinstance(node, cst.Subscript):
-        return is_python(node.value)
-    if isinstance(node, cst.Call):
-        name, is_function = called(node)
-        if is_function:
-            module = (dotted(node.func) or "").rpartition(".")[0]
-            numbers = name in ("finfo", "iinfo", "is_tensor", "is_grad_enabled")
-            return module == "math" or name in _PYTHON_CALLS or numbers
-        return name in _PYTHON_METHODS
-    if isinstance(node, cst.UnaryOperation):
-        return is_python(node.expression)
-    if isinstance(node, cst.BinaryOperation | cst.BooleanOperation):
-        return is_python(node.left) and is_python(node.right)
-    if isinstance(node, cst.Comparison):
-        return _compares_python(node)
-    return False
-
-
-def _is_setting(node: cst.Attribute) -> bool:
-    parts = (dotted(node) or "").split(".")
-    return "config" in parts[:-1] or parts[0] in ("cfg", "args", "math")
-
-
-def _compares_python(node: cst.Comparison) -> bool:
-    operators = [each.operator for each in node.comparisons]
-    if all(isinstance(each, (cst.Is, cst.IsNot)) for each in operators):
-        return True
-    sides = [node.left, *(each.comparator for each in node.comparisons)]
-    if any(isinstance(each, (cst.In, cst.NotIn)) for each in operators):
-        return is_python(node.left)
-    kinds = [side for side in sides if not is_number(side)]
-    return any(_is_type(side) for side in sides) or all(is_python(k) for k in kinds)
-
-
-def _is_type(node: cst.CSTNode) -> bool:
-    """Whether a value is a dtype, a device or a string: only Python compares those."""
-    if isinstance(node, cst.BaseString):
-        return True
-    return isinstance(node, cst.Attribute) and node.attr.value in ("dtype", "device")
 
 
 def _brief(node: cst.CSTNode) -> str:

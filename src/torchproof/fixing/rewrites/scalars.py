@@ -7,7 +7,7 @@ import struct
 
 import libcst as cst
 
-from torchproof.checking import words
+from torchproof.checking import Kind, words
 from torchproof.fixing.rewrites import names
 from torchproof.fixing.rewrites.formatting import parenthesised
 from torchproof.fixing.rewrites.operators import (
@@ -16,15 +16,17 @@ from torchproof.fixing.rewrites.operators import (
     called,
     dotted,
     is_number,
-    is_python,
     nodes,
 )
 from torchproof.fixing.rewrites.site import Site
+from torchproof.fixing.rewrites.values import Values
 
 _BOOLEAN = words(
     "all any isinf isnan isfinite isneginf isposinf isclose logical_and logical_or"
     " logical_not logical_xor eq ne lt le gt ge isin"
 )
+_CONSTANTS = ("None", "True", "False")
+_PLAIN = (Kind.NONE, Kind.NUMBER, Kind.SIZES)
 _SCALAR_ANNOTATIONS = frozenset(("bool", "int", "float", "str"))
 
 
@@ -34,15 +36,20 @@ class Scalars:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._function = site.function
-        self._known: dict[str, bool] = {}
+        self._values = Values(site)
         self._scalars: dict[str, bool] = {}
 
     def is_plain(self, node: cst.BaseExpression) -> bool:
         """Whether an expression is certainly not a tensor."""
-        if is_python(node):
+        kind = self._values.kind(node)
+        if kind is not Kind.UNKNOWN:
+            return kind.is_plain or kind in _PLAIN
+        if isinstance(node, (cst.BaseNumber, cst.BaseString, cst.BaseComp, cst.Lambda)):
             return True
         if isinstance(node, cst.Name | cst.Attribute):
-            return self._is_python_name(dotted(node) or "")
+            return _is_setting(node) or self._is_plain_attribute(dotted(node) or "")
+        if isinstance(node, cst.Subscript):
+            return self.is_plain(node.value)
         if isinstance(node, cst.UnaryOperation):
             return self.is_plain(node.expression)
         if isinstance(node, cst.BinaryOperation | cst.BooleanOperation):
@@ -50,10 +57,8 @@ class Scalars:
         if isinstance(node, cst.Comparison):
             sides = [node.left, *(each.comparator for each in node.comparisons)]
             return all(self.is_plain(side) for side in sides)
-        if isinstance(node, cst.Call) and called(node)[0] in ("min", "max", "abs"):
-            is_builtin = isinstance(node.func, cst.Name)
-            return is_builtin and all(self.is_plain(each.value) for each in node.args)
-        return False
+        name = self._values.dotted(node.func) if isinstance(node, cst.Call) else ""
+        return name.startswith("math.") or name in ("int", "float", "len")
 
     def is_linear(self, node: cst.CSTNode) -> bool:
         """Whether a node multiplies or divides by a plain number."""
@@ -63,35 +68,6 @@ class Scalars:
             return False
         factor = isinstance(node.operator, cst.Multiply) and self.is_plain(node.left)
         return factor or self.is_plain(node.right)
-
-    def _is_python_name(self, name: str) -> bool:
-        if name in self._known:
-            return self._known[name]
-        self._known[name] = False  # a name that depends on itself is unknown
-        self._known[name] = self._decided(name)
-        return self._known[name]
-
-    def _decided(self, name: str) -> bool:
-        if name.startswith("self."):
-            return self._is_plain_attribute(name)
-        parameter = names.parameters(self._function).get(name)
-        values = names.values_of(self._function, name)
-        if parameter is not None:
-            return not values and _is_python_parameter(parameter)
-        if values:
-            return all(v is not None and self.is_plain(v) for v in values)
-        return self._is_global_number(name)
-
-    def _is_global_number(self, name: str) -> bool:
-        found = [
-            small.value
-            for line in self._site.module.body
-            if isinstance(line, cst.SimpleStatementLine)
-            for small in line.body
-            if isinstance(small, cst.Assign)
-            and any(dotted(t.target) == name for t in small.targets)
-        ]
-        return bool(found) and all(is_python(each) for each in found)
 
     def _is_plain_attribute(self, name: str) -> bool:
         """Whether the class sets an attribute from Python values or settings only."""
@@ -107,7 +83,8 @@ class Scalars:
                 return brief(node.annotation.annotation) in _SCALAR_ANNOTATIONS
             if isinstance(node, cst.Call) and _registers(node, attribute):
                 return False
-        return bool(values) and all(_is_setting(value) for value in values)
+        plain = (cst.BaseNumber, cst.BaseString, cst.Attribute, cst.Name)
+        return bool(values) and all(isinstance(value, plain) for value in values)
 
     def is_scalar(self, node: cst.BaseExpression) -> bool:
         """Whether a tensor certainly has no dimensions."""
@@ -161,25 +138,9 @@ def _registers(call: cst.Call, attribute: str) -> bool:
     return is_text and ast.literal_eval(first.value) == attribute  # type: ignore[union-attr]
 
 
-def _is_setting(value: cst.BaseExpression | None) -> bool:
-    """Whether a value assigned in a class is a number or read from a configuration."""
-    if value is None:
-        return False
-    if is_python(value) or isinstance(value, cst.Attribute | cst.Name):
-        return True
-    if isinstance(value, cst.BinaryOperation):
-        return _is_setting(value.left) and _is_setting(value.right)
-    return False
-
-
-def _is_python_parameter(parameter: cst.Param) -> bool:
-    if parameter.annotation is not None:
-        text = brief(parameter.annotation.annotation).replace("Optional[", "")
-        plain = {part.strip(" ]") for part in text.split("|")} - {"None"}
-        return plain <= _SCALAR_ANNOTATIONS
-    default = parameter.default
-    flag = isinstance(default, cst.Name) and default.value in ("True", "False")
-    return flag or (default is not None and is_number(default))
+def _is_setting(node: cst.Name | cst.Attribute) -> bool:
+    parts = (dotted(node) or "").split(".")
+    return "config" in parts[:-1] or parts[0] in ("cfg", "args", "math", *_CONSTANTS)
 
 
 def is_representable(value: float) -> bool:

@@ -12,6 +12,7 @@ from torchproof.checking import Flow, Kind, Program, Source, Unreadable, words
 from torchproof.fixing.rewrites.operators import (
     BUILTINS,
     NUMERIC,
+    PURE_METHODS,
     brief,
     dotted,
     nodes,
@@ -34,28 +35,6 @@ _EFFECTS = words(
     " record_stream resize resize_as share_memory batch_norm embedding_bag"
     " register_post_accumulate_grad_hook module_load as_subclass data_ptr new tofile"
 )
-# Methods that only tensors have, or that change nothing on whatever has them.
-_METHODS = words(
-    "abs acos add addcdiv addcmul addmm all amax amin aminmax any argmax argmin argsort"
-    " asin atan atan2 baddbmm bfloat16 bitwise_and bitwise_not bitwise_or bmm bool"
-    " broadcast_to ceil chunk clamp clamp_max clamp_min clip clone contiguous cos cosh"
-    " count_nonzero cpu cummax cummin cumprod cumsum cuda detach diag diagonal dim div"
-    " double eq erf exp exp2 expand expand_as expm1 flatten flip float floor"
-    " floor_divide fmod frac ge gt half index_add index_copy index_fill index_select"
-    " gather int is_complex is_contiguous is_floating_point isclose isfinite isinf"
-    " isnan isneginf isposinf item le lerp log log10 log1p log2 log_softmax logical_and"
-    " logical_not logical_or logical_xor logsumexp long lt masked_fill masked_scatter"
-    " masked_select matmul max maximum mean median min minimum mm movedim mul"
-    " nan_to_num narrow ndimension ne neg new_empty new_full new_ones new_tensor"
-    " new_zeros nonzero norm numel outer permute pow prod ravel reciprocal relu"
-    " remainder repeat repeat_interleave reshape reshape_as roll round rsqrt scatter"
-    " scatter_add select sigmoid sign sin sinh size softmax sort split sqrt square"
-    " squeeze std sub sum swapaxes t take_along_dim tan tanh tile to tolist topk"
-    " transpose tril triu true_divide trunc type type_as unbind unflatten unfold unique"
-    " unsqueeze var view view_as where xlogy"
-)
-# Methods of texts and of dictionaries that change nothing.
-_LOOKUPS = words("format join keys values items get")
 # Functions of torch's modules that only tell something.
 _ASKS = ("is_", "are_", "can_", "get_", "has_", "memory_", "max_memory_", "current_")
 
@@ -69,8 +48,10 @@ class Values:
 
     def kind(self, node: cst.CSTNode) -> Kind:
         at = self.site.file.positions.get(node)
-        if at is None:  # new code
-            return Kind.UNKNOWN
+        if at is None:  # new code, in which names mean the same
+            return _named_at(self.site.file, self.site.line).get(
+                dotted(node) or "", Kind.UNKNOWN
+            )
         span = (at.start.line, at.start.column, at.end.line, at.end.column)
         return self._kinds.get(span, Kind.UNKNOWN)
 
@@ -117,7 +98,7 @@ class Values:
         is_dropped = isinstance(self.site.parent(call), cst.Expr)
         if is_method and not is_dropped:
             assert isinstance(function, cst.Attribute)
-            if last in _METHODS | _LOOKUPS or self.is_tensor(function.value):
+            if last in PURE_METHODS or self.is_tensor(function.value):
                 return None
         return f"`{written}` may have side effects"
 
@@ -136,6 +117,20 @@ def _program(file: File) -> Program:
 
 
 @functools.lru_cache(maxsize=16)
+def _named_at(file: File, line: int) -> Mapping[str, Kind]:
+    """The kinds of the names in the functions around a line, where each has one."""
+    found: dict[str, Kind] = {}
+    for node, at in file.positions.items():
+        if isinstance(node, (cst.Name, cst.Attribute)) and (name := dotted(node)):
+            span = (at.start.line, at.start.column, at.end.line, at.end.column)
+            kind = _kinds_at(file, line).get(span)
+            if kind is not None:
+                is_same = found.get(name, kind) is kind
+                found[name] = kind if is_same else Kind.UNKNOWN
+    return found
+
+
+@functools.lru_cache(maxsize=16)
 def _kinds_at(file: File, line: int) -> Mapping[Span, Kind]:
     """The kinds of the expressions in the functions around a line.
 
@@ -149,11 +144,15 @@ def _kinds_at(file: File, line: int) -> Mapping[Span, Kind]:
     ]
     found: dict[Span, Kind] = {}
     for function in sorted(around, key=lambda f: f.node.lineno):
-        flow = Flow(function, _program(file), arguments={}, look=lambda *_: None)
+        settings = dict.fromkeys(function.settings, Kind.PYTHON)
+        program = _program(file)
+        flow = Flow(function, program, arguments=settings, look=lambda *_: None)
         flow.run()
         for node, kind in flow.values.kinds.items():
-            if kind is not Kind.UNKNOWN and hasattr(node, "lineno"):
-                found.setdefault(_span(node, source), kind)
+            if hasattr(node, "lineno"):
+                span = _span(node, source)
+                if found.get(span, Kind.UNKNOWN) is Kind.UNKNOWN:
+                    found[span] = kind
     return found
 
 
