@@ -50,6 +50,13 @@ CLOCK = """
         seconds.append(time.monotonic() - begin)  # <-
         return a, b
 """
+LISTED = """
+    import torch
+
+    def step(x, y):
+        h = x @ y.T
+        return h, [v * 2 for v in h.sum(-1).tolist()]  # <-
+"""
 UPDATE = """
     import torch
 
@@ -122,7 +129,9 @@ def with_gradients(
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
-@pytest.mark.parametrize(("text", "code"), [(CLOCK, "GB115"), (UPDATE, "GB110")])
+@pytest.mark.parametrize(
+    ("text", "code"), [(CLOCK, "GB115"), (LISTED, "GB101"), (UPDATE, "GB110")]
+)
 def test_the_rest_is_one_graph(text: str, code: str) -> None:
     counter = torch._dynamo.testing.CompileCounter()
     compiled = torch.compile(function_of(drafted(text, code).text), backend=counter)
@@ -162,7 +171,6 @@ def test_the_rest_is_one_graph(text: str, code: str) -> None:
         "    return torch.zeros(best) + (x @ x.T).sum()",
         "best = x.max().item()  # <-\n    h = x @ x.T\n    if best > 1:\n"
         "        h = h + 1\n    return h",
-        "h = x @ x.T\n    return h, [v * 2 for v in h.sum(-1).tolist()]  # <-",
     ],
 )
 def test_what_is_left_alone(body: str) -> None:

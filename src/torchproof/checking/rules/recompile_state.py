@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import ClassVar
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.advice import in_force, user_files
@@ -56,6 +57,7 @@ class StateChange(Recompile):
         " as a tensor"
     )
     cause_text = "`{guard.source}` was compiled in as the constant {guard.expected}"
+    last_rewrites: ClassVar[tuple[str, ...]] = ("state.outside",)
 
     def values_of(self, group: RecompileGroup) -> Values:
         """Those of Python: torch makes only a number an input, and not each one."""
@@ -136,7 +138,7 @@ class ScalarArgument(StateChange):
 
     code = "RC210"
     settings = (Setting("compile.dynamic", True),)
-    last_rewrites = ("outside.text",)
+    last_rewrites = ("outside.text", "state.outside")
     causes = ("value",)
     changed_text = "`{guard.source}` changed ({seen})"
 
@@ -512,6 +514,7 @@ class NewObject(Recompile):
     """
 
     code = "RC215"
+    last_rewrites = ("state.outside",)
     causes = ("identity",)
     changed_text = "`{guard.source}` is another {what} than before"
     cause_text = "the compiled code holds for one particular {what} as `{guard.source}`"

@@ -297,6 +297,7 @@ class RecompileLimit(Rule[RecompileGroup]):
     """
 
     code = "RC290"
+    last_rewrites = ("state.outside",)
     kind = "recompile_limit"
     reference = torch_pages.RECOMPILES
     advice_text = "find what changes between calls with TORCH_LOGS=recompiles"

@@ -15,6 +15,7 @@ import libcst as cst
 
 from torchproof.checking import Kind, words
 from torchproof.fixing.rewrites.conditions import Reader
+from torchproof.fixing.rewrites.effects import is_output
 from torchproof.fixing.rewrites.names import (
     always_assigned,
     assigned,
@@ -55,13 +56,13 @@ _OF_TEXT = re.compile(
     r"\.(?:split|lower|upper|strip|casefold|encode|tokenize)\(|tokeni[sz]er\(|\bre\.\w+\("
 )
 _TO_TENSOR = re.compile(r"\btorch\.\w*tensor\(|tokeni[sz]er")
+_LIGHT = words("open print map filter")
 _SIZES = words("shape size device dtype ndim dim")
 _MODULES = {*sys.stdlib_module_names, "numpy", "np", "torch"}
 _LOOPS = (cst.For, cst.While)
-_LOOPING = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 _DEFINITIONS = (cst.FunctionDef, cst.ClassDef)
 _OWNERS = (cst.ClassDef, cst.FunctionDef, cst.If, cst.Try, cst.With)
-_FORBIDDEN = (
+FORBIDDEN = (
     cst.Global,
     cst.Nonlocal,
     cst.Del,
@@ -73,7 +74,7 @@ _FORBIDDEN = (
 
 
 @dataclass(frozen=True)
-class _Parts:
+class Parts:
     """The statements of a function: in Python, in a graph, and in Python again.
 
     `last` has those of a second graph, behind what torch cannot trace at all.
@@ -102,12 +103,24 @@ def text(site: Site) -> Draft:
 def _split(site: Site, *, is_text: bool = False) -> Draft:
     if not site.is_entry:
         raise NoPattern("the line is not in the function that is compiled")
-    function = site.function
-    _assert_plain(site, function)
-    parts = _parts(site, _Edge(site), is_text=is_text)
+    assert_plain(site, site.function)
+    parts = _parts(site, Edge(site), is_text=is_text)
     if is_text and not any(_TO_TENSOR.search(site.code(s)) for s in parts.before):
         raise NoPattern("the text does not become a tensor")
-    _assert_whole(site, parts)
+    return drafted(site, parts, _title(site, parts), is_text=is_text)
+
+
+def drafted(
+    site: Site,
+    parts: Parts,
+    title: str,
+    *,
+    is_text: bool = False,
+    is_state: bool = False,
+) -> Draft:
+    """The function in Python, and its parts that are compiled as functions."""
+    function = site.function
+    _assert_whole(site, parts, is_state=is_state)
     names = _Names(site, function)
     host: list[Statement] = list(parts.before)
     functions: list[Statement] = []
@@ -123,8 +136,10 @@ def _split(site: Site, *, is_text: bool = False) -> Draft:
     imports = ["torchproof.on_host"]
     if is_text and (host != (host := [_untraced(each, site) for each in host])):
         imports.append("torch")
+    if is_state and any("torch.compiler." in site.code(each) for each in host):
+        imports.append("torch")
     text = site.replaced({function: [_on_host(function, host), *functions]}, imports)
-    return Draft(_title(site, parts), text)
+    return Draft(title, text)
 
 
 def _untraced(statement: Statement, site: Site) -> Statement:
@@ -142,7 +157,7 @@ def _untraced(statement: Statement, site: Site) -> Statement:
     return statement
 
 
-def _title(site: Site, parts: _Parts) -> str:
+def _title(site: Site, parts: Parts) -> str:
     what = f"`{brief(site.expression or site.statement)}`"
     if parts.last and parts.graph:
         return f"compile what is before and after {what} apart, not {what} (on_host)"
@@ -158,7 +173,7 @@ def _title(site: Site, parts: _Parts) -> str:
 # -- which statements leave ------------------------------------------------------------
 
 
-class _Edge:
+class Edge:
     """What a statement of a function does: little, or what has to be compiled."""
 
     def __init__(self, site: Site) -> None:
@@ -183,9 +198,11 @@ class _Edge:
 
     def _is_light_call(self, call: cst.Call) -> bool:
         name = self._values.dotted(call.func)
-        if name.partition(".")[0] in _MODULES or name in BUILTINS | {"open", "print"}:
+        if name.partition(".")[0] in _MODULES or name in BUILTINS | _LIGHT:
             return True
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        if is_output(call, self._values):
+            return True
         if method in TENSOR_METHODS | _METHODS or "tokeniz" in name:
             return True
         given = {n for each in call.args for n in _given(each.value)}
@@ -200,6 +217,7 @@ _METHODS = words(
     "numpy requires_grad_ clamp relu sigmoid tanh exp log sqrt square t transpose"
     " unsqueeze expand clone repeat copy astype normal uniform random integers format"
     " encode lower upper strip casefold tokenize findall setdefault"
+    " add extend update insert appendleft"
     " join get keys values items append zero_ backward masked_fill masked_select"
 )
 
@@ -223,8 +241,8 @@ def _given(node: cst.CSTNode) -> Iterator[str]:
             yield from _given(child)
 
 
-def _parts(site: Site, edge: _Edge, *, is_text: bool) -> _Parts:
-    body = _body(site.function)
+def _parts(site: Site, edge: Edge, *, is_text: bool) -> Parts:
+    body = body_of(site.function)
     index = next((i for i, s in enumerate(body) if _contains(s, site.statement)), None)
     if index is None:
         raise NoPattern("the line is in the header of the function")
@@ -238,23 +256,23 @@ def _parts(site: Site, edge: _Edge, *, is_text: bool) -> _Parts:
     heads, tails = (all(map(edge.is_light, each)) for each in (first, rest))
     if heads and (not tails or _weight(first) < _weight(rest)):
         graph, after = _without_end(rest, edge)
-        return _compiled([*first, at], graph, after)
+        return compiled([*first, at], graph, after)
     if tails:
         before, graph = _without_start(first, edge)
-        return _compiled(before, graph, [at, *rest])
+        return compiled(before, graph, [at, *rest])
     if not apart:
         raise NoPattern("what is before the statement is compiled, and what is after")
-    return _Parts([], first, [at], rest)
+    return Parts([], first, [at], rest)
 
 
-def _compiled(
+def compiled(
     before: list[Statement], graph: list[Statement], after: list[Statement]
-) -> _Parts:
+) -> Parts:
     if not _weight(graph):
         raise NoPattern("nothing is left to compile")
     if after:
-        return _Parts(before, graph, after, [])
-    return _Parts(before, [], [], graph)
+        return Parts(before, graph, after, [])
+    return Parts(before, [], [], graph)
 
 
 def _contains(statement: cst.CSTNode, inner: cst.CSTNode) -> bool:
@@ -268,7 +286,7 @@ def _weight(block: Sequence[cst.CSTNode]) -> int:
 
 
 def _without_start(
-    block: list[Statement], edge: _Edge
+    block: list[Statement], edge: Edge
 ) -> tuple[list[Statement], list[Statement]]:
     """The light statements that it begins with, up to the last of Python's."""
     count = 0
@@ -280,7 +298,7 @@ def _without_start(
 
 
 def _without_end(
-    block: list[Statement], edge: _Edge
+    block: list[Statement], edge: Edge
 ) -> tuple[list[Statement], list[Statement]]:
     after, graph = _without_start(block[::-1], edge)
     return graph[::-1], after[::-1]
@@ -289,27 +307,27 @@ def _without_end(
 # -- whether what is left is one graph -------------------------------------------------
 
 
-def _assert_whole(site: Site, parts: _Parts) -> None:
-    """Refuses if a graph would still break, or if each call would have its own."""
+def _assert_whole(site: Site, parts: Parts, *, is_state: bool) -> None:
+    """Refuses if a graph would still break, or if each call would have its own.
+
+    What a call changes may leave a graph that breaks elsewhere, as it did before.
+    """
     if found := _OTHER_LAYOUTS.search(site.code(site.function)):
         raise Refused(f"what `{found[0]}` gives is in no graph")
-    host = [*parts.before, *parts.after]
-    if any(isinstance(n, _LOOPING) for each in host for n in nodes(each)):
-        raise NoPattern("Dynamo would compile the comprehension alone")
     reader = Reader(site, Values(site))
-    numbers = _numbers(site, parts)
+    numbers = _numbers(site, parts, is_state=is_state)
     for each in (*parts.graph, *parts.last):
-        if _OF_PYTHON.search(site.code(each)):
+        if not is_state and _OF_PYTHON.search(site.code(each)):
             raise Refused(f"`{brief(each)}` would break the graph as well")
         for node in nodes(each):
             test = getattr(node, "test", None)
-            if test is not None and reader.looks_tensor(test):
+            if test is not None and not is_state and reader.looks_tensor(test):
                 raise Refused(f"`{brief(test)}` would break the graph as well")
             if fixed := set().union(*map(reads, _fixed(node))) & numbers:
                 raise Refused(f"each `{min(fixed)}` would have a graph of its own")
 
 
-def _numbers(site: Site, parts: _Parts) -> set[str]:
+def _numbers(site: Site, parts: Parts, *, is_state: bool) -> set[str]:
     """The names for what Python makes anew in each call; lists go into no graph."""
     values, found = Values(site), set[str]()
     read = set().union(*map(reads, (*parts.graph, *parts.last)))
@@ -327,7 +345,8 @@ def _numbers(site: Site, parts: _Parts) -> set[str]:
         is_host = each in parts.before or each in parts.after
         if is_host and ".tolist(" in code and made & read:
             raise Refused(f"each `{brief(each)}` would have a graph of its own")
-        is_new = is_host and _OF_PYTHON.search(code) and not _TO_TENSOR.search(code)
+        is_python = is_state or _OF_PYTHON.search(code)
+        is_new = is_host and is_python and not _TO_TENSOR.search(code)
         is_made_of = is_host or not reads(each) - BUILTINS - found
         if is_new or (is_made_of and reads(each) & found):
             found |= made
@@ -348,7 +367,11 @@ def _fixed(node: cst.CSTNode) -> Sequence[cst.CSTNode]:
 # -- the functions ---------------------------------------------------------------------
 
 
-def _assert_plain(site: Site, function: cst.FunctionDef) -> None:
+def assert_plain(
+    site: Site,
+    function: cst.FunctionDef,
+    forbidden: tuple[type[cst.CSTNode], ...] = FORBIDDEN,
+) -> None:
     """Refuses what is no plain function, or what a part of it cannot do."""
     if function.asynchronous is not None or not isinstance(
         function.body, cst.IndentedBlock
@@ -358,13 +381,13 @@ def _assert_plain(site: Site, function: cst.FunctionDef) -> None:
         if "compile" not in site.code(each.decorator):
             raise Refused(f"`{brief(each.decorator)}` would be around the graph")
     for node in nodes(function.body):
-        if isinstance(node, _FORBIDDEN):
+        if isinstance(node, forbidden):
             raise NoPattern(f"`{brief(node)}` is for the whole function")
         if isinstance(node, cst.Call) and brief(node.func) in ("locals", "vars"):
             raise NoPattern(f"`{brief(node)}` is for the whole function")
 
 
-def _body(function: cst.FunctionDef) -> list[Statement]:
+def body_of(function: cst.FunctionDef) -> list[Statement]:
     """The statements of a function below its docstring."""
     assert isinstance(function.body, cst.IndentedBlock)
     found = list(function.body.body)

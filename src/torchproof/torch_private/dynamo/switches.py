@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchproof.records import Keywords
+from torchproof.records import COMPREHENSIONS, Keywords
 from torchproof.torch_private.hooks import patched
 
 GUARD_FILTER = "guard_filter_fn"  # the option of torch.compile that Dynamo takes
@@ -40,8 +40,18 @@ def default_backend() -> Any:
 
 
 def skip_frame_of(function: Callable[..., Any]) -> None:
-    """Makes Dynamo run a function in Python; what it calls is compiled."""
-    importlib.import_module("torch._dynamo.decorators").skip(function)
+    """Makes Dynamo run a function in Python; what it calls is compiled.
+
+    Before Python 3.12, a comprehension is a function of its own.
+    """
+    skip = importlib.import_module("torch._dynamo.decorators").skip
+    frames = importlib.import_module("torch._dynamo.eval_frame")
+    pending = list(skip(function).__code__.co_consts)
+    while pending:
+        code = pending.pop()
+        if isinstance(code, types.CodeType) and code.co_name in COMPREHENSIONS:
+            frames.skip_code(code)
+            pending += code.co_consts
 
 
 def folds_weights() -> bool:
