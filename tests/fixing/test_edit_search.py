@@ -45,6 +45,9 @@ class Program:
     expected_s: float = 3.0
     is_parallel: bool = False
     quick_ratio: float = 2.0
+    any_backend: bool = False
+    can_screen: bool = True
+    screened: list[set[str]] = field(default_factory=list)
     traced: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)
 
     @property
@@ -60,6 +63,11 @@ class Program:
 
     def prove_each(self, jobs: Iterable[tuple[Overlay, str | None]]) -> list[Proof]:
         return [self.prove(*job) for job in jobs]
+
+    def screen_each(self, overlays: Iterable[Overlay]) -> list[Proof]:
+        found = [self.prove(each) for each in overlays]
+        self.screened += [self.asked.pop() for _ in found][::-1]
+        return found
 
     def prove(self, overlay: Overlay, backend: str | None = None) -> Proof:
         names = {each.name.removeprefix("dynamo.") for each in overlay.settings}
@@ -117,6 +125,73 @@ def test_edits_are_proved_together(monkeypatch: pytest.MonkeyPatch) -> None:
     search = searched(program, monkeypatch)
     assert names_of(search) == ["a", "b", "c", "d"]
     assert program.asked == [set("abcd")] * 2  # the second one with another backend
+
+
+def test_one_proof_is_enough_where_the_values_of_backends_are_comparable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = Program(cured_by(*"ab"), {key: [key] for key in "ab"}, any_backend=True)
+    search = searched(program, monkeypatch)
+    assert names_of(search) == ["a", "b"] and program.asked == [set("ab")]
+    assert search.generated == SAME
+    program.wrong_code = lambda names: "a" in names
+    assert names_of(searched(program, monkeypatch)) == ["b"]
+
+
+@pytest.mark.parametrize("is_parallel", [False, True])
+def test_where_a_proof_takes_long_the_first_call_tells_which_edits_are_bad(
+    is_parallel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program(
+        cured_by(*"abcd"),
+        {"a": ["a"], "b": ["b"], "c": ["c"], "d": ["useless"]},
+        wrong=lambda names: "c" in names,
+        is_parallel=is_parallel,
+    )
+    monkeypatch.setattr(Program, "seconds", property(lambda p: 40.0 + 50 * p.proofs))
+    search = searched(program, monkeypatch)
+    assert names_of(search) == ["a", "b"]
+    assert program.asked[0] == set("ab")
+    whys = {each.edit.title: each.why for each in search.rejected.values()}
+    assert whys == {"c": "the results differ", "useless": "GB101 is still there"}
+
+
+def _traded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caused: int, took_s: float = 0.0
+) -> Search:
+    """A search where `b` cures two breaks, and causes others in another function."""
+    file = tmp_path / "model.py"
+    file.write_text("".join(f"line {number}\n" for number in range(1, 40)))
+    place = {"file": str(file), "function": "inner"}
+
+    def found(names: set[str]) -> list[Finding]:
+        new = [
+            replace(finding(f"new {n}"), line=n, source=f"line {n}", **place)
+            for n in range(1, 1 + caused)
+        ]
+        left = [] if "b" in names else [finding("b"), finding("also")]
+        return left + (new if "b" in names else []) + cured_by("a")(names)
+
+    drafts = {"a": ["a"], "b": ["b"], "also": ["b"]}
+    program = Program(found, drafts)
+    program.traced = {str(file): {"inner": tuple(range(1, 40))}}
+    monkeypatch.setattr(Program, "seconds", property(lambda p: took_s))
+    return searched(program, monkeypatch)
+
+
+@pytest.mark.parametrize("took_s", [0.0, 40.0])
+@pytest.mark.parametrize(("caused", "expected"), [(0, "ab"), (1, "ab"), (2, "a")])
+def test_edits_that_cause_fewer_breaks_than_they_cure_are_kept_for_want_of_better(
+    caused: int,
+    expected: str,
+    took_s: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    search = _traded(tmp_path, monkeypatch, caused, took_s)
+    assert sorted(names_of(search)) == sorted(expected)
+    assert worse(search.original, search.current) is None
+    assert search.rejected.keys().isdisjoint(each.key for each in search.accepted)
 
 
 @pytest.mark.parametrize("is_parallel", [False, True])

@@ -7,16 +7,18 @@ import functools
 import logging
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
 from torchproof.fixing.behaviour import (
     Behaviour,
     Outcome,
+    attributes_of,
     behaviour,
     with_unseen,
 )
-from torchproof.fixing.equality import Reference, equality
+from torchproof.fixing.equality import Reference, equality, screened
 from torchproof.fixing.printed import collected_text
 from torchproof.records import Frame
 from torchproof.targets import Loaded
@@ -173,3 +175,38 @@ def test_a_number_in_a_buffer_is_compared_with_that_in_the_attribute() -> None:
     # It counts by 2 or from 1, has another type, or is part of what the program saves.
     others = {"step": 2}, {"first": 1}, {"first": 0.0}, {"persistent": True}
     assert all(problems(**each) for each in others)
+
+
+def test_a_screen_compares_only_the_first_compiled_call() -> None:
+    later = {"call 1: output": OUTPUT, "buffer seen": OUTPUT}
+    eager = dataclasses.replace(
+        EAGER,
+        answers={**EAGER.answers, **later},
+        attributes={"count": 2},
+        random=("a", "b"),
+    )
+    reference = dataclasses.replace(REFERENCE, eager=eager)
+    first = dataclasses.replace(
+        EAGER,
+        answers={**EAGER.answers, "buffer seen": OUTPUT + 1},
+        attributes={"count": 1},
+        unseen={},
+    )
+    assert screened(reference, eager, first, "eager").problems == ()
+    wrong = dataclasses.replace(first, answers={**ANSWERS, "call 0: output": -OUTPUT})
+    assert "call 0" in screened(reference, eager, wrong, "eager").problems[0]
+    edited = dataclasses.replace(eager, attributes={"count": 3})
+    assert "count" in screened(reference, edited, first, "eager").problems[0]
+    reference = dataclasses.replace(reference, draws=True)
+    other = dataclasses.replace(wrong, random=("c",))
+    found = screened(reference, eager, other, "eager")
+    assert found.problems == () and "random" in found.unsafe[0]
+
+
+def test_a_number_of_numpy_is_the_same_as_one_of_python() -> None:
+    def kept(value: Any) -> Any:
+        module = torch.nn.Module()
+        module.length = value
+        return attributes_of(module)
+
+    assert kept(numpy.lcm(4, 6)) == kept(12) != kept(13)

@@ -152,7 +152,12 @@ def test_an_edit_that_raises_is_a_failure_with_its_lines(tmp_path: Path) -> None
     file.write_text(BROKEN)
     prover = Prover(parse(f"{file}:make"), Options(), tmp_path)
     wrong = BROKEN.replace("y * 2", "y.absent")
+    right = BROKEN.replace("    torch._dynamo.graph_break()\n", "")
     with prover:
         assert prover.original().failure is None
         proof = prover.prove(Overlay({str(file): wrong}))
+        [screen] = prover.screen_each([Overlay({str(file): right})])
+        assert prover.any_backend
     assert "return y.absent" in proof.raised
+    assert screen.counts["calls"] == 1 and screen.open == []
+    assert screen.equality and not screen.equality.problems

@@ -216,6 +216,8 @@ def _attributes(fn: Any) -> Iterator[tuple[str, Any]]:
             for where, leaf in torch_private.trees.leaves(value, label):
                 if isinstance(leaf, torch.Tensor):
                     yield where, leaf.detach().to("cpu", copy=True)
+                elif isinstance(leaf, numpy.generic):
+                    yield where, leaf.item()  # an edit may compute it in Python
                 elif isinstance(leaf, _PLAIN):
                     yield where, leaf
 

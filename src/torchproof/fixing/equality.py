@@ -84,6 +84,30 @@ def equality(
     )
 
 
+def screened(
+    reference: Reference, eager: Behaviour, compiled: Behaviour, backend: str
+) -> Equality:
+    """As `equality`, where only the first call was compiled: it can only refute."""
+    later = set(range(1, len(reference.eager.random)))
+    first = replace(_without(reference.eager, later), attributes={})
+    shown = replace(_without(compiled, {-1}), attributes={})
+    other = compiled.random[0] != reference.eager.random[0] and reference.draws
+    problems = [
+        *differences("in eager", reference, with_numbers_as(reference.eager, eager)),
+        *_unseen("in eager", reference.eager, eager, strict=True),
+    ]
+    unsafe = [*_unsafe(replace(reference, compiled_text=None), eager, eager)]
+    if not other:
+        problems += differences("compiled", replace(reference, eager=first), shown)
+    elif not reference.random_compiled:
+        unsafe.append("compiled, it draws other random numbers")
+    return replace(
+        failed("", backend),
+        problems=() if reference.unrepeatable else tuple(problems),
+        unsafe=tuple(unsafe),
+    )
+
+
 def _calls_with_other_numbers(
     reference: Reference, compiled: Behaviour, found: comparison.Comparison
 ) -> set[int]:

@@ -101,6 +101,7 @@ class Prover:
     module = "torchproof.fixing.proof_child"
     quick_ratio = 2.0  # of a search with effort quick to the first run
     can_time = True  # the original and an edited target, in turns
+    can_screen = True  # by compiling only the first call
 
     def __init__(self, target: Target, options: Options, folder: Path) -> None:
         self._target, self._options = target, options
@@ -118,6 +119,7 @@ class Prover:
         self.expected_s = 0.0  # of the next proof: as long as the last one
         self._probes = 0
         self._memory = 0  # the most bytes that a proof took
+        self.any_backend = False  # the values are comparable with those of each one
 
     def __enter__(self) -> Prover:
         return self
@@ -195,6 +197,11 @@ class Prover:
         """Proves edits, each with a backend, at the same time."""
         return [self._finish(each) for each in [self._start(*job) for job in jobs]]
 
+    def screen_each(self, overlays: Iterable[Overlay]) -> list[Proof]:
+        """Compiles only the first call, which refutes edits but proves none."""
+        started = [self._start(each, screens=True) for each in overlays]
+        return [self._finish(each) for each in started]
+
     def observed_calls(self, edits: Overlay) -> list[ObservedCall]:
         """What probes in the edited source record while the target runs in eager."""
         self._probes += 1
@@ -217,19 +224,27 @@ class Prover:
         return dataclasses.replace(run, overlay=str(path))
 
     def _start(
-        self, edits: Overlay, backend: str | None = None, patches: Path | None = None
+        self,
+        edits: Overlay,
+        backend: str | None = None,
+        patches: Path | None = None,
+        *,
+        screens: bool = False,
     ) -> _Started:
         number = self.proofs
         run = dataclasses.replace(self.job(edits), generates_code=backend is not None)
         self.proofs += 1
         reference = str(self._folder / "reference.pt")
-        job = ProofJob(run, reference, backend, str(patches) if patches else None)
+        folder = str(patches) if patches else None
+        job = ProofJob(run, reference, backend, folder, screens=screens)
         return self._submitted(number, edits, job, f"{number}")
 
     def _finish(self, started: _Started) -> Proof:
         """The proof, once its process has ended; only the original must not fail."""
         child = self._followed(started)
-        self._libraries = child.last("libraries").get("modules") or self._libraries
+        if started.number == 0:
+            self._libraries = child.last("libraries").get("modules", {})
+            self.any_backend = child.last("libraries").get("any_backend", False)
         self._memory = max(self._memory, child.last("memory").get("bytes", 0))
         try:
             with sources_of(started.edits):
@@ -251,6 +266,7 @@ class Prover:
             raise UserError(one_line(why))
         if started.number == 0:
             self._watches_lifetimes = _asks_for_graphs(observation, self._options)
+            self.any_backend &= not self._watches_lifetimes
         if started.job.backend is None and self._watches_lifetimes:
             observation = self._with_lifetimes(observation, run)
         return _proof(edits, observation, child.last("equality"))
@@ -290,7 +306,7 @@ class Prover:
             started = self._submitted(started.number, started.edits, started.job, "2")
             child = started.collected()
         child = child or self._fresh(started.job)
-        if started.number:
+        if started.number and not started.job.screens:
             self.expected_s = time.monotonic() - started.begin
         if child.ending == "interrupted":
             raise KeyboardInterrupt

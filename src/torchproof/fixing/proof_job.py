@@ -19,6 +19,7 @@ class ProofJob(Record):
     backend: str | None = None  # of compiled outputs; None: chosen by the reference
     patches: str | None = None  # a patch folder, installed before the target is loaded
     probes: bool = False  # only run it in eager mode, and send what probes record
+    screens: bool = False  # compile only the first call
 
 
 @dataclass(frozen=True)

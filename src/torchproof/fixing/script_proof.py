@@ -37,7 +37,7 @@ class ScriptProver(Prover):
 
     module = "torchproof.fixing.script_child"
     quick_ratio = 8.0  # one run of the original is the whole of a proof
-    can_time = False
+    can_time = can_screen = False
 
     def __init__(
         self, target: Target, options: Options, folder: Path, *, yes: bool

@@ -56,6 +56,7 @@ Progress = Callable[[str], None]
 Drafts = Callable[[Located, Proof, Sources], Iterator[Edit | Refusal]]
 # The seconds of a search with effort quick, unless the original takes long.
 _QUICK_S = 100.0
+_BREAKS = frozenset({"graph_break", "skipped_frame", "compile_error"})
 _LATE = "not proved: the time of --effort quick was over; --effort normal has no limit"
 
 
@@ -66,6 +67,16 @@ class Rejection:
     edit: Edit
     why: str
     is_suggested: bool = False
+
+
+@dataclass(frozen=True)
+class Trade:
+    """Edits that cause findings, but fewer than they cure: for want of better ones."""
+
+    before: Proof
+    accepted: tuple[Edit, ...]  # before
+    edits: tuple[Edit, ...]
+    proof: Proof
 
 
 @dataclass
@@ -80,6 +91,8 @@ class Search:
     generated: Equality | None = None  # with all accepted edits
     speed: Ratio | None = None
     rounds: int = 0
+    # Edits that cause less than they cure, on top of accepted ones, and their proof.
+    trade: Trade | None = None
     interrupted: bool = False
     is_late: bool = False  # the time was over before all edits were tried
 
@@ -113,6 +126,8 @@ class Fixer:
         self._is_quick = options.effort == "quick"
         self._backend = "aot_eager" if self._is_quick else "inductor"
         self._limit_s = math.inf
+        self._is_slow = False  # three proofs take longer than the limit
+        self._proof_backend: str | None = None
         # A proof, and that of the same edits with the backend's code.
         self._coded: tuple[Proof | None, Proof | None] = None, None
 
@@ -123,6 +138,10 @@ class Fixer:
             self._limit_s = max(
                 _QUICK_S, self._prover.quick_ratio * self._prover.seconds
             )
+            is_slow = 4 * self._prover.seconds > self._limit_s
+            self._is_slow = is_slow and self._prover.can_screen
+            # One proof then shows both what Dynamo does and the backend's values.
+            self._proof_backend = self._backend if self._prover.any_backend else None
         try:
             self._search(search)
         except KeyboardInterrupt:
@@ -130,13 +149,28 @@ class Fixer:
         return search
 
     def _search(self, search: Search) -> None:
-        while not search.is_late and (edits := self._next(search)):
-            search.rounds += 1
-            self._try(search, edits)  # accepts or rejects at least one
+        while True:
+            while not search.is_late and (edits := self._next(search)):
+                search.rounds += 1
+                if edits := self._screened(search, edits):
+                    self._try(search, edits)  # accepts or rejects at least one
+            if not self._traded(search):
+                break
         if search.accepted and not gains(search.original, search.current):
             search.give_up("what it uncovers is as bad as what it cures")
         if search.accepted:
             self._prove_generated_code(search)
+
+    def _traded(self, search: Search) -> bool:
+        """Accepts edits that cause findings that leave less than what is accepted."""
+        trade, search.trade = search.trade, None
+        if trade is None or _breaks(trade.proof) >= _breaks(search.current):
+            return False
+        search.accepted, search.current = list(trade.accepted), trade.before
+        for edit in trade.edits:
+            search.rejected.pop(edit.key, None)
+        self._keep(search, list(trade.edits), trade.proof)
+        return True
 
     def why_not(
         self, original: Proof, fixes: Sequence[Fix], patches: Path | None
@@ -169,7 +203,8 @@ class Fixer:
 
         Without any accepted edit the search goes on until the limit.
         """
-        return self._ends_late(2 if search.accepted else 0)
+        last = 1 if self._proof_backend is None else 0
+        return self._ends_late(1 + last if search.accepted else 0)
 
     def _ends_late(self, proofs: int) -> bool:
         end = self._prover.seconds + proofs * self._prover.expected_s
@@ -306,11 +341,26 @@ class Fixer:
         if why is None and proof is not None and not is_harmful:
             self._keep(search, edits, proof)
         elif proof is not None and _is_faithful(proof) and why is not None:
+            self._note_trade(search, edits, proof)
             self._after_others(search, edits, proof, why)
         elif why and (raised := _raising(proof, edits)):
             search.reject(raised, why)  # the others are tried with better ones
         else:
             self._divide(search, edits, proof, why)
+
+    def _note_trade(self, search: Search, edits: list[Edit], proof: Proof) -> None:
+        """Remembers edits that cause findings, if nothing else is wrong with them."""
+        best = search.trade.proof if search.trade else search.current
+        known, left = search.current, set(map(state, proof.open))
+        if (
+            _breaks(proof) < _breaks(best)
+            and worse(known, proof) is None
+            and self._unsafe(known, proof) is None
+            and proof.undecided is None
+            and not any(left.issuperset(map(state, edit.findings)) for edit in edits)
+        ):
+            accepted = tuple(search.accepted)
+            search.trade = Trade(known, accepted, tuple(edits), proof)
 
     def _after_others(
         self, search: Search, edits: list[Edit], proof: Proof, why: str
@@ -332,6 +382,60 @@ class Fixer:
             self._divide(search, edits, proof, why)
         elif rest and self._ends_late(3):  # before better ones for what is at fault
             self._try(search, rest)
+
+    def _screened(self, search: Search, *groups: list[Edit]) -> list[Edit]:
+        """The edits without those that already the first call shows to be bad.
+
+        Where a whole proof takes long, it is too dear to find the bad one of several.
+        """
+        every = [edit for edits in groups for edit in edits]
+        if not self._is_slow or len(every) < 2 or self._ends_late(0):
+            return every
+        self._say(f"the first call of {len(every)} edits")
+        at_once = [groups] if self._prover.is_parallel else [[each] for each in groups]
+        found = [each for some in at_once for each in self._screens(search, some)]
+        sound = (self._sound(search, *each) for each in zip(groups, found, strict=True))
+        return [edit for edits in sound for edit in edits]
+
+    def _sound(
+        self, search: Search, edits: list[Edit], found: tuple[Proof | None, str | None]
+    ) -> list[Edit]:
+        """Rejects what one compiled call refutes, or looks for it in each half."""
+        proof, why = found
+        if proof is None or why is None or proof.undecided:
+            return edits
+        is_true = _is_faithful(proof) and self._unsafe(search.current, proof) is None
+        bad = _harms(search.current, proof, edits)
+        bad |= dict.fromkeys(_raising(proof, edits), why)
+        if not is_true and not bad and len(edits) == 1:
+            bad = {edits[0]: why}
+        for edit, fault in bad.items():
+            search.reject([edit], fault)
+        rest, half = [e for e in edits if e not in bad], len(edits) // 2
+        if is_true or not rest:
+            return rest
+        return self._screened(search, *([rest] if bad else [rest[:half], rest[half:]]))
+
+    def _screens(
+        self, search: Search, groups: Sequence[list[Edit]]
+    ) -> list[tuple[Proof | None, str | None]]:
+        """What one compiled call shows of each group of edits."""
+        overlays = [self._overlay(search, edits) for edits in groups]
+        fitting = [each for each in overlays if isinstance(each, Overlay)]
+        proofs = iter(self._prover.screen_each(fitting))
+        found: list[tuple[Proof | None, str | None]] = []
+        for edits, overlay in zip(groups, overlays, strict=True):
+            proof = next(proofs) if isinstance(overlay, Overlay) else None
+            why = self._why_rejected(search, edits, proof) if proof else None
+            found.append((proof, why))
+        return found
+
+    def _overlay(self, search: Search, edits: Sequence[Edit]) -> Overlay | str:
+        """Edits on top of the accepted ones, or why they do not fit."""
+        try:
+            return overlay_of([*search.accepted, *edits], self.sources.originals)
+        except Misfit as error:
+            return str(error)
 
     def _divide(
         self, search: Search, edits: list[Edit], proof: Proof | None, why: str | None
@@ -366,18 +470,15 @@ class Fixer:
         With one group, the second processor proves the backend's code for what is
         accepted so far, which is the last proof if the group fails.
         """
-        overlays: list[Overlay | str] = []
-        for edits in groups:
-            try:
-                every = [*search.accepted, *edits]
-                overlays.append(overlay_of(every, self.sources.originals))
-            except Misfit as error:
-                overlays.append(str(error))
+        overlays = [self._overlay(search, edits) for edits in groups]
         known: list[Proof] = []
-        if len(groups) == 1 and self._is_quick and self._prover.is_parallel:
+        is_coded = self._proof_backend is not None
+        can = len(groups) == 1 and self._is_quick and self._prover.is_parallel
+        if can and not is_coded:
             is_new = search.accepted and search.current is not self._coded[0]
             known = [search.current] if is_new else []
-        jobs = [(e, None) for e in overlays if isinstance(e, Overlay)]
+        backend = self._proof_backend
+        jobs = [(e, backend) for e in overlays if isinstance(e, Overlay)]
         ahead = [(each.overlay, self._backend) for each in known]
         proofs = iter(self._prover.prove_each([*jobs, *ahead]))
         found: list[tuple[Proof | None, str | None]] = []
@@ -464,6 +565,8 @@ class Fixer:
         """Why generated code is not accepted; otherwise the search has its figures."""
         overlay = observed.overlay
         known, proof = self._coded
+        if self._proof_backend is not None:
+            known, proof = observed, observed
         if proof is None or known is not observed:
             self._say("with generated code", last=True)
             proof = self._prover.prove(overlay, self._backend)
@@ -513,23 +616,56 @@ def _faults(before: Proof, after: Proof, edits: list[Edit]) -> dict[Edit, str]:
 
     An edit without effect, and the one nearest to what appears in its function.
     """
+    faults = _idle(after, edits)
+    for new in new_findings(before, after):
+        if (nearest := _nearest(new, edits)) is not None:
+            faults.setdefault(nearest, reason_of(new))
+    return faults
+
+
+def _harms(before: Proof, after: Proof, edits: list[Edit]) -> dict[Edit, str]:
+    """Edits without effect, and those that cause at least as much as they cure.
+
+    What appears in a function without edits is due to the setting, if there is one.
+    """
+    found = _idle(after, edits)
     left = set(map(state, after.open))
-    faults = {
+    settings = [edit for edit in edits if edit.settings]
+    caused: dict[Edit, list[Finding]] = {edit: [] for edit in edits}
+    for new in new_findings(before, after):
+        nearest = _nearest(new, edits)
+        blamed = [nearest] if nearest else settings
+        if len(blamed) == 1:
+            caused[blamed[0]].append(new)
+    for edit, own in caused.items():
+        cured = sum(state(each) not in left for each in edit.findings)
+        if own and len(own) >= cured:
+            found.setdefault(edit, reason_of(own[0]))
+    return found
+
+
+def _idle(after: Proof, edits: Iterable[Edit]) -> dict[Edit, str]:
+    left = set(map(state, after.open))
+    return {
         edit: f"{edit.finding.code} is still there"
         for edit in edits
         if not edit.eases and all(state(each) in left for each in edit.findings)
     }
-    for new in new_findings(before, after):
-        distances = {
-            edit: abs((new.line or 0) - (each.line or 0))
-            for edit in edits
-            for each in edit.findings
-            if (each.file, each.function) == (new.file, new.function)
-        }
-        if distances:
-            nearest = min(distances, key=lambda edit: distances[edit])
-            faults.setdefault(nearest, reason_of(new))
-    return faults
+
+
+def _nearest(new: Finding, edits: Iterable[Edit]) -> Edit | None:
+    """The edit nearest to a finding in its function."""
+    distances = {
+        edit: abs((new.line or 0) - (each.line or 0))
+        for edit in edits
+        for each in edit.findings
+        if (each.file, each.function) == (new.file, new.function)
+    }
+    return min(distances, key=lambda edit: distances[edit], default=None)
+
+
+def _breaks(proof: Proof) -> int:
+    return sum(each.kind in _BREAKS for each in proof.open)
 
 
 def _raising(proof: Proof | None, edits: Sequence[Edit]) -> list[Edit]:
