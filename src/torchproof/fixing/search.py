@@ -354,6 +354,7 @@ class Fixer:
         known, left = search.current, set(map(state, proof.open))
         if (
             _breaks(proof) < _breaks(best)
+            and _times(proof) <= _times(known)
             and worse(known, proof) is None
             and self._unsafe(known, proof) is None
             and proof.undecided is None
@@ -468,18 +469,19 @@ class Fixer:
         """A proof of each group of edits, on top of the accepted ones, or why not.
 
         With one group, the second processor proves the backend's code for what is
-        accepted so far, which is the last proof if the group fails.
+        accepted so far, which is the last proof if the group fails. If proofs take long
+        it does so for the group, whose edits are left after the first call.
         """
         overlays = [self._overlay(search, edits) for edits in groups]
-        known: list[Proof] = []
-        is_coded = self._proof_backend is not None
-        can = len(groups) == 1 and self._is_quick and self._prover.is_parallel
-        if can and not is_coded:
-            is_new = search.accepted and search.current is not self._coded[0]
-            known = [search.current] if is_new else []
         backend = self._proof_backend
         jobs = [(e, backend) for e in overlays if isinstance(e, Overlay)]
-        ahead = [(each.overlay, self._backend) for each in known]
+        is_idle = len(groups) == 1 and self._is_quick and self._prover.is_parallel
+        ahead = [(e, self._backend) for e, _ in jobs if self._is_slow]
+        is_new = search.accepted and search.current is not self._coded[0]
+        if not ahead and is_new:
+            ahead = [(search.current.overlay, self._backend)]
+        if not is_idle or backend is not None:
+            ahead = []
         proofs = iter(self._prover.prove_each([*jobs, *ahead]))
         found: list[tuple[Proof | None, str | None]] = []
         for edits, overlay in zip(groups, overlays, strict=True):
@@ -488,8 +490,8 @@ class Fixer:
                 continue
             proof = next(proofs)
             found.append((proof, self._why_rejected(search, edits, proof)))
-        for each in known:
-            self._coded = each, next(proofs)
+        for coded in proofs:
+            self._coded = found[0][0] if self._is_slow else search.current, coded
         return found
 
     def _why_rejected(
@@ -666,6 +668,11 @@ def _nearest(new: Finding, edits: Iterable[Edit]) -> Edit | None:
 
 def _breaks(proof: Proof) -> int:
     return sum(each.kind in _BREAKS for each in proof.open)
+
+
+def _times(proof: Proof) -> int:
+    """How often breaks happen."""
+    return sum(each.count or 0 for each in proof.open if each.kind in _BREAKS)
 
 
 def _raising(proof: Proof | None, edits: Sequence[Edit]) -> list[Edit]:
