@@ -381,7 +381,6 @@ class UntraceableCall(GraphBreak):
         "numbers.in_python",
         "effects.in_graph",
     )
-    last_rewrites = ("outside.split", "host_calls.call")
 
     def matches(self, group: BreakGroup) -> bool:
         return super().matches(group) and not is_of_container(group)

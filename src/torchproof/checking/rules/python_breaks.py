@@ -55,7 +55,6 @@ class ContextManager(GraphBreak):
     nodes = (ast.With,)
     shown_by = ("GB111", "GB115", "GB199")
     rewrites = ("contexts.skip",)
-    last_rewrites = ("outside.split", "host_calls.statement")
 
     def matches(self, group: BreakGroup) -> bool:
         entered = group.frame is not None and group.frame.code.startswith("with ")

@@ -81,6 +81,7 @@ _OF_VALUES = (
     "layer_drop.select",
     "shortcuts.always",
     "branches.select",
+    "effects.skip_while_compiling",
 )
 
 
@@ -111,14 +112,7 @@ class TensorToPython(GraphBreak):
     )
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB101", "GB103", "GB113", "GB117", "HS901", "DS602")
-    rewrites = (
-        *_OF_VALUES,
-        "effects.skip_while_compiling",
-    )
-    last_rewrites = (
-        "outside.split",
-        "host_calls.call",
-    )
+    rewrites = _OF_VALUES
 
     def change(self, group: BreakGroup) -> str:
         expression = _WHOLE.sub(r"\1", group.expression)
@@ -242,14 +236,7 @@ class TensorBranch(GraphBreak):
         ast.Call,
     )
     shown_by = ("GB101", "GB102", "GB117")
-    rewrites = (
-        *_OF_VALUES,
-        "effects.skip_while_compiling",
-    )
-    last_rewrites = (
-        "outside.split",
-        "host_calls.call",
-    )
+    rewrites = _OF_VALUES
 
     def matches(self, group: BreakGroup) -> bool:
         reason = group.reason
@@ -462,7 +449,6 @@ class DataDependentShape(GraphBreak):
 
     code = "GB103"
     rewrites = ("shortcuts.always", "masks.write")
-    last_rewrites = ("outside.split", "host_calls.call", "host_calls.statement")
     settings = (CAPTURE_SHAPES, CAPTURE_SCALARS)
     reference = torch_pages.DYNAMIC_SHAPES
     causes = words("GB0036 GB0037 GB0038 GB0246")

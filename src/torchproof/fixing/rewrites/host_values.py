@@ -7,11 +7,10 @@ target.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from torchproof.fixing.observed_calls import Value
 from torchproof.fixing.rewrites.effects import (
     ENDS,
     arguments_of,
@@ -40,7 +39,6 @@ from torchproof.fixing.rewrites.site import (
 from torchproof.fixing.rewrites.values import Values
 
 _PROBES = "__import__('torchproof.fixing.call_probe', fromlist=['_'])"
-_DATA = ("integer", "integers", "data")
 _LONGEST = 4  # statements
 _ENDS = (
     *ENDS,
@@ -94,16 +92,11 @@ def _moved(site: Site) -> Candidate:
         marked[moved[-1]] = [moved[-1], mark]
     observed = site.probe(site.replaced(marked))
     for number, (moved, results) in enumerate(candidates):
-        scopes = [o.scope for o in observed if o.scope["0"].numbers == (number,)]
-        if scopes and all(_is_data(each, name) for each in scopes for name in results):
+        seen = [each.data for each in observed if each.number == number]
+        if seen and all(set(results) <= set(each) for each in seen):
             return moved, results
     name = candidates[0][1][0]
     raise Refused(f"`{name}` is more than numbers and texts, and so is what follows")
-
-
-def _is_data(scope: Mapping[str, Value], name: str) -> bool:
-    value = scope.get(f".{name}")
-    return value is not None and value.kind in _DATA
 
 
 def _candidates(site: Site) -> Iterator[Candidate]:
