@@ -27,8 +27,6 @@ from torchproof.records import Namespace, whose
 from torchproof.targets import Answers, Loaded, calls
 
 _VARIATION_SECONDS = 5.0  # no new variation begins after this time
-# As Python's numbers: a tensor of another type cannot hold all of their values.
-_NUMBERS = (torch.bool, torch.int64, torch.float64, torch.complex128)
 _PLAIN = (bool, int, float, complex, str, type(None))
 
 
@@ -50,7 +48,6 @@ class Behaviour:
     random: tuple[str, ...]  # a digest of the random generators after each call
     text: tuple[str, ...]  # what was printed, logged and warned about
     attributes: Namespace = field(default_factory=dict)
-    numbers: Namespace = field(default_factory=dict)  # those in buffers, by their names
     unseen: dict[str, Outcome] = field(default_factory=dict)
 
 
@@ -77,35 +74,7 @@ def behaviour(
         random=tuple(digests),
         text=tuple(text),
         attributes=attributes_of(loaded.fn),
-        numbers=numbers_of(loaded.fn),
     )
-
-
-def with_numbers_as(original: Behaviour, shown: Behaviour) -> Behaviour:
-    """What was shown, with a number in a buffer as the attribute that it was before.
-
-    An edit may keep a counter in a tensor: what it counts has to stay.
-    """
-    moved = original.attributes.keys() & shown.numbers.keys()
-    if not moved:
-        return shown
-    labels = {f"buffer {name}" for name in moved}
-    kept = {name: shown.numbers[name] for name in moved}
-    return dataclasses.replace(
-        shown,
-        answers=_without(labels, shown.answers),
-        attributes={**shown.attributes, **kept},
-        unseen={
-            name: dataclasses.replace(
-                each, answers=each.answers and _without(labels, each.answers)
-            )
-            for name, each in shown.unseen.items()
-        },
-    )
-
-
-def _without(labels: Collection[str], answers: Answers) -> Answers:
-    return {label: value for label, value in answers.items() if label not in labels}
 
 
 def with_unseen(
@@ -220,14 +189,3 @@ def _attributes(fn: Any) -> Iterator[tuple[str, Any]]:
                     yield where, leaf.item()  # an edit may compute it in Python
                 elif isinstance(leaf, _PLAIN):
                     yield where, leaf
-
-
-def numbers_of(fn: Any) -> Namespace:
-    """The numbers in buffers that are not part of the state that a program saves."""
-    found = {
-        name: buffer
-        for name, buffer in calls.buffers(fn)
-        if buffer.dtype in _NUMBERS and not buffer.ndim and not buffer.is_meta
-    }
-    saved = fn.state_dict() if found else {}
-    return {name: each.item() for name, each in found.items() if name not in saved}

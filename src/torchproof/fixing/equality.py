@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchproof.fixing.behaviour import Behaviour, Outcome, with_numbers_as
+from torchproof.fixing.behaviour import Behaviour, Outcome
 from torchproof.fixing.proof_job import Equality
 from torchproof.records import Namespace, one_line
 from torchproof.targets import Answers
@@ -42,8 +42,6 @@ def equality(
     reference: Reference, eager: Behaviour, compiled: Behaviour, backend: str
 ) -> Equality:
     """Compares both runs of the edited target with the original."""
-    eager = with_numbers_as(reference.eager, eager)
-    compiled = with_numbers_as(reference.eager, compiled)
     problems = [*differences("in eager", reference, eager)]
     unsafe = [*_unsafe(reference, eager, compiled)]
     problems += _unseen("in eager", reference.eager, eager, strict=True)
@@ -93,7 +91,7 @@ def screened(
     shown = replace(_without(compiled, {-1}), attributes={})
     other = compiled.random[0] != reference.eager.random[0] and reference.draws
     problems = [
-        *differences("in eager", reference, with_numbers_as(reference.eager, eager)),
+        *differences("in eager", reference, eager),
         *_unseen("in eager", reference.eager, eager, strict=True),
     ]
     unsafe = [*_unsafe(replace(reference, compiled_text=None), eager, eager)]

@@ -137,7 +137,6 @@ def _shown(recorder: _Recorder, text: list[str]) -> Behaviour:
     from torchproof.fixing import behaviour
 
     answers, kept = dict(recorder.answers), dict(_globals())
-    numbers: Namespace = {}
     for prefix, module in _modules(recorder.compiled):
         state = {f"parameter {n}": p for n, p in module.named_parameters()}
         state |= {f"gradient of {n}": p.grad for n, p in module.named_parameters()}
@@ -145,15 +144,9 @@ def _shown(recorder: _Recorder, text: list[str]) -> Behaviour:
             answers |= calls.comparable(f"{prefix}{name}", value)
         for name, value in calls.buffers(module):
             answers |= calls.comparable(f"buffer {prefix}{name}", value)
-        kept |= _prefixed(prefix, behaviour.attributes_of(module))
-        numbers |= _prefixed(prefix, behaviour.numbers_of(module))
-    return behaviour.Behaviour(
-        answers, tuple(recorder.random), tuple(text), kept, numbers
-    )
-
-
-def _prefixed(prefix: str, values: Namespace) -> Namespace:
-    return {prefix + name: value for name, value in values.items()}
+        found = behaviour.attributes_of(module)
+        kept |= {prefix + name: value for name, value in found.items()}
+    return behaviour.Behaviour(answers, tuple(recorder.random), tuple(text), kept)
 
 
 def _modules(compiled: list[Any]) -> Iterator[tuple[str, Any]]:
@@ -257,12 +250,10 @@ def _without_state(shown: Behaviour, calls_: tuple[str, ...]) -> Behaviour:
 
 
 def _equality(reference: Reference, shown: Behaviour, job: ProofJob) -> Equality:
-    from torchproof.fixing.behaviour import with_numbers_as
     from torchproof.fixing.equality import compared, differences
     from torchproof.torch_private import comparison
 
     generates = job.run.generates_code
-    shown = with_numbers_as(reference.eager, shown)
     known = reference.eager.attributes
     shown = replace(
         shown, attributes={k: v for k, v in shown.attributes.items() if k in known}
