@@ -43,7 +43,7 @@ def select(site: Site) -> Draft:
     if not isinstance(statement, cst.If):
         raise Refused("there is no `if` whose branches could be evaluated")
     rest: list[cst.BaseStatement] = []
-    if _returns(statement) and statement.orelse is None:
+    if names.ends_with(names.body(statement), cst.Return) and not statement.orelse:
         rest = _rest(site, statement)
     made = form.statements(statement, rest)
     changes: dict[cst.CSTNode, cst.CSTNode | Sequence[cst.BaseStatement]] = {}
@@ -74,24 +74,13 @@ def _conditional_expression(site: Site) -> cst.IfExp | None:
     return inside[-1] if inside else None
 
 
-def _returns(statement: cst.If) -> bool:
-    last = names.body(statement)[-1]
-    return isinstance(last, cst.SimpleStatementLine) and isinstance(
-        last.body[-1], cst.Return
-    )
-
-
 def _rest(site: Site, statement: cst.If) -> list[cst.BaseStatement]:
     """The statements after an `if` that returns, up to the end of the function."""
     rest = names.following(site, statement)
     block = site.parent(statement)
     if block is not site.function.body or not rest:
         raise NoPattern("what runs after the early return is not in one block")
-    last = rest[-1]
-    ends = isinstance(last, cst.SimpleStatementLine) and isinstance(
-        last.body[-1], cst.Return
-    )
-    if not ends:
+    if not names.ends_with(rest, cst.Return):
         raise NoPattern("the function may end without a value")
     return rest
 

@@ -10,6 +10,8 @@ from torchproof.checking import words
 from torchproof.fixing.rewrites.names import (
     assigned,
     assigned_name,
+    body,
+    ends_with,
     fresh,
     is_input,
     is_needed_after,
@@ -159,20 +161,14 @@ def select(site: Site) -> Draft:
     branch = site.statement
     if not isinstance(branch, cst.If) or branch.orelse is not None:
         raise NoPattern("the random number does not decide about one layer")
-    first = branch.body.body[0] if len(branch.body.body) == 1 else None
-    if _is_continue(first):
+    lines = body(branch)
+    if len(lines) == 1 and ends_with(lines, cst.Continue):
         changes = _after_continue(site, branch)
     else:
         changes = _selected(site, branch, _skip_name(branch, site))
     text = site.replaced(changes, ["torch"])
     title = "run the layer while compiling, select with torch.where"
     return Draft(title, text, "unsafe")
-
-
-def _is_continue(node: cst.CSTNode | None) -> bool:
-    return isinstance(node, cst.SimpleStatementLine) and isinstance(
-        node.body[0], cst.Continue
-    )
 
 
 def _skip_name(branch: cst.If, site: Site) -> str:

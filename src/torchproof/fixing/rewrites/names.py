@@ -126,6 +126,12 @@ def body(block: cst.CSTNode) -> list[cst.BaseStatement]:
     return found
 
 
+def ends_with(block: Sequence[cst.CSTNode], kind: type[cst.CSTNode]) -> bool:
+    """Whether the last statement of a block is simple, and of this kind."""
+    last = block[-1] if block else None
+    return isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], kind)
+
+
 def following(site: Site, statement: cst.BaseStatement) -> list[cst.BaseStatement]:
     """The statements after a statement in its block."""
     block = body(site.parent(statement) or statement)

@@ -68,10 +68,7 @@ def _near(site: Site) -> Iterator[cst.BaseStatement]:
 
 
 def _leaves(branch: cst.If) -> bool:
-    line = names.body(branch)[-1]
-    return isinstance(line, cst.SimpleStatementLine) and isinstance(
-        line.body[-1], cst.Continue
-    )
+    return names.ends_with(names.body(branch), cst.Continue)
 
 
 def _loop(site: Site, branch: cst.If) -> Sequence[cst.CSTNode]:
