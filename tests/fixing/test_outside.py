@@ -1,5 +1,6 @@
 """Python at the edge of a compiled function leaves it, and the rest is one graph."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -144,12 +145,6 @@ def test_the_rest_is_one_graph(text: str, code: str) -> None:
     "body",
     [
         "k = random.random()  # <-\n    return k",
-        "k = net(x, random.random())  # <-\n    return x @ k",
-        "if x.dim() > 1:\n        k = random.random()  # <-\n    return x @ x.T * k",
-        "h = x @ x.T\n    k = random.random()  # <-\n    return h @ x * k",
-        "for i in range(3):\n        k = random.random()  # <-\n    return x @ x * k",
-        "h = x @ x.T\n    if x.dim() > 9:\n        return h\n"
-        "    print(random.random())  # <-\n    return h",
         "def k():\n        return x\n    random.random()  # <-\n    return k() @ x",
         "k = torch.split(x, net.tolist())  # <-\n    return [k[0] @ x]",
         "k = random.random()  # <-\n    yield x @ x * k",
@@ -158,26 +153,121 @@ def test_the_rest_is_one_graph(text: str, code: str) -> None:
         "h: torch.Tensor\n    if x.dim() > 1:\n        h = x @ x\n    y = x @ x.T @ x\n"
         "    return y, h, y.tolist()  # <-",
         "s = x.to_sparse()  # <-\n    return torch.sparse.mm(s, x).relu()",
-        "n = x.sum().item()  # <-\n    h = (x @ x.T) * n\n"
-        "    k = h.argmax().item()\n    return h @ x + k",
-        "n = x.sum().item()  # <-\n    h = x @ x.T\n"
-        "    if h.sum() > 0:\n        h = h + 1\n    return h * n",
-        "ks = x.argmax(-1).tolist()  # <-\n    h = x @ x.T\n"
-        "    return torch.stack([h[i, k] for i, k in enumerate(ks)])",
-        "best = int(x.max().item())  # <-\n    h = x @ x.T\n    return h[best + 1]",
-        "best = int(x.max().item())  # <-\n    k = best + 1\n"
-        "    h = x @ x.T\n    net[k] = 1\n    return h * 2",
-        "best = int(x.max().item())  # <-\n"
-        "    return torch.zeros(best) + (x @ x.T).sum()",
-        "best = x.max().item()  # <-\n    h = x @ x.T\n    if best > 1:\n"
-        "        h = h + 1\n    return h",
+        "k = net.scale * net(x).sum().item()  # <-\n    return x @ x.T * k",
+        "net.total += net(x).sum().item()  # <-\n    return x @ x.T",
+        "net[x.sum().item()] += net(x).sum()  # <-\n    return x @ x.T",
+        "k = x.sum() + net(x).sum().item()  # <-\n    return x @ x.T * k",
+        "k = net.ready and net(x).sum().item()  # <-\n    return x @ x.T * k",
+        "k = [net(each).item() for each in x]  # <-\n    return x @ x.T, k",
+        "if x.dim() > 1:\n        k = random.random()  # <-\n    return x @ x.T * k",
+        "for i in range(3):\n        if i:\n            x = x @ y\n"
+        "        y = x @ x.T\n"
+        "        print(x.sum().item())  # <-\n    return y",
+        "try:\n        k = x.sum().item()  # <-\n    except OSError:\n        k = 0\n"
+        "    return x @ x.T * k",
     ],
 )
 def test_what_is_left_alone(body: str) -> None:
-    """Nothing to compile, a module, a name that may be missing, work on both sides."""
+    """Nothing to compile, a name that may be missing, work in another order."""
     text = f"import random\nimport torch\n\n\ndef step(x, net):\n    {body}\n"
     with pytest.raises(Refused):
         drafted(text)
+
+
+PARTS = """
+import random
+import torch
+
+net, out = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+layers = torch.nn.ModuleList([net, out]).requires_grad_(False)
+known, notes = {}, []
+
+
+class Meter:
+    total = 0.0
+
+    def update(self, value, n):
+        self.total += value * n
+
+
+meter = Meter()
+
+
+def step(x):
+    %s
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "graphs"),
+    [
+        ("h = x @ x.T\n    k = random.random()  # <-\n    return h @ x * k", 3),
+        (
+            "h = x @ x.T\n    if x.dim() > 9:\n        return h\n"
+            "    notes.append(h.sum().item())  # <-\n    return h",
+            1,
+        ),
+        (
+            "n = x.sum().item()  # <-\n    h = (x @ x.T) * n\n"
+            "    k = h.argmax().item()\n    return h @ x + k",
+            2,
+        ),
+        ("i = int(x[0].argmax())  # <-\n    h = x @ x.T\n    return h[i]", 1),
+        ("i = int(x[0].argmax())  # <-\n    return torch.zeros(i + 1, 4) @ x", 1),
+        ("h = x @ x.T\n    return h, [v * 2 for v in h.sum(-1).tolist()]  # <-", 1),
+        ("k = int(net(x).argmax())  # <-\n    return x * k", 1),
+        ("known[x.sum().item()] = net(x)  # <-\n    return list(known.values())", 1),
+        ("notes.append(net(x).sum().item())  # <-\n    return x @ x.T", 2),
+        (
+            "loss = net(x).mean()\n    meter.update(loss.item(), len(x))  # <-\n"
+            "    return loss * meter.total",
+            1,
+        ),
+        (
+            "for each in layers:\n        x = each(x)\n"
+            "        if x.sum().item() > 90:  # <-\n            break\n"
+            "        elif x.sum() > 80:\n            x = x.relu()\n"
+            "    else:\n        x = x + 1\n    return x",
+            1,
+        ),
+        (
+            "i, tokens = 0, [x]\n    while i < 4 and x.norm().item() > 0.1:  # <-\n"
+            "        old = x\n        x = net(x) / 2\n        tokens.append(x - old)\n"
+            "        i += 1\n    return torch.stack(tokens), old",
+            1,
+        ),
+        (
+            "last = x\n    for i in range(3):\n        with torch.no_grad():\n"
+            "            y = net(last)\n        for each in layers:\n"
+            "            y = each(y)\n        if y.max() > 0.5:  # <-\n"
+            "            return y @ x.T\n        last = y\n    return last",
+            2,
+        ),
+        (
+            "for i in range(2):\n        x = layers[i](x)\n"
+            "        notes.append(float(x.mean()))  # <-\n    return x",
+            1,
+        ),
+    ],
+)
+def test_each_part_is_one_graph(body: str, graphs: int) -> None:
+    """The values are the same, and nothing breaks a graph."""
+    text = PARTS % body
+    x = torch.linspace(-1, 1, 16).view(4, 4)
+    results = []
+    counter = torch._dynamo.testing.CompileCounter()
+    draft = drafted(text, "GB101").text
+    for code, backend in ((text, None), (draft, None), (draft, counter)):
+        random.seed(0)
+        torch.manual_seed(0)
+        step = function_of(code)
+        torch._dynamo.utils.counters.clear()
+        run = step if backend is None else torch.compile(step, backend=backend)
+        results.append([run(x) for _ in range(2)])
+    for each in results[1:]:
+        torch.testing.assert_close(each, results[0])
+    assert not torch._dynamo.utils.counters["graph_break"]
+    assert counter.frame_count == graphs
 
 
 @pytest.mark.parametrize("given", ["x, w", "*args", "*, self, x, w"])

@@ -6,60 +6,37 @@ the same order as before, so every value is the same.
 
 from __future__ import annotations
 
+import itertools
 import re
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from torchproof.checking import Kind, words
-from torchproof.fixing.rewrites.conditions import Reader
-from torchproof.fixing.rewrites.effects import is_output
+from torchproof.checking import Kind
 from torchproof.fixing.rewrites.names import (
     always_assigned,
     assigned,
+    body,
     fresh,
     in_order,
+    only,
     parameters,
     reads,
     values_of,
 )
-from torchproof.fixing.rewrites.operators import (
-    BUILTINS,
-    brief,
-    called,
-    children,
-    dotted,
-    is_heavy,
-    nodes,
-)
+from torchproof.fixing.rewrites.operators import brief, dotted, nodes
+from torchproof.fixing.rewrites.pieces import TO_TENSOR, Piece, Place, Sorter, weight
 from torchproof.fixing.rewrites.site import Draft, NoPattern, Refused, Site, Statement
-from torchproof.fixing.rewrites.values import TENSOR_METHODS, Values
+from torchproof.fixing.rewrites.values import Values
 
-# What only Python can do: it leaves the graph with the statement at the finding.
-_OF_PYTHON = re.compile(
-    r"(?<![\w.])(?:time|datetime|random|np|numpy|inspect|os|sys)\.|(?<![\w.])open\("
-    r"|\.(?:item|tolist|numpy|backward|zero_grad|step)\(|(?<![\w.])print\("
-)
 # What makes tensors that Dynamo takes into no graph.
 _OTHER_LAYOUTS = re.compile(
     r"\.(?:to_)?sparse\w*\b|\.coalesce\(|nested_tensor|\.to_mkldnn\("
 )
-# Functions for whose numbers there is a graph each: sizes, ranges, keys.
-_FIXED = words(
-    "zeros ones empty full rand randn randint arange range linspace eye view reshape"
-    " expand repeat repeat_interleave narrow topk split chunk unfold one_hot new_zeros"
-    " new_ones new_empty new_full select get getattr pad roll"
-)
 _OF_TEXT = re.compile(
     r"\.(?:split|lower|upper|strip|casefold|encode|tokenize)\(|tokeni[sz]er\(|\bre\.\w+\("
 )
-_TO_TENSOR = re.compile(r"\btorch\.\w*tensor\(|tokeni[sz]er")
-_LIGHT = words("open print map filter")
-_SIZES = words("shape size device dtype ndim dim")
-_MODULES = {*sys.stdlib_module_names, "numpy", "np", "torch"}
-_LOOPS = (cst.For, cst.While)
 _DEFINITIONS = (cst.FunctionDef, cst.ClassDef)
 _OWNERS = (cst.ClassDef, cst.FunctionDef, cst.If, cst.Try, cst.With)
 FORBIDDEN = (
@@ -73,73 +50,49 @@ FORBIDDEN = (
 )
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The statements of a function: in Python, in a graph, and in Python again.
-
-    `last` has those of a second graph, behind what torch cannot trace at all.
-    """
-
-    before: list[Statement]
-    graph: list[Statement]
-    after: list[Statement]
-    last: list[Statement]
-
-
 def split(site: Site) -> Draft:
-    """The statement that breaks the graph stays in Python, with what is around it."""
+    """What breaks the graph stays in Python, and the rest is compiled in parts."""
     if site.inner is not None:
         raise NoPattern("the line is not in the function that is compiled")
-    return _split(site)
+    return _split(site, Sorter(site))
 
 
 def text(site: Site) -> Draft:
     """What makes numbers of text stays in Python: the graph gets the tensor of them."""
     if not _OF_TEXT.search(site.code(site.statement)):
         raise NoPattern("the line works on no text")
-    return _split(site, is_text=True)
+    return _split(site, Sorter(site, is_text=True))
 
 
-def _split(site: Site, *, is_text: bool = False) -> Draft:
+def _split(site: Site, sorter: Sorter) -> Draft:
     if not site.is_entry:
         raise NoPattern("the line is not in the function that is compiled")
     assert_plain(site, site.function)
-    parts = _parts(site, Edge(site), is_text=is_text)
-    if is_text and not any(_TO_TENSOR.search(site.code(s)) for s in parts.before):
-        raise NoPattern("the text does not become a tensor")
-    return drafted(site, parts, _title(site, parts), is_text=is_text)
+    pieces = sorter.block(body_of(site.function), is_top=True)
+    if sorter.is_text:
+        first = itertools.takewhile(lambda each: each.place is Place.HOST, pieces)
+        if not any(TO_TENSOR.search(site.code(each.statement)) for each in first):
+            raise NoPattern("the text does not become a tensor")
+    return drafted(sorter, pieces)
 
 
-def drafted(
-    site: Site,
-    parts: Parts,
-    title: str,
-    *,
-    is_text: bool = False,
-    is_state: bool = False,
-) -> Draft:
+def drafted(sorter: Sorter, pieces: list[Piece], title: str = "") -> Draft:
     """The function in Python, and its parts that are compiled as functions."""
-    function = site.function
-    _assert_whole(site, parts, is_state=is_state)
-    names = _Names(site, function)
-    host: list[Statement] = list(parts.before)
-    functions: list[Statement] = []
-    done = list(parts.before)
-    for graph, rest in ((parts.graph, parts.after), (parts.last, [])):
-        if graph:
-            later = [*rest, *(parts.last if graph is parts.graph else [])]
-            call, new = names.extracted(graph, done, later, len(functions))
-            host.append(call)
-            functions.append(new)
-        host += rest
-        done += [*graph, *rest]
+    site, function = sorter.site, sorter.site.function
+    if found := _OTHER_LAYOUTS.search(site.code(function)):
+        raise Refused(f"what `{found[0]}` gives is in no graph")
+    _choose(pieces)
+    made = _Functions(site, function)
+    host = made.body(pieces)
+    if sorter.is_text:
+        if len(made.new) > 1:
+            raise NoPattern("the text is used in several places")
+        host = [_untraced(each, site) for each in host]
     imports = ["torchproof.on_host"]
-    if is_text and (host != (host := [_untraced(each, site) for each in host])):
+    if any("torch.compiler." in site.code(each) for each in host):
         imports.append("torch")
-    if is_state and any("torch.compiler." in site.code(each) for each in host):
-        imports.append("torch")
-    text = site.replaced({function: [_on_host(function, host), *functions]}, imports)
-    return Draft(title, text)
+    text = site.replaced({function: [_on_host(function, host), *made.new]}, imports)
+    return Draft(title or _title(site, pieces, made), text)
 
 
 def _untraced(statement: Statement, site: Site) -> Statement:
@@ -157,211 +110,30 @@ def _untraced(statement: Statement, site: Site) -> Statement:
     return statement
 
 
-def _title(site: Site, parts: Parts) -> str:
+def _title(site: Site, pieces: Sequence[Piece], made: _Functions) -> str:
     what = f"`{brief(site.expression or site.statement)}`"
-    if parts.last and parts.graph:
+    at = next(i for i, each in enumerate(pieces) if _is_at(each, site))
+    if any(each.place is not Place.HOST for each in _every([pieces[at]])):
+        return (
+            f"run the block around {what} outside, and compile what is in it (on_host)"
+        )
+    if len(made.new) > 1:
         return f"compile what is before and after {what} apart, not {what} (on_host)"
     where = "after the compiled call, with what it needs returned"
-    if any(_contains(each, site.statement) for each in parts.before):
+    if not any(each.place is not Place.HOST for each in pieces[:at]):
         where = "before the compiled call"
-        read = set().union(*map(reads, (*parts.graph, *parts.last)))
-        if assigned(site.statement) & read:
+        read = set().union(*map(reads, made.new))
+        if assigned(pieces[at].statement) & read:
             where += ", and pass the result in as an argument"
     return f"do {what} outside, {where} (on_host)"
 
 
-# -- which statements leave ------------------------------------------------------------
-
-
-class Edge:
-    """What a statement of a function does: little, or what has to be compiled."""
-
-    def __init__(self, site: Site) -> None:
-        self._site, self._values = site, Values(site)
-
-    def is_light(self, statement: cst.CSTNode) -> bool:
-        """Whether it does little on tensors, and runs no module of the program.
-
-        After a backward, a loop over parameters cannot be in the graph of the forward.
-        """
-        is_update = self._site.finding.code == "GB110"
-        forbidden = _DEFINITIONS if is_update else (*_LOOPS, *_DEFINITIONS)
-        return all(
-            not isinstance(node, forbidden)
-            and not is_heavy(node)
-            and (not isinstance(node, cst.Call) or self._is_light_call(node))
-            for node in nodes(statement)
-        )
-
-    def is_of_python(self, statement: cst.CSTNode) -> bool:
-        return _OF_PYTHON.search(self._site.code(statement)) is not None
-
-    def _is_light_call(self, call: cst.Call) -> bool:
-        name = self._values.dotted(call.func)
-        if name.partition(".")[0] in _MODULES or name in BUILTINS | _LIGHT:
-            return True
-        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-        if is_output(call, self._values):
-            return True
-        if method in TENSOR_METHODS | _METHODS or "tokeniz" in name:
-            return True
-        given = {n for each in call.args for n in _given(each.value)}
-        return not given - {"self", *_MODULES} and not name.endswith("forward")
-
-    def runs_a_recurrent_layer(self, statement: cst.CSTNode) -> bool:
-        """Whether Dynamo leaves out the function because of this statement alone."""
-        return self._site.finding.code == "GB108" and self._site.statement is statement
-
-
-_METHODS = words(
-    "numpy requires_grad_ clamp relu sigmoid tanh exp log sqrt square t transpose"
-    " unsqueeze expand clone repeat copy astype normal uniform random integers format"
-    " encode lower upper strip casefold tokenize findall setdefault"
-    " add extend update insert appendleft"
-    " join get keys values items append zero_ backward masked_fill masked_select"
-)
-
-
-def _given(node: cst.CSTNode) -> Iterator[str]:
-    """The names that an expression passes on, without those it asks for a size."""
-    if isinstance(node, cst.Attribute) and node.attr.value in _SIZES:
-        return
-    if isinstance(node, cst.Call) and brief(node.func) == "len":
-        return
-    if isinstance(node, cst.Attribute):
-        yield from _given(node.value)
-    elif isinstance(node, cst.Name):
-        yield node.value
-    elif isinstance(node, cst.Call):
-        yield from _given(node.func) if isinstance(node.func, cst.Attribute) else ()
-        for each in node.args:
-            yield from _given(each.value)
-    else:
-        for child in children(node):
-            yield from _given(child)
-
-
-def _parts(site: Site, edge: Edge, *, is_text: bool) -> Parts:
-    body = body_of(site.function)
-    index = next((i for i, s in enumerate(body) if _contains(s, site.statement)), None)
-    if index is None:
-        raise NoPattern("the line is in the header of the function")
-    while is_text and index + 1 < len(body) and edge.is_light(body[index + 1]):
-        index += 1  # the graph would get numbers, which are constants of it
-    at = body[index]
-    apart = edge.runs_a_recurrent_layer(at)
-    if not (edge.is_light(at) or apart):
-        raise NoPattern("the statement does more than Python does")
-    first, rest = body[:index], body[index + 1 :]
-    heads, tails = (all(map(edge.is_light, each)) for each in (first, rest))
-    if heads and (not tails or _weight(first) < _weight(rest)):
-        graph, after = _without_end(rest, edge)
-        return compiled([*first, at], graph, after)
-    if tails:
-        before, graph = _without_start(first, edge)
-        return compiled(before, graph, [at, *rest])
-    if not apart:
-        raise NoPattern("what is before the statement is compiled, and what is after")
-    return Parts([], first, [at], rest)
-
-
-def compiled(
-    before: list[Statement], graph: list[Statement], after: list[Statement]
-) -> Parts:
-    if not _weight(graph):
-        raise NoPattern("nothing is left to compile")
-    if after:
-        return Parts(before, graph, after, [])
-    return Parts(before, [], [], graph)
-
-
-def _contains(statement: cst.CSTNode, inner: cst.CSTNode) -> bool:
-    return any(node is inner for node in nodes(statement))
-
-
-def _weight(block: Sequence[cst.CSTNode]) -> int:
-    """How many operations there may be."""
-    kinds = cst.Call | cst.BinaryOperation | cst.AugAssign
-    return sum(isinstance(node, kinds) for each in block for node in nodes(each))
-
-
-def _without_start(
-    block: list[Statement], edge: Edge
-) -> tuple[list[Statement], list[Statement]]:
-    """The light statements that it begins with, up to the last of Python's."""
-    count = 0
-    for number, each in enumerate(block, 1):
-        if not edge.is_light(each):
-            break
-        count = number if edge.is_of_python(each) else count
-    return block[:count], block[count:]
-
-
-def _without_end(
-    block: list[Statement], edge: Edge
-) -> tuple[list[Statement], list[Statement]]:
-    after, graph = _without_start(block[::-1], edge)
-    return graph[::-1], after[::-1]
-
-
-# -- whether what is left is one graph -------------------------------------------------
-
-
-def _assert_whole(site: Site, parts: Parts, *, is_state: bool) -> None:
-    """Refuses if a graph would still break, or if each call would have its own.
-
-    What a call changes may leave a graph that breaks elsewhere, as it did before.
-    """
-    if found := _OTHER_LAYOUTS.search(site.code(site.function)):
-        raise Refused(f"what `{found[0]}` gives is in no graph")
-    reader = Reader(site, Values(site))
-    numbers = _numbers(site, parts, is_state=is_state)
-    for each in (*parts.graph, *parts.last):
-        if not is_state and _OF_PYTHON.search(site.code(each)):
-            raise Refused(f"`{brief(each)}` would break the graph as well")
-        for node in nodes(each):
-            test = getattr(node, "test", None)
-            if test is not None and not is_state and reader.looks_tensor(test):
-                raise Refused(f"`{brief(test)}` would break the graph as well")
-            if fixed := set().union(*map(reads, _fixed(node))) & numbers:
-                raise Refused(f"each `{min(fixed)}` would have a graph of its own")
-
-
-def _numbers(site: Site, parts: Parts, *, is_state: bool) -> set[str]:
-    """The names for what Python makes anew in each call; lists go into no graph."""
-    values, found = Values(site), set[str]()
-    read = set().union(*map(reads, (*parts.graph, *parts.last)))
-    for each in (*parts.before, *parts.graph, *parts.after, *parts.last):
-        code = site.code(each)
-        made = {
-            name
-            for name in assigned(each) - set(parameters(site.function))
-            if not any(
-                value is not None
-                and (values.is_tensor(value) or values.kind(value) is Kind.ARRAY)
-                for value in values_of(site.function, name)
-            )
-        }
-        is_host = each in parts.before or each in parts.after
-        if is_host and ".tolist(" in code and made & read:
-            raise Refused(f"each `{brief(each)}` would have a graph of its own")
-        is_python = is_state or _OF_PYTHON.search(code)
-        is_new = is_host and is_python and not _TO_TENSOR.search(code)
-        is_made_of = is_host or not reads(each) - BUILTINS - found
-        if is_new or (is_made_of and reads(each) & found):
-            found |= made
-    return found
-
-
-def _fixed(node: cst.CSTNode) -> Sequence[cst.CSTNode]:
-    """What in an expression Dynamo guards by its value: indexes, sizes, conditions."""
-    if isinstance(node, cst.Subscript):
-        return node.slice
-    if isinstance(node, cst.Call):
-        return node.args if called(node)[0] in _FIXED else ()
-    if isinstance(node, (cst.For, cst.CompFor)):
-        return [node.iter]
-    return [node.test] if isinstance(node, (cst.If, cst.While, cst.IfExp)) else ()
+def _is_at(piece: Piece, site: Site) -> bool:
+    """Whether a piece has the statement at the site, or a part of it."""
+    statement = piece.statement
+    is_new = statement not in site.file.positions
+    is_there = is_new or any(node is site.statement for node in nodes(statement))
+    return is_there and piece.place is Place.HOST
 
 
 # -- the functions ---------------------------------------------------------------------
@@ -407,7 +179,17 @@ def _on_host(function: cst.FunctionDef, body: Sequence[Statement]) -> cst.Functi
     )
 
 
-class _Names:
+@dataclass(frozen=True)
+class _Around:
+    """What is known of the names where a statement runs."""
+
+    certain: frozenset[str]  # they have values
+    maybe: frozenset[str]  # a statement before assigns them, also of an earlier round
+    later: frozenset[str]  # they are read afterwards
+    in_loop: bool = False
+
+
+class _Functions:
     """Makes functions of parts of a function, with the names they need."""
 
     def __init__(self, site: Site, function: cst.FunctionDef) -> None:
@@ -419,27 +201,83 @@ class _Names:
         around = [n for n in site.ancestors(function) if isinstance(n, _OWNERS)]
         scopes = (n for n in around if isinstance(n, _DEFINITIONS))
         self._self, self._of_class, self._is_alone = None, "", not around
+        self.new: list[Statement] = []
         if isinstance(owner := next(scopes, None), cst.ClassDef):
             first = [*function.params.posonly_params, *function.params.params][:1]
             if [each.name.value for each in first] != ["self"]:
                 raise NoPattern("the function of a class has no `self`")
             self._self, self._of_class = "self", f"_of_{owner.name.value}"
 
-    def extracted(
-        self,
-        graph: Sequence[Statement],
-        before: Sequence[Statement],
-        after: Sequence[Statement],
-        number: int,
-    ) -> tuple[Statement, cst.FunctionDef]:
-        """The statement that calls the new function, and the function."""
-        results = self._results(graph, before, after)
-        names = self._arguments(graph, before, results)
+    def body(self, pieces: Sequence[Piece]) -> list[Statement]:
+        """The statements of the function, which call the new functions."""
+        known = frozenset(self._known)
+        found = self._block(pieces, _Around(known, known, frozenset()), is_top=True)
+        if not self.new:
+            raise NoPattern("nothing is left to compile")
+        return found
+
+    def _block(
+        self, pieces: Sequence[Piece], around: _Around, *, is_top: bool = False
+    ) -> list[Statement]:
+        found: list[Statement] = []
+        groups = _groups(pieces)
+        lines = [[piece.statement for piece in group] for group in groups]
+        for index, (group, block) in enumerate(zip(groups, lines, strict=True)):
+            following = [s for each in lines[index + 1 :] for s in each]
+            again = (
+                [s for each in lines[:index] for s in each] if around.in_loop else []
+            )
+            later = around.later | _inputs(following) | _inputs(again)
+            here = replace(around, later=later)
+            if any(piece.place is Place.GRAPH for piece in group):
+                is_last = is_top and index + 1 == len(groups)
+                found.append(self._extracted(block, here, is_last=is_last))
+            else:
+                found.append(self._opened(group[0], here))
+            around = replace(
+                around,
+                certain=around.certain | _certain(block),
+                maybe=around.maybe | assigned(block),
+            )
+        return found
+
+    def _opened(self, piece: Piece, around: _Around) -> Statement:
+        statement = piece.statement
+        if not piece.inner:
+            return statement
+        bound = assigned(_header(statement))
+        is_loop = isinstance(statement, (cst.For, cst.While))
+        test = reads(statement.test) if isinstance(statement, cst.While) else set()
+        inside = _Around(
+            around.certain | bound,
+            around.maybe | (assigned(statement) if is_loop else bound),
+            around.later | test,
+            around.in_loop or is_loop,
+        )
+        blocks = [self._block(each, inside) for each in piece.inner]
+        suite: cst.BaseSuite = getattr(statement, "body")  # noqa: B009
+        changes: dict[str, object] = {"body": _suite(suite, blocks[0])}
+        other = getattr(statement, "orelse", None)
+        if isinstance(other, cst.If):
+            changes["orelse"] = blocks[1][0]
+        elif other is not None:
+            block = _suite(other.body, blocks[1])
+            changes["orelse"] = other.with_changes(body=block)
+        return statement.with_changes(**changes)
+
+    def _extracted(
+        self, graph: list[Statement], around: _Around, *, is_last: bool
+    ) -> Statement:
+        """The statement that calls a new function of statements."""
+        ends = is_last or isinstance(only(graph[-1]), cst.Return)
+        results = [] if ends else self._results(graph, around)
+        names = self._arguments(graph, around, results)
         wanted = f"_{self._function.name.value.strip('_')}_in_graph{self._of_class}"
-        name = fresh(self._site.module, wanted + f"_{number + 1}" * bool(number))
+        wanted += f"_{len(self.new) + 1}" * bool(self.new)
+        name = fresh(self._site.module, wanted)
         owner = [self._self] if self._self else []
         start = f"{', '.join(results)} = " if results else ""
-        start = "return " if not after else start
+        start = "return " if ends else start
         target = f"{self._self}.{name}" if self._self else name
         call = cst.parse_statement(f"{start}{target}({', '.join(names)})\n")
         body = [graph[0].with_changes(leading_lines=()), *graph[1:]]
@@ -449,62 +287,136 @@ class _Names:
             name=cst.Name(name),
             params=cst.Parameters([self._parameter(n) for n in [*owner, *names]]),
             body=cst.IndentedBlock(body),
-            returns=None if after else self._function.returns,
+            returns=self._function.returns if ends else None,
             leading_lines=[cst.EmptyLine(indent=False)] * (2 if self._is_alone else 1),
         )
-        return call, new
+        self.new.append(new)
+        return call
 
     def _parameter(self, name: str) -> cst.Param:
         known = self._parameters.get(name)
         annotation = known.annotation if known is not None else None
         return cst.Param(cst.Name(name), annotation)
 
-    def _results(
-        self,
-        graph: Sequence[Statement],
-        before: Sequence[Statement],
-        after: Sequence[Statement],
-    ) -> list[str]:
+    def _results(self, graph: Sequence[Statement], around: _Around) -> list[str]:
         """The names that the part assigns, and that are read after it."""
-        if not after:
-            return []
         if any(isinstance(n, cst.Return) for each in graph for n in nodes(each)):
             raise NoPattern("the function returns in several places")
-        later = set().union(*map(reads, after))
+        later = set(around.later)
+        if around.in_loop:
+            later |= _inputs(graph)
         found = in_order(graph, assigned(graph) & later)
-        certain = {*self._known, *always_assigned(before), *always_assigned(graph)}
-        self._assert_values([*before, *graph], found)
+        self._assert_values(found)
         for name in found:
-            if name not in certain:
+            if name not in around.certain | _certain(graph):
                 raise Refused(f"`{name}` may not be assigned")
         return found
 
     def _arguments(
-        self, graph: Sequence[Statement], before: Sequence[Statement], extra: list[str]
+        self, graph: Sequence[Statement], around: _Around, extra: list[str]
     ) -> list[str]:
         """The names that the part reads, and those it may leave as they are."""
-        local = {*self._known, *assigned(before)}
-        own = always_assigned(graph)
-        read = set().union(*map(reads, graph)) | ({*extra} - own)
-        certain = {*self._known, *always_assigned(before)}
-        needed = [
-            n
-            for n in [*self._known, *in_order(before, assigned(before))]
-            if n in read & local
-        ]
-        needed = [n for n in dict.fromkeys(needed) if n != self._self]
-        self._assert_values(before, needed)
-        for value in (v for name in needed for v in values_of(self._function, name)):
+        read = _inputs(graph) | ({*extra} - _certain(graph))
+        read &= around.maybe - {self._self}
+        self._assert_values(read)
+        for value in (v for n in sorted(read) for v in values_of(self._function, n)):
             if value is not None and Values(self._site).kind(value) is Kind.TENSORS:
                 raise Refused(f"`{brief(value)}` may have another length in each call")
-        for name in needed:
-            if name not in certain and name not in own:
-                raise Refused(f"`{name}` may not be assigned")
-        return [name for name in needed if name in certain]
+        if unsure := read - around.certain:
+            raise Refused(f"`{min(unsure)}` may not be assigned")
+        return [
+            *(n for n in self._known if n in read),
+            *in_order(graph, read - {*self._known}),
+        ]
 
-    def _assert_values(self, block: Sequence[Statement], names: list[str]) -> None:
+    def _assert_values(self, names: Iterable[str]) -> None:
         """Refuses functions and classes, which are others in each call."""
-        for each in block:
-            for node in nodes(each):
-                if isinstance(node, _DEFINITIONS) and node.name.value in names:
-                    raise Refused(f"`{node.name.value}` is made in each call")
+        for node in nodes(self._function.body):
+            if isinstance(node, _DEFINITIONS) and node.name.value in names:
+                raise Refused(f"`{node.name.value}` is made in each call")
+        for value in (v for n in sorted(names) for v in values_of(self._function, n)):
+            if isinstance(value, cst.Lambda):
+                raise Refused(f"`{brief(value)}` is made in each call")
+
+
+def _certain(block: Iterable[Statement]) -> set[str]:
+    """The names that statements assign whatever happens."""
+    found = set(always_assigned(block))
+    for each in block:
+        # A manager of another kind may end the block early, without an exception.
+        if isinstance(each, cst.With) and all(
+            brief(item.item).startswith("torch.") for item in each.items
+        ):
+            found |= _certain(body(each))
+    return found
+
+
+def _inputs(block: Iterable[Statement]) -> set[str]:
+    """The names that statements read before they assign them."""
+    found, known = set[str](), set[str]()
+    for each in block:
+        found |= _inputs_of(each) - known
+        known |= _certain([each])
+    return found
+
+
+def _inputs_of(statement: Statement) -> set[str]:
+    if not isinstance(statement, (cst.For, cst.If, cst.While, cst.With)):
+        return reads(statement)
+    other = getattr(statement, "orelse", None)
+    header = reads(_header(statement))
+    inner = _inputs(body(statement)) - assigned(_header(statement))
+    last = (
+        [] if other is None else [other] if isinstance(other, cst.If) else body(other)
+    )
+    return header | inner | _inputs(last)
+
+
+def _header(block: Statement) -> Statement:
+    """A block without its statements."""
+    empty = block.with_changes(body=cst.IndentedBlock([]))
+    return empty.with_changes(orelse=None) if hasattr(empty, "orelse") else empty
+
+
+def _suite(old: cst.BaseSuite, block: Sequence[Statement]) -> cst.BaseSuite:
+    if isinstance(old, cst.IndentedBlock):
+        return old.with_changes(body=block)
+    return cst.IndentedBlock(block)
+
+
+# -- which pieces are compiled ---------------------------------------------------------
+
+
+def _groups(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """The pieces in order: those of a graph together, each of Python alone."""
+    found: list[list[Piece]] = []
+    for group in _runs(pieces):
+        is_graph = any(each.place is Place.GRAPH for each in group)
+        found += [group] if is_graph else [[each] for each in group]
+    return found
+
+
+def _runs(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    grouped = itertools.groupby(pieces, lambda each: each.place is Place.HOST)
+    return [list(run) for _, run in grouped]
+
+
+def _every(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    for each in pieces:
+        yield each
+        for inner in each.inner:
+            yield from _every(inner)
+
+
+def _choose(pieces: list[Piece]) -> None:
+    """Where no work is enough for a graph of its own, takes the most of each block."""
+    every = list(_every(pieces))
+    if any(each.place is Place.GRAPH for each in every):
+        return
+    for block in [pieces, *(inner for each in every for inner in each.inner)]:
+        runs = [run for run in _runs(block) if run[0].place is not Place.HOST]
+        sizes = [weight([each.statement for each in run]) for run in runs]
+        if max(sizes, default=0) > 1:
+            first = runs[sizes.index(max(sizes))][0]
+            at = next(i for i, each in enumerate(block) if each is first)
+            block[at] = replace(first, place=Place.GRAPH)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import libcst as cst
 
@@ -23,12 +24,11 @@ from torchproof.fixing.rewrites.names import (
 from torchproof.fixing.rewrites.operators import brief, dotted, nodes, replaced_in
 from torchproof.fixing.rewrites.outside import (
     FORBIDDEN,
-    Edge,
     assert_plain,
     body_of,
-    compiled,
     drafted,
 )
+from torchproof.fixing.rewrites.pieces import Place, Sorter
 from torchproof.fixing.rewrites.site import Draft, NoPattern, Refused, Site, Statement
 
 _ADDING = words(
@@ -62,10 +62,13 @@ def outside(site: Site) -> Draft:
         site, site.function, tuple(k for k in FORBIDDEN if k is not cst.Global)
     )
     state = _State(site)
-    before, graph, after = _parted(state, Edge(site))
+    sorter = Sorter(site, is_state=True)
+    before, graph, after = _parted(state, sorter)
     code = f"do `{brief(site.statement)}` and what it is for outside"
     title = f"{code}, around the compiled call (on_host)"
-    return drafted(site, compiled(before, graph, after), title, is_state=True)
+    pieces = list(map(sorter.on_host, before))
+    pieces += [replace(sorter.in_graph(each), place=Place.GRAPH) for each in graph]
+    return drafted(sorter, [*pieces, *map(sorter.on_host, after)], title)
 
 
 class _State:
@@ -221,7 +224,7 @@ def _mentions(root: cst.CSTNode, names: set[str]) -> bool:
 
 
 def _parted(
-    state: _State, edge: Edge
+    state: _State, sorter: Sorter
 ) -> tuple[list[Statement], list[Statement], list[Statement]]:
     """The statements before the graph, in it, and after it."""
     before: list[Statement] = []
@@ -235,7 +238,7 @@ def _parted(
         is_return = isinstance(only(each), cst.Return)
         is_global = isinstance(only(each), cst.Global)
         stays = is_global or state.is_in(each) or state.is_computed_in(each)
-        if not stays and not (is_return and after and edge.is_light(each)):
+        if not stays and not (is_return and after and sorter.is_light(each)):
             if is_return and after:
                 each = _named(each, state.site, graph, after)
             _assert_free(each, after)
@@ -243,7 +246,7 @@ def _parted(
                 raise Refused(f"`{brief(each)}` changes a global")
             graph.append(each)
             continue
-        if not edge.is_light(each):
+        if not sorter.is_light(each):
             raise Refused(f"`{brief(each)}` does more than Python does")
         made = {name for one in graph for name in _written(one)}
         if after or is_return or _used(each) & made:
