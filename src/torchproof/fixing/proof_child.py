@@ -116,11 +116,11 @@ def _original(job: ProofJob, stream: Stream) -> int:
     drawn = digest_outside_torch()
     with collected_text() as loading:
         compiles_itself = calls.compiles_itself(calls.fresh(run).fn, run)
-    # Dynamo replaces numbers of numpy by those of torch.
-    draws_none = digest_outside_torch() == drawn
     of_calls = Counter(text) - Counter(loading)
     reference = _reference(run)
-    is_random = draws_none and draws_outside_torch(reference.eager.random)
+    # Dynamo replaces numbers of numpy by those of torch, some or all.
+    outside = draws_outside_torch(reference.eager.random)
+    is_random = outside and _drawn_in_eager(run) != drawn
     reference = replace(
         reference,
         compiled_text=tuple(of_calls.elements()),
@@ -131,6 +131,16 @@ def _original(job: ProofJob, stream: Stream) -> int:
     any_backend = not reference.draws and not compiles_itself
     stream.write("libraries", modules=_libraries(), any_backend=any_backend)
     return 0
+
+
+def _drawn_in_eager(run: Job) -> str:
+    """The digest of numpy's and Python's generators after the calls in a row."""
+    with torch.compiler.set_stance("force_eager"), collected_text():
+        loaded = calls.fresh(run)
+        train = calls.trains(loaded, run)
+        for _, call in calls.each(loaded, train=train):
+            calls.invoke(loaded.fn, call, train=train)
+    return digest_outside_torch()
 
 
 def _probe(job: ProofJob, stream: Stream) -> int:
