@@ -44,6 +44,19 @@ class Counts(Adapted):
         return x * (2 if self.seen % 2 else 3)
 
 
+class Grown(Adapted):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+        self.depth = 0
+
+    def forward(self, x):
+        self.depth = min(self.depth + 1, 2)
+        for layer in self.layers[: self.depth]:
+            x = layer(x)
+        return x
+
+
 class Hooked(Adapted):
     def forward(self, x):
         self.kept["last"] = x
@@ -158,6 +171,10 @@ def a_counter():
     return Counts(), [(X(),)] * 4
 
 
+def a_depth_of_layers():
+    return Grown(), [(X(),)] * 4
+
+
 def a_key():
     return Hooked(), [(X(),)] * 2
 
@@ -187,6 +204,7 @@ EXPECTED = {
     "a_dtype": ("RC205", "low"),
     "a_gradient": ("RC208", "low"),
     "a_counter": ("RC213", "high"),
+    "a_depth_of_layers": ("RC213", "low"),
     "a_key": ("RC212", "low"),
     "a_key_each": ("RC212", "medium"),
     "a_list_that_is_emptied": ("RC212", "low"),

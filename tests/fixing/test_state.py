@@ -27,7 +27,6 @@ MODEL = """
             super().__init__()
             self.lin = nn.Linear(4, 4)
             self.seen, self.kept = 0, []
-            self.rates = [0.1, 0.2, 0.3, 0.4, 0.5]
 
         def rate(self):
             return max(0.5, math.exp(-0.1 * self.seen))
@@ -48,6 +47,11 @@ BODIES = {
             if self.seen % 2 == 0:
                 events.append(f"{self.seen}: {y.mean().item():.4f}")
             return y.relu()""",
+    "between two parts": """
+            y = nn.functional.dropout(self.lin(x), 0.1)
+            self.kept.append(int((y > 0).sum()))  # <-
+            z = y * 2
+            return z @ x, z""",
     "a schedule": """
             self.seen += 1  # <-
             return torch.softmax(self.lin(x) / self.rate(), -1)""",
@@ -57,10 +61,11 @@ BODIES = {
             double = 2 * scale
             self.seen += 1
             return y * double + math.exp(-scale)""",
-    "a table": """
-            y = self.lin(x) * self.rates[self.seen]  # <-
-            self.seen += 1
-            return y""",
+    "two numbers": """
+            y = self.lin(x) * math.exp(-self.seen)
+            z = y + 0.5 * self.rate()
+            self.seen += 1  # <-
+            return z.relu()""",
     "a history": """
             self.kept.append(float(x.mean()))  # <-
             mean = sum(self.kept) / len(self.kept)

@@ -63,6 +63,8 @@ class StateChange(Recompile):
         """Those of Python: torch makes only a number an input, and not each one."""
         guard, change = group.guard, change_of(group)
         every = [value for each in group.guards for value in each.values]
+        if _selects_module(group):
+            return Values.FEW
         if guard.cause in _NUMBERS and not per_value(guard):
             is_int = not _FLOAT.match(guard.expected or "")
             is_static = _HINT in guard.text or (guard.cause == "global" and is_int)
@@ -83,7 +85,8 @@ class StateChange(Recompile):
     def advice(self, group: RecompileGroup) -> str:
         guard, change = group.guard, change_of(group)
         is_endless = self.values_of(group) is Values.ENDLESS
-        if per_value(guard) and _is_plain(guard) and not is_endless:
+        is_few = _selects_module(group) or (per_value(guard) and _is_plain(guard))
+        if is_few and not is_endless:
             return self.say(_WARM_UP, group)
         if change and change.inside and not change.is_read:
             return f"move {change.text(group)} out of the compiled function"
@@ -106,6 +109,14 @@ def _is_plain(guard: Guard) -> bool:
     return not any(_OBJECT.match(each) for each in guard.values)
 
 
+def _selects_module(group: RecompileGroup) -> bool:
+    """Whether a number only says which modules of a list run: it has as many values."""
+    use = None if per_value(group.guard) else _needed(group)
+    name = use.indexed.rpartition(".")[2] if use else ""
+    listed = first_value(name, user_files(group)) or ""
+    return listed.startswith(("nn.ModuleList(", "torch.nn.ModuleList("))
+
+
 def _needed(group: RecompileGroup) -> ConstantUse | None:
     """A use of the number that makes each value a constant of the graph."""
     source, files = group.guard.source, list(user_files(group))
@@ -114,8 +125,8 @@ def _needed(group: RecompileGroup) -> ConstantUse | None:
     use = constant_use(source, files, line=own.line if own and is_own else None)
     if use is None or not use.indexed:
         return use
-    listed = first_value(use.indexed.rpartition(".")[2], files)
-    return use if listed and not listed.startswith("torch.") else None
+    listed = first_value(use.indexed.rpartition(".")[2], files) or "torch."
+    return None if listed.startswith("torch.") and "Module" not in listed else use
 
 
 class ScalarArgument(StateChange):

@@ -5,6 +5,7 @@ The graph gets what it needs of it as an argument, so that no guard checks it.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -35,22 +36,7 @@ _ADDING = words(
     "append extend insert add update appendleft setdefault pop popleft clear remove"
 )
 _NUMERIC = words("abs divmod float int len max min pow round sum")
-_OF_NUMBERS = (
-    cst.Name,
-    cst.Attribute,
-    cst.Integer,
-    cst.Float,
-    cst.BinaryOperation,
-    cst.UnaryOperation,
-    cst.Comparison,
-    cst.ComparisonTarget,
-    cst.BooleanOperation,
-    cst.IfExp,
-    cst.Arg,
-    cst.Call,
-)
 _ASSIGNING = (cst.AugAssign, cst.AssignTarget)
-_SIGNS = (cst.BaseBinaryOp, cst.BaseUnaryOp, cst.BaseCompOp, cst.BaseBooleanOp)
 _DRAWS = re.compile(r"rand|normal|bernoulli|multinomial|dropout")
 
 
@@ -150,45 +136,35 @@ class _State:
         for child in node.children:
             yield from self.numbers(child)
 
-    def _is_number(self, root: cst.CSTNode) -> bool:
-        if isinstance(root, cst.Call):
-            name = dotted(root.func) or ""
-            known = _is_numeric(name) or self._computes(name)
-            given = (each.value for each in root.args)
-            return known and all(map(self._is_number_or_list, given))
-        if isinstance(root, (cst.Name, cst.Attribute)):
-            name = dotted(root) or ""
-            is_own = name.startswith("self.") and name.count(".") == 1
-            if name in self._touched | self._numbers:
-                return name in (self._names - self._lists) | self._numbers
-            return is_own
-        if isinstance(root, cst.Subscript):
-            [*parts] = (each.slice for each in root.slice)
-            at = parts[0].value if isinstance(parts[0], cst.Index) else None
-            is_item = len(parts) == 1 and at is not None and self._is_number(at)
-            return is_item and self._lists_numbers(dotted(root.value))
-        if not isinstance(root, _OF_NUMBERS):
-            return False
-        inner = [each for each in root.children if not _is_sign(each)]
-        return all(map(self._is_number, inner))
+    def _is_number(self, node: cst.CSTNode) -> bool:
+        match node:
+            case cst.BinaryOperation(left=left, right=right):
+                return self._is_number(left) and self._is_number(right)
+            case cst.UnaryOperation(expression=value):
+                return self._is_number(value)
+            case cst.Call(func=func, args=args):
+                name = dotted(func) or ""
+                known = _is_numeric(name) or self._computes(name)
+                given = [each.value for each in args]
+                lists = [each for each in given if dotted(each) in self._lists]
+                rest = [each for each in given if each not in lists]
+                return known and all(map(self._is_number, rest))
+            case cst.Name() | cst.Attribute():
+                name = dotted(node) or ""
+                if name in self._touched | self._numbers:
+                    return name in (self._names - self._lists) | self._numbers
+                return name.startswith("self.") and name.count(".") == 1
+        return isinstance(node, cst.BaseNumber)
 
-    def _is_number_or_list(self, node: cst.CSTNode) -> bool:
-        return dotted(node) in self._lists or self._is_number(node)
-
-    def _lists_numbers(self, name: str | None) -> bool:
-        """Whether the class assigns only a list of numbers to an attribute."""
-        assigns = (n for part in self._class for n in nodes(part))
-        values = [
-            node.value
-            for node in assigns
-            if isinstance(node, cst.Assign)
-            and name in {dotted(each.target) for each in node.targets}
-        ]
-        return bool(values) and all(
-            isinstance(value, (cst.List, cst.Tuple))
-            and all(isinstance(e.value, cst.BaseNumber) for e in value.elements)
-            for value in values
-        )
+    def untraced(self, statement: Statement) -> Statement:
+        """Functions that read it are not compiled on their own, for each value."""
+        called = (node.func for node in nodes(statement) if isinstance(node, cst.Call))
+        own = {f: n for f in called if (n := dotted(f)) in self._methods}
+        new: dict[cst.CSTNode, cst.BaseExpression] = {
+            func: cst.parse_expression(f"torch.compiler.disable({name})")
+            for func, name in own.items()
+        }
+        return replaced_in(statement, new)
 
     def _computes(self, method: str) -> bool:
         """Whether a method only computes with numbers."""
@@ -201,11 +177,6 @@ class _State:
 
 def _is_numeric(function: str) -> bool:
     return function in _NUMERIC or function.startswith("math.")
-
-
-def _is_sign(node: cst.CSTNode) -> bool:
-    kinds = (*_SIGNS, cst.BaseParenthesizableWhitespace)
-    return isinstance(node, (*kinds, cst.LeftParen, cst.RightParen))
 
 
 def _changed(root: cst.CSTNode) -> Iterator[str]:
@@ -239,23 +210,23 @@ def _parted(
         is_global = isinstance(only(each), cst.Global)
         stays = is_global or state.is_in(each) or state.is_computed_in(each)
         if not stays and not (is_return and after and sorter.is_light(each)):
-            if is_return and after:
-                each = _named(each, state.site, graph, after)
             _assert_free(each, after)
             if assigned(each) & state.declared:
                 raise Refused(f"`{brief(each)}` changes a global")
-            graph.append(each)
+            graph.append(
+                _named(each, state.site, after) if is_return and after else each
+            )
             continue
         if not sorter.is_light(each):
             raise Refused(f"`{brief(each)}` does more than Python does")
         made = {name for one in graph for name in _written(one)}
         if after or is_return or _used(each) & made:
-            after.append(each)
+            after.append(state.untraced(each))
             continue
         _assert_free(each, graph)
         if graph and _DRAWS.search(state.site.code(each)):
             raise Refused(f"`{brief(each)}` draws random numbers")
-        before.append(each)
+        before.append(state.untraced(each))
         state.note(assigned(each) - set(parameters(state.site.function)))
     return before, graph, after
 
@@ -283,6 +254,7 @@ def _used(node: cst.CSTNode) -> set[str]:
 
 def _with_names(state: _State, block: Sequence[Statement]) -> Iterator[Statement]:
     """The statements, with names for the numbers that the graph needs."""
+    count = itertools.count(1)
     for each in block:
         line, found = only(each), list[cst.BaseExpression]()
         if isinstance(line, (cst.Assign, cst.Return)) and not state.is_changed_in(each):
@@ -291,19 +263,13 @@ def _with_names(state: _State, block: Sequence[Statement]) -> Iterator[Statement
             found = []
         changes: dict[cst.CSTNode, cst.BaseExpression] = {}
         for number in found:
-            name = fresh(state.site.module, f"number_{len(changes) + 1}")
-            text = state.site.code(number)
-            if isinstance(number, cst.Call) and dotted(number.func) in state._methods:
-                called = state.site.code(number.func)
-                text = text.replace(called, f"torch.compiler.disable({called})", 1)
-            yield cst.parse_statement(f"{name} = {text}\n")
+            name = fresh(state.site.module, f"number_{next(count)}")
+            yield cst.parse_statement(f"{name} = {state.site.code(number)}\n")
             changes[number] = cst.Name(name)
         yield replaced_in(each, changes) if changes else each
 
 
-def _named(
-    each: Statement, site: Site, graph: list[Statement], after: list[Statement]
-) -> Statement:
+def _named(each: Statement, site: Site, after: list[Statement]) -> Statement:
     """The statement that computes what a function returns, which another one does."""
     line, name = only(each), fresh(site.module, "result")
     assert isinstance(line, cst.Return) and line.value is not None
