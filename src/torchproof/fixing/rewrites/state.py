@@ -37,7 +37,7 @@ _ADDING = words(
 )
 _NUMERIC = words("abs divmod float int len max min pow round sum")
 _ASSIGNING = (cst.AugAssign, cst.AssignTarget)
-_DRAWS = re.compile(r"rand|normal|bernoulli|multinomial|dropout")
+_DRAWS = re.compile(r"rand|normal_?\(|bernoulli|multinomial|dropout")
 
 
 def outside(site: Site) -> Draft:
@@ -219,13 +219,13 @@ def _parted(
             continue
         if not sorter.is_light(each):
             raise Refused(f"`{brief(each)}` does more than Python does")
+        if _DRAWS.search(state.site.code(each)):
+            raise Refused(f"`{brief(each)}` draws random numbers")
         made = {name for one in graph for name in _written(one)}
         if after or is_return or _used(each) & made:
             after.append(state.untraced(each))
             continue
         _assert_free(each, graph)
-        if graph and _DRAWS.search(state.site.code(each)):
-            raise Refused(f"`{brief(each)}` draws random numbers")
         before.append(state.untraced(each))
         state.note(assigned(each) - set(parameters(state.site.function)))
     return before, graph, after
