@@ -221,7 +221,7 @@ class GraphBreak(Rule[BreakGroup]):
     causes: ClassVar[frozenset[str]] = frozenset()
     cause_text = advice_text = ""  # empty: torch's explanation and hint
     also_shown_by = ("CE704",)  # what a break becomes under fullgraph=True
-    last_rewrites: ClassVar[tuple[str, ...]] = ("outside.split", "state.outside")
+    last_rewrites: ClassVar[tuple[str, ...]] = ("outside.split",)
     easing_settings = (Setting("dynamo.nested_graph_breaks", True),)
     source_text = "`{at.expression}` would cause a graph break in {at.function}"
     group_type = BreakGroup
