@@ -215,6 +215,11 @@ def step(x):
         ("i = int(x[0].argmax())  # <-\n    h = x @ x.T\n    return h[i]", 1),
         ("i = int(x[0].argmax())  # <-\n    return torch.zeros(i + 1, 4) @ x", 1),
         ("h = x @ x.T\n    return h, [v * 2 for v in h.sum(-1).tolist()]  # <-", 1),
+        (
+            "def double(v):\n        return v * 2\n    h = double(net(x))\n"
+            "    return h, h.sum().item()  # <-",
+            1,
+        ),
         ("k = int(net(x).argmax())  # <-\n    return x * k", 1),
         ("known[x.sum().item()] = net(x)  # <-\n    return list(known.values())", 1),
         ("notes.append(net(x).sum().item())  # <-\n    return x @ x.T", 2),
@@ -235,6 +240,12 @@ def step(x):
             "        old = x\n        x = net(x) / 2\n        tokens.append(x - old)\n"
             "        i += 1\n    return torch.stack(tokens), old",
             1,
+        ),
+        (
+            "for i in range(3):\n        if x.sum().item() > 90:  # <-\n"
+            "            break\n        elif i < 2:\n            x = net(x)\n"
+            "        else:\n            x = out(x)\n    return x",
+            2,
         ),
         (
             "last = x\n    for i in range(3):\n        with torch.no_grad():\n"

@@ -123,16 +123,17 @@ class Sorter:
     ) -> list[Piece]:
         found: list[Piece] = []
         for index, each in enumerate(statements):
-            is_tail = is_top and not any(map(self._is_host, statements[index:]))
-            own = assigned(s for s in statements[:index])
-            if isinstance(each, _OPENED) and not (is_tail or self._is_closed(each)):
-                found += self._opened(each)
-            elif not isinstance(each, cst.SimpleStatementLine):
-                if not (is_tail or self._is_closed(each)):
-                    raise NoPattern(f"`{brief(each)}` cannot be in parts")
-                found.append(self.in_graph(each))
-            else:
+            if isinstance(each, cst.SimpleStatementLine):
+                own = assigned(statements[:index])
                 found += self._simple(each, own, is_top=is_top, before=found)
+            elif self._is_closed(each) or (
+                is_top and not any(map(self._is_host, statements[index:]))
+            ):
+                found.append(self.in_graph(each))
+            elif isinstance(each, _OPENED):
+                found += self._opened(each)
+            else:
+                raise NoPattern(f"`{brief(each)}` cannot be in parts")
         return found
 
     # -- blocks ------------------------------------------------------------------------
@@ -144,8 +145,10 @@ class Sorter:
         in_loops = {
             n for each in inside if isinstance(each, _LOOPS) for n in nodes(each)
         }
+        is_definition = isinstance(block, _DEFINITIONS)
         return not self._is_host(block) and not any(
-            isinstance(n, cst.Return) or (isinstance(n, leaves) and n not in in_loops)
+            (isinstance(n, cst.Return) and not is_definition)
+            or (isinstance(n, leaves) and n not in in_loops)
             for n in inside
         )
 
@@ -164,12 +167,13 @@ class Sorter:
         if isinstance(block, cst.For) and self._counts(block.iter):
             self.numbers |= assigned(header)
         inner = [self.block(body(block))]
-        if (other := getattr(block, "orelse", None)) is not None:
-            inner.append(
-                self.block([other] if isinstance(other, cst.If) else body(other))
-            )
-            if isinstance(other, cst.If) and len(inner[1]) != 1:
+        other = getattr(block, "orelse", None)
+        if isinstance(other, cst.If):
+            inner.append(self._opened(other))
+            if len(inner[1]) != 1:
                 raise NoPattern("an `elif` does more than Python does")
+        elif other is not None:
+            inner.append(self.block(body(other)))
         return [*first, Piece(block, Place.HOST, tuple(inner))]
 
     def _is_work_for_condition(self, test: cst.BaseExpression) -> bool:
