@@ -300,8 +300,12 @@ class _Functions:
 
     def _results(self, graph: Sequence[Statement], around: _Around) -> list[str]:
         """The names that the part assigns, and that are read after it."""
-        if any(isinstance(n, cst.Return) for each in graph for n in nodes(each)):
+        own = (each for each in graph if not isinstance(each, _DEFINITIONS))
+        if any(isinstance(n, cst.Return) for each in own for n in nodes(each)):
             raise NoPattern("the function returns in several places")
+        made = {each.name.value for each in graph if isinstance(each, _DEFINITIONS)}
+        if made & around.later:
+            raise Refused(f"`{min(made & around.later)}` is made in each call")
         later = set(around.later)
         if around.in_loop:
             later |= _inputs(graph)
