@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import ctypes
 import itertools
 import operator
 import types
@@ -35,7 +34,10 @@ from torchproof.runtime.cudagraph.reachable_state import (
     ReachableState,
     has_plain_memory,
 )
-from torchproof.runtime.cudagraph.watched_places import GONE, Place
+from torchproof.runtime.cudagraph.quick_check import QuickCheck
+from torchproof.runtime.cudagraph.watched_places import GONE, Place, identities
+
+from torchproof.torch_private.tensor_layouts import same_layouts
 
 
 class StateSnapshot:
@@ -128,8 +130,9 @@ class StateSnapshot:
     def _take(self) -> None:
         watches = self._reachable.watches
         self._read, self._sizes_now = watches.reader(), watches.sizer()
+        self._quick = QuickCheck(watches)
         self._values = self._read()  # kept alive, so that their ids stay unique
-        self._identities = _identities(self._values)
+        self._identities = identities(self._values)
         self._sizes = self._sizes_now()
         self._then = self._places()
         self._states = [each.state for each in self.optimizers]
@@ -141,6 +144,7 @@ class StateSnapshot:
         self._aliases = [tensor.detach() for tensor in self._watched]
         self._addresses = list(map(Tensor.data_ptr, self._watched))
         self._layouts = self._layouts_now()
+        self._same_layouts = same_layouts(self._watched)
         self._data = self._data_now()
         self._cached = [list(each.values()) for _, each in self._reachable.caches]
         self._hooked = RemovableHandle.next_id
@@ -151,9 +155,9 @@ class StateSnapshot:
         try:
             return (
                 RemovableHandle.next_id == self._hooked
-                and self._has_same_values()
+                and (self._quick.unchanged() or self._has_same_values_after_all())
                 and list(map(Tensor.data_ptr, self._watched)) == self._addresses
-                and self._layouts_now() == self._layouts
+                and (self._same_layouts() or self._layouts_now() == self._layouts)
                 and self._data_now() == self._data
                 and self._states_are_there()
                 and self._is_still_cached()
@@ -165,8 +169,15 @@ class StateSnapshot:
     def _has_same_values(self) -> bool:
         return (
             self._sizes_now() == self._sizes
-            and _identities(self._read()) == self._identities
+            and identities(self._read()) == self._identities
         )
+
+    def _has_same_values_after_all(self) -> bool:
+        """Compares exactly what the quick check is not sure of."""
+        same = self._has_same_values()
+        if same:
+            self._quick.renew()
+        return same
 
     def _layouts_now(self) -> tuple[list[Any], ...]:
         """Whether each tensor learns, its shape and its strides."""
@@ -299,20 +310,6 @@ def _name_in(place: Place) -> Any:
 
 _requires_grad = operator.attrgetter("requires_grad")
 _shape = operator.attrgetter("shape")
-
-
-def _identities(values: list[Any]) -> bytes:
-    """The addresses of a list's items, read from the memory of the list in CPython.
-
-    This compares thousands of objects at once, without running their code.
-    """
-    items = ctypes.c_void_p.from_address(id(values) + _LIST_ITEMS).value
-    return ctypes.string_at(items or 0, _POINTER * len(values))
-
-
-_POINTER = ctypes.sizeof(ctypes.c_void_p)
-# `ob_item` is the last but one field of a list object, before `allocated`.
-_LIST_ITEMS = list.__basicsize__ - 2 * _POINTER
 
 
 def _values_in(dicts: Iterable[dict[Any, Any]]) -> Iterator[Any]:

@@ -7,6 +7,7 @@ on. All places of one kind are read at once, at C speed, and without running use
 from __future__ import annotations
 
 import collections
+import ctypes
 import functools
 import itertools
 import operator
@@ -68,6 +69,20 @@ def _is_dead(reference: weakref.ref[Any]) -> bool:
 
 def _local_items(local: Any) -> Iterator[Any]:
     return itertools.chain.from_iterable(sorted(vars(local).items()))
+
+
+def identities(values: list[Any]) -> bytes:
+    """The addresses of a list's items, read from the memory of the list in CPython.
+
+    This compares thousands of objects at once, without running their code.
+    """
+    items = ctypes.c_void_p.from_address(id(values) + _LIST_ITEMS).value
+    return ctypes.string_at(items or 0, _POINTER * len(values))
+
+
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
+# `ob_item` is the last but one field of a list object, before `allocated`.
+_LIST_ITEMS = list.__basicsize__ - 2 * _POINTER
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,247 @@
+"""Whether watched places may have changed, found in microseconds.
+
+CPython gives each dict a version, which changes whenever the dict does (PEP 509). Most
+other places are a pointer in the memory of an object: its type, its `__dict__`, a slot,
+the variable of a cell, the code of a function. One numpy gather reads all these words.
+If they are what they were, no place changed; if the version of a dict differs, the
+watched entries of that dict are compared. The rest, such as lists and sets, is read as
+the exact comparison does, which decides if this check finds a difference.
+
+Python 3.13 changes attributes without a new version, so all places are the rest there.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import functools
+import gc
+import struct
+import sysconfig
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy
+
+from torchproof.runtime.cudagraph.watched_places import (
+    BASES,
+    CELL,
+    CLASS_ENTRY,
+    CLASS_NAMES,
+    ENTRY,
+    FUNCTION,
+    GONE,
+    GUARDED_NAMESPACE,
+    NAMES,
+    NAMESPACE,
+    SLOT,
+    TYPE,
+    VALUES,
+    Watch,
+    Watches,
+    contents,
+    dict_of,
+    identities,
+    in_slot,
+    isinstance_of,
+)
+
+_WORD = struct.calcsize("P")
+_TYPE = _WORD  # after the reference count
+_VERSION = 3 * _WORD  # after the reference count, the type and the number of entries
+_BEFORE = 6 * _WORD  # how far a `__dict__` may precede its object
+
+
+class QuickCheck:
+    """The watched places, as they were at the last `renew`."""
+
+    def __init__(self, watches: Watches) -> None:
+        self._entries: dict[int, _Entries] = {}  # by id of the dict
+        words: list[int] = []
+        rest = Watches()
+        for watch in watches.every:
+            if is_supported() and (namespace := _dict_with(watch)) is not None:
+                own = self._entries.setdefault(id(namespace), _Entries(namespace))
+                own.add(watch)
+                if not _keeps_order(watch):
+                    rest.every.append(watch)
+            elif is_supported() and (found := _words_of(watch)):
+                words += found
+            else:
+                rest.every.append(watch)
+        self._watches = watches  # alive, so that each word stays that of its object
+        self._by_number = list(self._entries.values())
+        self._read = _gather([*(i + _VERSION for i in self._entries), *words])
+        self._rest, self._sizes_of_rest = rest.reader(), rest.sizer()
+        self.renew()
+
+    def renew(self) -> None:
+        """Changes are relative to this moment from now on."""
+        self._words = self._read()
+        for each in self._by_number:
+            each.renew()
+        self._sizes = self._sizes_of_rest()
+        self._values = self._rest()  # alive, so that their ids stay unique
+        self._identities = identities(self._values)
+
+    def unchanged(self) -> bool:
+        words = self._read()
+        if words.tobytes() != self._words.tobytes():
+            for number in numpy.flatnonzero(words != self._words):
+                if number >= len(self._by_number):
+                    return False
+                if not self._by_number[number].unchanged():
+                    return False
+            self._words = words
+        return (
+            self._sizes_of_rest() == self._sizes
+            and identities(self._rest()) == self._identities
+        )
+
+
+class _Entries:
+    """The watched entries of a dict: those of some names, or all."""
+
+    def __init__(self, namespace: dict[Any, Any]) -> None:
+        self.namespace = namespace
+        self._names: set[Any] = set()
+        self._whole = False
+
+    def add(self, watch: Watch) -> None:
+        if watch.kind in (ENTRY, CLASS_ENTRY):
+            self._names.add(watch.arguments[1])
+        else:
+            self._whole = True
+
+    def renew(self) -> None:
+        self._then = self._now()  # alive, so that their ids stay unique
+
+    def unchanged(self) -> bool:
+        return identities(self._now()) == identities(self._then)
+
+    def _now(self) -> list[Any]:
+        if self._whole:
+            return [*dict.keys(self.namespace), *dict.values(self.namespace)]
+        return [dict.get(self.namespace, name, GONE) for name in self._names]
+
+
+def _dict_with(watch: Watch) -> dict[Any, Any] | None:
+    """The dict that a place is in, or that it consists of."""
+    container = watch.arguments[0]
+    if watch.kind in (CLASS_ENTRY, CLASS_NAMES):
+        (container,) = gc.get_referents(container)  # of a mapping proxy
+        return container if type(container) is dict else None
+    if watch.kind in (ENTRY, NAMES, VALUES) or watch.kind.name == "items":
+        return container if isinstance_of(container, (dict,)) else None
+    return None
+
+
+def _keeps_order(watch: Watch) -> bool:
+    """Whether the order of a dict cannot change without a new version."""
+    is_ordered = isinstance_of(watch.arguments[0], (collections.OrderedDict,))
+    return watch.kind.name != "items" or not is_ordered
+
+
+def _words_of(watch: Watch) -> list[int]:
+    """The addresses of the words that hold a place; none if Python has to read it."""
+    owner, kind = watch.owner, watch.kind
+    if kind is TYPE:
+        return [id(owner) + _TYPE]
+    if kind is FUNCTION:
+        return [id(owner) + _in_function()[watch.arguments[1]]]
+    if kind is CELL:
+        value = contents(owner)
+        return [] if value is owner else _pointers(owner, value)
+    if kind is BASES:
+        return _pointers(owner, owner.__mro__)
+    if kind is SLOT:
+        member, owner = watch.arguments
+        return _pointers(owner, in_slot(member, owner))
+    if kind in (NAMESPACE, GUARDED_NAMESPACE):
+        return _pointers(owner, dict_of(owner), before=_BEFORE)
+    return []
+
+
+def _pointers(owner: Any, value: Any, before: int = 0) -> list[int]:
+    """Where in the memory of an object there are pointers to a value of it."""
+    size = type(owner).__basicsize__
+    first = id(owner) - before
+    words = (ctypes.c_size_t * ((before + size) // _WORD)).from_address(first)
+    is_counter = before // _WORD  # the reference count may equal any number
+    return [
+        first + number * _WORD
+        for number, word in enumerate(words)
+        if word == id(value) and number != is_counter
+    ]
+
+
+def _gather(addresses: list[int]) -> Callable[[], Any]:
+    """Returns a function that reads the words at these addresses."""
+    if not addresses:
+        return lambda: numpy.empty(0, numpy.uintp)
+    first, last = min(addresses), max(addresses)
+    count = (last - first) // _WORD + 1
+    # The array spans memory that is not mapped; only these addresses are read.
+    span = (ctypes.c_uint8 * (count * _WORD)).from_address(first)
+    memory = numpy.frombuffer(span, numpy.uintp)
+    places = numpy.array([(each - first) // _WORD for each in addresses], numpy.intp)
+    return functools.partial(memory.take, places, mode="wrap")
+
+
+# -- CPython ---------------------------------------------------------------------------
+
+
+@functools.cache
+def is_supported() -> bool:
+    """Whether every change of a dict changes its version, also in optimised code."""
+    if struct.calcsize("N") != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return False
+    try:
+        return bool(_in_function()) and all(_changes())
+    except Exception:
+        return False
+
+
+def _changes() -> Iterable[bool]:
+    """For each way to change a dict, whether it gets a new version."""
+
+    class Probed:
+        value: object = None
+
+    probed = Probed()
+    probed.value = probed.gone = None
+    scope: dict[str, Any] = {}
+    exec("def store(value):\n    global name\n    name = value", scope)
+
+    def store(value: object) -> None:
+        probed.value = value
+
+    of_class: Any = _dict_with(Watch(CLASS_NAMES, "", Probed, (vars(Probed),)))
+    for change, changed in [
+        *[(store, vars(probed)), (scope["store"], scope)] * 100,  # specialised code
+        (lambda value: setattr(probed, "value", value), vars(probed)),
+        (lambda value: delattr(probed, "gone"), vars(probed)),
+        (lambda value: vars(probed).update(value=value), vars(probed)),
+        (lambda value: setattr(Probed, "value", value), of_class),
+    ]:
+        version = ctypes.c_uint64.from_address(id(changed) + _VERSION)
+        before = version.value
+        change(object())
+        yield before != version.value
+
+
+@functools.cache
+def _in_function() -> dict[str, int]:
+    """Where in a function object its code and its defaults are."""
+
+    def probed(a: object = None, *, b: object = None) -> None:
+        """Has all three."""
+
+    found = {
+        name: _pointers(probed, getattr(probed, name))
+        for name in ("__code__", "__defaults__", "__kwdefaults__")
+    }
+    if any(len(each) != 1 for each in found.values()):
+        return {}
+    return {name: each[0] - id(probed) for name, each in found.items()}
