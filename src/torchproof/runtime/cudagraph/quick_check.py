@@ -18,7 +18,6 @@ import functools
 import gc
 import struct
 import sysconfig
-import types
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -28,15 +28,14 @@ from torch.utils.hooks import RemovableHandle
 from torchproof.runtime.cudagraph.executed_code import Execution
 from torchproof.runtime.cudagraph.object_state import TENSOR_HOOKS, data_of
 from torchproof.runtime.cudagraph.python_undo import PythonUndo
+from torchproof.runtime.cudagraph.quick_check import QuickCheck
 from torchproof.runtime.cudagraph.reachable_state import (
     HOOKS,
     PLAIN,
     ReachableState,
     has_plain_memory,
 )
-from torchproof.runtime.cudagraph.quick_check import QuickCheck
 from torchproof.runtime.cudagraph.watched_places import GONE, Place, identities
-
 from torchproof.torch_private.tensor_layouts import same_layouts
 
 
