@@ -96,6 +96,75 @@ def vit_inference() -> Target:
     return _built(ViTForImageClassification, config, call, train=False)
 
 
+def qwen3_inference() -> Target:
+    """20 layers of width 1024, one prompt of 256 tokens."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    real = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 20}
+    real |= {"num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 32000}
+    tiny = {**TINY, "num_key_value_heads": 2, "vocab_size": 512}
+    config = Qwen3Config(use_cache=False, **_sizes(real, tiny))
+    call = _text(config.vocab_size, 1, 256, train=False)
+    return _built(Qwen3ForCausalLM, config, call, train=False)
+
+
+def dinov2_inference() -> Target:
+    """DINOv2 base on 4 images of 224 x 224."""
+    from transformers import Dinov2Config, Dinov2Model
+
+    tiny = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = Dinov2Config(image_size=224, **_sizes({**NO_DROPOUT}, tiny))
+    call = {"pixel_values": torch.randn(4, 3, 224, 224)}
+    return _built(Dinov2Model, config, call, train=False)
+
+
+class Decode(torch.nn.Module):
+    """One token of greedy decoding into a static cache of 512 positions."""
+
+    def __init__(self, model: Any, length: int) -> None:
+        super().__init__()
+        from transformers import StaticCache
+
+        self.model = model
+        self.cache = StaticCache(config=model.config, max_cache_len=length)
+        prompt = torch.zeros((1, 16), dtype=torch.long, device=device())
+        with torch.no_grad():
+            model(prompt, past_key_values=self.cache, use_cache=True)
+
+    def rewind(self) -> None:
+        """Back to the end of the prompt: decoding on would leave the cache."""
+        for layer in self.cache.layers:
+            layer.cumulative_length.fill_(16)
+
+    def forward(self, ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.model(
+            ids, position_ids=position_ids, past_key_values=self.cache, use_cache=True
+        ).logits
+        return logits[:, -1].clone()
+
+
+def llama_decode() -> Target:
+    """16 layers of width 1024, one token at a time."""
+    model, _ = llama_inference()
+    model.config.use_cache = True
+    step = Decode(model, 512 if device() == "cuda" else 64)
+    return step, [
+        {
+            "ids": torch.ones((1, 1), dtype=torch.long, device=device()),
+            "position_ids": torch.full((1, 1), 16, device=device()),
+        }
+    ]
+
+
+def gpt2_layers(layers: int) -> Any:
+    """A narrow GPT-2: what the host does for it depends on the modules alone."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes: dict[str, Any] = {"n_embd": 64, "n_head": 2, "vocab_size": 512}
+    config = GPT2Config(use_cache=False, n_layer=layers, **sizes)
+    return GPT2LMHeadModel(config).eval()
+
+
 # -- bundled workloads -----------------------------------------------------------------
 
 

@@ -30,6 +30,9 @@ def graph(
     strategy: str | None = None,
     wait: bool = True,
     outputs: Literal["copies", "buffers"] = "copies",
+    checks: Literal["default", "arguments"] = "default",
+    audit: int | None = None,
+    depends: Callable[[], Any] | None = None,
     pool: Graphed | None = None,
     pad: Mapping[str | int, Any] | None = None,
     unpad: Mapping[str | int, Any] | None = None,
@@ -50,19 +53,32 @@ def graph(
     uncompiled, and compiled code replaces it between two calls, once it is there and
     faster. The strategy "best", the default then, tries regional first and full
     afterwards. With `outputs="buffers"`, the caller gets the recording's own memory,
-    which the next replay of the same shapes overwrites. `pool` is another graphed step
+    which the next replay of the same shapes overwrites. With `checks="arguments"`, you
+    promise that nothing but the arguments changes between calls of known shapes; with
+    `audit=N`, each N-th call checks that, and raises `UserError` if it is wrong.
+    `depends` returns what else the step depends on, such as a number that a C extension
+    holds: each value of it has its recordings. `pool` is another graphed step
     to share memory with; the two cannot run at the same time. `pad` names the
     dimensions of arguments that may be padded, `unpad` those of outputs, and `buckets`
     lists the sizes to pad to.
     """
     with collector_paused():
         from torchproof.runtime.cudagraph.build_graph import build, check
+        from torchproof.runtime.cudagraph.graphed_step import Contract
 
     options = {"train": train, "strategy": strategy, "recipe": recipe, "wait": wait}
-    check(step, example, outputs=outputs, pool=pool, **options)
+    contract = {"checks": checks, "audit": audit, "depends": depends}
+    check(step, example, outputs=outputs, pool=pool, **options, **contract)
     requested = {**options, "arguments": arguments}
     padding = {"pad": pad, "unpad": unpad, "sizes": buckets}
-    graphed = build(step, requested, padding, pool=pool, buffers=outputs == "buffers")
+    graphed = build(
+        step,
+        requested,
+        padding,
+        pool=pool,
+        buffers=outputs == "buffers",
+        contract=Contract(checks == "arguments", audit, depends),
+    )
     if isinstance(example, Mapping):
         graphed.prepare(**example)
     elif example is not None:

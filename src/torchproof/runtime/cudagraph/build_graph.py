@@ -23,7 +23,12 @@ from torchproof.records import Keywords, UserError
 from torchproof.runtime.cudagraph import graph, preparation
 from torchproof.runtime.cudagraph.capture import Pool
 from torchproof.runtime.cudagraph.graph_status import Stop
-from torchproof.runtime.cudagraph.graphed_step import Graphed, Later
+from torchproof.runtime.cudagraph.graphed_step import (
+    DEFAULT,
+    Contract,
+    Graphed,
+    Later,
+)
 from torchproof.runtime.cudagraph.padding import Padder
 from torchproof.runtime.cudagraph.preparation import Plan, Preparation
 from torchproof.runtime.cudagraph.progressive import (
@@ -44,7 +49,8 @@ from torchproof.strategies import (
     recipe_source,
     source_lines,
 )
-from torchproof.torch_private import contract, early_start, remote_graphs
+from torchproof.torch_private import contract as hooks
+from torchproof.torch_private import early_start, remote_graphs
 
 BEST = "best"  # regional first, then full if that is faster
 
@@ -53,17 +59,25 @@ def check(step: Any, example: Any, **options: Any) -> None:
     """Raises `UserError` for the first invalid argument of `graph`."""
     if options["outputs"] not in ("copies", "buffers"):
         raise invalid_argument("outputs", options["outputs"], "'copies' or 'buffers'")
+    if options["checks"] not in ("default", "arguments"):
+        raise invalid_argument("checks", options["checks"], "'default' or 'arguments'")
+    if options["audit"] is not None and options["checks"] != "arguments":
+        raise UserError("audit needs checks='arguments': all else is always checked")
     if not callable(step):
         raise UserError(f"graph: {type(step).__name__} is not callable")
-    kinds = {
+    kinds: dict[str, tuple[Any, str]] = {
         "train": (bool, "True, False or None"),
         "strategy": (str, "its name"),
         "wait": (bool, "True or False"),
         "pool": (Graphed, "a graphed step"),
+        "audit": (int, "a number of calls"),
+        "depends": (Callable, "a function without arguments"),
     }
     for name, (kind, expected) in kinds.items():
         if options[name] is not None and not isinstance(options[name], kind):
             raise invalid_argument(name, options[name], expected)
+    if options["audit"] is not None and options["audit"] < 1:
+        raise invalid_argument("audit", options["audit"], "at least 1")
     if not isinstance(example, Mapping | tuple | list | None):
         raise invalid_argument(
             "example", example, "a tuple of arguments or a dict of keywords"
@@ -103,6 +117,7 @@ def build(
     *,
     pool: Graphed | None,
     buffers: bool,
+    contract: Contract,
 ) -> Graphed:
     """The graphed step that the arguments or the recipe describe."""
     strategy, arguments = requested["strategy"], requested["arguments"]
@@ -129,6 +144,7 @@ def build(
         refused=options.refused,
         lacking=functools.partial(_lacking_hook, options.strategy),
         later=options.later,
+        contract=contract,
     )
 
 
@@ -151,9 +167,9 @@ def _strategies(
 
 def _lacking_hook(strategy: Strategy) -> Stop | None:
     """Why nothing can be recorded on the installed torch."""
-    messages = contract.missing("graph")
+    messages = hooks.missing("graph")
     if strategy.compiles:  # probing imports Dynamo, which takes seconds
-        messages += contract.missing("graph of compiled code")
+        messages += hooks.missing("graph of compiled code")
     return Stop("capture", messages[0]) if messages else None
 
 
@@ -171,6 +187,7 @@ def build_graphed(
     later: Sequence[Strategy] = (),
     deadline_s: float = DEADLINE_S,
     unrecorded: Callable[..., Any] | None = None,
+    contract: Contract = DEFAULT,
 ) -> Graphed:
     """`later` are strategies that are compiled while recordings answer calls.
 
@@ -206,6 +223,7 @@ def build_graphed(
         if later
         else None,
         unrecorded=unrecorded,
+        contract=contract,
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
+from torchproof.records import UserError
 from torchproof.runtime.cudagraph import call_inputs, padding
 from torchproof.runtime.cudagraph.call_inputs import Call, map_tensors
 from torchproof.runtime.cudagraph.capture import Pool
@@ -95,6 +96,22 @@ class Snapshot:
         return None
 
 
+@dataclass(frozen=True)
+class Contract:
+    """What the caller says of the state that the step depends on."""
+
+    only_arguments: bool = False  # nothing else changes between calls
+    audit: int | None = None  # each call of this number checks that
+    depends: Callable[[], Any] | None = None  # what cannot be watched
+
+    def trusts(self, call: int) -> bool:
+        """Whether the external state is not compared at this call."""
+        return self.only_arguments and (self.audit is None or call % self.audit != 0)
+
+
+DEFAULT = Contract()
+
+
 class Graphed(Explained[Status]):
     """Runs the step by replaying it. `status()` says how the calls ran."""
 
@@ -111,6 +128,7 @@ class Graphed(Explained[Status]):
         lacking: Callable[[], Stop | None] = lambda: None,  # why torch cannot record
         later: Later | None = None,  # what is compiled while calls are answered
         unrecorded: Callable[..., Any] | None = None,  # runs what cannot be recorded
+        contract: Contract = DEFAULT,
     ) -> None:
         self.step = step
         self.pool = pool
@@ -121,6 +139,7 @@ class Graphed(Explained[Status]):
         self._later = later
         self._unrecorded = unrecorded
         self._lacking = lacking
+        self._contract = contract
         self._seen: set[Hashable] = set()  # keys that eager has answered once
         self._postponed: set[Hashable] = set()  # whose first call changed state
         self._notes: list[str] = []
@@ -205,7 +224,7 @@ class Graphed(Explained[Status]):
         # the external state, which then overlaps with the device.
         if recording is not None and not recording.writes and not recording.random:
             inputs = recording.start(call)
-        if not self._unchanged():
+        if not self._unchanged(known=recording is not None):
             if thread_state.another_thread_compiles():
                 return self._prepared(call)
             recording = self._snapshot.fitting(key, call)
@@ -253,7 +272,10 @@ class Graphed(Explained[Status]):
         return new
 
     def _key(self, call: Call) -> Hashable:
-        return call_inputs.key_of(call), global_switches.values()
+        if (depends := self._contract.depends) is None:
+            return call_inputs.key_of(call), global_switches.values()
+        declared = call_inputs.key_of(((depends(),), {}))
+        return call_inputs.key_of(call), global_switches.values(), declared
 
     def _key_if_any(self, call: Call) -> Hashable | None:
         """The key of a call; None if it cannot be replayed."""
@@ -446,7 +468,7 @@ class Graphed(Explained[Status]):
         """The result, and whether the bucket's recording produced it."""
         if not fit.padded:
             return self._answer(call), True
-        self._unchanged()
+        self._unchanged(known=bool(self._snapshot.table))
         cuts = self._snapshot.cuts
         key = self._key(call), *fit.bucket.values()
         if key not in cuts:
@@ -492,12 +514,15 @@ class Graphed(Explained[Status]):
 
     # -- external state -------------------------------------------------------------
 
-    def _unchanged(self) -> bool:
+    def _unchanged(self, *, known: bool) -> bool:
         """Whether the external state is unchanged; if not, switches the snapshot.
 
+        `known` says that there is a recording for the call.
         While another thread compiles, the snapshot stays.
         """
         snapshot = self._snapshot
+        if known and self._contract.trusts(self._calls):
+            return True
         if snapshot.state.unchanged():
             return True
         try:
@@ -507,6 +532,11 @@ class Graphed(Explained[Status]):
         if not changes:  # other objects, but equal values
             snapshot.state.refresh()
             return True
+        if snapshot.table and self._contract.only_arguments:
+            raise UserError(
+                f"graph: {changes[0]}, but checks='arguments' promises that only"
+                " arguments change: record with the default checks"
+            )
         if thread_state.another_thread_compiles():
             return False  # torch replaces methods of its own classes meanwhile
         self._changes.update(changes)

@@ -182,7 +182,7 @@ def _gather(addresses: list[int]) -> Callable[[], Any]:
     first, last = min(addresses), max(addresses)
     count = (last - first) // _WORD + 1
     # The array spans memory that is not mapped; only these addresses are read.
-    span = (ctypes.c_uint8 * (count * _WORD)).from_address(first)
+    span: Any = (ctypes.c_uint8 * (count * _WORD)).from_address(first)
     memory = numpy.frombuffer(span, numpy.uintp)
     places = numpy.array([(each - first) // _WORD for each in addresses], numpy.intp)
     return functools.partial(memory.take, places, mode="wrap")
@@ -208,7 +208,7 @@ def _changes() -> Iterable[bool]:
     class Probed:
         value: object = None
 
-    probed = Probed()
+    probed: Any = Probed()
     probed.value = probed.gone = None
     scope: dict[str, Any] = {}
     exec("def store(value):\n    global name\n    name = value", scope)
