@@ -187,8 +187,8 @@ LAYOUTS: dict[str, Callable[[Tensor], object]] = {
 
 @pytest.mark.parametrize("change", LAYOUTS)
 def test_guards_see_a_layout(change: str) -> None:
-    tensor = torch.ones(2, 3)
-    same = same_layouts([torch.ones(3), tensor])
-    assert same()
-    LAYOUTS[change](tensor)
-    assert not same()
+    tensors = [torch.ones(3), torch.ones(2, 3)]
+    same = same_layouts(tensors)
+    assert same is not None and same(*tensors)
+    LAYOUTS[change](tensors[1])
+    assert not same(*tensors)

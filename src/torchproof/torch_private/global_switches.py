@@ -59,11 +59,16 @@ _DENORMAL = 5e-324
 
 def values() -> tuple[Hashable, ...]:
     """The values of all switches, in the order of `names`."""
-    return tuple([read() for read in _table().values()])
+    return tuple(map(operator.call, _readers()))
 
 
 def names() -> tuple[str, ...]:
     return tuple(_table())
+
+
+@functools.cache
+def _readers() -> tuple[Reader, ...]:
+    return tuple(_table().values())
 
 
 @functools.cache

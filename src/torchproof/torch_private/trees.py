@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import operator
 import types
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -234,6 +235,60 @@ def mapped(
             calls.append(inner)
             answer = None
     return answer
+
+
+Build = Callable[[list[Any]], Any]
+
+
+def template(value: Any) -> tuple[list[Tensor], Build] | None:
+    """The tensors in a value, and how to make it again with others in their place.
+
+    What is made is what `mapped` would make, with `objects`; all that does not depend
+    on the tensors is decided here. None if a container occurs twice.
+    """
+    found: dict[int, Tensor] = {}
+    try:
+        build = _template(value, found, set())
+    except (_Shared, RecursionError):
+        return None
+    return list(found.values()), build
+
+
+class _Shared(Exception):
+    """A container is in several places, or in itself."""
+
+
+def _template(value: Any, found: dict[int, Tensor], entered: set[int]) -> Build:
+    if isinstance(value, Tensor):
+        found.setdefault(id(value), value)
+        return operator.itemgetter(list(found).index(id(value)))
+    kind = type(value)
+    inner = _Mapping(lambda leaf: leaf, True, lambda part: False, {})._inner(value)
+    if not inner and kind not in (list, dict):
+        return lambda images: value
+    if id(value) in entered:
+        raise _Shared
+    entered.add(id(value))
+    builds = [_template(part.value, found, entered) for part in inner]
+    if kind is tuple:
+        return lambda images: tuple([build(images) for build in builds])
+    if kind is list:
+        return lambda images: [build(images) for build in builds]
+    if kind is dict:
+        keys = [part.key for part in inner]
+        return lambda images: dict(
+            zip(keys, [build(images) for build in builds], strict=True)
+        )
+
+    def rebuilt(images: list[Any]) -> Any:
+        own = [build(images) for build in builds]
+        image = _to_fill(value)
+        if image is None:
+            return _rebuilt(value, inner, own)
+        _fill(image, inner, own)
+        return image
+
+    return rebuilt
 
 
 @dataclasses.dataclass(frozen=True)

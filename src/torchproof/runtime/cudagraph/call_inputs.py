@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import operator
 import re
 import types
 from collections.abc import Callable, Hashable, Mapping
@@ -25,8 +26,10 @@ from torchproof.runtime.cudagraph.object_state import ATOMS, TENSOR_HOOKS
 from torchproof.runtime.cudagraph.watched_places import dict_of
 from torchproof.runtime.tensors import strides
 from torchproof.torch_private import step_capture, trees
+from torchproof.torch_private.tensor_layouts import same_layouts
 
 Call = tuple[tuple[Any, ...], Keywords]
+Tensors = step_capture.Tensors
 # Types whose values do not change.
 _CONSTANT = (
     type,
@@ -174,6 +177,62 @@ def _shared(call: Call) -> Hashable:
     )
 
 
+class LikeCall:
+    """Recognises calls with the key of one call, without computing their key.
+
+    Only for calls whose arguments are plain tensors and constants. It may fail to
+    recognise a call, for example in another grad mode.
+    """
+
+    def __init__(self, args: tuple[Any, ...], names: tuple[str, ...]) -> None:
+        self._names = names
+        self._types = list(map(type, args))
+        places = [i for i, kind in enumerate(self._types) if kind is Tensor]
+        others = [i for i, kind in enumerate(self._types) if kind is not Tensor]
+        self._places = None if not others else places
+        self._others = others
+        self._constants = [args[i] for i in others]
+        self._tensors: list[Tensor] = [args[i] for i in places]
+        self._guards = same_layouts(self._tensors)
+
+    @classmethod
+    def of(cls, call: Call) -> LikeCall | None:
+        """None if only their key says whether calls are alike."""
+        args = (*call[0], *call[1].values())
+        like = cls(args, tuple(call[1]))
+        is_plain = all(kind in _COMPARED for kind in like._types)
+        learns = any(each.requires_grad for each in like._tensors)
+        if not is_plain or learns or like._guards is None:
+            return None
+        return like if like.tensors_of(call) is not None else None
+
+    def tensors_of(self, call: Call) -> Tensors | None:
+        """The tensors of a call; None if the call is not recognised."""
+        args, kwargs = call
+        if tuple(kwargs) != self._names:
+            return None
+        if kwargs:
+            args = (*args, *kwargs.values())
+        if list(map(type, args)) != self._types:
+            return None
+        if self._places is None:
+            tensors: Tensors = args
+        else:
+            tensors = [args[place] for place in self._places]
+            if [args[place] for place in self._others] != self._constants:
+                return None
+        assert self._guards is not None
+        if not self._guards(*tensors) or any(map(_own_names, tensors)):
+            return None
+        if len(tensors) > 1 and _shared(call):
+            return None
+        return tensors
+
+
+_COMPARED = frozenset({Tensor, bool, int, str, type(None)})
+_own_names: Callable[[Tensor], Any] = operator.attrgetter("__dict__")
+
+
 def shapes_of(call: Call) -> tuple[str, ...]:
     return tuple("x".join(map(str, each.shape)) or "0" for each in tensors_in(call))
 
@@ -194,19 +253,22 @@ class Buffers:
             for place, into in zip(self._places, self._into, strict=True)
             if into.shape != self.tensors[place].shape or _has_bits(self.tensors[place])
         }
+        self._learn = any(each.requires_grad for each in self.tensors)
         self.changed: list[int] = []  # indices of the tensors that the step writes to
         self.reads_storage = False  # whether the step sees more than their elements
 
-    def fill(self, call: Call) -> list[Tensor]:
-        """Copies a call's tensors into the buffers, and returns the tensors."""
-        tensors = list(tensors_in(call))
-        if self._into:
+    def fill(self, tensors: Tensors) -> None:
+        """Copies the tensors of a call into the buffers."""
+        if not self._into:
+            return
+        if not self._indirect and len(self._places) == len(tensors):
+            step_capture.copy_into(self._into, tensors)
+        else:
             step_capture.copy_into(
                 self._into, [self._memory_at(place, tensors) for place in self._places]
             )
-        return tensors
 
-    def _memory_at(self, place: int, tensors: list[Tensor]) -> Tensor:
+    def _memory_at(self, place: int, tensors: Tensors) -> Tensor:
         tensor = tensors[place]
         return strides.memory_of(tensor) if place in self._indirect else tensor
 
@@ -244,13 +306,16 @@ class Buffers:
                     reason = "arguments share memory, and the step writes to it"
                     raise Stopped(Stop("input", reason))
 
-    def give_back(self, tensors: list[Tensor]) -> None:
+    def give_back(self, tensors: Tensors) -> None:
         """Copies what the step wrote, and gradients, back to the caller's tensors."""
-        with torch.no_grad():
-            for place in self.changed:
-                self._memory_at(place, tensors).copy_(
-                    self._memory_at(place, self.tensors)
-                )
+        if self.changed:
+            with torch.no_grad():
+                for place in self.changed:
+                    self._memory_at(place, tensors).copy_(
+                        self._memory_at(place, self.tensors)
+                    )
+        if not self._learn:
+            return
         for buffer, tensor in zip(self.tensors, tensors, strict=True):
             if buffer.grad is None or not tensor.is_leaf:
                 continue

@@ -21,7 +21,12 @@ from torch import Tensor
 
 from torchproof.records import UserError
 from torchproof.runtime.cudagraph import call_inputs, padding
-from torchproof.runtime.cudagraph.call_inputs import Call, map_tensors
+from torchproof.runtime.cudagraph.call_inputs import (
+    Call,
+    LikeCall,
+    Tensors,
+    map_tensors,
+)
 from torchproof.runtime.cudagraph.capture import Pool
 from torchproof.runtime.cudagraph.executed_code import Execution
 from torchproof.runtime.cudagraph.graph_status import (
@@ -96,6 +101,16 @@ class Snapshot:
         return None
 
 
+@dataclass
+class _Last:
+    """The recording that answered the last call, to recognise the next one by."""
+
+    recording: Recording
+    like: LikeCall
+    switches: Hashable
+    tensors: Tensors = ()  # of the call that is answered
+
+
 @dataclass(frozen=True)
 class Contract:
     """What the caller says of the state that the step depends on."""
@@ -144,6 +159,7 @@ class Graphed(Explained[Status]):
         self._postponed: set[Hashable] = set()  # whose first call changed state
         self._notes: list[str] = []
         self._snapshots: list[Snapshot] = []
+        self._last: _Last | None = None
         self._changes: Counter[str] = Counter()
         self._failure: Stop | None = None  # of the last attempt to record
         self._changes_since_replay = 0
@@ -159,6 +175,9 @@ class Graphed(Explained[Status]):
         self._calls += 1
         call = args, kwargs
         with self.pool.lock:
+            if self._last is not None and self._repeats(self._last, call):
+                return self._last.recording.finish(self._last.tensors)
+            self._last = None
             if not self._snapshots:
                 if self._later is not None and not self._seen:
                     return self._answer_first(call, self._later)
@@ -214,6 +233,37 @@ class Graphed(Explained[Status]):
 
     # -- one call ------------------------------------------------------------------
 
+    def _repeats(self, last: _Last, call: Call) -> bool:
+        """Replays the recording of the last call, if that is certain to be right.
+
+        If not, the recording may have run, but nothing was changed.
+        """
+        tensors, recording = last.like.tensors_of(call), last.recording
+        if (
+            tensors is None
+            or dispatch_modes.is_overridden()
+            or not recording.gradients.fits()
+            or (recording.upgrade is not None and recording.upgrade.is_due)
+        ):
+            return False
+        if not self._contract.trusts(self._calls):
+            if global_switches.values() != last.switches:
+                return False
+            can_be_discarded = not recording.writes and not recording.random
+            if can_be_discarded:  # the comparison overlaps with the device
+                recording.start(tensors)
+            if not self._snapshot.state.unchanged():
+                return False
+        else:
+            can_be_discarded = False
+        if not can_be_discarded:
+            self._snapshot.learning_rates.write()
+            recording.start(tensors)
+        last.tensors = tensors
+        self._replays += 1
+        self._changes_since_replay = 0
+        return True
+
     def _answer(self, call: Call) -> Any:
         key = self._key_if_any(call)
         if self._given_up or key is None:
@@ -223,7 +273,8 @@ class Graphed(Explained[Status]):
         # If a replay can be discarded without harm, it starts before the comparison of
         # the external state, which then overlaps with the device.
         if recording is not None and not recording.writes and not recording.random:
-            inputs = recording.start(call)
+            inputs = call_inputs.tensors_in(call)
+            recording.start(inputs)
         if not self._unchanged(known=recording is not None):
             if thread_state.another_thread_compiles():
                 return self._prepared(call)
@@ -238,10 +289,22 @@ class Graphed(Explained[Status]):
                 inputs = None
         if inputs is None:
             self._snapshot.learning_rates.write()
-            inputs = recording.start(call)
+            inputs = call_inputs.tensors_in(call)
+            recording.start(inputs)
         self._changes_since_replay = 0
         self._replays += 1
+        self._last = self._recognised(recording, call)
         return recording.finish(inputs)
+
+    def _recognised(self, recording: Recording, call: Call) -> _Last | None:
+        """What recognises calls like this one; None if only their key does."""
+        if self.padder is not None or self._contract.depends is not None:
+            return None
+        like = recording.like or LikeCall.of(call)
+        if like is None or recording.inputs.reads_storage:
+            return None
+        recording.like = like
+        return _Last(recording, like, global_switches.values())
 
     def _advance(
         self, upgrade: Upgrade, key: Hashable, recording: Recording, call: Call
@@ -492,7 +555,8 @@ class Graphed(Explained[Status]):
         try:
             check = PaddingCheck(self._recorder(), call)
             shapes = padding.shapes_of(check.output)
-            inputs = recording.start(fit.padded_call)
+            inputs = call_inputs.tensors_in(fit.padded_call)
+            recording.start(inputs)
             recording.gradients.attach()
             check.assert_same(
                 self.padder.cut(recording.output_copies.recorded, fit, shapes)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from torchproof.process import forks
 from torchproof.runtime import compile_job
 from torchproof.runtime.codegen_worker import ChildError
-from torchproof.runtime.cudagraph.call_inputs import Call
+from torchproof.runtime.cudagraph.call_inputs import Call, tensors_in
 from torchproof.runtime.cudagraph.graph_status import (
     RecordLater,
     StageStatus,
@@ -410,6 +410,6 @@ def timed(old: Recording, new: Recording, call: Call) -> tuple[float, float]:
     seconds: dict[Recording, list[float]] = {old: [], new: []}
     for _ in range(_ROUNDS):
         for recording, measured in seconds.items():
-            recording.start(call)
+            recording.start(tensors_in(call))
             measured.append(recording.capture.seconds_of(_REPLAYS))
     return statistics.median(seconds[old]), statistics.median(seconds[new])

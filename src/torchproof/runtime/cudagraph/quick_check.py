@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy
+from torch import Tensor
 
 from torchproof.runtime.cudagraph.watched_places import (
     BASES,
@@ -45,6 +46,7 @@ from torchproof.runtime.cudagraph.watched_places import (
     in_slot,
     isinstance_of,
 )
+from torchproof.torch_private.tensor_layouts import words_of
 
 _WORD = struct.calcsize("P")
 _TYPE = _WORD  # after the reference count
@@ -96,6 +98,32 @@ class QuickCheck:
         return (
             self._sizes_of_rest() == self._sizes
             and identities(self._rest()) == self._identities
+        )
+
+
+class TensorCheck:
+    """Where tensors are, their layout, dtype and `requires_grad`, at the last `renew`.
+
+    Whoever holds it keeps their memory alive.
+    """
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+        self.renew()
+
+    def renew(self) -> None:
+        stages = words_of(self._tensors)
+        self._stages = None if stages is None else list(map(_gather, stages))
+        self._words = [read().tobytes() for read in self._stages or ()]
+
+    def unchanged(self) -> bool:
+        """False also where this cannot be told."""
+        if self._stages is None:
+            return False
+        # The words of a stage may be gone if those of the one before have changed.
+        return all(
+            read().tobytes() == words
+            for read, words in zip(self._stages, self._words, strict=True)
         )
 
 

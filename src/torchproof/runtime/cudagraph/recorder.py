@@ -24,6 +24,8 @@ from torchproof.records import whose
 from torchproof.runtime.cudagraph.call_inputs import (
     Buffers,
     Call,
+    LikeCall,
+    Tensors,
     has_gradient,
     map_tensors,
     shapes_of,
@@ -155,23 +157,23 @@ class Recording:
         self.pool_bytes: int | None = None
         self.undo: Callable[[], None] | None = None
         self.upgrade: Upgrade | None = None  # to a compiled recording
+        self.like: LikeCall | None = None  # recognises its calls
 
     @property
     def writes(self) -> bool:
         """Whether a replay writes to existing memory, or replaces gradients."""
         return bool(self.written or self.inputs.changed) or self.gradients.exist
 
-    def start(self, call: Call) -> list[Tensor]:
+    def start(self, tensors: Tensors) -> None:
         """Copies a call's tensors to the buffers and starts the replay."""
         self.capture.pool.join()
         self.move_gradients()
-        tensors = self.inputs.fill(call)
+        self.inputs.fill(tensors)
         self.gradients.fill()
         self.capture.replay()
         self.replays += 1
-        return tensors
 
-    def finish(self, tensors: list[Tensor]) -> Any:
+    def finish(self, tensors: Tensors) -> Any:
         """Returns the outputs; sets gradients and written arguments of the caller."""
         self.gradients.attach()
         self.capture.pool.gradients.add(self.gradients)
@@ -237,15 +239,17 @@ class OutputCopies:
             for tensor, each in zip(tensors, eager_strides, strict=True)
             if each is not None and strides.needs_strides(tensor, each)
         }
+        self._template = trees.template(self.recorded)
 
     def __call__(self) -> Any:
         if self._clones is None:
             return self.recorded
-        if not self._strides:
-            return map_tensors(self.recorded, self._clones.clone)
-        return map_tensors(self.recorded, self._strided_clone)
+        if self._template is None:
+            return map_tensors(self.recorded, self._copy)
+        tensors, build = self._template
+        return build(list(map(self._copy, tensors)))
 
-    def _strided_clone(self, tensor: Tensor) -> Tensor:
+    def _copy(self, tensor: Tensor) -> Tensor:
         assert self._clones is not None
         return self._clones.clone(tensor, self._strides.get(id(tensor)))
 
@@ -654,7 +658,7 @@ class _Attempt:
         """
         self.rng_state.restore()
         self.gradients.begin()
-        recording.start(self.call)
+        recording.start(tensors_in(self.call))
         self.gradients.attach()
         actual = self.result(recording.output_copies.recorded)
         recording.verdict = compare_results(

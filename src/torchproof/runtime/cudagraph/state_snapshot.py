@@ -28,7 +28,7 @@ from torch.utils.hooks import RemovableHandle
 from torchproof.runtime.cudagraph.executed_code import Execution
 from torchproof.runtime.cudagraph.object_state import TENSOR_HOOKS, data_of
 from torchproof.runtime.cudagraph.python_undo import PythonUndo
-from torchproof.runtime.cudagraph.quick_check import QuickCheck
+from torchproof.runtime.cudagraph.quick_check import QuickCheck, TensorCheck
 from torchproof.runtime.cudagraph.reachable_state import (
     HOOKS,
     PLAIN,
@@ -36,7 +36,6 @@ from torchproof.runtime.cudagraph.reachable_state import (
     has_plain_memory,
 )
 from torchproof.runtime.cudagraph.watched_places import GONE, Place, identities
-from torchproof.torch_private.tensor_layouts import same_layouts
 
 
 class StateSnapshot:
@@ -143,7 +142,7 @@ class StateSnapshot:
         self._aliases = [tensor.detach() for tensor in self._watched]
         self._addresses = list(map(Tensor.data_ptr, self._watched))
         self._layouts = self._layouts_now()
-        self._same_layouts = same_layouts(self._watched)
+        self._quick_tensors = TensorCheck(self._watched)
         self._data = self._data_now()
         self._cached = [list(each.values()) for _, each in self._reachable.caches]
         self._hooked = RemovableHandle.next_id
@@ -155,8 +154,7 @@ class StateSnapshot:
             return (
                 RemovableHandle.next_id == self._hooked
                 and (self._quick.unchanged() or self._has_same_values_after_all())
-                and list(map(Tensor.data_ptr, self._watched)) == self._addresses
-                and (self._same_layouts() or self._layouts_now() == self._layouts)
+                and (self._quick_tensors.unchanged() or self._has_same_tensors())
                 and self._data_now() == self._data
                 and self._states_are_there()
                 and self._is_still_cached()
@@ -178,9 +176,19 @@ class StateSnapshot:
             self._quick.renew()
         return same
 
+    def _has_same_tensors(self) -> bool:
+        """Compares exactly what the quick check of tensors is not sure of."""
+        same = (
+            list(map(Tensor.data_ptr, self._watched)) == self._addresses
+            and self._layouts_now() == self._layouts
+        )
+        if same:
+            self._quick_tensors.renew()
+        return same
+
     def _layouts_now(self) -> tuple[list[Any], ...]:
-        """Whether each tensor learns, its shape and its strides."""
-        parts = (_requires_grad, _shape, Tensor.stride)
+        """Whether each tensor learns, its shape, strides and dtype."""
+        parts = (_requires_grad, _shape, Tensor.stride, _dtype)
         return tuple(list(map(part, self._watched)) for part in parts)
 
     def _data_now(self) -> list[Any]:
@@ -241,7 +249,7 @@ class StateSnapshot:
             if tensor.data_ptr() != address:
                 yield f"{label} has another address"
             elif then != now:
-                yield f"the shape, strides or requires_grad of {label} changed"
+                yield f"the shape, strides, dtype or requires_grad of {label} changed"
 
     def _new_hooks(self) -> Iterator[str]:
         watched = {id(each.owner) for each in self._reachable.watches.every}
@@ -309,6 +317,7 @@ def _name_in(place: Place) -> Any:
 
 _requires_grad = operator.attrgetter("requires_grad")
 _shape = operator.attrgetter("shape")
+_dtype = operator.attrgetter("dtype")
 
 
 def _values_in(dicts: Iterable[dict[Any, Any]]) -> Iterator[Any]:

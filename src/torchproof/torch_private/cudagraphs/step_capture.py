@@ -50,10 +50,17 @@ def _mutated_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
     )
 
 
-@torch.no_grad()
-def copy_into(targets: list[Tensor], sources: list[Tensor]) -> None:
+Tensors = list[Tensor] | tuple[Tensor, ...]
+
+
+def copy_into(targets: Tensors, sources: Tensors) -> None:
     """Copies each source into its target, in one launch if they are on one device."""
-    torch._foreach_copy_(targets, sources, non_blocking=True)
+    enabled = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)  # in less time than `no_grad`
+    try:
+        torch._foreach_copy_(targets, sources, non_blocking=True)
+    finally:
+        torch._C._set_grad_enabled(enabled)
 
 
 def without_lazy_bits(tensor: Tensor) -> Tensor:
