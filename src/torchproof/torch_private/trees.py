@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 import operator
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -280,6 +280,21 @@ def _template(value: Any, found: dict[int, Tensor], entered: set[int]) -> Build:
             zip(keys, [build(images) for build in builds], strict=True)
         )
 
+    if _is_output(value, inner):
+        keys, absent = [part.key for part in inner], dict.fromkeys(vars(value))
+
+        def output(images: list[Any]) -> Any:
+            """Without its `__init__`, which looks at each part again."""
+            image = kind.__new__(kind)
+            image.__dict__.update(absent)
+            for key, build in zip(keys, builds, strict=True):
+                part = build(images)
+                OrderedDict.__setitem__(image, key, part)
+                image.__dict__[key] = part
+            return image
+
+        return output
+
     def rebuilt(images: list[Any]) -> Any:
         own = [build(images) for build in builds]
         image = _to_fill(value)
@@ -289,6 +304,16 @@ def _template(value: Any, found: dict[int, Tensor], entered: set[int]) -> Build:
         return image
 
     return rebuilt
+
+
+def _is_output(value: Any, inner: list[Part]) -> bool:
+    """Whether its items and equal attributes are all there is, as in transformers."""
+    if not isinstance(value, OrderedDict) or not dataclasses.is_dataclass(value):
+        return False
+    given = {name: part for name, part in vars(value).items() if part is not None}
+    return len(given) == len(inner) and all(
+        given.get(part.key) is part.value for part in inner
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -52,6 +52,7 @@ class Pool:
         self.captures: weakref.WeakSet[Capture] = weakref.WeakSet()
         self.gradients = AttachedGradients()
         self._last: torch.cuda.Stream | None = None
+        self._last_handle: tuple[int, int] | None = None  # reading it is faster
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def open(self) -> Any:
@@ -73,10 +74,12 @@ class Pool:
 
     def join(self) -> None:
         """Makes the caller's stream wait for the stream that used the pool last."""
+        if (handle := step_capture.current_stream()) == self._last_handle:
+            return
         stream = torch.cuda.current_stream()
-        if self._last is not None and self._last != stream:
+        if self._last is not None:
             stream.wait_stream(self._last)
-        self._last = stream
+        self._last, self._last_handle = stream, handle
 
     def bytes(self) -> int | None:
         """The memory of the pool in bytes; None before the first recording."""

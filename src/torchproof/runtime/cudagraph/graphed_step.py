@@ -246,23 +246,27 @@ class Graphed(Explained[Status]):
             or (recording.upgrade is not None and recording.upgrade.is_due)
         ):
             return False
-        if not self._contract.trusts(self._calls):
-            if global_switches.values() != last.switches:
-                return False
-            can_be_discarded = not recording.writes and not recording.random
-            if can_be_discarded:  # the comparison overlaps with the device
-                recording.start(tensors)
-            if not self._snapshot.state.unchanged():
+        if self._contract.trusts(self._calls):
+            self._snapshot.learning_rates.write()
+            recording.start(tensors)
+        elif recording.can_be_discarded:  # what is compared overlaps with the device
+            recording.start(tensors)
+            if not self._stays_like(last):
                 return False
         else:
-            can_be_discarded = False
-        if not can_be_discarded:
+            if not self._stays_like(last):
+                return False
             self._snapshot.learning_rates.write()
             recording.start(tensors)
         last.tensors = tensors
         self._replays += 1
         self._changes_since_replay = 0
         return True
+
+    def _stays_like(self, last: _Last) -> bool:
+        """Whether torch's switches and the external state are as at the last call."""
+        is_same = global_switches.values() == last.switches
+        return is_same and self._snapshot.state.unchanged()
 
     def _answer(self, call: Call) -> Any:
         key = self._key_if_any(call)
@@ -272,7 +276,7 @@ class Graphed(Explained[Status]):
         inputs = None
         # If a replay can be discarded without harm, it starts before the comparison of
         # the external state, which then overlaps with the device.
-        if recording is not None and not recording.writes and not recording.random:
+        if recording is not None and recording.can_be_discarded:
             inputs = call_inputs.tensors_in(call)
             recording.start(inputs)
         if not self._unchanged(known=recording is not None):

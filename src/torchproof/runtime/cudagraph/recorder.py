@@ -160,9 +160,13 @@ class Recording:
         self.like: LikeCall | None = None  # recognises its calls
 
     @property
-    def writes(self) -> bool:
-        """Whether a replay writes to existing memory, or replaces gradients."""
-        return bool(self.written or self.inputs.changed) or self.gradients.exist
+    def can_be_discarded(self) -> bool:
+        """Whether a replay whose outputs are not used changes nothing.
+
+        It draws no numbers, writes to no existing memory and replaces no gradients.
+        """
+        writes = self.random or self.written or self.inputs.changed
+        return not writes and not self.gradients.exist
 
     def start(self, tensors: Tensors) -> None:
         """Copies a call's tensors to the buffers and starts the replay."""

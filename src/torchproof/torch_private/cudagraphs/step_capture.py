@@ -53,12 +53,28 @@ def _mutated_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
 Tensors = list[Tensor] | tuple[Tensor, ...]
 
 
+def current_stream() -> tuple[int, int]:
+    """The current device and its current stream, without an object for them."""
+    if _RAW_STREAM is None:
+        stream = torch.cuda.current_stream()
+        return stream.device_index, stream.cuda_stream
+    device = torch.cuda.current_device()
+    return device, _RAW_STREAM(device)
+
+
+# Missing in a torch that is built without CUDA.
+_RAW_STREAM: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
 def copy_into(targets: Tensors, sources: Tensors) -> None:
     """Copies each source into its target, in one launch if they are on one device."""
     enabled = torch.is_grad_enabled()
     torch._C._set_grad_enabled(False)  # in less time than `no_grad`
     try:
-        torch._foreach_copy_(targets, sources, non_blocking=True)
+        if len(targets) == 1:
+            targets[0].copy_(sources[0], non_blocking=True)
+        else:
+            torch._foreach_copy_(targets, sources, non_blocking=True)
     finally:
         torch._C._set_grad_enabled(enabled)
 
