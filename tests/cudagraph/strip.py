@@ -104,6 +104,9 @@ class Strip:
             for operation, args, kwargs, noted in self.notes:
                 _renew(noted, operation(*args, **kwargs))
 
+    def synchronize(self) -> None:
+        pass
+
     def seconds_of(self, replays: int) -> float:
         begin = time.perf_counter()
         for _ in range(replays):

@@ -262,7 +262,7 @@ def _template(value: Any, found: dict[int, Tensor], entered: set[int]) -> Build:
     if isinstance(value, Tensor):
         found.setdefault(id(value), value)
         return operator.itemgetter(list(found).index(id(value)))
-    kind = type(value)
+    kind: Any = type(value)
     inner = _Mapping(lambda leaf: leaf, True, lambda part: False, {})._inner(value)
     if not inner and kind not in (list, dict):
         return lambda images: value

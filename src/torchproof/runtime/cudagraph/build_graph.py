@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchproof import strategies
 from torchproof.records import Keywords, UserError
@@ -29,6 +29,7 @@ from torchproof.runtime.cudagraph.graphed_step import (
     Graphed,
     Later,
 )
+from torchproof.runtime.cudagraph.ladder import Kind, Way
 from torchproof.runtime.cudagraph.padding import Padder
 from torchproof.runtime.cudagraph.preparation import Plan, Preparation
 from torchproof.runtime.cudagraph.progressive import (
@@ -209,6 +210,20 @@ def build_graphed(
     def stages(state: StateSnapshot) -> list[Stage]:
         return [_stage(prepare, state, each) for each in later]
 
+    def ways(state: StateSnapshot) -> list[Way]:
+        if not train and isinstance(step, nn.Module):  # its gradients are not asked for
+            parameters: Callable[[], list[tuple[str, Tensor]]] = list
+        else:
+            parameters = lambda: state.parameters  # noqa: E731
+        plans = {
+            Kind.EAGER: Plan(strategies.parse("eager")),
+            Kind.COMPILED: Plan(strategies.parse("full")),
+            Kind.PIECES: Plan(strategies.parse("full:reduce-overhead")),
+        }
+        return [
+            Way(kind, prepare(state, plan), parameters) for kind, plan in plans.items()
+        ]
+
     memory = Pool() if pool is None else pool.pool
     return Graphed(
         step,
@@ -223,6 +238,7 @@ def build_graphed(
         if later
         else None,
         unrecorded=unrecorded,
+        ways=ways,
         contract=contract,
     )
 

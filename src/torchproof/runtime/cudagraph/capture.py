@@ -204,6 +204,9 @@ class Capture:
     def replay(self) -> None:
         self.graph.replay()
 
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.device)
+
     def seconds_of(self, replays: int) -> float:
         """The mean seconds that the device needs for a replay."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -61,6 +61,27 @@ class Bucket:
 
 
 @dataclass(frozen=True)
+class Rung:
+    """How calls of some shapes run that cannot be recorded as a whole."""
+
+    shapes: tuple[str, ...]
+    # "graph per compiled piece", "compiled" or "eager"; None: as the step was prepared,
+    # because no other way was proved
+    way: str | None
+    why: str  # what prevented a recording
+    seconds: dict[str, float | None]  # of a call, for each way that was tried
+    refusals: tuple[str, ...]  # why ways are not used
+
+    def __str__(self) -> str:
+        others = ", ".join(
+            f"{way} {_number(seconds and 1e3 * seconds, '{:.3g} ms')}"
+            for way, seconds in self.seconds.items()
+        )
+        tried = f" ({others})" if others else ""
+        return f"{' '.join(self.shapes)} runs {self.way or 'unrecorded'}{tried}"
+
+
+@dataclass(frozen=True)
 class StageStatus:
     """One stage on the way to compiled code, for one recording (`wait=False`)."""
 
@@ -94,6 +115,7 @@ class Status:
     changes: tuple[str, ...]  # changes of external state that caused a new recording
     notes: tuple[str, ...]
     stages: tuple[StageStatus, ...] = ()  # with `wait=False`
+    rungs: tuple[Rung, ...] = ()  # how calls without a recording run
 
     def to_json(self) -> JsonObject:
         return dataclasses.asdict(self)
@@ -128,6 +150,8 @@ class Status:
         if self.padding is not None:
             lines += _padding_lines(self.padding)
         lines += [f"not replayed: {stop}" for stop in self.stops]
+        for rung in self.rungs:
+            lines += [str(rung), *(f"not used: {each}" for each in rung.refusals)]
         lines += [f"recorded again: {change}" for change in self.changes]
         lines += self.notes
         return "\n".join(lines)

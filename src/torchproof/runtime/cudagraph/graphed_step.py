@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from torchproof.records import UserError
-from torchproof.runtime.cudagraph import call_inputs, padding
+from torchproof.runtime.cudagraph import call_inputs, ladder, padding
 from torchproof.runtime.cudagraph.call_inputs import (
     Call,
     LikeCall,
@@ -37,6 +37,7 @@ from torchproof.runtime.cudagraph.graph_status import (
     Stop,
     Stopped,
 )
+from torchproof.runtime.cudagraph.ladder import Choice, Way
 from torchproof.runtime.cudagraph.optimizers import LearningRates
 from torchproof.runtime.cudagraph.padding import Fit, Padder, Shapes
 from torchproof.runtime.cudagraph.preparation import Preparation
@@ -90,6 +91,9 @@ class Snapshot:
     # None: not padded
     cuts: dict[Hashable, Shapes | None] = field(default_factory=dict)
     refused: dict[Hashable, tuple[Stop, ...]] = field(default_factory=dict)
+    # how refused calls run
+    ways: list[Way] | None = None
+    choices: dict[Hashable, Choice] = field(default_factory=dict)
 
     def recordings(self) -> list[Recording]:
         return [each for some in self.table.values() for each in some]
@@ -143,6 +147,7 @@ class Graphed(Explained[Status]):
         lacking: Callable[[], Stop | None] = lambda: None,  # why torch cannot record
         later: Later | None = None,  # what is compiled while calls are answered
         unrecorded: Callable[..., Any] | None = None,  # runs what cannot be recorded
+        ways: Callable[[StateSnapshot], list[Way]] = lambda state: [],
         contract: Contract = DEFAULT,
     ) -> None:
         self.step = step
@@ -155,6 +160,7 @@ class Graphed(Explained[Status]):
         self._unrecorded = unrecorded
         self._lacking = lacking
         self._contract = contract
+        self._ways = ways
         self._seen: set[Hashable] = set()  # keys that eager has answered once
         self._postponed: set[Hashable] = set()  # whose first call changed state
         self._notes: list[str] = []
@@ -270,8 +276,10 @@ class Graphed(Explained[Status]):
 
     def _answer(self, call: Call) -> Any:
         key = self._key_if_any(call)
-        if self._given_up or key is None:
+        if key is None:
             return self._plain(call)
+        if self._given_up:
+            return self._below(key, call, self._given_up[0])
         recording = self._snapshot.fitting(key, call)
         inputs = None
         # If a replay can be discarded without harm, it starts before the comparison of
@@ -361,8 +369,10 @@ class Graphed(Explained[Status]):
 
     def _first(self, key: Hashable, call: Call) -> Any:
         """A call without a recording: records it, or runs it without a graph."""
-        if self._given_up or key in self._snapshot.refused:
-            return self._plain(call)
+        if self._given_up:
+            return self._below(key, call, self._given_up[0])
+        if key in self._snapshot.refused:
+            return self._below(key, call, self._snapshot.refused[key][0])
         if len(self._snapshot.recordings()) >= _MOST_RECORDINGS:
             reason = (
                 f"there are already {_MOST_RECORDINGS} recordings: pad to fewer shapes"
@@ -482,6 +492,25 @@ class Graphed(Explained[Status]):
         self._plain_calls += 1
         args, kwargs = call
         return map_tensors(self._unrecorded(*args, **kwargs), Tensor.detach)
+
+    def _below(self, key: Hashable, call: Call, stop: Stop) -> Any:
+        """Runs a call that is refused, in the fastest way that was proved for it."""
+        is_apart = self._unrecorded is not None or self._later is not None
+        if is_apart or stop.kind == "recipe":
+            return self._plain(call)
+        snapshot = self._snapshot
+        if key not in snapshot.choices:
+            if snapshot.ways is None:
+                snapshot.ways = self._ways(snapshot.state)
+            choice = ladder.choose(self._recorder(), call, snapshot.ways, stop)
+            snapshot.choices[key] = choice
+            if choice.rung is not None:
+                log.warning("%s", choice.rung)
+        way = snapshot.choices[key].way
+        if way is None:
+            return self._plain(call)
+        self._plain_calls += 1
+        return way(call)
 
     def _prepared(self, call: Call) -> Any:
         """Runs the step without a graph: compiled if that works, else in eager."""
@@ -729,6 +758,12 @@ class Graphed(Explained[Status]):
             ),
             notes=tuple(self._notes),
             stages=() if self._later is None else self._later.progress.status(),
+            rungs=tuple(
+                choice.rung
+                for snapshot in self._snapshots[:1]
+                for choice in snapshot.choices.values()
+                if choice.rung is not None
+            ),
         )
 
 

@@ -129,6 +129,43 @@ class PaddingCheck:
             raise Stopped(Stop("numerics", reason))
 
 
+class Trial:
+    """Runs one call in several ways, and undoes each run.
+
+    Raises `Stopped` if what the step does cannot be undone.
+    """
+
+    def __init__(self, recorder: Recorder, call: Call) -> None:
+        with RECORDING:
+            self._attempt = _Attempt(recorder, call)
+            with self._attempt.undone_on_error():
+                self._expected = self._attempt.repeated_in_eager()
+        self._attempt.output = None
+
+    def run(self, run: Callable[[Call], Any]) -> tuple[StepResult, float]:
+        """The result of a call and its seconds, up to the end of its last kernel."""
+        attempt = self._attempt
+        with RECORDING, attempt.undone_on_error(), _explained("a trial"):
+            return attempt.tried(run)
+
+    def compare(self, result: StepResult) -> None:
+        """Raises `Stopped` if a result differs from eager's.
+
+        Compiled code draws other random numbers: of a step that draws any, the first
+        result stands for eager's.
+        """
+        if self._attempt.draws:
+            self._attempt.draws = False
+            self._expected = result
+            return
+        weights = self._attempt.recorder.state.tensors
+        verdict = compare_results(result, self._expected, weights)
+        if verdict.verdict == "wrong":
+            where = verdict.where or "the result"
+            reason = f"differs from eager at {where}: {verdict.why}"
+            raise Stopped(Stop("numerics", reason))
+
+
 class Upgrade(Protocol):
     """Replaces a recording in use by a compiled one, between calls."""
 
@@ -376,6 +413,36 @@ class _Attempt:
         if learning_rates.add(state.optimizers):
             raise RecordLater
         return result
+
+    def repeated_in_eager(self) -> StepResult:
+        """The result in eager of a step that may do what a replay cannot."""
+        self._assert_watchable()
+        self.recorder.state.refresh()
+        result, _, _ = self._stable_run()
+        if stops := list(self._unwatchable(self.ran)):
+            raise Stopped(*stops)
+        self.recorder.state.extend()
+        return result
+
+    def tried(self, run: Callable[[Call], Any]) -> tuple[StepResult, float]:
+        """Runs the call, and undoes it."""
+        state = self.recorder.state
+        self._python_undo = PythonUndo()
+        self._python_undo.save(
+            [self.recorder.preparation.step, self.call, *state.owners()]
+        )
+        self.gradients.begin()
+        self.capture.synchronize()
+        begin = time.perf_counter()
+        output = run((self.inputs.args, self.inputs.kwargs))
+        self.capture.synchronize()
+        seconds = time.perf_counter() - begin
+        result = self.copied_result(output)
+        del output
+        self._reset()
+        self._restore_python()
+        self._python_undo = None
+        return result, seconds
 
     def _assert_gradients_unread(self) -> None:
         """Stops if the step may read a gradient of an argument: buffers have none."""

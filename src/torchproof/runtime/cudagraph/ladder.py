@@ -1,0 +1,121 @@
+"""How a step runs that cannot be recorded as a whole.
+
+It may be compiled, with a CUDA graph of torch's own for each compiled piece
+(`mode="reduce-overhead"`), compiled without graphs, or eager. Each of these ways runs
+one call, which is undone, and its result is compared with eager's. The fastest one that
+gives the same is used for all calls of the same shapes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchproof.runtime.cudagraph.call_inputs import Call, map_tensors, shapes_of
+from torchproof.runtime.cudagraph.graph_status import Rung, Stop, Stopped
+from torchproof.runtime.cudagraph.preparation import Preparation
+from torchproof.runtime.cudagraph.recorder import Recorder, Trial
+
+_RUNS = 5  # torch records a piece in its second call
+_TIMED = 2  # the last of them
+
+
+class Kind(enum.Enum):
+    """The ways to run a step without one graph for the whole of it."""
+
+    PIECES = "graph per compiled piece"
+    COMPILED = "compiled"
+    EAGER = "eager"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run the step."""
+
+    kind: Kind
+    preparation: Preparation
+    parameters: Callable[[], list[tuple[str, Tensor]]]
+
+    def __call__(self, call: Call) -> Any:
+        """Runs a call; nothing that it returns is overwritten by the next one."""
+        args, kwargs = call
+        if self.kind is Kind.EAGER:
+            with self.preparation.uncompiled() as step:
+                return map_tensors(step(*args, **kwargs), Tensor.detach)
+        if self.kind is Kind.COMPILED:
+            with self.preparation.apart() as step:
+                return map_tensors(step(*args, **kwargs), Tensor.detach)
+        with self.preparation.apart() as step, self._gradients_apart():
+            return map_tensors(step(*args, **kwargs), Tensor.clone)
+
+    @contextlib.contextmanager
+    def _gradients_apart(self) -> Iterator[None]:
+        """The graphs may write where they put gradients at the last call."""
+        kept = [each for _, each in self.parameters() if each.grad is not None]
+        if kept:
+            with torch.no_grad():
+                copies = torch._foreach_mul([_gradient_of(each) for each in kept], 1)
+            for parameter, copy in zip(kept, copies, strict=True):
+                parameter.grad = copy
+        torch.compiler.cudagraph_mark_step_begin()
+        yield
+
+
+def _gradient_of(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The way that is used for one set of shapes."""
+
+    way: Way | None  # None: as the step was prepared
+    rung: Rung | None
+
+
+def choose(recorder: Recorder, call: Call, ways: list[Way], stop: Stop) -> Choice:
+    """The fastest way that gives eager's result; each run of the call is undone."""
+    shapes = shapes_of(call)
+    try:
+        trial = Trial(recorder, call)
+    except Stopped as stopped:  # its effects cannot be undone
+        if stop in stopped.stops:
+            return Choice(None, None)
+        return Choice(None, Rung(shapes, None, str(stop), {}, (str(stopped),)))
+    seconds: dict[str, float | None] = {}
+    refusals: list[str] = []
+    found: list[tuple[float, Way]] = []
+    for way in ways:
+        name = way.kind.value
+        try:
+            seconds[name] = taken = _seconds(trial, way)
+            found.append((taken, way))
+        except Stopped as stopped:
+            refusals.append(f"{name}: {stopped}")
+            seconds[name] = None
+    recorder.state.forget_foreign_changes()  # the compiler replaces parts of torch
+    recorder.state.extend()
+    if not found:
+        return Choice(None, Rung(shapes, None, str(stop), seconds, tuple(refusals)))
+    best = min(found, key=lambda each: each[0])[1]
+    rung = Rung(shapes, best.kind.value, str(stop), seconds, tuple(refusals))
+    return Choice(best, rung)
+
+
+def _seconds(trial: Trial, way: Way) -> float:
+    """The seconds of a call; raises `Stopped` if it fails or differs from eager."""
+    timed = []
+    for _ in range(_RUNS):
+        result, seconds = trial.run(way)
+        timed.append(seconds)
+    if way.kind is not Kind.EAGER:
+        trial.compare(result)
+    return statistics.median(timed[-_TIMED:])
