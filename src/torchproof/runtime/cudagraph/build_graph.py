@@ -217,11 +217,13 @@ def build_graphed(
             parameters = lambda: state.parameters  # noqa: E731
         plans = {
             Kind.EAGER: Plan(strategies.parse("eager")),
-            Kind.COMPILED: Plan(strategies.parse("full")),
             Kind.PIECES: Plan(strategies.parse("full:reduce-overhead")),
+            Kind.COMPILED: Plan(strategies.parse("full")),
         }
+        body = preparation.training_apart if train else around
         return [
-            Way(kind, prepare(state, plan), parameters) for kind, plan in plans.items()
+            Way(kind, preparation.prepare(step, body, plan, state.modules), parameters)
+            for kind, plan in plans.items()
         ]
 
     memory = Pool() if pool is None else pool.pool

@@ -64,6 +64,7 @@ log = logging.getLogger("torchproof")
 # A step whose external state changes this often between two replays is not recorded.
 _STORM = 4
 _MOST_RECORDINGS = 64
+_REVIEW = 16  # after so many calls, whether a step can be recorded is asked again
 _MAX_SNAPSHOTS = 4  # for example train and eval, each with two settings
 
 
@@ -166,6 +167,7 @@ class Graphed(Explained[Status]):
         self._notes: list[str] = []
         self._snapshots: list[Snapshot] = []
         self._last: _Last | None = None
+        self._last_way: tuple[LikeCall, Way] | None = None
         self._changes: Counter[str] = Counter()
         self._failure: Stop | None = None  # of the last attempt to record
         self._changes_since_replay = 0
@@ -183,7 +185,10 @@ class Graphed(Explained[Status]):
         with self.pool.lock:
             if self._last is not None and self._repeats(self._last, call):
                 return self._last.recording.finish(self._last.tensors)
-            self._last = None
+            if self._last_way is not None and self._is_like_last(call):
+                self._plain_calls += 1
+                return self._last_way[1](call)
+            self._last = self._last_way = None
             if not self._snapshots:
                 if self._later is not None and not self._seen:
                     return self._answer_first(call, self._later)
@@ -510,7 +515,22 @@ class Graphed(Explained[Status]):
         if way is None:
             return self._plain(call)
         self._plain_calls += 1
+        if (like := LikeCall.of(call)) is not None:
+            self._last_way = like, way
         return way(call)
+
+    def _is_like_last(self, call: Call) -> bool:
+        """Whether the way of the last call is right for this one.
+
+        Compiled code guards what it depends on. Now and then the external state is
+        looked at nevertheless: with another one, the step may be recorded.
+        """
+        assert self._last_way is not None
+        return (
+            self._calls % _REVIEW != 0
+            and self._last_way[0].tensors_of(call) is not None
+            and not dispatch_modes.is_overridden()
+        )
 
     def _prepared(self, call: Call) -> Any:
         """Runs the step without a graph: compiled if that works, else in eager."""

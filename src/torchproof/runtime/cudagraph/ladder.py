@@ -8,10 +8,9 @@ gives the same is used for all calls of the same shapes.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +21,10 @@ from torchproof.runtime.cudagraph.call_inputs import Call, map_tensors, shapes_o
 from torchproof.runtime.cudagraph.graph_status import Rung, Stop, Stopped
 from torchproof.runtime.cudagraph.preparation import Preparation
 from torchproof.runtime.cudagraph.recorder import Recorder, Trial
+from torchproof.torch_private import step_capture
 
-_RUNS = 5  # torch records a piece in its second call
-_TIMED = 2  # the last of them
+_RUNS = 8  # torch records a piece in its second call
+_TIMED = 5  # the last of them
 
 
 class Kind(enum.Enum):
@@ -50,22 +50,23 @@ class Way:
             with self.preparation.uncompiled() as step:
                 return map_tensors(step(*args, **kwargs), Tensor.detach)
         if self.kind is Kind.COMPILED:
-            with self.preparation.apart() as step:
-                return map_tensors(step(*args, **kwargs), Tensor.detach)
-        with self.preparation.apart() as step, self._gradients_apart():
-            return map_tensors(step(*args, **kwargs), Tensor.clone)
+            return map_tensors(self.preparation.ready(*args, **kwargs), Tensor.detach)
+        self._keep_gradients()
+        torch.compiler.cudagraph_mark_step_begin()
+        return map_tensors(self.preparation.ready(*args, **kwargs), _copy)
 
-    @contextlib.contextmanager
-    def _gradients_apart(self) -> Iterator[None]:
-        """The graphs may write where they put gradients at the last call."""
+    def _keep_gradients(self) -> None:
+        """Copies gradients: the graphs may write where they put them last."""
         kept = [each for _, each in self.parameters() if each.grad is not None]
         if kept:
             with torch.no_grad():
                 copies = torch._foreach_mul([_gradient_of(each) for each in kept], 1)
             for parameter, copy in zip(kept, copies, strict=True):
                 parameter.grad = copy
-        torch.compiler.cudagraph_mark_step_begin()
-        yield
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
 
 
 def _gradient_of(parameter: Tensor) -> Tensor:
@@ -90,11 +91,19 @@ def choose(recorder: Recorder, call: Call, ways: list[Way], stop: Stop) -> Choic
         if stop in stopped.stops:
             return Choice(None, None)
         return Choice(None, Rung(shapes, None, str(stop), {}, (str(stopped),)))
+    if trial.draws:  # the graphs are compared with the same code without them
+        ways = sorted(ways, key=lambda way: way.kind is Kind.PIECES)
     seconds: dict[str, float | None] = {}
     refusals: list[str] = []
     found: list[tuple[float, Way]] = []
     for way in ways:
         name = way.kind.value
+        if (
+            way.kind is Kind.COMPILED
+            and not trial.draws
+            and _is_best(found, Kind.PIECES)
+        ):
+            continue  # the same code with more launches
         try:
             seconds[name] = taken = _seconds(trial, way)
             found.append((taken, way))
@@ -105,16 +114,25 @@ def choose(recorder: Recorder, call: Call, ways: list[Way], stop: Stop) -> Choic
     recorder.state.extend()
     if not found:
         return Choice(None, Rung(shapes, None, str(stop), seconds, tuple(refusals)))
-    best = min(found, key=lambda each: each[0])[1]
+    best = _best(found)
     rung = Rung(shapes, best.kind.value, str(stop), seconds, tuple(refusals))
     return Choice(best, rung)
+
+
+def _best(found: list[tuple[float, Way]]) -> Way:
+    return min(found, key=lambda each: each[0])[1]
+
+
+def _is_best(found: list[tuple[float, Way]], kind: Kind) -> bool:
+    return bool(found) and _best(found).kind is kind
 
 
 def _seconds(trial: Trial, way: Way) -> float:
     """The seconds of a call; raises `Stopped` if it fails or differs from eager."""
     timed = []
     for _ in range(_RUNS):
-        result, seconds = trial.run(way)
+        with step_capture.many_shapes():
+            result, seconds = trial.run(way)
         timed.append(seconds)
     if way.kind is not Kind.EAGER:
         trial.compare(result)

@@ -158,7 +158,8 @@ def _stored_in_c(kind: type) -> type | None:
 def data_of(value: Any) -> tuple[Any, ...]:
     """The bytes of an array or buffer, with their shape and type."""
     if isinstance(value, numpy.ndarray):
-        return value.shape, value.dtype, value.tobytes()
+        # Not by a method of a subclass, such as a masked array.
+        return value.shape, value.dtype, numpy.ndarray.tobytes(value)
     if isinstance(value, array.array):
         return value.typecode, array.array.tobytes(value)
     if isinstance(value, memoryview):

@@ -91,6 +91,11 @@ class Preparation:
         """The step to run without a recording."""
         return self.during()
 
+    @property
+    def ready(self) -> Forward:
+        """The step as it runs once all of its code is compiled."""
+        return self.body(self.step)
+
     @contextlib.contextmanager
     def uncompiled(self) -> Iterator[Forward]:
         """The step in eager, without any compiled code."""
@@ -105,6 +110,10 @@ class Full(Preparation):
         super().__init__(step, body)
         self.name = plan.strategy.name
         self._compiled = torch.compile(step, **plan.arguments())
+
+    @property
+    def ready(self) -> Forward:
+        return self.body(self._compiled)
 
     @contextlib.contextmanager
     def during(self) -> Iterator[Forward]:
@@ -277,6 +286,11 @@ def with_loss(forward: Forward) -> Forward:
         return output, loss_of(output)
 
     return output_and_loss
+
+
+def training_apart(forward: Forward) -> Forward:
+    """As `training`, where the loss is not a part of what is compiled."""
+    return training(with_loss(forward))
 
 
 def training(output_and_loss: Forward) -> Forward:

@@ -141,6 +141,8 @@ class Trial:
             with self._attempt.undone_on_error():
                 self._expected = self._attempt.repeated_in_eager()
         self._attempt.output = None
+        self.draws = self._attempt.draws
+        self._reference: StepResult | None = None  # of a step that draws
 
     def run(self, run: Callable[[Call], Any]) -> tuple[StepResult, float]:
         """The result of a call and its seconds, up to the end of its last kernel."""
@@ -154,12 +156,11 @@ class Trial:
         Compiled code draws other random numbers: of a step that draws any, the first
         result stands for eager's.
         """
-        if self._attempt.draws:
-            self._attempt.draws = False
-            self._expected = result
+        if self.draws and self._reference is None:
+            self._reference = result
             return
         weights = self._attempt.recorder.state.tensors
-        verdict = compare_results(result, self._expected, weights)
+        verdict = compare_results(result, self._reference or self._expected, weights)
         if verdict.verdict == "wrong":
             where = verdict.where or "the result"
             reason = f"differs from eager at {where}: {verdict.why}"
