@@ -54,8 +54,8 @@ def graph(
     faster. The strategy "best", the default then, tries regional first and full
     afterwards. With `outputs="buffers"`, the caller gets the recording's own memory,
     which the next replay of the same shapes overwrites. With `checks="arguments"`, you
-    promise that nothing but the arguments changes between calls of known shapes; with
-    `audit=N`, each N-th call checks that, and raises `UserError` if it is wrong.
+    promise that nothing but the arguments changes. That is checked when other shapes
+    are recorded, and with `audit=N` at each N-th call: `UserError` says what changed.
     `depends` returns what else the step depends on, such as a number that a C extension
     holds: each value of it has its recordings. `pool` is another graphed step
     to share memory with; the two cannot run at the same time. `pad` names the
