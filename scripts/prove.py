@@ -111,6 +111,11 @@ STEPS = (
         "bench reports a step of 1 ms at most 1 percent too long, its loop adds at most"
         " 2 percent, and it measures work of a known cost correctly",
     ),
+    survey(
+        "graph-speed",
+        "what torchproof.graph compares before a replay takes at most 60 us for a GPT-2"
+        " of 12 layers (300 us on Python 3.11)",
+    ),
     survey("call-overhead", "torchproof.compile adds at most 2 us to a call"),
     survey(
         "warm-start", "a deploy pack starts in a quarter of the time of a cold start"

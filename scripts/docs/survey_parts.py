@@ -169,6 +169,29 @@ def calls() -> str:
 
 # -- costs and the accuracy of measuring -----------------------------------------------
 
+SPEED: Columns = {
+    "step": "{step}",
+    "way": "{way}",
+    "host, us": "{host_us:.0f}",
+    "waits, ms": "{synced_ms:.3f}",
+    "streams, ms": "{streamed_ms:.3f}",
+    "share, waits": "{share_synced:.0%}",
+    "share, streams": "{share_streamed:.0%}",
+}
+
+
+def graph_speed() -> str:
+    found = result("graph_speed-cuda")
+    rows = [
+        {"step": named_row["name"].replace("_", " "), "way": way, **measured}
+        for named_row in named(found["rows"])
+        for way, measured in named_row.get("ways", {}).items()
+        if "synced_ms" in measured
+    ]
+    return (
+        f"{device(found)}, torch {found['versions']['torch']}.\n\n{table(SPEED, rows)}"
+    )
+
 
 def check_cost() -> str:
     found = result("check_cost")
@@ -684,6 +707,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "calls": calls,
     },
     "docs/reference/results.md": {
+        "graph speed": graph_speed,
         "stale answers": lambda: table(STALE, named(result("replays-cuda")["rows"])),
         "harness": loop,
         "replays": replays,
