@@ -182,6 +182,8 @@ SPEED: Columns = {
 
 def graph_speed() -> str:
     found = result("graph_speed-cuda")
+    if not found["rows"]:
+        return "Nothing is published: `python -m benchmarks.graph_speed` measures it."
     rows = [
         {"step": named_row["name"].replace("_", " "), "way": way, **measured}
         for named_row in named(found["rows"])
