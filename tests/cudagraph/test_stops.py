@@ -129,3 +129,31 @@ def test_what_breaks_off_is_undone() -> None:
     assert int(model.norm.num_batches_tracked) == 1  # once, as in eager
     assert model.norm.weight.grad is not None
     torch.testing.assert_close(model.norm.weight.grad, twin.norm.weight.grad)
+
+
+def test_a_reason_is_logged_once(device: str, caplog: pytest.LogCaptureFixture) -> None:
+    def step(x: Tensor, y: Any) -> Tensor:
+        return x + len(y)
+
+    graphed = torchproof.graph(step)
+    for size in (2, 3):
+        graphed(torch.ones(size, device=device), y={1, 2})
+    (stop,) = graphed.status().stops
+    assert stop.kind == "input" and stop.reason.startswith("argument.y is a set")
+    assert caplog.text.count(stop.reason) == 1
+
+
+@pytest.mark.filterwarnings("error:The .grad attribute")
+def test_a_step_may_write_results_with_gradients_into_its_state(device: str) -> None:
+    layer = torch.nn.Linear(3, 3).to(device)
+    cache = torch.zeros(2, 3, device=device)
+
+    def step(x: Tensor) -> Tensor:
+        cache.copy_(layer(x))
+        return cache * 2
+
+    graphed = torchproof.graph(step)
+    for _ in range(3):
+        x = torch.randn(2, 3, device=device)
+        torch.testing.assert_close(graphed(x), layer(x).detach() * 2)
+    assert graphed.status().replays == 3

@@ -326,7 +326,8 @@ class Buffers:
 def _assert_plain(call: Call) -> None:
     """Raises `Stopped` for arguments that may hide tensors, such as modules."""
     visible = {id(tensor) for tensor in tensors_in(call)}
-    for label, part in trees.walk(call, "argument", objects=True):
+    arguments: dict[Any, Any] = {**dict(enumerate(call[0])), **call[1]}
+    for label, part in trees.walk(arguments, "argument", objects=True):
         if isinstance(part, nn.Module):
             raise Stopped(
                 Stop(

@@ -165,6 +165,7 @@ class Graphed(Explained[Status]):
         self._seen: set[Hashable] = set()  # keys that eager has answered once
         self._postponed: set[Hashable] = set()  # whose first call changed state
         self._notes: list[str] = []
+        self._logged: set[Stop] = set()
         self._snapshots: list[Snapshot] = []
         self._last: _Last | None = None
         self._last_way: tuple[LikeCall, Way] | None = None
@@ -380,7 +381,8 @@ class Graphed(Explained[Status]):
             return self._below(key, call, self._snapshot.refused[key][0])
         if len(self._snapshot.recordings()) >= _MOST_RECORDINGS:
             reason = (
-                f"there are already {_MOST_RECORDINGS} recordings: pad to fewer shapes"
+                f"there are already {_MOST_RECORDINGS} recordings: pad to fewer shapes,"
+                " and pass numbers that change as tensors"
             )
             self._refuse(key, Stopped(Stop("memory", reason)))
             return self._plain(call)
@@ -715,7 +717,9 @@ class Graphed(Explained[Status]):
 
     def _log_stops(self, stops: tuple[Stop, ...]) -> None:
         for stop in stops:
-            log.warning("not replayed: %s", stop)
+            if stop not in self._logged:
+                log.warning("not replayed: %s", stop)
+            self._logged.add(stop)
 
     def _give_up(self, stop: Stop) -> None:
         self._given_up = (stop,)

@@ -138,7 +138,7 @@ class Trial:
     def __init__(self, recorder: Recorder, call: Call) -> None:
         with RECORDING:
             self._attempt = _Attempt(recorder, call)
-            with self._attempt.undone_on_error():
+            with self._attempt.undone_on_error(), _explained("a trial"):
                 self._expected = self._attempt.repeated_in_eager()
         self._attempt.output = None
         self.draws = self._attempt.draws

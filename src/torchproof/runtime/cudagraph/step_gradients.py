@@ -8,6 +8,7 @@ recorded backward always writes to the same memory. So before a replay, the cont
 from __future__ import annotations
 
 import itertools
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class _Gradient:
     def is_replaced(self) -> bool:
         """Whether the step has dropped the gradient, or set another one."""
         zeros_are_gone = self.zeros is not None and self.zeros() is None
-        return zeros_are_gone or self.parameter.grad is not self.at_start
+        return zeros_are_gone or _gradient_of(self.parameter) is not self.at_start
 
     @property
     def is_attached(self) -> bool:
@@ -98,8 +99,17 @@ class _Gradient:
             self.before, self.offloaded = self.offloaded.back(), None
 
     def set(self, gradient: Tensor | None) -> None:
-        if self.parameter.grad is not gradient:
+        if _gradient_of(self.parameter) is not gradient:
             self.parameter.grad = gradient
+
+
+def _gradient_of(tensor: Tensor) -> Tensor | None:
+    """`.grad`, without a warning if the step has written results into the tensor."""
+    if tensor.is_leaf:
+        return tensor.grad
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")
+        return tensor.grad
 
 
 class Gradients:
