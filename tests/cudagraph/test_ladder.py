@@ -133,3 +133,25 @@ def test_a_step_that_can_be_recorded_in_another_state_is(device: str) -> None:
     for _ in range(2 * 16):
         assert torch.equal(graphed(x), x + 1)
     assert graphed.status().replays > 0
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_pieces_are_not_recorded_at_every_call(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Growing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kept = torch.zeros(0, 3, device=device)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.kept = torch.cat([self.kept, x])
+            return self.kept.sum(0)
+
+    seconds = seconds_of(PIECES=1.0, COMPILED=2.0, EAGER=3.0)
+    monkeypatch.setattr(ladder, "_seconds", seconds)
+    graphed = torchproof.graph(Growing())
+    x = torch.ones(1, 3, device=device)
+    assert [graphed(x)[0].item() for _ in range(8)] == [*range(1, 9)]
+    (rung,) = graphed.status().rungs
+    assert rung.way == Kind.COMPILED.value

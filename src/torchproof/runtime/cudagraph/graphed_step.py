@@ -37,7 +37,7 @@ from torchproof.runtime.cudagraph.graph_status import (
     Stop,
     Stopped,
 )
-from torchproof.runtime.cudagraph.ladder import Choice, Way
+from torchproof.runtime.cudagraph.ladder import Choice, Kind, Way
 from torchproof.runtime.cudagraph.optimizers import LearningRates
 from torchproof.runtime.cudagraph.padding import Fit, Padder, Shapes
 from torchproof.runtime.cudagraph.preparation import Preparation
@@ -509,7 +509,10 @@ class Graphed(Explained[Status]):
         if key not in snapshot.choices:
             if snapshot.ways is None:
                 snapshot.ways = self._ways(snapshot.state)
-            choice = ladder.choose(self._recorder(), call, snapshot.ways, stop)
+            ways = snapshot.ways
+            if self._is_storm:  # pieces, too, would be recorded at every call
+                ways = [way for way in ways if way.kind is not Kind.PIECES]
+            choice = ladder.choose(self._recorder(), call, ways, stop)
             snapshot.choices[key] = choice
             if choice.rung is not None:
                 log.warning("%s", choice.rung)
@@ -662,10 +665,14 @@ class Graphed(Explained[Status]):
         if not self._restore_earlier():
             self._changes_since_replay += 1
             self._start_snapshot(snapshot)
-        if self._changes_since_replay >= _STORM:
+        if self._is_storm:
             reason = f"the step would be recorded at every call: {changes[0]}"
             self._give_up(Stop("python", reason))
         return False
+
+    @property
+    def _is_storm(self) -> bool:
+        return self._changes_since_replay >= _STORM
 
     def _restore_earlier(self) -> bool:
         """Whether the state equals an earlier snapshot, which becomes current."""
