@@ -79,6 +79,31 @@ def test_each_value_that_a_step_depends_on_has_its_recording() -> None:
     assert graphed.status().replays == 3
 
 
+@pytest.mark.parametrize("value", [X, (1, [X]), {1}, object()])
+def test_what_cannot_be_told_apart_is_nothing_to_depend_on(value: Any) -> None:
+    graphed = torchproof.graph(Scaled(), depends=lambda: value)
+    with pytest.raises(torchproof.UserError, match="depends returns"):
+        graphed(X)
+
+
+def test_an_error_of_depends_is_the_callers() -> None:
+    def fails() -> None:
+        raise KeyError("setting")
+
+    with pytest.raises(KeyError, match="setting"):
+        torchproof.graph(Scaled(), depends=fails)(X)
+
+
+def test_a_step_that_is_not_recorded_asks_what_it_depends_on_too() -> None:
+    asked: list[int] = []
+    graphed = torchproof.graph(
+        lambda x: x * x.sum().item(), depends=lambda: asked.append(1)
+    )
+    for _ in range(5):
+        graphed(X)
+    assert len(asked) >= 5
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -20,7 +20,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from torchproof.records import Keywords
+from torchproof.records import Keywords, UserError
 from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
 from torchproof.runtime.cudagraph.object_state import ATOMS, TENSOR_HOOKS
 from torchproof.runtime.cudagraph.watched_places import dict_of
@@ -71,6 +71,20 @@ def key_of(call: Call) -> Hashable:
         return _key(call), _shared(call)
     except RecursionError:  # the argument contains itself
         return TOO_DEEP
+
+
+def key_of_declared(value: Any) -> Hashable:
+    """The key of what `depends` returns, which has to tell all its values apart."""
+    for _, part in trees.walk(value, objects=True):
+        is_container = isinstance(part, Mapping | list | tuple)
+        if isinstance(part, Tensor) or not (
+            is_container or is_frozen(part) or not is_opaque(part)
+        ):
+            raise UserError(
+                f"depends returns a {type(part).__name__}, which is not compared by"
+                " value: return numbers, strings, or tuples of them"
+            )
+    return _key(value)
 
 
 TOO_DEEP = "too deep"

@@ -353,17 +353,23 @@ class Graphed(Explained[Status]):
         return new
 
     def _key(self, call: Call) -> Hashable:
-        if (depends := self._contract.depends) is None:
-            return call_inputs.key_of(call), global_switches.values()
-        declared = call_inputs.key_of(((depends(),), {}))
+        return self._key_with(self._declared(), call)
+
+    def _declared(self) -> Hashable:
+        """The key of what the step depends on, as the caller says."""
+        depends = self._contract.depends
+        return None if depends is None else call_inputs.key_of_declared(depends())
+
+    def _key_with(self, declared: Hashable, call: Call) -> Hashable:
         return call_inputs.key_of(call), global_switches.values(), declared
 
     def _key_if_any(self, call: Call) -> Hashable | None:
         """The key of a call; None if it cannot be replayed."""
         if dispatch_modes.is_overridden():
             return None
+        declared = self._declared()  # an error of it is the caller's
         try:
-            key = self._key(call)
+            key = self._key_with(declared, call)
             hash(key)
         except Exception as error:
             reason = (
@@ -520,7 +526,7 @@ class Graphed(Explained[Status]):
         if way is None:
             return self._plain(call)
         self._plain_calls += 1
-        if (like := LikeCall.of(call)) is not None:
+        if self._contract.depends is None and (like := LikeCall.of(call)) is not None:
             self._last_way = like, way
         return way(call)
 
