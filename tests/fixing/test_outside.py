@@ -1,6 +1,7 @@
 """Python at the edge of a compiled function leaves it, and the rest is one graph."""
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -165,6 +166,15 @@ def test_the_rest_is_one_graph(text: str, code: str) -> None:
         "        print(x.sum().item())  # <-\n    return y",
         "try:\n        k = x.sum().item()  # <-\n    except OSError:\n        k = 0\n"
         "    return x @ x.T * k",
+        "big = x.dim() > 2 and (h := x @ y) is not None\n"
+        "    k = random.random()  # <-\n    return h * k if big else x @ x.T * k",
+        "k = x.sum().item()  # <-\n    y = x @ x.T\n    return eval('k * y')",
+        "f = [lambda v: v * k]\n    y = x @ x.T\n    k = random.random()  # <-\n"
+        "    return f[0](y) @ y",
+        "f = (v * k for v in x)\n    y = x @ x.T\n    k = random.random()  # <-\n"
+        "    return sum(f) @ y",
+        "k = 5 < x.sum().item() < net(x).sum().item()  # <-\n    return x @ x.T * k",
+        "h = x @ x.T; k = h.sum().item(); y = h @ x  # <-\n    return y * k",
     ],
 )
 def test_what_is_left_alone(body: str) -> None:
@@ -279,6 +289,12 @@ def test_each_part_is_one_graph(body: str, graphs: int) -> None:
         torch.testing.assert_close(each, results[0])
     assert not torch._dynamo.utils.counters["graph_break"]
     assert counter.frame_count == graphs
+
+
+def test_each_part_has_a_name_of_its_own() -> None:
+    body = "_step_in_graph = x @ x\n    k = random.random()  # <-\n"
+    text = drafted(PARTS % (body + "    return (_step_in_graph @ x * k).relu()")).text
+    assert len(set(re.findall(r"def (_step_in_graph\w*)", text))) == 2
 
 
 @pytest.mark.parametrize("given", ["x, w", "*args", "*, self, x, w"])

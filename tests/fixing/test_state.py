@@ -22,10 +22,13 @@ MODEL = """
     def called():
         return calls
 
+    def noted(count):
+        events.append(count)
+
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.lin = nn.Linear(4, 4)
+            self.lin, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
             self.seen, self.kept = 0, []
 
         def rate(self):
@@ -82,6 +85,26 @@ BODIES = {
             y = self.lin(x) * called()
             calls += 1  # <-
             return y @ x""",
+    "a check of the arguments before it": """
+            if x.dim() != 2:
+                raise ValueError("rows")
+            self.seen += 1  # <-
+            return self.lin(x) / self.seen""",
+    "another name of the list": """
+            kept = self.kept  # <-
+            y = self.lin(x)
+            kept.append(y.shape[0])
+            self.kept.append(len(self.kept))
+            return y @ x""",
+    "what is read after a change in place": """
+            for row in x.detach():
+                row.mul_(2)
+            self.kept.append(x.sum().item())  # <-
+            return self.lin(x)""",
+    "statistics of a layer": """
+            y = self.norm(self.lin(x))
+            self.kept.append(self.norm.running_mean.sum().item())  # <-
+            return y.relu()""",
 }
 KEPT = {
     "what the graph needs after its first part": """
@@ -124,6 +147,48 @@ KEPT = {
             self.kept.append(y.mean().item())  # <-
             y.relu_()
             return self.lin(y)""",
+    "a function that changes what is read": """
+            nn.functional.relu(x.detach(), inplace=True)
+            y = self.lin(x)
+            self.kept.append(y.sum().item())  # <-
+            rescale(y)
+            return y""",
+    "printed text": """
+            print("begin")
+            self.seen += 1  # <-
+            print(self.seen)
+            return self.lin(x)""",
+    "what an unknown object does": """
+            y = self.lin(x) @ x
+            self.seen += 1  # <-
+            self.train(self.seen < 3)
+            return y""",
+    "a number for one of two cases": """
+            y = self.lin(x) if self.training else self.lin(x) * (1 / self.seen)
+            self.seen += 1  # <-
+            return y""",
+    "what a method of an object reads": """
+            y = self.lin(x) * self.meter.value()
+            self.meter.count += 1  # <-
+            return y @ x""",
+    "what a called function changes as well": """
+            y = self.lin(x) * len(events)
+            self.seen += 1  # <-
+            noted(self.seen)
+            return y @ x""",
+    "an exception before it": """
+            y = self.lin(x)
+            if y.shape[0] > 4:
+                raise ValueError("rows")
+            self.seen += 1  # <-
+            return y @ x""",
+}
+# What reads the state, without a name in the function.
+READERS = {
+    "a hook": "self.lin.register_forward_hook(lambda m, a, o: o * self.seen)",
+    "a hook that is a method": "self.lin.register_forward_hook(self.rate)",
+    "a layer with the model": "self.layer = Layer(self)",
+    "a class that reads it": "self.layer = Layer([self])",
 }
 
 
@@ -156,6 +221,20 @@ def test_the_values_are_the_same_and_no_call_recompiles_again(name: str) -> None
     torch.testing.assert_close(outputs, expected[0])
     assert state == expected[1]
     assert counter.frame_count <= 2  # the second takes a number as an input
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_something_else_reads_stays(name: str) -> None:
+    body = "y = self.lin(x)\n            self.seen += 1  # <-\n            return y @ x"
+    text = program(body)
+    assert drafted(text)
+    text = text.replace(
+        "self.seen, self.kept = 0, []", f"self.seen = 0; {READERS[name]}"
+    )
+    if name == "a class that reads it":
+        text += "\n    class Layer:\n        def f(self):\n            self.o[0].seen\n"
+    with pytest.raises(Refused):
+        drafted(text)
 
 
 @pytest.mark.parametrize("name", KEPT)

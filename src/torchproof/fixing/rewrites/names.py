@@ -50,8 +50,10 @@ def assigned(root: cst.CSTNode | Iterable[cst.CSTNode]) -> set[str]:
 
 
 def always_assigned(block: Iterable[cst.CSTNode]) -> set[str]:
-    """The names that statements assign whatever happens."""
-    return assigned(each for each in block if isinstance(each, cst.SimpleStatementLine))
+    """The names that statements assign whatever happens; `:=` may not be reached."""
+    lines = (each for each in block if isinstance(each, cst.SimpleStatementLine))
+    inner = (cst.CompFor, cst.NamedExpr)
+    return {name.value for each in lines for name in _stores(each, without=inner)}
 
 
 def in_order(block: Sequence[cst.CSTNode], names: Iterable[str]) -> list[str]:
@@ -232,7 +234,12 @@ def changed_in_place(statements: Iterable[cst.CSTNode]) -> set[str]:
 
 def may_share(function: cst.FunctionDef, one: str, other: str) -> bool:
     """Whether two names may stand for the same memory."""
-    return bool(_origins(function, one, set()) & _origins(function, other, set()))
+    return bool(origins(function, one) & origins(function, other))
+
+
+def origins(function: cst.FunctionDef, name: str) -> set[str]:
+    """The names whose memory a name may show: itself, and what it is a view of."""
+    return _origins(function, name, set())
 
 
 _VIEWS = words(
@@ -240,19 +247,40 @@ _VIEWS = words(
     " squeeze unsqueeze flatten unflatten ravel contiguous detach to float double half"
     " bfloat16 type type_as t T mT narrow select chunk split unbind movedim swapaxes"
     " diagonal unfold real imag swapdims data as_tensor cpu cuda"
+    " parameters buffers values items"
 )
+_ITERATORS = words("enumerate iter list reversed tuple zip")
 
 
 def _origins(function: cst.FunctionDef, name: str, seen: set[str]) -> set[str]:
-    """The names whose memory a name may show: itself, and what it is a view of."""
     if name in seen:
         return set()
     seen.add(name)
     found = {name}
-    for value in values_of(function, name):
-        for each in _viewed(value) if value is not None else ():
+    for value in _sources(function, name):
+        for each in _viewed(value):
             found |= _origins(function, each, seen)
     return found
+
+
+def _sources(function: cst.FunctionDef, name: str) -> Iterator[cst.CSTNode]:
+    """What a name is assigned, or a part of."""
+    targets: Sequence[cst.CSTNode]
+    for node in nodes(function.body):
+        match node:
+            case cst.Assign(value=value):
+                targets = [each.target for each in node.targets]
+            case cst.AnnAssign(value=value) | cst.NamedExpr(value=value):
+                targets = [node.target]
+            case cst.For(iter=value) | cst.CompFor(iter=value):
+                targets = [node.target]
+            case cst.WithItem(item=value, asname=cst.AsName(name=target)):
+                targets = [target]
+            case _:
+                continue
+        known = {dotted(n) for each in targets for n in (each, *_targets(each))}
+        if value is not None and name in known:
+            yield value
 
 
 def _viewed(value: cst.CSTNode) -> set[str]:
@@ -261,6 +289,8 @@ def _viewed(value: cst.CSTNode) -> set[str]:
         return _viewed(value.body) | _viewed(value.orelse)
     if isinstance(value, cst.Subscript):
         return _viewed(value.value)
+    if isinstance(value, (cst.Tuple, cst.List)):
+        return set().union(*(_viewed(each.value) for each in value.elements))
     if isinstance(value, cst.Attribute) and value.attr.value in _VIEWS:
         return _viewed(value.value)
     if isinstance(value, cst.Call):
@@ -268,6 +298,8 @@ def _viewed(value: cst.CSTNode) -> set[str]:
             receiver = _viewed(value.func.value)
             argument_names = [_viewed(each.value) for each in value.args]
             return receiver.union(*argument_names)
+        if dotted(value.func) in _ITERATORS:
+            return set().union(*(_viewed(each.value) for each in value.args))
         return set()
     name = dotted(value)
     return {name} if name is not None else set()

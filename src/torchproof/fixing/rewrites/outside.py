@@ -37,6 +37,7 @@ _OTHER_LAYOUTS = re.compile(
 _OF_TEXT = re.compile(
     r"\.(?:split|lower|upper|strip|casefold|encode|tokenize)\(|tokeni[sz]er\(|\bre\.\w+\("
 )
+_OF_NAMES = ("locals", "vars", "eval", "exec")  # any name may be read
 _DEFINITIONS = (cst.FunctionDef, cst.ClassDef)
 _OWNERS = (cst.ClassDef, cst.FunctionDef, cst.If, cst.Try, cst.With)
 FORBIDDEN = (
@@ -155,7 +156,7 @@ def assert_plain(
     for node in nodes(function.body):
         if isinstance(node, forbidden):
             raise NoPattern(f"`{brief(node)}` is for the whole function")
-        if isinstance(node, cst.Call) and brief(node.func) in ("locals", "vars"):
+        if isinstance(node, cst.Call) and brief(node.func) in _OF_NAMES:
             raise NoPattern(f"`{brief(node)}` is for the whole function")
 
 
@@ -201,7 +202,7 @@ class _Functions:
         around = [n for n in site.ancestors(function) if isinstance(n, _OWNERS)]
         scopes = (n for n in around if isinstance(n, _DEFINITIONS))
         self._self, self._of_class, self._is_alone = None, "", not around
-        self.new: list[Statement] = []
+        self.new: list[cst.FunctionDef] = []
         if isinstance(owner := next(scopes, None), cst.ClassDef):
             first = [*function.params.posonly_params, *function.params.params][:1]
             if [each.name.value for each in first] != ["self"]:
@@ -274,7 +275,8 @@ class _Functions:
         names = self._arguments(graph, around, results)
         wanted = f"_{self._function.name.value.strip('_')}_in_graph{self._of_class}"
         wanted += f"_{len(self.new) + 1}" * bool(self.new)
-        name = fresh(self._site.module, wanted)
+        taken = [each.name.value for each in self.new]
+        name = fresh(self._site.module, wanted, taken)
         owner = [self._self] if self._self else []
         start = f"{', '.join(results)} = " if results else ""
         start = "return " if ends else start
@@ -334,12 +336,16 @@ class _Functions:
         ]
 
     def _assert_values(self, names: Iterable[str]) -> None:
-        """Refuses functions and classes, which are others in each call."""
+        """Refuses functions, classes and generators, which are others in each call."""
         for node in nodes(self._function.body):
             if isinstance(node, _DEFINITIONS) and node.name.value in names:
                 raise Refused(f"`{node.name.value}` is made in each call")
         for value in (v for n in sorted(names) for v in values_of(self._function, n)):
-            if isinstance(value, cst.Lambda):
+            inside = nodes(value) if value is not None else ()
+            is_function = any(isinstance(each, cst.Lambda) for each in inside)
+            if value is not None and (
+                is_function or isinstance(value, cst.GeneratorExp)
+            ):
                 raise Refused(f"`{brief(value)}` is made in each call")
 
 

@@ -212,7 +212,8 @@ class Sorter:
             return [self.in_graph(line)]
         if self.is_light(line) or self._runs_a_recurrent_layer(line):
             return [self.on_host(line)]
-        for parted in (self._with_operands_before, self._with_values_before):
+        ways = (self._with_operands_before, self._with_values_before)
+        for parted in ways if only(line) is not None else ():
             pieces = parted(line)
             if len(pieces) > 1:
                 return pieces
@@ -429,6 +430,12 @@ class Sorter:
                 yield from self._given(child)
 
 
+def may_skip(node: cst.CSTNode) -> bool:
+    """Whether parts of code may not be evaluated, or more than once."""
+    is_chain = isinstance(node, cst.Comparison) and len(node.comparisons) > 1
+    return is_chain or isinstance(node, _SOMETIMES)
+
+
 def _evaluated(
     root: cst.CSTNode,
     takes: Callable[[cst.BaseExpression], bool],
@@ -447,6 +454,9 @@ def _evaluated(
         if isinstance(node, cst.BaseComp):  # evaluates only this before it begins
             visit(node.for_in.iter, is_certain=is_certain)
             inner, is_certain = [n for n in inner if n is not node.for_in], False
+        elif isinstance(node, cst.Assert):  # evaluates the message only to raise it
+            visit(node.test, is_certain=is_certain)
+            inner, is_certain = [node.msg] if node.msg is not None else [], False
         elif isinstance(node, (cst.Assign, cst.AnnAssign, cst.AugAssign)):
             inner = [node.value] if node.value is not None else []
             if isinstance(node, cst.AugAssign) and not isinstance(
@@ -456,7 +466,7 @@ def _evaluated(
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
             inner = [node.func.value, *node.args]  # a method is what it is
         for child in inner:
-            visit(child, is_certain=is_certain and not isinstance(node, _SOMETIMES))
+            visit(child, is_certain=is_certain and not may_skip(node))
         if isinstance(node, _EVALUATED):
             earlier.append(node)
 

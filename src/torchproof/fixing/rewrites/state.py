@@ -5,39 +5,57 @@ The graph gets what it needs of it as an argument, so that no guard checks it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import libcst as cst
 
 from torchproof.checking import words
+from torchproof.fixing.rewrites.effects import is_output
 from torchproof.fixing.rewrites.names import (
     assigned,
     changed_in_place,
     fresh,
     only,
+    origins,
     parameters,
     reads,
     start_of,
+    values_of,
 )
-from torchproof.fixing.rewrites.operators import brief, dotted, nodes, replaced_in
+from torchproof.fixing.rewrites.operators import (
+    BUILTINS,
+    brief,
+    dotted,
+    nodes,
+    replaced_in,
+)
 from torchproof.fixing.rewrites.outside import (
     FORBIDDEN,
     assert_plain,
     body_of,
     drafted,
 )
-from torchproof.fixing.rewrites.pieces import Place, Sorter
+from torchproof.fixing.rewrites.pieces import Place, Sorter, may_skip
 from torchproof.fixing.rewrites.site import Draft, NoPattern, Refused, Site, Statement
+from torchproof.fixing.rewrites.values import Values
 
 _ADDING = words(
     "append extend insert add update appendleft setdefault pop popleft clear remove"
 )
 _NUMERIC = words("abs divmod float int len max min pow round sum")
 _ASSIGNING = (cst.AugAssign, cst.AssignTarget)
-_DRAWS = re.compile(r"rand|normal_?\(|bernoulli|multinomial|dropout")
+_DRAWS = re.compile(
+    r"rand|normal_?\(|bernoulli|multinomial|dropout|shuffle|choice|sample|gauss"
+    r"|uniform|poisson|exponential_"
+)
+# Functions that a class may give itself to, which keep nothing of it.
+_ASKS = words("super isinstance getattr setattr hasattr type id")
+_LAYERS = ("nn.", "torch.nn.")
+_MODULES = ("nn.Module", "torch.nn.Module", "Module", "object")
 
 
 def outside(site: Site) -> Draft:
@@ -50,6 +68,7 @@ def outside(site: Site) -> Draft:
     state = _State(site)
     sorter = Sorter(site, is_state=True)
     before, graph, after = _parted(state, sorter)
+    state.assert_known()
     code = f"do `{brief(site.statement)}` and what it is for outside"
     title = f"{code}, around the compiled call (on_host)"
     pieces = list(map(sorter.on_host, before))
@@ -62,12 +81,8 @@ class _State:
 
     def __init__(self, site: Site) -> None:
         self.site, function = site, site.function
-        self.declared = {
-            name.name.value
-            for node in nodes(function.body)
-            if isinstance(node, cst.Global)
-            for name in node.names
-        }
+        self._values = Values(site)
+        self.declared = _declared(function)
         own = (assigned(function) | set(parameters(function))) - self.declared
         kept = {
             name
@@ -75,45 +90,216 @@ class _State:
             if name.startswith("self.") or ("." not in name and name not in own)
         }
         owner = site.around(function, cst.ClassDef)
-        self._class = owner.body.body if owner else ()
-        others = {
+        self._classes = [owner, *_bases(owner, site.module)] if owner else []
+        parts = [part for each in reversed(self._classes) for part in each.body.body]
+        self._methods = {
             f"{prefix}{node.name.value}": node
-            for prefix, block in (("self.", self._class), ("", site.module.body))
+            for prefix, block in (("self.", parts), ("", site.module.body))
             for node in block
             if isinstance(node, cst.FunctionDef) and node is not function
         }
-        self._methods = others
         lines: list[cst.CSTNode] = [site.statement]
-        lines += [each for name, each in others.items() if _mentions(lines[0], {name})]
+        lines += [m for n, m in self._methods.items() if _mentions(lines[0], {n})]
         self._names = {n for n in kept if any(_mentions(each, {n}) for each in lines)}
         if not self._names:
             raise NoPattern("the line changes nothing that a later call reads")
-        self._touched = self._names | self._unknown(function)
-        while (
-            readers := {
-                name for name, each in others.items() if _mentions(each, self._touched)
-            }
-            - self._touched
-        ):
+        self._touched = _with_owners(self._names) | self._unknown(function)
+        while readers := {
+            name for name, m in self._methods.items() if _mentions(m, self._touched)
+        }.difference(self._touched):
             self._touched |= readers
         targets = [n.target for n in nodes(function.body) if isinstance(n, _ASSIGNING)]
         self._lists = self._names - {dotted(each) or "" for each in targets}
         self._numbers = frozenset[str]()
 
     def _unknown(self, function: cst.FunctionDef) -> set[str]:
-        """What is called, and may read it: methods of a base class."""
-        made = {each for part in self._class for each in _changed(part)}
-        called = {
-            dotted(node.func) or ""
-            for node in nodes(function.body)
-            if isinstance(node, cst.Call)
-        }
-        own = {name for name in called if name.startswith("self.")}
-        return {"super"} | {n for n in own - made if n.count(".") == 1}
+        """What may read it, as far as it is not here: methods of a base class.
+
+        Also attributes, which may be properties.
+        """
+        every = [part for each in self._classes for part in each.body.body]
+        lines = [each for each in every if isinstance(each, cst.SimpleStatementLine)]
+        made = {each for part in every for each in _changed(part)} | {"self.training"}
+        made |= {f"self.{each}" for each in assigned(lines)}
+        bases = [each.value for one in self._classes for each in one.bases]
+        here = {each.name.value for each in self._classes}
+        is_open = any(brief(each) not in (*here, *_MODULES) for each in bases)
+        inside = list(nodes(function.body))
+        asked = [n.func for n in inside if isinstance(n, cst.Call)]
+        if is_open:
+            asked += [n for n in inside if isinstance(n, cst.Attribute)]
+        own = {name for each in asked if (name := dotted(each) or "").count(".") == 1}
+        return {"super"} | {n for n in own - made if n.startswith("self.")}
+
+    def assert_known(self) -> None:
+        """Refuses what code may read that nothing in the function names."""
+        attributes = {name.rpartition(".")[2] for name in self._names if "." in name}
+        for node in nodes(self.site.module):
+            given = dotted(node.value) if isinstance(node, cst.Arg) else None
+            if given in self._methods and given in self._touched:
+                raise Refused(f"`{given}` may be called at any time")
+        for each in self.site.module.body:
+            if not isinstance(each, cst.ClassDef):
+                continue
+            is_own = each in self._classes
+            for node in nodes(each):
+                is_other = isinstance(node, cst.Attribute) and (
+                    node.attr.value in attributes
+                    and not (dotted(node) or "").startswith("self.")
+                )
+                if is_other or (not is_own and _is_one(node, self._names)):
+                    raise Refused(f"`{brief(node)}` may be read in the graph")
+                if is_own and self._is_kept(node):
+                    raise Refused(f"`{brief(node)}` may read it at any time")
+
+    def _is_kept(self, node: cst.CSTNode) -> bool:
+        """Whether code of the class may keep something that reads its attributes."""
+        if isinstance(node, cst.Lambda):
+            return _mentions(node, self._touched)
+        if not isinstance(node, cst.Call) or node in nodes(self.site.function):
+            return False
+        asks = (dotted(node.func) or "") in _ASKS
+        return not asks and any(dotted(each.value) == "self" for each in node.args)
 
     def is_in(self, node: cst.CSTNode) -> bool:
-        given = (n.value for n in nodes(node) if isinstance(n, cst.Arg))
-        return _mentions(node, self._touched) or "self" in map(dotted, given)
+        if _mentions(node, self._touched) or self._gives_itself(node):
+            return True
+        return any(self._origins(each) & self._touched for each in self._modified(node))
+
+    def _gives_itself(self, node: cst.CSTNode) -> bool:
+        given = (dotted(n.value) for n in nodes(node) if isinstance(n, cst.Arg))
+        return "self" in given or _mentions(node, {"self.__dict__"})
+
+    def assert_free(
+        self, moved: Sequence[Statement], graph: Sequence[Statement]
+    ) -> None:
+        """Refuses if statements cannot change places with others of the graph."""
+        for one, each in itertools.product(moved, graph):
+            mine, theirs = self._written(one), self._written(each)
+            used, asked = self._used(one), self._used(each)
+            if (
+                theirs & used
+                or mine & (theirs | asked)
+                or self._shares(used | mine, each)
+                or self._shares(asked | theirs, one)
+                or (self._outputs(one) and self._may_output(each))
+                or any(
+                    _raises(part) or self._gives_itself(part) for part in (one, each)
+                )
+                or not self._is_known(one)
+            ):
+                raise Refused(
+                    f"`{brief(one)}` cannot change places with `{brief(each)}`"
+                )
+
+    def _shares(self, used: set[str], changing: Statement) -> bool:
+        """Whether a statement may change in place what another one uses."""
+        changed = [self._origins(each) for each in self._modified(changing)]
+        return any(self._origins(each) & one for one in changed for each in used)
+
+    def _origins(self, name: str) -> set[str]:
+        return origins(self.site.function, name)
+
+    def _modified(self, node: cst.CSTNode) -> set[str]:
+        """What may be changed in place, also by a function that it is passed to."""
+        found = changed_in_place([node])
+        for call in (n for n in nodes(node) if isinstance(n, cst.Call)):
+            if isinstance(call.func, cst.Attribute) and call.func.attr.value in _ADDING:
+                found.add(dotted(call.func.value) or "")
+            if self._changes_arguments(call):
+                found |= {start_of(each.value) or "" for each in call.args}
+            if self._is_module(call):  # it may have buffers
+                found.add(dotted(call.func) or "")
+        return _with_owners(found - {""})
+
+    def _is_module(self, call: cst.Call) -> bool:
+        name = dotted(call.func) or ""
+        return name.startswith("self.") and name not in self._methods
+
+    def _is_known(self, node: cst.CSTNode) -> bool:
+        """Whether all that a statement calls changes nothing but what it names."""
+        return all(
+            _is_numeric(dotted(each.func) or "")
+            or self._values.effect_of_call(each) is None
+            or is_output(each, self._values)
+            or (isinstance(f := each.func, cst.Attribute) and f.attr.value in _ADDING)
+            for each in self._calls(node)
+        )
+
+    def _changes_arguments(self, call: cst.Call) -> bool:
+        name = dotted(call.func) or ""
+        if any(e.keyword and e.keyword.value in ("out", "inplace") for e in call.args):
+            return True
+        if name.startswith("self."):
+            return any("inplace" in self.site.code(each) for each in self._classes)
+        known = self._values.effect_of_call(call) is None or _is_numeric(name)
+        return isinstance(call.func, cst.Name) and not known and name not in BUILTINS
+
+    def _around(self, node: cst.CSTNode) -> list[cst.CSTNode]:
+        """A statement, and the functions here that it calls."""
+        found = [node]
+        for each in found:
+            named = sorted((_used(each) | _written(each)) & self._methods.keys())
+            found += [m for n in named if (m := self._methods[n]) not in found]
+        return found
+
+    def changed(self, node: cst.CSTNode) -> set[str]:
+        """What a statement changes, with what that may be a view of."""
+        found = self._written(node) | self._modified(node)
+        return found.union(*map(self._origins, self._modified(node)))
+
+    def _written(self, node: cst.CSTNode) -> set[str]:
+        return _with_owners(_written(node) | self._of_functions(node, _written))
+
+    def _used(self, node: cst.CSTNode) -> set[str]:
+        return _used(node) | self._of_functions(node, _used)
+
+    def _of_functions(
+        self, node: cst.CSTNode, names: Callable[[cst.CSTNode], set[str]]
+    ) -> set[str]:
+        """What functions that are called change or use, that is not their own."""
+        _, *functions = self._around(node)
+        found = set[str]()
+        for each in functions:
+            assert isinstance(each, cst.FunctionDef)
+            own = assigned(each) - _declared(each) | {"self", *parameters(each)}
+            found |= {name for name in names(each.body) if name not in own}
+        return found
+
+    def draws(self, node: cst.CSTNode) -> bool:
+        return any(_DRAWS.search(self.site.code(each)) for each in self._around(node))
+
+    def _calls(self, node: cst.CSTNode) -> list[cst.Call]:
+        """The calls in a statement, and in the functions here that it calls."""
+        every = (n for each in self._around(node) for n in nodes(each))
+        return [
+            n
+            for n in every
+            if isinstance(n, cst.Call) and dotted(n.func) not in self._methods
+        ]
+
+    def _outputs(self, node: cst.CSTNode) -> bool:
+        return any(is_output(each, self._values) for each in self._calls(node))
+
+    def _may_output(self, node: cst.CSTNode) -> bool:
+        """Whether it may print something, as unknown functions do."""
+        return any(
+            self._values.effect_of_call(each) is not None
+            and not (self._is_module(each) and self._is_of_torch(each))
+            for each in self._calls(node)
+        )
+
+    def _is_of_torch(self, call: cst.Call) -> bool:
+        """Whether the class makes a layer of torch's own."""
+        made = [
+            value
+            for each in self._classes
+            for method in each.body.body
+            if isinstance(method, cst.FunctionDef)
+            for value in values_of(method, dotted(call.func) or "")
+        ]
+        names = (isinstance(v, cst.Call) and self._values.dotted(v.func) for v in made)
+        return bool(made) and all((n or "").startswith(_LAYERS) for n in names)
 
     def is_changed_in(self, node: cst.CSTNode) -> bool:
         return bool(self._names & set(_changed(node)))
@@ -132,6 +318,8 @@ class _State:
             is_used = _mentions(node, self._touched | self._numbers)
             if is_used and not isinstance(node, cst.Name):
                 yield node
+            return
+        if may_skip(node) or isinstance(node, cst.BaseComp):
             return
         for child in node.children:
             yield from self.numbers(child)
@@ -175,6 +363,36 @@ class _State:
         return all(_is_numeric(dotted(call.func) or "") for call in calls)
 
 
+def _bases(owner: cst.ClassDef, module: cst.Module) -> list[cst.ClassDef]:
+    """The classes of a module that a class comes from."""
+    known = {e.name.value: e for e in module.body if isinstance(e, cst.ClassDef)}
+    found = [owner]
+    for each in found:
+        named = (known.get(brief(base.value)) for base in each.bases)
+        found += [base for base in named if base is not None and base not in found]
+    return found[1:]
+
+
+def _declared(function: cst.FunctionDef) -> set[str]:
+    """The globals that a function may assign."""
+    declaring = (n for n in nodes(function.body) if isinstance(n, cst.Global))
+    return {name.name.value for each in declaring for name in each.names}
+
+
+def _with_owners(names: set[str]) -> set[str]:
+    """Names with the attributes of `self` that they are a part of."""
+    parts = (name.split(".") for name in names if name.startswith("self."))
+    return names | {".".join(each[:2]) for each in parts}
+
+
+def _is_one(node: cst.CSTNode, names: set[str]) -> bool:
+    return isinstance(node, cst.Name) and node.value in names
+
+
+def _raises(node: cst.CSTNode) -> bool:
+    return any(isinstance(each, (cst.Raise, cst.Assert)) for each in nodes(node))
+
+
 def _is_numeric(function: str) -> bool:
     return function in _NUMERIC or function.startswith("math.")
 
@@ -183,7 +401,11 @@ def _changed(root: cst.CSTNode) -> Iterator[str]:
     """What code assigns, adds something to, or sets an item of."""
     for node in nodes(root):
         if isinstance(node, _ASSIGNING):
-            yield start_of(node.target) or ""
+            target = node.target
+            if isinstance(target, (cst.Tuple, cst.List)):
+                yield from (start_of(each.value) or "" for each in target.elements)
+            else:
+                yield start_of(target) or ""
             continue
         called = node.func if isinstance(node, cst.Call) else None
         if isinstance(called, cst.Attribute) and called.attr.value in _ADDING:
@@ -209,8 +431,9 @@ def _parted(
         is_return = isinstance(only(each), cst.Return)
         is_global = isinstance(only(each), cst.Global)
         stays = is_global or state.is_in(each) or state.is_computed_in(each)
+        stays |= not graph and _raises(each) and sorter.is_light(each)
         if not stays and not (is_return and after and sorter.is_light(each)):
-            _assert_free(each, after)
+            state.assert_free(after, [each])
             if assigned(each) & state.declared:
                 raise Refused(f"`{brief(each)}` changes a global")
             graph.append(
@@ -219,30 +442,24 @@ def _parted(
             continue
         if not sorter.is_light(each):
             raise Refused(f"`{brief(each)}` does more than Python does")
-        if _DRAWS.search(state.site.code(each)):
+        if state.draws(each):
             raise Refused(f"`{brief(each)}` draws random numbers")
-        made = {name for one in graph for name in _written(one)}
+        made = {name for one in graph for name in state.changed(one)}
         if after or is_return or _used(each) & made:
             after.append(state.untraced(each))
             continue
-        _assert_free(each, graph)
+        state.assert_free([each], graph)
         before.append(state.untraced(each))
         state.note(assigned(each) - set(parameters(state.site.function)))
     return before, graph, after
 
 
-def _assert_free(moved: Statement, others: Sequence[Statement]) -> None:
-    """Refuses if a statement cannot go before others that are above it."""
-    for each in others:
-        mine, theirs = _written(moved), _written(each)
-        if theirs & _used(moved) or mine & (theirs | _used(each)):
-            raise Refused(f"`{brief(moved)}` needs `{brief(each)}`")
-
-
+@functools.lru_cache(maxsize=1 << 12)
 def _written(node: cst.CSTNode) -> set[str]:
     return assigned(node) | changed_in_place([node]) | set(_changed(node))
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def _used(node: cst.CSTNode) -> set[str]:
     if isinstance(node, cst.SimpleStatementLine) and isinstance(only(node), cst.Global):
         return set()
@@ -261,12 +478,18 @@ def _with_names(state: _State, block: Sequence[Statement]) -> Iterator[Statement
             found = list(state.numbers(each))
         if line is None or getattr(line, "value", None) in found:
             found = []
-        changes: dict[cst.CSTNode, cst.BaseExpression] = {}
-        for number in found:
-            name = fresh(state.site.module, f"number_{next(count)}")
-            yield cst.parse_statement(f"{name} = {state.site.code(number)}\n")
-            changes[number] = cst.Name(name)
-        yield replaced_in(each, changes) if changes else each
+        named: dict[cst.CSTNode, cst.BaseExpression] = {
+            number: cst.Name(fresh(state.site.module, f"number_{next(count)}"))
+            for number in found
+        }
+        rest = replaced_in(each, named)
+        if state.is_in(rest):  # it may change what a number is computed of
+            yield each
+            continue
+        for number, name in named.items():
+            code = f"{state.site.code(name)} = {state.site.code(number)}\n"
+            yield cst.parse_statement(code)
+        yield rest
 
 
 def _named(each: Statement, site: Site, after: list[Statement]) -> Statement:
