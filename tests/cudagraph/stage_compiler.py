@@ -11,6 +11,7 @@ from unittest import mock
 
 from torchproof.runtime import compile_job
 from torchproof.runtime.cudagraph import progressive
+from torchproof.runtime.cudagraph.call_inputs import tensors_in
 from torchproof.torch_private import remote_graphs
 
 
@@ -50,7 +51,7 @@ class Compiler:
 
     def timed(self, old: Any, new: Any, call: Any) -> tuple[float, float]:
         for each in (old, new):  # as the real one does, with effects
-            each.start(call)
+            each.start(tensors_in(call))
             each.capture.seconds_of(2)
         return (1.0, 2.0) if self.slower else (2.0, 1.0)
 
@@ -67,13 +68,14 @@ class Compiler:
 
 
 _installed: list[Compiler] = []
+_THREADS = ("torchproof-stage", "torchproof-background")
 
 
 def join_stages() -> None:
     """Lets the threads of stages finish, up to a compiler that the test holds up."""
     until = time.monotonic() + (60 if _installed else 0.5)
     for thread in threading.enumerate():
-        while thread.name == "torchproof-stage" and thread.is_alive():
+        while thread.name in _THREADS and thread.is_alive():
             is_held = any(each.holds_a_stage for each in _installed)
             if is_held or time.monotonic() > until:
                 return

@@ -25,7 +25,8 @@ from torch._dynamo import convert_frame
 import torchproof
 from torchproof.runtime.codegen_worker import ChildDied, Worker
 from torchproof.runtime.cudagraph import progressive, recorder
-from torchproof.torch_private import comparison, contract, remote_graphs
+from torchproof.runtime.cudagraph.call_inputs import tensors_in
+from torchproof.torch_private import comparison, contract, frames, remote_graphs
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_dynamo"),
@@ -149,6 +150,55 @@ def test_eager_answers_before_anything_is_watched_or_started(
     assert (status.strategy, status.plain_calls, status.stops) == ("eager", 1, ())
     graphed(torch.ones(4, 8))
     assert features and graphed._snapshots
+
+
+class Numbered(Block):
+    """Each has its own graph."""
+
+    def __init__(self, width: int, number: int) -> None:
+        super().__init__(width)
+        self.number = number
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.number
+
+
+class NumberedStack(Stack):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Numbered(8, number) for number in range(1, 5))
+
+
+@pytest.mark.parametrize("strategy", ["regional", "full"])
+@pytest.mark.parametrize("fits", [True, False])
+def test_no_call_waits_for_the_whole_trace(
+    strategy: str, fits: bool, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frame of a whole step is traced by a thread, each block by another call."""
+    traced: list[tuple[int, bool]] = []  # the call, and whether it waited
+    trace = remote_graphs.Deferred.__call__
+
+    def noting(self: Any, gm: Any, inputs: Any) -> Any:
+        waits = threading.current_thread() is threading.main_thread()
+        if self is backend:
+            traced.append((graphed.status().calls, waits))
+        return trace(self, gm, inputs)
+
+    if not fits:  # the frame that a thread has traced is traced again
+        monkeypatch.setattr(frames, "fits", lambda *_: False)
+    monkeypatch.setattr(remote_graphs.Deferred, "__call__", noting)
+    model = NumberedStack().eval()
+    graphed = torchproof.graph(model, wait=False, strategy=strategy)
+    answers(graphed, model, 2)
+    backend = graphed._snapshots[0].stages[0].backend
+    found = settle(graphed, model)
+    assert found == {"eager": "replaced", strategy: "in use"}, str(graphed.status())
+    if strategy == "full":
+        assert [waits for _, waits in traced] == [False] + [True] * (not fits)
+    else:
+        calls = [call for call, _ in traced]
+        assert len(calls) == len(set(calls)) == 4
+    assert graphed.status().recordings == 2  # no snapshot was lost
 
 
 def without_blocks() -> nn.Module:
@@ -331,6 +381,7 @@ def test_a_step_without_operations_to_compile(compiler: Compiler) -> None:
     for _ in range(8):
         x = torch.randn(3)
         assert torch.equal(graphed(x), x * 2)
+        join_stages()
     assert stages(graphed)["full"]["why"] == "torch compiles nothing of this step"
 
 
@@ -424,7 +475,7 @@ def test_a_stage_whose_timing_fails_leaves_no_effects(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(old: Any, new: Any, call: Any) -> tuple[float, float]:
-        new.start(call)
+        new.start(tensors_in(call))
         raise RuntimeError("no clock")
 
     monkeypatch.setattr(progressive, "timed", fails)

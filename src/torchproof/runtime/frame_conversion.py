@@ -61,7 +61,7 @@ def convert_within_deadline(
         why_not = "its guards depend on thread-local state"
     telemetry.note(f"compiled in the calling thread: {why_not}")
     with compile_job.interrupted_at_deadline(job):
-        return _carry_out(conversion.with_frame_copy(), job)
+        return carry_out(conversion.with_frame_copy(), job)
 
 
 def _in_helper_thread(
@@ -70,7 +70,7 @@ def _in_helper_thread(
     job: compile_job.Job,
     telemetry: Telemetry,
 ) -> Any:
-    work = functools.partial(_carry_out, conversion.with_frame_copy(), job)
+    work = functools.partial(carry_out, conversion.with_frame_copy(), job)
     name = f"torchproof-{conversion.code.co_name}"
     after_s = job.until - time.monotonic() + _DUMP_AFTER_S
     try:
@@ -94,7 +94,7 @@ def _in_helper_thread(
         del error
 
 
-def _carry_out(conversion: frames.Conversion, job: compile_job.Job) -> Any:
+def carry_out(conversion: frames.Conversion, job: compile_job.Job) -> Any:
     with contextlib.ExitStack() as stack:
         stack.enter_context(configs.own_changes())
         stack.enter_context(frames.compiler_switches(generalise=job.generalise))

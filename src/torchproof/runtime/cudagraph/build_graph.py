@@ -31,6 +31,7 @@ from torchproof.runtime.cudagraph.graphed_step import (
 )
 from torchproof.runtime.cudagraph.ladder import Kind, Way
 from torchproof.runtime.cudagraph.padding import Padder
+from torchproof.runtime.cudagraph.partial_trace import PartialTrace
 from torchproof.runtime.cudagraph.preparation import Plan, Preparation
 from torchproof.runtime.cudagraph.progressive import (
     DEADLINE_S,
@@ -260,8 +261,9 @@ def _stage(
     strategy: Strategy,
 ) -> Stage:
     backend = remote_graphs.Deferred({"dynamic": False, **strategy.arguments})
-    plan = Plan(strategy, backend)
-    return Stage(strategy.name, backend, lambda: prepare(state, plan))
+    traced = PartialTrace()
+    plan = Plan(strategy, backend, traced)
+    return Stage(strategy.name, backend, traced, lambda: prepare(state, plan))
 
 
 def _unchanged(step: Callable[..., Any]) -> Callable[..., Any]:

@@ -648,11 +648,16 @@ class Graphed(Explained[Status]):
         `known` says that there is a recording for the call.
         While another thread compiles, the snapshot stays.
         """
-        snapshot = self._snapshot
+        snapshot, later = self._snapshot, self._later
+        if later is not None and later.progress.is_settled():
+            for each in self._snapshots:
+                each.state.forget_the_compiler()
         if known and self._contract.trusts(self._calls):
             return True
         if snapshot.state.unchanged():
             return True
+        if thread_state.another_thread_compiles():
+            return False  # torch replaces methods of its own classes meanwhile
         try:
             changes = snapshot.state.changes()
         except Exception as error:  # another thread may be changing the state
@@ -665,8 +670,6 @@ class Graphed(Explained[Status]):
                 f"graph: {changes[0]}, but checks='arguments' promises that only"
                 " arguments change: record with the default checks"
             )
-        if thread_state.another_thread_compiles():
-            return False  # torch replaces methods of its own classes meanwhile
         self._changes.update(changes)
         if not self._restore_earlier():
             self._changes_since_replay += 1

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from torchproof.records import Keywords, UserError
 from torchproof.runtime.cudagraph.kernel_origins import KernelOrigins
+from torchproof.runtime.cudagraph.partial_trace import PartialTrace
 from torchproof.strategies import (
     CallRecorder,
     NotApplicable,
@@ -51,6 +52,7 @@ class Plan:
 
     strategy: Strategy
     backend: Callable[..., Any] | None = None
+    traced: PartialTrace | None = None  # if not in one run
 
     def arguments(self) -> Keywords:
         """Those of torch.compile; static, because each shape has its recording."""
@@ -59,6 +61,12 @@ class Plan:
             return arguments
         tracing = {name: arguments[name] for name in _TRACING if name in arguments}
         return {**tracing, "backend": self.backend}
+
+    def tracing(self, *, whole: bool) -> contextlib.AbstractContextManager[None]:
+        """The context to call torch.compile in, for a whole step or parts of it."""
+        if self.traced is None:
+            return contextlib.nullcontext()
+        return self.traced.of(self.backend, whole=whole)
 
 
 class Preparation:
@@ -109,7 +117,8 @@ class Full(Preparation):
     def __init__(self, step: Forward, body: Body, plan: Plan) -> None:
         super().__init__(step, body)
         self.name = plan.strategy.name
-        self._compiled = torch.compile(step, **plan.arguments())
+        with plan.tracing(whole=True):
+            self._compiled = torch.compile(step, **plan.arguments())
 
     @property
     def ready(self) -> Forward:
@@ -219,9 +228,10 @@ class Regional(Blocks):
 
     def compile_blocks(self) -> None:
         arguments = self.plan.arguments()
-        self._compiled = [
-            torch.compile(block._call_impl, **arguments) for block in self.blocks
-        ]
+        with self.plan.tracing(whole=False):
+            self._compiled = [
+                torch.compile(block._call_impl, **arguments) for block in self.blocks
+            ]
         self._around = torch.compile(self.step, **arguments)
 
     @contextlib.contextmanager

@@ -6,22 +6,20 @@ it loads the code, records it, compares it with eager, and times it against the
 recording in use; the faster one answers from then on. Each call gets the answer of one
 recording, and a stage that fails leaves the recording in use.
 
-What has to happen in this process is done in small actions, at most one before a call,
-and within a `PauseBudget`.
+Threads of this process import the compiler and trace whole steps. The rest is done in
+small actions, at most one before a call, and within a `PauseBudget`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import logging
 import statistics
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +32,7 @@ from torchproof.runtime.cudagraph.graph_status import (
     StageStatus,
     Stopped,
 )
+from torchproof.runtime.cudagraph.partial_trace import Loading, PartialTrace
 from torchproof.strategies import NotApplicable
 from torchproof.torch_private import early_start, remote_graphs, thread_state
 
@@ -63,6 +62,7 @@ class Stage:
 
     name: str
     backend: remote_graphs.Deferred
+    traced: PartialTrace
     prepare: Callable[[], Preparation]
     codes: dict[int, bytes] = field(default_factory=dict)  # not loaded, by number
     sent: int = 0  # the number of graphs that the compile process got
@@ -152,6 +152,7 @@ class Upgrade:
         self._status = self._in_use
         self._compilation: Compilation | None = None
         self._actions: deque[Action] = deque()
+        self._loading: Loading | None = None
         self._tries = 0
 
     @property
@@ -175,10 +176,19 @@ class Upgrade:
         """Whether the next action can be done without waiting for a compiler."""
         if self.is_over or not self._progress.pauses.allowed:
             return False
-        if thread_state.another_thread_compiles():
+        if thread_state.another_thread_compiles() or self.works_in_background:
             return False
         compiles = self._compilation is not None and not self._compilation.is_done
         return not (compiles and self._actions[0] == self._load)
+
+    @property
+    def works_in_background(self) -> bool:
+        loads = self._loading is not None and not self._loading.is_done
+        return loads or (not self.is_over and self._current.traced.is_under_way)
+
+    def _load_compiler(self, load: Callable[[], None]) -> None:
+        self._progress.disturb(self)
+        self._loading = _loading(load)
 
     def advance(self, moment: Moment) -> Recording | None:
         """Does the next action, which is due; returns a recording that takes over.
@@ -215,8 +225,8 @@ class Upgrade:
         self._start()
 
     def _start(self) -> None:
-        imports = _imports(early_start.TRACER)
-        self._actions = deque([*imports, self._probe, self._trace])
+        self._load_compiler(remote_graphs.load_tracer)
+        self._actions = deque([self._trace])
 
     def _again(self, moment: Moment, why: str) -> None:
         """The step was in another state than when it was traced."""
@@ -234,19 +244,24 @@ class Upgrade:
 
     # -- actions, each between two calls -----------------------------------------------
 
-    def _probe(self, moment: Moment) -> None:
-        remote_graphs.probe()
-
     def _trace(self, moment: Moment) -> None:
+        """Traces the next part of the step."""
+        remote_graphs.probe()
         stage = self._current
         self._status.state = "compiling"
         recorder = moment.recorder(stage.preparation)
-        recorder.trace(moment.call, like=moment.recording)
+        with stage.traced.run():
+            recorder.trace(moment.call, like=moment.recording)
+        if stage.traced.skipped:
+            self._progress.disturb(self)
+            self._actions = deque([self._trace])
+            return
         if not stage.backend.graphs:
             raise NotApplicable("torch compiles nothing of this step")
         self._compilation = stage.compile(self._progress.deadline_s)
-        # These imports overlap with the compilation.
-        self._actions = deque([*_imports(early_start.LOADER), self._load])
+        # This overlaps with the compilation.
+        self._load_compiler(early_start.import_compiler)
+        self._actions = deque([self._load])
 
     def _load(self, moment: Moment) -> Recording | None:
         """Loads one graph, so that no call waits for all; then takes over."""
@@ -367,6 +382,7 @@ class Progress:
         self.started = time.monotonic()
         self.entries: list[_Entry] = []
         self.pauses = PauseBudget()
+        self._disturbing: list[Upgrade] = []  # whose threads change torch's state
 
     def start_compiler(self) -> None:
         """Starts the compile process, unless it runs already."""
@@ -381,6 +397,18 @@ class Progress:
         """Whether no stage waits for its code."""
         return all(each.state not in _UNDER_WAY for each in self.entries)
 
+    def is_settled(self) -> bool:
+        """Whether a thread has ended that may have changed torch's state; once."""
+        if not self._disturbing or thread_state.another_thread_compiles():
+            return False
+        if any(each.works_in_background for each in self._disturbing):
+            return False
+        self._disturbing = []
+        return True
+
+    def disturb(self, upgrade: Upgrade) -> None:
+        self._disturbing.append(upgrade)
+
     def begin(self, stages: Iterable[Stage], recording: Recording) -> Upgrade:
         upgrade = Upgrade(self, stages)
         upgrade.begin(recording)
@@ -394,15 +422,7 @@ class Progress:
         return tuple(StageStatus(**vars(entry)) for entry in self.entries)
 
 
-def _imports(names: Iterable[str]) -> Iterator[Action]:
-    """An action for each module that is not imported yet."""
-    for name in names:
-        if name not in sys.modules:
-            yield functools.partial(_import, name)
-
-
-def _import(name: str, moment: Moment) -> None:
-    importlib.import_module(name)
+_loading = functools.cache(Loading)  # once in a process
 
 
 def timed(old: Recording, new: Recording, call: Call) -> tuple[float, float]:

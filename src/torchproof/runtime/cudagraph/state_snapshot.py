@@ -277,6 +277,11 @@ class StateSnapshot:
                 found = True
         return found
 
+    def forget_the_compiler(self) -> None:
+        """Forgets what importing the compiler, or tracing beside calls, has changed."""
+        self.forget_foreign_changes()
+        self._registered = self._registrations()
+
     def _foreign_owner(self, place: Place) -> Any:
         """The scope, container or object of torch that a place belongs to."""
         foreign = self._reachable.foreign

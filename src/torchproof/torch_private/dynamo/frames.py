@@ -198,7 +198,7 @@ def intercept_conversions(
     stops at a graph break with the error that torch.compile(fullgraph=True) raises. Its
     own wrapper would also raise if a call runs eager for another reason.
     """
-    _install()
+    install()
     token = _guard.set((guard, backend, ran_eager, fullgraph))
     try:
         yield
@@ -237,7 +237,7 @@ def watch_conversions(
 
 
 @functools.cache
-def _install() -> None:
+def install() -> None:
     """Patches Dynamo for good; only acts inside of `intercept_conversions`."""
     from torch._dynamo import convert_frame
 

@@ -7,12 +7,13 @@ import contextvars
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
 
 import torch
 
+from torchproof.process import forks
 from torchproof.records import Namespace
 
 
@@ -78,8 +79,25 @@ def _unshared_state() -> str | None:
     return None
 
 
+_loading: set[int] = set()  # threads that import the compiler
+
+
+@contextlib.contextmanager
+def loading_compiler() -> Iterator[None]:
+    """The compiler is imported inside, which counts as compiling."""
+    thread = threading.get_ident()
+    _loading.add(thread)
+    try:
+        with forks.undone_in_fork(_loading.clear):
+            yield
+    finally:
+        _loading.discard(thread)
+
+
 def another_thread_compiles() -> bool:
     """Whether a compilation in this thread would wait for one in another thread."""
+    if _loading - {threading.get_ident()}:
+        return True
     convert_frame: Any = sys.modules.get("torch._dynamo.convert_frame")
     lock = getattr(convert_frame, "compile_lock", None)
     if lock is None:

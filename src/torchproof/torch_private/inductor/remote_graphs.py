@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from torchproof.records import Keywords
-from torchproof.torch_private import contract, global_switches
-from torchproof.torch_private.dynamo import subgraphs
+from torchproof.torch_private import contract, early_start, global_switches
+from torchproof.torch_private.dynamo import frames, subgraphs
 from torchproof.torch_private.inductor.remote_codegen import (
     CACHE_VARIABLES,
     user_code_setting,
@@ -88,6 +88,16 @@ def probe() -> None:
     """Raises `MissingHook` if torch lacks a name that is needed here."""
     contract.require("graph of compiled code")
     contract.require("compile graphs elsewhere")
+
+
+def load_tracer() -> None:
+    """Imports what tracing needs, a third of which torch imports at its first trace."""
+    for name in early_start.TRACER:
+        importlib.import_module(name)
+    frames.install()
+    probe()
+    plain = torch.nn.ReLU()  # making it draws no random numbers
+    torch.compile(plain, backend=Deferred({}), dynamic=False)(torch.ones(1))
 
 
 # -- the parent ------------------------------------------------------------------------
