@@ -86,6 +86,7 @@ class DeferredGraph:
 
 def probe() -> None:
     """Raises `MissingHook` if torch lacks a name that is needed here."""
+    contract.require("compile")  # frames are intercepted
     contract.require("graph of compiled code")
     contract.require("compile graphs elsewhere")
 
@@ -94,8 +95,8 @@ def load_tracer() -> None:
     """Imports what tracing needs, a third of which torch imports at its first trace."""
     for name in early_start.TRACER:
         importlib.import_module(name)
-    frames.install()
     probe()
+    frames.install()
     plain = torch.nn.ReLU()  # making it draws no random numbers
     torch.compile(plain, backend=Deferred({}), dynamic=False)(torch.ones(1))
 
