@@ -277,7 +277,6 @@ def measure_check(rounds: int) -> Row:
     state = StateSnapshot(model)
     parts: dict[str, Callable[[], Any]] = {
         "state": state.unchanged,
-        "state, exactly": state._has_same_values,
         "key": lambda: call_inputs.key_of(call),
         "switches": global_switches.values,
     }

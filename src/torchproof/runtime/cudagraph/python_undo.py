@@ -203,7 +203,7 @@ class PythonUndo:
                 _set_entry(owner, name, old)
         elif kind in _SINGLE:
             _restore_value(watch, before)
-        elif kind.length is not None:
+        elif kind.many:
             self._restore_items(owner)
 
     def _restore_names(

@@ -4,8 +4,9 @@ CPython gives each dict a version, which changes whenever the dict does (PEP 509
 other places are a pointer in the memory of an object: its type, its `__dict__`, a slot,
 the variable of a cell, the code of a function. One numpy gather reads all these words.
 If they are what they were, no place changed; if the version of a dict differs, the
-watched entries of that dict are compared. The rest, such as lists and sets, is read as
-the exact comparison does, which decides if this check finds a difference.
+watched entries of that dict are compared. The rest, such as lists and sets, is read
+by Python. `StateSnapshot` finds out what differs, and whether it is only another object
+of the same value.
 
 Python 3.13 changes attributes without a new version, so all places are the rest there.
 """
@@ -16,6 +17,7 @@ import collections
 import ctypes
 import functools
 import gc
+import operator
 import struct
 import sysconfig
 from collections.abc import Callable, Iterable
@@ -63,8 +65,8 @@ class QuickCheck:
         rest = Watches()
         for watch in watches.every:
             if is_supported() and (namespace := _dict_with(watch)) is not None:
-                own = self._entries.setdefault(id(namespace), _Entries(namespace))
-                own.add(watch)
+                new = _Entries(namespace)
+                self._entries.setdefault(id(namespace), new).add(watch)
                 if not _keeps_order(watch):
                     rest.every.append(watch)
             elif is_supported() and (found := _words_of(watch)):
@@ -74,7 +76,8 @@ class QuickCheck:
         self._watches = watches  # alive, so that each word stays that of its object
         self._by_number = list(self._entries.values())
         self._read = _gather([*(i + _VERSION for i in self._entries), *words])
-        self._rest, self._sizes_of_rest = rest.reader(), rest.sizer()
+        self.rest = rest  # what Python reads
+        self._values_of_rest = rest.reader()
         self.renew()
 
     def renew(self) -> None:
@@ -82,8 +85,7 @@ class QuickCheck:
         self._words = self._read()
         for each in self._by_number:
             each.renew()
-        self._sizes = self._sizes_of_rest()
-        self._values = self._rest()  # alive, so that their ids stay unique
+        self._values = self._values_of_rest()  # alive, so that their ids stay unique
         self._identities = identities(self._values)
 
     def unchanged(self) -> bool:
@@ -95,51 +97,66 @@ class QuickCheck:
                 if not self._by_number[number].unchanged():
                     return False
             self._words = words
-        return (
-            self._sizes_of_rest() == self._sizes
-            and identities(self._rest()) == self._identities
-        )
+        return identities(self._values_of_rest()) == self._identities
 
 
 class TensorCheck:
-    """Where tensors are, their layout, dtype and `requires_grad`, at the last `renew`.
-
-    Whoever holds it keeps their memory alive.
-    """
+    """Where tensors are, and their layout, dtype and `requires_grad`."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self._tensors = tensors
-        self.renew()
+        # Kept alive, so that no other tensor gets their address.
+        self._aliases = [tensor.detach() for tensor in tensors]
+        self.then = self.now()
+        self._renew()
 
-    def renew(self) -> None:
+    def now(self) -> list[tuple[Any, ...]]:
+        """For each tensor, its address and all the rest."""
+        return list(zip(*(map(part, self._tensors) for part in _PARTS), strict=True))
+
+    def _renew(self) -> None:
         stages = words_of(self._tensors)
         self._stages = None if stages is None else list(map(_gather, stages))
         self._words = [read().tobytes() for read in self._stages or ()]
 
     def unchanged(self) -> bool:
-        """False also where this cannot be told."""
-        if self._stages is None:
-            return False
+        if self._has_same_words():
+            return True
+        same = self.now() == self.then
+        if same:
+            self._renew()
+        return same
+
+    def _has_same_words(self) -> bool:
         # The words of a stage may be gone if those of the one before have changed.
-        return all(
+        return self._stages is not None and all(
             read().tobytes() == words
             for read, words in zip(self._stages, self._words, strict=True)
         )
 
 
+_PARTS: tuple[Callable[[Tensor], Any], ...] = (
+    Tensor.data_ptr,
+    *map(operator.attrgetter, ("requires_grad", "shape")),
+    Tensor.stride,
+    operator.attrgetter("dtype"),
+)
+
+
 class _Entries:
-    """The watched entries of a dict: those of some names, or all."""
+    """What is watched of a dict: the entries of some names, all keys or all values."""
 
     def __init__(self, namespace: dict[Any, Any]) -> None:
-        self.namespace = namespace
+        self._namespace = namespace
         self._names: set[Any] = set()
-        self._whole = False
+        self._keys = self._values = False
 
     def add(self, watch: Watch) -> None:
         if watch.kind in (ENTRY, CLASS_ENTRY):
             self._names.add(watch.arguments[1])
         else:
-            self._whole = True
+            self._values |= watch.kind is VALUES
+            self._keys |= watch.kind is not VALUES
 
     def renew(self) -> None:
         self._then = self._now()  # alive, so that their ids stay unique
@@ -148,9 +165,10 @@ class _Entries:
         return identities(self._now()) == identities(self._then)
 
     def _now(self) -> list[Any]:
-        if self._whole:
-            return [*dict.keys(self.namespace), *dict.values(self.namespace)]
-        return [dict.get(self.namespace, name, GONE) for name in self._names]
+        keys = dict.keys(self._namespace) if self._keys else ()
+        if self._values:
+            return [*keys, *dict.values(self._namespace)]
+        return [*keys, *(dict.get(self._namespace, each, GONE) for each in self._names)]
 
 
 def _dict_with(watch: Watch) -> dict[Any, Any] | None:

@@ -3,8 +3,8 @@
 A replay runs the kernels of one recorded run on the memory of that run. It does not
 read again what Python would read: attributes, modules, classes, replaced parameters,
 values in closures and globals. So this state is compared with the snapshot before a
-result is returned. The comparison is by identity, at C speed, and runs no user code.
-Only if an object is not identical, the values are compared one by one.
+result is returned. `quick_check` compares by identity, at C speed, and runs no user
+code. Only if an object is not identical, the values are compared one by one.
 
 Modules are watched completely. Of other objects, classes and globals, only the
 attributes count that the executed code names: a trainer's counter may change with every
@@ -35,7 +35,7 @@ from torchproof.runtime.cudagraph.reachable_state import (
     ReachableState,
     has_plain_memory,
 )
-from torchproof.runtime.cudagraph.watched_places import GONE, Place, identities
+from torchproof.runtime.cudagraph.watched_places import GONE, Place
 
 
 class StateSnapshot:
@@ -127,22 +127,13 @@ class StateSnapshot:
 
     def _take(self) -> None:
         watches = self._reachable.watches
-        self._read, self._sizes_now = watches.reader(), watches.sizer()
         self._quick = QuickCheck(watches)
-        self._values = self._read()  # kept alive, so that their ids stay unique
-        self._identities = identities(self._values)
-        self._sizes = self._sizes_now()
         self._then = self._places()
         self._states = [each.state for each in self.optimizers]
         self._state_dicts = [each for state in self._states for each in state.values()]
         self._entries = list(_values_in(self._state_dicts))
-        self._watched = self.tensors
-        self._watched += [each for each in self._entries if isinstance(each, Tensor)]
-        # Kept alive, so that no other tensor gets their address.
-        self._aliases = [tensor.detach() for tensor in self._watched]
-        self._addresses = list(map(Tensor.data_ptr, self._watched))
-        self._layouts = self._layouts_now()
-        self._quick_tensors = TensorCheck(self._watched)
+        of_optimizers = [each for each in self._entries if isinstance(each, Tensor)]
+        self._tensors = TensorCheck(self.tensors + of_optimizers)
         self._data = self._data_now()
         self._cached = [list(each.values()) for _, each in self._reachable.caches]
         self._hooked = RemovableHandle.next_id
@@ -153,8 +144,8 @@ class StateSnapshot:
         try:
             return (
                 RemovableHandle.next_id == self._hooked
-                and (self._quick.unchanged() or self._has_same_values_after_all())
-                and (self._quick_tensors.unchanged() or self._has_same_tensors())
+                and self._quick.unchanged()
+                and self._tensors.unchanged()
                 and self._data_now() == self._data
                 and self._states_are_there()
                 and self._is_still_cached()
@@ -162,34 +153,6 @@ class StateSnapshot:
             )
         except Exception:  # something was deleted, or another thread changes it
             return False
-
-    def _has_same_values(self) -> bool:
-        return (
-            self._sizes_now() == self._sizes
-            and identities(self._read()) == self._identities
-        )
-
-    def _has_same_values_after_all(self) -> bool:
-        """Compares exactly what the quick check is not sure of."""
-        same = self._has_same_values()
-        if same:
-            self._quick.renew()
-        return same
-
-    def _has_same_tensors(self) -> bool:
-        """Compares exactly what the quick check of tensors is not sure of."""
-        same = (
-            list(map(Tensor.data_ptr, self._watched)) == self._addresses
-            and self._layouts_now() == self._layouts
-        )
-        if same:
-            self._quick_tensors.renew()
-        return same
-
-    def _layouts_now(self) -> tuple[list[Any], ...]:
-        """Whether each tensor learns, its shape, strides and dtype."""
-        parts = (_requires_grad, _shape, Tensor.stride, _dtype)
-        return tuple(list(map(part, self._watched)) for part in parts)
 
     def _data_now(self) -> list[Any]:
         return [data_of(each) for _, each in self._reachable.arrays]
@@ -238,15 +201,11 @@ class StateSnapshot:
 
     def _changed_tensors(self) -> Iterator[str]:
         labels = [label for label, _ in self._reachable.tensors.values()]
-        for label, tensor, address, then, now in zip(
-            itertools.chain(labels, itertools.repeat("state of an optimizer")),
-            self._watched,
-            self._addresses,
-            zip(*self._layouts, strict=True),
-            zip(*self._layouts_now(), strict=True),
-            strict=False,
+        every = itertools.chain(labels, itertools.repeat("state of an optimizer"))
+        for label, then, now in zip(
+            every, self._tensors.then, self._tensors.now(), strict=False
         ):
-            if tensor.data_ptr() != address:
+            if then[0] != now[0]:
                 yield f"{label} has another address"
             elif then != now:
                 yield f"the shape, strides, dtype or requires_grad of {label} changed"
@@ -289,7 +248,8 @@ class StateSnapshot:
 
     def moved(self) -> bool:
         """Whether a tensor has another address, or was replaced by another tensor."""
-        if list(map(Tensor.data_ptr, self._watched)) != self._addresses:
+        tensors = zip(self._tensors.then, self._tensors.now(), strict=True)
+        if any(then[0] != now[0] for then, now in tensors):
             return True
         return not self._states_are_there() or any(
             isinstance(then, Tensor) for _, _, then, _ in self._differing()
@@ -298,7 +258,7 @@ class StateSnapshot:
     def _differing(self) -> Iterator[tuple[Place, str, Any, Any]]:
         """Yields place, label, old and new value for each value that differs."""
         with contextlib.suppress(Exception):  # something was deleted
-            if self._has_same_values():
+            if self._quick.unchanged():
                 return
         before, after = self._then, self._places()
         for place in {**before, **after}:
@@ -318,11 +278,6 @@ def _name_in(place: Place) -> Any:
     """The name of a place; None for a container, whose parts are one place."""
     kind, _, name = place
     return name if kind.by_name else None
-
-
-_requires_grad = operator.attrgetter("requires_grad")
-_shape = operator.attrgetter("shape")
-_dtype = operator.attrgetter("dtype")
 
 
 def _values_in(dicts: Iterable[dict[Any, Any]]) -> Iterator[Any]:

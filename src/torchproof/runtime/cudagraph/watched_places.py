@@ -87,11 +87,11 @@ _LIST_ITEMS = list.__basicsize__ - 2 * _POINTER
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """A kind of place: `read` returns the value, or with `length` all values in it."""
+    """A kind of place: `read` returns the value, or with `many` all values in it."""
 
     name: str
     read: Callable[..., Any]
-    length: Callable[[Any], int] | None = None
+    many: bool = False
     by_name: bool = False  # whether each name is a place of its own
 
 
@@ -106,13 +106,13 @@ CELL = Kind("cell", contents)
 SLOT = Kind("slot", in_slot)
 CONTEXT = Kind("context", ContextVar.get)
 REFERENCE = Kind("reference", _is_dead)
-LOCAL = Kind("local", _local_items, lambda local: len(vars(local)))
-VALUES = Kind("values", dict.values, dict.__len__)
+LOCAL = Kind("local", _local_items, many=True)
+VALUES = Kind("values", dict.values, many=True)
 # The names of an object or class; only the relevant ones count as changes.
-NAMES = Kind("names", iter, len, by_name=True)
-CLASS_NAMES = Kind("names of a class", iter, len, by_name=True)
+NAMES = Kind("names", iter, many=True, by_name=True)
+CLASS_NAMES = Kind("names of a class", iter, many=True, by_name=True)
 _ITEMS: dict[type, Kind] = {
-    kind: Kind("items", kind.__iter__, kind.__len__)
+    kind: Kind("items", kind.__iter__, many=True)
     for kind in (collections.OrderedDict, dict, list, set, collections.deque)
 }
 
@@ -187,35 +187,29 @@ class Watches:
     def reader(self) -> Callable[[], list[Any]]:
         """Returns a function that collects all current values.
 
-        Empty containers have no values; `sizer` detects when they are filled.
+        The values of a container end with a mark; an empty one is its length.
         """
         groups: dict[Kind, list[tuple[Any, ...]]] = {}
+        empty: dict[int, Any] = {}
         for each in self.every:
-            if each.kind.length is None or each.kind.length(each.arguments[0]):
+            container = each.arguments[0]
+            if each.kind.many and type(container) in _ITEMS and not container:
+                empty[id(container)] = container
+            else:
                 groups.setdefault(each.kind, []).append(each.arguments)
         columns = [(kind, [*zip(*each, strict=True)]) for kind, each in groups.items()]
-        single = [(kind.read, each) for kind, each in columns if kind.length is None]
-        many = [(kind.read, each) for kind, each in columns if kind.length is not None]
-        flat = itertools.chain.from_iterable
+        single = [(kind.read, each) for kind, each in columns if not kind.many]
+        many = [(kind.read, each) for kind, each in columns if kind.many]
+        flat, end = itertools.chain.from_iterable, itertools.repeat((GONE,))
 
         def values() -> list[Any]:
             return [
+                *map(len, empty.values()),
                 *flat(map(read, *each) for read, each in single),
-                *flat(flat(map(read, *each)) for read, each in many),
+                *flat(flat(flat(zip(map(read, *e), end)) for read, e in many)),  # noqa: B905
             ]
 
         return values
-
-    def sizer(self) -> Callable[[], list[int]]:
-        """Returns a function that collects the sizes of all containers."""
-        groups: dict[Any, dict[int, Any]] = {}
-        for each in self.every:
-            if each.kind.length is not None:
-                container = each.arguments[0]
-                length = len if type(container) in _ITEMS else each.kind.length
-                groups.setdefault(length, {})[id(container)] = container
-        sized = [(length, [*each.values()]) for length, each in groups.items()]
-        return lambda: [size for length, each in sized for size in map(length, each)]
 
     def places(
         self, names_of: Callable[[Any, Any], Iterable[str]]
@@ -227,7 +221,7 @@ class Watches:
                 (namespace,) = each.arguments
                 for name in names_of(each.owner, namespace):
                     yield (kind, owner, name), f"{each.label}.{name}", namespace[name]
-            elif kind.length is None:
+            elif not kind.many:
                 names = [name for name in each.arguments[1:] if isinstance(name, str)]
                 place = kind, owner, names[0] if names else each.label
                 yield place, _label(each), kind.read(*each.arguments)
