@@ -201,6 +201,27 @@ def test_a_comparison_runs_no_code_of_the_user() -> None:
     assert (graphed.status().recordings, graphed.status().replays) == (2, 3)
 
 
+def test_looking_into_a_list_runs_no_code_of_its_class() -> None:
+    iterated: list[str] = []
+
+    class Noisy(list[Config]):
+        def __iter__(self) -> Iterator[Config]:
+            iterated.append("a step or its observer")
+            return super().__iter__()
+
+    configs = Noisy([Config()])
+
+    def step(x: Tensor, name: str = "scale") -> Tensor:
+        held = configs  # where a computed name makes the observer look
+        return x * getattr(held[0], name)
+
+    graphed = torchproof.graph(step)
+    graphed(X)
+    configs[0].scale = 3.0
+    assert graphed(X).tolist() == [3.0] * 3
+    assert iterated == []
+
+
 # -- what cannot be watched ------------------------------------------------------------
 
 

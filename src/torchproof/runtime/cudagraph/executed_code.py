@@ -26,8 +26,12 @@ from torch import Tensor
 
 from torchproof.records import Namespace, whose
 from torchproof.runtime.cudagraph.graph_status import Stop
-from torchproof.runtime.cudagraph.object_state import ATOMS, words
-from torchproof.runtime.cudagraph.watched_places import isinstance_of
+from torchproof.runtime.cudagraph.object_state import ATOMS, CONTAINERS, words
+from torchproof.runtime.cudagraph.watched_places import (
+    HEAP_TYPE,
+    isinstance_of,
+    items_of,
+)
 
 _LOOKUPS = frozenset({"getattr", "hasattr"})
 # Code that uses one of these names may read any attribute of its objects, also
@@ -418,19 +422,19 @@ class _ObjectReference:
 def _has_attributes(kind: type) -> bool:
     if issubclass(kind, Tensor | types.ModuleType | types.FunctionType | type):
         return False
-    return bool(kind.__flags__ & _HEAP_TYPE) or kind is types.SimpleNamespace
+    return bool(kind.__flags__ & HEAP_TYPE) or kind is types.SimpleNamespace
 
 
-_HEAP_TYPE = 1 << 9
 _NAMESPACES = (type, types.ModuleType)
 
 
 def _parts(value: Any, names: Iterable[str]) -> list[Any]:
     """The parts of a container, or the attributes of an object with these names."""
-    if isinstance_of(value, (list, tuple, set, frozenset)):
-        return list(value) if len(value) < 1000 else []
     if isinstance_of(value, (dict,)):
         return list(dict.values(value))
+    if isinstance_of(value, CONTAINERS):
+        parts = list(items_of(value).read(value))
+        return parts if len(parts) < 1000 else []
     if isinstance_of(value, ATOMS):
         return []
     try:

@@ -47,6 +47,7 @@ from torchproof.runtime.cudagraph.watched_places import (
     FUNCTION,
     GONE,
     GUARDED_NAMESPACE,
+    HEAP_TYPE,
     LOCAL,
     NAMES,
     NAMESPACE,
@@ -60,6 +61,7 @@ from torchproof.runtime.cudagraph.watched_places import (
     in_slot,
     isinstance_of,
     mro_of,
+    slots_of,
 )
 
 _MOST_OBJECTS = 20_000
@@ -83,9 +85,6 @@ _LEAVES: frozenset[type] = frozenset(
 )
 _ARRAYS: tuple[Any, ...] = (*BYTES, *NUMBERS_IN_C)
 _SKIPPED_MODULES = ("logging", "torchproof", "torch._dynamo", "torch._inductor")
-_HEAP_TYPE = 1 << 9
-
-
 _NOTHING: dict[Any, Any] = {}
 
 
@@ -339,7 +338,7 @@ def _may_change(function: types.FunctionType) -> bool:
 
 def _is_of_user(kind: type) -> bool:
     top = str(kind.__module__).partition(".")[0]
-    return bool(kind.__flags__ & _HEAP_TYPE) and top not in ("torch", "builtins")
+    return bool(kind.__flags__ & HEAP_TYPE) and top not in ("torch", "builtins")
 
 
 _SAVED: tuple[tuple[Any, Callable[[Any], bool]], ...] = (
@@ -386,13 +385,7 @@ _READ: tuple[tuple[Any, _Read], ...] = (
 
 def _values_of(kind: Any) -> Callable[[Any], dict[Any, Any]] | None:
     """How to read the slots of an object, and what its C struct refers to."""
-    members = [
-        member
-        for each in mro_of(kind)
-        if each.__flags__ & _HEAP_TYPE and not issubclass(kind, type)
-        for member in list(dict_of_class(each).values())
-        if type(member) is types.MemberDescriptorType
-    ]
+    members = [] if issubclass(kind, type) else [each for _, each in slots_of(kind)]
     read = next((read for base, read in _VALUES if issubclass(kind, base)), None)
     if not members:
         return read

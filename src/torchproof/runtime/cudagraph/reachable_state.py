@@ -25,7 +25,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -56,6 +56,7 @@ from torchproof.runtime.cudagraph.watched_places import (
     CONTEXT,
     FUNCTION,
     GONE,
+    HEAP_TYPE,
     LOCAL,
     REFERENCE,
     VALUES,
@@ -65,7 +66,9 @@ from torchproof.runtime.cudagraph.watched_places import (
     dict_of_class,
     in_slot,
     isinstance_of,
+    items_of,
     mro_of,
+    slots_of,
 )
 
 PLAIN = (*ATOMS, torch.dtype, torch.device)
@@ -100,7 +103,6 @@ _OF_TYPES = frozenset({"__name__", "__qualname__"})  # in the C struct
 _OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 _OF_MODULES = frozenset(vars(nn.Module()))
 _IMMUTABLE_TYPE = 1 << 8
-_HEAP_TYPE = 1 << 9
 _SMALL = 256  # larger containers of torch are caches
 
 
@@ -338,7 +340,7 @@ class ReachableState:
         else:
             if not isinstance_of(value, (tuple, frozenset)):
                 self.watches.add_container(label, value)
-            for number, part in enumerate(_parts(value)):
+            for number, part in enumerate(list(items_of(value).read(value))):
                 self._visit(f"{label}[{number}]", part)
         if type(value) not in CONTAINERS:
             self._visit_object(label, value)
@@ -430,22 +432,17 @@ class ReachableState:
 
     def _visit_slots(self, label: str, value: Any, *, whole: bool) -> None:
         names = self._names_for(type(value))
-        for kind in mro_of(type(value)):
-            if not kind.__flags__ & _HEAP_TYPE:
-                continue
-            for name, member in list(dict_of_class(kind).items()):
-                if type(member) is not types.MemberDescriptorType:
-                    continue
-                if whole or name in names:
-                    self.watches.add_slot(f"{label}.{name}", member, value)
-                    self._visit(f"{label}.{name}", in_slot(member, value))
+        for name, member in slots_of(type(value)):
+            if whole or name in names:
+                self.watches.add_slot(f"{label}.{name}", member, value)
+                self._visit(f"{label}.{name}", in_slot(member, value))
 
     # -- classes and Python modules ------------------------------------------------
 
     def _visit_class(self, label: str, kind: type) -> None:
         """A class and its bases: methods and values by name."""
         for each in (*mro_of(kind), *mro_of(type(kind))):
-            fixed = each.__flags__ & _IMMUTABLE_TYPE or not each.__flags__ & _HEAP_TYPE
+            fixed = each.__flags__ & _IMMUTABLE_TYPE or not each.__flags__ & HEAP_TYPE
             if not fixed and id(each) not in self._classes:
                 self._classes.add(id(each))
                 self._visit_own(each)
@@ -486,18 +483,17 @@ class ReachableState:
 
     def _visit_function(self, label: str, function: types.FunctionType) -> None:
         code, owner = function.__code__, owner_of(function.__code__)
-        if code not in self._ran.codes:
-            followed = owner in _OWN or label == "step"
-            if owner == "user":
-                self._visit_attributes(label, function)
-            if _OF_FUNCTIONS & (self._names | self._foreign) and owner in _OWN:
-                self._watch_function(label, function)
-            if self._strict or not self._lenient or not followed:
-                return
-        self._entered.add(code)
-        self._watch_function(label, function)
+        may_run = self._lenient and (owner in _OWN or label == "step")
+        is_entered = code in self._ran.codes or (may_run and not self._strict)
         if owner == "user":
             self._visit_attributes(label, function)
+        is_read = owner in _OWN and _OF_FUNCTIONS & (self._names | self._foreign)
+        if is_entered or is_read:
+            for name in _OF_FUNCTIONS:
+                self.watches.add(FUNCTION, label, function, name)
+        if not is_entered:
+            return
+        self._entered.add(code)
         for name, cell in zip(
             code.co_freevars, function.__closure__ or (), strict=True
         ):
@@ -511,10 +507,6 @@ class ReachableState:
         for value in (function.__defaults__, function.__kwdefaults__):
             self._visit_as(owner, f"{label}'s defaults", value)
         self._read(code, function.__globals__)
-
-    def _watch_function(self, label: str, function: types.FunctionType) -> None:
-        for name in _OF_FUNCTIONS:
-            self.watches.add(FUNCTION, label, function, name)
 
     def _read(self, code: types.CodeType, scope: Namespace) -> None:
         """Visits the attributes and globals that the code names."""
@@ -714,14 +706,6 @@ def _is_compiled_step(owner: str, value: Any) -> bool:
 
 def _is_special(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    """The parts of a container, without running code of its class."""
-    for kind in (list, tuple, collections.deque, set, frozenset):
-        if isinstance_of(value, (kind,)):
-            return iter(list(kind.__iter__(value)))
-    return iter(())
 
 
 def _shown_key(key: Any) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 from torchproof.records import Namespace
 
 GONE: Any = object()
+HEAP_TYPE = 1 << 9  # a flag of classes that Python code, or a library, has created
 dict_of_class: Callable[[type], Any] = type.__dict__["__dict__"].__get__
 mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
@@ -61,6 +62,15 @@ def in_slot(member: Any, owner: Any) -> Any:
         return member.__get__(owner)
     except AttributeError:
         return GONE
+
+
+def slots_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """The names and members of the slots of a class and its bases."""
+    for each in mro_of(kind):
+        if each.__flags__ & HEAP_TYPE:
+            for name, member in list(dict_of_class(each).items()):
+                if type(member) is types.MemberDescriptorType:
+                    yield name, member
 
 
 def _is_dead(reference: weakref.ref[Any]) -> bool:
@@ -111,9 +121,10 @@ VALUES = Kind("values", dict.values, many=True)
 # The names of an object or class; only the relevant ones count as changes.
 NAMES = Kind("names", iter, many=True, by_name=True)
 CLASS_NAMES = Kind("names of a class", iter, many=True, by_name=True)
+_DICTS = (collections.OrderedDict, dict)
 _ITEMS: dict[type, Kind] = {
     kind: Kind("items", kind.__iter__, many=True)
-    for kind in (collections.OrderedDict, dict, list, set, collections.deque)
+    for kind in (*_DICTS, list, set, collections.deque, tuple, frozenset)
 }
 
 
