@@ -91,6 +91,7 @@ class _State:
         }
         owner = site.around(function, cst.ClassDef)
         self._classes = [owner, *_bases(owner, site.module)] if owner else []
+        self._has_inplace = any("inplace" in site.code(e) for e in self._classes)
         parts = [part for each in reversed(self._classes) for part in each.body.body]
         self._methods = {
             f"{prefix}{node.name.value}": node
@@ -198,7 +199,7 @@ class _State:
         return any(self._origins(each) & one for one in changed for each in used)
 
     def _origins(self, name: str) -> set[str]:
-        return origins(self.site.function, name)
+        return _origins(self.site.function, name)
 
     def _modified(self, node: cst.CSTNode) -> set[str]:
         """What may be changed in place, also by a function that it is passed to."""
@@ -231,7 +232,7 @@ class _State:
         if any(e.keyword and e.keyword.value in ("out", "inplace") for e in call.args):
             return True
         if name.startswith("self."):
-            return any("inplace" in self.site.code(each) for each in self._classes)
+            return self._has_inplace
         known = self._values.effect_of_call(call) is None or _is_numeric(name)
         return isinstance(call.func, cst.Name) and not known and name not in BUILTINS
 
@@ -361,6 +362,11 @@ class _State:
             return False
         calls = (node for node in nodes(found.body) if isinstance(node, cst.Call))
         return all(_is_numeric(dotted(call.func) or "") for call in calls)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _origins(function: cst.FunctionDef, name: str) -> set[str]:
+    return origins(function, name)
 
 
 def _bases(owner: cst.ClassDef, module: cst.Module) -> list[cst.ClassDef]:
