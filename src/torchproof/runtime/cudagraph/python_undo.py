@@ -162,7 +162,7 @@ class PythonUndo:
         """Restores the places that the step reaches, apart from forgotten ones."""
         for watch in reachable.watches.every:
             owner = id(watch.owner)
-            is_of_torch = owner in reachable.foreign
+            is_of_torch = owner in reachable.of_torch
             if owner in self._contents and not is_of_torch:
                 with contextlib.suppress(AttributeError, TypeError):  # read-only
                     self._restore(watch, reachable.names_of, is_forgotten)

@@ -109,7 +109,9 @@ _SMALL = 256  # larger containers of torch are caches
 class ReachableState:
     """The reachable places, each with a label for messages.
 
-    With `strict`, only the places that the executed code reads.
+    An attribute counts if code names it, and that code is found by the same walk. So
+    the walk is repeated from the start until it meets no code with new names. With
+    `only_run`, only the places count that the executed code reads.
     """
 
     def __init__(
@@ -117,16 +119,18 @@ class ReachableState:
         step: Callable[..., Any],
         ran: Execution | None = None,
         *,
-        strict: bool = False,
+        only_run: bool = False,
     ) -> None:
         self._ran = Execution() if ran is None else ran
-        self._strict = strict
-        # attribute names in user and library code
-        self._names: set[str] = set(_ENTRIES)
-        # attribute names in torch and the standard library
-        self._foreign: set[str] = set()
+        self._only_run = only_run
+        # Attribute names in code of the user and of libraries; and these with those in
+        # code of torch and the standard library.
+        self._own_names: set[str] = set(_ENTRIES)
+        self._all_names: set[str] = set(_ENTRIES)
         # Whether to follow functions that did not run.
-        self._lenient = not self._ran.codes
+        self._follows_unrun = not self._ran.codes
+        for code in self._ran.codes:
+            self._add_names(code)
         size = -1
         while size < (new_size := self._size()):  # visited code adds names
             size = new_size
@@ -136,7 +140,7 @@ class ReachableState:
         del self._seen, self._entered, self._named_already
 
     def _size(self) -> int:
-        return len(self._names) + len(self._foreign) + self._lenient
+        return len(self._own_names) + len(self._all_names) + self._follows_unrun
 
     def _clear(self) -> None:
         self.modules: list[nn.Module] = []
@@ -151,7 +155,7 @@ class ReachableState:
         self.hides_state = False  # whether a run may change such state
         # Scopes, classes and containers of torch by id; and by id and name, attributes
         # of other objects that only torch reads.
-        self.foreign: dict[int | tuple[int, str], Any] = {}
+        self.of_torch: dict[int | tuple[int, str], Any] = {}
         self._groups: dict[int, dict[str, Any]] = {}  # of parameters, of optimizers
         self.whole = True
         self._seen: dict[int, Any] = {}
@@ -170,7 +174,7 @@ class ReachableState:
         names = self._names_for(kind)
         if torch.autograd.Function in mro_of(kind):
             names = names | _OF_BACKWARD
-        idle = self._idle.get(id(kind), frozenset()) - self._names
+        idle = self._idle.get(id(kind), frozenset()) - self._own_names
         whole = self._ran.is_looked_up(kind)
         return [
             name
@@ -208,7 +212,7 @@ class ReachableState:
         return [name for name in list(namespace) if name in names]
 
     def _names_for(self, kind: type) -> set[str]:
-        return self._names | self._foreign if _is_of_library(kind) else self._names
+        return self._all_names if _is_of_library(kind) else self._own_names
 
     def _has_run(self, value: Any) -> bool:
         function = _function_of(value)
@@ -238,7 +242,7 @@ class ReachableState:
             self.unwatchable_tensors.append((label, tensor))
         for name in TENSOR_HOOKS:
             if hooks := getattr(tensor, name, None):
-                self._lenient = True
+                self._follows_unrun = True
                 self._visit(f"{label}.{name}", hooks)
         self._visit_attributes(label, tensor)
 
@@ -275,7 +279,8 @@ class ReachableState:
         while parts:
             part = parts.pop()
             if isinstance(part, str):
-                self._names.update(part.split("."))
+                self._own_names.update(part.split("."))
+                self._all_names.update(part.split("."))
             elif isinstance(part, (*GETTERS, tuple)):
                 parts += gc.get_referents(part)
 
@@ -359,7 +364,7 @@ class ReachableState:
                 self._visit(f"{label}.{name}", value)
         for name in HOOKS:
             if hooks := namespace.get(name):
-                self._lenient |= "backward" in name
+                self._follows_unrun |= "backward" in name
                 self.watches.add(VALUES, f"{label}.{name}", hooks)
                 for hook in list(hooks.values()):
                     self._visit(f"{label}.{name}", hook)
@@ -381,9 +386,9 @@ class ReachableState:
         self.watches.add_object(label, value)
         namespace = dict_of(value) or {}
         for name in self.names_of(value, namespace):
-            if may_change and name not in self._names:
-                self.foreign[id(namespace), name] = namespace
-                self.foreign[id(value), name] = value
+            if may_change and name not in self._own_names:
+                self.of_torch[id(namespace), name] = namespace
+                self.of_torch[id(value), name] = value
             self._name(f"{label}.{name}", namespace, name)
             if name not in _UPDATED:
                 self._visit(f"{label}.{name}", namespace.get(name))
@@ -451,13 +456,13 @@ class ReachableState:
         namespace = dict_of_class(kind)
         self._idle[id(kind)] = self._idle_in(kind, namespace)
         name_of_class = type.__getattribute__(kind, "__name__")
-        for name in _OF_TYPES & self._names:
+        for name in _OF_TYPES & self._own_names:
             member = type.__dict__[name]
             self.watches.add_slot(f"{name_of_class}.{name}", member, kind)
         self.watches.add_class(name_of_class, kind, namespace)
         is_users = not _is_of_library(kind, inherited=False)
         if not is_users:
-            self.foreign[id(kind)] = kind
+            self.of_torch[id(kind)] = kind
         for name in self._names_of_class(kind, namespace):
             value, label = namespace[name], f"{name_of_class}.{name}"
             if type(value) is types.MemberDescriptorType:
@@ -465,9 +470,9 @@ class ReachableState:
             self.watches.add_class_entry(label, kind, namespace, name)
             function = _function_of(value)
             if type(function) is types.FunctionType:
-                self._lenient |= name in _OF_BACKWARD and is_users
+                self._follows_unrun |= name in _OF_BACKWARD and is_users
                 self._visit(label, function)
-            elif is_users and (name in self._names or not _is_special(name)):
+            elif is_users and (name in self._own_names or not _is_special(name)):
                 self._visit(label, value)
 
     def _visit_python_module(self, label: str, module: types.ModuleType) -> None:
@@ -483,11 +488,11 @@ class ReachableState:
 
     def _visit_function(self, label: str, function: types.FunctionType) -> None:
         code, owner = function.__code__, owner_of(function.__code__)
-        may_run = self._lenient and (owner in _OWN or label == "step")
-        is_entered = code in self._ran.codes or (may_run and not self._strict)
+        may_run = self._follows_unrun and (owner in _OWN or label == "step")
+        is_entered = code in self._ran.codes or (may_run and not self._only_run)
         if owner == "user":
             self._visit_attributes(label, function)
-        is_read = owner in _OWN and _OF_FUNCTIONS & (self._names | self._foreign)
+        is_read = owner in _OWN and _OF_FUNCTIONS & self._all_names
         if is_entered or is_read:
             for name in _OF_FUNCTIONS:
                 self.watches.add(FUNCTION, label, function, name)
@@ -508,13 +513,18 @@ class ReachableState:
             self._visit_as(owner, f"{label}'s defaults", value)
         self._read(code, function.__globals__)
 
+    def _add_names(self, code: types.CodeType) -> None:
+        names = reads_of(code).attributes | reads_of(code).strings
+        self._all_names |= names
+        if owner_of(code) in _OWN:
+            self._own_names |= names
+
     def _read(self, code: types.CodeType, scope: Namespace) -> None:
         """Visits the attributes and globals that the code names."""
         reads = reads_of(code)
         owner = owner_of(code)
         has_run = code in self._ran.codes
-        names = self._names if owner in _OWN else self._foreign
-        names |= reads.attributes | reads.strings
+        self._add_names(code)
         for name in sorted(reads.globals):
             value = scope.get(name, GONE)
             if owner == "library" and not has_run:
@@ -522,7 +532,7 @@ class ReachableState:
                     self._visit(name, value)
                 continue
             if owner not in _OWN:
-                self.foreign[id(scope)] = scope
+                self.of_torch[id(scope)] = scope
             self._name(name, scope, name)
             if value is not GONE:
                 self._visit_as(owner, name, value)
@@ -547,7 +557,7 @@ class ReachableState:
             forgotten = self._ran.is_forgotten(id(value), None)
             if len(value) <= _SMALL and id(value) not in self._seen and not forgotten:
                 self._seen[id(value)] = value
-                self.foreign[id(value)] = value
+                self.of_torch[id(value)] = value
                 self.watches.add_container(label, value)
 
     def _follow(self, scope: Namespace, chain: tuple[str, ...]) -> None:
@@ -562,7 +572,7 @@ class ReachableState:
             label = f"{label}.{name}"
             namespace = object.__getattribute__(value, "__dict__")
             if _owner_of_module(value) not in _OWN:
-                self.foreign[id(namespace)] = namespace
+                self.of_torch[id(namespace)] = namespace
             self._name(label, namespace, name)
             value = namespace.get(name, GONE)
         self._visit(label, value)
@@ -582,7 +592,7 @@ class ReachableState:
         for function in ran.functions_of(unreached):
             self._visit(function.__qualname__, function)
         for value in ran.arguments():
-            if id(value) not in self._seen and not self._strict:
+            if id(value) not in self._seen and not self._only_run:
                 self._visit_unreached(type(value).__name__, value)
 
     def _visit_unreached(self, label: str, value: Any) -> None:

@@ -61,7 +61,7 @@ class StateSnapshot:
         """
         if not self._reachable.opaque and ran is self.ran:
             return []
-        return ReachableState(self._step, ran, strict=True).opaque
+        return ReachableState(self._step, ran, only_run=True).opaque
 
     @property
     def must_run_first(self) -> bool:
@@ -70,9 +70,9 @@ class StateSnapshot:
 
     def owners(self) -> Iterator[Any]:
         """The objects that the watched places belong to."""
-        foreign = self._reachable.foreign
+        of_torch = self._reachable.of_torch
         owners = (each.owner for each in self._reachable.watches.every)
-        return (each for each in owners if id(each) not in foreign)
+        return (each for each in owners if id(each) not in of_torch)
 
     def restore(self, saved: PythonUndo) -> None:
         """Puts back what was changed in the watched places since they were saved."""
@@ -243,8 +243,8 @@ class StateSnapshot:
 
     def _foreign_owner(self, place: Place) -> Any:
         """The scope, container or object of torch that a place belongs to."""
-        foreign = self._reachable.foreign
-        return foreign.get(place[1], foreign.get((place[1], _name_in(place))))
+        of_torch = self._reachable.of_torch
+        return of_torch.get(place[1], of_torch.get((place[1], _name_in(place))))
 
     def moved(self) -> bool:
         """Whether a tensor has another address, or was replaced by another tensor."""
