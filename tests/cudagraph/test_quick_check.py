@@ -52,6 +52,8 @@ class Model(nn.Module):
         self.slotted = Slotted()
         self.settings = Settings()
         self.factors = [1.0, 2.0]
+        self.offsets = [3.0]
+        self.extra: list[float] = []
         self.names = {"a", "b"}
         self.table = {"a": 1.0}
         self.ordered = collections.OrderedDict(a=1.0, b=2.0)
@@ -63,6 +65,7 @@ class Model(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         first, *_ = self.ordered.values()
         x = shifted(self.lin(x)) * SCALE * self.slotted.power + self.settings.offset
+        x = x + sum(self.offsets) + sum(self.extra)
         x = x * sum(self.factors) * len(self.names) * self.table["a"] * first
         return x * self.made["a"] * self.local.bias * self.queue[0] * RATE.get()
 
@@ -119,6 +122,10 @@ CHANGES: dict[str, Callable[[Watched], object]] = {
     "code": lambda w: setattr(shifted, "__code__", (lambda x, by, times: x).__code__),
     "item of a list": lambda w: w.model.factors.__setitem__(0, 3.0),
     "length of a list": lambda w: w.model.factors.append(3.0),
+    "item of an empty list": lambda w: w.model.extra.append(1.0),
+    "item that moves to the next list": lambda w: w.model.offsets.insert(
+        0, w.model.factors.pop()
+    ),
     "set": lambda w: w.model.names.add("c"),
     "deque": lambda w: w.model.queue.append(2.0),
     "dict": lambda w: w.model.table.update(a=2.0),
