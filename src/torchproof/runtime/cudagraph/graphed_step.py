@@ -172,6 +172,7 @@ class Graphed(Explained[Status]):
         self._changes: Counter[str] = Counter()
         self._failure: Stop | None = None  # of the last attempt to record
         self._changes_since_replay = 0
+        self._settles = False  # this call does nothing else for the compiler
         self._calls = self._plain_calls = self._recordings = self._replays = 0
         self._clones = Clones()
         self._given_up: tuple[Stop, ...] = () if refused is None else (refused,)
@@ -194,7 +195,16 @@ class Graphed(Explained[Status]):
                 if self._later is not None and not self._seen:
                     return self._answer_first(call, self._later)
                 self._watch_state()
+            self._settles = self._settle()
             return self._padded(call)
+
+    def _settle(self) -> bool:
+        """Whether threads had changed torch's state, which takes time to watch anew."""
+        if self._later is None or not self._later.progress.is_settled():
+            return False
+        for each in self._snapshots:
+            each.state.forget_the_compiler()
+        return True
 
     def _answer_first(self, call: Call, later: Later) -> Any:
         """The first call with `wait=False`: answered before anything else is done."""
@@ -300,8 +310,9 @@ class Graphed(Explained[Status]):
             inputs = None
         if recording is None:
             return self._first(key, call)
-        if recording.upgrade is not None and recording.upgrade.is_due:
-            taken_over = self._advance(recording.upgrade, key, recording, call)
+        upgrade = None if self._settles else recording.upgrade
+        if upgrade is not None and upgrade.is_due:
+            taken_over = self._advance(upgrade, key, recording, call)
             if taken_over is not None:
                 recording = taken_over
                 inputs = None
@@ -648,10 +659,7 @@ class Graphed(Explained[Status]):
         `known` says that there is a recording for the call.
         While another thread compiles, the snapshot stays.
         """
-        snapshot, later = self._snapshot, self._later
-        if later is not None and later.progress.is_settled():
-            for each in self._snapshots:
-                each.state.forget_the_compiler()
+        snapshot = self._snapshot
         if known and self._contract.trusts(self._calls):
             return True
         if snapshot.state.unchanged():
