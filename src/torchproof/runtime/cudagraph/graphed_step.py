@@ -198,6 +198,12 @@ class Graphed(Explained[Status]):
             self._settles = self._settle()
             return self._padded(call)
 
+    @property
+    def _is_disturbed(self) -> bool:
+        """Whether threads change torch's state, or have since the last `_settle`."""
+        disturbed = self._later is not None and self._later.progress.is_disturbed
+        return disturbed or thread_state.another_thread_compiles()
+
     def _settle(self) -> bool:
         """Whether threads had changed torch's state, which takes time to watch anew."""
         if self._later is None or not self._later.progress.is_settled():
@@ -304,7 +310,7 @@ class Graphed(Explained[Status]):
             inputs = call_inputs.tensors_in(call)
             recording.start(inputs)
         if not self._unchanged(known=recording is not None):
-            if thread_state.another_thread_compiles():
+            if self._is_disturbed:
                 return self._prepared(call)
             recording = self._snapshot.fitting(key, call)
             inputs = None
@@ -664,7 +670,7 @@ class Graphed(Explained[Status]):
             return True
         if snapshot.state.unchanged():
             return True
-        if thread_state.another_thread_compiles():
+        if self._is_disturbed:
             return False  # torch replaces methods of its own classes meanwhile
         try:
             changes = snapshot.state.changes()

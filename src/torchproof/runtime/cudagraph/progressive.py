@@ -397,6 +397,10 @@ class Progress:
         """Whether no stage waits for its code."""
         return all(each.state not in _UNDER_WAY for each in self.entries)
 
+    @property
+    def is_disturbed(self) -> bool:
+        return bool(self._disturbing)
+
     def is_settled(self) -> bool:
         """Whether a thread has ended that may have changed torch's state; once."""
         if not self._disturbing or thread_state.another_thread_compiles():
