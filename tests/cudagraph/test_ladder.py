@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -104,6 +105,29 @@ def test_a_way_that_gives_something_else_is_not_used(
     (rung,) = graphed.status().rungs
     assert rung.way == Kind.EAGER.value
     assert len(rung.refusals) == 2 and "differs from eager" in rung.refusals[0]
+
+
+def test_a_call_that_is_profiled_or_fails_is_not_tried() -> None:
+    model = Branching().eval()
+    graphed = torchproof.graph(model)
+    good, bad = torch.ones(3, 4), torch.full((3, 4), torch.nan)
+
+    def check(module: nn.Module, args: Any) -> None:
+        if args[0].isnan().any():
+            raise ValueError("not a number")
+
+    model.second.register_forward_pre_hook(check)
+    model.first.register_forward_pre_hook(check)
+    graphed(good)  # is refused
+    sys.setprofile(lambda *_: None)
+    try:
+        torch.testing.assert_close(graphed(good), plain(model, good))
+    finally:
+        sys.setprofile(None)
+    with pytest.raises(ValueError, match="not a number"):
+        graphed(bad)
+    assert model.seen.item() == 4  # as after four calls in eager
+    assert graphed.status().rungs == ()
 
 
 def test_what_cannot_be_undone_is_not_tried(device: str) -> None:

@@ -80,6 +80,20 @@ def test_what_padding_would_change_is_not_padded() -> None:
     assert "padded" in graphed.falls_back[0]
 
 
+def test_a_padded_replay_that_cannot_be_cut_is_undone() -> None:
+    calls = torch.zeros(())
+
+    def step(x: Tensor) -> list[Tensor]:
+        calls.add_(1)
+        return [x] if len(x) == 4 else [x, x + 1]
+
+    graphed = torchproof.graph(step, pad={"x": 0}, buckets=[4])
+    for number, size in enumerate((4, 3, 3), 1):
+        assert len(graphed(torch.ones(size, 2))) == (1 if size == 4 else 2)
+        assert calls == number
+    assert [stop.kind for stop in graphed.status().stops] == ["input"]
+
+
 def test_gradients_of_padded_calls() -> None:
     model = Tagger()
 

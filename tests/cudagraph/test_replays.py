@@ -350,6 +350,21 @@ def test_a_change_of_an_optimizer_is_seen(name: str, device: str) -> None:
     assert graphed.status().replays >= 4, graphed.status()
 
 
+def test_a_learning_rate_that_a_step_only_reads(device: str) -> None:
+    weight = torch.ones(3, device=device, requires_grad=True)
+    optimizer = torch.optim.Adam([weight], lr=0.5)
+
+    def step(x: Tensor) -> Tensor:
+        return x * optimizer.param_groups[0]["lr"]
+
+    graphed = torchproof.graph(step)
+    ones = torch.ones(3, device=device)
+    for rate in (0.5, 0.25, 0.125):
+        optimizer.param_groups[0]["lr"] = rate
+        assert torch.equal(graphed(ones), ones * rate)
+    assert graphed.status().replays == 3
+
+
 def test_a_gradient_scaler_makes_its_numbers_before_it_is_recorded(device: str) -> None:
     scaler = torch.amp.GradScaler(device, init_scale=4.0)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torchproof.records import JsonObject
 
@@ -125,28 +126,12 @@ class Status:
             f"{self.strategy} + graph: {self.replays} of {self.calls} calls replayed,"
             f" {self.recordings} recordings, pool {_mib(self.pool_bytes)}"
         ]
-        if self.buckets:
-            rows: list[tuple[str, ...]] = [
-                ("shapes", "replays", "pool", "record", "vs. eager")
-            ]
-            rows += [
-                (
-                    " ".join(each.shapes),
-                    str(each.replays),
-                    _mib(each.pool_bytes),
-                    f"{each.record_s:.2f} s",
-                    each.verdict,
-                )
-                for each in self.buckets
-            ]
-            lines += _table(rows)
-        if self.stages:
-            lines += _table(_stage_rows(self.stages))
-            lines += [
-                f"stage {each.strategy} failed: {each.why}"
-                for each in self.stages
-                if each.why is not None
-            ]
+        lines += _table(_BUCKETS, self.buckets) + _table(_STAGES, self.stages)
+        lines += [
+            f"stage {each.strategy} failed: {each.why}"
+            for each in self.stages
+            if each.why is not None
+        ]
         if self.padding is not None:
             lines += _padding_lines(self.padding)
         lines += [f"not replayed: {stop}" for stop in self.stops]
@@ -157,32 +142,34 @@ class Status:
         return "\n".join(lines)
 
 
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+_Columns = dict[str, Callable[[Any], str]]
+_BUCKETS: _Columns = {
+    "shapes": lambda bucket: " ".join(bucket.shapes),
+    "replays": lambda bucket: str(bucket.replays),
+    "pool": lambda bucket: _mib(bucket.pool_bytes),
+    "record": lambda bucket: f"{bucket.record_s:.2f} s",
+    "vs. eager": lambda bucket: bucket.verdict,
+}
+_STAGES: _Columns = {
+    "stage": lambda stage: stage.strategy,
+    "state": lambda stage: stage.state,
+    "shapes": lambda stage: " ".join(stage.shapes),
+    "compile": lambda stage: _number(stage.compile_s, "{:.1f} s"),
+    "pause": lambda stage: _number(stage.pause_s, "{:.2f} s"),
+    "from": lambda stage: _number(stage.at_s, "{:.1f} s"),
+    "step": lambda stage: _number(stage.step_ms, "{:.3g} ms"),
+    "gain": lambda stage: _number(stage.gain, "{:.2f}x"),
+}
 
 
-def _stage_rows(stages: tuple[StageStatus, ...]) -> list[tuple[str, ...]]:
-    head = ("stage", "state", "shapes", "compile", "pause", "from", "step", "gain")
-    return [
-        head,
-        *(
-            (
-                each.strategy,
-                each.state,
-                " ".join(each.shapes),
-                _number(each.compile_s, "{:.1f} s"),
-                _number(each.pause_s, "{:.2f} s"),
-                _number(each.at_s, "{:.1f} s"),
-                _number(each.step_ms, "{:.3g} ms"),
-                _number(each.gain, "{:.2f}x"),
-            )
-            for each in stages
-        ),
+def _table(columns: _Columns, entries: Sequence[Any]) -> list[str]:
+    """A line for each entry below the titles; none without entries."""
+    rows = [[text(each) for text in columns.values()] for each in entries]
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    lines = [
+        "  ".join(map(str.ljust, row, widths)).rstrip() for row in ([*columns], *rows)
     ]
+    return lines if entries else []
 
 
 def _number(value: float | None, form: str) -> str:

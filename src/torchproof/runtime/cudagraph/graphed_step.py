@@ -4,23 +4,44 @@ For each call, it finds or makes the recording for the call's shapes, copies the
 replays the graph, and returns copies of the outputs. Recorded graphs are cached per
 snapshot of external state. If that state changed, another recording is used or made, or
 the step runs without a graph.
+
+A call that a recording of its shape serves is replayed. What happens to another one,
+the state of its shape in the current snapshot decides:
+
+    state      what happens to the call                            next state
+    NEW        with wait=False, it runs uncompiled                 ANSWERED
+    NEW, ANSWERED, POSTPONED
+               it is recorded, and its first replay answers        RECORDED
+               it cannot be recorded yet, and runs unrecorded      (the same)
+               its recording changes Python state, as a model may
+               at its first call, and it runs unrecorded           POSTPONED
+               so did an earlier recording                         REFUSED
+               it cannot be recorded, and runs unrecorded          REFUSED
+    RECORDED   it has other gradients: as ANSWERED, up to a limit  RECORDED, REFUSED
+    REFUSED    it is tried in the ways of `ladder`                 DIVERTED
+    DIVERTED   it runs in the fastest of them                      DIVERTED
+
+In a new snapshot, shapes begin again as ANSWERED, or as POSTPONED if the last attempt
+changed Python state. If a recording is ended because the step created state that it
+may have read, its shape is ANSWERED. A step that is given up diverts all calls.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import logging
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from torchproof.records import UserError
-from torchproof.runtime.cudagraph import call_inputs, ladder, padding
+from torchproof.runtime.cudagraph import call_inputs, ladder
 from torchproof.runtime.cudagraph.call_inputs import (
     Call,
     LikeCall,
@@ -49,7 +70,6 @@ from torchproof.runtime.cudagraph.progressive import (
 )
 from torchproof.runtime.cudagraph.recorder import (
     Clones,
-    PaddingCheck,
     Recorder,
     Recording,
     Upgrade,
@@ -80,40 +100,95 @@ class Later:
     first: Preparation
 
 
+class ShapeState(enum.Enum):
+    """What happens to a call that no recording of its shape serves."""
+
+    NEW = "no call yet"
+    ANSWERED = "to be recorded"
+    POSTPONED = "to be recorded, unless it changes state again"
+    RECORDED = "recorded"
+    REFUSED = "cannot be recorded"
+    DIVERTED = "runs in another way"
+
+
+@dataclass
+class Shape:
+    """The calls with one key in one snapshot."""
+
+    state: ShapeState = ShapeState.NEW
+    recordings: list[Recording] = field(default_factory=list)  # by their gradients
+    changes_state: bool = False  # as the last attempt to record it found
+    stops: tuple[Stop, ...] = ()  # why it is refused
+    choice: Choice | None = None  # how it runs then
+    # What the output of a padded call is cut to; False: not padded, None: not checked.
+    cut: Shapes | Literal[False] | None = None
+
+    @property
+    def is_refused(self) -> bool:
+        return self.state in (ShapeState.REFUSED, ShapeState.DIVERTED)
+
+    def end_recordings(self) -> None:
+        for recording in self.recordings:
+            if recording.upgrade is not None:
+                recording.upgrade.end()
+            recording.drop()
+        self.recordings.clear()
+        if self.state is ShapeState.RECORDED:
+            self.state = ShapeState.ANSWERED
+
+    def in_new_snapshot(self) -> Shape:
+        if self.state is ShapeState.NEW:
+            return Shape()
+        after = ShapeState.POSTPONED if self.changes_state else ShapeState.ANSWERED
+        return Shape(after, changes_state=self.changes_state)
+
+
 @dataclass
 class Snapshot:
-    """The external state of the step at one time, and the recordings for it."""
+    """The external state of the step at one time, and the calls in this state."""
 
     state: StateSnapshot
     preparation: Preparation
     learning_rates: LearningRates
-    stages: list[Stage] = field(default_factory=list)  # with `wait=False`
-    table: dict[Hashable, list[Recording]] = field(default_factory=dict)
-    # None: not padded
-    cuts: dict[Hashable, Shapes | None] = field(default_factory=dict)
-    refused: dict[Hashable, tuple[Stop, ...]] = field(default_factory=dict)
-    # how refused calls run
-    ways: list[Way] | None = None
-    choices: dict[Hashable, Choice] = field(default_factory=dict)
+    shapes: dict[Hashable, Shape]
+    stages: list[Stage]  # with `wait=False`
+    ways: list[Way] | None = None  # made for the first refused call
+
+    def shape(self, key: Hashable) -> Shape:
+        return self.shapes.setdefault(key, Shape())
 
     def recordings(self) -> list[Recording]:
-        return [each for some in self.table.values() for each in some]
+        return [each for shape in self.shapes.values() for each in shape.recordings]
 
-    def fitting(self, key: Hashable, call: Call) -> Recording | None:
-        for recording in self.table.get(key, ()):
-            if recording.gradients.fits() and recording.inputs.serve(call):
-                return recording
+    def serving(self, key: Hashable, call: Call) -> Recording | None:
+        """The recording whose replay is right for a call."""
+        if (shape := self.shapes.get(key)) is not None:
+            for recording in shape.recordings:
+                if recording.gradients.fits() and recording.inputs.serve(call):
+                    return recording
         return None
+
+    def end_recordings(self) -> None:
+        for shape in self.shapes.values():
+            shape.end_recordings()
 
 
 @dataclass
-class _Last:
+class _LastReplay:
     """The recording that answered the last call, to recognise the next one by."""
 
     recording: Recording
     like: LikeCall
     switches: Hashable
     tensors: Tensors = ()  # of the call that is answered
+
+
+@dataclass(frozen=True)
+class _LastDiversion:
+    """The way that answered the last call, likewise."""
+
+    way: Way
+    like: LikeCall
 
 
 @dataclass(frozen=True)
@@ -162,21 +237,19 @@ class Graphed(Explained[Status]):
         self._lacking = lacking
         self._contract = contract
         self._ways = ways
-        self._seen: set[Hashable] = set()  # keys that eager has answered once
-        self._postponed: set[Hashable] = set()  # whose first call changed state
         self._notes: list[str] = []
         self._logged: set[Stop] = set()
         self._snapshots: list[Snapshot] = []
-        self._last: _Last | None = None
-        self._last_way: tuple[LikeCall, Way] | None = None
+        self._answered: dict[Hashable, Shape] = {}  # before the first snapshot
+        self._last: _LastReplay | _LastDiversion | None = None
         self._changes: Counter[str] = Counter()
-        self._failure: Stop | None = None  # of the last attempt to record
         self._changes_since_replay = 0
         self._settles = False  # this call does nothing else for the compiler
         self._calls = self._plain_calls = self._recordings = self._replays = 0
         self._clones = Clones()
-        self._given_up: tuple[Stop, ...] = () if refused is None else (refused,)
-        self._log_stops(self._given_up)
+        self._given_up = refused  # why no call is recorded
+        if refused is not None:
+            self._log_stops(refused)
         self._obstacles: tuple[Stop, ...] = ()  # why calls were not padded
         if later is None or padder is not None:
             self._watch_state()
@@ -185,18 +258,22 @@ class Graphed(Explained[Status]):
         self._calls += 1
         call = args, kwargs
         with self.pool.lock:
-            if self._last is not None and self._repeats(self._last, call):
-                return self._last.recording.finish(self._last.tensors)
-            if self._last_way is not None and self._is_like_last(call):
+            last = self._last
+            if isinstance(last, _LastReplay):
+                if self._repeats(last, call):
+                    return last.recording.finish(last.tensors)
+            elif last is not None and self._is_like(last, call):
                 self._plain_calls += 1
-                return self._last_way[1](call)
-            self._last = self._last_way = None
+                return last.way(call)
+            self._last = None
             if not self._snapshots:
-                if self._later is not None and not self._seen:
+                if self._later is not None and not self._answered:
                     return self._answer_first(call, self._later)
                 self._watch_state()
             self._settles = self._settle()
-            return self._padded(call)
+            if self.padder is not None:
+                return self._padded(self.padder, call)
+            return self._answer(call)
 
     @property
     def _is_disturbed(self) -> bool:
@@ -215,20 +292,21 @@ class Graphed(Explained[Status]):
     def _answer_first(self, call: Call, later: Later) -> Any:
         """The first call with `wait=False`: answered before anything else is done."""
         key = self._key_if_any(call)
-        if self._given_up or key is None:
+        if self._given_up is not None or key is None:
             self._watch_state()
             return self._plain(call)
-        self._seen.add(key)
-        answer = self._run(call, later.first)
+        self._answered[key] = Shape(ShapeState.ANSWERED)
+        answer = self._prepared(call)
         later.progress.start_compiler()
         return answer
 
     def _watch_state(self) -> None:
         """Takes the first snapshot of the external state."""
-        if not self._given_up and (stop := self._lacking()) is not None:
-            self._given_up = (stop,)
-            self._log_stops(self._given_up)
-        self._snapshots.append(self._take_snapshot(StateSnapshot(self.step)))
+        if self._given_up is None and (stop := self._lacking()) is not None:
+            self._given_up = stop
+            self._log_stops(stop)
+        state = StateSnapshot(self.step)
+        self._snapshots.append(self._take_snapshot(state, self._answered))
         if self._later is not None:
             self._later.progress.start_compiler()
 
@@ -239,15 +317,15 @@ class Graphed(Explained[Status]):
             if not self._snapshots:
                 self._watch_state()
             key = self._key_if_any(call)
-            if self._given_up or key is None or self._snapshot.fitting(key, call):
+            if self._given_up is not None or key is None:
                 return
-            recording = self._attempt(key, call)
+            if self._snapshot.serving(key, call) is not None:
+                return
+            recording, failure = self._attempt(self._snapshot.shape(key), call)
             if recording is not None:
                 recording.roll_back()
-            # the first call shows whether the step itself fails
-            elif self._failure is not None:
-                self._log_stops((self._failure,))
-                self._failure = None
+            elif failure is not None:
+                self._log_stops(failure)  # the first call shows if the step fails
 
     @property
     def _snapshot(self) -> Snapshot:
@@ -261,7 +339,7 @@ class Graphed(Explained[Status]):
 
     # -- one call ------------------------------------------------------------------
 
-    def _repeats(self, last: _Last, call: Call) -> bool:
+    def _repeats(self, last: _LastReplay, call: Call) -> bool:
         """Replays the recording of the last call, if that is certain to be right.
 
         If not, the recording may have run, but nothing was changed.
@@ -274,24 +352,22 @@ class Graphed(Explained[Status]):
             or (recording.upgrade is not None and recording.upgrade.is_due)
         ):
             return False
-        if self._contract.trusts(self._calls):
-            self._snapshot.learning_rates.write()
-            recording.start(tensors)
-        elif recording.can_be_discarded:  # what is compared overlaps with the device
-            recording.start(tensors)
-            if not self._stays_like(last):
-                return False
-        else:
-            if not self._stays_like(last):
-                return False
-            self._snapshot.learning_rates.write()
-            recording.start(tensors)
+        is_trusted = self._contract.trusts(self._calls)
+        # What is compared overlaps with the device, if the replay can be discarded.
+        is_early = is_trusted or recording.can_be_discarded
+        if not is_early and not self._stays_like(last):
+            return False
+        if (rates := self._snapshot.learning_rates).optimizers:
+            rates.write()
+        recording.start(tensors)
+        if is_early and not is_trusted and not self._stays_like(last):
+            return False
         last.tensors = tensors
         self._replays += 1
         self._changes_since_replay = 0
         return True
 
-    def _stays_like(self, last: _Last) -> bool:
+    def _stays_like(self, last: _LastReplay) -> bool:
         """Whether torch's switches and the external state are as at the last call."""
         is_same = global_switches.values() == last.switches
         return is_same and self._snapshot.state.unchanged()
@@ -300,38 +376,40 @@ class Graphed(Explained[Status]):
         key = self._key_if_any(call)
         if key is None:
             return self._plain(call)
-        if self._given_up:
-            return self._below(key, call, self._given_up[0])
-        recording = self._snapshot.fitting(key, call)
+        if self._given_up is not None:
+            return self._diverted(self._snapshot.shape(key), call)
+        recording = self._snapshot.serving(key, call)
         inputs = None
         # If a replay can be discarded without harm, it starts before the comparison of
         # the external state, which then overlaps with the device.
         if recording is not None and recording.can_be_discarded:
-            inputs = call_inputs.tensors_in(call)
-            recording.start(inputs)
+            inputs = self._start(recording, call)
         if not self._unchanged(known=recording is not None):
             if self._is_disturbed:
                 return self._prepared(call)
-            recording = self._snapshot.fitting(key, call)
+            recording = self._snapshot.serving(key, call)
             inputs = None
         if recording is None:
-            return self._first(key, call)
+            return self._unserved(self._snapshot.shape(key), call)
         upgrade = None if self._settles else recording.upgrade
         if upgrade is not None and upgrade.is_due:
-            taken_over = self._advance(upgrade, key, recording, call)
-            if taken_over is not None:
-                recording = taken_over
-                inputs = None
+            compiled = self._advance(upgrade, key, recording, call)
+            if compiled is not None:
+                recording, inputs = compiled, None
         if inputs is None:
-            self._snapshot.learning_rates.write()
-            inputs = call_inputs.tensors_in(call)
-            recording.start(inputs)
+            inputs = self._start(recording, call)
         self._changes_since_replay = 0
         self._replays += 1
         self._last = self._recognised(recording, call)
         return recording.finish(inputs)
 
-    def _recognised(self, recording: Recording, call: Call) -> _Last | None:
+    def _start(self, recording: Recording, call: Call) -> Tensors:
+        self._snapshot.learning_rates.write()
+        tensors = call_inputs.tensors_in(call)
+        recording.start(tensors)
+        return tensors
+
+    def _recognised(self, recording: Recording, call: Call) -> _LastReplay | None:
         """What recognises calls like this one; None if only their key does."""
         if self.padder is not None or self._contract.depends is not None:
             return None
@@ -339,7 +417,7 @@ class Graphed(Explained[Status]):
         if like is None or recording.inputs.reads_storage:
             return None
         recording.like = like
-        return _Last(recording, like, global_switches.values())
+        return _LastReplay(recording, like, global_switches.values())
 
     def _advance(
         self, upgrade: Upgrade, key: Hashable, recording: Recording, call: Call
@@ -364,8 +442,8 @@ class Graphed(Explained[Status]):
             return None
         self._recordings += 1
         new.upgrade, recording.upgrade = recording.upgrade, None
-        table = self._snapshot.table[key]
-        table[table.index(recording)] = new
+        recordings = self._snapshot.shapes[key].recordings
+        recordings[recordings.index(recording)] = new
         recording.drop()
         return new
 
@@ -389,95 +467,91 @@ class Graphed(Explained[Status]):
             key = self._key_with(declared, call)
             hash(key)
         except Exception as error:
-            reason = (
-                f"the arguments cannot be compared: {type(error).__name__}: {error}"
-            )
-            self._add_obstacles(Stop("input", reason))
+            self._add_obstacle("the arguments cannot be compared", error)
             return None
         return key
 
-    def _first(self, key: Hashable, call: Call) -> Any:
+    def _unserved(self, shape: Shape, call: Call) -> Any:
         """A call without a recording: records it, or runs it without a graph."""
-        if self._given_up:
-            return self._below(key, call, self._given_up[0])
-        if key in self._snapshot.refused:
-            return self._below(key, call, self._snapshot.refused[key][0])
+        if not shape.is_refused and (stop := self._limit(shape)) is not None:
+            self._refuse(shape, stop)
+        if self._given_up is not None or shape.is_refused:
+            return self._diverted(shape, call)
+        if self._later is not None and self._is_early(shape, self._later.progress):
+            return self._prepared(call)
+        recording, failure = self._attempt(shape, call)
+        if recording is not None:
+            self._replays += 1
+            recording.keep()
+            return recording.finish(list(call_inputs.tensors_in(call)))
+        if self._snapshot.state.must_run_first:
+            return self._observed(call)
+        answer = self._prepared(call)  # raises the step's own error
+        if failure is not None:
+            self._refuse(shape, failure)
+        elif not shape.is_refused:  # the first call created state
+            if shape.state is ShapeState.POSTPONED:  # recordings may have read it
+                self._snapshot.end_recordings()
+            self._snapshot.state.extend()
+        return answer
+
+    def _limit(self, shape: Shape) -> Stop | None:
+        """Why there are enough recordings."""
         if len(self._snapshot.recordings()) >= _MOST_RECORDINGS:
             reason = (
                 f"there are already {_MOST_RECORDINGS} recordings: pad to fewer shapes,"
                 " and pass numbers that change as tensors"
             )
-            self._refuse(key, Stopped(Stop("memory", reason)))
-            return self._plain(call)
-        if len(self._snapshot.table.get(key, ())) >= _STORM:
+            return Stop("memory", reason)
+        if len(shape.recordings) >= _STORM:
             reason = (
                 "the step reads gradients that are new tensors at every call: move the"
                 " backward into the step"
             )
-            self._refuse(key, Stopped(Stop("python", reason)))
-            return self._plain(call)
-        if self._later is not None and self._is_early(key, self._later.progress):
-            return self._prepared(call)
-        # Outside of `except`: a traceback would keep the objects of the failed run
-        # alive.
-        recording = self._attempt(key, call)
-        if recording is None:
-            failure, self._failure = self._failure, None
-            if self._snapshot.state.must_run_first:
-                return self._observed(call)
-            answer = self._prepared(call)  # raises the step's own error
-            if failure is not None:
-                self._refuse(key, Stopped(failure))
-            elif key not in self._snapshot.refused:  # the first call created state
-                if key in self._postponed:  # earlier recordings may have read it
-                    self._end_recordings(self._snapshot)
-                self._snapshot.state.extend()
-            return answer
-        self._replays += 1
-        recording.keep()
-        return recording.finish(list(call_inputs.tensors_in(call)))
+            return Stop("python", reason)
+        return None
 
-    def _is_early(self, key: Hashable, progress: Progress) -> bool:
+    def _is_early(self, shape: Shape, progress: Progress) -> bool:
         """Whether not to record yet: the first call, or one beside a compilation.
 
-        Nor if calls have waited too long for other recordings.
+        Also not if other recordings made calls wait too long.
         """
-        is_first = key not in self._seen
-        self._seen.add(key)
-        if is_first or not progress.pauses.allowed:
+        if shape.state is ShapeState.NEW:
+            shape.state = ShapeState.ANSWERED
             return True
-        return thread_state.another_thread_compiles()
+        return not progress.pauses.allowed or thread_state.another_thread_compiles()
 
-    def _attempt(self, key: Hashable, call: Call) -> Recording | None:
-        """Records the call, which its first replay has then executed; None on failure.
+    def _attempt(
+        self, shape: Shape, call: Call
+    ) -> tuple[Recording | None, Stop | None]:
+        """Records the call, which its first replay has then executed.
 
-        After a failure, calls with this key are refused, or the next one is tried.
+        If that raises another error than `Stopped`, returns it as a stop: the step
+        itself may fail. A traceback would keep the objects of the failed run alive.
         """
         begin = time.monotonic()
         try:
-            return self._record(key, call)
+            return self._record(shape, call), None
         except RecordLater:
-            return None
+            pass
         except ChangesState as stopped:
-            if key in self._postponed:
-                self._refuse(key, stopped)
-            self._postponed.add(key)  # a model may create state at its first call
-            return None
+            if shape.changes_state:
+                self._refuse(shape, *stopped.stops)
+            else:
+                shape.state, shape.changes_state = ShapeState.POSTPONED, True
         except Stopped as stopped:
-            self._refuse(key, stopped)
-            return None
+            self._refuse(shape, *stopped.stops)
         except Exception as error:
             text = str(error).strip().partition("\n")[0]
             reason = f"{type(error).__name__} during recording: {text}"
-            self._failure = Stop("capture", reason)
-            return None
+            return None, Stop("capture", reason)
         finally:
             if self._later is not None:
                 self._later.progress.pauses.spend(time.monotonic() - begin)
+        return None, None
 
-    def _record(self, key: Hashable, call: Call) -> Recording:
+    def _record(self, shape: Shape, call: Call) -> Recording:
         call_inputs.assert_finite(call)
-        snapshot = self._snapshot
         try:
             with self._within():
                 recording = self._recorder().record(
@@ -486,10 +560,11 @@ class Graphed(Explained[Status]):
         except NotApplicable as error:
             raise Stopped(Stop("capture", str(error))) from error
         self._recordings += 1
-        self._postponed.discard(key)
         if self._later is not None:
-            recording.upgrade = self._later.progress.begin(snapshot.stages, recording)
-        snapshot.table.setdefault(key, []).append(recording)
+            stages = self._snapshot.stages
+            recording.upgrade = self._later.progress.begin(stages, recording)
+        shape.recordings.append(recording)
+        shape.state, shape.stops, shape.changes_state = ShapeState.RECORDED, (), False
         return recording
 
     def _recorder(self, preparation: Preparation | None = None) -> Recorder:
@@ -519,143 +594,133 @@ class Graphed(Explained[Status]):
         """Runs a step that is not recorded; its outputs are detached."""
         if self._unrecorded is None:
             return self._prepared(call)
-        self._plain_calls += 1
-        args, kwargs = call
-        return map_tensors(self._unrecorded(*args, **kwargs), Tensor.detach)
+        return self._run(self._unrecorded, call)
 
-    def _below(self, key: Hashable, call: Call, stop: Stop) -> Any:
+    def _diverted(self, shape: Shape, call: Call) -> Any:
         """Runs a call that is refused, in the fastest way that was proved for it."""
+        stop = self._given_up or shape.stops[0]
         is_apart = self._unrecorded is not None or self._later is not None
         if is_apart or stop.kind == "recipe":
             return self._plain(call)
-        snapshot = self._snapshot
-        if key not in snapshot.choices:
-            if snapshot.ways is None:
-                snapshot.ways = self._ways(snapshot.state)
-            ways = snapshot.ways
-            if self._is_storm:  # pieces, too, would be recorded at every call
-                ways = [way for way in ways if way.kind is not Kind.PIECES]
-            choice = ladder.choose(self._recorder(), call, ways, stop)
-            snapshot.choices[key] = choice
-            if choice.rung is not None:
-                log.warning("%s", choice.rung)
-        way = snapshot.choices[key].way
+        if shape.choice is None and (choice := self._choose(call, stop)) is not None:
+            shape.state, shape.choice = ShapeState.DIVERTED, choice
+        way = None if shape.choice is None else shape.choice.way
         if way is None:
             return self._plain(call)
         self._plain_calls += 1
         if self._contract.depends is None and (like := LikeCall.of(call)) is not None:
-            self._last_way = like, way
+            self._last = _LastDiversion(way, like)
         return way(call)
 
-    def _is_like_last(self, call: Call) -> bool:
+    def _choose(self, call: Call, stop: Stop) -> Choice | None:
+        """None if this call cannot be tried: not yet, or because the step fails."""
+        snapshot = self._snapshot
+        if snapshot.ways is None:
+            snapshot.ways = self._ways(snapshot.state)
+        ways = snapshot.ways
+        if self._is_storm:  # pieces, too, would be recorded at every call
+            ways = [way for way in ways if way.kind is not Kind.PIECES]
+        try:
+            choice = ladder.choose(self._recorder(), call, ways, stop)
+        except Exception:  # the step raises its own error again
+            log.debug("graph: a call is not tried", exc_info=True)
+            return None
+        if choice.rung is not None:
+            log.warning("%s", choice.rung)
+        return choice
+
+    def _is_like(self, last: _LastDiversion, call: Call) -> bool:
         """Whether the way of the last call is right for this one.
 
         Compiled code guards what it depends on. Now and then the external state is
         looked at nevertheless: with another one, the step may be recorded.
         """
-        assert self._last_way is not None
         return (
             self._calls % _REVIEW != 0
-            and self._last_way[0].tensors_of(call) is not None
+            and last.like.tensors_of(call) is not None
             and not dispatch_modes.is_overridden()
         )
 
     def _prepared(self, call: Call) -> Any:
         """Runs the step without a graph: compiled if that works, else in eager."""
-        return self._run(call, self._snapshot.preparation)
+        preparation = self._preparation
+        way = preparation.uncompiled() if preparation.fails else preparation.apart()
+        with way as step:
+            return self._run(step, call)
 
-    def _run(self, call: Call, preparation: Preparation) -> Any:
-        """Runs the step; the outputs are detached, like those of a replay.
+    def _run(self, step: Callable[..., Any], call: Call) -> Any:
+        """The outputs are detached, like those of a replay.
 
         Autograd history that stays alive would break a later capture.
         """
         self._plain_calls += 1
         args, kwargs = call
-        with (
-            preparation.uncompiled()
-            if preparation.fails
-            else preparation.apart() as step
-        ):
-            return map_tensors(step(*args, **kwargs), Tensor.detach)
+        return map_tensors(step(*args, **kwargs), Tensor.detach)
 
     # -- padding -------------------------------------------------------------------
 
-    def _padded(self, call: Call) -> Any:
+    def _padded(self, padder: Padder, call: Call) -> Any:
         """Runs a call through a recording for larger sizes, if that was checked."""
-        fit = self._fit(call)
-        if self.padder is None or fit is None or self._given_up:
+        fit = self._fit(padder, call)
+        if fit is None or self._given_up is not None:
             return self._answer(call)
+        shapes: Shapes | None = None
+        if fit.padded:
+            self._unchanged(known=bool(self._snapshot.recordings()))
+            shape = self._snapshot.shape(self._key(call))
+            if shape.cut is None:
+                shape.cut = False
+                return self._check(padder, shape, call, fit)
+            if shape.cut is False:
+                return self._answer(call)
+            shapes = shape.cut
         before = self._replays
-        answer, served = self._fitted(self.padder, call, fit)
-        if served and self._replays > before:
-            self.padder.count(fit)
-        return answer
+        answer = self._answer(fit.padded_call)
+        if self._replays > before:
+            padder.count(fit)
+        return answer if shapes is None else padder.cut(answer, fit, shapes)
 
-    def _fit(self, call: Call) -> Fit | None:
+    def _fit(self, padder: Padder, call: Call) -> Fit | None:
         """The bucket of a call; None if the call is not padded or padding fails."""
-        if self.padder is None or self._key_if_any(call) is None:
+        if self._key_if_any(call) is None:
             return None
         try:
-            return self.padder.fit(call)
+            return padder.fit(call)
         except Exception as error:
-            self._add_obstacles(
-                Stop("input", f"not padded: {type(error).__name__}: {error}")
-            )
+            self._add_obstacle("not padded", error)
             return None
 
-    def _add_obstacles(self, *stops: Stop) -> None:
+    def _add_obstacle(self, what: str, error: Exception) -> None:
+        """Notes why a call is not padded, or cannot be."""
+        stop = Stop("input", f"{what}: {type(error).__name__}: {error}")
+        stops = error.stops if isinstance(error, Stopped) else (stop,)
         new = tuple(stop for stop in stops if stop not in self._obstacles)
-        self._log_stops(new)
+        self._log_stops(*new)
         self._obstacles += new
 
-    def _fitted(self, padder: Padder, call: Call, fit: Fit) -> tuple[Any, bool]:
-        """The result, and whether the bucket's recording produced it."""
-        if not fit.padded:
-            return self._answer(call), True
-        self._unchanged(known=bool(self._snapshot.table))
-        cuts = self._snapshot.cuts
-        key = self._key(call), *fit.bucket.values()
-        if key not in cuts:
-            cuts[key] = None
-            return self._check(key, call, fit)
-        if (shapes := cuts[key]) is None:
-            return self._answer(call), False
-        return padder.cut(self._answer(fit.padded_call), fit, shapes), True
-
-    def _check(self, key: Hashable, call: Call, fit: Fit) -> tuple[Any, bool]:
+    def _check(self, padder: Padder, shape: Shape, call: Call, fit: Fit) -> Any:
         """The first call of a size: compares the padded replay with eager."""
-        assert self.padder is not None
         self.prepare(*fit.padded_call[0], **fit.padded_call[1])
-        key_of_bucket = self._key(fit.padded_call)
-        recording = self._snapshot.fitting(key_of_bucket, fit.padded_call)
+        key = self._key(fit.padded_call)
+        recording = self._snapshot.serving(key, fit.padded_call)
         if recording is None:
-            if key_of_bucket in self._postponed:
-                del self._snapshot.cuts[key]
-            return self._answer(call), False
-        recording.move_gradients()  # before they are noted, in order to be restored
+            if self._snapshot.shape(key).state is ShapeState.POSTPONED:
+                shape.cut = None
+            return self._answer(call)
+        tensors = call_inputs.tensors_in(fit.padded_call)
         try:
-            check = PaddingCheck(self._recorder(), call)
-            shapes = padding.shapes_of(check.output)
-            inputs = call_inputs.tensors_in(fit.padded_call)
-            recording.start(inputs)
-            recording.gradients.attach()
-            check.assert_same(
-                self.padder.cut(recording.output_copies.recorded, fit, shapes)
+            shape.cut = self._recorder().replay_padded(
+                recording, tensors, call, lambda out, to: padder.cut(out, fit, to)
             )
         except RecordLater:
-            del self._snapshot.cuts[key]
-            return self._answer(call), False
-        except Stopped as stopped:
-            self._add_obstacles(*stopped.stops)
-            return self._answer(call), False
+            shape.cut = None
+            return self._answer(call)
         except Exception as error:  # the step's own error, which `_answer` raises again
-            self._add_obstacles(
-                Stop("input", f"not padded: {type(error).__name__}: {error}")
-            )
-            return self._answer(call), False
-        self._snapshot.cuts[key] = shapes
+            self._add_obstacle("not padded", error)
+            return self._answer(call)
         self._replays += 1
-        return self.padder.cut(recording.finish(inputs), fit, shapes), True
+        padder.count(fit)
+        return padder.cut(recording.finish(tensors), fit, shape.cut)
 
     # -- external state -------------------------------------------------------------
 
@@ -679,7 +744,7 @@ class Graphed(Explained[Status]):
         if not changes:  # other objects, but equal values
             snapshot.state.refresh()
             return True
-        if snapshot.table and self._contract.only_arguments:
+        if self._contract.only_arguments and snapshot.recordings():
             raise UserError(
                 f"graph: {changes[0]}, but checks='arguments' promises that only"
                 " arguments change: record with the default checks"
@@ -709,52 +774,48 @@ class Graphed(Explained[Status]):
 
     def _start_snapshot(self, last: Snapshot) -> None:
         moved = last.state.moved()
+        shapes = {key: each.in_new_snapshot() for key, each in last.shapes.items()}
         self._snapshots.insert(
-            0, self._take_snapshot(StateSnapshot(self.step, last.state.ran))
+            0, self._take_snapshot(StateSnapshot(self.step, last.state.ran), shapes)
         )
         # An old snapshot would keep the old memory of moved tensors alive.
         for old in self._snapshots[1:] if moved else self._snapshots[_MAX_SNAPSHOTS:]:
-            self._end_recordings(old)
+            old.end_recordings()
             self._snapshots.remove(old)
 
-    def _take_snapshot(self, state: StateSnapshot) -> Snapshot:
+    def _take_snapshot(
+        self, state: StateSnapshot, shapes: dict[Hashable, Shape]
+    ) -> Snapshot:
         learning_rates = LearningRates(self._notes)
         learning_rates.add(state.optimizers)
         snapshot = Snapshot(
             state,
             self._prepare(state),
             learning_rates,
+            shapes,
             [] if self._later is None else self._later.stages(state),
         )
         state.refresh()  # torch.compile changes attributes of the step
         return snapshot
 
-    def _end_recordings(self, snapshot: Snapshot) -> None:
-        for recording in snapshot.recordings():
-            if recording.upgrade is not None:
-                recording.upgrade.end()
-            recording.drop()
-        snapshot.table.clear()
-
-    def _refuse(self, key: Hashable, stopped: Stopped) -> None:
-        self._snapshot.refused[key] = stopped.stops
+    def _refuse(self, shape: Shape, *stops: Stop) -> None:
+        shape.state, shape.stops = ShapeState.REFUSED, stops
         # The code does not compile, or its results differ from eager.
         self._snapshot.preparation.fails |= any(
-            stop.operation == "compiling" or stop.kind == "numerics"
-            for stop in stopped.stops
+            stop.operation == "compiling" or stop.kind == "numerics" for stop in stops
         )
-        self._log_stops(stopped.stops)
+        self._log_stops(*stops)
 
-    def _log_stops(self, stops: tuple[Stop, ...]) -> None:
+    def _log_stops(self, *stops: Stop) -> None:
         for stop in stops:
             if stop not in self._logged:
                 log.warning("not replayed: %s", stop)
             self._logged.add(stop)
 
     def _give_up(self, stop: Stop) -> None:
-        self._given_up = (stop,)
+        self._given_up = stop
         for snapshot in self._snapshots:
-            self._end_recordings(snapshot)
+            snapshot.end_recordings()
         log.warning("replays are disabled: %s", stop)
 
     # -- status ---------------------------------------------------------------------
@@ -771,13 +832,13 @@ class Graphed(Explained[Status]):
         return self._recordings > 0 and (later is None or later.progress.is_over)
 
     def _stops(self) -> tuple[Stop, ...]:
-        refused = [
-            stop
-            for snapshot in self._snapshots[:1]
-            for stops in snapshot.refused.values()
-            for stop in stops
-        ]
-        return tuple(dict.fromkeys([*self._given_up, *refused, *self._obstacles]))
+        stops = [] if self._given_up is None else [self._given_up]
+        stops += [stop for shape in self._shapes() for stop in shape.stops]
+        return tuple(dict.fromkeys([*stops, *self._obstacles]))
+
+    def _shapes(self) -> list[Shape]:
+        """Those of the current snapshot."""
+        return [*self._snapshot.shapes.values()] if self._snapshots else []
 
     @property
     def state(self) -> State:
@@ -813,10 +874,9 @@ class Graphed(Explained[Status]):
             notes=tuple(self._notes),
             stages=() if self._later is None else self._later.progress.status(),
             rungs=tuple(
-                choice.rung
-                for snapshot in self._snapshots[:1]
-                for choice in snapshot.choices.values()
-                if choice.rung is not None
+                shape.choice.rung
+                for shape in self._shapes()
+                if shape.choice is not None and shape.choice.rung is not None
             ),
         )
 

@@ -9,6 +9,7 @@ gives the same is used for all calls of the same shapes.
 from __future__ import annotations
 
 import enum
+import math
 import statistics
 import warnings
 from collections.abc import Callable
@@ -96,36 +97,25 @@ def choose(recorder: Recorder, call: Call, ways: list[Way], stop: Stop) -> Choic
         ways = sorted(ways, key=lambda way: way.kind is Kind.PIECES)
     seconds: dict[str, float | None] = {}
     refusals: list[str] = []
-    found: list[tuple[float, Way]] = []
+    best: Way | None = None
+    least = math.inf
     for way in ways:
         name = way.kind.value
-        if (
-            way.kind is Kind.COMPILED
-            and not trial.draws
-            and _is_best(found, Kind.PIECES)
-        ):
+        is_best_in_pieces = best is not None and best.kind is Kind.PIECES
+        if way.kind is Kind.COMPILED and is_best_in_pieces and not trial.draws:
             continue  # the same code with more launches
         try:
             seconds[name] = taken = _seconds(trial, way)
-            found.append((taken, way))
         except Stopped as stopped:
             refusals.append(f"{name}: {stopped}")
             seconds[name] = None
+        else:
+            if taken < least:
+                best, least = way, taken
     recorder.state.forget_foreign_changes()  # the compiler replaces parts of torch
     recorder.state.extend()
-    if not found:
-        return Choice(None, Rung(shapes, None, str(stop), seconds, tuple(refusals)))
-    best = _best(found)
-    rung = Rung(shapes, best.kind.value, str(stop), seconds, tuple(refusals))
-    return Choice(best, rung)
-
-
-def _best(found: list[tuple[float, Way]]) -> Way:
-    return min(found, key=lambda each: each[0])[1]
-
-
-def _is_best(found: list[tuple[float, Way]], kind: Kind) -> bool:
-    return bool(found) and _best(found).kind is kind
+    used = None if best is None else best.kind.value
+    return Choice(best, Rung(shapes, used, str(stop), seconds, tuple(refusals)))
 
 
 def _seconds(trial: Trial, way: Way) -> float:

@@ -14,13 +14,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from torchproof.records import whose
+from torchproof.runtime.cudagraph import padding
 from torchproof.runtime.cudagraph.call_inputs import (
     Buffers,
     Call,
@@ -83,50 +84,46 @@ class Recorder:
         `like` is a recording that could answer the call: what its eager run showed need
         not be observed again.
         """
-        with recording_times.announced_step(shapes_of(call)), RECORDING:
-            attempt = _Attempt(self, call)
-            with attempt.undone_on_error():
-                return attempt.recording(clones, like)
+        with recording_times.announced_step(shapes_of(call)), self.attempt(call) as one:
+            return one.recording(clones, like)
 
     def trace(self, call: Call, *, like: Recording) -> None:
         """Runs this call once with the preparation's backend, and undoes it."""
-        with recording_times.announced_step(shapes_of(call)), RECORDING:
+        with recording_times.announced_step(shapes_of(call)), self.attempt(call) as one:
+            one.trace(like)
+
+    def replay_padded(
+        self,
+        recording: Recording,
+        tensors: Tensors,
+        call: Call,
+        cut: Callable[[Any, padding.Shapes], Any],
+    ) -> padding.Shapes:
+        """Replays a call with its tensors padded; returns the shapes of eager's output.
+
+        `cut` cuts the recorded output to them. Raises `Stopped` if that differs from
+        eager; the replay is undone then.
+        """
+        recording.move_gradients()  # before they are noted, in order to be restored
+        with self.attempt(call) as attempt:
+            expected = attempt.in_eager()
+            if attempt.draws or attempt.inputs.changed:
+                why = "draws random numbers" if attempt.draws else "writes to arguments"
+                raise Stopped(Stop("input", f"not padded: the step {why}"))
+            recording.start(tensors)
+            recording.gradients.attach()
+            output = cut(recording.output_copies.recorded, attempt.output_shapes)
+            what = "not padded: with padding, the result differs from eager"
+            attempt.assert_same(attempt.result(output), expected, what)
+        return attempt.output_shapes
+
+    @contextlib.contextmanager
+    def attempt(self, call: Call) -> Iterator[_Attempt]:
+        """Runs of a call, which are undone if the block raises."""
+        with RECORDING:
             attempt = _Attempt(self, call)
             with attempt.undone_on_error():
-                attempt.trace(like)
-
-
-class PaddingCheck:
-    """Runs a call in eager, to check whether a padded replay gives the same result."""
-
-    def __init__(self, recorder: Recorder, call: Call) -> None:
-        with RECORDING:
-            self._attempt = _Attempt(recorder, call)
-            with self._attempt.undone_on_error():
-                self._eager = self._attempt.in_eager()
-        self.output = self._attempt.output
-        if self._attempt.draws:
-            reason = "the step draws random numbers, so padding cannot be checked"
-            raise Stopped(Stop("input", f"not padded: {reason}"))
-        if self._attempt.inputs.changed:
-            reason = "the step writes to its arguments"
-            raise Stopped(Stop("input", f"not padded: {reason}"))
-
-    def assert_same(self, output: Any) -> None:
-        """Compares the output of a padded replay with eager.
-
-        If it differs, undoes the replay and raises `Stopped`.
-        """
-        comparison = compare_results(
-            self._attempt.result(output),
-            self._eager,
-            self._attempt.recorder.state.tensors,
-        )
-        if comparison.verdict == "wrong":
-            self._attempt.undo()
-            where = f"at {comparison.where}: " if comparison.where else ""
-            reason = f"not padded: padding changes the result {where}{comparison.why}"
-            raise Stopped(Stop("numerics", reason))
+                yield attempt
 
 
 class Trial:
@@ -136,19 +133,15 @@ class Trial:
     """
 
     def __init__(self, recorder: Recorder, call: Call) -> None:
-        with RECORDING:
-            self._attempt = _Attempt(recorder, call)
-            with self._attempt.undone_on_error(), _explained("a trial"):
-                self._expected = self._attempt.repeated_in_eager()
-        self._attempt.output = None
+        with recorder.attempt(call) as self._attempt:
+            self._expected = self._attempt.repeated_in_eager()
         self.draws = self._attempt.draws
-        self._reference: StepResult | None = None  # of a step that draws
+        self._is_first = True
 
     def run(self, run: Callable[[Call], Any]) -> tuple[StepResult, float]:
         """The result of a call and its seconds, up to the end of its last kernel."""
-        attempt = self._attempt
-        with RECORDING, attempt.undone_on_error(), _explained("a trial"):
-            return attempt.tried(run)
+        with RECORDING, self._attempt.undone_on_error(), _explained("a trial"):
+            return self._attempt.tried(run)
 
     def compare(self, result: StepResult) -> None:
         """Raises `Stopped` if a result differs from eager's.
@@ -156,15 +149,10 @@ class Trial:
         Compiled code draws other random numbers: of a step that draws any, the first
         result stands for eager's.
         """
-        if self.draws and self._reference is None:
-            self._reference = result
-            return
-        weights = self._attempt.recorder.state.tensors
-        verdict = compare_results(result, self._reference or self._expected, weights)
-        if verdict.verdict == "wrong":
-            where = verdict.where or "the result"
-            reason = f"differs from eager at {where}: {verdict.why}"
-            raise Stopped(Stop("numerics", reason))
+        if self.draws and self._is_first:
+            self._expected, self._is_first = result, False
+        else:
+            self._attempt.assert_same(result, self._expected, "differs from eager")
 
 
 class Upgrade(Protocol):
@@ -178,24 +166,24 @@ class Upgrade(Protocol):
     def end(self) -> None: ...
 
 
+@dataclass(eq=False)
 class Recording:
     """One step for one set of shapes: input buffers, a CUDA graph, output copies."""
 
-    def __init__(self, call: Call, inputs: Buffers, capture: Capture) -> None:
-        self.shapes = shapes_of(call)
-        self.inputs = inputs
-        self.capture = capture
-        self.output_copies: OutputCopies
-        self.gradients: Gradients
-        self.verdict = comparison.Comparison("same")
-        self.random = False
-        self.written: list[Tensor] = []  # existing memory, apart from the inputs
-        self.replays = 0
-        self.record_s = 0.0
-        self.pool_bytes: int | None = None
-        self.undo: Callable[[], None] | None = None
-        self.upgrade: Upgrade | None = None  # to a compiled recording
-        self.like: LikeCall | None = None  # recognises its calls
+    shapes: tuple[str, ...]
+    inputs: Buffers
+    capture: Capture
+    output_copies: OutputCopies
+    gradients: Gradients
+    random: bool  # whether the step draws random numbers
+    written: list[Tensor]  # existing memory, apart from the inputs
+    undo: Callable[[], None] | None  # of the first replay
+    verdict: comparison.Comparison = field(init=False)  # of the first replay
+    replays: int = 0
+    record_s: float = 0.0
+    pool_bytes: int | None = None
+    upgrade: Upgrade | None = None  # to a compiled recording
+    like: LikeCall | None = None  # recognises its calls
 
     @property
     def can_be_discarded(self) -> bool:
@@ -228,18 +216,15 @@ class Recording:
 
     def keep(self) -> None:
         """Accepts the effects of the first replay."""
-        self._forget_state()
+        self.undo = None
+        self.gradients.keep()
+        step_capture.free_host_memory()
 
     def roll_back(self) -> None:
         """Undoes the effects of the first replay."""
         if self.undo is not None:
             self.undo()
-        self._forget_state()
-
-    def _forget_state(self) -> None:
-        self.undo = None
-        self.gradients.keep()
-        step_capture.free_host_memory()
+        self.keep()
 
     def drop(self) -> None:
         self.capture.drop()
@@ -274,7 +259,7 @@ class OutputCopies:
         self._clones = clones
         tensors = _each_tensor(self.recorded)
         own = list(map(_strides_of, tensors))
-        if list(map(_dimensions, own)) != list(map(_dimensions, eager_strides)):
+        if [s and len(s) for s in own] != [s and len(s) for s in eager_strides]:
             eager_strides = own  # another structure, which the comparison finds
         self._strides = {
             id(tensor): each
@@ -316,25 +301,25 @@ def _strides_of(tensor: Tensor) -> Strides:
     return tensor.stride() if is_plain else None
 
 
-def _dimensions(strides_of_tensor: Strides) -> int | None:
-    return None if strides_of_tensor is None else len(strides_of_tensor)
-
-
 class _Attempt:
     """One attempt to record a call; every stage undoes its effects on memory."""
 
     def __init__(self, recorder: Recorder, call: Call) -> None:
-        self.recorder = recorder
         self.call = call
-        self.device = home_of([*tensors_in(call), *recorder.state.tensors])
-        self.gradients = Gradients(recorder.state.parameters)
+        self.preparation, self.state = recorder.preparation, recorder.state
+        self.learning_rates, self.pool = recorder.learning_rates, recorder.pool
+        self.device = home_of([*tensors_in(call), *self.state.tensors])
+        self.gradients = Gradients(self.state.parameters)
         self.inputs = Buffers(call)
-        self.capture = Capture(self.device, recorder.pool)
+        self.capture = Capture(self.device, self.pool)
         self.rng_state = RngState.capture({self.device})
-        self.strides: list[Strides] = []  # of eager's outputs
+        self._python_undo: PythonUndo | None = None  # while the step runs in trials
+        # What the last run in eager showed.
         self.eager_recorder = EagerRecorder(self.device)
         self.ran = Execution()
-        self._python_undo: PythonUndo | None = None  # while the step runs in trials
+        self.draws = False  # whether the step draws random numbers on the device
+        self.strides: list[Strides] = []  # of the outputs
+        self.output_shapes: padding.Shapes = ()
 
     @contextlib.contextmanager
     def undone_on_error(self) -> Iterator[None]:
@@ -343,95 +328,52 @@ class _Attempt:
             yield
         except BaseException as error:
             if self._python_undo is not None:
-                self._restore_python()
-            # Undoing needs memory for offloaded gradients.
-            self.output = None
-            _free_locals(error)
+                self._restore_python(self._python_undo)
+            # Undoing needs memory for offloaded gradients: frees what the failed code
+            # held, such as activations.
+            for each in _chain(error):
+                traceback.clear_frames(each.__traceback__)
             self.undo()
             self.capture.release()  # the step runs again, on another stream
             raise
 
     def recording(self, clones: Clones | None, like: Recording | None) -> Recording:
         start = time.monotonic()
-        recording = Recording(self.call, self.inputs, self.capture)
         if like is None and self._uses_gradients():
             self.gradients.offload()
         self.capture.release()
         expected = self.in_eager() if like is None else self._in_eager_like(like)
-        self.output = None
         self.capture.release()
         expected = self._rehearsed() or expected
-        before = self.recorder.pool.bytes()
-        output = self._recorded()
-        if self.recorder.state.forget_foreign_changes():  # the compiler replaces some
-            self.recorder.state.extend()
-        recording.output_copies = OutputCopies(output, clones, self.strides)
-        recording.gradients = self.gradients
-        recording.undo = self.undo
-        recording.written = self._written()
-        recording.random = self.draws
+        before = self.pool.bytes()
+        output = self._run_prepared("the capture", self.capture.record)
+        self.gradients.recorded()
+        if self.state.forget_foreign_changes():  # the compiler replaces some
+            self.state.extend()
+        recording = Recording(
+            shapes_of(self.call),
+            self.inputs,
+            self.capture,
+            OutputCopies(output, clones, self.strides),
+            self.gradients,
+            random=self.draws,
+            written=self._written(),
+            undo=self.undo,
+        )
         self._first_replay(recording, expected)
-        after = self.recorder.pool.bytes()
+        after = self.pool.bytes()
         recording.pool_bytes = None if after is None else after - (before or 0)
         recording.record_s = time.monotonic() - start
         return recording
 
     def trace(self, like: Recording) -> None:
         self._learn_from(like)
-        self._rehearse()
+        self._run_prepared("compiling", self.capture.rehearse)
         self.undo()
-
-    # -- eager ---------------------------------------------------------------------
-
-    def in_eager(self) -> StepResult:
-        """Runs the step in eager until it is stable; returns the expected result.
-
-        Raises `Stopped` if the step does something that a replay cannot repeat.
-        """
-        self._assert_watchable()
-        state, learning_rates = self.recorder.state, self.recorder.learning_rates
-        learning_rates.add(state.optimizers)
-        state.refresh()
-        try:
-            result, changes, actions = self._stable_run()
-        except torch.OutOfMemoryError as error:
-            raise _out_of_memory("the eager run", error) from error
-        if changes or actions:
-            actions = [f"changes state ({each})" for each in changes] + actions
-            reasons = [f"the step {each}, which a replay does not" for each in actions]
-            kind = ChangesState if len(actions) == len(changes) else Stopped
-            raise kind(*(Stop("python", each) for each in reasons))
-        stops = [*self.eager_recorder.stops, *self.ran.stops]
-        if stops := [*stops, *self._unwatchable(self.ran)]:
-            raise Stopped(*stops)
-        self.inputs.assert_apart(self.call)
-        self.inputs.assert_serve(self.call)
-        self._assert_gradients_unread()
-        preparation = self.recorder.preparation
-        if preparation.needs_eager_run or preparation.reads_each_shape:
-            self._show_eager_run()
-        state.extend()  # the run may have created objects
-        if learning_rates.add(state.optimizers):
-            raise RecordLater
-        return result
-
-    def repeated_in_eager(self) -> StepResult:
-        """The result in eager of a step that may do what a replay cannot."""
-        self._assert_watchable()
-        self.recorder.state.refresh()
-        result, _, _ = self._stable_run()
-        if stops := list(self._unwatchable(self.ran)):
-            raise Stopped(*stops)
-        self.recorder.state.extend()
-        return result
 
     def tried(self, run: Callable[[Call], Any]) -> tuple[StepResult, float]:
         """Runs the call, and undoes it."""
-        state = self.recorder.state
-        self._python_undo = PythonUndo()
-        self._python_undo.save(
-            [self.recorder.preparation.step, self.call, *state.owners()]
-        )
+        undo = self._saved_python(PythonUndo())
         self.gradients.begin()
         self.capture.synchronize()
         begin = time.perf_counter()
@@ -441,13 +383,71 @@ class _Attempt:
         result = self.copied_result(output)
         del output
         self._reset()
-        self._restore_python()
+        self._restore_python(undo)
         self._python_undo = None
         return result, seconds
 
+    # -- eager ---------------------------------------------------------------------
+
+    def in_eager(self) -> StepResult:
+        """Runs the step in eager until it is stable; returns the expected result.
+
+        Raises `Stopped` if the step does something that a replay cannot repeat.
+        """
+        self._assert_watchable()
+        self.learning_rates.add(self.state.optimizers)
+        result, changes, actions = self._stable_run()
+        if changes or actions:
+            actions = [f"changes state ({each})" for each in changes] + actions
+            reasons = [f"the step {each}, which a replay does not" for each in actions]
+            kind = ChangesState if len(actions) == len(changes) else Stopped
+            raise kind(*(Stop("python", each) for each in reasons))
+        self._assert_watched(self.ran, [*self.eager_recorder.stops, *self.ran.stops])
+        self.inputs.assert_apart(self.call)
+        self.inputs.assert_serve(self.call)
+        self._assert_gradients_unread()
+        if self.preparation.needs_eager_run or self.preparation.reads_each_shape:
+            self._show_eager_run()
+        self.state.extend()  # the run may have created objects
+        if self.learning_rates.add(self.state.optimizers):
+            raise RecordLater
+        return result
+
+    def repeated_in_eager(self) -> StepResult:
+        """The result in eager of a step that may do what a replay cannot."""
+        self._assert_watchable()
+        result, _, _ = self._stable_run()
+        self._assert_watched(self.ran)
+        self.state.extend()
+        return result
+
+    def _assert_watchable(self) -> None:
+        state = self.state
+        if not state.whole:
+            why = "the step can reach too many objects to watch all of them"
+            raise Stopped(Stop("python", why))
+        if state.unwatchable_tensors:
+            why = f"{state.unwatchable_tensors[0]}, whose memory cannot be watched"
+            raise Stopped(Stop("input", why))
+        if state.lacks_scale or sys.getprofile() is not None or state.must_run_first:
+            raise RecordLater
+        if state.ran.codes:
+            self._assert_watched(state.ran)
+
+    def _assert_watched(self, ran: Execution, stops: Iterable[Stop] = ()) -> None:
+        """Stops for the given reasons, and for what was read that cannot be watched."""
+        opaque = self.state.unwatchable(ran)
+        reasons = [f"state that cannot be watched: {each}" for each in opaque]
+        if len(reasons) > _REASONS:
+            more = f"{len(reasons) - _REASONS} more objects that cannot be watched"
+            reasons[_REASONS:] = [more]
+        found = [Stop("python", f"the step reads {each}") for each in reasons]
+        if stops := [*stops, *found]:
+            raise Stopped(*stops)
+
     def _assert_gradients_unread(self) -> None:
         """Stops if the step may read a gradient of an argument: buffers have none."""
-        if self.recorder.state.ran.mentions(_GRADIENT) and any(
+        if self.state.ran.mentions(_GRADIENT) and any(
             each.requires_grad and has_gradient(each) for each in tensors_in(self.call)
         ):
             reason = "an argument has a gradient, which the step may read"
@@ -466,7 +466,7 @@ class _Attempt:
         inputs = (self.inputs.tensors[place] for place in self.inputs.changed)
         self.eager_recorder = self._new_eager_recorder()
         self.eager_recorder.save([*like.written, *inputs, *gradients])
-        if self.recorder.preparation.needs_eager_run:
+        if self.preparation.needs_eager_run:
             self._show_eager_run()
             self.gradients.undo()
 
@@ -475,41 +475,19 @@ class _Attempt:
 
         Apart from the watched runs, because it takes long to watch observers.
         """
-        preparation = self.recorder.preparation
         self.gradients.begin()
-        with preparation.watching():
+        with self.preparation.watching():
             self._run_in_eager()
         self._reset()
-        preparation.learn()
+        self.preparation.learn()
 
     def _in_eager_like(self, like: Recording) -> StepResult:
         """One eager run, not observed; returns the expected result."""
         self._learn_from(like)
         self.gradients.begin()
-        output = self._run_in_eager()
-        self.strides = list(map(_strides_of, _each_tensor(output)))
-        result = self.copied_result(output)
-        del output
+        result = self._noted(self._run_in_eager())
         self.undo()
         return result
-
-    def _written(self) -> list[Tensor]:
-        inputs = {key_of(each) for each in self.inputs.tensors}
-        saved = self.eager_recorder.saved.items()
-        return [region.live for key, region in saved if key not in inputs]
-
-    def _assert_watchable(self) -> None:
-        state = self.recorder.state
-        if not state.whole:
-            why = "the step can reach too many objects to watch all of them"
-            raise Stopped(Stop("python", why))
-        if state.unwatchable_tensors:
-            why = f"{state.unwatchable_tensors[0]}, whose memory cannot be watched"
-            raise Stopped(Stop("input", why))
-        if state.lacks_scale or sys.getprofile() is not None or state.must_run_first:
-            raise RecordLater
-        if state.ran.codes and (stops := list(self._unwatchable(state.ran))):
-            raise Stopped(*stops)
 
     def _stable_run(self) -> tuple[StepResult, list[str], list[str]]:
         """Repeats the eager run until it executes no new code.
@@ -517,29 +495,28 @@ class _Attempt:
         Returns its result, and what a replay would not repeat: changes of state, and
         other actions. Every run is undone, also what it changed in Python objects.
         """
-        state = self.recorder.state
-        learning_rates = self.recorder.learning_rates
-        self._python_undo = PythonUndo()
+        state, learning_rates = self.state, self.learning_rates
+        undo = PythonUndo()
         for _ in range(_EAGER_RUNS):
             state.refresh()
-            self._python_undo.save(
-                [self.recorder.preparation.step, self.call, *state.owners()]
-            )
+            self._saved_python(undo)
             numbers = learning_rates.numbers()
             with_zeros = self._uses_gradients()
-            result = self._watched_run(with_zeros=with_zeros)
+            try:
+                result = self._watched_run(with_zeros=with_zeros)
+            except torch.OutOfMemoryError as error:
+                raise _out_of_memory("the eager run", error) from error
             moved = self.rng_state.drawn_since(self.rng_state.current())
             new = state.forget_foreign_changes() | state.ran.add(self.ran)
-            if has_drawn := self._python_undo.has_drawn():
+            if has_drawn := undo.has_drawn():
                 moved = moved | {"a torch.Generator"}
             changes, actions = list(state.changes()), []
             if learning_rates.numbers() != numbers:
                 actions.append("changes the learning rate: step schedulers after it")
             self._reset()
-            if (
-                new or changes or actions or has_drawn
-            ):  # it may have changed state that was not watched yet
-                self._restore_python()
+            # It may have changed state that was not watched yet.
+            if new or changes or actions or has_drawn:
+                self._restore_python(undo)
             new |= self._uses_gradients() != with_zeros or self._had_to_reload()
             if not new:
                 break
@@ -551,24 +528,18 @@ class _Attempt:
         self.draws = "torch" in moved
         return result, changes, actions
 
-    def _restore_python(self) -> None:
-        """Restores the Python objects that the last run changed."""
-        assert self._python_undo is not None
-        state = self.recorder.state
-        state.ran.add(self.ran)
-        state.extend()
-        state.restore(self._python_undo)
-        state.extend()
+    def _saved_python(self, undo: PythonUndo) -> PythonUndo:
+        """Saves the Python objects that a run may change, until they are restored."""
+        self._python_undo = undo
+        undo.save([self.preparation.step, self.call, *self.state.owners()])
+        return undo
 
-    def _unwatchable(self, ran: Execution) -> Iterator[Stop]:
-        opaque = self.recorder.state.unwatchable(ran)
-        for each in opaque[:_REASONS]:
-            yield Stop("python", f"the step reads state that cannot be watched: {each}")
-        if len(opaque) > _REASONS:
-            more = len(opaque) - _REASONS
-            yield Stop(
-                "python", f"the step reads {more} more objects that cannot be watched"
-            )
+    def _restore_python(self, undo: PythonUndo) -> None:
+        """Restores the Python objects that the last run changed."""
+        self.state.ran.add(self.ran)
+        self.state.extend()
+        self.state.restore(undo)
+        self.state.extend()
 
     def _had_to_reload(self) -> bool:
         """Whether the step needs the gradients that the last run was without."""
@@ -579,72 +550,46 @@ class _Attempt:
 
     def _uses_gradients(self) -> bool:
         """Whether the step may use gradients, as far as the runs so far show."""
-        return self.gradients.are_used or self.recorder.state.ran.mentions(_GRADIENTS)
+        return self.gradients.are_used or self.state.ran.mentions(_GRADIENTS)
 
     def _watched_run(self, *, with_zeros: bool) -> StepResult:
-        self.output = None
         self.gradients.begin()
         with self.capture.aside():  # where the step can reuse the memory
             zeros = self.gradients.set_zeros() if with_zeros else []
-        self.eager_recorder = self._new_eager_recorder(zeros)
+        self.eager_recorder = observer = self._new_eager_recorder(zeros)
         del zeros
-        self.eager_recorder.save_as_precaution(self.recorder.state.buffers)
-        self.ran = Execution(self.eager_recorder.handle_read)
-        with self.capture.listening(self.eager_recorder.handle_warning):
-            output = self._run_in_eager(self.eager_recorder, self.ran)
-        self.eager_recorder.drop_precautions()
+        observer.save_as_precaution(self.state.buffers)
+        self.ran = Execution(observer.handle_read)
+        with self.capture.listening(observer.handle_warning):
+            output = self._run_in_eager(observer, self.ran)
+        observer.drop_precautions()
         self.gradients.learn(
-            self.eager_recorder.wrote,
-            self.eager_recorder.read,
-            used_zeros=self.eager_recorder.uses_scratch,
+            observer.wrote, observer.read, used_zeros=observer.uses_scratch
         )
+        tensors = self.inputs.tensors
         self.inputs.changed = [
-            place
-            for place, tensor in enumerate(self.inputs.tensors)
-            if self.eager_recorder.wrote(tensor)
+            place for place, each in enumerate(tensors) if observer.wrote(each)
         ]
-        self.inputs.reads_storage = self._reads_storage()
-        self.output = map_tensors(output, Tensor.detach)
-        self.strides = list(map(_strides_of, _each_tensor(self.output)))
+        # Whether the step sees memory of an argument beside its elements.
+        self.inputs.reads_storage = any(
+            key_of(each) in observer.storages_read
+            or (key_of(each) in observer.storages_restrided and strides.has_gaps(each))
+            for each in tensors
+        )
+        return self._noted(output)
+
+    def _noted(self, output: Any) -> StepResult:
+        """Notes the layout of eager's output; returns the result in copies."""
+        self.strides = list(map(_strides_of, _each_tensor(output)))
+        self.output_shapes = padding.shapes_of(output)
         return self.copied_result(output)
 
-    def _reads_storage(self) -> bool:
-        """Whether the step sees memory of an argument beside its elements."""
-        recorder = self.eager_recorder
-        return any(
-            key_of(each) in recorder.storages_read
-            or (key_of(each) in recorder.storages_restrided and strides.has_gaps(each))
-            for each in self.inputs.tensors
-        )
-
-    def copied_result(self, output: Any) -> StepResult:
-        """The result in copies, which stay as they are."""
-        result, copies = self.result(output), Copies()
-        return StepResult(
-            {label: _copy(part, copies) for label, part in result.output.items()},
-            {label: _copy(part, copies) for label, part in result.gradients.items()},
-        )
-
-    def result(self, output: Any) -> StepResult:
-        """An output, and buffers and gradients that the step writes."""
-        written = {
-            f"buffer {number}": buffer
-            for number, buffer in enumerate(self.recorder.state.buffers)
-            if self.eager_recorder.wrote(buffer)
-        }
-        parts = {**trees.values_of(output, "output"), **written}
-        return StepResult(parts, self.gradients.current())
-
     def _new_eager_recorder(self, scratch: Iterable[Tensor] = ()) -> EagerRecorder:
-        return EagerRecorder(
-            self.device,
-            [*self.recorder.state.tensors, *self.inputs.tensors],
-            scratch=scratch,
-        )
+        outside = [*self.state.tensors, *self.inputs.tensors]
+        return EagerRecorder(self.device, outside, scratch=scratch)
 
     def _run_in_eager(self, *observers: contextlib.AbstractContextManager[Any]) -> Any:
-        preparation = self.recorder.preparation
-        step = preparation.body(preparation.step)
+        step = self.preparation.body(self.preparation.step)
 
         def run() -> Any:
             with contextlib.ExitStack() as stack:
@@ -652,12 +597,10 @@ class _Attempt:
                     stack.enter_context(observer)
                 return step(*self.inputs.args, **self.inputs.kwargs)
 
-        with (
-            step_capture.force_eager(),
-            _no_cached_casts(),
-            self.recorder.learning_rates.in_memory(),
-        ):
+        with step_capture.force_eager(), self._as_recorded():
             return self.capture.rehearse(run)
+
+    # -- undone --------------------------------------------------------------------
 
     def undo(self) -> None:
         """Restores memory, gradients and the random state from before the step."""
@@ -674,6 +617,12 @@ class _Attempt:
             tensor.grad = None
         self.rng_state.restore()
 
+    def _written(self) -> list[Tensor]:
+        """The existing memory that the step writes, apart from the inputs."""
+        inputs = {key_of(each) for each in self.inputs.tensors}
+        saved = self.eager_recorder.saved.items()
+        return [region.live for key, region in saved if key not in inputs]
+
     # -- compiled ------------------------------------------------------------------
 
     def _rehearsed(self) -> StepResult | None:
@@ -683,41 +632,26 @@ class _Attempt:
         """
         result = None
         for last in [False] * (_REHEARSALS - 1) + [True]:
-            output = self._rehearse()
+            output = self._run_prepared("compiling", self.capture.rehearse)
             if last and self.draws:
                 result = self.copied_result(output)
             del output
             self._reset()
         return result
 
-    def _rehearse(self) -> Any:
+    def _run_prepared(self, stage: str, run: Callable[[Callable[[], Any]], Any]) -> Any:
+        """Runs the prepared step by `run`: without a capture, or in one."""
         self.gradients.begin()
         with (
-            _explained("compiling"),
+            _explained(stage),
             self._as_recorded(),
-            self.recorder.preparation.during() as step,
+            self.preparation.during() as step,
         ):
-            return self.capture.rehearse(
-                lambda: step(*self.inputs.args, **self.inputs.kwargs)
-            )
-
-    def _recorded(self) -> Any:
-        preparation = self.recorder.preparation
-        self.gradients.begin()
-        with (
-            _explained("the capture"),
-            self._as_recorded(),
-            preparation.during() as step,
-        ):
-            output = self.capture.record(
-                lambda: step(*self.inputs.args, **self.inputs.kwargs)
-            )
-        self.gradients.recorded()
-        return output
+            return run(lambda: step(*self.inputs.args, **self.inputs.kwargs))
 
     @contextlib.contextmanager
     def _as_recorded(self) -> Iterator[None]:
-        with _no_cached_casts(), self.recorder.learning_rates.in_memory():
+        with _no_cached_casts(), self.learning_rates.in_memory():
             yield
 
     # -- compared ------------------------------------------------------------------
@@ -733,18 +667,40 @@ class _Attempt:
         recording.start(tensors_in(self.call))
         self.gradients.attach()
         actual = self.result(recording.output_copies.recorded)
-        recording.verdict = compare_results(
-            actual, expected, self.recorder.state.tensors
-        )
-        if recording.verdict.verdict == "wrong":
+        try:
+            what = "a replay differs from eager"
+            recording.verdict = self.assert_same(actual, expected, what)
+        except Stopped:
             recording.drop()
-            where = recording.verdict.where or "the result"
-            raise Stopped(
-                Stop(
-                    "numerics",
-                    f"a replay differs from eager at {where}: {recording.verdict.why}",
-                )
-            )
+            raise
+
+    def result(self, output: Any) -> StepResult:
+        """An output, and buffers and gradients that the step writes."""
+        written = {
+            f"buffer {number}": buffer
+            for number, buffer in enumerate(self.state.buffers)
+            if self.eager_recorder.wrote(buffer)
+        }
+        parts = {**trees.values_of(output, "output"), **written}
+        return StepResult(parts, self.gradients.current())
+
+    def copied_result(self, output: Any) -> StepResult:
+        """The result in copies, which stay as they are."""
+        result, copies = self.result(output), Copies()
+        return StepResult(
+            {label: _copy(part, copies) for label, part in result.output.items()},
+            {label: _copy(part, copies) for label, part in result.gradients.items()},
+        )
+
+    def assert_same(
+        self, actual: StepResult, expected: StepResult, what: str
+    ) -> comparison.Comparison:
+        """Raises `Stopped` if a result is wrong; the reason begins with `what`."""
+        found = compare_results(actual, expected, self.state.tensors)
+        if found.verdict == "wrong":
+            where = found.where or "the result"
+            raise Stopped(Stop("numerics", f"{what} at {where}: {found.why}"))
+        return found
 
 
 @contextlib.contextmanager
@@ -769,31 +725,25 @@ def _explained(stage: str) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise _out_of_memory(stage, error) from error
     except Exception as error:
-        if (refusal := _refusal(error)) is not None:
-            raise refusal from None
+        for each in _chain(error):
+            if isinstance(each, remote_graphs.NotDeferred):  # Dynamo wraps it
+                raise each from None
         cause, place = _origin(error)
         where = (place.filename, place.lineno, place.name) if place else ()
         reason = f"{stage} failed: {_first_line(cause)}"
         raise Stopped(Stop("capture", reason, stage, *where)) from error
 
 
-def _free_locals(error: BaseException | None) -> None:
-    """Frees what the failed code held, such as activations."""
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and what it was raised from."""
     while error is not None:
-        traceback.clear_frames(error.__traceback__)
+        yield error
         error = error.__cause__ or error.__context__
 
 
 def _out_of_memory(stage: str, error: BaseException) -> Stopped:
     reason = f"out of memory ({stage}), so pass less at once or free memory"
     return Stopped(Stop("memory", f"{reason}: {_first_line(error)}"))
-
-
-def _refusal(error: BaseException | None) -> remote_graphs.NotDeferred | None:
-    """The error of the backend that Dynamo wraps, if it refused a graph."""
-    while error is not None and not isinstance(error, remote_graphs.NotDeferred):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 def _origin(
