@@ -55,6 +55,15 @@ def test_an_audit_of_what_does_not_change_says_nothing() -> None:
     assert graphed.status().replays == 6
 
 
+def test_what_is_recorded_later_leaves_no_recording_stale() -> None:
+    model = Scaled()
+    graphed = torchproof.graph(model, (X,))
+    assert torch.equal(graphed(X), 2 * X)
+    model.scale = 3.0
+    graphed.prepare(torch.ones(5))
+    assert torch.equal(graphed(X), 3 * X)
+
+
 def test_each_value_that_a_step_depends_on_has_its_recording() -> None:
     class Hidden:
         """As an object of a C extension: what it holds cannot be read."""

@@ -319,6 +319,7 @@ class Graphed(Explained[Status]):
             key = self._key_if_any(call)
             if self._given_up is not None or key is None:
                 return
+            self._unchanged(known=False)  # a recording is one of the state now
             if self._snapshot.serving(key, call) is not None:
                 return
             recording, failure = self._attempt(self._snapshot.shape(key), call)
@@ -615,11 +616,15 @@ class Graphed(Explained[Status]):
     def _choose(self, call: Call, stop: Stop) -> Choice | None:
         """None if this call cannot be tried: not yet, or because the step fails."""
         snapshot = self._snapshot
-        if snapshot.ways is None:
-            snapshot.ways = self._ways(snapshot.state)
-        ways = snapshot.ways
-        if self._is_storm:  # pieces, too, would be recorded at every call
-            ways = [way for way in ways if way.kind is not Kind.PIECES]
+
+        def ways() -> list[Way]:
+            """Made when one is needed: that loads the compiler."""
+            if snapshot.ways is None:
+                snapshot.ways = self._ways(snapshot.state)
+            if self._is_storm:  # pieces, too, would be recorded at every call
+                return [way for way in snapshot.ways if way.kind is not Kind.PIECES]
+            return snapshot.ways
+
         try:
             choice = ladder.choose(self._recorder(), call, ways, stop)
         except Exception:  # the step raises its own error again
@@ -750,6 +755,7 @@ class Graphed(Explained[Status]):
                 " arguments change: record with the default checks"
             )
         self._changes.update(changes)
+        self._last = None  # of this snapshot, which is not the current one any more
         if not self._restore_earlier():
             self._changes_since_replay += 1
             self._start_snapshot(snapshot)

@@ -84,7 +84,9 @@ class Choice:
     rung: Rung | None
 
 
-def choose(recorder: Recorder, call: Call, ways: list[Way], stop: Stop) -> Choice:
+def choose(
+    recorder: Recorder, call: Call, make: Callable[[], list[Way]], stop: Stop
+) -> Choice:
     """The fastest way that gives eager's result; each run of the call is undone."""
     shapes = shapes_of(call)
     try:
@@ -93,6 +95,7 @@ def choose(recorder: Recorder, call: Call, ways: list[Way], stop: Stop) -> Choic
         if stop in stopped.stops:
             return Choice(None, None)
         return Choice(None, Rung(shapes, None, str(stop), {}, (str(stopped),)))
+    ways = make()
     if trial.draws:  # the graphs are compared with the same code without them
         ways = sorted(ways, key=lambda way: way.kind is Kind.PIECES)
     seconds: dict[str, float | None] = {}

@@ -85,6 +85,8 @@ _LEAVES: frozenset[type] = frozenset(
 )
 _ARRAYS: tuple[Any, ...] = (*BYTES, *NUMBERS_IN_C)
 _SKIPPED_MODULES = ("logging", "torchproof", "torch._dynamo", "torch._inductor")
+# The module of the functions that call compiled code.
+_COMPILED_BY = "torch._functorch.aot_autograd"
 _NOTHING: dict[Any, Any] = {}
 
 
@@ -134,7 +136,11 @@ class PythonUndo:
             if content.keys and not _LEAVES.issuperset(map(type, content.keys)):
                 todo.extend(content.keys)
             if content.items and not form.is_array:
-                todo += [each for each in content.items if type(each) not in _LEAVES]
+                todo += [
+                    each
+                    for each in content.items
+                    if type(each) not in _LEAVES and not _is_compiled(each)
+                ]
             if (namespace := content.namespace) is not None:
                 if namespace:
                     todo.append(namespace)
@@ -330,6 +336,15 @@ def _form_of(kind: Any) -> _Form | None:
 def _is_of_users_file(module: types.ModuleType) -> bool:
     file = object.__getattribute__(module, "__dict__").get("__file__")
     return isinstance(file, str) and whose(file) == "user"
+
+
+def _is_compiled(value: Any) -> bool:
+    """Whether it is compiled code, as Dynamo puts into the globals of a step."""
+    if type(value) is not types.FunctionType:
+        return False
+    inner = vars(value).get("_torchdynamo_orig_callable", value)
+    scope = getattr(inner, "__globals__", _NOTHING)
+    return bool(dict.get(scope, "__name__") == _COMPILED_BY)
 
 
 def _may_change(function: types.FunctionType) -> bool:
