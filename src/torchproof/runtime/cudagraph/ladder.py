@@ -62,7 +62,7 @@ class Way:
         kept = [each for _, each in self.parameters() if each.grad is not None]
         if kept:
             with torch.no_grad():
-                copies = torch._foreach_mul([_gradient_of(each) for each in kept], 1)
+                copies = step_capture.copies_of([_gradient_of(each) for each in kept])
             for parameter, copy in zip(kept, copies, strict=True):
                 parameter.grad = copy
 
