@@ -143,6 +143,28 @@ def test_what_cannot_be_undone_is_not_tried(device: str) -> None:
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
+def test_a_trial_undoes_what_took_the_place_of_something_else(device: str) -> None:
+    class Counter:
+        calls = 0
+
+        def next(self) -> int:
+            self.calls += 1
+            return self.calls
+
+    held = {"counter": Counter()}
+
+    def step(x: Tensor) -> Tensor:
+        return x + held["counter"].next()
+
+    graphed = torchproof.graph(step)
+    for number in range(1, 7):
+        assert graphed(torch.zeros(2, device=device))[0] == number
+    held["counter"] = Counter()
+    for number in range(1, 3):  # of another shape, which is tried in each way
+        assert graphed(torch.zeros(3, device=device))[0] == number
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
 def test_a_step_that_can_be_recorded_in_another_state_is(device: str) -> None:
     class Switching(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -644,6 +644,7 @@ class Graphed(Explained[Status]):
             self._calls % _REVIEW != 0
             and last.like.tensors_of(call) is not None
             and not dispatch_modes.is_overridden()
+            and (not last.way.keeps_gradients or self._snapshot.state.unchanged())
         )
 
     def _prepared(self, call: Call) -> Any:

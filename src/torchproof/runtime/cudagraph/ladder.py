@@ -45,6 +45,11 @@ class Way:
     preparation: Preparation
     parameters: Callable[[], list[tuple[str, Tensor]]]
 
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether a call copies gradients, for which it has to know all parameters."""
+        return self.kind is Kind.PIECES and self.parameters is not list
+
     def __call__(self, call: Call) -> Any:
         """Runs a call; nothing that it returns is overwritten by the next one."""
         args, kwargs = call

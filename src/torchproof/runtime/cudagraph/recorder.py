@@ -133,6 +133,7 @@ class Trial:
     """
 
     def __init__(self, recorder: Recorder, call: Call) -> None:
+        recorder.state.extend()  # the step may reach other objects than when it stopped
         with recorder.attempt(call) as self._attempt:
             self._expected = self._attempt.repeated_in_eager()
         self.draws = self._attempt.draws
