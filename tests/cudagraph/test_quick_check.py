@@ -55,6 +55,7 @@ class Model(nn.Module):
         self.offsets = [3.0]
         self.extra: list[float] = []
         self.names = {"a", "b"}
+        self.many = set(range(40))
         self.table = {"a": 1.0}
         self.ordered = collections.OrderedDict(a=1.0, b=2.0)
         self.made: dict[str, float] = collections.defaultdict(float, a=1.0)
@@ -67,6 +68,7 @@ class Model(nn.Module):
         x = shifted(self.lin(x)) * SCALE * self.slotted.power + self.settings.offset
         x = x + sum(self.offsets) + sum(self.extra)
         x = x * sum(self.factors) * len(self.names) * self.table["a"] * first
+        x = x + len(self.many)
         return x * self.made["a"] * self.local.bias * self.queue[0] * RATE.get()
 
 
@@ -102,6 +104,11 @@ def in_hot_code(watched: Watched) -> None:
         watched.model.slope = number  # type: ignore[assignment]
 
 
+def replace(items: set[Any], by: Any) -> None:
+    items.remove(next(iter(items)))
+    items.add(by)
+
+
 CHANGES: dict[str, Callable[[Watched], object]] = {
     "attribute": lambda w: setattr(w.model, "training", False),
     "attribute in hot code": in_hot_code,
@@ -127,6 +134,8 @@ CHANGES: dict[str, Callable[[Watched], object]] = {
         0, w.model.factors.pop()
     ),
     "set": lambda w: w.model.names.add("c"),
+    "another item of a set": lambda w: replace(w.model.names, "c"),
+    "another item of a large set": lambda w: replace(w.model.many, 40),
     "deque": lambda w: w.model.queue.append(2.0),
     "dict": lambda w: w.model.table.update(a=2.0),
     "order": lambda w: w.model.ordered.move_to_end("a"),

@@ -192,11 +192,13 @@ def flipped() -> dict[str, Any]:
     for name, flip in FLIPS.items():
         if name not in names or name in NOT_FLIPPED:
             continue
-        before = global_switches.values()
+        before, unchanged = global_switches.values(), global_switches.Unchanged()
+        is_still = unchanged.check()
         kept.append(flip())  # some last as long as an object does
         after = global_switches.values()
         rows = zip(names, before, after, strict=True)
-        found[name] = [row for row, one, other in rows if one != other]
+        is_seen = is_still and not unchanged.check()
+        found[name] = [row for row, a, b in rows if a != b] if is_seen else []
     return found
 
 

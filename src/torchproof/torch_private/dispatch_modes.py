@@ -46,10 +46,14 @@ def is_overridden() -> bool:
         or torch.autograd.forward_ad._current_level >= 0
         or torch._C._get_tracing_state() is not None
         or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-        or any(
-            not isinstance(torch._C._get_function_stack_at(number), DeviceContext)
-            for number in range(torch._C._len_torch_function_stack())
-        )
+        or (torch._C._len_torch_function_stack() > 0 and _has_function_mode())
+    )
+
+
+def _has_function_mode() -> bool:
+    return any(
+        not isinstance(torch._C._get_function_stack_at(number), DeviceContext)
+        for number in range(torch._C._len_torch_function_stack())
     )
 
 

@@ -1,8 +1,9 @@
 """Torch's global switches as one tuple, which is equal while none of them changes.
 
 `values` is a part of the key of each recording: a recording was made under certain
-switches and serves calls under the same ones. To add a switch, add a row to `_rows`;
-the properties of `torch.backends` are rows already.
+switches and serves calls under the same ones. `Unchanged` compares them in less time.
+To add a switch, add a row to `_rows`; the properties of `torch.backends` are rows
+already.
 
 `read_precision` and `apply_precision` are the precision of float32 products. Torch has
 two interfaces for it, and `torch.get_float32_matmul_precision` raises after a program
@@ -21,7 +22,7 @@ import numpy
 import torch
 
 from torchproof.records import Namespace, TorchConfig
-from torchproof.torch_private import dispatch_modes
+from torchproof.torch_private import contract, dispatch_modes
 
 Reader = Callable[[], Hashable]
 Precision = tuple[tuple[str, str], ...]
@@ -64,6 +65,47 @@ def values() -> tuple[Hashable, ...]:
 
 def names() -> tuple[str, ...]:
     return tuple(_table())
+
+
+class Unchanged:
+    """Whether the switches are what they were when this was made: `check()`.
+
+    One guard of Dynamo compares many of them at once.
+    """
+
+    def __init__(self) -> None:
+        guard = _guard()
+        self._guard: Callable[[], bool] = (lambda: True) if guard is None else guard
+        self._read = _readers() if guard is None else _unguarded()
+        self._then = tuple(map(operator.call, self._read))
+
+    def check(self) -> bool:
+        return self._guard() and tuple(map(operator.call, self._read)) == self._then
+
+
+# The switches that Dynamo's guard of the global state compares.
+_GUARDED = {
+    *("is_grad_enabled", "get_default_dtype", "get_num_threads"),
+    *("is_autocast_cache_enabled", "_get_torch_function_state"),
+    *("_get_deterministic_algorithms", "_get_deterministic_algorithms_warn_only"),
+    *("autocast.cpu", "autocast.cpu.dtype", "autocast.cuda", "autocast.cuda.dtype"),
+    "_get_cublas_allow_fp16_reduced_precision_reduction",
+    "_get_cublas_allow_bf16_reduced_precision_reduction",
+}
+
+
+def _guard() -> Callable[[], bool] | None:
+    if contract.missing("guard of the global state"):
+        return None
+    from torch._C._dynamo.guards import GlobalStateGuard
+
+    check: Callable[[], bool] = GlobalStateGuard().check
+    return check
+
+
+@functools.cache
+def _unguarded() -> tuple[Reader, ...]:
+    return tuple(read for name, read in _table().items() if name not in _GUARDED)
 
 
 @functools.cache
@@ -156,20 +198,24 @@ def _opt_einsum(own: Namespace, inner: Namespace) -> Hashable:
 
 
 def _sdp_priority_order() -> Hashable:
-    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
-        _choose_sdp_order()
-    return tuple(torch._C._get_sdp_priority_order())
-
-
-@functools.cache
-def _choose_sdp_order() -> None:
-    """Lets torch choose the order for this GPU, as the first attention would.
+    """Lets torch choose the order for this GPU first, as the first attention would.
 
     Otherwise the order changes during the first call, and the second one is recorded
     again. An order that a program has set stays.
     """
-    example = torch.empty(1, 1, 8, 8, device="cuda", dtype=torch.float16)
-    torch._fused_sdp_choice(example, example, example)
+    global _sdp_order_is_chosen
+    if not _sdp_order_is_chosen and _may_launch():
+        _sdp_order_is_chosen = True
+        example = torch.empty(1, 1, 8, 8, device="cuda", dtype=torch.float16)
+        torch._fused_sdp_choice(example, example, example)
+    return tuple(torch._C._get_sdp_priority_order())
+
+
+_sdp_order_is_chosen = False
+
+
+def _may_launch() -> bool:
+    return torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()
 
 
 def _flushes_denormals() -> bool:

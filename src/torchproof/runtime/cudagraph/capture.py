@@ -72,6 +72,19 @@ class Pool:
             self._streams[device] = torch.cuda.Stream(device)
         return self._streams[device]
 
+    @contextlib.contextmanager
+    def aside(self, device: torch.device) -> Iterator[None]:
+        """Runs the block on the side stream, ordered with the caller's stream."""
+        with torch.cuda.device(device):
+            caller = torch.cuda.current_stream()
+            side = self.stream(device)
+            side.wait_stream(caller)
+            try:
+                with torch.cuda.stream(side):
+                    yield
+            finally:
+                caller.wait_stream(side)
+
     def join(self) -> None:
         """Makes the caller's stream wait for the stream that used the pool last."""
         if (handle := step_capture.current_stream()) == self._last_handle:
@@ -101,18 +114,8 @@ class Capture:
         self.device = device
         self.graph = torch.cuda.CUDAGraph()
 
-    @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Runs the block on the side stream, ordered with the caller's stream."""
-        with torch.cuda.device(self.device):
-            caller = torch.cuda.current_stream()
-            side = self.pool.stream(self.device)
-            side.wait_stream(caller)
-            try:
-                with torch.cuda.stream(side):
-                    yield
-            finally:
-                caller.wait_stream(side)
+    def aside(self) -> contextlib.AbstractContextManager[None]:
+        return self.pool.aside(self.device)
 
     def release(self) -> None:
         """Gives cached memory back to the device.

@@ -179,7 +179,7 @@ class _LastReplay:
 
     recording: Recording
     like: LikeCall
-    switches: Hashable
+    switches: global_switches.Unchanged
     tensors: Tensors = ()  # of the call that is answered
 
 
@@ -296,7 +296,7 @@ class Graphed(Explained[Status]):
             self._watch_state()
             return self._plain(call)
         self._answered[key] = Shape(ShapeState.ANSWERED)
-        answer = self._prepared(call)
+        answer = self._postponed(call)
         later.progress.start_compiler()
         return answer
 
@@ -370,8 +370,7 @@ class Graphed(Explained[Status]):
 
     def _stays_like(self, last: _LastReplay) -> bool:
         """Whether torch's switches and the external state are as at the last call."""
-        is_same = global_switches.values() == last.switches
-        return is_same and self._snapshot.state.unchanged()
+        return last.switches.check() and self._snapshot.state.unchanged()
 
     def _answer(self, call: Call) -> Any:
         key = self._key_if_any(call)
@@ -418,7 +417,7 @@ class Graphed(Explained[Status]):
         if like is None or recording.inputs.reads_storage:
             return None
         recording.like = like
-        return _LastReplay(recording, like, global_switches.values())
+        return _LastReplay(recording, like, global_switches.Unchanged())
 
     def _advance(
         self, upgrade: Upgrade, key: Hashable, recording: Recording, call: Call
@@ -479,7 +478,7 @@ class Graphed(Explained[Status]):
         if self._given_up is not None or shape.is_refused:
             return self._diverted(shape, call)
         if self._later is not None and self._is_early(shape, self._later.progress):
-            return self._prepared(call)
+            return self._postponed(call)
         recording, failure = self._attempt(shape, call)
         if recording is not None:
             self._replays += 1
@@ -487,7 +486,8 @@ class Graphed(Explained[Status]):
             return recording.finish(list(call_inputs.tensors_in(call)))
         if self._snapshot.state.must_run_first:
             return self._observed(call)
-        answer = self._prepared(call)  # raises the step's own error
+        run = self._prepared if failure or shape.is_refused else self._postponed
+        answer = run(call)  # raises the step's own error
         if failure is not None:
             self._refuse(shape, failure)
         elif not shape.is_refused:  # the first call created state
@@ -646,6 +646,18 @@ class Graphed(Explained[Status]):
             and not dispatch_modes.is_overridden()
             and (not last.way.keeps_gradients or self._snapshot.state.unchanged())
         )
+
+    def _postponed(self, call: Call) -> Any:
+        """Runs a call without a graph whose shapes will be recorded.
+
+        Where recordings are made: streams do not share the memory that they free, such
+        as that of the gradients and of the state of an optimizer.
+        """
+        devices = (each.device for each in call_inputs.tensors_in(call) if each.is_cuda)
+        if (device := next(devices, None)) is None:
+            return self._prepared(call)
+        with self.pool.aside(device):
+            return self._prepared(call)
 
     def _prepared(self, call: Call) -> Any:
         """Runs the step without a graph: compiled if that works, else in eager."""

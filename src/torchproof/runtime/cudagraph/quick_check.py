@@ -4,9 +4,10 @@ CPython gives each dict a version, which changes whenever the dict does (PEP 509
 other places are a pointer in the memory of an object: its type, its `__dict__`, a slot,
 the variable of a cell, the code of a function. One numpy gather reads all these words.
 If they are what they were, no place changed; if the version of a dict differs, the
-watched entries of that dict are compared. The rest, such as lists and sets, is read
-by Python. `StateSnapshot` finds out what differs, and whether it is only another object
-of the same value.
+watched entries of that dict are compared. A second gather reads the items of lists and
+sets, whose addresses are among the first words. The rest, such as context variables, is
+read by Python. `StateSnapshot` finds out what differs, and whether it is only another
+object of the same value.
 
 Python 3.13 changes attributes without a new version, so all places are the rest there.
 """
@@ -19,8 +20,10 @@ import functools
 import gc
 import operator
 import struct
+import sys
 import sysconfig
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 import numpy
@@ -35,6 +38,7 @@ from torchproof.runtime.cudagraph.watched_places import (
     FUNCTION,
     GONE,
     GUARDED_NAMESPACE,
+    LIST_ITEMS,
     NAMES,
     NAMESPACE,
     SLOT,
@@ -62,30 +66,38 @@ class QuickCheck:
     def __init__(self, watches: Watches) -> None:
         self._entries: dict[int, _Entries] = {}  # by id of the dict
         words: list[int] = []
-        rest = Watches()
+        self._containers: list[Any] = []
+        self.rest = Watches()  # what Python reads
         for watch in watches.every:
             if is_supported() and (namespace := _dict_with(watch)) is not None:
                 new = _Entries(namespace)
                 self._entries.setdefault(id(namespace), new).add(watch)
-                if not _keeps_order(watch):
-                    rest.every.append(watch)
+                if watch.kind.name == "items" and isinstance_of(namespace, (_ORDERED,)):
+                    words += _inside(namespace, dict, _ORDERED)  # the order
             elif is_supported() and (found := _words_of(watch)):
                 words += found
+                if type(watch.owner) in (list, set):
+                    self._containers.append(watch.owner)
             else:
-                rest.every.append(watch)
+                self.rest.every.append(watch)
         self._watches = watches  # alive, so that each word stays that of its object
         self._by_number = list(self._entries.values())
         self._read = _gather([*(i + _VERSION for i in self._entries), *words])
-        self.rest = rest  # what Python reads
-        self._values_of_rest = rest.reader()
+        self._values_of_rest = self.rest.reader()
         self.renew()
 
     def renew(self) -> None:
         """Changes are relative to this moment from now on."""
         self._words = self._read()
+        self._read_items = _gather(
+            list(chain.from_iterable(map(_items_of, self._containers)))
+        )
+        self._items = self._read_items().tobytes()
         for each in self._by_number:
             each.renew()
-        self._values = self._values_of_rest()  # alive, so that their ids stay unique
+        # Alive, so that the addresses of what is there stay unique.
+        self._kept = list(map(list, self._containers))
+        self._values = self._values_of_rest()
         self._identities = identities(self._values)
 
     def unchanged(self) -> bool:
@@ -97,7 +109,12 @@ class QuickCheck:
                 if not self._by_number[number].unchanged():
                     return False
             self._words = words
-        return identities(self._values_of_rest()) == self._identities
+        # Only now is it known that the items are still where they were.
+        if self._read_items().tobytes() != self._items:
+            return False
+        return not self.rest.every or (
+            identities(self._values_of_rest()) == self._identities
+        )
 
 
 class TensorCheck:
@@ -182,12 +199,6 @@ def _dict_with(watch: Watch) -> dict[Any, Any] | None:
     return None
 
 
-def _keeps_order(watch: Watch) -> bool:
-    """Whether the order of a dict cannot change without a new version."""
-    is_ordered = isinstance_of(watch.arguments[0], (collections.OrderedDict,))
-    return watch.kind.name != "items" or not is_ordered
-
-
 def _words_of(watch: Watch) -> list[int]:
     """The addresses of the words that hold a place; none if Python has to read it."""
     owner, kind = watch.owner, watch.kind
@@ -205,7 +216,30 @@ def _words_of(watch: Watch) -> list[int]:
         return _pointers(owner, in_slot(member, owner))
     if kind in (NAMESPACE, GUARDED_NAMESPACE):
         return _pointers(owner, dict_of(owner), before=_BEFORE)
+    if type(owner) in (list, set):
+        return _inside(owner, object, type(owner))
     return []
+
+
+_ORDERED: type = collections.OrderedDict
+
+
+def _items_of(container: Any) -> range:
+    """The addresses of the words of a list's or set's items, if in other memory."""
+    table = id(container) + (LIST_ITEMS if type(container) is list else _in_set())
+    first = ctypes.c_size_t.from_address(table).value
+    if type(container) is list:
+        return range(first, first + _WORD * len(container), _WORD)
+    if id(container) < first < id(container) + set.__basicsize__:
+        return range(0)  # in the set itself
+    mask = ctypes.c_size_t.from_address(table - _WORD).value
+    return range(first, first + 2 * _WORD * (mask + 1), _WORD)  # with their hashes
+
+
+def _inside(owner: Any, base: type, kind: type) -> list[int]:
+    """The words that objects of a type have beside those of its base class."""
+    places = range(base.__basicsize__, kind.__basicsize__, _WORD)
+    return [id(owner) + place for place in places]
 
 
 def _pointers(owner: Any, value: Any, before: int = 0) -> list[int]:
@@ -243,7 +277,7 @@ def is_supported() -> bool:
     if struct.calcsize("N") != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return False
     try:
-        return bool(_in_function()) and all(_changes())
+        return bool(_in_function() and _in_set()) and all(_changes())
     except Exception:
         return False
 
@@ -290,3 +324,15 @@ def _in_function() -> dict[str, int]:
     if any(len(each) != 1 for each in found.values()):
         return {}
     return {name: each[0] - id(probed) for name, each in found.items()}
+
+
+@functools.cache
+def _in_set() -> int:
+    """Where in a set the address of its items is, after the mask of their number."""
+    items = set(range(40))
+    words = _inside(items, object, set)
+    for place, mask in enumerate(words[:-1]):
+        count = ctypes.c_size_t.from_address(mask).value + 1
+        if sys.getsizeof(items) - sys.getsizeof(set()) == 2 * _WORD * count:
+            return words[place + 1] - id(items)
+    return 0

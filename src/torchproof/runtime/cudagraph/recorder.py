@@ -233,17 +233,10 @@ class Recording:
 
 @dataclass
 class Clones:
-    """Clones outputs, and counts them over all recordings of a step."""
+    """How many copies of outputs were made, over all recordings of a step."""
 
     count: int = 0
     bytes: int = 0
-
-    def clone(self, tensor: Tensor, strides_of_copy: Strides = None) -> Tensor:
-        self.count += 1
-        self.bytes += tensor.numel() * tensor.itemsize
-        if strides_of_copy is not None:
-            return strides.clone(tensor, strides_of_copy)
-        return tensor.clone()
 
 
 class OutputCopies:
@@ -268,18 +261,23 @@ class OutputCopies:
             if each is not None and strides.needs_strides(tensor, each)
         }
         self._template = trees.template(self.recorded)
+        self._count = len(tensors)
+        self._bytes = sum(each.numel() * each.itemsize for each in tensors)
 
     def __call__(self) -> Any:
         if self._clones is None:
             return self.recorded
+        self._clones.count += self._count
+        self._clones.bytes += self._bytes
         if self._template is None:
             return map_tensors(self.recorded, self._copy)
         tensors, build = self._template
-        return build(list(map(self._copy, tensors)))
+        copy = self._copy if self._strides else Tensor.clone
+        return build([copy(each) for each in tensors])
 
     def _copy(self, tensor: Tensor) -> Tensor:
-        assert self._clones is not None
-        return self._clones.clone(tensor, self._strides.get(id(tensor)))
+        of_copy = self._strides.get(id(tensor))
+        return tensor.clone() if of_copy is None else strides.clone(tensor, of_copy)
 
 
 Strides = tuple[int, ...] | None  # None if the tensor has none, such as a sparse one
@@ -340,9 +338,8 @@ class _Attempt:
 
     def recording(self, clones: Clones | None, like: Recording | None) -> Recording:
         start = time.monotonic()
-        if like is None and self._uses_gradients():
+        if like is None and self._may_drop_gradients():
             self.gradients.offload()
-        self.capture.release()
         expected = self.in_eager() if like is None else self._in_eager_like(like)
         self.capture.release()
         expected = self._rehearsed() or expected
@@ -499,10 +496,11 @@ class _Attempt:
         state, learning_rates = self.state, self.learning_rates
         undo = PythonUndo()
         for _ in range(_EAGER_RUNS):
+            self.capture.release()
             state.refresh()
             self._saved_python(undo)
             numbers = learning_rates.numbers()
-            with_zeros = self._uses_gradients()
+            with_zeros = self._may_drop_gradients()
             try:
                 result = self._watched_run(with_zeros=with_zeros)
             except torch.OutOfMemoryError as error:
@@ -518,7 +516,7 @@ class _Attempt:
             # It may have changed state that was not watched yet.
             if new or changes or actions or has_drawn:
                 self._restore_python(undo)
-            new |= self._uses_gradients() != with_zeros or self._had_to_reload()
+            new |= self._may_drop_gradients() != with_zeros or self._had_to_reload()
             if not new:
                 break
         else:
@@ -553,6 +551,16 @@ class _Attempt:
         """Whether the step may use gradients, as far as the runs so far show."""
         return self.gradients.are_used or self.state.ran.mentions(_GRADIENTS)
 
+    def _may_drop_gradients(self) -> bool:
+        """Whether code of the step may replace gradients, such as `zero_grad`.
+
+        Zeros that are there before a run then show whether it adds to them.
+        """
+        ran = self.state.ran
+        return self._uses_gradients() and (
+            self.ran.mentions(_GRADIENT) or ran.mentions(_GRADIENT)
+        )
+
     def _watched_run(self, *, with_zeros: bool) -> StepResult:
         self.gradients.begin()
         with self.capture.aside():  # where the step can reuse the memory
@@ -565,7 +573,10 @@ class _Attempt:
             output = self._run_in_eager(observer, self.ran)
         observer.drop_precautions()
         self.gradients.learn(
-            observer.wrote, observer.read, used_zeros=observer.uses_scratch
+            observer.wrote,
+            observer.read,
+            used_zeros=observer.uses_scratch,
+            may_drop=self._may_drop_gradients(),
         )
         tensors = self.inputs.tensors
         self.inputs.changed = [

@@ -176,13 +176,16 @@ class Gradients:
         read: Callable[[Tensor], bool],
         *,
         used_zeros: bool,
+        may_drop: bool,
     ) -> None:
         """Finds the parameters whose gradient the eager run changed.
 
-        `used_zeros` says that it computed with the zeros from `set_zeros`.
+        `used_zeros` says that it computed with the zeros from `set_zeros`; without
+        `may_drop`, no code of the step sets a gradient, and autograd alone adds to them.
         """
-        dropped = [g for g in self._all if g.is_replaced]
-        added = [
+        replaced = [g for g in self._all if g.is_replaced]
+        dropped, added = (replaced, []) if may_drop else ([], replaced)
+        added += [
             g
             for g in self._all
             if not g.is_replaced and g.at_start is not None and wrote(g.at_start)

@@ -86,13 +86,13 @@ def identities(values: list[Any]) -> bytes:
 
     This compares thousands of objects at once, without running their code.
     """
-    items = ctypes.c_void_p.from_address(id(values) + _LIST_ITEMS).value
+    items = ctypes.c_void_p.from_address(id(values) + LIST_ITEMS).value
     return ctypes.string_at(items or 0, _POINTER * len(values))
 
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 # `ob_item` is the last but one field of a list object, before `allocated`.
-_LIST_ITEMS = list.__basicsize__ - 2 * _POINTER
+LIST_ITEMS = list.__basicsize__ - 2 * _POINTER
 
 
 @dataclass(frozen=True, eq=False)
