@@ -9,7 +9,9 @@ a wait. The limits are the recorded CUDA graph launched and waited for (`bare_ms
 launched many times (`kernels_ms`), without any other work; the `share`s refer to them.
 `difference` is the largest relative one from eager, of the first output and of the
 gradients. `generate` is a decode step of transformers with a static cache, compiled by
-transformers. Without a GPU, `check` is measured alone: what the host does before a
+transformers; `tuned+graph` uses the recipe that `torchproof tune` found for it
+(`results/decode.toml`). Rows compile at the same time with `--jobs 8`, but each of them
+measures alone. Without a GPU, `check` is measured alone: what the host does before a
 replay, on a GPT-2 of 12 layers.
 
 Exit code 1 when a graphed step reaches less than 95% of its limit, is slower than the
@@ -18,10 +20,14 @@ best mode of torch, or keeps the host busy for more than the stated part of it.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -29,7 +35,7 @@ from torch import Tensor
 
 import torchproof
 from benchmarks import step_targets
-from benchmarks.survey import Options, Row, Survey
+from benchmarks.survey import RESULTS, Options, Row, Survey
 from torchproof.targets.calls import loss
 
 SHARE = 0.95  # of the kernel limit
@@ -39,13 +45,14 @@ TOLERANCE = 0.03  # relative, of bfloat16
 ROUNDS = 9
 BURST, STREAM = 8, 40  # calls that fit in the queue of the device; calls of a stream
 SYNCED = 20
+DECODE = "llama_decode"
 MODELS = (
     "gpt2_inference",
     "llama_inference",
     "vit_inference",
     "qwen3_inference",
     "dinov2_inference",
-    "llama_decode",
+    DECODE,
     "gpt2_training",
     "decoder_training_small",
 )
@@ -53,6 +60,7 @@ GRAPHS = {"eager+graph": "eager", "regional+graph": "regional", "full+graph": "f
 CHECKS: tuple[Literal["default", "arguments"], ...] = ("default", "arguments")
 ARGUMENTS = ", arguments"  # with checks="arguments"
 TORCH = ("full", "reduce-overhead")
+RECIPE = RESULTS / "decode.toml"
 
 Step = Callable[[], Any]
 
@@ -86,6 +94,11 @@ def steps_of(name: str) -> Iterator[tuple[str, Step, Any]]:
             )
             suffix = "" if checks == "default" else ARGUMENTS
             yield title + suffix, _graphed(model, graphed, call, train), graphed
+    if name == DECODE and RECIPE.exists():
+        for checks in CHECKS:
+            graphed = torchproof.graph(model, call, recipe=RECIPE, checks=checks)
+            suffix = "" if checks == "default" else ARGUMENTS
+            yield f"tuned+graph{suffix}", _graphed(model, graphed, call, train), graphed
 
 
 def _compiled(model: Any, call: Row, train: bool, mode: str) -> Step:
@@ -166,7 +179,29 @@ def streamed_ms(step: Step) -> float:
 METRICS = {"host_us": host_us, "synced_ms": synced_ms, "streamed_ms": streamed_ms}
 
 
+@contextlib.contextmanager
+def _lock(*, alone: bool) -> Iterator[None]:
+    """Any number of processes compile at a time, or one of them measures."""
+    path = Path(tempfile.gettempdir()) / "torchproof-graph-speed.lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
 def measure_model(name: str, rounds: int) -> Row:
+    with _lock(alone=False):
+        found, steps, graphs = _started(name)
+    with _lock(alone=True):
+        _measure(found, steps, rounds)
+        for title, graphed in graphs.items():
+            found[title] |= _limits(graphed, found[title])
+        if name == DECODE:
+            found["generate"] = _generated(_model_of(steps["eager"]).model)
+    return {"ways": found}
+
+
+def _started(name: str) -> tuple[dict[str, Row], dict[str, Step], dict[str, Any]]:
+    """The ways after their first calls, and the graphed steps among them."""
     torch.manual_seed(0)
     found: dict[str, Row] = {}
     steps: dict[str, Step] = {}
@@ -189,6 +224,10 @@ def measure_model(name: str, rounds: int) -> Row:
         if graphed is not None:
             graphs[title] = graphed
             found[title]["falls_back"] = graphed.falls_back
+    return found, steps, graphs
+
+
+def _measure(found: dict[str, Row], steps: dict[str, Step], rounds: int) -> None:
     values: dict[str, dict[str, list[float]]] = {
         title: {metric: [] for metric in METRICS} for title in steps
     }
@@ -200,11 +239,6 @@ def measure_model(name: str, rounds: int) -> Row:
                 values[title][metric].append(measured(step))
     for title, metrics in values.items():
         found[title] |= {m: statistics.median(each) for m, each in metrics.items()}
-    for title, graphed in graphs.items():
-        found[title] |= _limits(graphed, found[title])
-    if name == "llama_decode":
-        found["generate"] = _generated(_model_of(steps["eager"]).model)
-    return {"ways": found}
 
 
 def _generated(model: Any) -> Row:

@@ -71,6 +71,18 @@ def gpt2_training() -> Target:
     return _gpt2(8, train=True)
 
 
+def gemma_training() -> Target:
+    """6 layers of width 1024, with a large vocabulary for their size."""
+    from transformers import GemmaConfig, GemmaForCausalLM
+
+    real = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 6}
+    real |= {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 128}
+    tiny = {**TINY, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512}
+    config = GemmaConfig(use_cache=False, **_sizes(real | {"vocab_size": 32000}, tiny))
+    call = _text(config.vocab_size, 4, 256, train=True)
+    return _built(GemmaForCausalLM, config, call, train=True)
+
+
 def llama_inference() -> Target:
     """16 layers of width 1024."""
     from transformers import LlamaConfig, LlamaForCausalLM

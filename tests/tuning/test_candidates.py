@@ -66,9 +66,11 @@ def names(
                 "full",
                 "full+graph",
                 NESTED_BREAKS,
+                "full+graph, coordinate_descent_tuning=True",
                 "full+graph, triton.enable_pdl=True",
                 f"full+graph:{TUNED}",
                 "full:reduce-overhead",
+                f"full+graph:{TUNED}, triton.enable_pdl=True",
                 "eager+graph",
             ],
         ),
@@ -100,7 +102,10 @@ def test_candidates_in_order(
         (
             {"unavailable": {"inductor.triton.enable_pdl": "this GPU is too old"}},
             "cuda",
-            {"full+graph, triton.enable_pdl=True"},
+            {
+                f"{form}, triton.enable_pdl=True"
+                for form in ("full+graph", f"full+graph:{TUNED}")
+            },
         ),
     ],
 )

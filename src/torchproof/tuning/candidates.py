@@ -43,9 +43,10 @@ class Switch:
 PDL = Switch("triton.enable_pdl", may_race=True)
 NESTED_BREAKS = Switch("nested_graph_breaks", of="dynamo")
 PRODUCTS = Switch("max_autotune_gemm")
-_CUDA = (Switch("coordinate_descent_tuning"), Switch("combo_kernels"), PRODUCTS)
+DESCENT = Switch("coordinate_descent_tuning")
+_CUDA = (Switch("combo_kernels"), PRODUCTS)
 _CPU = (Switch("cpp_wrapper"), Switch("aggressive_fusion"), PRODUCTS)
-SWITCHES = (PDL, NESTED_BREAKS, *dict.fromkeys((*_CUDA, *_CPU)))
+SWITCHES = (PDL, NESTED_BREAKS, DESCENT, *dict.fromkeys((*_CUDA, *_CPU)))
 
 
 @dataclass(frozen=True)
@@ -140,9 +141,12 @@ def _entries(probe: shapes.Probe, cuda: bool, objective: Objective) -> Iterator[
     if not objective.is_about_steps:
         return
     if cuda:
-        yield Entry("full+graph", PDL)
-        modes = (f"full+graph:{_TUNED}", "full:reduce-overhead", "eager+graph")
-        yield from map(Entry, modes)
+        tuned = f"full+graph:{_TUNED}"
+        # Matrices times vectors become kernels that can be fused, as in decoding.
+        yield from (Entry("full+graph", switch) for switch in (DESCENT, PDL))
+        yield from map(Entry, (tuned, "full:reduce-overhead"))
+        yield Entry(tuned, PDL)
+        yield Entry("eager+graph")
         yield from (Entry("full+graph", switch) for switch in _CUDA)
         modes = (f"regional+graph:{_TUNED}", f"full:{_TUNED}", "full:max-autotune")
         yield from map(Entry, modes)

@@ -180,8 +180,8 @@ class Gradients:
     ) -> None:
         """Finds the parameters whose gradient the eager run changed.
 
-        `used_zeros` says that it computed with the zeros from `set_zeros`; without
-        `may_drop`, no code of the step sets a gradient, and autograd alone adds to them.
+        `used_zeros` says that it computed with the zeros from `set_zeros`. Without
+        `may_drop`, no code of the step sets a gradient, and autograd adds to them.
         """
         replaced = [g for g in self._all if g.is_replaced]
         dropped, added = (replaced, []) if may_drop else ([], replaced)
