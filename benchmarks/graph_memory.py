@@ -85,7 +85,8 @@ def measure(name: str, options: Options) -> Row:
     graphed = getattr(run, "graphed", None)
     if graphed is not None:
         row["falls_back"] = graphed.falls_back
-        row["stages"] = [f"{s.strategy}: {s.state}" for s in graphed.status().stages]
+        stages = graphed.status().stages
+        row["stages"] = [f"{s.strategy}: {s.state} {s.why or ''}" for s in stages]
     peak = torch.cuda.max_memory_reserved() // _MIB
     return row | {"peak_mib": peak, "kept_mib": torch.cuda.memory_reserved() // _MIB}
 

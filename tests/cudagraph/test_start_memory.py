@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.runtime.cudagraph import eager_recorder
+from torchproof.runtime.cudagraph import eager_recorder, step_gradients
 
 
 def net() -> nn.Sequential:
@@ -108,3 +108,45 @@ def test_earlier_gradients_take_no_memory_while_a_step_that_drops_them_runs(
     graphed(x)
     assert graphed.status().recordings == 1
     assert set(alive) == {0}
+
+
+def test_gradients_that_no_code_sets_need_no_zeros(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Zeros show whether `zero_grad` or the like drops them before the backward."""
+    zeros: list[Tensor] = []
+    set_zeros = step_gradients.Gradients.set_zeros
+
+    def counted(gradients: step_gradients.Gradients) -> list[Tensor]:
+        found = set_zeros(gradients)
+        zeros.extend(found)
+        return found
+
+    monkeypatch.setattr(step_gradients.Gradients, "set_zeros", counted)
+    model, other = net(), net()
+    other.load_state_dict(model.state_dict())
+    graphed = torchproof.graph(model, train=True)
+    for number in range(4):  # two without and with gradients, then again without
+        x = torch.full((3, 4), float(number))
+        if number == 2:
+            model.zero_grad()
+            other.zero_grad()
+        graphed(x)
+        other(x).mean().backward()
+        for one, expected in zip(model.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, expected.grad)
+    assert not zeros
+    assert (graphed.status().recordings, graphed.status().replays) == (2, 4)
+
+    def step(x: Tensor) -> Tensor:
+        other.zero_grad()
+        loss = other(x).mean()
+        loss.backward()
+        return loss
+
+    graphed = torchproof.graph(step)
+    other.zero_grad()
+    for _ in range(2):
+        graphed(torch.ones(3, 4))
+    assert zeros
+    assert graphed.status().recordings == 1

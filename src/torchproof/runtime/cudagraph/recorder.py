@@ -340,6 +340,7 @@ class _Attempt:
         start = time.monotonic()
         if like is None and self._may_drop_gradients():
             self.gradients.offload()
+        self.capture.release()
         expected = self.in_eager() if like is None else self._in_eager_like(like)
         self.capture.release()
         expected = self._rehearsed() or expected
@@ -366,8 +367,10 @@ class _Attempt:
 
     def trace(self, like: Recording) -> None:
         self._learn_from(like)
+        self.capture.release()
         self._run_prepared("compiling", self.capture.rehearse)
         self.undo()
+        self.capture.release()
 
     def tried(self, run: Callable[[Call], Any]) -> tuple[StepResult, float]:
         """Runs the call, and undoes it."""
@@ -473,6 +476,7 @@ class _Attempt:
 
         Apart from the watched runs, because it takes long to watch observers.
         """
+        self.capture.release()
         self.gradients.begin()
         with self.preparation.watching():
             self._run_in_eager()
@@ -495,8 +499,9 @@ class _Attempt:
         """
         state, learning_rates = self.state, self.learning_rates
         undo = PythonUndo()
-        for _ in range(_EAGER_RUNS):
-            self.capture.release()
+        for number in range(_EAGER_RUNS):
+            if number:
+                self.capture.release()
             state.refresh()
             self._saved_python(undo)
             numbers = learning_rates.numbers()
