@@ -216,8 +216,10 @@ def _started(name: str) -> tuple[dict[str, Row], dict[str, Step], dict[str, Any]
             found[title] = {"error": f"{type(error).__name__}: {error}"[:300]}
             continue
         expected = expected or actual
+        difference = error_of(actual, expected)
         found[title] = {
-            "difference": error_of(actual, expected),
+            "difference": difference,
+            "is_right": difference <= TOLERANCE,
             "start_s": time.perf_counter() - begin,
         }
         steps[title] = step
@@ -245,27 +247,43 @@ def _generated(model: Any) -> Row:
     """A token of `generate` with a static cache: what 32 more tokens take longer."""
     prompt = torch.ones((1, 16), dtype=torch.long, device="cuda")
 
-    def seconds(tokens: int) -> float:
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        model.generate(
+    def generated(tokens: int, **more: Any) -> Any:
+        return model.generate(
             prompt,
             max_new_tokens=tokens,
             min_new_tokens=tokens,
             do_sample=False,
             cache_implementation="static",
             max_length=None,
+            **more,
         )
+
+    def seconds(tokens: int) -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        generated(tokens)
         torch.cuda.synchronize()
         return time.perf_counter() - begin
+
+    def first_decoded(**more: Any) -> Tensor:
+        """The logits of the first token that does not come from the prompt."""
+        keep = {"return_dict_in_generate": True, "output_logits": True}
+        logits: Tensor = generated(3, **keep, **more).logits[1]
+        return logits.clone()
 
     try:
         for _ in range(3):
             seconds(64)
         pairs = [(seconds(64), seconds(32)) for _ in range(5)]
+        difference = error_of([first_decoded()], [first_decoded(disable_compile=True)])
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"[:300]}
-    return {"synced_ms": statistics.median(1e3 * (a - b) / 32 for a, b in pairs)}
+    milliseconds = statistics.median(1e3 * (a - b) / 32 for a, b in pairs)
+    return {
+        "synced_ms": milliseconds,
+        "difference": difference,
+        "is_right": difference <= TOLERANCE,
+    }
 
 
 def _model_of(step: Step) -> Any:

@@ -188,11 +188,37 @@ def graph_speed() -> str:
         {"step": named_row["name"].replace("_", " "), "way": way, **measured}
         for named_row in named(found["rows"])
         for way, measured in named_row.get("ways", {}).items()
-        if "synced_ms" in measured
+        if "synced_ms" in measured and measured["is_right"]
     ]
     return (
         f"{device(found)}, torch {found['versions']['torch']}.\n\n{table(SPEED, rows)}"
     )
+
+
+def graph_memory() -> str:
+    found = result("graph_memory")
+    peaks = {name: row.get("peak_mib") for name, row in found["rows"].items()}
+    if not peaks:
+        return "Nothing is published: `python -m benchmarks.graph_memory` measures it."
+
+    def part(row: Row) -> str:
+        reference = peaks.get(f"{row['step']}/reduce-overhead")
+        return f"{row['peak'] / reference:.2f}x" if reference else "-"
+
+    columns: Columns = {
+        "step": lambda row: row["step"].replace("_", " "),
+        "way": "{way}",
+        "peak": "{peak} MiB",
+        "of reduce-overhead": part,
+    }
+    rows = [
+        {"step": step, "way": way, "peak": peak}
+        for name, peak in peaks.items()
+        for step, way in [name.split("/")]
+        if peak is not None
+    ]
+    where = f"{device(found)}, torch {found['versions']['torch']}"
+    return f"{where}.\n\n{table(columns, rows)}"
 
 
 def check_cost() -> str:
@@ -710,6 +736,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/reference/results.md": {
         "graph speed": graph_speed,
+        "graph memory": graph_memory,
         "stale answers": lambda: table(STALE, named(result("replays-cuda")["rows"])),
         "harness": loop,
         "replays": replays,
