@@ -49,8 +49,6 @@ _NAMED_LOOKUPS = (
 # Code below these files does not affect the result of a step.
 _SINKS = ("/logging/", "/warnings.py", "/traceback.py", "/linecache.py")
 _IMPORTS = ("<frozen importlib", "<frozen zipimport")
-# `isinstance` with an abstract class; the snapshot compares the registrations.
-_ABSTRACT = ("<frozen abc>", "/abc.py")
 _OF_RECORDER = ("/cudagraph/eager_recorder.py", "/cudagraph/host_tensors.py")
 # Methods of a tensor that are no operations: they read its memory, or look at its
 # storage beyond the elements of the tensor.
@@ -437,8 +435,8 @@ def owner_of(code: types.CodeType) -> str:
     if file.startswith(_IMPORTS):
         return "sink"
     owner = whose(code.co_filename)
-    if file.endswith(_ABSTRACT):
-        return "internal"
+    if file == "<frozen abc>" or (owner == "standard" and file.endswith("/abc.py")):
+        return "internal"  # the snapshot compares what is registered
     if owner == "standard":
         return "sink" if any(name in file for name in _SINKS) else owner
     if owner == "generated":

@@ -40,6 +40,7 @@ from torchproof.runtime.cudagraph.watched_places import (
     Kind,
     Watch,
     copied,
+    dict_of,
     is_same,
     isinstance_of,
     mro_of,
@@ -107,8 +108,7 @@ class PythonUndo:
         if id(first) in self._containers:
             return []
         copy = self._containers[id(first)] = copied(first)
-        parts = [*copy, *copy.values()] if isinstance(copy, dict) else copy
-        return [each for each in parts if type(each) not in _LEAVES]
+        return [each for each in _parts_of_copy(copy) if type(each) not in _LEAVES]
 
     def has_drawn(self) -> bool:
         """Whether random numbers were drawn from a generator of the step."""
@@ -120,7 +120,7 @@ class PythonUndo:
     def restore(self, reachable: ReachableState) -> None:
         """Restores the places that the step reaches, apart from those of torch."""
         for watch in reachable.watches.every:
-            if not reachable.is_of_torch(watch):
+            if reachable.is_restored(watch):
                 with contextlib.suppress(AttributeError, TypeError):  # read-only
                     self._restore(watch, reachable)
         for _, array in reachable.arrays:
@@ -156,7 +156,7 @@ class PythonUndo:
             names += reachable.names_of(watch.owner, old)
         for name in names:
             before, now = old.get(name, GONE), namespace.get(name, GONE)
-            if before is not now and not reachable.is_of_torch(watch, name):
+            if before is not now and reachable.is_restored(watch, name):
                 self._restore_replaced(before)
                 write_entry(watch.owner, namespace, name, before)
 
@@ -169,16 +169,21 @@ class PythonUndo:
         todo, seen = [value], set()
         while todo:
             each = todo.pop()
-            copy = self._containers.get(id(each))
-            if copy is not None and id(each) not in seen:
-                seen.add(id(each))
-                self._restore_items(each)
-                todo += [*copy, *copy.values()] if isinstance(copy, dict) else copy
+            for container in (each, dict_of(each)):
+                copy = self._containers.get(id(container))
+                if copy is not None and id(container) not in seen:
+                    seen.add(id(container))
+                    self._restore_items(container)
+                    todo += _parts_of_copy(copy)
 
     def _restore_items(self, container: Any) -> None:
         before = self._containers.get(id(container))
         if before is not None and not is_same(before, copied(container)):
             refill(container, before)
+
+
+def _parts_of_copy(copy: Any) -> list[Any]:
+    return [*copy, *copy.values()] if isinstance(copy, dict) else copy
 
 
 def _key(watch: Watch) -> tuple[Kind, int, int]:

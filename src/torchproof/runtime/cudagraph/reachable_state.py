@@ -150,6 +150,12 @@ class ReachableState:
         owner, name = watch.place(name)
         return (owner, None) in self._of_torch or (owner, name) in self._of_torch
 
+    def is_restored(self, watch: Watch, name: Any = None) -> bool:
+        """Whether an undo restores a place: also what only torch reads of an object."""
+        owner, name = watch.place(name)
+        is_forgotten = self._ran.is_forgotten((owner, name))
+        return (owner, None) not in self._of_torch and not is_forgotten
+
     # -- which names count ---------------------------------------------------------
 
     def names_of(self, value: Any, namespace: Namespace) -> list[str]:
