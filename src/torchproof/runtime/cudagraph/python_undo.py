@@ -26,6 +26,7 @@ from torchproof.records import Namespace, whose
 from torchproof.runtime.cudagraph.executed_code import owner_of
 from torchproof.runtime.cudagraph.object_state import (
     ARRAYS,
+    CACHED,
     PLAIN,
     TENSOR_HOOKS,
     data_of,
@@ -51,8 +52,8 @@ from torchproof.runtime.cudagraph.watched_places import (
 
 _MOST_OBJECTS = 20_000
 _MOST_BYTES = 1 << 20  # of one array
-# The loaders of modules are no state of a step, and some reach a whole application.
-_LOADERS = {importlib.abc.Loader, importlib.machinery.ModuleSpec}
+# No state of a step: loaders of modules, and caches. Some reach a whole application.
+_LEFT_OUT = {importlib.abc.Loader, importlib.machinery.ModuleSpec, CACHED}
 # Types of objects that contain nothing; a set, because most objects are of these.
 _LEAVES: frozenset[type] = frozenset(
     {
@@ -222,4 +223,4 @@ def _is_left(value: Any) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _is_left_out(kind: type) -> bool:
     is_skipped = str(kind.__module__).startswith(_SKIPPED_MODULES)
-    return is_skipped or not _LOADERS.isdisjoint(mro_of(kind))
+    return is_skipped or not _LEFT_OUT.isdisjoint(mro_of(kind))
