@@ -53,7 +53,7 @@ _CONSTANT = words(
     classmethod_descriptor getset_descriptor member_descriptor mappingproxy property
     staticmethod classmethod GenericAlias UnionType Pattern Match Decimal Context date
     time timedelta tzinfo Struct lock RLock ContextVar itemgetter attrgetter partial
-    _lru_cache_wrapper _tuplegetter
+    _lru_cache_wrapper _lru_list_elem _tuplegetter
     """
 )
 _CONSTANT_MODULES = words("torch triton _abc _typing typing pybind11_builtins")

@@ -120,7 +120,6 @@ class ReachableState:
             self._visit("step", step)
             self._visit_all()
             self._visit_what_ran()
-            self._visit_references()
         del self._seen, self._todo, self._entered, self._entries
 
     def _clear(self) -> None:
@@ -325,14 +324,14 @@ class ReachableState:
     def _visit_cache(self, label: str, value: Any) -> None:
         """The entries of `functools.lru_cache`, which are returned without code.
 
-        New ones may be added.
+        New ones may be added. No undo writes to the dict of a cache, which is its own.
         """
         for part in referents(value):
             if type(part) is not dict:
                 self._visit(label, part)  # its function; answers, if it has a limit
                 continue
             for key, answer in list(part.items()):
-                self.watches.add(ENTRY, label, part, part, key, GONE)
+                self.watches.add(ENTRY, label, value, part, key, GONE)
                 self._visit(label, answer)
 
     def _visit_reference(self, label: str, value: weakref.ref[Any]) -> None:
@@ -531,6 +530,7 @@ class ReachableState:
         for function in ran.functions_of(unreached):
             self._visit(function.__qualname__, function)
         self._visit_all()
+        self._visit_references()
         opaque = [*self.opaque]  # arguments may hold more than the step reads
         for value in ran.arguments():
             if id(value) not in self._seen:
