@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -59,8 +58,6 @@ class Model(nn.Module):
         self.table = {"a": 1.0}
         self.ordered = collections.OrderedDict(a=1.0, b=2.0)
         self.made: dict[str, float] = collections.defaultdict(float, a=1.0)
-        self.local = threading.local()
-        self.local.bias = 1.0
         self.queue = collections.deque([1.0])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -69,7 +66,7 @@ class Model(nn.Module):
         x = x + sum(self.offsets) + sum(self.extra)
         x = x * sum(self.factors) * len(self.names) * self.table["a"] * first
         x = x + len(self.many)
-        return x * self.made["a"] * self.local.bias * self.queue[0] * RATE.get()
+        return x * self.made["a"] * self.queue[0] * RATE.get()
 
 
 class Watched:
@@ -140,7 +137,6 @@ CHANGES: dict[str, Callable[[Watched], object]] = {
     "dict": lambda w: w.model.table.update(a=2.0),
     "order": lambda w: w.model.ordered.move_to_end("a"),
     "defaultdict": lambda w: w.model.made["b"],
-    "local of a thread": lambda w: setattr(w.model.local, "bias", 2.0),
     "context variable": lambda w: RATE.set(2.0),
     "parameter": lambda w: setattr(w.model.lin, "bias", nn.Parameter(torch.ones(3))),
     "child": lambda w: setattr(w.model, "lin", nn.Linear(3, 3)),
@@ -196,7 +192,7 @@ def test_what_is_not_read_does_not_count(
 @pytest.mark.skipif(not quick_check.is_supported(), reason="versions of dicts differ")
 def test_almost_nothing_is_left_to_python() -> None:
     left = {watch.kind.name for watch in Watched().quick.rest.every}
-    assert left <= {"items", "context", "local"}
+    assert left <= {"items", "context"}
 
 
 LAYOUTS: dict[str, Callable[[Tensor], object]] = {

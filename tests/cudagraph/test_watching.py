@@ -222,6 +222,42 @@ def test_looking_into_a_list_runs_no_code_of_its_class() -> None:
     assert iterated == []
 
 
+class Scaled(torch.autograd.Function):
+    factor = SimpleNamespace(value=2.0)
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * Scaled.factor.value
+
+
+def test_what_a_backward_reads_is_watched(device: str) -> None:
+    """On a GPU, it runs in another thread otherwise."""
+    model = nn.Linear(3, 3, bias=False).to(device)
+    x, scale = torch.ones(2, 3, device=device), 1.0
+    model.weight.register_hook(lambda gradient: gradient * scale)
+
+    def step(x: Tensor) -> Tensor:
+        model.weight.grad = None
+        loss: Tensor = Scaled.apply(model(x)).sum()
+        loss.backward()
+        return loss.detach()
+
+    graphed = torchproof.graph(step)
+    for Scaled.factor.value, scale in [(2.0, 1.0), (3.0, 1.0), (3.0, 4.0), (2.0, 1.0)]:
+        for _ in range(2):
+            graphed(x)
+            assert model.weight.grad is not None
+            assert (
+                model.weight.grad.tolist()
+                == [[2 * Scaled.factor.value * scale] * 3] * 3
+            )
+    assert graphed.status().stops == () and graphed.status().replays == 8
+
+
 # -- what cannot be watched ------------------------------------------------------------
 
 
@@ -291,7 +327,7 @@ def test_an_undo_copies_the_program_and_not_its_libraries() -> None:
     """Methods that `dataclass` made for a library are no way into its modules."""
     saved = python_undo.PythonUndo()
     saved.save([test_a_change_of_what_is_not_read_is_ignored])
-    owners = [each.owner for each in saved._contents.values()]
+    owners = [*saved._seen.values()]
     assert any(each is UNREAD for each in owners)
     mark = type(pytest.mark.slow.mark)
     assert any(each is mark for each in owners)

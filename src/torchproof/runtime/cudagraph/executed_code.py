@@ -11,17 +11,17 @@ So before a replay, only what these functions can read has to be compared.
 
 from __future__ import annotations
 
-import abc
 import dis
 import functools
 import gc
+import operator
 import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from torchproof.records import Namespace, whose
@@ -77,9 +77,8 @@ _HARMLESS_NAMES = words(
 )
 
 
-@dataclass(frozen=True)
-class Reads:
-    """The names in the bytecode of a function."""
+class Reads(NamedTuple):
+    """The names in the bytecode of a function, and of functions defined in it."""
 
     globals: frozenset[str]
     attributes: frozenset[str]
@@ -89,10 +88,13 @@ class Reads:
     strings: frozenset[str]  # constants that may be attribute names
     computes_names: bool  # `getattr(o, name)`, `vars(o)`
 
+    def merged(self, other: Reads) -> Reads:
+        return Reads(*map(operator.or_, self, other))
+
 
 @functools.lru_cache(maxsize=16384)
 def reads_of(code: types.CodeType) -> Reads:
-    """The names in the code and in all functions defined in it."""
+    """What the code reads, by name."""
     names: dict[str, set[str]] = {"global": set(), "attribute": set(), "import": set()}
     chains: set[tuple[str, ...]] = set()
     chain: tuple[str, ...] = ()
@@ -109,27 +111,21 @@ def reads_of(code: types.CodeType) -> Reads:
             chain = (*chain, step.argval)
         if chain:
             chains.add(chain)
-    inner = [
-        reads_of(each) for each in code.co_consts if isinstance(each, types.CodeType)
-    ]
     mentioned = names["global"] | names["attribute"]
-    strings = frozenset[str]()
+    strings: set[str] = set()
     if mentioned & _NAMED_LOOKUPS or names["import"]:
         words = [w for w in _words(code.co_consts) if _is_name(w)]
-        strings = frozenset([*words, *(part for w in words for part in w.split("."))])
-    return Reads(
-        globals=frozenset(names["global"]).union(*(each.globals for each in inner)),
-        attributes=frozenset(names["attribute"]).union(
-            *(each.attributes for each in inner)
-        ),
-        chains=frozenset(chains).union(*(each.chains for each in inner)),
-        imports=frozenset(names["import"]).union(*(each.imports for each in inner)),
-        strings=strings.union(*(each.strings for each in inner)),
-        computes_names=bool(mentioned & _WHOLE_LOOKUPS)
-        or _has_computed_name(instructions)
-        or any(step.opname == "MATCH_CLASS" for step in instructions)
-        or any(each.computes_names for each in inner),
+        strings.update(words, *(word.split(".") for word in words))
+    reads = Reads(
+        frozenset(names["global"]),
+        frozenset(names["attribute"]),
+        frozenset(chains),
+        frozenset(names["import"]),
+        frozenset(strings),
+        bool(mentioned & _WHOLE_LOOKUPS) or _has_computed_name(instructions),
     )
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return functools.reduce(Reads.merged, map(reads_of, inner), reads)
 
 
 def _is_name(word: str) -> bool:
@@ -162,8 +158,10 @@ def _kind_of(step: dis.Instruction) -> str | None:
 
 
 def _has_computed_name(instructions: list[dis.Instruction]) -> bool:
-    """Whether `getattr` or `hasattr` is called with a name that is not a constant."""
+    """Whether it reads attributes by a name that is not a constant."""
     for place, step in enumerate(instructions):
+        if step.opname == "MATCH_CLASS":
+            return True
         looks_up = step.opname == "LOAD_GLOBAL" and step.argval in _LOOKUPS
         if looks_up and not _is_constant_lookup(instructions[place + 1 :]):
             return True
@@ -223,7 +221,7 @@ class Execution:
         self._looked_up: dict[int, _ObjectReference] = {}
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._codes: dict[int, _CodeFacts] = {}  # by id, since hashing code is slow
-        self._forgotten: dict[tuple[int, str | None], Any] = {}
+        self._forgotten: dict[tuple[int, Any], Any] = {}
         self._muted = 0
 
     # -- watching ------------------------------------------------------------------
@@ -243,6 +241,8 @@ class Execution:
         return len(self.codes) + len(self.names) > size
 
     def __enter__(self) -> None:
+        # A profiler sees its own thread only: the backward runs in it as well.
+        self._multithreading = torch.autograd.set_multithreading_enabled(False)
         for callback in gc.callbacks:  # they run at any time, independently of the step
             if isinstance(callback, types.FunctionType | types.MethodType):
                 self._meet(callback.__code__, owner="sink")
@@ -250,6 +250,7 @@ class Execution:
 
     def __exit__(self, *error: object) -> None:
         sys.setprofile(None)
+        self._multithreading.__exit__(*error)
 
     def _note(self, frame: types.FrameType, event: str, argument: Any) -> None:
         facts = self._codes.get(id(frame.f_code))
@@ -284,8 +285,6 @@ class Execution:
             if not facts.is_noted:
                 self.codes.setdefault(code, frame.f_globals)
                 facts.is_noted = True
-            return
-        if code in _ABSTRACT and _is_called_by_torchproof(frame):
             return
         self.codes.setdefault(code, frame.f_globals)
         values = list(frame.f_locals.values())
@@ -345,17 +344,12 @@ class Execution:
             for reads in map(reads_of, self.codes)
         )
 
-    @property
-    def checked_abstract_classes(self) -> bool:
-        return not _ABSTRACT.isdisjoint(self.codes)
+    def forget(self, place: tuple[int, Any], owner: Any) -> None:
+        """Stops watching a place of torch; `owner` keeps its id unique."""
+        self._forgotten[place] = owner
 
-    def forget(self, owner: Any, name: str | None) -> None:
-        """Stops watching a place of torch or the standard library."""
-        self._forgotten[id(owner), name] = owner
-
-    def is_forgotten(self, owner: int, name: str | None) -> bool:
-        """Whether `forget` was called; `owner` is an id, which stays unique."""
-        return (owner, name) in self._forgotten
+    def is_forgotten(self, place: tuple[int, Any]) -> bool:
+        return place in self._forgotten
 
     def arguments(self) -> Iterator[Any]:
         """The arguments of functions that still exist."""
@@ -377,21 +371,8 @@ class Execution:
             yield from self._functions[code]
 
 
-_ABSTRACT = frozenset(
-    {abc.ABCMeta.__instancecheck__.__code__, abc.ABCMeta.__subclasscheck__.__code__}
-)
-
-
 def _is_of_tensor(called: Any) -> bool:
     return isinstance_of(getattr(called, "__self__", None), (Tensor,))
-
-
-def _is_called_by_torchproof(frame: types.FrameType) -> bool:
-    """Whether code that watches the step calls `isinstance`, not the step."""
-    caller: types.FrameType | None = frame
-    while caller is not None and caller.f_code in _ABSTRACT:
-        caller = caller.f_back
-    return caller is not None and whose(caller.f_code.co_filename) == "torchproof"
 
 
 class _ObjectReference:
@@ -454,6 +435,8 @@ def owner_of(code: types.CodeType) -> str:
     if file.startswith(_IMPORTS):
         return "sink"
     owner = whose(code.co_filename)
+    if file == "<frozen abc>" or (owner == "standard" and file.endswith("/abc.py")):
+        return "internal"  # the snapshot compares what is registered
     if owner == "standard":
         return "sink" if any(name in file for name in _SINKS) else owner
     if owner == "generated":

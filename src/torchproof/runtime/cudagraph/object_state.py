@@ -2,27 +2,21 @@
 
 An object's state is its C struct, its slots and its `__dict__`. Slots and `__dict__`
 can be compared. For C structs, this module lists the types that are constant and those
-that can be compared by value; `hidden` returns any other type.
+whose content can be compared; `hidden` returns any other type.
 """
 
 from __future__ import annotations
 
 import array
 import collections
-import contextvars
-import ctypes
-import datetime
-import decimal
 import functools
-import operator
-import re
 import struct
-import threading
+import sys
 import types
-import weakref
 from typing import Any
 
 import numpy
+import torch
 
 
 def words(text: str) -> frozenset[str]:
@@ -32,88 +26,38 @@ def words(text: str) -> frozenset[str]:
 
 # Constant values, compared by value.
 ATOMS = (bool, int, float, complex, str, bytes, type(None))
+PLAIN = (*ATOMS, torch.dtype, torch.device)
 # Attributes of tensors with hooks that a backward runs.
 TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
-BYTES = (bytearray, array.array, memoryview, numpy.ndarray)
-NUMBERS_IN_C = (ctypes.Structure, ctypes.Union, ctypes.Array)
-_POINTERS = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p, ctypes.py_object)
-_FIELD: Any = type(collections.namedtuple("_Field", "value").value)  # type: ignore[attr-defined]
-
-
-class _Structure(ctypes.Structure):
-    _fields_ = (("number", ctypes.c_int),)
-
-
-_FIELD_IN_C: Any = type(_Structure.number)
-_LRU: Any = type(functools.lru_cache(len))
-CACHED: tuple[type, ...] = (_LRU,)
-GETTERS = (operator.attrgetter, operator.methodcaller)
-# Types whose C struct is constant, or does not affect a result.
-_CONSTANT: tuple[type, ...] = (
-    *ATOMS,
-    tuple,
-    frozenset,
-    range,
-    slice,
-    type,
-    types.ModuleType,
-    BaseException,
-    super,
-    type(...),
-    type(NotImplemented),
-    types.CodeType,
-    types.CellType,
+ARRAYS = (bytearray, array.array, memoryview, numpy.ndarray)  # compared by their bytes
+CACHED: Any = type(functools.lru_cache(len))
+# Constant objects that consist of references to others.
+REFERRING = (
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+    types.MappingProxyType,
     property,
     staticmethod,
     classmethod,
-    types.FunctionType,
-    types.MethodType,
-    types.BuiltinFunctionType,
-    types.WrapperDescriptorType,
-    types.MethodWrapperType,
-    types.MethodDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.GenericAlias,
-    types.UnionType,
-    re.Pattern,
-    re.Match,
-    decimal.Decimal,
-    decimal.Context,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
-    datetime.tzinfo,
-    struct.Struct,
-    type(threading.Lock()),
-    type(threading.RLock()),
-    contextvars.ContextVar,
-    contextvars.Context,
-    operator.itemgetter,
-    *GETTERS,
-    numpy.generic,
-    numpy.dtype,
-    numpy.ufunc,
-    type(numpy.sum),
-    functools.partial,
-    _LRU,
-    types.MappingProxyType,
-    weakref.ref,
-    threading.local,
-    _FIELD,
-    _FIELD_IN_C,
+    tuple,
+    frozenset,
 )
-_WATCHED = (*CONTAINERS, *BYTES, *NUMBERS_IN_C)
-_CONSTANT_MODULES = (
-    "torch",
-    "triton",
-    "_abc",
-    "_typing",
-    "typing",
-    "pybind11_builtins",
+# C types of the standard library that are constant, or do not affect a result.
+_CONSTANT = words(
+    """
+    bool int float complex str bytes NoneType tuple frozenset range slice type module
+    BaseException super ellipsis NotImplementedType code cell function method
+    builtin_function_or_method wrapper_descriptor method-wrapper method_descriptor
+    classmethod_descriptor getset_descriptor member_descriptor mappingproxy property
+    staticmethod classmethod GenericAlias UnionType Pattern Match Decimal Context date
+    time timedelta tzinfo Struct lock RLock ContextVar itemgetter attrgetter partial
+    _lru_cache_wrapper _lru_list_elem _tuplegetter
+    """
 )
+_CONSTANT_MODULES = words("torch triton _abc _typing typing pybind11_builtins")
+_CONSTANT_OF_NUMPY = (numpy.generic, numpy.dtype, numpy.ufunc, type(numpy.sum))
 _POINTER_BYTES = struct.calcsize("P")
 
 
@@ -121,15 +65,15 @@ _POINTER_BYTES = struct.calcsize("P")
 def hidden(kind: type) -> type | None:
     """The base class whose C struct may change and cannot be compared; None if none."""
     base = _stored_in_c(kind)
-    if base is None or issubclass(base, _CONSTANT):
+    known = (*CONTAINERS, *ARRAYS, *_CONSTANT_OF_NUMPY)
+    if base is None or issubclass(kind, known):
         return None
-    if issubclass(kind, _WATCHED):
-        return None
-    if issubclass(kind, ctypes._SimpleCData):
-        return base if issubclass(kind, _POINTERS) else None
-    if base.__module__.split(".")[0] in _CONSTANT_MODULES:
-        return None
-    if base.__name__ == "PyCapsule" or base.__module__.startswith("numpy._core"):
+    module = base.__module__.partition(".")[0]
+    if module in sys.stdlib_module_names or module == "builtins":
+        is_constant = not _CONSTANT.isdisjoint(each.__name__ for each in base.__mro__)
+    else:
+        is_constant = base.__module__.startswith("numpy._core")
+    if is_constant or module in _CONSTANT_MODULES or base.__name__ == "PyCapsule":
         return None
     return base
 
@@ -160,8 +104,15 @@ def data_of(value: Any) -> tuple[Any, ...]:
     if isinstance(value, numpy.ndarray):
         # Not by a method of a subclass, such as a masked array.
         return value.shape, value.dtype, numpy.ndarray.tobytes(value)
-    if isinstance(value, array.array):
-        return value.typecode, array.array.tobytes(value)
-    if isinstance(value, memoryview):
-        return value.format, value.shape, value.tobytes()
-    return (bytes(memoryview(value)),)
+    view = memoryview(value)
+    return view.shape, view.format, view.tobytes()
+
+
+def write_data(value: Any, data: tuple[Any, ...]) -> None:
+    """Writes old bytes into an array of the same size."""
+    if isinstance(value, numpy.ndarray):
+        value[...] = numpy.frombuffer(data[-1], value.dtype).reshape(value.shape)
+    elif isinstance(value, bytearray):
+        value[:] = data[-1]
+    else:
+        memoryview(value).cast("B")[:] = data[-1]

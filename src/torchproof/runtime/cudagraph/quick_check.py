@@ -17,7 +17,6 @@ from __future__ import annotations
 import collections
 import ctypes
 import functools
-import gc
 import operator
 import struct
 import sys
@@ -32,12 +31,9 @@ from torch import Tensor
 from torchproof.runtime.cudagraph.watched_places import (
     BASES,
     CELL,
-    CLASS_ENTRY,
-    CLASS_NAMES,
     ENTRY,
     FUNCTION,
     GONE,
-    GUARDED_NAMESPACE,
     LIST_ITEMS,
     NAMES,
     NAMESPACE,
@@ -48,6 +44,7 @@ from torchproof.runtime.cudagraph.watched_places import (
     Watches,
     contents,
     dict_of,
+    dict_of_class,
     identities,
     in_slot,
     isinstance_of,
@@ -169,7 +166,7 @@ class _Entries:
         self._keys = self._values = False
 
     def add(self, watch: Watch) -> None:
-        if watch.kind in (ENTRY, CLASS_ENTRY):
+        if watch.kind is ENTRY:
             self._names.add(watch.arguments[1])
         else:
             self._values |= watch.kind is VALUES
@@ -191,9 +188,6 @@ class _Entries:
 def _dict_with(watch: Watch) -> dict[Any, Any] | None:
     """The dict that a place is in, or that it consists of."""
     container = watch.arguments[0]
-    if watch.kind in (CLASS_ENTRY, CLASS_NAMES):
-        (container,) = gc.get_referents(container)  # of a mapping proxy
-        return container if type(container) is dict else None
     if watch.kind in (ENTRY, NAMES, VALUES) or watch.kind.name == "items":
         return container if isinstance_of(container, (dict,)) else None
     return None
@@ -214,7 +208,7 @@ def _words_of(watch: Watch) -> list[int]:
     if kind is SLOT:
         member, owner = watch.arguments
         return _pointers(owner, in_slot(member, owner))
-    if kind in (NAMESPACE, GUARDED_NAMESPACE):
+    if kind is NAMESPACE:
         return _pointers(owner, dict_of(owner), before=_BEFORE)
     if type(owner) in (list, set):
         return _inside(owner, object, type(owner))
@@ -296,7 +290,7 @@ def _changes() -> Iterable[bool]:
     def store(value: object) -> None:
         probed.value = value
 
-    of_class: Any = _dict_with(Watch(CLASS_NAMES, "", Probed, (vars(Probed),)))
+    of_class = dict_of_class(Probed)
     for change, changed in [
         *[(store, vars(probed)), (scope["store"], scope)] * 100,  # specialised code
         (lambda value: setattr(probed, "value", value), vars(probed)),

@@ -5,24 +5,21 @@ that this code could read: modules, dicts, lists and sets; attributes of other o
 of classes and of Python modules, and globals, if the code names them; variables of
 enclosing functions; tensors and optimizers.
 
-Functions that ran are followed wherever they come from. Other functions of the user and
-of libraries are followed if code names them, and either nothing has run yet, or the
-user has a custom backward, which runs in another thread, out of sight of the profiler.
-Names that torch and the standard library use count only for objects of their own
-classes; otherwise they would match any attribute of the same name.
+Functions that ran are followed wherever they come from. Before anything has run, all
+functions of the user and of libraries are followed that code names. Names that torch
+and the standard library use count only for objects of their own classes; otherwise they
+would match any attribute of the same name.
 """
 
 from __future__ import annotations
 
 import builtins
 import collections
-import contextvars
-import ctypes
 import functools
 import gc
 import io
+import operator
 import sys
-import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -40,46 +37,40 @@ from torchproof.runtime.cudagraph.executed_code import (
     reads_of,
 )
 from torchproof.runtime.cudagraph.object_state import (
-    ATOMS,
-    BYTES,
+    ARRAYS,
     CACHED,
     CONTAINERS,
-    GETTERS,
-    NUMBERS_IN_C,
+    PLAIN,
+    REFERRING,
     TENSOR_HOOKS,
     hidden,
     words,
 )
 from torchproof.runtime.cudagraph.optimizers import recorded_settings
 from torchproof.runtime.cudagraph.watched_places import (
+    BASES,
     CELL,
-    CONTEXT,
+    ENTRY,
     FUNCTION,
     GONE,
     HEAP_TYPE,
-    LOCAL,
-    REFERENCE,
+    NAMES,
+    NAMESPACE,
+    PARTS_OF_MODULES,
+    SLOT,
+    TYPE,
     VALUES,
+    Watch,
     Watches,
     contents,
     dict_of,
     dict_of_class,
-    in_slot,
     isinstance_of,
-    items_of,
+    item_label,
     mro_of,
-    slots_of,
+    places_of,
 )
 
-PLAIN = (*ATOMS, torch.dtype, torch.device)
-HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_state_dict_hooks",
-    "_load_state_dict_pre_hooks",
-)
 _MOST_OBJECTS = 20_000
 _SELF_UPDATING = (  # their own state changes at every step
     torch.optim.Optimizer,
@@ -89,7 +80,6 @@ _SELF_UPDATING = (  # their own state changes at every step
 _UPDATED = frozenset({"state", "param_groups", "_per_optimizer_states"})
 _OWN = ("user", "library")
 _ENTRIES = frozenset({"forward", "__call__"})
-_OF_BACKWARD = frozenset({"backward", "vjp", "jvp", "setup_context"})
 # Entries of a class that no code reads implicitly.
 _UNREAD = words(
     """
@@ -100,8 +90,9 @@ _UNREAD = words(
     """
 )
 _OF_TYPES = frozenset({"__name__", "__qualname__"})  # in the C struct
-_OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
-_OF_MODULES = frozenset(vars(nn.Module()))
+# Dicts of hooks and other bookkeeping: a hook that is added is seen without them.
+HOOKS = frozenset(vars(nn.Module())) - {"training", *PARTS_OF_MODULES}
+_WHOLE = (nn.Module, functools.partial, collections.defaultdict)  # every attribute
 _IMMUTABLE_TYPE = 1 << 8
 _SMALL = 256  # larger containers of torch are caches
 
@@ -110,37 +101,26 @@ class ReachableState:
     """The reachable places, each with a label for messages.
 
     An attribute counts if code names it, and that code is found by the same walk. So
-    the walk is repeated from the start until it meets no code with new names. With
-    `only_run`, only the places count that the executed code reads.
+    the walk is repeated from the start until it meets no code with new names.
     """
 
-    def __init__(
-        self,
-        step: Callable[..., Any],
-        ran: Execution | None = None,
-        *,
-        only_run: bool = False,
-    ) -> None:
+    def __init__(self, step: Callable[..., Any], ran: Execution | None = None) -> None:
         self._ran = Execution() if ran is None else ran
-        self._only_run = only_run
+        self._follows_unrun = not self._ran.codes
         # Attribute names in code of the user and of libraries; and these with those in
         # code of torch and the standard library.
         self._own_names: set[str] = set(_ENTRIES)
         self._all_names: set[str] = set(_ENTRIES)
-        # Whether to follow functions that did not run.
-        self._follows_unrun = not self._ran.codes
         for code in self._ran.codes:
             self._add_names(code)
         size = -1
-        while size < (new_size := self._size()):  # visited code adds names
-            size = new_size
+        while size < (new_size := len(self._own_names) + len(self._all_names)):
+            size = new_size  # visited code adds names
             self._clear()
             self._visit("step", step)
+            self._visit_all()
             self._visit_what_ran()
-        del self._seen, self._entered, self._named_already
-
-    def _size(self) -> int:
-        return len(self._own_names) + len(self._all_names) + self._follows_unrun
+        del self._seen, self._todo, self._entered, self._entries
 
     def _clear(self) -> None:
         self.modules: list[nn.Module] = []
@@ -148,71 +128,73 @@ class ReachableState:
         self.scalers: list[torch.amp.GradScaler] = []
         self.watches = Watches()
         self.arrays: list[tuple[str, Any]] = []  # compared by value
-        self.caches: list[tuple[str, dict[Any, Any]]] = []
         self.tensors: dict[int, tuple[str, Tensor]] = {}
         self.unwatchable_tensors: list[tuple[str, Tensor]] = []  # without plain memory
         self.opaque: list[str] = []  # messages about state that cannot be watched
         self.hides_state = False  # whether a run may change such state
-        # Scopes, classes and containers of torch by id; and by id and name, attributes
-        # of other objects that only torch reads.
-        self.of_torch: dict[int | tuple[int, str], Any] = {}
-        self._groups: dict[int, dict[str, Any]] = {}  # of parameters, of optimizers
         self.whole = True
+        # Places of torch, by the id of a scope, class or container, and a name if only
+        # this entry is of torch.
+        self._of_torch: dict[tuple[int, str | None], Any] = {}
+        self._groups: dict[int, dict[str, Any]] = {}  # of parameters, of optimizers
         self._seen: dict[int, Any] = {}
+        self._todo: collections.deque[tuple[str, Any]] = collections.deque()
+        self._references: list[tuple[str, weakref.ref[Any]]] = []
         self._entered: set[types.CodeType] = set()
         self._classes: set[int] = set()
-        self._idle: dict[int, frozenset[str]] = {}
-        self._named_already: set[tuple[int, str]] = set()
+        self._entries: set[tuple[int, str]] = set()
 
-    def _names_of_class(self, kind: type, namespace: Any) -> list[str]:
-        """The names in a class's own dict that the step may read.
+    def is_of_torch(self, watch: Watch, name: Any = None) -> bool:
+        """Whether a place is in a scope, a container or an object of torch."""
+        owner, name = watch.place(name)
+        return (owner, None) in self._of_torch or (owner, name) in self._of_torch
 
-        Special methods are called without being named. For user classes, those that ran
-        and new ones count; for torch classes, only those that ran, because compilers
-        replace others.
-        """
-        names = self._names_for(kind)
-        if torch.autograd.Function in mro_of(kind):
-            names = names | _OF_BACKWARD
-        idle = self._idle.get(id(kind), frozenset()) - self._own_names
-        whole = self._ran.is_looked_up(kind)
-        return [
-            name
-            for name in list(namespace)
-            if name not in idle
-            and (
-                whole
-                or _is_special(name)
-                or name in names
-                or self._has_run(namespace[name])
-            )
-            and not self._ran.is_forgotten(id(kind), name)
-        ]
+    def is_restored(self, watch: Watch, name: Any = None) -> bool:
+        """Whether an undo restores a place: also what only torch reads of an object."""
+        owner, name = watch.place(name)
+        is_forgotten = self._ran.is_forgotten((owner, name))
+        return (owner, None) not in self._of_torch and not is_forgotten
 
-    def _idle_in(self, kind: type, namespace: Any) -> frozenset[str]:
-        """Special names of a class that have no effect as long as they do not run."""
-        is_users = not _is_of_library(kind, inherited=False)
-        return _UNREAD | {
-            name
-            for name, value in namespace.items()
-            if _is_special(name)
-            and not self._has_run(value)
-            and not (is_users and type(value) is not types.FunctionType)
-        }
+    # -- which names count ---------------------------------------------------------
 
-    def names_of(self, value: Any, namespace: Any) -> list[str]:
+    def names_of(self, value: Any, namespace: Namespace) -> list[str]:
         """The names in the dict of an object or a class that the step may read."""
-        if type(namespace) is types.MappingProxyType:
+        if isinstance_of(value, (type,)):
             return self._names_of_class(value, namespace)
         if id(value) in self._groups:
             return recorded_settings(value)
-        if isinstance_of(value, (nn.Module,)) or self._ran.is_looked_up(value):
+        if self._is_whole(value):
             return list(namespace)
         names = self._names_for(type(value))
         return [name for name in list(namespace) if name in names]
 
+    def _names_of_class(self, kind: type, namespace: Namespace) -> list[str]:
+        """Special methods are called without being named.
+
+        Those of torch count if they ran, because compilers replace others.
+        """
+        if self._ran.is_looked_up(kind):
+            return list(namespace)
+        names, is_users = self._names_for(kind), not _is_of_library(kind)
+        return [
+            name
+            for name, value in list(namespace.items())
+            if name in names
+            or self._has_run(value)
+            or (self._may_be_called(name) and (is_users or _is_of_user(value)))
+        ]
+
+    def _may_be_called(self, name: str) -> bool:
+        """Whether a step calls or reads an entry of a class without naming it."""
+        is_called = _is_special(name) and name not in _UNREAD
+        return is_called and not self._follows_unrun
+
+    def _is_whole(self, value: Any) -> bool:
+        return isinstance_of(value, _WHOLE) or self._ran.is_looked_up(value)
+
     def _names_for(self, kind: type) -> set[str]:
-        return self._all_names if _is_of_library(kind) else self._own_names
+        of_library = _is_of_library(kind, inherited=True)
+        return self._all_names if of_library else self._own_names
 
     def _has_run(self, value: Any) -> bool:
         function = _function_of(value)
@@ -223,17 +205,92 @@ class ReachableState:
     # -- one value -----------------------------------------------------------------
 
     def _visit(self, label: str, value: Any) -> None:
-        if type(value) in PLAIN or value is GONE or id(value) in self._seen:
-            return
-        if len(self._seen) > _MOST_OBJECTS:
-            self.whole = False
-            return
-        self._seen[id(value)] = value
-        for kinds, visit in _VISITORS:
-            if isinstance_of(value, kinds):
-                visit(self, label, value)
+        """Notes a value once, to look into it later."""
+        # Of `sys.modules`, `_read` visits the modules that code names.
+        is_left = type(value) in PLAIN or value is GONE or value is sys.modules
+        if not is_left and id(value) not in self._seen:
+            self._seen[id(value)] = value
+            self._todo.append((label, value))
+
+    def _visit_all(self) -> None:
+        while self._todo:
+            if len(self._seen) > _MOST_OBJECTS:
+                self.whole = False
                 return
-        self._visit_object(label, value)
+            label, value = self._todo.popleft()
+            kind: Any = type(value)
+            _visitor_of(kind)(self, label, value)
+
+    def _visit_object(self, label: str, value: Any) -> None:
+        kind: Any = type(value)
+        if kind.__module__.partition(".")[0] in ("logging", "torchproof"):
+            return
+        if issubclass(kind, REFERRING):
+            for part in referents(value):
+                is_self = label == "step" and type(part) is not types.FunctionType
+                self._visit("self" if is_self else label, part)
+            if kind in REFERRING:
+                return
+        self._visit_class(label, kind)
+        if (base := hidden(kind)) is not None:
+            self.opaque.append(f"{label} is a {base.__name__}")
+            self.hides_state |= not issubclass(base, io.TextIOBase)
+        self._visit_places(label, value)
+
+    def _visit_places(self, label: str, value: Any) -> None:
+        """Watches the places in an object, and visits what is in them."""
+        names = None if self._is_whole(value) else self._names_for(type(value))
+        for watch in places_of(label, value):
+            kind, arguments = watch.kind, watch.arguments
+            if kind is SLOT and names is not None:
+                if arguments[0].__name__ not in names:
+                    continue
+            elif kind is NAMES:
+                self._visit_names(label, value, arguments[0])
+            self.watches.every.append(watch)
+            if kind is VALUES:
+                for key, part in list(dict.items(value)):
+                    self._visit(item_label(label, key), part)
+                    self._visit(f"a key of {label}", key)
+            elif kind.name == "items" and not isinstance_of(value, (dict,)):
+                for number, part in enumerate(list(kind.read(value))):
+                    self._visit(f"{label}[{number}]", part)
+            elif not kind.many and kind not in (FUNCTION, TYPE, NAMESPACE):
+                self._visit(watch.label, kind.read(*arguments))
+
+    def _visit_names(self, label: str, value: Any, namespace: Namespace) -> None:
+        """Watches the entries of a namespace that count, and visits them."""
+        if whole := self._is_whole(value):
+            self.watches.add(VALUES, label, value, namespace)
+        is_module = isinstance_of(value, (nn.Module,))
+        is_updating = isinstance_of(value, _SELF_UPDATING)
+        for name in self.names_of(value, namespace):
+            part = namespace.get(name, GONE)
+            if not whole:
+                self._watch_entry(f"{label}.{name}", namespace, name)
+            is_hook = is_module and name in HOOKS
+            if is_hook and (not part or isinstance_of(part, (set,))):
+                continue
+            if not (is_updating and name in _UPDATED):
+                self._visit(f"{label}.{name}", part)
+
+    def _watch_entry(
+        self, label: str, namespace: Namespace, name: str, owner: Any = None
+    ) -> None:
+        """Watches an entry of a dict once; `owner` is its class, if it has one."""
+        is_new = (id(namespace), name) not in self._entries
+        if is_new and not self._ran.is_forgotten((id(namespace), name)):
+            self._entries.add((id(namespace), name))
+            owner = namespace if owner is None else owner
+            self.watches.add(ENTRY, label, owner, namespace, name, GONE)
+
+    def _watch_container(self, label: str, container: Any) -> None:
+        self.watches.every += places_of(label, container)
+
+    # -- special values ------------------------------------------------------------
+
+    def _visit_nothing(self, label: str, value: Any) -> None:
+        """The value is constant, or code names what counts of it."""
 
     def _visit_tensor(self, label: str, tensor: Tensor) -> None:
         if has_plain_memory(tensor):
@@ -242,30 +299,15 @@ class ReachableState:
             self.unwatchable_tensors.append((label, tensor))
         for name in TENSOR_HOOKS:
             if hooks := getattr(tensor, name, None):
-                self._follows_unrun = True
                 self._visit(f"{label}.{name}", hooks)
-        self._visit_attributes(label, tensor)
+        self._visit_places(label, tensor)
 
-    def _visit_nothing(self, label: str, value: Any) -> None:
-        """The value is constant, or its changes have no effect."""
-
-    def _visit_method(self, label: str, value: types.MethodType) -> None:
-        self._visit(label, value.__func__)
-        self._visit(_short(label, "self"), value.__self__)
-
-    def _visit_partial(self, label: str, value: functools.partial[Any]) -> None:
-        for name in ("func", "args", "keywords"):
-            member = functools.partial.__dict__[name]
-            self.watches.add_slot(f"{label}.{name}", member, value)
-            self._visit(label, in_slot(member, value))
-
-    def _visit_bound(self, label: str, value: Any) -> None:
-        """A bound method of a C object, such as `settings.get`."""
-        if not isinstance(value.__self__, types.ModuleType):
-            self._visit(_short(label, "self"), value.__self__)
-
-    def _visit_descriptor(self, label: str, value: Any) -> None:
-        self._visit(label, _function_of(value))
+    def _visit_module(self, label: str, module: nn.Module) -> None:
+        if isinstance_of(module, (torch.jit.ScriptModule,)):
+            self.opaque.append(f"{label} is a module of TorchScript")
+            return
+        self.modules.append(module)
+        self._visit_object(label, module)
 
     def _visit_array(self, label: str, value: Any) -> None:
         self.arrays.append((label, value))
@@ -273,106 +315,39 @@ class ReachableState:
             self._visit(label, value.ravel().tolist())
         self._visit_object(label, value)
 
-    def _visit_getter(self, label: str, value: Any) -> None:
-        """`operator.attrgetter` and similar objects, which contain attribute names."""
-        parts = [value]
-        while parts:
-            part = parts.pop()
-            if isinstance(part, str):
-                self._own_names.update(part.split("."))
-                self._all_names.update(part.split("."))
-            elif isinstance(part, (*GETTERS, tuple)):
-                parts += gc.get_referents(part)
-
-    def _visit_proxy(self, label: str, value: types.MappingProxyType[Any, Any]) -> None:
-        for part in gc.get_referents(value):
-            self._visit(label, part)
+    def _visit_getter(self, label: str, value: operator.attrgetter[Any]) -> None:
+        """The names in an attrgetter count as if code had them."""
+        names = ".".join(value.__reduce__()[1]).split(".")
+        self._own_names.update(names)
+        self._all_names.update(names)
 
     def _visit_cache(self, label: str, value: Any) -> None:
-        """The entries of `functools.lru_cache`, which are returned without code."""
-        self._visit(label, value.__wrapped__)
-        namespace = dict_of(value)
-        for part in gc.get_referents(value):
-            if type(part) is dict and part is not namespace:
-                self.caches.append((label, part))
-                for entry in list(part.values()):
-                    within = type(entry).__name__ == "_lru_list_elem"
-                    for each in gc.get_referents(entry) if within else [entry]:
-                        self._visit(label, each)
+        """The entries of `functools.lru_cache`, which are returned without code.
 
-    def _visit_context(self, label: str, value: contextvars.ContextVar[Any]) -> None:
-        self.watches.add(CONTEXT, label, value, GONE)
-        self._visit(label, value.get(GONE))
-
-    def _visit_local(self, label: str, value: threading.local) -> None:
-        self.watches.add(LOCAL, label, value)
-        for name, part in list(vars(value).items()):
-            self._visit(f"{label}.{name}", part)
-        self._visit_class(label, type(value))
+        New ones may be added. No undo writes to the dict of a cache, which is its own.
+        """
+        for part in referents(value):
+            if type(part) is not dict:
+                self._visit(label, part)  # its function; answers, if it has a limit
+                continue
+            for key, answer in list(part.items()):
+                self.watches.add(ENTRY, label, value, part, key, GONE)
+                self._visit(label, answer)
 
     def _visit_reference(self, label: str, value: weakref.ref[Any]) -> None:
-        """A weak reference: its target is watched without a strong reference."""
-        self.watches.add(REFERENCE, label, value)
+        """A weak reference: to watch its target would keep that alive."""
         target = weakref.ref.__call__(value)
-        if target is None or id(target) in self._seen:
-            return
-        namespace = dict_of(target)
-        if namespace is None or isinstance_of(target, (nn.Module, Tensor)):
-            kind = type(target).__name__
-            self.opaque.append(f"{label} is a weak reference to a {kind}")
-            return
-        self._visit_class(label, type(target))
-        self._visit_names(label, target, namespace)
-        for each in mro_of(type(target)):  # a new attribute could hide these
-            for name in self._names_for(type(target)) & dict_of_class(each).keys():
-                self._name(f"{label}.{name}", namespace, name)
-
-    # -- containers and objects ----------------------------------------------------
-
-    def _visit_parts(self, label: str, value: Any) -> None:
-        """A container; all of its parts count."""
-        if isinstance_of(value, (dict,)):
-            if value is sys.modules:
-                return  # `_read` visits the modules that code names
-            self.watches.add_container(label, value)
-            for key, part in list(dict.items(value)):
-                self._visit(f"{label}[{_shown_key(key)}]", part)
-                self._visit(f"a key of {label}", key)
-            if isinstance_of(value, (collections.defaultdict,)):
-                member = collections.defaultdict.__dict__["default_factory"]
-                self.watches.add_slot(f"{label}.default_factory", member, value)
-                self._visit(label, value.default_factory)
+        if isinstance_of(target, (type,)):
+            self._visit(label, target)
         else:
-            if not isinstance_of(value, (tuple, frozenset)):
-                self.watches.add_container(label, value)
-            for number, part in enumerate(list(items_of(value).read(value))):
-                self._visit(f"{label}[{number}]", part)
-        if type(value) not in CONTAINERS:
-            self._visit_object(label, value)
+            self._references.append((label, value))
 
-    def _visit_module(self, label: str, module: nn.Module) -> None:
-        if isinstance_of(module, (torch.jit.ScriptModule,)):
-            self.opaque.append(f"{label} is a module of TorchScript")
-            return
-        self.modules.append(module)
-        namespace = module.__dict__
-        self.watches.add_object(label, module)
-        self.watches.add(VALUES, label, namespace)
-        for part in ("_parameters", "_buffers", "_modules"):
-            self.watches.add_container(label, namespace[part])
-            for name, value in namespace[part].items():
-                self._visit(f"{label}.{name}", value)
-        for name in HOOKS:
-            if hooks := namespace.get(name):
-                self._follows_unrun |= "backward" in name
-                self.watches.add(VALUES, f"{label}.{name}", hooks)
-                for hook in list(hooks.values()):
-                    self._visit(f"{label}.{name}", hook)
-        for name, value in list(namespace.items()):
-            if name not in _OF_MODULES:
-                self._visit(f"{label}.{name}", value)
-        self._visit_class(label, type(module))
-        self._visit_slots(label, module, whole=True)
+    def _visit_references(self) -> None:
+        for label, reference in self._references:
+            target = weakref.ref.__call__(reference)
+            if target is not None and id(target) not in self._seen:
+                name = type(target).__name__
+                self.opaque.append(f"{label} is a weak reference to a {name}")
 
     def _visit_self_updating(self, label: str, value: Any) -> None:
         """Optimizers and similar objects, whose state replays update.
@@ -381,17 +356,11 @@ class ReachableState:
         torch reads of an optimizer or a scaler may change while a step runs, unlike a
         scheduler, because a step that changes one cannot be replayed.
         """
-        may_change = not isinstance_of(value, (torch.optim.lr_scheduler.LRScheduler,))
-        self._visit_class(label, type(value))
-        self.watches.add_object(label, value)
         namespace = dict_of(value) or {}
-        for name in self.names_of(value, namespace):
-            if may_change and name not in self._own_names:
-                self.of_torch[id(namespace), name] = namespace
-                self.of_torch[id(value), name] = value
-            self._name(f"{label}.{name}", namespace, name)
-            if name not in _UPDATED:
-                self._visit(f"{label}.{name}", namespace.get(name))
+        if not isinstance_of(value, (torch.optim.lr_scheduler.LRScheduler,)):
+            for name in self._all_names - self._own_names:
+                self._of_torch[id(namespace), name] = namespace
+        self._visit_object(label, value)
         if isinstance(value, torch.optim.Optimizer):
             if hasattr(value, "param_groups"):  # else it is not initialized
                 self._visit_optimizer(label, value)
@@ -400,47 +369,19 @@ class ReachableState:
 
     def _visit_optimizer(self, label: str, optimizer: torch.optim.Optimizer) -> None:
         self.optimizers.append(optimizer)
-        self.watches.add_container(f"{label}.param_groups", optimizer.param_groups)
+        self._watch_container(f"{label}.param_groups", optimizer.param_groups)
         for number, group in enumerate(optimizer.param_groups):
-            place = f"{label}.param_groups[{number}]"
             self._groups[id(group)] = group
-            self.watches.add_names(place, group, group)
-            for name in self.names_of(group, group):
-                self._name(f"{place}.{name}", group, name)
-                self._visit(f"{place}.{name}", group[name])
+            place = f"{label}.param_groups[{number}]"
+            self.watches.add(NAMES, place, group, group)
+            self._visit_names(place, group, group)
+        self._watch_container(f"{label}.state", optimizer.state)
         for state in list(optimizer.state.values()):
             if isinstance_of(state, (dict,)):
+                self._watch_container(f"{label}.state[...]", state)
                 for name, entry in list(state.items()):
                     if not isinstance_of(entry, (Tensor,)):  # the snapshot watches it
                         self._visit(f"{label}.state[...][{name!r}]", entry)
-
-    def _visit_object(self, label: str, value: Any) -> None:
-        kind: Any = type(value)
-        if kind.__module__.partition(".")[0] in ("logging", "torchproof"):
-            return
-        self._visit_class(label, kind)
-        if (base := hidden(kind)) is not None:
-            self.opaque.append(f"{label} is a {base.__name__}")
-            self.hides_state |= not issubclass(base, io.TextIOBase)
-        self._visit_attributes(label, value)
-
-    def _visit_attributes(self, label: str, value: Any) -> None:
-        self.watches.add_object(label, value)
-        if (namespace := dict_of(value)) is not None:
-            self._visit_names(label, value, namespace)
-        self._visit_slots(label, value, whole=self._ran.is_looked_up(value))
-
-    def _visit_names(self, label: str, value: Any, namespace: Namespace) -> None:
-        for name in self.names_of(value, namespace):
-            self._name(f"{label}.{name}", namespace, name)
-            self._visit(f"{label}.{name}", namespace.get(name))
-
-    def _visit_slots(self, label: str, value: Any, *, whole: bool) -> None:
-        names = self._names_for(type(value))
-        for name, member in slots_of(type(value)):
-            if whole or name in names:
-                self.watches.add_slot(f"{label}.{name}", member, value)
-                self._visit(f"{label}.{name}", in_slot(member, value))
 
     # -- classes and Python modules ------------------------------------------------
 
@@ -453,56 +394,52 @@ class ReachableState:
                 self._visit_own(each)
 
     def _visit_own(self, kind: type) -> None:
+        """A class without its bases."""
         namespace = dict_of_class(kind)
-        self._idle[id(kind)] = self._idle_in(kind, namespace)
-        name_of_class = type.__getattribute__(kind, "__name__")
+        is_users = not _is_of_library(kind)
+        if not is_users:
+            self._of_torch[id(kind), None] = self._of_torch[id(namespace), None] = kind
+        label = type.__getattribute__(kind, "__name__")
         for name in _OF_TYPES & self._own_names:
             member = type.__dict__[name]
-            self.watches.add_slot(f"{name_of_class}.{name}", member, kind)
-        self.watches.add_class(name_of_class, kind, namespace)
-        is_users = not _is_of_library(kind, inherited=False)
-        if not is_users:
-            self.of_torch[id(kind)] = kind
+            self.watches.add(SLOT, f"{label}.{name}", kind, member, kind)
+        self.watches.add(BASES, label, kind, kind)
+        self.watches.add(NAMES, label, kind, namespace)
         for name in self._names_of_class(kind, namespace):
-            value, label = namespace[name], f"{name_of_class}.{name}"
+            value = namespace[name]
             if type(value) is types.MemberDescriptorType:
                 continue  # a slot
-            self.watches.add_class_entry(label, kind, namespace, name)
+            if self._ran.is_forgotten((id(namespace), name)):
+                continue
+            self._watch_entry(f"{label}.{name}", namespace, name, kind)
             function = _function_of(value)
             if type(function) is types.FunctionType:
-                self._follows_unrun |= name in _OF_BACKWARD and is_users
-                self._visit(label, function)
+                self._visit(f"{label}.{name}", function)
             elif is_users and (name in self._own_names or not _is_special(name)):
-                self._visit(label, value)
+                self._visit(f"{label}.{name}", value)
 
     def _visit_python_module(self, label: str, module: types.ModuleType) -> None:
         """A module of the user or a library; `_follow` visits those of torch."""
         if _owner_of_module(module) in _OWN:
-            self.watches.add_object(label, module)
-            namespace = object.__getattribute__(module, "__dict__")
-            for name in self.names_of(module, namespace):
-                self._name(f"{label}.{name}", namespace, name)
-                self._visit(f"{label}.{name}", namespace.get(name))
+            self._visit_places(label, module)
 
     # -- code ----------------------------------------------------------------------
 
     def _visit_function(self, label: str, function: types.FunctionType) -> None:
         code, owner = function.__code__, owner_of(function.__code__)
         may_run = self._follows_unrun and (owner in _OWN or label == "step")
-        is_entered = code in self._ran.codes or (may_run and not self._only_run)
+        is_entered = code in self._ran.codes or may_run
+        for watch in places_of(label, function) if is_entered or owner in _OWN else ():
+            if watch.kind is FUNCTION or owner == "user":
+                self.watches.every.append(watch)
         if owner == "user":
-            self._visit_attributes(label, function)
-        is_read = owner in _OWN and _OF_FUNCTIONS & self._all_names
-        if is_entered or is_read:
-            for name in _OF_FUNCTIONS:
-                self.watches.add(FUNCTION, label, function, name)
+            self._visit_names(label, function, function.__dict__)
         if not is_entered:
             return
         self._entered.add(code)
-        for name, cell in zip(
-            code.co_freevars, function.__closure__ or (), strict=True
-        ):
-            self.watches.add(CELL, name, cell)
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        for name, cell in cells:
+            self.watches.add(CELL, name, cell, cell)
             if (value := contents(cell)) is cell:
                 continue
             if label == "step" and _is_compiled_step(owner, value):
@@ -532,17 +469,17 @@ class ReachableState:
                     self._visit(name, value)
                 continue
             if owner not in _OWN:
-                self.of_torch[id(scope)] = scope
-            self._name(name, scope, name)
+                self._of_torch[id(scope), None] = scope
+            self._watch_entry(name, scope, name)
             if value is not GONE:
                 self._visit_as(owner, name, value)
             elif owner in _OWN:
-                self._name(name, vars(builtins), name)
+                self._watch_entry(name, vars(builtins), name)
                 self._visit(name, vars(builtins).get(name, GONE))
         for chain in sorted(reads.chains, key=len):
             self._follow(scope, chain)
         for name in sorted(_modules_of(reads, scope) & sys.modules.keys()):
-            self._name(f"sys.modules[{name!r}]", sys.modules, name)
+            self._watch_entry(f"sys.modules[{name!r}]", sys.modules, name)
             self._visit(name, sys.modules[name])
         if owner in _OWN and "globals" in reads.globals and has_run:
             self._visit("globals()", scope)
@@ -554,11 +491,11 @@ class ReachableState:
         ):
             self._visit(label, value)
         elif type(value) in (dict, collections.OrderedDict, list, set):
-            forgotten = self._ran.is_forgotten(id(value), None)
-            if len(value) <= _SMALL and id(value) not in self._seen and not forgotten:
-                self._seen[id(value)] = value
-                self.of_torch[id(value)] = value
-                self.watches.add_container(label, value)
+            place = id(value), None
+            is_new = place not in self._of_torch and id(value) not in self._seen
+            if is_new and len(value) <= _SMALL and not self._ran.is_forgotten(place):
+                self._of_torch[place] = value
+                self._watch_container(label, value)
 
     def _follow(self, scope: Namespace, chain: tuple[str, ...]) -> None:
         """Follows a chain such as `torch.nn.functional.relu` from module to module."""
@@ -572,8 +509,8 @@ class ReachableState:
             label = f"{label}.{name}"
             namespace = object.__getattribute__(value, "__dict__")
             if _owner_of_module(value) not in _OWN:
-                self.of_torch[id(namespace)] = namespace
-            self._name(label, namespace, name)
+                self._of_torch[id(namespace), None] = namespace
+            self._watch_entry(label, namespace, name)
             value = namespace.get(name, GONE)
         self._visit(label, value)
 
@@ -584,6 +521,7 @@ class ReachableState:
         for code, scope in ran.codes.items():
             self._read(code, scope)
             within.update(c for c in code.co_consts if isinstance(c, types.CodeType))
+        self._visit_all()
         unreached = [
             code
             for code in ran.codes
@@ -591,9 +529,14 @@ class ReachableState:
         ]
         for function in ran.functions_of(unreached):
             self._visit(function.__qualname__, function)
+        self._visit_all()
+        self._visit_references()
+        opaque = [*self.opaque]  # arguments may hold more than the step reads
         for value in ran.arguments():
-            if id(value) not in self._seen and not self._only_run:
+            if id(value) not in self._seen:
                 self._visit_unreached(type(value).__name__, value)
+        self._visit_all()
+        self.opaque = opaque
 
     def _visit_unreached(self, label: str, value: Any) -> None:
         """An argument of executed code that is not reachable from the step."""
@@ -604,34 +547,34 @@ class ReachableState:
             self._visit_class(label, type(value))
             self._visit_names(label, value, namespace)
 
-    def _name(self, label: str, namespace: Namespace, name: str) -> None:
-        is_new = (id(namespace), name) not in self._named_already
-        if is_new and not self._ran.is_forgotten(id(namespace), name):
-            self._named_already.add((id(namespace), name))
-            self.watches.add_entry(label, namespace, name)
 
-
-_VISITORS: tuple[tuple[tuple[Any, ...], Callable[[Any, str, Any], None]], ...] = (
-    ((Tensor,), ReachableState._visit_tensor),
-    ((nn.Module,), ReachableState._visit_module),
+_VISITORS: tuple[tuple[Any, Callable[[Any, str, Any], None]], ...] = (
+    (Tensor, ReachableState._visit_tensor),
+    (nn.Module, ReachableState._visit_module),
     (_SELF_UPDATING, ReachableState._visit_self_updating),
-    ((types.MethodType,), ReachableState._visit_method),
-    ((types.FunctionType,), ReachableState._visit_function),
-    ((functools.partial,), ReachableState._visit_partial),
-    (CONTAINERS, ReachableState._visit_parts),
-    ((*BYTES, *NUMBERS_IN_C, ctypes._SimpleCData), ReachableState._visit_array),
-    ((types.ModuleType,), ReachableState._visit_python_module),
-    ((type,), ReachableState._visit_class),
-    ((property, staticmethod, classmethod), ReachableState._visit_descriptor),
-    ((types.BuiltinFunctionType, types.MethodWrapperType), ReachableState._visit_bound),
-    (GETTERS, ReachableState._visit_getter),
-    ((types.MappingProxyType,), ReachableState._visit_proxy),
+    (types.FunctionType, ReachableState._visit_function),
+    (ARRAYS, ReachableState._visit_array),
+    (types.ModuleType, ReachableState._visit_python_module),
+    (type, ReachableState._visit_class),
+    (operator.attrgetter, ReachableState._visit_getter),
     (CACHED, ReachableState._visit_cache),
-    ((contextvars.ContextVar,), ReachableState._visit_context),
-    ((threading.local,), ReachableState._visit_local),
-    ((weakref.ref,), ReachableState._visit_reference),
-    ((types.CodeType, types.CellType), ReachableState._visit_nothing),
+    (weakref.ref, ReachableState._visit_reference),
+    (types.CodeType, ReachableState._visit_nothing),
+    (object, ReachableState._visit_object),
 )
+
+
+@functools.lru_cache(maxsize=4096)
+def _visitor_of(kind: type) -> Callable[[ReachableState, str, Any], None]:
+    return next(visit for kinds, visit in _VISITORS if issubclass(kind, kinds))
+
+
+def referents(value: Any) -> list[Any]:
+    """What a constant object of C, or a cache, refers to beside its attributes."""
+    if not isinstance_of(value, (*REFERRING, CACHED)):
+        return []
+    own = dict_of(value), type(value)
+    return [each for each in gc.get_referents(value) if all(each is not o for o in own)]
 
 
 def has_plain_memory(tensor: Tensor) -> bool:
@@ -645,14 +588,13 @@ def has_plain_memory(tensor: Tensor) -> bool:
     )
 
 
-def _is_of_library(kind: Any, *, inherited: bool = True) -> bool:
-    """Whether a class, or one it inherits from, is of torch or the standard library."""
-    return _are_of_library(mro_of(kind) if inherited else (kind,))
+# -- whose code and classes ------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=4096)
-def _are_of_library(kinds: tuple[type, ...]) -> bool:
-    for each in kinds:
+def _is_of_library(kind: type, *, inherited: bool = False) -> bool:
+    """Whether a class, or one it inherits from, is of torch or the standard library."""
+    for each in mro_of(kind) if inherited else (kind,):
         top = str(each.__module__).partition(".")[0]
         if top in ("builtins", "abc", "typing"):
             continue
@@ -680,6 +622,12 @@ def _function_of(value: Any) -> Any:
     if isinstance_of(value, (functools.partialmethod, functools.cached_property)):
         return value.func
     return value.fget if isinstance_of(value, (property,)) else value
+
+
+def _is_of_user(value: Any) -> bool:
+    """Whether a function, or what a descriptor calls, is code outside of torch."""
+    function = _function_of(value)
+    return type(function) is types.FunctionType and owner_of(function.__code__) in _OWN
 
 
 def _modules_of(reads: Reads, scope: Namespace) -> set[str]:
@@ -711,16 +659,9 @@ def _is_compiled_step(owner: str, value: Any) -> bool:
         return is_wrapper or owner_of(value.__code__) in _OWN
     if isinstance_of(value, (functools.partial, types.MethodType)):
         return True
-    return not _is_of_library(type(value), inherited=False)
+    kind: Any = type(value)
+    return not _is_of_library(kind)
 
 
 def _is_special(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
-
-
-def _shown_key(key: Any) -> str:
-    return repr(key) if type(key) in ATOMS else type(key).__name__
-
-
-def _short(label: str, name: str) -> str:
-    return name if label == "step" else f"{label}.{name}"

@@ -403,7 +403,7 @@ class _Attempt:
             reasons = [f"the step {each}, which a replay does not" for each in actions]
             kind = ChangesState if len(actions) == len(changes) else Stopped
             raise kind(*(Stop("python", each) for each in reasons))
-        self._assert_watched(self.ran, [*self.eager_recorder.stops, *self.ran.stops])
+        self._assert_watched([*self.eager_recorder.stops, *self.ran.stops])
         self.inputs.assert_apart(self.call)
         self.inputs.assert_serve(self.call)
         self._assert_gradients_unread()
@@ -418,7 +418,7 @@ class _Attempt:
         """The result in eager of a step that may do what a replay cannot."""
         self._assert_watchable()
         result, _, _ = self._stable_run()
-        self._assert_watched(self.ran)
+        self._assert_watched()
         self.state.extend()
         return result
 
@@ -433,11 +433,11 @@ class _Attempt:
         if state.lacks_scale or sys.getprofile() is not None or state.must_run_first:
             raise RecordLater
         if state.ran.codes:
-            self._assert_watched(state.ran)
+            self._assert_watched()
 
-    def _assert_watched(self, ran: Execution, stops: Iterable[Stop] = ()) -> None:
+    def _assert_watched(self, stops: Iterable[Stop] = ()) -> None:
         """Stops for the given reasons, and for what was read that cannot be watched."""
-        opaque = self.state.unwatchable(ran)
+        opaque = self.state.unwatchable
         reasons = [f"state that cannot be watched: {each}" for each in opaque]
         if len(reasons) > _REASONS:
             more = f"{len(reasons) - _REASONS} more objects that cannot be watched"

@@ -16,9 +16,8 @@ from __future__ import annotations
 import abc
 import contextlib
 import itertools
-import operator
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -26,16 +25,15 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from torchproof.runtime.cudagraph.executed_code import Execution
-from torchproof.runtime.cudagraph.object_state import TENSOR_HOOKS, data_of
+from torchproof.runtime.cudagraph.object_state import PLAIN, TENSOR_HOOKS, data_of
 from torchproof.runtime.cudagraph.python_undo import PythonUndo
 from torchproof.runtime.cudagraph.quick_check import QuickCheck, TensorCheck
 from torchproof.runtime.cudagraph.reachable_state import (
     HOOKS,
-    PLAIN,
     ReachableState,
     has_plain_memory,
 )
-from torchproof.runtime.cudagraph.watched_places import GONE, Place
+from torchproof.runtime.cudagraph.watched_places import GONE, Watch
 
 
 class StateSnapshot:
@@ -51,17 +49,15 @@ class StateSnapshot:
         self._reachable = reachable = ReachableState(self._step, self.ran)
         self.modules: list[nn.Module] = reachable.modules
         self.optimizers: list[torch.optim.Optimizer] = reachable.optimizers
-        self._checks_abstract_classes = self.ran.checked_abstract_classes
         self._take()
 
-    def unwatchable(self, ran: Execution) -> list[str]:
-        """A message for each object that this code reads and that cannot be watched.
+    @property
+    def unwatchable(self) -> list[str]:
+        """A message for each object that the step reads and that cannot be watched.
 
         What such an object holds, for example an iterator, cannot be undone either.
         """
-        if not self._reachable.opaque and ran is self.ran:
-            return []
-        return ReachableState(self._step, ran, only_run=True).opaque
+        return self._reachable.opaque
 
     @property
     def must_run_first(self) -> bool:
@@ -70,13 +66,13 @@ class StateSnapshot:
 
     def owners(self) -> Iterator[Any]:
         """The objects that the watched places belong to."""
-        of_torch = self._reachable.of_torch
-        owners = (each.owner for each in self._reachable.watches.every)
-        return (each for each in owners if id(each) not in of_torch)
+        for watch in self._reachable.watches.every:
+            if not self._reachable.is_of_torch(watch):
+                yield watch.owner
 
     def restore(self, saved: PythonUndo) -> None:
         """Puts back what was changed in the watched places since they were saved."""
-        saved.restore(self._reachable, self.ran.is_forgotten)
+        saved.restore(self._reachable)
 
     @property
     def whole(self) -> bool:
@@ -126,30 +122,27 @@ class StateSnapshot:
             self._take()
 
     def _take(self) -> None:
-        watches = self._reachable.watches
-        self._quick = QuickCheck(watches)
-        self._then = self._places()
-        self._states = [each.state for each in self.optimizers]
-        self._state_dicts = [each for state in self._states for each in state.values()]
-        self._entries = list(_values_in(self._state_dicts))
-        of_optimizers = [each for each in self._entries if isinstance(each, Tensor)]
+        self._quick = QuickCheck(self._reachable.watches)
+        self._then = self._values()
+        of_optimizers = [
+            each
+            for optimizer in self.optimizers
+            for state in optimizer.state.values()
+            for each in dict.values(state)
+            if isinstance(each, Tensor)
+        ]
         self._tensors = TensorCheck(self.tensors + of_optimizers)
         self._data = self._data_now()
-        self._cached = [list(each.values()) for _, each in self._reachable.caches]
-        self._hooked = RemovableHandle.next_id
-        self._registered = self._registrations()
+        self._counts = self._counts_now()
 
     def unchanged(self) -> bool:
         """Whether every object is identical to the snapshot."""
         try:
             return (
-                RemovableHandle.next_id == self._hooked
+                self._counts_now() == self._counts
                 and self._quick.unchanged()
                 and self._tensors.unchanged()
                 and self._data_now() == self._data
-                and self._states_are_there()
-                and self._is_still_cached()
-                and self._registrations() == self._registered
             )
         except Exception:  # something was deleted, or another thread changes it
             return False
@@ -157,47 +150,25 @@ class StateSnapshot:
     def _data_now(self) -> list[Any]:
         return [data_of(each) for _, each in self._reachable.arrays]
 
-    def _states_are_there(self) -> bool:
-        """Whether the optimizers still use the same state tensors."""
-        now = [each.state for each in self.optimizers]
-        return (
-            all(map(operator.is_, now, self._states))
-            and sum(map(len, now)) == len(self._state_dicts)
-            and sum(map(len, self._state_dicts)) == len(self._entries)
-            and all(map(operator.is_, _values_in(self._state_dicts), self._entries))
-        )
-
-    def _is_still_cached(self) -> bool:
-        """Whether each `lru_cache` still has its old entries; it may have new ones."""
-        return all(
-            len(now) >= len(then) and all(map(operator.is_, then, now.values()))
-            for (_, now), then in zip(self._reachable.caches, self._cached, strict=True)
-        )
-
-    def _registrations(self) -> object:
-        """A token that changes when `isinstance` may change for an abstract class."""
-        return abc.get_cache_token() if self._checks_abstract_classes else None
+    def _counts_now(self) -> tuple[Any, Any]:
+        """What counts up with each hook, and with each virtual subclass."""
+        return RemovableHandle.next_id, abc.get_cache_token()
 
     def changes(self) -> list[str]:
         """A message for each change; an equal object is no change."""
-        differing = {
-            f"{label} was {_shown(then)} and is now {_shown(now)}": None
-            for place, label, then, now in self._differing()
-            if not self.ran.is_forgotten(place[1], _name_in(place))
+        messages = {
+            f"{watch.label_of(name)} was {_shown(then)} and is now {_shown(now)}": None
+            for watch, name, then, now in self._differing()
         }
-        messages = [*differing, *self._changed_tensors()]
+        messages |= dict.fromkeys(self._changed_tensors())
         for (label, array), then in zip(
             self._reachable.arrays, self._data, strict=True
         ):
             if data_of(array) != then:
-                messages.append(f"the content of {label} changed")
-        if not self._states_are_there():
-            messages.append("the state of an optimizer was replaced")
-        if not self._is_still_cached():
-            messages.append("a function's lru_cache was cleared")
-        if self._registrations() != self._registered:
-            messages.append("a class was registered with an abstract base class")
-        return messages + list(self._new_hooks())
+                messages[f"the content of {label} changed"] = None
+        if self._counts_now()[1] != self._counts[1]:
+            messages["a class was registered with an abstract base class"] = None
+        return [*messages, *self._new_hooks()]
 
     def _changed_tensors(self) -> Iterator[str]:
         labels = [label for label, _ in self._reachable.tensors.values()]
@@ -211,16 +182,14 @@ class StateSnapshot:
                 yield f"the shape, strides, dtype or requires_grad of {label} changed"
 
     def _new_hooks(self) -> Iterator[str]:
+        """Hooks in dicts that are not watched, because they had none."""
         watched = {id(each.owner) for each in self._reachable.watches.every}
-        for module in self.modules:
-            for name in HOOKS:
-                hooks = module.__dict__.get(name)
-                if hooks and id(hooks) not in watched:
-                    yield f"a hook was added to a {type(module).__name__}"
-        for label, tensor in self._reachable.tensors.values():
-            for name in TENSOR_HOOKS:
-                hooks = getattr(tensor, name, None)
-                if hooks and id(hooks) not in watched:
+        modules = [(f"a {type(each).__name__}", each, HOOKS) for each in self.modules]
+        tensors = [(*each, TENSOR_HOOKS) for each in self._reachable.tensors.values()]
+        for label, owner, names in (*modules, *tensors):
+            for name in names:
+                hooks = getattr(owner, name, None)
+                if isinstance(hooks, dict) and hooks and id(hooks) not in watched:
                     yield f"a hook was added to {label}"
 
     def forget_foreign_changes(self) -> bool:
@@ -228,60 +197,47 @@ class StateSnapshot:
 
         Returns whether there was any.
         """
-        found = False
-        for place, *_ in self._differing():
-            owner = self._foreign_owner(place)
-            if owner is not None:
-                self.ran.forget(owner, _name_in(place))
-                found = True
-        return found
+        found = [
+            (watch.place(name), watch)
+            for watch, name, *_ in self._differing()
+            if self._reachable.is_of_torch(watch, name)
+        ]
+        for place, watch in found:
+            self.ran.forget(place, watch)
+        return bool(found)
 
     def forget_the_compiler(self) -> None:
         """Forgets what importing the compiler, or tracing beside calls, has changed."""
         self.forget_foreign_changes()
-        self._registered = self._registrations()
-
-    def _foreign_owner(self, place: Place) -> Any:
-        """The scope, container or object of torch that a place belongs to."""
-        of_torch = self._reachable.of_torch
-        return of_torch.get(place[1], of_torch.get((place[1], _name_in(place))))
+        self._counts = self._counts[0], abc.get_cache_token()
 
     def moved(self) -> bool:
         """Whether a tensor has another address, or was replaced by another tensor."""
         tensors = zip(self._tensors.then, self._tensors.now(), strict=True)
         if any(then[0] != now[0] for then, now in tensors):
             return True
-        return not self._states_are_there() or any(
-            isinstance(then, Tensor) for _, _, then, _ in self._differing()
-        )
+        return any(_holds_tensor(then) for _, _, then, _ in self._differing())
 
-    def _differing(self) -> Iterator[tuple[Place, str, Any, Any]]:
-        """Yields place, label, old and new value for each value that differs."""
+    def _differing(self) -> Iterator[tuple[Watch, Any, Any, Any]]:
+        """Yields watch, name, old and new value for each value that differs."""
         with contextlib.suppress(Exception):  # something was deleted
             if self._quick.unchanged():
                 return
-        before, after = self._then, self._places()
-        for place in {**before, **after}:
-            label, old = before.get(place, ("", GONE))
-            other, new = after.get(place, ("", GONE))
-            if old is not new and not _equal(new, old):
-                yield place, label or other, old, new
+        watches = self._reachable.watches.every
+        for watch, before, after in zip(
+            watches, self._then, self._values(), strict=True
+        ):
+            for name in {**before, **after}:
+                then, now = before.get(name, GONE), after.get(name, GONE)
+                if then is now or _equal(now, then):
+                    continue
+                if not self.ran.is_forgotten(watch.place(name)):
+                    yield watch, name, then, now
 
-    def _places(self) -> dict[Place, tuple[str, Any]]:
-        """Every value that is watched by identity, with its label."""
+    def _values(self) -> list[dict[Any, Any]]:
+        """The values of each watch, by name."""
         reachable = self._reachable
-        places = reachable.watches.places(reachable.names_of)
-        return {place: (label, value) for place, label, value in places}
-
-
-def _name_in(place: Place) -> Any:
-    """The name of a place; None for a container, whose parts are one place."""
-    kind, _, name = place
-    return name if kind.by_name else None
-
-
-def _values_in(dicts: Iterable[dict[Any, Any]]) -> Iterator[Any]:
-    return itertools.chain.from_iterable(map(dict.values, dicts))
+        return [watch.values(reachable.names_of) for watch in reachable.watches.every]
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -297,6 +253,13 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, types.MethodType):
         return one.__self__ is other.__self__ and one.__func__ is other.__func__
     return False
+
+
+def _holds_tensor(value: Any) -> bool:
+    """Whether it is a tensor, or contains some as the state of an optimizer does."""
+    if isinstance(value, dict):
+        return any(map(_holds_tensor, dict.values(value)))
+    return isinstance(value, Tensor)
 
 
 def _shown(value: Any) -> str:

@@ -1,29 +1,37 @@
-"""The places whose values a snapshot compares, and how each kind of place is read.
+"""The kinds of place in which a step finds its state, and how each is read and written.
 
 A place is an attribute, an entry of a dict, a variable of an enclosing function, and so
-on. All places of one kind are read at once, at C speed, and without running user code.
+on. A snapshot compares the places that a step reads, and an undo restores those that a
+trial run has changed. All places of one kind are read at once, at C speed. Neither
+reading nor writing runs code of the user, apart from the hash of a key.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import ctypes
 import functools
+import gc
 import itertools
 import operator
 import types
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchproof.records import Namespace
+from torchproof.runtime.cudagraph.object_state import ATOMS, CONTAINERS
 
 GONE: Any = object()
+PARTS_OF_MODULES = ("_parameters", "_buffers", "_modules")
 HEAP_TYPE = 1 << 9  # a flag of classes that Python code, or a library, has created
-dict_of_class: Callable[[type], Any] = type.__dict__["__dict__"].__get__
 mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+_view_of_class: Callable[[type], Any] = type.__dict__["__dict__"].__get__
+
+
+# -- looking into objects, without running code of their classes -----------------------
 
 
 def isinstance_of(value: Any, kinds: tuple[type, ...]) -> bool:
@@ -31,16 +39,14 @@ def isinstance_of(value: Any, kinds: tuple[type, ...]) -> bool:
     return issubclass(type(value), kinds)
 
 
-def contents(cell: types.CellType) -> Any:
-    """The value of a cell; the cell itself if its variable is unassigned."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return cell
+def dict_of_class(kind: type) -> Namespace:
+    """The `__dict__` of a class itself, and not the read-only view of it."""
+    (namespace,) = gc.get_referents(_view_of_class(kind))
+    return namespace
 
 
 def dict_of(value: Any) -> Namespace | None:
-    """An object's `__dict__`, without running code of its class."""
+    """The `__dict__` of an object; None if it has none of its own."""
     kind: Any = type(value)
     if not has_plain_dict(kind):
         return None
@@ -57,6 +63,18 @@ def has_plain_dict(kind: type) -> bool:
     return False
 
 
+def slots_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """The names and members of the slots of a class and its bases."""
+    for each in mro_of(kind):
+        if each.__flags__ & HEAP_TYPE or each is collections.defaultdict:
+            for name, member in list(dict_of_class(each).items()):
+                if type(member) is types.MemberDescriptorType:
+                    yield name, member
+
+
+_slots_of = functools.lru_cache(maxsize=4096)(lambda kind: tuple(slots_of(kind)))
+
+
 def in_slot(member: Any, owner: Any) -> Any:
     try:
         return member.__get__(owner)
@@ -64,21 +82,21 @@ def in_slot(member: Any, owner: Any) -> Any:
         return GONE
 
 
-def slots_of(kind: type) -> Iterator[tuple[str, Any]]:
-    """The names and members of the slots of a class and its bases."""
-    for each in mro_of(kind):
-        if each.__flags__ & HEAP_TYPE:
-            for name, member in list(dict_of_class(each).items()):
-                if type(member) is types.MemberDescriptorType:
-                    yield name, member
+def contents(cell: types.CellType) -> Any:
+    """The value of a cell; the cell itself if its variable is unassigned."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return cell
 
 
-def _is_dead(reference: weakref.ref[Any]) -> bool:
-    return weakref.ref.__call__(reference) is None
-
-
-def _local_items(local: Any) -> Iterator[Any]:
-    return itertools.chain.from_iterable(sorted(vars(local).items()))
+def copied(container: Any) -> Any:
+    """The entries of a dict in a dict; the items of another container in a list."""
+    if isinstance_of(container, (collections.OrderedDict,)):
+        return dict(collections.OrderedDict.items(container))
+    if isinstance_of(container, (dict,)):
+        return dict.copy(container)
+    return [*items_of(container).read(container)]
 
 
 def identities(values: list[Any]) -> bytes:
@@ -95,58 +113,214 @@ _POINTER = ctypes.sizeof(ctypes.c_void_p)
 LIST_ITEMS = list.__basicsize__ - 2 * _POINTER
 
 
+# -- writing ---------------------------------------------------------------------------
+
+
+def write_entry(owner: Any, namespace: dict[Any, Any], name: Any, value: Any) -> None:
+    """Sets or deletes an entry of a dict, which may be the namespace of a class."""
+    if isinstance_of(owner, (type,)):
+        if value is GONE:
+            type.__delattr__(owner, name)
+        else:
+            type.__setattr__(owner, name, value)
+    elif value is GONE:
+        dict.pop(namespace, name, None)
+    else:
+        dict.__setitem__(namespace, name, value)
+
+
+def refill(container: Any, items: Any) -> None:
+    """Gives a container the items of a copy; a dict is never empty meanwhile."""
+    if isinstance_of(container, (list,)):
+        list.__setitem__(container, slice(None), items)
+    elif isinstance_of(container, (collections.deque,)):
+        collections.deque.clear(container)
+        collections.deque.extend(container, items)
+    elif isinstance_of(container, (set,)):
+        set.clear(container)
+        set.update(container, items)
+    elif isinstance_of(container, (dict,)):
+        _refill_dict(container, items)
+
+
+def _refill_dict(container: Any, items: dict[Any, Any]) -> None:
+    ordered = isinstance_of(container, (collections.OrderedDict,))
+    kind: Any = collections.OrderedDict if ordered else dict
+    known = set(map(id, items))
+    for key in [each for each in kind.__iter__(container) if id(each) not in known]:
+        kind.__delitem__(container, key)
+    now = [*kind.__iter__(container)]
+    in_order = is_same(now, [*items][: len(now)])
+    for key, value in items.items():
+        if not in_order:
+            kind.pop(container, key, None)
+        if dict.get(container, key, GONE) is not value:
+            kind.__setitem__(container, key, value)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two copies have identical items, of dicts in the same order."""
+    if isinstance(one, dict):
+        return is_same([*one, *one.values()], [*other, *other.values()])
+    return len(one) == len(other) and all(map(operator.is_, one, other))
+
+
+def _write_cell(cell: types.CellType, value: Any) -> None:
+    if value is cell:
+        with contextlib.suppress(ValueError):
+            del cell.cell_contents
+    else:
+        cell.cell_contents = value
+
+
+def _write_slot(member: Any, owner: Any, value: Any) -> None:
+    if value is GONE:
+        member.__delete__(owner)
+    else:
+        member.__set__(owner, value)
+
+
+def _write_context(variable: ContextVar[Any], default: Any, value: Any) -> None:
+    if value is not GONE:  # it cannot be unset
+        variable.set(value)
+
+
+def _write_type(owner: Any, kind: type) -> None:
+    object.__setattr__(owner, "__class__", kind)
+
+
+# -- kinds of place --------------------------------------------------------------------
+
+
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """A kind of place: `read` returns the value, or with `many` all values in it."""
+    """`read(*arguments)` returns the value of a place, or with `many` all values in it.
+
+    `write(*arguments, value)` puts back a value; None if that needs more than a value.
+    """
 
     name: str
     read: Callable[..., Any]
+    write: Callable[..., None] | None = None
     many: bool = False
-    by_name: bool = False  # whether each name is a place of its own
 
 
-TYPE = Kind("type", type)
-NAMESPACE = Kind("namespace", operator.attrgetter("__dict__"))
-GUARDED_NAMESPACE = Kind("namespace", object.__getattribute__)
-ENTRY = Kind("entry", dict.get, by_name=True)
-CLASS_ENTRY = Kind("class entry", types.MappingProxyType.get, by_name=True)
+TYPE = Kind("type", type, _write_type)
+NAMESPACE = Kind("namespace", object.__getattribute__, object.__setattr__)
 BASES = Kind("bases", mro_of)
-FUNCTION = Kind("function", getattr)
-CELL = Kind("cell", contents)
-SLOT = Kind("slot", in_slot)
-CONTEXT = Kind("context", ContextVar.get)
-REFERENCE = Kind("reference", _is_dead)
-LOCAL = Kind("local", _local_items, many=True)
+FUNCTION = Kind("function", getattr, setattr)
+CELL = Kind("cell", contents, _write_cell)
+SLOT = Kind("slot", in_slot, _write_slot)
+CONTEXT = Kind("context", ContextVar.get, _write_context)
+ENTRY = Kind("entry", dict.get)
 VALUES = Kind("values", dict.values, many=True)
-# The names of an object or class; only the relevant ones count as changes.
-NAMES = Kind("names", iter, many=True, by_name=True)
-CLASS_NAMES = Kind("names of a class", iter, many=True, by_name=True)
-_DICTS = (collections.OrderedDict, dict)
+NAMES = Kind("names", iter, many=True)  # of an object or a class: not all need count
 _ITEMS: dict[type, Kind] = {
     kind: Kind("items", kind.__iter__, many=True)
-    for kind in (*_DICTS, list, set, collections.deque, tuple, frozenset)
+    for kind in (collections.OrderedDict, *CONTAINERS)
 }
+PARTS_OF_FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
 
 
 def items_of(container: Any) -> Kind:
     """How to iterate over a container without running code of its class."""
-    return next(
-        kind for base, kind in _ITEMS.items() if isinstance_of(container, (base,))
-    )
+    kind: Any = type(container)
+    return _ITEMS[_container_of(kind)]
 
 
-@dataclass(frozen=True)
-class Watch:
-    """A place of a kind: `read(*arguments)` returns its values."""
+@functools.lru_cache(maxsize=4096)
+def _container_of(kind: type) -> type:
+    return next(base for base in _ITEMS if issubclass(kind, base))
+
+
+class Watch(NamedTuple):
+    """A place of a kind: `kind.read(*arguments)` returns its values."""
 
     kind: Kind
     label: str
     owner: Any
     arguments: tuple[Any, ...]
 
+    def values(
+        self, names_of: Callable[[Any, Namespace], Iterable[str]]
+    ) -> dict[Any, Any]:
+        """The values by name, key or number; a single one has the name None.
 
-Place = tuple[Kind, int, Any]  # kind, id of the owner, name or number
-PlacedValue = tuple[Place, str, Any]  # with its label and its value
+        `names_of(owner, namespace)` returns the names in a namespace that count.
+        """
+        container = self.arguments[0]
+        if self.kind is NAMES:
+            names = names_of(self.owner, container)
+            return {name: container.get(name, GONE) for name in names}
+        if not self.kind.many:
+            return {None: self.kind.read(*self.arguments)}
+        if self.kind is VALUES:
+            return {
+                key if type(key) is str else number: value
+                for number, (key, value) in enumerate(dict.items(container))
+            }
+        return dict(enumerate(self.kind.read(container)))
+
+    def place(self, name: Any) -> tuple[int, Any]:
+        """Identifies one of the values: a container's are one place."""
+        if self.kind is ENTRY:
+            name = self.arguments[1]
+        elif self.kind is not NAMES:
+            name = None
+        return id(self.arguments[0]), name
+
+    def label_of(self, name: Any) -> str:
+        if self.kind is TYPE:
+            return f"the type of {self.label}"
+        if self.kind is BASES:
+            return f"{self.label}.__mro__"
+        if self.kind in (NAMESPACE, FUNCTION):
+            return f"{self.label}.{self.arguments[1]}"
+        if name is None:
+            return self.label
+        is_namespace = self.kind is NAMES or self.owner is not self.arguments[0]
+        return f"{self.label}.{name}" if is_namespace else item_label(self.label, name)
+
+
+def item_label(label: str, key: Any) -> str:
+    """The label of an item of a container, or of a parameter or part of a module."""
+    home, _, part = label.rpartition(".")
+    if part in PARTS_OF_MODULES:
+        return f"{home}.{key}"
+    shown = repr(key) if type(key) in ATOMS else type(key).__name__
+    return f"{label}[{shown}]"
+
+
+def places_of(label: str, value: Any) -> Iterator[Watch]:
+    """All places in an object that can be written, and the bases of a class.
+
+    The names in a namespace are one place here.
+    """
+    kind: Any = type(value)
+    if issubclass(kind, type):
+        yield Watch(BASES, label, value, (value,))
+        yield Watch(NAMES, label, value, (dict_of_class(value),))
+        return
+    if issubclass(kind, CONTAINERS):
+        if not issubclass(kind, (tuple, frozenset)):
+            yield Watch(items_of(value), label, value, (value,))
+        if issubclass(kind, dict):
+            yield Watch(VALUES, label, value, (value,))
+        if kind in _ITEMS:
+            return
+    elif issubclass(kind, types.FunctionType):
+        for name in PARTS_OF_FUNCTION:
+            yield Watch(FUNCTION, label, value, (value, name))
+    elif issubclass(kind, types.CellType):
+        yield Watch(CELL, label, value, (value,))
+    elif issubclass(kind, ContextVar):
+        yield Watch(CONTEXT, label, value, (value, GONE))
+    yield Watch(TYPE, label, value, (value,))
+    if (namespace := dict_of(value)) is not None:
+        yield Watch(NAMESPACE, label, value, (value, "__dict__"))
+        yield Watch(NAMES, label, value, (namespace,))
+    for name, member in _slots_of(kind):
+        yield Watch(SLOT, f"{label}.{name}", value, (member, value))
 
 
 class Watches:
@@ -155,45 +329,8 @@ class Watches:
     def __init__(self) -> None:
         self.every: list[Watch] = []
 
-    def add(self, kind: Kind, label: str, owner: Any, *more: Any) -> None:
-        self.every.append(Watch(kind, label, owner, (owner, *more)))
-
-    def add_entry(self, label: str, namespace: dict[Any, Any], name: str) -> None:
-        self.add(ENTRY, label, namespace, name, GONE)
-
-    def add_container(self, label: str, container: Any) -> None:
-        """The items of a list, deque or set; the keys and values of a dict."""
-        self.add(items_of(container), label, container)
-        if isinstance_of(container, (dict,)):
-            self.add(VALUES, label, container)
-
-    def add_slot(self, label: str, member: Any, owner: Any) -> None:
-        self.every.append(Watch(SLOT, label, owner, (member, owner)))
-
-    def add_class(self, label: str, kind: type, namespace: Any) -> None:
-        self.add(BASES, label, kind)
-        self.every.append(Watch(CLASS_NAMES, label, kind, (namespace,)))
-
-    def add_class_entry(
-        self, label: str, kind: type, namespace: Any, name: str
-    ) -> None:
-        arguments = (namespace, name, GONE)
-        self.every.append(Watch(CLASS_ENTRY, label, kind, arguments))
-
-    def add_object(self, label: str, value: Any) -> None:
-        """The type of an object and the names of its attributes."""
-        self.add(TYPE, label, value)
-        namespace = dict_of(value)
-        if namespace is not None:
-            lookup: Any = type(value).__getattribute__
-            if lookup is object.__getattribute__:
-                self.add(NAMESPACE, label, value)
-            else:  # without running it
-                self.add(GUARDED_NAMESPACE, label, value, "__dict__")
-            self.add_names(label, value, namespace)
-
-    def add_names(self, label: str, value: Any, namespace: Namespace) -> None:
-        self.every.append(Watch(NAMES, label, value, (namespace,)))
+    def add(self, kind: Kind, label: str, owner: Any, *arguments: Any) -> None:
+        self.every.append(Watch(kind, label, owner, arguments))
 
     def reader(self) -> Callable[[], list[Any]]:
         """Returns a function that collects all current values.
@@ -221,37 +358,3 @@ class Watches:
             ]
 
         return values
-
-    def places(
-        self, names_of: Callable[[Any, Any], Iterable[str]]
-    ) -> Iterator[PlacedValue]:
-        """Every place; `names_of(owner, namespace)` are the names that count."""
-        for each in self.every:
-            kind, owner = each.kind, id(each.owner)
-            if kind is NAMES or kind is CLASS_NAMES:
-                (namespace,) = each.arguments
-                for name in names_of(each.owner, namespace):
-                    yield (kind, owner, name), f"{each.label}.{name}", namespace[name]
-            elif not kind.many:
-                names = [name for name in each.arguments[1:] if isinstance(name, str)]
-                place = kind, owner, names[0] if names else each.label
-                yield place, _label(each), kind.read(*each.arguments)
-            elif kind is VALUES:
-                for number, (key, value) in enumerate(dict.items(each.owner)):
-                    shown = key if type(key) is str else number
-                    yield (kind, owner, shown), f"{each.label}.{shown}", value
-            else:
-                for number, value in enumerate(kind.read(each.owner)):
-                    yield (kind, owner, number), f"{each.label}[{number}]", value
-
-
-def _label(watch: Watch) -> str:
-    if watch.kind is TYPE:
-        return f"the type of {watch.label}"
-    if watch.kind is REFERENCE:
-        return f"the death of {watch.label}"
-    if watch.kind in (NAMESPACE, GUARDED_NAMESPACE):
-        return f"{watch.label}.__dict__"
-    if watch.kind is FUNCTION:
-        return f"{watch.label}.{watch.arguments[1]}"
-    return f"{watch.label}.__mro__" if watch.kind is BASES else watch.label
