@@ -82,20 +82,30 @@ class Rung:
         return f"{' '.join(self.shapes)} runs {self.way or 'unrecorded'}{tried}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class StageStatus:
     """One stage on the way to compiled code, for one recording (`wait=False`)."""
 
     strategy: str
     shapes: tuple[str, ...]
-    state: str  # waiting, compiling, in use, replaced, not faster, failed or ended
-    compile_s: float | None  # in the compile process
-    pause_s: float | None  # the longest that a call waited for this stage
-    at_s: float | None  # when it took over, in seconds since `torchproof.graph`
-    at_call: int | None  # the first call that it answered
-    step_ms: float | None  # a replay on the device
-    gain: float | None  # how many times faster than the recording before
-    why: str | None  # why it failed
+    # waiting, compiling, in use, replaced, not faster, failed or ended
+    state: str = "waiting"
+    compile_s: float | None = None  # in the compile process
+    pause_s: float | None = None  # the longest that a call waited for this stage
+    at_s: float | None = None  # when it took over, in seconds since `torchproof.graph`
+    at_call: int | None = None  # the first call that it answered
+    step_ms: float | None = None  # a replay on the device
+    gain: float | None = None  # how many times faster than the recording before
+    why: str | None = None  # why it failed
+
+
+@dataclass(frozen=True)
+class Padded:
+    """The calls that were padded to one size."""
+
+    size: tuple[int, ...]
+    calls: int
+    waste: float | None  # the work on padding relative to the useful work
 
 
 @dataclass(frozen=True)
@@ -108,10 +118,8 @@ class Status:
     plain_calls: int  # calls without a graph
     recordings: int
     pool_bytes: int | None
-    clones: int
-    cloned_bytes: int
     buckets: tuple[Bucket, ...]
-    padding: JsonObject | None  # buckets with hits and waste, if calls are padded
+    padding: tuple[Padded, ...]  # the sizes that calls are padded to
     stops: tuple[Stop, ...]
     changes: tuple[str, ...]  # changes of external state that caused a new recording
     notes: tuple[str, ...]
@@ -132,8 +140,11 @@ class Status:
             for each in self.stages
             if each.why is not None
         ]
-        if self.padding is not None:
-            lines += _padding_lines(self.padding)
+        lines += [
+            f"padded to {'x'.join(map(str, each.size))}: {each.calls} calls, waste"
+            f" {_number(each.waste, '{:.1%}')}"
+            for each in self.padding
+        ]
         lines += [f"not replayed: {stop}" for stop in self.stops]
         for rung in self.rungs:
             lines += [str(rung), *(f"not used: {each}" for each in rung.refusals)]
@@ -174,24 +185,6 @@ def _table(columns: _Columns, entries: Sequence[Any]) -> list[str]:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
-
-
-def _padding_lines(padding: JsonObject) -> list[str]:
-    """One line for each bucket, and one for the total."""
-    lines = [
-        f"padded to {'x'.join(map(str, each['size']))}: {each['hits']} calls, waste"
-        f" {_percent(each['waste'])}"
-        for each in padding["buckets"]
-    ]
-    unpadded = sum(each["calls"] for each in padding["left_out"])
-    return [
-        *lines,
-        f"waste {_percent(padding['waste'])}; {unpadded} calls fit no bucket",
-    ]
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
 
 
 def _mib(size: int | None) -> str:
