@@ -54,8 +54,8 @@ def test_a_few_recordings_serve_many_sizes(
     assert (status.recordings, status.stops) == (2, ())
     useful = 3 * 5 + 4 * 8 + 3 * 5 + 2 * 7, 1 * 11 + 4 * 16
     assert [dataclasses.astuple(each) for each in status.padding] == [
-        ((4, 8), 4, 4 * 4 * 8 / useful[0] - 1),
-        ((4, 16), 2, 2 * 4 * 16 / useful[1] - 1),
+        ((4, 8), 4, useful[0], 4 * 4 * 8 / useful[0] - 1),
+        ((4, 16), 2, useful[1], 2 * 4 * 16 / useful[1] - 1),
     ]
     ids = torch.randint(50, (5, 9), device=device)  # beyond all buckets
     torch.testing.assert_close(graphed(ids), model(ids).detach())

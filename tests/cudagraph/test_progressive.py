@@ -145,10 +145,10 @@ def test_eager_answers_before_anything_is_watched_or_started(
     graphed(torch.ones(4, 8))
     status = graphed.status()
     assert seen == [(False, False)] and not graphed._snapshots.every
-    assert compiler.is_started  # after the answer
+    assert not compiler.is_started
     assert (status.strategy, status.plain_calls, status.stops) == ("eager", 1, ())
     graphed(torch.ones(4, 8))
-    assert features and graphed._snapshots.every
+    assert features and compiler.is_started and graphed._snapshots.every
 
 
 class Numbered(Block):
@@ -271,19 +271,19 @@ def test_code_with_other_results_is_never_used(
 def test_pauses_take_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(progressive.time, "monotonic", lambda: now)
-    budget = progressive.PauseBudget()
-    budget.spend(5.0)
-    assert budget.allowed
-    budget.spend(3.0)  # two seconds too long
-    assert not budget.allowed
+    progress = progressive.Progress()
+    progress.paused(5.0)
+    assert progress.may_pause
+    progress.paused(3.0)  # two seconds too long
+    assert not progress.may_pause
     now += 9.0
-    assert not budget.allowed
+    assert not progress.may_pause
     now += 2.0
-    assert budget.allowed
+    assert progress.may_pause
     now += 1000.0  # an idle hour saves up no more than the first pauses
-    assert budget.allowed
-    budget.spend(6.5)
-    assert not budget.allowed
+    assert progress.may_pause
+    progress.paused(6.5)
+    assert not progress.may_pause
 
 
 def test_shapes_are_recorded_later_if_calls_have_waited_too_long(
@@ -295,7 +295,7 @@ def test_shapes_are_recorded_later_if_calls_have_waited_too_long(
     assert graphed.status().recordings == 1
     allowed = False
     monkeypatch.setattr(
-        progressive.PauseBudget, "allowed", property(lambda self: allowed)
+        progressive.Progress, "may_pause", property(lambda self: allowed)
     )
     answers(graphed, model, 5)
     answers(graphed, model, 5, make=lambda: batch(rows=8))

@@ -40,7 +40,7 @@ from typing import Any
 from torch import Tensor
 
 from torchproof.records import UserError
-from torchproof.runtime.cudagraph import call_inputs, ladder, padding
+from torchproof.runtime.cudagraph import call_inputs, ladder, padding, recorder
 from torchproof.runtime.cudagraph.call_inputs import (
     Call,
     LikeCall,
@@ -120,8 +120,6 @@ class Graphed(Explained[Status]):
         self._logged: set[Stop] = set()
         self._obstacles: tuple[Stop, ...] = ()  # why calls were not padded
         self._given_up = options.refused  # why no call is recorded
-        if options.refused is not None:
-            self._log_stops(options.refused)
         if self._progress is None:
             self._watch_state()
 
@@ -139,7 +137,9 @@ class Graphed(Explained[Status]):
             self._last = None
             if not self._snapshots.every:
                 if self._calls == 1 and self._given_up is None:
-                    return self._answer_first(call)
+                    # With `wait=False`: answered before anything else is done.
+                    with self._compilers.eager().apart() as step:
+                        return self._run(step, call)
                 self._watch_state()
             self._settles = self._settle()
             if self.options.padder is not None:
@@ -164,20 +164,12 @@ class Graphed(Explained[Status]):
             elif failure is not None:
                 self._log_stops(failure)  # the first call shows if the step fails
 
-    def _answer_first(self, call: Call) -> Any:
-        """The first call with `wait=False`: answered before anything else is done."""
-        with self._compilers.eager().apart() as step:
-            answer = self._run(step, call)
-        if self._progress is not None:
-            self._progress.start_compiler()
-        return answer
-
     def _watch_state(self) -> None:
         """Takes the first snapshot of the external state."""
-        stop = _lacking_hook(self.options.strategy)
-        if self._given_up is None and stop is not None:
-            self._given_up = stop
-            self._log_stops(stop)
+        if self._given_up is None:
+            self._given_up = _lacking_hook(self.options.strategy)
+        if self._given_up is not None:
+            self._log_stops(self._given_up)
         self._snapshots.take_first()
         if self._progress is not None:
             self._progress.start_compiler()
@@ -255,52 +247,33 @@ class Graphed(Explained[Status]):
         if self._given_up is not None:
             return self._diverted(self._snapshot.shape(key), call)
         recording = self._snapshot.serving(key, call)
-        inputs = None
-        # If a replay can be discarded without harm, it starts before the comparison of
-        # the external state, which then overlaps with the device.
-        if recording is not None and recording.can_be_discarded:
-            inputs = self._start(recording, call)
         if not self._unchanged(known=recording is not None):
             if self._is_disturbed:
                 return self._prepared(call)
             recording = self._snapshot.serving(key, call)
-            inputs = None
         if recording is None:
             return self._unserved(self._snapshot.shape(key), call)
         upgrade = None if self._settles else recording.upgrade
         if upgrade is not None and upgrade.is_due:
-            compiled = self._advance(self._snapshot.shape(key), recording, call)
-            if compiled is not None:
-                recording, inputs = compiled, None
-        if inputs is None:
-            inputs = self._start(recording, call)
-        self._replays += 1
-        self._snapshots.replayed()
-        self._last = self._recognised(recording, call)
-        return recording.finish(inputs)
-
-    def _start(self, recording: Recording, call: Call) -> Tensors:
+            shape = self._snapshot.shape(key)
+            recording = self._advance(upgrade, shape, recording, call)
         self._snapshot.learning_rates.write()
         tensors = call_inputs.tensors_in(call)
         recording.start(tensors)
-        return tensors
-
-    def _recognised(self, recording: Recording, call: Call) -> _LastReplay | None:
-        """What recognises calls like this one; None if only their key does."""
-        if self.options.padder is not None or self.options.depends is not None:
-            return None
-        like = recording.like or LikeCall.of(call)
-        if like is None or recording.inputs.reads_storage:
-            return None
-        recording.like = like
-        return _LastReplay(recording, like, global_switches.values())
+        self._replays += 1
+        self._snapshots.replayed()
+        if self.options.padder is None and self.options.depends is None:
+            recording.like = recording.like or LikeCall.of(call)
+            if recording.like is not None and not recording.inputs.reads_storage:
+                switches = global_switches.values()
+                self._last = _LastReplay(recording, recording.like, switches)
+        return recording.finish(tensors)
 
     def _advance(
-        self, shape: Shape, recording: Recording, call: Call
-    ) -> Recording | None:
-        """The compiled recording that replaces this one from now on, if it is ready."""
-        upgrade, state = recording.upgrade, self._snapshot.state
-        assert upgrade is not None
+        self, upgrade: recorder.Upgrade, shape: Shape, recording: Recording, call: Call
+    ) -> Recording:
+        """The recording to use from now on: this one, or a compiled one."""
+        state = self._snapshot.state
         moment = Moment(
             recording,
             call,
@@ -316,7 +289,7 @@ class Graphed(Explained[Status]):
             state.extend()
         recording.upgrade = None if upgrade.is_over else upgrade
         if new is None:
-            return None
+            return recording
         self._recordings += 1
         new.upgrade, recording.upgrade = recording.upgrade, None
         shape.recordings[shape.recordings.index(recording)] = new
@@ -347,8 +320,7 @@ class Graphed(Explained[Status]):
             return self._diverted(shape, call)
         if self._progress is not None:
             # Other recordings may have made calls wait too long.
-            can_wait = self._progress.pauses.allowed
-            if not can_wait or thread_state.another_thread_compiles():
+            if not self._progress.may_pause or thread_state.another_thread_compiles():
                 return self._prepared(call)
             if shape.state is ShapeState.NEW:
                 shape.state = ShapeState.ANSWERED
@@ -395,7 +367,6 @@ class Graphed(Explained[Status]):
         """
         begin = time.monotonic()
         try:
-            call_inputs.assert_finite(call)
             with self.options.within():
                 recording = self._recorder().record(call, self._clones)
         except RecordLater:
@@ -418,7 +389,7 @@ class Graphed(Explained[Status]):
             return None, Stop("capture", reason)
         finally:
             if self._progress is not None:
-                self._progress.pauses.spend(time.monotonic() - begin)
+                self._progress.paused(time.monotonic() - begin)
         self._recordings += 1
         if self._progress is not None:
             upgrade = Upgrade(self._progress, self._snapshot.stages, recording)
@@ -438,9 +409,11 @@ class Graphed(Explained[Status]):
     def _observed(self, call: Call) -> Any:
         """Runs the step once for real, in eager, and notes the code that runs."""
         state, ran = self._snapshot.state, Execution()
-        observer = ran if sys.getprofile() is None else contextlib.nullcontext()
         try:
-            with self._snapshot.preparation.uncompiled() as step, observer:
+            with contextlib.ExitStack() as stack:
+                step = stack.enter_context(self._snapshot.preparation.uncompiled())
+                if sys.getprofile() is None:
+                    stack.enter_context(ran)  # which sees the stack, as in a recording
                 answer = self._run(step, call)
         finally:
             state.ran.add(ran)

@@ -13,7 +13,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -168,15 +168,6 @@ class Fit:
         return self.sizes != self.bucket
 
 
-@dataclass
-class _Hits:
-    """The calls that one bucket answered; work is the product of a size."""
-
-    calls: int = 0
-    useful_work: int = 0
-    padded_work: int = 0
-
-
 class Padder:
     """Decides which calls are padded to which bucket, and counts the waste."""
 
@@ -206,7 +197,7 @@ class Padder:
         self._places, self._outputs = places, outputs
         # The cheapest first.
         ordered = sorted(sizes, key=lambda size: (math.prod(size), size))
-        self._hits = {size: _Hits() for size in ordered}
+        self._buckets = {size: Padded(size) for size in ordered}
 
     @classmethod
     def parse(
@@ -240,7 +231,8 @@ class Padder:
         if sizes is None:
             return None
         size = tuple(sizes.values())
-        bucket = next((b for b in self._hits if all(map(operator.ge, b, size))), None)
+        fitting = (b for b in self._buckets if all(map(operator.ge, b, size)))
+        bucket = next(fitting, None)
         if bucket is None or not all(size):
             return None
         to = dict(zip(self.names, bucket, strict=True))
@@ -303,20 +295,14 @@ class Padder:
 
     def count(self, fit: Fit) -> None:
         """Counts a call that the recording of its bucket answered."""
-        hits = self._hits[tuple(fit.bucket.values())]
-        hits.calls += 1
-        hits.useful_work += math.prod(fit.sizes.values())
-        hits.padded_work += math.prod(fit.bucket.values())
+        bucket = self._buckets[tuple(fit.bucket.values())]
+        bucket.calls += 1
+        bucket.useful_work += math.prod(fit.sizes.values())
+        work = bucket.calls * math.prod(bucket.size)
+        bucket.waste = work / bucket.useful_work - 1
 
     def status(self) -> tuple[Padded, ...]:
-        return tuple(
-            Padded(
-                size,
-                hits.calls,
-                hits.padded_work / hits.useful_work - 1 if hits.calls else None,
-            )
-            for size, hits in self._hits.items()
-        )
+        return tuple(map(replace, self._buckets.values()))
 
 
 def _bucket_sizes(buckets: Any) -> list[Size]:

@@ -7,7 +7,7 @@ in use; the faster one answers from then on. Each call gets the answer of one re
 and a stage that fails leaves the recording in use.
 
 Threads of this process import the compiler, trace whole steps and load code. The rest
-is done in small actions, at most one before a call, and within a `PauseBudget`.
+is done in small actions, at most one before a call, and for a share of the time.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Upgrade:
         """Whether the next action can be done without waiting for a compiler."""
         return (
             self._is_ready is not None
-            and self._progress.pauses.allowed
+            and self._progress.may_pause
             and not thread_state.another_thread_compiles()
             and not self.works_in_background
             and self._is_ready()
@@ -203,7 +203,7 @@ class Upgrade:
             self._moment = None
             pause = time.monotonic() - begin
             entry.pause_s = max(entry.pause_s or 0.0, pause)
-            self._progress.pauses.spend(pause)
+            self._progress.paused(pause)
         return self._new
 
     # -- actions, each between two calls -----------------------------------------------
@@ -328,37 +328,27 @@ def _on_this_device(load: Callable[[], None]) -> Callable[[], None]:
     return loaded
 
 
-class PauseBudget:
-    """How long calls may still wait for what is done between them.
+class Progress:
+    """The stages of one graphed step, and how long calls may wait for them."""
 
-    A pause can be longer than what is left; the next one then comes later.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, deadline_s: float = DEADLINE_S) -> None:
+        self.deadline_s = deadline_s
+        self._started = self._counted = time.monotonic()
         self._left_s = _FIRST_PAUSES_S
-        self._counted = time.monotonic()
+        self._entries: list[StageStatus] = []
+        self._disturbing: list[Upgrade] = []  # whose threads change torch's state
 
     @property
-    def allowed(self) -> bool:
+    def may_pause(self) -> bool:
+        """Whether the next call may wait; for longer than what is left, if need be."""
         now = time.monotonic()
         gained = _PAUSE_SHARE * (now - self._counted)
         self._left_s = min(_FIRST_PAUSES_S, self._left_s + gained)
         self._counted = now
         return self._left_s > 0
 
-    def spend(self, seconds: float) -> None:
+    def paused(self, seconds: float) -> None:
         self._left_s -= seconds
-
-
-class Progress:
-    """The stages of one graphed step, and when each took over."""
-
-    def __init__(self, deadline_s: float = DEADLINE_S) -> None:
-        self.deadline_s = deadline_s
-        self.pauses = PauseBudget()
-        self._started = time.monotonic()
-        self._entries: list[StageStatus] = []
-        self._disturbing: list[Upgrade] = []  # whose threads change torch's state
 
     def start_compiler(self) -> None:
         """Starts the compile process, unless it runs already."""
