@@ -26,6 +26,7 @@ import torchproof
 from torchproof.runtime.codegen_worker import ChildDied, Worker
 from torchproof.runtime.cudagraph import progressive, recorder
 from torchproof.runtime.cudagraph.call_inputs import tensors_in
+from torchproof.runtime.cudagraph.graph_status import RecordLater
 from torchproof.torch_private import comparison, contract, frames, remote_graphs
 
 pytestmark = [
@@ -268,6 +269,25 @@ def test_code_with_other_results_is_never_used(
     assert device == "cuda" or compiler.runs == 3  # the rehearsals
 
 
+@pytest.mark.parametrize(("failures", "state"), [(2, "in use"), (3, "failed")])
+def test_a_step_that_changes_meanwhile_is_traced_again(
+    failures: int, state: str, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced: list[Any] = []
+    trace = recorder.Recorder.trace
+
+    def changing(self: recorder.Recorder, *args: Any, **options: Any) -> None:
+        traced.append(args)
+        if len(traced) <= failures:
+            raise RecordLater
+        trace(self, *args, **options)
+
+    monkeypatch.setattr(recorder.Recorder, "trace", changing)
+    model = Stack().eval()
+    graphed = torchproof.graph(model, wait=False, strategy="full")
+    assert settle(graphed, model)["full"] == state, str(graphed.status())
+
+
 def test_pauses_take_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(progressive.time, "monotonic", lambda: now)
@@ -284,6 +304,28 @@ def test_pauses_take_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> Non
     assert progress.may_pause
     progress.paused(6.5)
     assert not progress.may_pause
+
+
+class Timed:
+    """In place of a recording whose replay takes so long."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.replays, self.capture = seconds, 0, self
+
+    def start(self, tensors: Any) -> None: ...
+
+    def seconds_of(self, replays: int) -> float:
+        self.replays += replays
+        time.sleep(replays * self.seconds)
+        return self.seconds
+
+
+def test_no_call_waits_for_many_long_replays() -> None:
+    for seconds, most in ((0.001, 21), (0.1, 5)):
+        old, new = Timed(2 * seconds), Timed(seconds)
+        found = progressive.timed(old, new, ((), {}))  # type: ignore[arg-type]
+        assert found == (old.seconds, new.seconds)
+        assert 3 <= new.replays <= old.replays <= most
 
 
 def test_shapes_are_recorded_later_if_calls_have_waited_too_long(
@@ -535,6 +577,22 @@ def test_recordings_outlive_a_compilation_in_another_thread(
     found = graph_of(model)
     assert found["recordings"] == before["recordings"] and not found["changes"]
     assert found["replays"] == replays + 3
+
+
+def test_what_importing_the_compiler_changes_is_no_change_of_the_step(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, load = nn.Module.__getattr__, remote_graphs.load_tracer
+
+    def changing() -> None:
+        load()
+        monkeypatch.setattr(nn.Module, "__getattr__", lambda *args: get(*args))
+
+    monkeypatch.setattr(remote_graphs, "load_tracer", changing)
+    model = Stack().eval()
+    graphed = torchproof.graph(model, wait=False, strategy="full")
+    assert settle(graphed, model)["full"] == "in use"
+    assert nn.Module.__getattr__ is not get and graphed.status().changes == ()
 
 
 @contextlib.contextmanager
