@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchproof.runtime.cudagraph import build_graph, recorder
+from torchproof.runtime.cudagraph import graphed_step, recorder
 from torchproof.runtime.cudagraph.capture import Pool, said_to_be_capturing
 from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.runtime.tensors.storages import key_of
@@ -38,7 +38,7 @@ def installed() -> Iterator[None]:
     with (
         mock.patch.object(recorder, "Capture", Strip),
         mock.patch.object(recorder, "home_of", home_of),
-        mock.patch.object(build_graph, "Pool", StripPool),
+        mock.patch.object(graphed_step, "Pool", StripPool),
     ):
         yield
 

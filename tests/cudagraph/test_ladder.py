@@ -66,6 +66,7 @@ def plain(model: nn.Module, x: Tensor) -> Tensor:
     return answer
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 @pytest.mark.usefixtures("fresh_dynamo")
 def test_gradients_and_answers_outlive_the_next_call(device: str) -> None:
     model = Branching().to(device)
@@ -84,6 +85,8 @@ def test_gradients_and_answers_outlive_the_next_call(device: str) -> None:
     assert model.first.weight.grad is not None
     torch.testing.assert_close(model.first.weight.grad, total)  # they accumulate
     assert all(torch.equal(answer, then) for answer, then in kept)
+    (rung,) = graphed.status().rungs
+    assert rung.way is not None and not rung.refusals
 
 
 @pytest.mark.usefixtures("fresh_dynamo")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import namedtuple
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.runtime.cudagraph.graph_status import Stopped
-from torchproof.runtime.cudagraph.padding import Pad, Padding, cut_to, shapes_of
+from torchproof.runtime.cudagraph.padding import Pad, Padder
 
 Pair = namedtuple("Pair", "first second")
-BUCKET = {"batch": 4, "length": 8}
+NAMES = ("batch", "length")
 
 
 # -- graphed steps -------------------------------------------------------------------
@@ -52,16 +52,14 @@ def test_a_few_recordings_serve_many_sizes(
         torch.testing.assert_close(answer, model(ids).detach())
     status = graphed.status()
     assert (status.recordings, status.stops) == (2, ())
-    assert status.padding is not None
-    hits = [each["hits"] for each in status.padding["buckets"]]
-    assert hits == [4, 2] and status.padding["left_out"] == []
-    useful = 3 * 5 + 4 * 8 + 3 * 5 + 2 * 7 + 1 * 11 + 4 * 16
-    assert status.padding["waste"] == (4 * 4 * 8 + 2 * 4 * 16) / useful - 1
+    useful = 3 * 5 + 4 * 8 + 3 * 5 + 2 * 7, 1 * 11 + 4 * 16
+    assert [dataclasses.astuple(each) for each in status.padding] == [
+        ((4, 8), 4, useful[0], 4 * 4 * 8 / useful[0] - 1),
+        ((4, 16), 2, useful[1], 2 * 4 * 16 / useful[1] - 1),
+    ]
     ids = torch.randint(50, (5, 9), device=device)  # beyond all buckets
     torch.testing.assert_close(graphed(ids), model(ids).detach())
-    status = graphed.status()
-    assert status.recordings == 3 and status.padding is not None
-    assert status.padding["left_out"] == [{"size": [5, 9], "calls": 1}]
+    assert graphed.status().recordings == 3
 
 
 def test_what_padding_would_change_is_not_padded() -> None:
@@ -123,12 +121,23 @@ def test_gradients_of_padded_calls() -> None:
 # -- declarations --------------------------------------------------------------------
 
 
+def padder(
+    pad: Any, step: Callable[..., Any] = lambda x, y=None: x, size: Any = (4, 8)
+) -> Padder:
+    made = Padder.parse(step, pad, None, [size])
+    assert made is not None
+    return made
+
+
+def padded(pad: Any, *args: Any, **kwargs: Any) -> Any:
+    fit = padder(pad).fit((args, kwargs))
+    return None if fit is None else fit.call
+
+
 def test_the_padding_has_the_declared_value() -> None:
-    names = ("batch", "length")
-    padding = Padding.parse({"x": Pad(names, value=7)}, None, lambda x: x)
     for rows, columns in ((4, 8), (2, 3), (3, 1)):
         x = torch.arange(rows * columns).view(rows, columns)
-        (padded_x,), _ = padding.padded(((x,), {}), BUCKET)
+        (padded_x,), _ = padded({"x": Pad(NAMES, value=7)}, x)
         expected = torch.full((4, 8), 7)
         expected[:rows, :columns] = x
         assert torch.equal(padded_x, expected)
@@ -138,12 +147,12 @@ def test_arguments_are_found_by_name_position_and_key() -> None:
     def step(batch: Any, mask: Any = None, *, scale: float = 1.0) -> None: ...
 
     ids, mask = torch.ones(3, 5, dtype=torch.long), torch.ones(3, dtype=torch.bool)
-    pad = {"batch.ids": ("batch", "length"), 1: ("batch",), "batch.more.0": ("batch",)}
-    padding = Padding.parse(pad, None, step)
+    pad = {"batch.ids": NAMES, 1: ("batch",), "batch.more.0": ("batch",)}
     batch = {"ids": ids, "more": (mask, "text"), "other": ids}
     for args, kwargs in (((batch, mask), {}), ((batch,), {"mask": mask})):
-        assert padding.sizes((args, kwargs)) == {"batch": 3, "length": 5}
-        padded_args, named = padding.padded((args, {**kwargs, "scale": 2.0}), BUCKET)
+        fit = padder(pad, step).fit((args, {**kwargs, "scale": 2.0}))
+        assert fit is not None and fit.sizes == {"batch": 3, "length": 5}
+        padded_args, named = fit.call
         assert padded_args[0]["ids"].shape == (4, 8)
         assert padded_args[0]["more"][0].shape == (4,)
         assert padded_args[0]["more"][1] == "text"
@@ -155,11 +164,8 @@ def test_arguments_are_found_by_name_position_and_key() -> None:
 
 
 def test_numbers_stand_for_dimensions_that_vary_together() -> None:
-    padding = Padding.parse({"x": 0, "y": (0, -1)}, {"": 0}, lambda x, y: x)
     x, y = torch.ones(3, 2), torch.ones(3, 5)
-    sizes = padding.sizes(((x, y), {}))
-    assert sizes == {"dimension 0": 3, "dimension -1": 5}
-    (x, y), _ = padding.padded(((x, y), {}), {"dimension 0": 4, "dimension -1": 8})
+    (x, y), _ = padded({"x": 0, "y": (0, -1)}, x, y)
     assert x.shape == (4, 2)
     assert y.shape == (4, 8)
 
@@ -173,56 +179,79 @@ def test_numbers_stand_for_dimensions_that_vary_together() -> None:
         (torch.ones(3, 5, requires_grad=True), None),
         (torch.ones(3, 5, dtype=torch.bool), None),
         (torch.ones(3, 5, dtype=torch.uint8), None),
+        (torch.ones(3, 9), None),
+        (torch.ones(0, 5), None),
         (None, None),
     ],
 )
 def test_a_call_that_does_not_fit_is_not_padded(args: Any) -> None:
-    names = ("batch", "length")
-    pad = {"x": Pad(names, value=-100), "y": names}
-    padding = Padding.parse(pad, None, lambda x, y: x)
-    assert padding.sizes((args, {})) is None
-    assert padding.sizes(((torch.ones(3, 5), None), {})) is not None
+    pad = {"x": Pad(NAMES, value=-100), "y": NAMES}
+    assert padded(pad, *args) is None
+    assert padded(pad, torch.ones(3, 5), None) is not None
 
 
-@dataclass
+# -- outputs -------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
 class Output:
     logits: Tensor
     states: tuple[Tensor, ...]
-    loss: Tensor
+    pair: Pair
+    total: float = 1.0
 
 
 @pytest.mark.parametrize("kind", [Output, dict])
-def test_outputs_are_cut_by_name(kind: Any) -> None:
-    names, state = ("batch", "length"), torch.ones(4, 8)
-    output = kind(
-        logits=torch.ones(4, 8, 3), states=(state, state + 1), loss=torch.tensor(1.0)
-    )
-    unpad = {"logits": names, "states": names, "states.1": ("batch", None)}
-    padding = Padding.parse({"x": names}, unpad, lambda x: x)
-    found = padding.cut(output, {"batch": 3, "length": 5}, BUCKET)
-    assert type(found) is kind
-    assert shapes_of(found) == ((3, 5, 3), (3, 5), (3, 8), ())
-    assert shapes_of(output)[0] == (4, 8, 3)
+@pytest.mark.parametrize(
+    ("unpad", "is_padded"),
+    [
+        (None, True),
+        ({"logits": NAMES, "": NAMES, "states.1": ("length",), "pair.first": ()}, True),
+        ({"logits": NAMES, "states": NAMES, "pair": NAMES}, False),
+        ({"logits": NAMES, "states": NAMES}, False),
+        ({"": ("batch",)}, False),
+    ],
+)
+def test_outputs_are_cut_to_what_eager_returns(
+    kind: Any, unpad: Any, is_padded: bool
+) -> None:
+    """A declaration of something else stops the padding."""
+
+    def step(x: Tensor) -> Any:
+        return kind(
+            logits=x.unsqueeze(-1) * torch.ones(3),
+            states=(x + 1, x[0] + 2),
+            pair=Pair(torch.ones(4, 2), x * 2),
+            total=1.0,
+        )
+
+    graphed = torchproof.graph(step, pad={"x": NAMES}, unpad=unpad, buckets=[(4, 8)])
+    for _ in range(4):  # the first one may create state, and is not compared
+        x = torch.randn(3, 5)
+        answer = graphed(x)
+        assert type(answer) is kind
+        torch.testing.assert_close(vars_of(answer), vars_of(step(x)))
+    (row,) = graphed.status().padding
+    assert (row.calls > 1, graphed.falls_back == []) == (is_padded, is_padded)
 
 
-def test_an_output_that_was_not_described_stops_padding() -> None:
-    for unpad, output in (
-        ({"logits": ("batch",)}, {"more": torch.ones(4)}),
-        ({"": ("batch",)}, torch.ones(5)),
-        ({"": ("batch", "length")}, torch.ones(4)),
-        ({"": ("batch",)}, {torch.ones(4)}),
-    ):
-        padding = Padding.parse({"x": ("batch", "length")}, unpad, lambda x: x)
-        with pytest.raises(Stopped):
-            padding.cut(output, {"batch": 3, "length": 5}, BUCKET)
+def vars_of(output: Any) -> dict[str, Any]:
+    return output if isinstance(output, dict) else vars(output)
 
 
-def test_outputs_are_cut_to_the_shapes_of_eager() -> None:
-    padded = Pair(torch.arange(4), torch.arange(32).view(4, 8))
-    found = cut_to(padded, ((3,), (3, 8)))
-    assert isinstance(found, Pair)
-    assert found.first.tolist() == [0, 1, 2]
-    assert torch.equal(found.second, padded.second[:3])
-    for shapes in (((3,),), ((3,), (3, 9)), ((3,), (3, 8, 1))):
-        with pytest.raises(Stopped):
-            cut_to(padded, shapes)
+def test_outputs_of_other_sizes_than_eagers_stop_padding() -> None:
+    steps: list[Callable[[Tensor], Any]] = [
+        lambda x: torch.cat([x, x]) if len(x) < 4 else x,
+        lambda x: x.sum() if len(x) < 4 else x,
+        lambda x: {x + 1},
+    ]
+    for step in steps:
+        graphed = torchproof.graph(step, pad={"x": 0}, buckets=[4])
+        for _ in range(2):
+            x = torch.ones(3, 2)
+            found, expected = graphed(x), step(x)
+            if isinstance(expected, set):
+                [found], [expected] = found, expected
+            torch.testing.assert_close(found, expected)
+        assert graphed.status().padding[0].calls == 0
+        assert "padded" in graphed.falls_back[0]

@@ -17,7 +17,7 @@ from torch import nn
 
 import torchproof
 from torchproof.records.run import UserError
-from torchproof.runtime.cudagraph import build_graph, preparation, recorder
+from torchproof.runtime.cudagraph import graphed_step, preparation, recorder
 from torchproof.runtime.production import compiled_forward_of
 from torchproof.strategies import Recipe, environment_here
 from torchproof.strategies.recipe import loads
@@ -108,7 +108,7 @@ def test_a_graph_that_cannot_be_made_is_no_error(
     def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("no graph today")
 
-    monkeypatch.setattr(build_graph, "build_graphed", fails)
+    monkeypatch.setattr(graphed_step, "Graphed", fails)
     plain, model = applied("full+graph")
     with torch.no_grad():
         for _ in range(2):

@@ -117,6 +117,17 @@ def test_train_and_eval_have_recordings_of_their_own(device: str) -> None:
     assert graphed.status().recordings == 2
 
 
+def test_state_that_changes_now_and_then_is_recorded_each_time(device: str) -> None:
+    scale = {"by": 0.0}
+    graphed = torchproof.graph(lambda x: x * scale["by"])
+    x = batch(device)
+    for number in range(8):
+        scale["by"] = float(number)
+        for _ in range(2):
+            close(graphed(x), x * number)
+    assert graphed.falls_back == [] and graphed.status().replays == 16
+
+
 def test_an_example_leaves_no_trace(device: str) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
     model = model.to(device).train()

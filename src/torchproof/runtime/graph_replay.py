@@ -12,6 +12,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -95,23 +96,18 @@ def graphed(
     With `wait=False`, the uncompiled forward is recorded first, and answers until the
     code of the strategy is ready; `unrecorded` runs the calls that are not recorded.
     """
-    from torchproof.runtime.cudagraph import build_graph
+    from torchproof.runtime.cudagraph import build_graph, graphed_step, snapshots
 
-    chosen = build_graph.GraphOptions(strategy, train=False)
-    if not options.wait:
-        chosen = chosen.compiled_later()
-    return build_graph.build_graphed(
-        step,
-        train=False,
-        strategy=chosen.strategy,
-        pool=None,
-        buffers=False,
-        padder=None,
+    chosen = snapshots.Options(
+        strategy,
         within=functools.partial(_within_deadline, options.deadline_s),
-        later=chosen.later,
         deadline_s=options.deadline_s,
-        unrecorded=unrecorded if chosen.later else None,
     )
+    if not options.wait:
+        chosen = build_graph.compiled_later(chosen)
+    if chosen.later:
+        chosen = replace(chosen, unrecorded=unrecorded)
+    return graphed_step.Graphed(step, chosen)
 
 
 @contextlib.contextmanager

@@ -63,21 +63,24 @@ def graph(
     lists the sizes to pad to.
     """
     with collector_paused():
-        from torchproof.runtime.cudagraph.build_graph import build, check
-        from torchproof.runtime.cudagraph.graphed_step import Contract
+        from torchproof.runtime.cudagraph.build_graph import build
 
-    options = {"train": train, "strategy": strategy, "recipe": recipe, "wait": wait}
-    contract = {"checks": checks, "audit": audit, "depends": depends}
-    check(step, example, outputs=outputs, pool=pool, **options, **contract)
-    requested = {**options, "arguments": arguments}
-    padding = {"pad": pad, "unpad": unpad, "sizes": buckets}
     graphed = build(
         step,
-        requested,
-        padding,
+        arguments,
+        example=example,
+        recipe=recipe,
+        train=train,
+        strategy=strategy,
+        wait=wait,
+        outputs=outputs,
+        checks=checks,
+        audit=audit,
+        depends=depends,
         pool=pool,
-        buffers=outputs == "buffers",
-        contract=Contract(checks == "arguments", audit, depends),
+        pad=pad,
+        unpad=unpad,
+        buckets=buckets,
     )
     if isinstance(example, Mapping):
         graphed.prepare(**example)

@@ -6,84 +6,88 @@ compiled.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from torchproof import strategies
 from torchproof.records import Keywords, UserError
-from torchproof.runtime.cudagraph import graph, preparation
-from torchproof.runtime.cudagraph.capture import Pool
+from torchproof.runtime.cudagraph import graph
 from torchproof.runtime.cudagraph.graph_status import Stop
-from torchproof.runtime.cudagraph.graphed_step import (
-    DEFAULT,
-    Contract,
-    Graphed,
-    Later,
-)
-from torchproof.runtime.cudagraph.ladder import Kind, Way
+from torchproof.runtime.cudagraph.graphed_step import Graphed
 from torchproof.runtime.cudagraph.padding import Padder
-from torchproof.runtime.cudagraph.partial_trace import PartialTrace
-from torchproof.runtime.cudagraph.preparation import Plan, Preparation
-from torchproof.runtime.cudagraph.progressive import (
-    DEADLINE_S,
-    Progress,
-    Stage,
-    Within,
-)
-from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
+from torchproof.runtime.cudagraph.snapshots import Options
 from torchproof.runtime.recipe_following import apply_settings
 from torchproof.strategies import (
     TUNE_HINT,
-    Recipe,
-    RecipeSource,
     Strategy,
     compile_arguments,
     invalid_argument,
     recipe_source,
     source_lines,
 )
-from torchproof.torch_private import contract as hooks
-from torchproof.torch_private import early_start, remote_graphs
+from torchproof.torch_private import early_start
 
 BEST = "best"  # regional first, then full if that is faster
+# What each argument may be, besides None.
+_EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "example": (
+        lambda value: isinstance(value, Mapping | tuple | list),
+        "a tuple of arguments or a dict of keywords",
+    ),
+    "train": (lambda value: isinstance(value, bool), "True, False or None"),
+    "strategy": (lambda value: isinstance(value, str), "its name"),
+    "wait": (lambda value: isinstance(value, bool), "True or False"),
+    "outputs": (lambda value: value in ("copies", "buffers"), "'copies' or 'buffers'"),
+    "checks": (
+        lambda value: value in ("default", "arguments"),
+        "'default' or 'arguments'",
+    ),
+    "audit": (
+        lambda value: isinstance(value, int) and value >= 1,
+        "a number of calls, at least 1",
+    ),
+    "depends": (callable, "a function without arguments"),
+    "pool": (lambda value: isinstance(value, Graphed), "a graphed step"),
+}
 
 
-def check(step: Any, example: Any, **options: Any) -> None:
-    """Raises `UserError` for the first invalid argument of `graph`."""
-    if options["outputs"] not in ("copies", "buffers"):
-        raise invalid_argument("outputs", options["outputs"], "'copies' or 'buffers'")
-    if options["checks"] not in ("default", "arguments"):
-        raise invalid_argument("checks", options["checks"], "'default' or 'arguments'")
-    if options["audit"] is not None and options["checks"] != "arguments":
-        raise UserError("audit needs checks='arguments': all else is always checked")
+def build(step: Callable[..., Any], compile_with: Keywords, **given: Any) -> Graphed:
+    """The graphed step for the arguments of `graph`, those of torch.compile apart."""
     if not callable(step):
         raise UserError(f"graph: {type(step).__name__} is not callable")
-    kinds: dict[str, tuple[Any, str]] = {
-        "train": (bool, "True, False or None"),
-        "strategy": (str, "its name"),
-        "wait": (bool, "True or False"),
-        "pool": (Graphed, "a graphed step"),
-        "audit": (int, "a number of calls"),
-        "depends": (Callable, "a function without arguments"),
-    }
-    for name, (kind, expected) in kinds.items():
-        if options[name] is not None and not isinstance(options[name], kind):
-            raise invalid_argument(name, options[name], expected)
-    if options["audit"] is not None and options["audit"] < 1:
-        raise invalid_argument("audit", options["audit"], "at least 1")
-    if not isinstance(example, Mapping | tuple | list | None):
-        raise invalid_argument(
-            "example", example, "a tuple of arguments or a dict of keywords"
-        )
+    for name, (is_right, expected) in _EXPECTED.items():
+        if given[name] is not None and not is_right(given[name]):
+            raise invalid_argument(name, given[name], expected)
+    if given["audit"] is not None and given["checks"] != "arguments":
+        raise UserError("audit needs checks='arguments': all else is always checked")
+    padding = {name: given[name] for name in ("pad", "unpad", "buckets")}
+    if given["recipe"] is None:
+        first, later = _strategies(given["strategy"], compile_with, wait=given["wait"])
+        options = Options(first, later, bool(given["train"]))
+    else:
+        options, buckets = _from_recipe(step, given, compile_with)
+        padding.update(buckets)
+        if not given["wait"]:
+            options = compiled_later(options)
+    options = replace(
+        options,
+        padder=Padder.parse(step, padding["pad"], padding["unpad"], padding["buckets"]),
+        pool=None if given["pool"] is None else given["pool"].pool,
+        buffers=given["outputs"] == "buffers",
+        only_arguments=given["checks"] == "arguments",
+        audit=given["audit"],
+        depends=given["depends"],
+    )
+    if options.strategy.compiles and not options.refused:
+        early_start.begin()
+    return Graphed(step, options)
 
 
 def parse_strategy(name: str, arguments: Keywords) -> Strategy:
@@ -112,44 +116,6 @@ def parse_strategy(name: str, arguments: Keywords) -> Strategy:
     return strategies.with_arguments(strategy, **arguments) if arguments else strategy
 
 
-def build(
-    step: Callable[..., Any],
-    requested: Keywords,
-    padding: Keywords,
-    *,
-    pool: Graphed | None,
-    buffers: bool,
-    contract: Contract,
-) -> Graphed:
-    """The graphed step that the arguments or the recipe describe."""
-    strategy, arguments = requested["strategy"], requested["arguments"]
-    if requested["recipe"] is None:
-        first, later = _strategies(strategy, arguments, wait=requested["wait"])
-        options = GraphOptions(first, bool(requested["train"]), later=later)
-    else:
-        other_options = {"strategy": strategy, **arguments}
-        options = options_from_recipe(
-            step, requested["recipe"], requested["train"], other_options
-        )
-        if not requested["wait"]:
-            options = options.compiled_later()
-    padder = Padder.parse(step, **{**padding, **options.padding})
-    if options.strategy.compiles and not options.refused:
-        early_start.begin()
-    return build_graphed(
-        step,
-        train=options.train,
-        strategy=options.strategy,
-        pool=pool,
-        buffers=buffers,
-        padder=padder,
-        refused=options.refused,
-        lacking=functools.partial(_lacking_hook, options.strategy),
-        later=options.later,
-        contract=contract,
-    )
-
-
 def _strategies(
     name: str | None, arguments: Keywords, *, wait: bool
 ) -> tuple[Strategy, tuple[Strategy, ...]]:
@@ -167,187 +133,60 @@ def _strategies(
     return eager, tuple(each for each in later if each.compiles)
 
 
-def _lacking_hook(strategy: Strategy) -> Stop | None:
-    """Why nothing can be recorded on the installed torch."""
-    messages = hooks.missing("graph")
-    if strategy.compiles:  # probing imports Dynamo, which takes seconds
-        messages += hooks.missing("graph of compiled code")
-    return Stop("capture", messages[0]) if messages else None
-
-
-def build_graphed(
-    step: Callable[..., Any],
-    *,
-    train: bool,
-    strategy: Strategy,
-    pool: Graphed | None,
-    buffers: bool,
-    padder: Padder | None,
-    within: Within = contextlib.nullcontext,
-    refused: Stop | None = None,
-    lacking: Callable[[], Stop | None] = lambda: None,
-    later: Sequence[Strategy] = (),
-    deadline_s: float = DEADLINE_S,
-    unrecorded: Callable[..., Any] | None = None,
-    contract: Contract = DEFAULT,
-) -> Graphed:
-    """`later` are strategies that are compiled while recordings answer calls.
-
-    The code of each of them has `deadline_s` seconds in the compile process.
-    `unrecorded` runs calls that cannot be recorded, if not the prepared step.
-    """
-    _assert_recordable(strategy, *later)
-    first = Plan(strategy)
-    inner = step
-    around = cast(preparation.Body, _unchanged)
-    if train:
-        inner, around = preparation.with_loss(step), preparation.training
-    elif isinstance(step, nn.Module):
-        around = preparation.inference
-
-    def prepare(state: StateSnapshot, plan: Plan = first) -> Preparation:
-        return preparation.prepare(inner, around, plan, state.modules)
-
-    def stages(state: StateSnapshot) -> list[Stage]:
-        return [_stage(prepare, state, each) for each in later]
-
-    def ways(state: StateSnapshot) -> list[Way]:
-        if not train and isinstance(step, nn.Module):  # its gradients are not asked for
-            parameters: Callable[[], list[tuple[str, Tensor]]] = list
-        else:
-            parameters = lambda: state.parameters  # noqa: E731
-        plans = {
-            Kind.EAGER: Plan(strategies.parse("eager")),
-            Kind.PIECES: Plan(strategies.parse("full:reduce-overhead")),
-            Kind.COMPILED: Plan(strategies.parse("full")),
-        }
-        body = preparation.training_apart if train else around
-        return [
-            Way(kind, preparation.prepare(step, body, plan, state.modules), parameters)
-            for kind, plan in plans.items()
-        ]
-
-    memory = Pool() if pool is None else pool.pool
-    return Graphed(
-        step,
-        prepare,
-        pool=memory,
-        buffers=buffers,
-        padder=padder,
-        within=within,
-        refused=refused,
-        lacking=lacking,
-        later=Later(Progress(deadline_s), stages, Preparation(inner, around))
-        if later
-        else None,
-        unrecorded=unrecorded,
-        ways=ways,
-        contract=contract,
+def compiled_later(options: Options) -> Options:
+    """The same strategy in the end, but nobody waits for the compiler."""
+    if not options.strategy.compiles:
+        return options
+    return replace(
+        options, strategy=strategies.parse("eager"), later=(options.strategy,)
     )
-
-
-def _assert_recordable(*chosen: Strategy) -> None:
-    for each in chosen:
-        if strategies.records_graphs(each.arguments):
-            raise UserError(
-                f"strategy {each.name!r}: this mode records its own CUDA graphs, which"
-                " cannot be nested; use max-autotune-no-cudagraphs"
-            )
-
-
-def _stage(
-    prepare: Callable[[StateSnapshot, Plan], Preparation],
-    state: StateSnapshot,
-    strategy: Strategy,
-) -> Stage:
-    backend = remote_graphs.Deferred({"dynamic": False, **strategy.arguments})
-    traced = PartialTrace()
-    plan = Plan(strategy, backend, traced)
-    return Stage(strategy.name, backend, traced, lambda: prepare(state, plan))
-
-
-def _unchanged(step: Callable[..., Any]) -> Callable[..., Any]:
-    return step
 
 
 # -- recipes ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class GraphOptions:
-    """How a step is compiled and recorded; `refused` is why it is not recorded."""
-
-    strategy: Strategy
-    train: bool
-    padding: Keywords = field(default_factory=dict, hash=False)
-    refused: Stop | None = None
-    later: tuple[Strategy, ...] = ()
-
-    def compiled_later(self) -> GraphOptions:
-        """The same strategy in the end, but nobody waits for the compiler."""
-        if not self.strategy.compiles:
-            return self
-        later = (*self.later, self.strategy)
-        return replace(self, strategy=strategies.parse("eager"), later=later)
-
-
-def options_from_recipe(
-    step: Callable[..., Any],
-    recipe: Any,
-    train: bool | None,
-    other_options: Keywords,
-) -> GraphOptions:
-    """The options of a recipe; without a graph if the recipe does not apply.
+def _from_recipe(
+    step: Callable[..., Any], given: Keywords, compile_with: Keywords
+) -> tuple[Options, Keywords]:
+    """The options of a recipe, and its buckets; without a graph if it does not apply.
 
     A damaged recipe does not say whether the step has a backward, so the caller must
     pass `train`.
     """
-    if names := ", ".join(
-        name for name, value in other_options.items() if value is not None
-    ):
+    others = {"strategy": given["strategy"], **compile_with}
+    if names := ", ".join(name for name, value in others.items() if value is not None):
         raise UserError(
             f"recipe and {names}: the recipe already says how to compile; pass only one"
         )
-    source = recipe_source(recipe)
-    if source.recipe is None:
-        if train is None:
-            raise UserError(f"{source.path}: {source.damage}")
-        return _without_graph(source, train, source.damage)
-    measured = source.recipe.train
-    if train not in (None, measured):
-        name = source.name
-        raise UserError(f"train={train}, but {name} was measured with train={measured}")
-    if os.environ.get("TORCHPROOF_DISABLE") == "1":
-        off = Stop("recipe", "torchproof is disabled by TORCHPROOF_DISABLE=1")
-        return GraphOptions(strategies.parse("eager"), measured, refused=off)
-    if why := source.adopted(step).why_not or apply_settings(source):
-        return _without_graph(source, measured, why)
-    return _from_recipe(step, source, source.recipe)
-
-
-def _without_graph(source: RecipeSource, train: bool, why: str | None) -> GraphOptions:
-    reason = f"{source.name} is not used: {why}; {TUNE_HINT}"
-    return GraphOptions(
-        strategies.parse("eager"), train, refused=Stop("recipe", reason)
-    )
-
-
-def _from_recipe(step: Any, source: RecipeSource, recipe: Recipe) -> GraphOptions:
-    strategy = recipe.strategy
-    refused = None
-    if not strategy.graph:
-        reason = f"{source.name} chose {strategy.name}, which has no graph"
+    train, source = given["train"], recipe_source(given["recipe"])
+    recipe, why = source.recipe, source.damage
+    if recipe is None and train is None:
+        raise UserError(f"{source.path}: {why}")
+    if recipe is not None:
+        if train not in (None, recipe.train):
+            raise UserError(
+                f"train={train}, but {source.name} was measured with"
+                f" train={recipe.train}"
+            )
+        train = recipe.train
+        if os.environ.get("TORCHPROOF_DISABLE") == "1":
+            why = "torchproof is disabled by TORCHPROOF_DISABLE=1"
+            return Options(train=train, refused=Stop("recipe", why)), {}
+        why = source.adopted(step).why_not or apply_settings(source)
+    if recipe is None or why:
+        reason = f"{source.name} is not used: {why}; {TUNE_HINT}"
+        return Options(train=train, refused=Stop("recipe", reason)), {}
+    strategy, refused = recipe.strategy.in_graph, None
+    if not recipe.strategy.graph:
+        reason = f"{source.name} chose {recipe.strategy.name}, which has no graph"
         refused = Stop("recipe", reason)
-    inner = strategy.in_graph
-    if inner.form == "core":
-        compile_method(step, inner)
-        inner = strategies.parse("eager")
-    return GraphOptions(
-        strategy=inner,
-        train=recipe.train,
-        padding=_tuples(recipe.buckets or {}),
-        refused=refused,
-    )
+    if strategy.form == "core":
+        _compile_method(step, strategy)
+        strategy = strategies.parse("eager")
+    buckets = _tuples(recipe.buckets or {})
+    if "sizes" in buckets:
+        buckets["buckets"] = buckets.pop("sizes")
+    return Options(strategy, train=train, refused=refused), buckets
 
 
 def _tuples(value: Any) -> Any:
@@ -357,7 +196,7 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def compile_method(model: nn.Module, strategy: Strategy) -> None:
+def _compile_method(model: Any, strategy: Strategy) -> None:
     """Compiles the strategy's method in place."""
     holder, _, name = (strategy.method or "").rpartition(".")
     owner = model.get_submodule(holder)

@@ -122,16 +122,12 @@ def _key_of_tensor(tensor: Tensor) -> Hashable:
         tensor.device,
         tensor.is_conj(),
         tensor.is_neg(),
-        tensor.requires_grad and _gradient_key(tensor),
+        tensor.requires_grad and (_is_hooked(tensor), has_gradient(tensor)),
         *_own_attributes(tensor),
     )
 
 
-def _gradient_key(tensor: Tensor) -> Hashable:
-    return is_hooked(tensor), has_gradient(tensor)
-
-
-def is_hooked(tensor: Tensor) -> bool:
+def _is_hooked(tensor: Tensor) -> bool:
     """Whether a backward through the tensor runs hooks of the caller."""
     return tensor.requires_grad and any(
         getattr(tensor, name, None) for name in TENSOR_HOOKS
@@ -155,10 +151,8 @@ def _attributes(container: Any) -> Hashable:
     return tuple(name for name, value in attributes.items() if value is not None)
 
 
-def assert_finite(call: Call) -> None:
-    if key_of(call) == TOO_DEEP:
-        reason = "an argument contains itself, or is nested too deeply"
-        raise Stopped(Stop("input", reason))
+def _refused(reason: str) -> Stopped:
+    return Stopped(Stop("input", reason))
 
 
 def is_opaque(value: Any) -> bool:
@@ -301,24 +295,19 @@ class Buffers:
 
     def assert_serve(self, call: Call) -> None:
         if not self.serve(call):
-            reason = (
+            raise _refused(
                 "the step looks at the storage of an argument that is a part of a"
                 " larger tensor: pass a copy"
             )
-            raise Stopped(Stop("input", reason))
 
     def assert_apart(self, call: Call) -> None:
         """Raises `Stopped` if a written argument shares memory: the buffers do not."""
         tensors = list(tensors_in(call))
-        for place in self.changed:
-            storage = tensors[place].untyped_storage().data_ptr()
-            for other in tensors:
-                if (
-                    other is not tensors[place]
-                    and other.untyped_storage().data_ptr() == storage
-                ):
-                    reason = "arguments share memory, and the step writes to it"
-                    raise Stopped(Stop("input", reason))
+        for written in map(tensors.__getitem__, self.changed):
+            storage = written.untyped_storage().data_ptr()
+            others = (each for each in tensors if each is not written)
+            if any(each.untyped_storage().data_ptr() == storage for each in others):
+                raise _refused("arguments share memory, and the step writes to it")
 
     def give_back(self, tensors: Tensors) -> None:
         """Copies what the step wrote, and gradients, back to the caller's tensors."""
@@ -339,44 +328,37 @@ class Buffers:
 
 def _assert_plain(call: Call) -> None:
     """Raises `Stopped` for arguments that may hide tensors, such as modules."""
+    if key_of(call) == TOO_DEEP:
+        raise _refused("an argument contains itself, or is nested too deeply")
     visible = {id(tensor) for tensor in tensors_in(call)}
     arguments: dict[Any, Any] = {**dict(enumerate(call[0])), **call[1]}
     for label, part in trees.walk(arguments, "argument", objects=True):
         if isinstance(part, nn.Module):
-            raise Stopped(
-                Stop(
-                    "input", f"{label} is a module: let the step close over it instead"
+            raise _refused(f"{label} is a module: let the step close over it instead")
+        if isinstance(part, Mapping | list | tuple):
+            # A copied container keeps only its parts.
+            for name, value in (dict_of(part) or {}).items():
+                inside = list(tensors_in(value))
+                if value is not None and not (inside and {*map(id, inside)} <= visible):
+                    raise _refused(
+                        f"{label} has an attribute {name!r}, which may change"
+                    )
+        elif not isinstance(part, Tensor):
+            if is_opaque(part) and not is_frozen(part):
+                raise _refused(
+                    f"{label} is a {type(part).__name__}, which may change: let the"
+                    " step close over it"
                 )
-            )
-        if not isinstance(part, Tensor):
-            if isinstance(part, Mapping | list | tuple):
-                _assert_only_parts(label, part, visible)
-            elif is_opaque(part) and not is_frozen(part):
-                kind = type(part).__name__
-                reason = (
-                    f"{label} is a {kind}, which may change: let the step close over it"
-                )
-                raise Stopped(Stop("input", reason))
-            continue
-        if names := _own_attributes(part):
-            raise Stopped(Stop("input", f"{label} has an attribute {names[0]!r}"))
-        if is_hooked(part):
-            raise Stopped(Stop("input", f"{label} has a hook, which a replay ignores"))
-        plain = type(part) in (Tensor, nn.Parameter) and part.layout is torch.strided
-        if id(part) not in visible or not plain:
-            raise Stopped(
-                Stop("input", f"{label} is not a plain tensor in a list, tuple or dict")
-            )
-
-
-def _assert_only_parts(label: str, container: Any, visible: set[int]) -> None:
-    """Raises `Stopped` for attributes: a copied container keeps only its parts."""
-    for name, value in (dict_of(container) or {}).items():
-        inside = list(tensors_in(value))
-        if value is not None and not (inside and {*map(id, inside)} <= visible):
-            raise Stopped(
-                Stop("input", f"{label} has an attribute {name!r}, which may change")
-            )
+        elif names := _own_attributes(part):
+            raise _refused(f"{label} has an attribute {names[0]!r}")
+        elif _is_hooked(part):
+            raise _refused(f"{label} has a hook, which a replay ignores")
+        elif (
+            id(part) not in visible
+            or type(part) not in (Tensor, nn.Parameter)
+            or part.layout is not torch.strided
+        ):
+            raise _refused(f"{label} is not a plain tensor in a list, tuple or dict")
 
 
 def _buffer(tensor: Tensor) -> Tensor:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torchproof.records import JsonObject
 
@@ -60,6 +59,13 @@ class Bucket:
     verdict: str  # comparison with eager: same, rounding or random
     error: float | None  # the largest relative error
 
+    def __str__(self) -> str:
+        memory = f", {_mib(self.pool_bytes)}" if self.pool_bytes is not None else ""
+        return (
+            f"{' '.join(self.shapes)}: {self.replays} replays, recorded in"
+            f" {self.record_s:.2f} s{memory}, vs. eager {self.verdict}"
+        )
+
 
 @dataclass(frozen=True)
 class Rung:
@@ -75,27 +81,57 @@ class Rung:
 
     def __str__(self) -> str:
         others = ", ".join(
-            f"{way} {_number(seconds and 1e3 * seconds, '{:.3g} ms')}"
+            f"{way} {'-' if seconds is None else f'{1e3 * seconds:.3g} ms'}"
             for way, seconds in self.seconds.items()
         )
         tried = f" ({others})" if others else ""
-        return f"{' '.join(self.shapes)} runs {self.way or 'unrecorded'}{tried}"
+        first = f"{' '.join(self.shapes)} runs {self.way or 'unrecorded'}{tried}"
+        return "\n".join([first, *(f"not used: {each}" for each in self.refusals)])
 
 
-@dataclass(frozen=True)
+@dataclass
 class StageStatus:
     """One stage on the way to compiled code, for one recording (`wait=False`)."""
 
     strategy: str
     shapes: tuple[str, ...]
-    state: str  # waiting, compiling, in use, replaced, not faster, failed or ended
-    compile_s: float | None  # in the compile process
-    pause_s: float | None  # the longest that a call waited for this stage
-    at_s: float | None  # when it took over, in seconds since `torchproof.graph`
-    at_call: int | None  # the first call that it answered
-    step_ms: float | None  # a replay on the device
-    gain: float | None  # how many times faster than the recording before
-    why: str | None  # why it failed
+    # waiting, compiling, in use, replaced, not faster, failed or ended
+    state: str = "waiting"
+    compile_s: float | None = None  # in the compile process
+    pause_s: float | None = None  # the longest that a call waited for this stage
+    at_s: float | None = None  # when it took over, in seconds since `torchproof.graph`
+    at_call: int | None = None  # the first call that it answered
+    step_ms: float | None = None  # a replay on the device
+    gain: float | None = None  # how many times faster than the recording before
+    why: str | None = None  # why it failed
+
+    def __str__(self) -> str:
+        figures = {
+            "compiled in {:.1f} s": self.compile_s,
+            "longest pause {:.2f} s": self.pause_s,
+            "after {:.1f} s": self.at_s,
+            "{:.3g} ms": self.step_ms,
+            "{:.2f}x": self.gain,
+        }
+        parts = [self.state] if self.why is None else [self.state, self.why]
+        parts += [
+            text.format(each) for text, each in figures.items() if each is not None
+        ]
+        return f"{self.strategy} {' '.join(self.shapes)}: {', '.join(parts)}"
+
+
+@dataclass
+class Padded:
+    """The calls that were padded to one size; work is the product of a size."""
+
+    size: tuple[int, ...]
+    calls: int = 0
+    useful_work: int = 0
+    waste: float | None = None  # the work on padding relative to the useful work
+
+    def __str__(self) -> str:
+        waste = "" if self.waste is None else f", waste {self.waste:.1%}"
+        return f"padded to {'x'.join(map(str, self.size))}: {self.calls} calls{waste}"
 
 
 @dataclass(frozen=True)
@@ -108,10 +144,8 @@ class Status:
     plain_calls: int  # calls without a graph
     recordings: int
     pool_bytes: int | None
-    clones: int
-    cloned_bytes: int
     buckets: tuple[Bucket, ...]
-    padding: JsonObject | None  # buckets with hits and waste, if calls are padded
+    padding: tuple[Padded, ...]  # the sizes that calls are padded to
     stops: tuple[Stop, ...]
     changes: tuple[str, ...]  # changes of external state that caused a new recording
     notes: tuple[str, ...]
@@ -126,72 +160,12 @@ class Status:
             f"{self.strategy} + graph: {self.replays} of {self.calls} calls replayed,"
             f" {self.recordings} recordings, pool {_mib(self.pool_bytes)}"
         ]
-        lines += _table(_BUCKETS, self.buckets) + _table(_STAGES, self.stages)
-        lines += [
-            f"stage {each.strategy} failed: {each.why}"
-            for each in self.stages
-            if each.why is not None
-        ]
-        if self.padding is not None:
-            lines += _padding_lines(self.padding)
+        lines += map(str, (*self.buckets, *self.stages, *self.padding))
         lines += [f"not replayed: {stop}" for stop in self.stops]
-        for rung in self.rungs:
-            lines += [str(rung), *(f"not used: {each}" for each in rung.refusals)]
+        lines += map(str, self.rungs)
         lines += [f"recorded again: {change}" for change in self.changes]
         lines += self.notes
         return "\n".join(lines)
-
-
-_Columns = dict[str, Callable[[Any], str]]
-_BUCKETS: _Columns = {
-    "shapes": lambda bucket: " ".join(bucket.shapes),
-    "replays": lambda bucket: str(bucket.replays),
-    "pool": lambda bucket: _mib(bucket.pool_bytes),
-    "record": lambda bucket: f"{bucket.record_s:.2f} s",
-    "vs. eager": lambda bucket: bucket.verdict,
-}
-_STAGES: _Columns = {
-    "stage": lambda stage: stage.strategy,
-    "state": lambda stage: stage.state,
-    "shapes": lambda stage: " ".join(stage.shapes),
-    "compile": lambda stage: _number(stage.compile_s, "{:.1f} s"),
-    "pause": lambda stage: _number(stage.pause_s, "{:.2f} s"),
-    "from": lambda stage: _number(stage.at_s, "{:.1f} s"),
-    "step": lambda stage: _number(stage.step_ms, "{:.3g} ms"),
-    "gain": lambda stage: _number(stage.gain, "{:.2f}x"),
-}
-
-
-def _table(columns: _Columns, entries: Sequence[Any]) -> list[str]:
-    """A line for each entry below the titles; none without entries."""
-    rows = [[text(each) for text in columns.values()] for each in entries]
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    lines = [
-        "  ".join(map(str.ljust, row, widths)).rstrip() for row in ([*columns], *rows)
-    ]
-    return lines if entries else []
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
-
-
-def _padding_lines(padding: JsonObject) -> list[str]:
-    """One line for each bucket, and one for the total."""
-    lines = [
-        f"padded to {'x'.join(map(str, each['size']))}: {each['hits']} calls, waste"
-        f" {_percent(each['waste'])}"
-        for each in padding["buckets"]
-    ]
-    unpadded = sum(each["calls"] for each in padding["left_out"])
-    return [
-        *lines,
-        f"waste {_percent(padding['waste'])}; {unpadded} calls fit no bucket",
-    ]
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
 
 
 def _mib(size: int | None) -> str:

@@ -43,12 +43,13 @@ class Way:
 
     kind: Kind
     preparation: Preparation
-    parameters: Callable[[], list[tuple[str, Tensor]]]
+    # What may have gradients; None if no gradients are asked for.
+    parameters: Callable[[], list[tuple[str, Tensor]]] | None
 
     @property
     def keeps_gradients(self) -> bool:
         """Whether a call copies gradients, for which it has to know all parameters."""
-        return self.kind is Kind.PIECES and self.parameters is not list
+        return self.kind is Kind.PIECES and self.parameters is not None
 
     def __call__(self, call: Call) -> Any:
         """Runs a call; nothing that it returns is overwritten by the next one."""
@@ -64,21 +65,18 @@ class Way:
 
     def _keep_gradients(self) -> None:
         """Copies gradients: the graphs may write where they put them last."""
-        kept = [each for _, each in self.parameters() if each.grad is not None]
+        every = [] if self.parameters is None else self.parameters()
+        kept = [each for _, each in every if each.grad is not None]
         if kept:
+            gradients = [each.grad for each in kept if each.grad is not None]
             with torch.no_grad():
-                copies = step_capture.copies_of([_gradient_of(each) for each in kept])
+                copies = step_capture.copies_of(gradients)
             for parameter, copy in zip(kept, copies, strict=True):
                 parameter.grad = copy
 
 
 def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
-
-
-def _gradient_of(parameter: Tensor) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad
 
 
 @dataclass(frozen=True)

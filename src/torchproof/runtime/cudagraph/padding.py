@@ -2,8 +2,8 @@
 
 Takes the arguments of a call and the user's declaration: which dimensions of which
 arguments may be padded at their end, and with what value. Dimensions of the same name
-vary together. Only declared dimensions are padded. Outputs are cut by the declared
-names, or to the shapes that eager returned for the same sizes; nothing is guessed.
+vary together. Only declared dimensions are padded. The outputs of a padded call are cut
+to the shapes that eager returned for its size; what `unpad` declares must agree.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import copy
 import inspect
 import math
 import operator
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchproof.records import JsonObject, UserError, one_line
+from torchproof.records import UserError, one_line
 from torchproof.runtime.cudagraph.call_inputs import Call, map_tensors
-from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
+from torchproof.runtime.cudagraph.graph_status import Padded, Stop, Stopped
 from torchproof.torch_private import trees
 
 Size = tuple[int, ...]  # one number for each name
 Sizes = dict[str, int]
 Shapes = tuple[tuple[int, ...], ...]
+Path = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,10 @@ class Pad:
 
     dimensions: int | str | Sequence[int | str | None]
     value: float | bool = 0
+
+    @classmethod
+    def of(cls, spec: Any) -> Pad:
+        return spec if isinstance(spec, Pad) else cls(() if spec is None else spec)
 
     def names(self) -> dict[int, str]:
         """The name of each dimension that may be padded."""
@@ -59,8 +63,8 @@ class Pad:
 class Place:
     """A tensor in the arguments, and its dimensions that may be padded."""
 
+    argument: str
     position: int | None  # of the argument, if it may be positional
-    keyword: str | None
     inside: tuple[str, ...]  # the keys from the argument to the tensor
     dimensions: Mapping[int, str]
     value: float | bool
@@ -69,27 +73,31 @@ class Place:
     def parse(cls, key: str, spec: Any, step: Callable[..., Any]) -> Place:
         """The place of an argument, declared by its name or position."""
         argument, *inside = key.split(".")
-        ordered, named, anything = _parameters(step)
-        position: int | None = None
-        keyword: str | None = argument
-        if argument.isdigit():
-            position = int(argument)
-            keyword = ordered[position] if position < len(ordered) else None
+        called = step.forward if isinstance(step, nn.Module) else step
+        every = inspect.signature(called).parameters.values()
+        kinds = inspect.Parameter
+        named = [p.name for p in every if p.kind not in _ANYTHING]
+        ordered = [
+            p.name for p in every if p.kind not in (*_ANYTHING, kinds.KEYWORD_ONLY)
+        ]
+        position = int(argument) if argument.isdigit() else None
+        if position is not None and position < len(ordered):
+            argument = ordered[position]
         elif argument in ordered:
             position = ordered.index(argument)
-        if not anything and (keyword is None or keyword not in named):
+        if argument not in named and all(p.kind not in _ANYTHING for p in every):
             raise UserError(
                 f"pad[{key!r}]: the step has no such argument; its arguments are"
                 f" {', '.join(named)}"
             )
-        pad = _pad(spec)
-        return cls(position, keyword, tuple(inside), pad.names(), pad.value)
+        pad = Pad.of(spec)
+        return cls(argument, position, tuple(inside), pad.names(), pad.value)
 
-    def path(self, call: Call) -> tuple[int | str, ...] | None:
+    def path(self, call: Call) -> Path | None:
         """The keys that lead from the call to the tensor; None if it is not given."""
         args, kwargs = call
-        if self.keyword is not None and self.keyword in kwargs:
-            return 1, self.keyword, *self.inside
+        if self.argument in kwargs:
+            return 1, self.argument, *self.inside
         if self.position is not None and self.position < len(args):
             return 0, self.position, *self.inside
         return None
@@ -113,6 +121,18 @@ class Place:
         return result
 
 
+_ANYTHING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _holds(dtype: torch.dtype, value: float | bool) -> bool:
+    if dtype is torch.bool:
+        return value in (0, 1)
+    if dtype.is_floating_point or dtype.is_complex:
+        return True
+    limits = torch.iinfo(dtype)
+    return float(value).is_integer() and limits.min <= value <= limits.max
+
+
 def _part(value: Any, key: int | str) -> Any:
     if isinstance(value, Mapping):
         return value.get(key)
@@ -121,7 +141,7 @@ def _part(value: Any, key: int | str) -> Any:
     return None
 
 
-def _with(value: Any, path: Sequence[int | str], tensor: Tensor) -> Any:
+def _with(value: Any, path: Path, tensor: Tensor) -> Any:
     """A copy of nested containers with another tensor at a path."""
     if not path:
         return tensor
@@ -136,48 +156,92 @@ def _with(value: Any, path: Sequence[int | str], tensor: Tensor) -> Any:
 
 
 @dataclass(frozen=True)
-class Padding:
-    """The dimensions that may be padded in calls, and how outputs are cut."""
+class Fit:
+    """A call padded to its bucket; `sizes` are those that it had."""
 
-    places: tuple[Place, ...]
-    outputs: Mapping[str, Mapping[int, str]] | None = None
-    names: tuple[str, ...] = field(init=False)
+    sizes: Sizes
+    bucket: Sizes
+    call: Call
 
-    def __post_init__(self) -> None:
-        named = [name for place in self.places for name in place.dimensions.values()]
-        object.__setattr__(self, "names", tuple(dict.fromkeys(named)))
+    @property
+    def is_padded(self) -> bool:
+        return self.sizes != self.bucket
+
+
+class Padder:
+    """Decides which calls are padded to which bucket, and counts the waste."""
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        outputs: Mapping[str, Mapping[int, str]] | None,
+        buckets: Any,
+    ) -> None:
+        named = [name for place in places for name in place.dimensions.values()]
+        self.names = tuple(dict.fromkeys(named))
+        if not self.names:
+            raise UserError(
+                'pad: name at least one dimension, such as {"x": ("batch", None)}'
+            )
+        for key, dimensions in (outputs or {}).items():
+            for name in dimensions.values():
+                if name not in self.names:
+                    raise UserError(
+                        f"unpad[{key!r}] names {name!r}, which is not in pad: pad has "
+                        f"{', '.join(self.names)}"
+                    )
+        sizes = _bucket_sizes(buckets)
+        if any(len(size) != len(self.names) for size in sizes):
+            names = ", ".join(self.names)
+            raise UserError(f"buckets: each needs one number for each of {names}")
+        self._places, self._outputs = places, outputs
+        # The cheapest first.
+        ordered = sorted(sizes, key=lambda size: (math.prod(size), size))
+        self._buckets = {size: Padded(size) for size in ordered}
 
     @classmethod
     def parse(
-        cls,
-        pad: Mapping[str | int, Any],
-        unpad: Mapping[str | int, Any] | None,
-        step: Callable[..., Any],
-    ) -> Padding:
-        """The padding for the arguments of `torchproof.graph`.
+        cls, step: Callable[..., Any], pad: Any, unpad: Any, sizes: Any
+    ) -> Padder | None:
+        """The padder for the arguments of `torchproof.graph`; None without padding.
 
         `pad` maps the name or position of an argument to its dimensions; `a.b` is the
         entry b of argument a. `unpad` does the same for outputs; "" means all of them.
         """
-        places = tuple(Place.parse(str(key), spec, step) for key, spec in pad.items())
-        padding = cls(places)
-        if not padding.names:
+        if pad is None and unpad is None and sizes is None:
+            return None
+        if pad is None or sizes is None:
             raise UserError(
-                'pad: name at least one dimension, such as {"x": ("batch", None)}'
+                "pad, which names the dimensions to pad, and buckets, the sizes to pad"
+                " to, need each other; unpad needs both"
             )
-        if unpad is None:
-            return padding
-        outputs = {str(k): _pad(spec).names() for k, spec in unpad.items()}
-        for key, dimensions in outputs.items():
-            for name in dimensions.values():
-                if name not in padding.names:
-                    raise UserError(
-                        f"unpad[{key!r}] names {name!r}, which is not in pad: pad has "
-                        f"{', '.join(padding.names)}"
-                    )
-        return cls(places, outputs)
+        for name, value in {"pad": pad, "unpad": unpad or {}}.items():
+            if not isinstance(value, Mapping):
+                kind = type(value).__name__
+                raise UserError(f"{name}: must be a dict of dimensions, not a {kind}")
+        places = [Place.parse(str(key), spec, step) for key, spec in pad.items()]
+        outputs = {
+            str(key): Pad.of(spec).names() for key, spec in (unpad or {}).items()
+        }
+        return cls(places, None if unpad is None else outputs, sizes)
 
-    def sizes(self, call: Call) -> Sizes | None:
+    def fit(self, call: Call) -> Fit | None:
+        """The call in its bucket; None if it cannot be padded, or no bucket fits."""
+        sizes = self._sizes(call)
+        if sizes is None:
+            return None
+        size = tuple(sizes.values())
+        fitting = (b for b in self._buckets if all(map(operator.ge, b, size)))
+        bucket = next(fitting, None)
+        if bucket is None or not all(size):
+            return None
+        to = dict(zip(self.names, bucket, strict=True))
+        if bucket != size:
+            for place, path, tensor in self._values(call):
+                call = _with(call, path, place.padded(tensor, to))
+        return Fit(sizes, to, call)
+
+    def _sizes(self, call: Call) -> Sizes | None:
         """The size of each name in a call; None if the call cannot be padded."""
         sizes: Sizes = {}
         for place, _, value in self._values(call):
@@ -191,15 +255,9 @@ class Padding:
             return None
         return {name: sizes[name] for name in self.names}
 
-    def padded(self, call: Call, sizes: Sizes) -> Call:
-        """The call with its declared tensors padded to these sizes."""
-        for place, path, tensor in self._values(call):
-            call = _with(call, path, place.padded(tensor, sizes))
-        return call
-
-    def _values(self, call: Call) -> Iterator[tuple[Place, tuple[int | str, ...], Any]]:
+    def _values(self, call: Call) -> Iterator[tuple[Place, Path, Any]]:
         """The value at each place; skips arguments that are missing or None."""
-        for place in self.places:
+        for place in self._places:
             if (path := place.path(call)) is not None:
                 value: Any = call
                 for key in path:
@@ -207,40 +265,60 @@ class Padding:
                 if value is not None:
                     yield place, path, value
 
-    def cut(self, output: Any, sizes: Sizes, bucket: Sizes) -> Any:
-        """Cuts the output of a padded call by the names in `unpad`.
+    def assert_declared(self, output: Any, fit: Fit, shapes: Shapes) -> None:
+        """Raises `Stopped` unless `unpad` describes how outputs are cut to shapes."""
+        if self._outputs is None:
+            return
+        for (label, tensor), shape in zip(_tensors(output), shapes, strict=False):
+            declared = list(tensor.shape)
+            for dimension, name in self._dimensions_of(label, tensor).items():
+                if -tensor.dim() <= dimension < tensor.dim():
+                    declared[dimension] = fit.sizes[name]
+            if tuple(declared) != shape:
+                raise _stopped(
+                    f"{_shown(label)} has shape {list(shape)} in eager, and {declared}"
+                    " with padding cut as unpad says"
+                )
 
-        Raises `Stopped` if a tensor is not in `unpad` or does not have the bucket's
-        size.
-        """
-        shapes = []
-        for label, tensor in _tensors(output):
-            shape = list(tensor.shape)
-            for dimension, name in self._names_of(label, tensor).items():
-                if not -tensor.dim() <= dimension < tensor.dim():
-                    raise _stopped(f"{_shown(label)} has no dimension {name}")
-                if shape[dimension] != bucket[name]:
-                    raise _stopped(
-                        f"{_shown(label)} has size {shape[dimension]} where {name} is "
-                        f"{bucket[name]}"
-                    )
-                shape[dimension] = sizes[name]
-            shapes.append(tuple(shape))
-        return cut_to(output, tuple(shapes))
-
-    def _names_of(self, label: str, tensor: Tensor) -> Mapping[int, str]:
+    def _dimensions_of(self, label: str, tensor: Tensor) -> Mapping[int, str]:
         """The declared dimensions of an output, or of a container around it."""
-        assert self.outputs is not None
         if not tensor.dim():
             return {}
         parts = label.split(".")
         for count in range(len(parts), -1, -1):
-            dimensions = self.outputs.get(".".join(parts[:count]))
+            dimensions = (self._outputs or {}).get(".".join(parts[:count]))
             if dimensions is not None:
                 return dimensions
         raise _stopped(
             f"{_shown(label)} is not in unpad: name the dimensions to cut, or ()"
         )
+
+    def count(self, fit: Fit) -> None:
+        """Counts a call that the recording of its bucket answered."""
+        bucket = self._buckets[tuple(fit.bucket.values())]
+        bucket.calls += 1
+        bucket.useful_work += math.prod(fit.sizes.values())
+        work = bucket.calls * math.prod(bucket.size)
+        bucket.waste = work / bucket.useful_work - 1
+
+    def status(self) -> tuple[Padded, ...]:
+        return tuple(map(replace, self._buckets.values()))
+
+
+def _bucket_sizes(buckets: Any) -> list[Size]:
+    """Normalises the buckets: each is a number or a tuple of numbers."""
+    try:
+        every = [(each,) if isinstance(each, int) else tuple(each) for each in buckets]
+    except TypeError:
+        every = [()]
+    numbers = [number for size in every for number in size]
+    if not all(every) or any(type(n) is not int or n < 1 for n in numbers):
+        text = one_line(repr(buckets), 80)
+        raise UserError(f"buckets={text}: sizes must be positive integers")
+    return every
+
+
+# -- outputs ---------------------------------------------------------------------------
 
 
 def shapes_of(output: Any) -> Shapes:
@@ -290,174 +368,9 @@ def _tensors(output: Any) -> Iterator[tuple[str, Tensor]]:
             yield label, part
 
 
-def _pad(spec: Any) -> Pad:
-    return spec if isinstance(spec, Pad) else Pad(() if spec is None else spec)
-
-
-def _parameters(step: Callable[..., Any]) -> tuple[list[str], list[str], bool]:
-    """The positional names, all names, and whether the step has *args or **kwargs."""
-    called = step.forward if isinstance(step, nn.Module) else step
-    every = inspect.signature(called).parameters.values()
-    kinds = inspect.Parameter
-    ordered = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
-    anything = any(p.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD) for p in every)
-    return (
-        [p.name for p in every if p.kind in ordered],
-        [p.name for p in every if p.kind in (*ordered, kinds.KEYWORD_ONLY)],
-        anything,
-    )
-
-
-def _holds(dtype: torch.dtype, value: float | bool) -> bool:
-    if dtype is torch.bool:
-        return value in (0, 1)
-    if dtype.is_floating_point or dtype.is_complex:
-        return True
-    limits = torch.iinfo(dtype)
-    return float(value).is_integer() and limits.min <= value <= limits.max
-
-
 def _shown(label: str) -> str:
     return f"output {label}" if label else "the output"
 
 
 def _stopped(reason: str) -> Stopped:
     return Stopped(Stop("input", f"not padded: {reason}"))
-
-
-# -- buckets ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A call, its bucket, and the call padded to the size of the bucket."""
-
-    sizes: Sizes
-    bucket: Sizes
-    padded_call: Call
-
-    @property
-    def padded(self) -> bool:
-        return self.sizes != self.bucket
-
-
-@dataclass
-class Hits:
-    """The calls that the recording of one bucket answered, and their work.
-
-    Work is the product of a size.
-    """
-
-    calls: int = 0
-    useful_work: int = 0
-    padded_work: int = 0
-
-    def add(self, size: Size, bucket: Size) -> None:
-        self.calls += 1
-        self.useful_work += math.prod(size)
-        self.padded_work += math.prod(bucket)
-
-    @property
-    def waste(self) -> float | None:
-        """The work on padding relative to the useful work; None without calls."""
-        return self.padded_work / self.useful_work - 1 if self.useful_work else None
-
-
-class Padder:
-    """Decides which calls are padded to which bucket, and counts the waste."""
-
-    def __init__(self, padding: Padding, buckets: Iterable[int | Size]) -> None:
-        sizes = _bucket_sizes(buckets)
-        if any(len(size) != len(padding.names) for size in sizes):
-            names = ", ".join(padding.names)
-            raise UserError(f"buckets: each needs one number for each of {names}")
-        self.padding = padding
-        # The cheapest first.
-        ordered = sorted(sizes, key=lambda size: (math.prod(size), size))
-        self._hits = {size: Hits() for size in ordered}
-        self._too_large: Counter[Size] = Counter()  # calls that fit no bucket
-
-    @classmethod
-    def parse(
-        cls, step: Callable[..., Any], pad: Any, unpad: Any, sizes: Any
-    ) -> Padder | None:
-        """The padder for the arguments of `torchproof.graph`; None without padding."""
-        if pad is None:
-            if unpad is not None or sizes is not None:
-                raise UserError(
-                    "unpad and buckets need pad, which names the dimensions to pad"
-                )
-            return None
-        if sizes is None:
-            raise UserError("pad needs buckets, the sizes to pad to")
-        for name, value in {"pad": pad, "unpad": unpad or {}}.items():
-            if not isinstance(value, Mapping):
-                kind = type(value).__name__
-                raise UserError(f"{name}: must be a dict of dimensions, not a {kind}")
-        return cls(Padding.parse(pad, unpad, step), sizes)
-
-    def fit(self, call: Call) -> Fit | None:
-        """The bucket and the padded call; None if no bucket fits."""
-        sizes = self.padding.sizes(call)
-        if sizes is None or not all(sizes.values()):
-            return None
-        size = tuple(sizes.values())
-        bucket = self._bucket_for(size)
-        if bucket is None:
-            self._too_large[size] += 1
-            return None
-        if bucket == size:
-            return Fit(sizes, sizes, call)
-        bucket_sizes = dict(zip(self.padding.names, bucket, strict=True))
-        return Fit(sizes, bucket_sizes, self.padding.padded(call, bucket_sizes))
-
-    def _bucket_for(self, size: Size) -> Size | None:
-        """The cheapest bucket that is large enough."""
-        for bucket in self._hits:
-            if all(map(operator.ge, bucket, size)):
-                return bucket
-        return None
-
-    def cut(self, output: Any, fit: Fit, shapes: Shapes) -> Any:
-        """Cuts the output to the size of the call."""
-        if self.padding.outputs is not None:
-            return self.padding.cut(output, fit.sizes, fit.bucket)
-        return cut_to(output, shapes)
-
-    def count(self, fit: Fit) -> None:
-        """Counts a call that the recording of its bucket answered."""
-        bucket = tuple(fit.bucket.values())
-        self._hits[bucket].add(tuple(fit.sizes.values()), bucket)
-
-    def to_json(self) -> JsonObject:
-        every = self._hits.values()
-        total = Hits(
-            sum(each.calls for each in every),
-            sum(each.useful_work for each in every),
-            sum(each.padded_work for each in every),
-        )
-        return {
-            "names": [*self.padding.names],
-            "buckets": [
-                {"size": [*size], "hits": hits.calls, "waste": hits.waste}
-                for size, hits in self._hits.items()
-            ],
-            "left_out": [
-                {"size": [*size], "calls": calls}
-                for size, calls in self._too_large.items()
-            ],
-            "waste": total.waste,
-        }
-
-
-def _bucket_sizes(buckets: Any) -> list[Size]:
-    """Normalises the buckets: each is a number or a tuple of numbers."""
-    try:
-        every = [(each,) if isinstance(each, int) else tuple(each) for each in buckets]
-    except TypeError:
-        every = [()]
-    numbers = [number for size in every for number in size]
-    if not all(every) or any(type(n) is not int or n < 1 for n in numbers):
-        text = one_line(repr(buckets), 80)
-        raise UserError(f"buckets={text}: sizes must be positive integers")
-    return every

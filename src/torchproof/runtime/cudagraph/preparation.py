@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -23,8 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchproof.records import Keywords, UserError
-from torchproof.runtime.cudagraph.kernel_origins import KernelOrigins
+from torchproof.records import Keywords, UserError, whose
 from torchproof.runtime.cudagraph.partial_trace import PartialTrace
 from torchproof.strategies import (
     CallRecorder,
@@ -33,7 +35,7 @@ from torchproof.strategies import (
     nesting,
     regions,
 )
-from torchproof.torch_private import step_capture, trees
+from torchproof.torch_private import EagerDispatchMode, step_capture, trees
 
 Forward = Callable[..., Any]
 Body = Callable[[Forward], Forward]
@@ -44,6 +46,8 @@ _TRACING = ("dynamic", "fullgraph")
 # A function outside of the blocks is compiled from this size on.
 _OPERATIONS = 3
 _BYTES = 4 << 20
+# Kernels that fusion does not speed up.
+_OWN_KERNELS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "embedding", "index")
 
 
 @dataclass(frozen=True)
@@ -75,14 +79,10 @@ class Preparation:
     name = "eager"
     fails = False  # whether torch cannot compile the step
     reads_each_shape = False  # whether `learn` reads an eager run of each shape
+    needs_eager_run = False  # before the step can be compiled
 
     def __init__(self, step: Forward, body: Body) -> None:
         self.step, self.body = step, body
-
-    @property
-    def needs_eager_run(self) -> bool:
-        """Whether `learn` has to read one before the step can be compiled."""
-        return False
 
     def watching(self) -> contextlib.AbstractContextManager[Any]:
         """The context for the eager run that `learn` reads."""
@@ -130,59 +130,52 @@ class Full(Preparation):
             yield self.body(self._compiled)
 
 
-class Blocks(Preparation):
-    """Finds the repeated blocks in the eager run."""
+class Nested(Preparation):
+    """The whole step is compiled; the code of equal blocks is generated once.
+
+    Blocks are found in the eager run, and marked as regions only while the step runs,
+    when torch traces it.
+    """
+
+    needs_eager_run = True
 
     def __init__(
         self, step: Forward, body: Body, plan: Plan, *, roots: list[nn.Module]
     ) -> None:
         super().__init__(step, body)
-        self.name, self.plan, self.roots = plan.strategy.name, plan, roots
+        self.name, self.plan = plan.strategy.name, plan
         self.blocks: list[nn.Module] = []
-        self._compiled: list[Any] = []
+        self._roots = roots
         self._watches: list[CallRecorder] = []
-
-    @property
-    def needs_eager_run(self) -> bool:
-        return not self.blocks
+        self._compiled: list[Any] = []
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        self._watches = (
-            [] if self.blocks else [CallRecorder(root) for root in self.roots]
-        )
+        if self.needs_eager_run:
+            self._watches = [CallRecorder(root) for root in self._roots]
         with contextlib.ExitStack() as stack:
             for watch in self._watches:
                 stack.enter_context(watch)
             yield
 
     def learn(self) -> None:
-        if self.blocks:
+        """Finds the blocks and compiles them; raises `NotApplicable` without any."""
+        if not self.needs_eager_run:
             return
-        for root, watch in zip(self.roots, self._watches, strict=True):
+        watches, self._watches = self._watches, []
+        for root, watch in zip(self._roots, watches, strict=True):
             for paths in regions.find(root, watch):
                 self.blocks += map(root.get_submodule, paths)
-        self._watches = []
         if not self.blocks:
-            names = ", ".join(type(root).__name__ for root in self.roots)
+            names = ", ".join(type(root).__name__ for root in self._roots)
             raise NotApplicable(
                 f"no repeated blocks: {names or 'the step'} does not call modules of"
                 " the same structure in sequence"
             )
-        self.compile_blocks()
+        self.needs_eager_run = False
+        self._compile()
 
-    def compile_blocks(self) -> None:
-        """Compiles the blocks, once they are found."""
-        raise NotImplementedError
-
-
-class Nested(Blocks):
-    """The whole step is compiled; the code of equal blocks is generated once.
-
-    Blocks are marked as regions only while the step runs, when torch traces it.
-    """
-
-    def compile_blocks(self) -> None:
+    def _compile(self) -> None:
         self._regions = {block: nesting.region(block) for block in self.blocks}
         self._compiled = [torch.compile(self.step, **self.plan.arguments())]
 
@@ -195,7 +188,7 @@ class Nested(Blocks):
             yield self.body(self._compiled[0])
 
 
-class Regional(Blocks):
+class Regional(Nested):
     """Compiles the repeated blocks, and large functions outside of them."""
 
     reads_each_shape = True
@@ -205,28 +198,20 @@ class Regional(Blocks):
     ) -> None:
         super().__init__(step, body, plan, roots=roots)
         self.rest: set[CodeType] = set()
-        self._origins = KernelOrigins()
+        self._launches = Launches()
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        self._origins = KernelOrigins()
-        with super().watching(), self._origins:
+        self._launches = Launches()
+        with super().watching(), self._launches:
             yield
 
     def learn(self) -> None:
-        origins, self._origins = self._origins, KernelOrigins()
+        launches, self._launches = self._launches, Launches()
         super().learn()
-        codes = {_code(type(block).forward) for block in self.blocks}
-        above = origins.callers_of(codes)
-        self.rest |= {
-            code
-            for code, origin in origins.by_function(above).items()
-            if code not in codes
-            and origin.operations >= _OPERATIONS
-            and origin.bytes >= _BYTES
-        }
+        self.rest |= launches.large({_code_of(block) for block in self.blocks})
 
-    def compile_blocks(self) -> None:
+    def _compile(self) -> None:
         arguments = self.plan.arguments()
         with self.plan.tracing(whole=False):
             self._compiled = [
@@ -252,6 +237,50 @@ class Regional(Blocks):
                 yield self.body(self._around)
 
 
+class Launches(EagerDispatchMode):
+    """Notes each operation inside its context, with the Python code on the stack."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._noted: list[tuple[list[CodeType], str, int]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if outputs := trees.tensors(result):
+            codes = [frame.f_code for frame, _ in traceback.walk_stack(sys._getframe())]
+            size = sum(each.numel() * each.itemsize for each in outputs)
+            name = func.overloadpacket.__name__
+            self._noted.append((codes[:0:-1], name, size))  # outermost first
+        return result
+
+    def large(self, blocks: Collection[CodeType]) -> set[CodeType]:
+        """The outermost functions without blocks that are worth compiling.
+
+        Only functions outside of torch count, because they can be compiled separately.
+        """
+        above: set[CodeType] = set()
+        for stack, _, _ in self._noted:
+            inside = [place for place, code in enumerate(stack) if code in blocks]
+            above.update(stack[: min(inside, default=0)])
+        operations: Counter[CodeType] = Counter()
+        written: Counter[CodeType] = Counter()
+        for stack, name, size in self._noted:
+            if name in _OWN_KERNELS:
+                continue
+            for code in stack:
+                if code not in above and whose(code.co_filename) in ("user", "library"):
+                    operations[code] += 1
+                    written[code] += size
+                    break
+        return {
+            code
+            for code, count in operations.items()
+            if count >= _OPERATIONS and written[code] >= _BYTES and code not in blocks
+        }
+
+
 def prepare(
     step: Forward, body: Body, plan: Plan, modules: list[nn.Module]
 ) -> Preparation:
@@ -261,19 +290,16 @@ def prepare(
         return Preparation(step, body)
     if strategy.form == "full":
         return Full(step, body, plan)
-    if strategy.form == "core":
-        raise UserError(
-            f"strategy {strategy.name!r}: a graph supports {', '.join(GRAPHED)}"
-        )
     inner = {part for each in modules for part in each.children()}
     roots = [each for each in modules if each not in inner]
     kind = Nested if strategy.form == "nested" else Regional
     return kind(step, body, plan, roots=roots)
 
 
-def _code(function: Any) -> CodeType:
-    """The code of the function below its decorators."""
-    code: CodeType = inspect.unwrap(function).__code__
+def _code_of(block: nn.Module) -> CodeType:
+    """The code of its forward below decorators."""
+    forward: Any = inspect.unwrap(type(block).forward)
+    code: CodeType = forward.__code__
     return code
 
 
@@ -298,11 +324,6 @@ def with_loss(forward: Forward) -> Forward:
     return output_and_loss
 
 
-def training_apart(forward: Forward) -> Forward:
-    """As `training`, where the loss is not a part of what is compiled."""
-    return training(with_loss(forward))
-
-
 def training(output_and_loss: Forward) -> Forward:
     def forward_and_backward(*args: Any, **kwargs: Any) -> Any:
         output, loss = output_and_loss(*args, **kwargs)
@@ -310,6 +331,11 @@ def training(output_and_loss: Forward) -> Forward:
         return output
 
     return forward_and_backward
+
+
+def training_apart(forward: Forward) -> Forward:
+    """As `training`, where the loss is not a part of what is compiled."""
+    return training(with_loss(forward))
 
 
 def loss_of(output: Any) -> Tensor:
