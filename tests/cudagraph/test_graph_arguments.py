@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchproof
 from torchproof.runtime.cudagraph.recorder import (
-    Clones,
     OutputCopies,
     StepResult,
     compare_results,
@@ -161,7 +160,7 @@ def test_values_decide_and_copies_get_the_strides_of_eager(
     actual = strides.clone(expected, FORMS[form]().stride())
     results = [StepResult({"output": each}, {}) for each in (actual, expected)]
     assert compare_results(*results, []).verdict == "same"
-    copies = OutputCopies({"keys": actual}, Clones(), [expected.stride()])
+    copies = OutputCopies({"keys": actual}, [expected.stride()])
     assert copies()["keys"].stride() == expected.stride()
     assert torch.equal(copies()["keys"], expected)
 

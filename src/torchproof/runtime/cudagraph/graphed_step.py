@@ -61,7 +61,7 @@ from torchproof.runtime.cudagraph.ladder import Kind, Way
 from torchproof.runtime.cudagraph.padding import Fit, Padder
 from torchproof.runtime.cudagraph.preparation import Preparation
 from torchproof.runtime.cudagraph.progressive import Moment, Progress, Upgrade
-from torchproof.runtime.cudagraph.recorder import Clones, Recorder, Recording
+from torchproof.runtime.cudagraph.recorder import Recorder, Recording
 from torchproof.runtime.cudagraph.snapshots import (
     STORM,
     Compilers,
@@ -113,7 +113,6 @@ class Graphed(Explained[Status]):
         self._compilers = Compilers(step, options)
         self._snapshots = Snapshots(step, self._compilers)
         self._progress = Progress(options.deadline_s) if options.later else None
-        self._clones = None if options.buffers else Clones()
         self._last: _LastReplay | _LastDiversion | None = None
         self._settles = False  # this call does nothing else for the compiler
         self._calls = self._plain_calls = self._recordings = self._replays = 0
@@ -278,7 +277,6 @@ class Graphed(Explained[Status]):
             call,
             self._calls,
             recorder=self._recorder,
-            clones=self._clones,
             within=self.options.within,
         )
         recording.move_gradients()  # before they are noted, in order to be restored
@@ -371,7 +369,7 @@ class Graphed(Explained[Status]):
         begin = time.monotonic()
         try:
             with self.options.within():
-                recording = self._recorder().record(call, self._clones)
+                recording = self._recorder().record(call)
         except RecordLater:
             return None, None
         except ChangesState as stopped:
@@ -407,6 +405,7 @@ class Graphed(Explained[Status]):
             snapshot.state,
             snapshot.learning_rates,
             self.pool,
+            copies_outputs=not self.options.buffers,
         )
 
     def _observed(self, call: Call) -> Any:

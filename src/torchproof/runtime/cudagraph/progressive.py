@@ -39,7 +39,7 @@ from torchproof.torch_private import early_start, remote_graphs, thread_state
 
 if TYPE_CHECKING:
     from torchproof.runtime.cudagraph.preparation import Preparation
-    from torchproof.runtime.cudagraph.recorder import Clones, Recorder, Recording
+    from torchproof.runtime.cudagraph.recorder import Recorder, Recording
 
 log = logging.getLogger("torchproof")
 
@@ -137,7 +137,6 @@ class Moment:
     call: Call
     number: int
     recorder: Callable[[Preparation], Recorder]
-    clones: Clones | None
     within: Within  # the context around each action
 
 
@@ -271,7 +270,7 @@ class Upgrade:
             stage.backend.frozen = True
             try:
                 new = moment.recorder(stage.preparation).record(
-                    moment.call, moment.clones, like=moment.recording
+                    moment.call, like=moment.recording
                 )
             finally:
                 stage.backend.frozen = False

@@ -75,17 +75,16 @@ class Recorder:
     state: StateSnapshot
     learning_rates: LearningRates
     pool: Pool
+    copies_outputs: bool = True  # if not, callers get the memory of the recording
 
-    def record(
-        self, call: Call, clones: Clones | None, *, like: Recording | None = None
-    ) -> Recording:
+    def record(self, call: Call, *, like: Recording | None = None) -> Recording:
         """Records this call; the first replay of the recording has just executed it.
 
         `like` is a recording that could answer the call: what its eager run showed need
         not be observed again.
         """
         with recording_times.announced_step(shapes_of(call)), self.attempt(call) as one:
-            return one.recording(clones, like)
+            return one.recording(like)
 
     def trace(self, call: Call, *, like: Recording) -> None:
         """Runs this call once with the preparation's backend, and undoes it."""
@@ -231,26 +230,18 @@ class Recording:
         self.capture.drop()
 
 
-@dataclass
-class Clones:
-    """How many copies of outputs were made, over all recordings of a step."""
-
-    count: int = 0
-    bytes: int = 0
-
-
 class OutputCopies:
-    """Returns a copy of one recorded output at each call, or itself without `clones`.
+    """Returns a copy of one recorded output at each call, or itself without `copies`.
 
     No other code passes the memory of a recording to the caller. The copies have the
     strides that eager's tensors have, in the order of `eager_strides`.
     """
 
     def __init__(
-        self, recorded: Any, clones: Clones | None, eager_strides: list[Strides]
+        self, recorded: Any, eager_strides: list[Strides], *, copies: bool = True
     ) -> None:
         self.recorded = map_tensors(recorded, Tensor.detach)
-        self._clones = clones
+        self._copies = copies
         tensors = _each_tensor(self.recorded)
         own = list(map(_strides_of, tensors))
         if [s and len(s) for s in own] != [s and len(s) for s in eager_strides]:
@@ -261,14 +252,10 @@ class OutputCopies:
             if each is not None and strides.needs_strides(tensor, each)
         }
         self._template = trees.template(self.recorded)
-        self._count = len(tensors)
-        self._bytes = sum(each.numel() * each.itemsize for each in tensors)
 
     def __call__(self) -> Any:
-        if self._clones is None:
+        if not self._copies:
             return self.recorded
-        self._clones.count += self._count
-        self._clones.bytes += self._bytes
         if self._template is None:
             return map_tensors(self.recorded, self._copy)
         tensors, build = self._template
@@ -307,6 +294,7 @@ class _Attempt:
         self.call = call
         self.preparation, self.state = recorder.preparation, recorder.state
         self.learning_rates, self.pool = recorder.learning_rates, recorder.pool
+        self.copies_outputs = recorder.copies_outputs
         self.device = home_of([*tensors_in(call), *self.state.tensors])
         self.gradients = Gradients(self.state.parameters)
         self.inputs = Buffers(call)
@@ -336,7 +324,7 @@ class _Attempt:
             self.capture.release()  # the step runs again, on another stream
             raise
 
-    def recording(self, clones: Clones | None, like: Recording | None) -> Recording:
+    def recording(self, like: Recording | None) -> Recording:
         start = time.monotonic()
         if like is None and self._may_drop_gradients():
             self.gradients.offload()
@@ -353,7 +341,7 @@ class _Attempt:
             shapes_of(self.call),
             self.inputs,
             self.capture,
-            OutputCopies(output, clones, self.strides),
+            OutputCopies(output, self.strides, copies=self.copies_outputs),
             self.gradients,
             random=self.draws,
             written=self._written(),
