@@ -12,7 +12,9 @@ import dataclasses
 import functools
 import itertools
 import re
+import signal
 import time
+import traceback
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.records import Keywords
-from torchproof.runtime import (
-    codegen_worker,
-    compile_job,
-    graph_cache,
-    interruptible_thread,
-    shared_code,
-)
+from torchproof.runtime import codegen_worker, compile_job, graph_cache, shared_code
+from torchproof.runtime.compile_job import DeadlinePassed
 from torchproof.runtime.status_report import Fallback, FallbackKind
 from torchproof.runtime.tensors.storages import free_bytes
 from torchproof.torch_private import (
     backends,
-    compile_phases,
     cudagraph_trees,
     frames,
     rejected_arguments,
@@ -42,18 +38,6 @@ from torchproof.torch_private import (
 if TYPE_CHECKING:
     from torchproof.runtime.interfaces import Engine
 
-# The phases of a first run that still compile: only in these is it interrupted.
-_COMPILING = frozenset(
-    {
-        "autotuning",
-        "graph recording",
-        "Triton compiler",
-        "C++ compiler",
-        "code generation",
-        "worker pool",
-        "lock",
-    }
-)
 # With CUDA graphs, the first run warms up, the second records, the third replays.
 _RUNS_OF_CUDA_GRAPH = 3
 _SHARE = 0.5  # of free memory that inputs of a run may be copied into
@@ -127,7 +111,7 @@ class GraphCompiler:
             with backends.record_mutated_inputs(len(inputs)) as changed:
                 compiled = subgraphs.forward_of(self._compile(gm, inputs, backward))
         except Exception as error:
-            if backends.is_tracing_restart(error):
+            if backends.is_tracing_restart(error) or comes_from_signal_handler(error):
                 raise
             self._failed(failure(name, error, job), job)
             return eager
@@ -195,9 +179,9 @@ class GraphCompiler:
                 if changed is None or number in changed
             )
             try:
-                answer = self._within_deadline(lambda: compiled(*args))
-            except (Exception, interruptible_thread.Interrupted) as error:
-                if before is None:
+                answer = compiled(*args)
+            except Exception as error:
+                if before is None or comes_from_signal_handler(error):
                     raise
                 self._restore(before, name, error)
                 answer = eager(*args)  # raises if the error is the model's own
@@ -237,8 +221,8 @@ class GraphCompiler:
             # The compiled graph empties the list `args`.
             inputs = list(args) if before is not None else []
             try:
-                answer = self._within_deadline(lambda: run(args))
-            except (Exception, interruptible_thread.Interrupted) as error:
+                answer = run(args)
+            except Exception as error:
                 if before is None:
                     chosen = run
                     raise
@@ -260,11 +244,6 @@ class GraphCompiler:
             self._first_run_failed(name, lost)
             raise
 
-    def _within_deadline(self, run: Callable[[], Any]) -> Any:
-        until = time.monotonic() + self.engine.options.deadline_s
-        with interruptible_thread.interrupt_after(until, _is_compiling):
-            return run()
-
     def _first_run_failed(self, name: str, error: BaseException) -> Fallback:
         item = failure(name, error, None)
         kind = "first run" if item.kind == "compile error" else item.kind
@@ -283,8 +262,8 @@ class GraphCompiler:
         job = compile_job.current()
         try:
             compiled = compile_it() if job else self._compile_late(name, compile_it)
-        except (Exception, interruptible_thread.Interrupted) as error:
-            if isinstance(error, interruptible_thread.Interrupted) and job is not None:
+        except (Exception, DeadlinePassed) as error:
+            if isinstance(error, DeadlinePassed) and job is not None:
                 raise  # the whole compilation is over, not only this graph
             item = failure(name, error, job)
             self._failed(item, job)
@@ -301,7 +280,7 @@ class GraphCompiler:
         telemetry = self._user().telemetry
         deadline_s = self.engine.options.deadline_s
         job = compile_job.Job(until=time.monotonic() + deadline_s)
-        with compile_job.interrupted_at_deadline(job), compile_job.running(job):
+        with compile_job.running(job):
             compiled = compile_it()
         item = job.compilation(name)
         telemetry.add_compile_time(item.seconds)
@@ -323,16 +302,12 @@ def failure(what: str, error: BaseException, job: compile_job.Job | None) -> Fal
     seconds = job.seconds if job is not None else None
     root = root_cause(error)
     is_late = job is not None and time.monotonic() >= job.until
-    if (
-        isinstance(root, codegen_worker.ChildHung | interruptible_thread.Interrupted)
-        or is_late
-    ):
-        phase = getattr(root, "phase", None) or (job.phase if job else None)
+    if isinstance(root, codegen_worker.ChildHung | DeadlinePassed) or is_late:
         return Fallback(
             kind="deadline",
             what=what,
             why="compiling took too long",
-            phase=phase,
+            phase=getattr(root, "phase", None),
             seconds=seconds,
         )
     unsupported = type(root).__name__ == "Unsupported"
@@ -346,11 +321,17 @@ def root_cause(error: BaseException) -> BaseException:
     while (link := _inside(chain[-1])) is not None and link not in chain:
         chain.append(link)
     for link in chain:
-        if isinstance(
-            link, codegen_worker.ChildError | interruptible_thread.Interrupted
-        ):
+        if isinstance(link, codegen_worker.ChildError | DeadlinePassed):
             return link
     return next((e for e in chain if type(e).__name__ not in _WRAPPERS), error)
+
+
+def comes_from_signal_handler(error: BaseException) -> bool:
+    """Whether a signal handler of the program raised it, and not the compiler."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(each, "__code__", None) for each in handlers} - {None}
+    stack = traceback.walk_tb(root_cause(error).__traceback__)
+    return any(frame.f_code in codes for frame, _ in stack)
 
 
 def was_disturbed(error: BaseException) -> bool:
@@ -405,12 +386,6 @@ def one_line(error: BaseException) -> str:
 def _redirect(call: functools.partial[Any], run: Run) -> None:
     """Changes what later calls run; a Python function between would cost a frame."""
     call.__setstate__((run, (), {}, {}))  # type: ignore[attr-defined]
-
-
-def _is_compiling(thread_id: int) -> bool:
-    """Whether the thread is compiling kernels, and not running them."""
-    stack = interruptible_thread.stack_of(thread_id)
-    return compile_phases.phase_of_stack(stack) in _COMPILING
 
 
 def _fits(tensors: Sequence[Tensor]) -> bool:

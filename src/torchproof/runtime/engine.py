@@ -1,9 +1,9 @@
 """Compiles the frames of one model, each within the deadline, or lets them run eager.
 
 Dynamo calls `Engine.convert` whenever it would compile a frame: at the first call of a
-function, and whenever none of its compiled code fits. Tracing runs in a helper thread
-and code generation in a child process. The caller waits for both, at most until the
-deadline.
+function, and whenever none of its compiled code fits. Tracing runs in the calling
+thread and stops at the deadline; code generation runs in a child process, which is then
+killed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ from torchproof.runtime import (
     agreement,
     backend,
     compile_job,
-    interruptible_thread,
     method_replacement,
     shared_code,
 )
-from torchproof.runtime.background import Background, Prepared
-from torchproof.runtime.frame_conversion import convert_within_deadline
+from torchproof.runtime.background import Background, Prepared, process_is_exiting
+from torchproof.runtime.compile_job import DeadlinePassed
 from torchproof.runtime.method_replacement import Options
 from torchproof.runtime.recompile_storms import Storms, kind_of
 from torchproof.runtime.status_report import EagerReason, Fallback
@@ -54,6 +53,10 @@ _SUSPENDS = (
     | inspect.CO_COROUTINE
     | inspect.CO_ITERABLE_COROUTINE
     | inspect.CO_ASYNC_GENERATOR
+)
+_IN_THIS_THREAD_ONLY = (
+    "calls inside a function transform or a dispatch mode run eager with wait=False:"
+    " only the calling thread could compile for them"
 )
 # Kinds of failures that do not concern the functions that the failed one calls.
 _LEAVES_INNER = ("compile error", "unsupported")
@@ -264,18 +267,17 @@ class Engine:
         shared_code.free_unused()
         self.before_compiling()
         method_replacement.refresh_all()
-        state = thread_state.ThreadState()
         if self.options.wait or self._unused[conversion.code] >= _TRIES:
             with self.telemetry.stall():
-                return self._compile_once(conversion, state, until)
+                return self._compile_once(conversion, until)
         prepared = self.background.prepared(conversion)
         if self._waits_for_another(conversion.code, prepared):
             self.telemetry.ran_eager("compiling")
             return frames.eager_once(inner=False)
         if prepared is None:
-            return self._eager_meanwhile(conversion, state)
+            return self._eager_meanwhile(conversion)
         with self.telemetry.stall():
-            answer = self._compile_once(conversion, state, until, prepared.job)
+            answer = self._compile_once(conversion, until, prepared.job)
         self.background.forget(conversion.code, prepared)
         return answer
 
@@ -311,11 +313,10 @@ class Engine:
         item = Fallback(agreement.KIND, self.name_of(code), why)
         return Refusal(inner=False, item=item)
 
-    def _eager_meanwhile(
-        self, conversion: frames.Conversion, state: thread_state.ThreadState
-    ) -> Any:
+    def _eager_meanwhile(self, conversion: frames.Conversion) -> Any:
         try:
-            self.background.begin(conversion, state, self.telemetry.call)
+            if not self.background.begin(conversion, self.telemetry.call):
+                self.telemetry.note(_IN_THIS_THREAD_ONLY)
         except RuntimeError as error:  # the system allows no further thread
             failed = backend.failure(self.name_of(conversion.code), error, None)
             self._refuse(conversion.code, failed, self.telemetry.call)
@@ -324,10 +325,7 @@ class Engine:
         return frames.eager_once(inner=False)
 
     def _prepare(
-        self,
-        conversion: frames.Conversion,
-        state: thread_state.ThreadState,
-        call: int | None,
+        self, conversion: frames.Conversion, call: int | None
     ) -> Prepared | None:
         """Compiles in the background, for later calls.
 
@@ -347,11 +345,10 @@ class Engine:
         )
         job.generalise = self._generalises(conversion, self._cause(conversion))
         try:
-            answer = convert_within_deadline(conversion, state, job, self.telemetry)
-        except (Exception, interruptible_thread.Interrupted) as error:
-            if interruptible_thread.process_is_exiting.is_set():
-                raise  # nobody is left to report to
-            self._preparation_failed(code, error, job)
+            answer = compile_job.convert(conversion, job)
+        except (Exception, DeadlinePassed) as error:
+            if not process_is_exiting.is_set():  # else nobody is left to report to
+                self._preparation_failed(code, error, job)
             return None
         finally:
             self.telemetry.add_compile_time(job.seconds)
@@ -384,7 +381,6 @@ class Engine:
     def _compile_once(
         self,
         conversion: frames.Conversion,
-        state: thread_state.ThreadState,
         until: float,
         prepared: compile_job.Job | None = None,
     ) -> Any:
@@ -400,12 +396,12 @@ class Engine:
             claim = self._claims.setdefault(code, own_claim)
         if claim is not own_claim:
             if not claim.is_mine:
-                claim.done.wait(interruptible_thread.seconds_until(until))
+                claim.done.wait(compile_job.seconds_until(until))
             self.telemetry.ran_eager("compiling")
             return frames.eager_once(inner=False)
         try:
             self._update_sharing(code)
-            return self._compile(conversion, state, until, prepared)
+            return self._compile(conversion, until, prepared)
         finally:
             with self._lock:
                 del self._claims[code]
@@ -414,7 +410,6 @@ class Engine:
     def _compile(
         self,
         conversion: frames.Conversion,
-        state: thread_state.ThreadState,
         until: float,
         prepared: compile_job.Job | None,
     ) -> Any:
@@ -428,12 +423,13 @@ class Engine:
             cause = self._cause(conversion)
             shapes = conversion.shapes()
             job.generalise = self._generalises(conversion, cause)
-            answer = convert_within_deadline(conversion, state, job, self.telemetry)
-        except (Exception, interruptible_thread.Interrupted) as error:
-            if interruptible_thread.process_is_exiting.is_set() or job.caller_left:
-                raise  # nobody is left to report to
+            answer = compile_job.convert(conversion, job)
+        except (Exception, DeadlinePassed) as error:
+            # Not bound to a name: this frame would keep the error alive.
+            if backend.comes_from_signal_handler(error):
+                raise backend.root_cause(error) from None
             if isinstance(backend.root_cause(error), backend.NotPrepared):
-                return self._eager_meanwhile(conversion, state)
+                return self._eager_meanwhile(conversion)
             if self._is_break(error):
                 raise self._as_raised(code, error) from error.__cause__
             return self._eager_after(code, error, job, prepared)

@@ -10,7 +10,6 @@ kept with its code for the next model with the same key.
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,10 +21,10 @@ from torch import Tensor, nn
 
 from torchproof.runtime import compile_job
 from torchproof.runtime.method_replacement import MethodReplacement, Options
-from torchproof.torch_private import backends, configs, frames
+from torchproof.torch_private import backends, frames
 
 if TYPE_CHECKING:
-    from torchproof.runtime.interfaces import Engine, Forward, GraphCompiler
+    from torchproof.runtime.interfaces import Engine, GraphCompiler
 
 _MOST_LEFT = 16  # backends of deleted models
 _MOST_ANSWERS = 8  # compiled code that they keep of each function
@@ -42,8 +41,6 @@ _left: dict[int, Backend] = {}  # of deleted models, by id, oldest first
 _all: list[Backend] = []
 _unused: list[Backend] = []  # without code: they are used again
 _drops = [0]  # how often code was deleted
-# The forwards of live models that may share code, unless they check that already.
-_sharing: weakref.WeakSet[Forward] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,23 +206,6 @@ def of_others(backend: Backend) -> list[StoredCode]:
         return []
     others = (each for each in list(_all) if each.key == key and each is not backend)
     return [item for each in others for item in each.stored]
-
-
-def watch_settings(forward: Forward) -> None:
-    """Makes a model check its key at the next call after a compiler setting changed.
-
-    A check at every call would take too long.
-    """
-    _sharing.add(forward)
-    configs.report_changes(_setting_changed)
-
-
-def _setting_changed(setting: str) -> None:
-    if not backends.code_depends_on(setting):
-        return
-    for forward in list(_sharing):
-        _sharing.discard(forward)
-        forward.check_sharing_at_next_call()
 
 
 def owner_of(tensors: list[Tensor], default: Engine) -> Engine:

@@ -2,8 +2,8 @@
 
 Inside `intercept_conversions(guard)`, torch.compile returns callables that call `guard`
 whenever Dynamo is about to convert a frame: at the first call and at each recompile.
-The guard takes a `Conversion`, which can run in another thread, and returns Dynamo's
-answer for the frame.
+The guard takes a `Conversion` and returns Dynamo's answer for the frame. With a copy of
+the frame, a conversion can run in another thread.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import re
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,14 +28,9 @@ from typing import Any
 import torch
 
 from torchproof.records import Namespace
-from torchproof.torch_private.dynamo import (
-    abandoned_threads,
-    class_guards,
-    hidden_gradients,
-    stances,
-    thread_state,
-    tracing_flags,
-)
+from torchproof.torch_private.dynamo import class_guards, stances, thread_state
+from torchproof.torch_private.replacements import Place as Replaced
+from torchproof.torch_private.replacements import Replacement
 
 _FRAME_FIELDS = ("f_code", "f_locals", "f_globals", "f_builtins", "f_lasti", "f_lineno")
 
@@ -198,10 +194,11 @@ def intercept_conversions(
     stops at a graph break with the error that torch.compile(fullgraph=True) raises. Its
     own wrapper would also raise if a call runs eager for another reason.
     """
-    install()
+    _at_first_use()
     token = _guard.set((guard, backend, ran_eager, fullgraph))
     try:
-        yield
+        with _callbacks.active():
+            yield
     finally:
         _guard.reset(token)
         _forget_wrappers(backend)
@@ -236,13 +233,13 @@ def watch_conversions(
         _GuardedCallback.__call__ = original  # type: ignore[method-assign]
 
 
-@functools.cache
-def install() -> None:
-    """Patches Dynamo for good; only acts inside of `intercept_conversions`."""
+def _places_of_callbacks() -> Iterator[Replaced]:
     from torch._dynamo import convert_frame
 
-    original = convert_frame.catch_errors_wrapper
+    yield convert_frame, "catch_errors_wrapper", _guarded
 
+
+def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def guarded(callback: Any, hooks: Any) -> Any:
         current = _guard.get()
@@ -252,22 +249,22 @@ def install() -> None:
         callback._inner_convert = _ErrorRecorder(callback._inner_convert)
         return _GuardedCallback(original(callback, hooks), current)
 
-    convert_frame.catch_errors_wrapper = guarded
+    return guarded
+
+
+_callbacks = Replacement(_places_of_callbacks)
+
+
+@functools.cache
+def _at_first_use() -> None:
     os.register_at_fork(after_in_child=thread_state.forget_other_compilers)
-    thread_state.hide_unusable_cuda()  # in case this process was forked before
-    tracing_flags.install()
-    hidden_gradients.install()
-    abandoned_threads.install()
-    stances.install(_under_stance)
-    _install_checkpoints()
-    _install_break_notes()
 
 
-def _under_stance(stance: str, callback: Any) -> Any:
+def under_stance(stance: str, callback: Any) -> Any:
     """What Dynamo calls for frames while a stance other than the default is in force.
 
     Stances that compile from the second call on would bypass the guard: the first call
-    compiles.
+    compiles. For `stances.answered`.
     """
     if not isinstance(callback, _GuardedCallback):
         return stances.UNCHANGED
@@ -305,17 +302,18 @@ def checkpoints(check: Callable[[], None]) -> Iterator[None]:
     """Calls `check` between steps of tracing and of graph passes; it may raise."""
     token = _check.set(check)
     try:
-        yield
+        with _steps.active():
+            yield
     finally:
         _check.reset(token)
 
 
-def _install_checkpoints() -> None:
+def _places_of_steps() -> Iterator[Replaced]:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch.fx import Interpreter
 
-    for owner, name in ((InstructionTranslatorBase, "step"), (Interpreter, "run_node")):
-        setattr(owner, name, _checked(getattr(owner, name)))
+    yield InstructionTranslatorBase, "step", _checked
+    yield Interpreter, "run_node", _checked
 
 
 def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -329,6 +327,9 @@ def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+_steps = Replacement(_places_of_steps)
+
+
 Place = tuple[str, int]  # a file and a line
 _note_break: contextvars.ContextVar[Callable[[Place], None] | None] = (
     contextvars.ContextVar("torchproof_note_break", default=None)
@@ -340,20 +341,23 @@ def breaks_noted(note: Callable[[Place], None]) -> Iterator[None]:
     """Calls `note` with the place of each graph break of this thread's conversions."""
     token = _note_break.set(note)
     try:
-        yield
+        with _breaks.active():
+            yield
     finally:
         _note_break.reset(token)
 
 
-def _install_break_notes() -> None:
+def _places_of_breaks() -> Iterator[Replaced]:
+    from torch._dynamo.output_graph import GraphCompileReason
+
+    yield GraphCompileReason, "__post_init__", _noting
+
+
+def _noting(original: Callable[[Any], None]) -> Callable[[Any], None]:
     """A break in a called function has the same place in the function and its caller.
 
     Dynamo breaks the graphs of both.
     """
-    from torch._dynamo import output_graph
-
-    kind: Any = output_graph.GraphCompileReason
-    original = kind.__post_init__
 
     @functools.wraps(original)
     def noted(reason: Any) -> None:
@@ -363,7 +367,10 @@ def _install_break_notes() -> None:
             innermost = reason.user_stack[-1]
             note((innermost.filename, innermost.lineno))
 
-    kind.__post_init__ = noted
+    return noted
+
+
+_breaks = Replacement(_places_of_breaks)
 
 
 def traceable(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -581,9 +588,11 @@ def compiler_switches(*, generalise: bool) -> Iterator[None]:
     """Sets Dynamo's configuration for a conversion by the runtime.
 
     Recompile limits are off, because the runtime has its own. Hooks that are added to
-    modules later are guarded, and so is which parameters are the same tensor.
+    modules later are guarded, and so is which parameters are the same tensor. Only
+    inside `compile_lock`: torch 2.11 has one configuration for all threads, and another
+    thread would save these changes as the original values and restore them.
     """
-    from torch._dynamo import config, convert_frame
+    from torch._dynamo import config
 
     changed: dict[str, Any] = {
         "recompile_limit": 1 << 20,
@@ -598,10 +607,26 @@ def compiler_switches(*, generalise: bool) -> Iterator[None]:
             "automatic_dynamic_shapes": True,
             "allow_unspec_int_on_nn_module": True,
         }
-    # torch 2.11 has one configuration for all threads. Without the lock, another thread
-    # would save these changes as the original values and restore them.
-    with convert_frame.compile_lock, config.patch(changed):
+    with config.patch(changed), thread_state.unusable_cuda_hidden():
         yield
+
+
+@contextlib.contextmanager
+def compile_lock(until: float) -> Iterator[bool]:
+    """Holds torch's compile lock; False if another thread holds it until then.
+
+    Torch compiles one thing at a time, and waits for that without a limit.
+    """
+    from torch._dynamo import convert_frame
+
+    lock = convert_frame.compile_lock
+    wait_s = min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)
+    is_mine = lock.acquire(timeout=wait_s)
+    try:
+        yield is_mine
+    finally:
+        if is_mine:
+            lock.release()
 
 
 def tensors_of(values: Namespace) -> dict[str, torch.Tensor]:
