@@ -28,12 +28,12 @@ class Staying(NamedTuple):
 
 STAYING = (
     Staying(
-        "torch.nn.modules.module.Module.__setstate__",
+        "nn.Module.__setstate__",
         "Python tells nobody else that `copy.copy` has copied a module",
         "a shallow copy calls the `forward` of the original, with its attributes",
     ),
     Staying(
-        "torch.nn.modules.module.Module._replicate_for_data_parallel",
+        "nn.Module._replicate_for_data_parallel",
         "the same for the copies that `nn.DataParallel` makes for other devices",
         "a copy runs with the parameters of the original, on another device",
     ),
