@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from torch import Tensor, nn
 from twins import Block, Net, compiled, sample
 
 import torchproof
+from torchproof.runtime.function_states import Claim, Function, Refusal, State
+from torchproof.runtime.status_report import Fallback
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -321,3 +325,36 @@ print(sorted(heavy & gained), sorted(rooms))
 def test_loading_the_runtime_loads_no_compiler_and_no_diagnosis() -> None:
     done = python(LOADED)
     assert done.stdout == "[] ['records', 'runtime']\n", done.stderr
+
+
+# -- states of functions ---------------------------------------------------------------
+
+
+def test_a_function_is_paused_for_twice_as_many_calls_each_time() -> None:
+    function = Function(sample.__code__)
+    for calls in (2, 4, 8):
+        function.trace(Claim())
+        function.pause(100)
+        function.end_trace()
+        assert function.is_paused(99 + calls) and function.state is State.PAUSED
+        assert not function.is_paused(100 + calls) and function.state is State.OPEN
+
+
+def test_what_was_decided_while_a_function_is_traced_stays() -> None:
+    refusal = Refusal(inner=False, item=Fallback("storm", "it", "why"))
+    function = Function(sample.__code__)
+    function.trace(Claim())
+    assert function.state is State.TRACED
+    function.refuse(refusal)
+    function.end_trace()
+    assert function.state is State.REFUSED and function.claim is None
+    assert function.refusal is refusal
+    function.open()
+    assert (function.state, function.refusal) == (State.OPEN, None)
+
+
+def test_the_documents_have_every_state() -> None:
+    table = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (`[A-Z`, ]+) \|.*\| `([A-Z]+)` \|$", table, re.M)
+    begins = {name for first, _ in rows for name in re.findall(r"[A-Z]+", first)}
+    assert begins == {last for _, last in rows} == {each.name for each in State}

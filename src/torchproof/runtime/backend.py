@@ -25,6 +25,7 @@ from torchproof.records import Keywords
 from torchproof.runtime import codegen_worker, compile_job, graph_cache, shared_code
 from torchproof.runtime.compile_job import DeadlinePassed
 from torchproof.runtime.status_report import Fallback, FallbackKind
+from torchproof.runtime.telemetry import Telemetry
 from torchproof.runtime.tensors.storages import free_bytes
 from torchproof.torch_private import (
     backends,
@@ -57,6 +58,27 @@ class NotPrepared(Exception):
     """The graph of a call differs from the one compiled in the background."""
 
 
+class _EagerGraph:
+    """Runs a graph uncompiled, operation by operation; `why` says what has failed."""
+
+    def __init__(self, gm: Any, telemetry: Telemetry) -> None:
+        self.why: Fallback | None = None
+        self._gm = gm
+        self._telemetry = telemetry  # of the model that it was compiled for
+
+    @functools.cached_property
+    def _forward(self) -> Run:
+        forward: Run = subgraphs.forward_of(subgraphs.without_regions(self._gm))
+        return forward
+
+    def run(self, *args: Any) -> Any:
+        telemetry = Telemetry.of_running_call() or self._telemetry
+        if self.why is not None and telemetry is not self._telemetry:
+            telemetry.meets(self.why)
+        telemetry.ran_eager("fallback")
+        return self._forward(*args)
+
+
 class GraphCompiler:
     """Compiles the graphs of one model, and reports to its engine what becomes of them.
 
@@ -74,10 +96,10 @@ class GraphCompiler:
 
     def __call__(self, gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         job = compile_job.current()
+        assert job is not None
         self.engine.note_graph(gm)
-        if job is not None:
-            job.symbolic_shapes = frames.symbolic_shapes_of(gm) or job.symbolic_shapes
-        if job is None or not job.uses_graph_cache:
+        job.symbolic_shapes = frames.symbolic_shapes_of(gm) or job.symbolic_shapes
+        if not job.uses_graph_cache:
             return self._graph(gm, inputs, job)
         key = graph_cache.key_of(gm)
         cached = self.graph_cache.get(key)
@@ -87,7 +109,7 @@ class GraphCompiler:
                 raise NotPrepared
             return self._graph(gm, inputs, job, key)
         job.compiled.append(cached.name)
-        eager = self._eager(gm)
+        eager = _EagerGraph(gm, self.engine.telemetry)
         return self._guarded_forward(
             cached.name, cached.compiled, eager, changed=cached.changed
         )
@@ -96,16 +118,16 @@ class GraphCompiler:
         self,
         gm: Any,
         inputs: Sequence[Any],
-        job: compile_job.Job | None,
+        job: compile_job.Job,
         key: Hashable = None,
     ) -> Callable[..., Any]:
         name = f"graph {next(self._numbers)}"
         backward = functools.partial(self._backward, f"backward of {name}")
-        eager = self._eager(gm)
-        checks = job is not None and job.checks_types and not self._runs_as_traced
+        eager = _EagerGraph(gm, self.engine.telemetry)
+        checks = job.checks_types and not self._runs_as_traced
         if checks and (error := rejected_arguments.error_of(gm)) is not None:
             raise Rejected(one_line(error))
-        if job is not None and self.engine.has_raised(job.call):
+        if self.engine.has_raised(job.call):
             raise Rejected("the call has raised")
         try:
             with backends.record_mutated_inputs(len(inputs)) as changed:
@@ -113,56 +135,32 @@ class GraphCompiler:
         except Exception as error:
             if backends.is_tracing_restart(error) or comes_from_signal_handler(error):
                 raise
-            self._failed(failure(name, error, job), job)
-            return eager
-        self._note_mutation(changed())
-        if job is not None:
-            job.compiled.append(name)
-            job.varies = key is None
-            self.graph_cache.put(
-                key, graph_cache.CachedGraph(name, compiled, changed(), gm)
-            )
+            eager.why = failure(name, error, job)
+            self._failed(eager.why, job)
+            return eager.run
+        job.compiled.append(name)
+        job.varies = key is None
+        self.graph_cache.put(
+            key, graph_cache.CachedGraph(name, compiled, changed(), gm)
+        )
         return self._guarded_forward(name, compiled, eager, changed=changed())
-
-    def _note_mutation(self, changed: list[int] | None) -> None:
-        """Shares no code that writes to its inputs; None if these are not known.
-
-        AOTAutograd compiles it for weights that share no memory, without a guard, and
-        another model may get weights that do at any time. Graphs that are not passed to
-        AOTAutograd run as they were traced.
-        """
-        if changed != [] and not self._runs_as_traced:
-            self.engine.stop_sharing()
 
     def _failed(self, item: Fallback, job: compile_job.Job | None) -> None:
         if job is not None:
             job.failed += 1
             job.failure = item
             job.missed_deadline = job.missed_deadline or item.kind == "deadline"
-        # A model that used this code would not report the failure.
-        self.engine.stop_sharing()
         self.engine.telemetry.fell_back(item)
-
-    def _eager(self, gm: Any) -> Callable[..., Any]:
-        """Runs the graph uncompiled, operation by operation."""
-
-        @functools.cache
-        def plain() -> Callable[..., Any]:
-            forward: Callable[..., Any] = subgraphs.forward_of(
-                subgraphs.without_regions(gm)
-            )
-            return forward
-
-        def eager(*args: Any) -> Any:
-            self.engine.telemetry.ran_eager("fallback")
-            return plain()(*args)
-
-        return eager
 
     # -- first runs --------------------------------------------------------------------
 
     def _guarded_forward(
-        self, name: str, compiled: Run, eager: Run, *, changed: list[int] | None
+        self,
+        name: str,
+        compiled: Run,
+        eager: _EagerGraph,
+        *,
+        changed: list[int] | None,
     ) -> Run:
         """Guards the first run, which may write to the inputs `changed`, if known.
 
@@ -184,9 +182,9 @@ class GraphCompiler:
                 if before is None or comes_from_signal_handler(error):
                     raise
                 self._restore(before, name, error)
-                answer = eager(*args)  # raises if the error is the model's own
-                self._first_run_failed(name, error)
-                _redirect(call, eager)
+                answer = eager.run(*args)  # raises if the error is the model's own
+                eager.why = self._first_run_failed(name, error)
+                _redirect(call, eager.run)
                 return answer
             left -= 1
             if left <= 0:
@@ -248,7 +246,6 @@ class GraphCompiler:
         item = failure(name, error, None)
         kind = "first run" if item.kind == "compile error" else item.kind
         item = dataclasses.replace(item, kind=kind)
-        self.engine.stop_sharing()  # as in `_failed`
         self.engine.telemetry.fell_back(item)
         self.engine.graph_ran(name, item)
         return item
@@ -289,7 +286,8 @@ class GraphCompiler:
 
     def _user(self) -> Engine:
         """The engine of the model that the running backward pass belongs to."""
-        return shared_code.owner_of(backends.leaves_of_backward(), self.engine)
+        leaves = backends.leaves_of_backward()
+        return shared_code.owner_of(leaves, self.engine.backend) or self.engine
 
     def _tell_user(self, item: Fallback) -> None:
         """Reports a failed backward graph of shared code to the model that needs it."""

@@ -105,14 +105,13 @@ class CompiledForward(MethodReplacement):
         if is_dynamo_compiling():
             # An outer compilation traces this call. It would guard on the counters.
             return self.__wrapped__(*args, **kwargs)
-        run, owner, method, numbers, undelivered, stance = self._per_call
+        run, owner, method, numbers, undelivered, stance, unset = self._per_call
         if type(owner).forward is not method:
             run = self.refresh_method()
         number = next(numbers)  # noqa: F841 - `Telemetry.call` reads it
         try:
-            if stance() != stances.DEFAULT:
-                with stances.answered(frames.under_stance):
-                    return run(*args, **kwargs)
+            if stance._stance is not unset:
+                return self._run_under_stance(run, args, kwargs)
             # Most calls have no keywords, and passing none on takes time too.
             return run(*args, **kwargs) if kwargs else run(*args)
         except BaseException as error:
@@ -122,6 +121,13 @@ class CompiledForward(MethodReplacement):
         finally:
             if undelivered:
                 self.telemetry.deliver()
+
+    def _run_under_stance(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if stances.is_default():  # again: the next call need not come here
+            with self._switch_lock:
+                self.run = self.run
+        with stances.answered(frames.under_stance):
+            return run(*args, **kwargs)
 
     def _runs_eager_after(self, error: BaseException) -> bool:
         """Whether the call raised only because torch.jit or FX was tracing it."""
@@ -135,13 +141,9 @@ class CompiledForward(MethodReplacement):
     def _also_per_call(self) -> tuple[Any, ...]:
         if not self._initialised:
             return ()
-        return *self.telemetry.per_call, self._stance_reader()
-
-    def _stance_reader(self) -> Callable[[], str]:
-        """Returns the stance, which says whether Dynamo compiles the call."""
-        if self._engine is None or self.telemetry.is_all_eager:
-            return stances.DEFAULT.__str__
-        return stances.reader()
+        is_eager = self._engine is None or self.telemetry.is_all_eager
+        stance = stances.NOT_HELD if is_eager else stances.holder()
+        return *self.telemetry.per_call, *stance
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return type(self), (self.owner, self.name, self.plain, self.options)
@@ -432,17 +434,17 @@ class CompiledForward(MethodReplacement):
             # The code is a decorator's: name the method instead.
             decorator, name = name, f"{type(part.owner).__name__}.{part.name}"
         self.engine.set_name(fn.__code__, name, decorator=decorator)
-        self.engine.begin_sharing()
-        backend = self.engine.backend
+        backend = self.engine.choose_backend()
         with frames.intercept_conversions(
             self.engine.convert,
             backend,
             functools.partial(_ran_eager_under, weakref.ref(self)),
             fullgraph=self.options.fullgraph,
-        ):
+        ) as callbacks:
             compiled: Callable[..., Any] = torch.compile(
                 fn, backend=backend, **self.options.for_dynamo
             )
+        self.engine.callbacks += callbacks
         return compiled
 
     def _install(self, compiled: Callable[..., Any]) -> None:
@@ -483,8 +485,8 @@ class CompiledForward(MethodReplacement):
             if item is not None:
                 self.why = f"{item.kind}: {item.why}"
                 self.telemetry.fell_back(item)
-                if self._engine is not None:
-                    self._engine.stop_sharing()  # its code may be wrong
+                if self._engine is not None and item.kind == "verification":
+                    self._engine.drop_code()
             self._run_eager_only()
             if not self._has_joined:
                 self.run = self._first_eager_call

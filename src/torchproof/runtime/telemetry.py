@@ -139,6 +139,17 @@ class Telemetry:
             frame = frame.f_back
         return None
 
+    @staticmethod
+    def of_running_call() -> Telemetry | None:
+        """That of the innermost model that this thread calls."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if id(frame.f_code) in _counting:
+                telemetry: Telemetry = frame.f_locals["self"].telemetry
+                return telemetry
+            frame = frame.f_back
+        return None
+
     def ran_eager(self, why: EagerReason) -> None:
         """Counts the current call as eager, once, if part of it ran eager.
 
@@ -257,6 +268,11 @@ class Telemetry:
         self.emit("fallback", dataclasses.asdict(item), about=item)
         if self.announce is not None:
             self.announce(item)
+
+    def meets(self, item: Fallback) -> None:
+        """Records a fallback of shared code, once."""
+        if item not in self.fallbacks:
+            self.fell_back(item)
 
     def remove(self, items: list[Fallback]) -> None:
         """Removes fallbacks that the model's own error caused, before any is shown."""

@@ -67,7 +67,7 @@ class PartialTrace:
 
     def of(
         self, backend: Any, *, whole: bool
-    ) -> contextlib.AbstractContextManager[None]:
+    ) -> contextlib.AbstractContextManager[Any]:
         """What torch.compile returns inside is traced here.
 
         It is the `whole` step if nothing runs before its first frame.

@@ -126,18 +126,24 @@ class Conversion:
         return int(named[2]) in getattr(tensor, "_dynamo_static_indices", ())
 
 
-class _GuardedCallback:
+class GuardedCallback:
     """Replaces Dynamo's callback by a call of the guard."""
 
     def __init__(self, callback: Any, interception: _Interception) -> None:
-        guard, backend, ran_eager, _ = interception
-        # Dynamo follows this attribute to the backend at each call, and uses compiled
-        # code of equal backends.
-        self._torchdynamo_orig_backend = backend
+        guard, backend, ran_eager, _, callbacks = interception
+        self.change_backend(backend)
+        callbacks.append(self)
         self.hooks = callback.hooks
         self._callback = callback
         self._guard = guard
         self.ran_eager = ran_eager
+
+    def change_backend(self, backend: Any) -> None:
+        """Dynamo follows this attribute to the backend at each call.
+
+        It uses compiled code of this backend alone.
+        """
+        self._torchdynamo_orig_backend = backend
 
     def __call__(self, frame: Any, entry: Any, state: Any) -> Any:
         conversion = Conversion(
@@ -170,9 +176,15 @@ class _ErrorRecorder:
             raise
 
 
-# The guard, the backend, what to call if a stance makes a call run eager, and whether a
-# graph break is an error.
-_Interception = tuple[Callable[[Conversion], Any], Any, Callable[[str], None], bool]
+# The guard, the backend, what to call if a stance makes a call run eager, whether a
+# graph break is an error, and the callbacks that were made.
+_Interception = tuple[
+    Callable[[Conversion], Any],
+    Any,
+    Callable[[str], None],
+    bool,
+    list[GuardedCallback],
+]
 _guard: contextvars.ContextVar[_Interception | None] = contextvars.ContextVar(
     "torchproof_guard", default=None
 )
@@ -185,8 +197,10 @@ def intercept_conversions(
     ran_eager: Callable[[str], None] = lambda stance: None,
     *,
     fullgraph: bool = False,
-) -> Iterator[None]:
+) -> Iterator[list[GuardedCallback]]:
     """Callables that torch.compile returns inside ask `guard` about each frame.
+
+    Yields the callbacks through which they do.
 
     Dynamo takes `backend`, which torch.compile is called with, for theirs. It keeps
     pointers to it that do not keep it alive: it must never be deleted. `ran_eager` is
@@ -195,10 +209,11 @@ def intercept_conversions(
     own wrapper would also raise if a call runs eager for another reason.
     """
     _at_first_use()
-    token = _guard.set((guard, backend, ran_eager, fullgraph))
+    callbacks: list[GuardedCallback] = []
+    token = _guard.set((guard, backend, ran_eager, fullgraph, callbacks))
     try:
         with _callbacks.active():
-            yield
+            yield callbacks
     finally:
         _guard.reset(token)
         _forget_wrappers(backend)
@@ -221,16 +236,16 @@ def watch_conversions(
 
     It runs in the thread that called the model and waits for the answer.
     """
-    original = _GuardedCallback.__call__
+    original = GuardedCallback.__call__
 
-    def call(self: _GuardedCallback, frame: Any, entry: Any, state: Any) -> Any:
+    def call(self: GuardedCallback, frame: Any, entry: Any, state: Any) -> Any:
         return wrap(lambda: original(self, frame, entry, state), frame.f_code)
 
-    _GuardedCallback.__call__ = call  # type: ignore[method-assign]
+    GuardedCallback.__call__ = call  # type: ignore[method-assign]
     try:
         yield
     finally:
-        _GuardedCallback.__call__ = original  # type: ignore[method-assign]
+        GuardedCallback.__call__ = original  # type: ignore[method-assign]
 
 
 def _places_of_callbacks() -> Iterator[Replaced]:
@@ -247,7 +262,7 @@ def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(callback, hooks)
         callback._inner_convert._one_graph = current[3]
         callback._inner_convert = _ErrorRecorder(callback._inner_convert)
-        return _GuardedCallback(original(callback, hooks), current)
+        return GuardedCallback(original(callback, hooks), current)
 
     return guarded
 
@@ -266,7 +281,7 @@ def under_stance(stance: str, callback: Any) -> Any:
     Stances that compile from the second call on would bypass the guard: the first call
     compiles. For `stances.answered`.
     """
-    if not isinstance(callback, _GuardedCallback):
+    if not isinstance(callback, GuardedCallback):
         return stances.UNCHANGED
     if stance == "force_eager":
         callback.ran_eager(stance)
@@ -280,8 +295,8 @@ def under_stance(stance: str, callback: Any) -> Any:
 class _RunOnly:
     """Runs frames without compiled code eager, as Dynamo does, and reports them."""
 
-    def __init__(self, callback: _GuardedCallback, stance: str) -> None:
-        self._torchdynamo_orig_backend = callback  # as in `_GuardedCallback`
+    def __init__(self, callback: GuardedCallback, stance: str) -> None:
+        self._torchdynamo_orig_backend = callback  # as in `GuardedCallback`
         self._ran_eager = functools.partial(callback.ran_eager, stance)
 
     def __call__(self, frame: Any, entry: Any, state: Any) -> Any:

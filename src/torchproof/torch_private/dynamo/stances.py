@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-import operator
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -43,11 +43,24 @@ def is_forced() -> bool:
     return _forced.get()
 
 
-def reader() -> Callable[[], str]:
-    """A function that returns the stance in force, for each call of a model."""
+def holder() -> tuple[Any, Any]:
+    """An object, and what its attribute `_stance` is under the default stance.
+
+    Each call of a model compares them: a function call would cost three times as much.
+    If they differ, `is_default` decides.
+    """
     from torch._dynamo import eval_frame
 
-    return functools.partial(operator.attrgetter("_stance.stance"), eval_frame)
+    return eval_frame, eval_frame._stance if is_default() else None
+
+
+def is_default() -> bool:
+    from torch._dynamo import eval_frame
+
+    return eval_frame._stance.stance == DEFAULT
+
+
+NOT_HELD = (SimpleNamespace(_stance=None), None)  # for models that run eager
 
 
 @contextlib.contextmanager
