@@ -35,7 +35,6 @@ import torchproof
 from benchmarks.survey import Options, Row, Survey, answer
 from benchmarks.timing import in_turns
 from torchproof.records import stats
-from torchproof.runtime import monitor
 
 LIMIT_US = 2.0
 LIMIT_IMPORT_MS = 50.0
@@ -44,7 +43,7 @@ PATIENCE_S = 20.0
 PAIRS, FEWEST, PROCESSES = 60, 20, 5
 QUICK_PAIRS, QUICK_PROCESSES = 40, 3
 WARM_CALLS = 1200
-EXCEPTED = ("regional", "strategy eager", ", eager", "aot_eager", "monitor")
+EXCEPTED = ("regional", "strategy eager", ", eager", "aot_eager")
 BACKENDS = ("eager", "aot_eager", "inductor")
 
 Run = Callable[[Tensor], Any]
@@ -104,11 +103,9 @@ def regional(backend: str) -> Pair:
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "wait=False": {"wait": False},
-    "monitor": {"monitor": True},
     "on_event": {"on_event": lambda kind, record: None},
 }
 OPTIONS["all of them"] = {name: o[name] for o in OPTIONS.values() for name in o}
-FIRST_CALLS = "function, monitor, first 1,000 calls"
 
 
 def made(kind: str) -> Any:
@@ -123,8 +120,6 @@ def pair_of(name: str) -> Pair:
     kind, _, variant = name.partition(", ")
     if kind == "regional":
         return regional(name.rpartition(", ")[2])
-    if name == FIRST_CALLS:
-        return each_call_timed(BACKENDS[-1])
     if variant == "strategy eager":  # against the same as it is
         plain = made(kind)
         return Pair(plain, torchproof.compile(copy.deepcopy(plain), strategy="eager"))
@@ -134,18 +129,6 @@ def pair_of(name: str) -> Pair:
         torch.compile(made(kind), backend=backend),
         ours(made(kind), **OPTIONS.get(variant, {})),
     )
-
-
-def each_call_timed(backend: str) -> Pair:
-    """A monitored function as in its first calls, which are all timed."""
-    usual = monitor._TIMED_FIRST
-    monitor._TIMED_FIRST = sys.maxsize
-    try:
-        ours = torchproof.compile(of_its_own(add_one), backend=backend, monitor=True)
-        ours(torch.ones(2, 4))
-    finally:
-        monitor._TIMED_FIRST = usual
-    return Pair(torch.compile(of_its_own(add_one), backend=backend), ours)
 
 
 def wait_for_code(run: Run, x: Tensor) -> None:
@@ -169,7 +152,7 @@ def measure_pair(pair: Pair, count: int) -> dict[str, list[list[float]]]:
     """Undisturbed pairs of batches; each value is a round of its own."""
     x = torch.ones(2, 4)
     wait_for_code(pair.ours, x)
-    for _ in range(WARM_CALLS):  # a monitor times each of the first calls
+    for _ in range(WARM_CALLS):
         pair.ours(x)
     for run in (pair.bare, pair.ours) * 3:
         batch_us(run, x)
@@ -266,7 +249,7 @@ def rows(options: Options) -> list[str]:
     kinds = ("function", "method", "module", "regional, two blocks")
     names += [f"{kind}, {backend}" for backend in BACKENDS for kind in kinds]
     names += [f"{kind}, {name}" for name in OPTIONS for kind in ("function", "module")]
-    return [*names, FIRST_CALLS, "import"]
+    return [*names, "import"]
 
 
 def measure(name: str, options: Options) -> Row:

@@ -117,7 +117,7 @@ def test_only_what_holds_a_tensor_with_a_history_is_made_anew() -> None:
     [
         (looped_dict, {"verify": 1}),
         (looped_list, {"verify": "first", "strategy": "regional"}),
-        (looped_object, {"monitor": True}),
+        (looped_object, {}),
         (deep, {"strategy": "regional"}),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,16 +150,6 @@ def test_kill_tree_without_a_mark_ends_session_and_descendants() -> None:
         members = process.tree(child.pid)
         assert process.kill_tree(child.pid)
         assert not any(map(is_running, members))
-
-
-def test_children_since_a_moment_whatever_the_time_of_day_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    before = process.boot_time()
-    with spawn("-c", "import time; time.sleep(99)") as child:
-        monkeypatch.setattr(time, "time", lambda: 0.0)
-        assert child.pid in process.children_since(before)
-        assert child.pid not in process.children_since(process.boot_time() + 1)
 
 
 def test_a_lower_priority_is_inherited(child: Child) -> None:

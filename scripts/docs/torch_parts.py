@@ -23,6 +23,7 @@ from benchmarks.limitations import (
 from torchproof import known_problems
 from torchproof.known_problems import KnownProblem
 from torchproof.torch_private.contract import Feature, contract
+from torchproof.torch_private.replacements import STAYING
 
 # -- compatibility ---------------------------------------------------------------------
 
@@ -223,7 +224,14 @@ def _short(reference: str) -> str:
     return f"pytorch#{thread[1]}" if thread else "PyTorch's page"
 
 
+def replaced() -> str:
+    """What stays replaced in a process that compiled a module."""
+    cells = [(f"`{each.name}`", each.why, each.without) for each in STAYING]
+    return plain("attribute | why | what happens without it", cells)
+
+
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/reference/reliability.md": {"replaced": replaced},
     "docs/reference/compat.md": {
         "versions": versions,
         "features": features,

@@ -79,7 +79,6 @@ def test_the_figures_are_those_of_the_status(registry: Any) -> None:
         "recompiles_total": 1,
         "stalls_total": 2,
         "graph_breaks": 0,
-        "stuck_threads": 0,
     }
     torchproof.compile(model, backend="eager")  # its counters begin again
     assert scraped(registry)["calls_total"] == 0

@@ -112,20 +112,24 @@ _Situations = tuple[str, ...]
 _ROWS: tuple[
     tuple[str, type[ways.Injection], _Situations, _Situations, dict[str, Any]], ...
 ] = (
-    ("tracing loops in Python", ways.LOOPS_IN_PYTHON, ALL, FEW, _late("tracing")),
-    ("tracing loops, the clock jumps", ways.ClockJumps, FEW, NONE, _late("tracing")),
+    ("tracing never ends", ways.TracesForEver, ALL, FEW, _late("tracing")),
     (
-        *("AOTAutograd loops in Python", ways.LOOPS_IN_AUTOGRAD, ALL, NONE),
-        _late("AOTAutograd"),
+        "tracing, the clock jumps",
+        ways.ClockJumps,
+        FEW,
+        NONE,
+        _late("tracing"),
     ),
+    ("tracing is slow", ways.SlowKernel, ALL, NONE, _late("tracing")),
+    ("AOTAutograd is slow", ways.SlowInAutograd, ALL, NONE, _late("AOTAutograd")),
     (
         *("AOTAutograd raises", ways.RAISES_IN_AUTOGRAD, ALL, NONE),
         _error("planted in a fake kernel", backend="aot_eager"),
     ),
     ("C++ compiler hangs", ways.Compiler, ALL, NONE, _child_late("C++ compiler")),
     (
-        *("C++ compiler hangs, no child", ways.KeptCompiler, ALL, NONE),
-        _child_late("C++ compiler"),
+        *("C++ compiler is slow, no child", ways.KeptCompiler, ALL, NONE),
+        {"words": "in this process"},
     ),
     (
         *("C++ compiler hangs in the backward", ways.BackwardCompiler, TRAINING, NONE),
@@ -168,7 +172,6 @@ _ROWS: tuple[
     # It cannot be seen from outside that a lock is waited for: so, long enough.
     ("cache locks held", harm.LocksHeld, ALL, NONE, _child_late("lock", 40.0)),
     ("ptxas hangs", gpu.Ptxas, NONE, COMPILED, _TRITON),
-    ("ptxas hangs, no child", gpu.PtxasHere, NONE, FEW, _TRITON),
     ("ptxas dies by SIGSEGV", gpu.PtxasCrashes, NONE, COMPILED, _error("ptxas")),
     ("ptxas prints an error", gpu.PtxasFails, NONE, FEW, _error("ptxas")),
     (

@@ -19,7 +19,6 @@ from injections import (
     Injection,
     Patch,
     Program,
-    double,
 )
 from surroundings import MARK
 
@@ -47,12 +46,6 @@ class Ptxas(Program):
         super().__init__(folder, str(_real_ptxas()))
         os.mkfifo(folder / "never")
         os.environ["TRITON_PTXAS_PATH"] = str(self.program)
-
-
-class PtxasHere(Ptxas):
-    """The same in this process, as no child takes a graph with a custom operator."""
-
-    op = staticmethod(double)
 
 
 class PtxasCrashes(Ptxas):

@@ -126,28 +126,56 @@ def in_fake_kernel(deed: Callable[[], None], within: str = "") -> type[FakeKerne
     return type("FakeKernel", (FakeKernel,), fields)
 
 
-def loop() -> None:
-    while True:
-        pass
-
-
 def fail() -> None:
     raise ValueError("planted in a fake kernel")
 
 
+def double_often(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(8):
+        x = double(x) / 2
+    return x
+
+
+class SlowKernel(FakeKernel):
+    """Each call of a fake kernel takes a second: no single step misses the deadline."""
+
+    op = staticmethod(double_often)
+
+    @staticmethod
+    def deed() -> None:
+        time.sleep(1.0)
+
+
 AUTOGRAD = "/torch/_functorch/"
-LOOPS_IN_PYTHON = in_fake_kernel(loop)
-LOOPS_IN_AUTOGRAD = in_fake_kernel(loop, AUTOGRAD)
 RAISES_IN_AUTOGRAD = in_fake_kernel(fail, AUTOGRAD)
 
 
-class ClockJumps(FakeKernel):
+class SlowInAutograd(SlowKernel):
+    within = AUTOGRAD
+
+
+def endless(x: torch.Tensor) -> torch.Tensor:
+    """Nothing in eager; Dynamo traces it for ever."""
+    if torch.compiler.is_dynamo_compiling():
+        for _ in range(10**9):
+            x = x + 1
+    return x.sin()
+
+
+class TracesForEver(Injection):
+    """A loop that Dynamo unrolls."""
+
+    op = staticmethod(endless)
+
+    def was_reached(self, status: Any) -> bool:
+        """Nothing else shows that it was traced."""
+        return any(item.phase == "tracing" for item in status.fallbacks)
+
+
+class ClockJumps(TracesForEver):
     """The time of day is another at each look, as where it is being set."""
 
-    deed = staticmethod(loop)
-
     def arm(self) -> None:
-        super().arm()
         jumps = itertools.cycle((3600.0, -3600.0, 86400.0))
         time.time = lambda: _REAL_TIME() + next(jumps)
 
@@ -182,7 +210,8 @@ class Program(Injection):
         self.program.write_text(
             f"#!/bin/sh\nif [ ! -e {self.gate} ]{self.passes}; then\n"
             f'exec {real} "$@"\nfi\n'
-            f"touch {self.mark}\n{self.script.replace('FOLDER', str(folder))}\n"
+            f"touch {self.mark}\n"
+            f"{self.script.replace('FOLDER', str(folder)).replace('REAL', real)}\n"
         )
         self.program.chmod(0o755)
 
@@ -209,9 +238,9 @@ class Compiler(Program):
 
 
 class KeptCompiler(Compiler):
-    """The same in this process, as no child takes a graph with a custom operator."""
+    """It is slow in this process, as no child takes a graph with a custom operator."""
 
-    op = staticmethod(double)
+    op, script = staticmethod(double), 'sleep 3\nexec REAL "$@"'
 
 
 class BackwardCompiler(Compiler):

@@ -11,9 +11,8 @@ import psutil
 import torch
 
 MARK = "TORCHPROOF_CELL"  # in the environment of all that a cell starts
-# What may stay: the keeper of an idle child, a progress bar's and torch's own pool.
+# What may stay: a progress bar's thread and torch's own pool.
 KNOWN_THREADS = (
-    "torchproof-child",
     "tqdm_monitor",
     "ThreadPoolExecutor-",
     "InductorSubproc",

@@ -57,7 +57,6 @@ BAD: dict[str, tuple[Any, ...]] = {
     "strategy": ("fulll", "", 3, "full:fast", "core"),
     "on_event": (3,),
     "wait": (0, None),
-    "monitor": (1,),
     "example": ({1: 2},),
     "recipe": (3, b"x.toml"),
     "dynamic": ("x", 0),

@@ -242,7 +242,7 @@ def summed(x: Tensor, **amounts: int) -> Tensor:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"strategy": "eager"}, {"verify": 1, "monitor": True}, {"wait": False}],
+    [{}, {"strategy": "eager"}, {"verify": 1}, {"wait": False}],
     ids=str,
 )
 def test_keywords_have_any_name(options: dict[str, Any]) -> None:

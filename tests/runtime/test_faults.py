@@ -10,7 +10,6 @@ import copy
 import gc
 import os
 import signal
-import sys
 import threading
 import time
 import weakref
@@ -28,7 +27,6 @@ from cells import Model, take_step
 from injections import HEALTHY, double
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
-from waiting import wait_for
 
 import torchproof
 
@@ -52,7 +50,7 @@ bare.register_autograd(lambda ctx, grad: grad * 2)
 
 def endless(x: Tensor) -> Tensor:
     """Nothing in eager; Dynamo traces it for ever."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         for _ in range(10**9):
             x = x + 1
     return x * 2
@@ -126,8 +124,6 @@ def assert_same_call(model: Model, twin: Model, rows: int, train: bool) -> None:
     torch.testing.assert_close(found, expected)
 
 
-# The thread that traces is interrupted wherever it is, which may be in a finalizer.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("fault", "situation"), CELLS)
 def test_a_fault_costs_nothing_but_speed(
     fault: str, situation: str, monkeypatch: pytest.MonkeyPatch
@@ -176,56 +172,11 @@ def test_a_fault_costs_nothing_but_speed(
     assert time.monotonic() - began < 2 * row.deadline_s + GRACE_S
     status = torchproof.status(model)
     assert {item.kind for item in status.fallbacks} == {row.kind}, status
-    assert not status.stuck
     if situation == "recompile" and not row.verify:  # other code is still used
         model.op = plain.op = HEALTHY
         before = status.compiled_calls
         assert_same_call(model, plain, 3, train)
         assert torchproof.status(model).compiled_calls == before + 1
-
-
-def test_other_models_compile_and_run_as_without_torchproof() -> None:
-    """Meanwhile and afterwards; and nothing of torch stays replaced."""
-
-    def settings() -> tuple[Any, ...]:
-        replaceable = (torch.random.set_rng_state, torch.manual_seed)
-        config = torch._dynamo.config
-        options = config.recompile_limit, config.skip_nnmodule_hook_guards
-        return *replaceable, torch.fx.Tracer.trace, sys.getswitchinterval(), *options
-
-    before = settings()
-    known = torch.compile(lambda x: x.cos(), backend="eager")
-    compiles, has_called, x = threading.Event(), threading.Event(), torch.ones(3)
-    expected, others, flags = known(x), list[Tensor](), list[bool]()
-
-    class Tracer(torch.fx.Tracer):
-        def create_arg(self, a: Any) -> Any:
-            compiles.set()
-            assert has_called.wait(GRACE_S)
-            return super().create_arg(a)
-
-    def backend(gm: Any, inputs: Any) -> Any:
-        Tracer().trace(gm)
-        return gm.forward
-
-    def work() -> None:
-        compiles.wait()
-        # Torch has one flag of each kind for all threads.
-        flags.append(torch.compiler.is_compiling())
-        flags.append(torch.fx._symbolic_trace.is_fx_symbolic_tracing())
-        others.append(known(x))
-        has_called.set()
-        others.append(torch.compile(lambda x: x.exp(), backend="eager")(x))
-
-    other = threading.Thread(target=work)
-    other.start()
-    function = torchproof.compile(lambda x: x * 2, backend=backend)
-    assert torch.equal(function(x), x * 2)
-    other.join(GRACE_S)
-    torch.testing.assert_close(others, [expected, x.exp()])
-    assert flags == [False, False]
-    assert torch.equal(torch.compile(lambda x: x.tan(), backend="eager")(x), x.tan())
-    assert settings() == before
 
 
 def test_overlapping_inputs_are_put_back_after_a_first_run_that_fails() -> None:
@@ -263,8 +214,7 @@ def test_inputs_are_not_kept_after_a_missed_deadline() -> None:
     try:
         compiled(x)
         del x
-        # The interrupted thread sets its end before its last frame is gone.
-        wait_for(lambda: reference() is None, seconds=10.0)
+        assert reference() is None
     finally:
         gc.enable()
 

@@ -238,15 +238,14 @@ def test_what_is_wrong_in_the_program_raises(tmp_path: Path) -> None:
 # -- as always -------------------------------------------------------------------------
 
 
-def test_verify_monitor_and_retry_work_as_always() -> None:
+def test_verify_and_retry_work_as_always() -> None:
     plain = Net()
     recipe = recipe_for(plain, "regional")
-    model = followed(copy.deepcopy(plain), recipe, verify=2, monitor=True)
+    model = followed(copy.deepcopy(plain), recipe, verify=2)
     for call in calls():
         torch.testing.assert_close(model(*call), plain(*call))
     found = torchproof.status(model)
     assert [each["verdict"] for each in found.verifications] == ["same", "same"]
-    assert found.latency
     torchproof.retry(model)
     model(*calls()[0])
     assert torchproof.status(model).strategy == "regional"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +21,8 @@ from torch import Tensor, nn
 from twins import Block, Net, compiled, sample
 
 import torchproof
-from torchproof.runtime.monitor import Monitor
-from torchproof.runtime.telemetry import Telemetry
+from torchproof.runtime.function_states import Claim, Function, Refusal, State
+from torchproof.runtime.status_report import Fallback
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -46,7 +48,6 @@ def test_everything_that_happens_is_in_the_record_and_in_json() -> None:
     events: list[tuple[str, Mapping[str, Any]]] = []
     model = compiled(
         Net().eval(),
-        monitor=True,
         verify="first",
         on_event=lambda kind, record: events.append((kind, record)),
     )
@@ -63,7 +64,6 @@ def test_everything_that_happens_is_in_the_record_and_in_json() -> None:
     assert record["compiled_share"] == status.compiled_share
     assert record["compilations"][1]["shapes"] == {"x": [3, 4]}
     assert record["verifications"][0]["verdict"] == "same"
-    assert set(record["latency"]) == {"compiled"}
     kinds = sorted(kind for kind, _ in events)
     assert kinds == ["compilation", "compilation", "verification"]
     assert all(json.dumps(record) for _, record in events)
@@ -285,64 +285,6 @@ def test_backends_and_log_handlers_may_call_models() -> None:
     assert torchproof.status(other).compilations
 
 
-# -- latencies -------------------------------------------------------------------------
-
-
-def test_only_models_with_a_monitor_are_timed() -> None:
-    model = compiled(Net().eval())
-    model(sample())
-    assert torchproof.status(model).latency == {}
-    # Of another class: it would use the code of the first model.
-    timed = compiled(type("Twin", (Net,), {})().eval(), monitor=True)
-    for _ in range(3):
-        timed(sample())
-    # The call that compiled says nothing about the speed of the code.
-    assert torchproof.status(timed).latency["compiled"].calls == 2
-
-
-def test_compiled_code_that_becomes_slower_than_eager_is_one_event(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now_s = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
-    events: list[Mapping[str, Any]] = []
-    telemetry = Telemetry("Net", lambda kind, record: events.append({kind: record}))
-    monitor = Monitor(telemetry)
-
-    def run_for(ms: float) -> None:
-        now_s[0] += ms / 1e3
-
-    eager = monitor.timing(run_for, "eager")
-    calls = monitor.timing(run_for, "compiled").each_call()
-
-    def run(ms: float, times: int) -> None:
-        for _ in range(times):
-            next(calls)(ms)
-            telemetry.deliver()  # as a compiled model does
-
-    run(50.0, 100)
-    assert not events  # there are no eager times to compare with
-    run(5.0, 1000)
-    for _ in range(60):
-        eager(10.0)
-    run(5.0, 500)
-    assert not events and not monitor.drifted
-    run(12.0, 500)
-    assert [list(event) for event in events] == [["drift"]] and monitor.drifted
-    assert events[0]["drift"]["compiled_ms"] == pytest.approx(12.0)
-    assert events[0]["drift"]["eager_ms"] == pytest.approx(10.0)
-    run(5.0, 500)
-    assert len(events) == 1 and not monitor.drifted
-    run(5.0, 3000)
-    latency = monitor.latency()["compiled"]
-    assert latency.calls == 1000 and latency.p50_ms == pytest.approx(5.0)
-    for _ in range(2000):  # every fourth, which is the rate of timing
-        for ms in (1.0, 1.0, 1.0, 9.0):
-            run(ms, 1)
-    latency = monitor.latency()["compiled"]
-    assert (latency.p50_ms, latency.p95_ms) == pytest.approx((1.0, 9.0))
-
-
 # -- what a call costs -----------------------------------------------------------------
 
 
@@ -383,3 +325,36 @@ print(sorted(heavy & gained), sorted(rooms))
 def test_loading_the_runtime_loads_no_compiler_and_no_diagnosis() -> None:
     done = python(LOADED)
     assert done.stdout == "[] ['records', 'runtime']\n", done.stderr
+
+
+# -- states of functions ---------------------------------------------------------------
+
+
+def test_a_function_is_paused_for_twice_as_many_calls_each_time() -> None:
+    function = Function(sample.__code__)
+    for calls in (2, 4, 8):
+        function.trace(Claim())
+        function.pause(100)
+        function.end_trace()
+        assert function.is_paused(99 + calls) and function.state is State.PAUSED
+        assert not function.is_paused(100 + calls) and function.state is State.OPEN
+
+
+def test_what_was_decided_while_a_function_is_traced_stays() -> None:
+    refusal = Refusal(inner=False, item=Fallback("storm", "it", "why"))
+    function = Function(sample.__code__)
+    function.trace(Claim())
+    assert function.state is State.TRACED
+    function.refuse(refusal)
+    function.end_trace()
+    assert function.state is State.REFUSED and function.claim is None
+    assert function.refusal is refusal
+    function.open()
+    assert (function.state, function.refusal) == (State.OPEN, None)
+
+
+def test_the_documents_have_every_state() -> None:
+    table = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (`[A-Z`, ]+) \|.*\| `([A-Z]+)` \|$", table, re.M)
+    begins = {name for first, _ in rows for name in re.findall(r"[A-Z]+", first)}
+    assert begins == {last for _, last in rows} == {each.name for each in State}

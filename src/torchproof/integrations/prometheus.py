@@ -31,7 +31,6 @@ _COUNTERS = {
 }
 _GAUGES = {
     "graph_breaks": "Places where compiled code runs plain Python",
-    "stuck_threads": "Compile threads that cannot be interrupted",
 }
 # The name of a metric, and its further labels.
 _Series = tuple[str, tuple[str, ...]]
@@ -132,7 +131,6 @@ def _figures(model: Any) -> dict[_Series, float]:
             stalls=totals.stalls,
             stall_seconds=totals.stall_s,
             graph_breaks=status.graph_breaks if totals.compilations else None,
-            stuck_threads=len(status.stuck),
         )
         | {("fallbacks", (kind,)): count for kind, count in fallbacks.items()}
         | _graph(status.graph)

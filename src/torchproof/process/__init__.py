@@ -40,8 +40,6 @@ from torchproof.process.streams import Followed as Followed
 from torchproof.process.streams import Stream as Stream
 from torchproof.process.streams import follow as follow
 from torchproof.process.thread_frames import frames_of_threads as frames_of_threads
-from torchproof.process.trees import boot_time as boot_time
-from torchproof.process.trees import children_since as children_since
 from torchproof.process.trees import kill_tree as kill_tree
 from torchproof.process.trees import tree as tree
 
@@ -62,8 +60,6 @@ __all__ = [
     "Stream",
     "Tick",
     "aslr",
-    "boot_time",
-    "children_since",
     "describe",
     "follow",
     "follows_from_another",

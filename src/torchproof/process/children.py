@@ -153,6 +153,7 @@ def spawn(
     output: int | IO[Any] | None = None,
     layout: int | None = None,
     keep: Sequence[int] = (),
+    watches_parent: bool = False,
 ) -> Child:
     """Starts `python ARGUMENTS` in a session of its own.
 
@@ -160,7 +161,8 @@ def spawn(
     `output` receives stdout and stderr: by default this process's stderr. None as
     `stdin` passes on this process's. `layout` is a number of `aslr`, for a child that
     starts with `-m`; its imports do not search the working directory. `keep` lists file
-    descriptors that the child inherits.
+    descriptors that the child inherits. A child that `watches_parent` by itself, with
+    `hold(descendants=True)`, needs no thread of this process for that.
     """
     near, far = socket.socketpair()
     # The mark of a child of a child begins with the mark of its parent.
@@ -180,17 +182,19 @@ def spawn(
         # Runpy warns that the package has already imported the module.
         quiet = ["-W", "ignore::RuntimeWarning:runpy"]
         command[2:3] = [*quiet, "-m", "torchproof.process.aslr", str(layout)]
-    with far:
-        popen = parent_death.begun(
-            lambda: subprocess.Popen(
-                command,
-                cwd=cwd,
-                env=variables,
-                stdin=stdin,
-                stdout=sys.stderr if output is None else output,
-                stderr=output,
-                pass_fds=(far.fileno(), *keep),
-                start_new_session=True,
-            )
+
+    def begin() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=variables,
+            stdin=stdin,
+            stdout=sys.stderr if output is None else output,
+            stderr=output,
+            pass_fds=(far.fileno(), *keep),
+            start_new_session=True,
         )
+
+    with far:
+        popen = begin() if watches_parent else parent_death.begun(begin)
     return Child(popen, Channel(near), mark)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 MARK_VARIABLE = "TORCHPROOF_CHILD"
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def kill_tree(
@@ -58,30 +57,10 @@ def tree(pid: int | None, mark: str | None = None) -> set[int]:
     return members
 
 
-def children_since(since_s: float) -> list[int]:
-    """The living children of this process that began after a time of `boot_time`."""
-    me = os.getpid()
-    # The kernel rounds the start of a process to hundredths of a second.
-    return [
-        process.pid
-        for process in _living()
-        if process.parent == me and process.began_s >= since_s - 0.1
-    ]
-
-
-def boot_time() -> float:
-    """Seconds since the machine booted: the clock by which processes begin.
-
-    It does not jump when somebody sets the time of day.
-    """
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class _Process(NamedTuple):
     pid: int
     parent: int
     session: int
-    began_s: float  # of `boot_time`
 
 
 def _living() -> Iterator[_Process]:
@@ -94,8 +73,7 @@ def _living() -> Iterator[_Process]:
                 fields = stat.rpartition(b")")[2].split()
                 state, parent, _, session = fields[:4]
                 if state not in (b"Z", b"X"):
-                    began_s = int(fields[19]) / _TICKS_PER_S
-                    yield _Process(int(name), int(parent), int(session), began_s)
+                    yield _Process(int(name), int(parent), int(session))
 
 
 def _has(pid: int, sought: bytes | None) -> bool:

@@ -34,10 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchproof.process import forks
 from torchproof.records import JsonObject
-from torchproof.runtime.interruptible_thread import (
-    InterruptibleThread,
-    process_is_exiting,
-)
+from torchproof.runtime.background import Task, process_is_exiting
 from torchproof.runtime.rank_messages import (
     NO_ANSWER,
     NO_STORE,
@@ -105,7 +102,7 @@ class Agreement:
         self._attempts = itertools.count()
         self._lock = forks.lock()
         self._reading = forks.lock()  # held while the store answers, which may hang
-        self._watcher: InterruptibleThread | None = None
+        self._watcher: Task | None = None
         self._groups: frozenset[frozenset[int]] = frozenset()  # in captured graphs
         self.peers: frozenset[int] = frozenset()
         self.alone: str | None = None  # why this rank decides alone
@@ -174,7 +171,7 @@ class Agreement:
         with self._lock:
             self.peers |= frozenset(ranks)
             if self.peers and self._watcher is None:
-                self._watcher = InterruptibleThread(self._watch, "torchproof-ranks")
+                self._watcher = Task(self._watch, "torchproof-ranks")
 
     @property
     def is_needed(self) -> bool:
@@ -449,8 +446,8 @@ class Agreement:
         with contextlib.suppress(StoreLost):
             self._in_time(work, _POST_S)
 
-    def _start(self, work: Callable[[], Any]) -> InterruptibleThread:
-        return InterruptibleThread(work, "torchproof-store")
+    def _start(self, work: Callable[[], Any]) -> Task:
+        return Task(work, "torchproof-store")
 
     def _is_connected(self) -> bool:
         if self.alone is None and not process_groups.is_open():

@@ -171,7 +171,6 @@ _SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value is None or is_count(value),
         "a whole number above 0",
     ),
-    "monitor": (_is_bool, "True or False"),
     "on_event": (
         lambda value: value is None or callable(value),
         "a function that takes a kind and a record",

@@ -12,7 +12,9 @@ import dataclasses
 import functools
 import itertools
 import re
+import signal
 import time
+import traceback
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.records import Keywords
-from torchproof.runtime import (
-    codegen_worker,
-    compile_job,
-    graph_cache,
-    interruptible_thread,
-    shared_code,
-)
+from torchproof.runtime import codegen_worker, compile_job, graph_cache, shared_code
+from torchproof.runtime.compile_job import DeadlinePassed
 from torchproof.runtime.status_report import Fallback, FallbackKind
+from torchproof.runtime.telemetry import Telemetry
 from torchproof.runtime.tensors.storages import free_bytes
 from torchproof.torch_private import (
     backends,
-    compile_phases,
     cudagraph_trees,
     frames,
     rejected_arguments,
@@ -42,18 +39,6 @@ from torchproof.torch_private import (
 if TYPE_CHECKING:
     from torchproof.runtime.interfaces import Engine
 
-# The phases of a first run that still compile: only in these is it interrupted.
-_COMPILING = frozenset(
-    {
-        "autotuning",
-        "graph recording",
-        "Triton compiler",
-        "C++ compiler",
-        "code generation",
-        "worker pool",
-        "lock",
-    }
-)
 # With CUDA graphs, the first run warms up, the second records, the third replays.
 _RUNS_OF_CUDA_GRAPH = 3
 _SHARE = 0.5  # of free memory that inputs of a run may be copied into
@@ -73,6 +58,27 @@ class NotPrepared(Exception):
     """The graph of a call differs from the one compiled in the background."""
 
 
+class _EagerGraph:
+    """Runs a graph uncompiled, operation by operation; `why` says what has failed."""
+
+    def __init__(self, gm: Any, telemetry: Telemetry) -> None:
+        self.why: Fallback | None = None
+        self._gm = gm
+        self._telemetry = telemetry  # of the model that it was compiled for
+
+    @functools.cached_property
+    def _forward(self) -> Run:
+        forward: Run = subgraphs.forward_of(subgraphs.without_regions(self._gm))
+        return forward
+
+    def run(self, *args: Any) -> Any:
+        telemetry = Telemetry.of_running_call() or self._telemetry
+        if self.why is not None and telemetry is not self._telemetry:
+            telemetry.meets(self.why)
+        telemetry.ran_eager("fallback")
+        return self._forward(*args)
+
+
 class GraphCompiler:
     """Compiles the graphs of one model, and reports to its engine what becomes of them.
 
@@ -90,10 +96,10 @@ class GraphCompiler:
 
     def __call__(self, gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         job = compile_job.current()
+        assert job is not None
         self.engine.note_graph(gm)
-        if job is not None:
-            job.symbolic_shapes = frames.symbolic_shapes_of(gm) or job.symbolic_shapes
-        if job is None or not job.uses_graph_cache:
+        job.symbolic_shapes = frames.symbolic_shapes_of(gm) or job.symbolic_shapes
+        if not job.uses_graph_cache:
             return self._graph(gm, inputs, job)
         key = graph_cache.key_of(gm)
         cached = self.graph_cache.get(key)
@@ -103,7 +109,7 @@ class GraphCompiler:
                 raise NotPrepared
             return self._graph(gm, inputs, job, key)
         job.compiled.append(cached.name)
-        eager = self._eager(gm)
+        eager = _EagerGraph(gm, self.engine.telemetry)
         return self._guarded_forward(
             cached.name, cached.compiled, eager, changed=cached.changed
         )
@@ -112,73 +118,49 @@ class GraphCompiler:
         self,
         gm: Any,
         inputs: Sequence[Any],
-        job: compile_job.Job | None,
+        job: compile_job.Job,
         key: Hashable = None,
     ) -> Callable[..., Any]:
         name = f"graph {next(self._numbers)}"
         backward = functools.partial(self._backward, f"backward of {name}")
-        eager = self._eager(gm)
-        checks = job is not None and job.checks_types and not self._runs_as_traced
+        eager = _EagerGraph(gm, self.engine.telemetry)
+        checks = job.checks_types and not self._runs_as_traced
         if checks and (error := rejected_arguments.error_of(gm)) is not None:
             raise Rejected(one_line(error))
-        if job is not None and self.engine.has_raised(job.call):
+        if self.engine.has_raised(job.call):
             raise Rejected("the call has raised")
         try:
             with backends.record_mutated_inputs(len(inputs)) as changed:
                 compiled = subgraphs.forward_of(self._compile(gm, inputs, backward))
         except Exception as error:
-            if backends.is_tracing_restart(error):
+            if backends.is_tracing_restart(error) or comes_from_signal_handler(error):
                 raise
-            self._failed(failure(name, error, job), job)
-            return eager
-        self._note_mutation(changed())
-        if job is not None:
-            job.compiled.append(name)
-            job.varies = key is None
-            self.graph_cache.put(
-                key, graph_cache.CachedGraph(name, compiled, changed(), gm)
-            )
+            eager.why = failure(name, error, job)
+            self._failed(eager.why, job)
+            return eager.run
+        job.compiled.append(name)
+        job.varies = key is None
+        self.graph_cache.put(
+            key, graph_cache.CachedGraph(name, compiled, changed(), gm)
+        )
         return self._guarded_forward(name, compiled, eager, changed=changed())
-
-    def _note_mutation(self, changed: list[int] | None) -> None:
-        """Shares no code that writes to its inputs; None if these are not known.
-
-        AOTAutograd compiles it for weights that share no memory, without a guard, and
-        another model may get weights that do at any time. Graphs that are not passed to
-        AOTAutograd run as they were traced.
-        """
-        if changed != [] and not self._runs_as_traced:
-            self.engine.stop_sharing()
 
     def _failed(self, item: Fallback, job: compile_job.Job | None) -> None:
         if job is not None:
             job.failed += 1
             job.failure = item
             job.missed_deadline = job.missed_deadline or item.kind == "deadline"
-        # A model that used this code would not report the failure.
-        self.engine.stop_sharing()
         self.engine.telemetry.fell_back(item)
-
-    def _eager(self, gm: Any) -> Callable[..., Any]:
-        """Runs the graph uncompiled, operation by operation."""
-
-        @functools.cache
-        def plain() -> Callable[..., Any]:
-            forward: Callable[..., Any] = subgraphs.forward_of(
-                subgraphs.without_regions(gm)
-            )
-            return forward
-
-        def eager(*args: Any) -> Any:
-            self.engine.telemetry.ran_eager("fallback")
-            return plain()(*args)
-
-        return eager
 
     # -- first runs --------------------------------------------------------------------
 
     def _guarded_forward(
-        self, name: str, compiled: Run, eager: Run, *, changed: list[int] | None
+        self,
+        name: str,
+        compiled: Run,
+        eager: _EagerGraph,
+        *,
+        changed: list[int] | None,
     ) -> Run:
         """Guards the first run, which may write to the inputs `changed`, if known.
 
@@ -195,14 +177,14 @@ class GraphCompiler:
                 if changed is None or number in changed
             )
             try:
-                answer = self._within_deadline(lambda: compiled(*args))
-            except (Exception, interruptible_thread.Interrupted) as error:
-                if before is None:
+                answer = compiled(*args)
+            except Exception as error:
+                if before is None or comes_from_signal_handler(error):
                     raise
                 self._restore(before, name, error)
-                answer = eager(*args)  # raises if the error is the model's own
-                self._first_run_failed(name, error)
-                _redirect(call, eager)
+                answer = eager.run(*args)  # raises if the error is the model's own
+                eager.why = self._first_run_failed(name, error)
+                _redirect(call, eager.run)
                 return answer
             left -= 1
             if left <= 0:
@@ -237,8 +219,8 @@ class GraphCompiler:
             # The compiled graph empties the list `args`.
             inputs = list(args) if before is not None else []
             try:
-                answer = self._within_deadline(lambda: run(args))
-            except (Exception, interruptible_thread.Interrupted) as error:
+                answer = run(args)
+            except Exception as error:
                 if before is None:
                     chosen = run
                     raise
@@ -260,16 +242,10 @@ class GraphCompiler:
             self._first_run_failed(name, lost)
             raise
 
-    def _within_deadline(self, run: Callable[[], Any]) -> Any:
-        until = time.monotonic() + self.engine.options.deadline_s
-        with interruptible_thread.interrupt_after(until, _is_compiling):
-            return run()
-
     def _first_run_failed(self, name: str, error: BaseException) -> Fallback:
         item = failure(name, error, None)
         kind = "first run" if item.kind == "compile error" else item.kind
         item = dataclasses.replace(item, kind=kind)
-        self.engine.stop_sharing()  # as in `_failed`
         self.engine.telemetry.fell_back(item)
         self.engine.graph_ran(name, item)
         return item
@@ -283,8 +259,8 @@ class GraphCompiler:
         job = compile_job.current()
         try:
             compiled = compile_it() if job else self._compile_late(name, compile_it)
-        except (Exception, interruptible_thread.Interrupted) as error:
-            if isinstance(error, interruptible_thread.Interrupted) and job is not None:
+        except (Exception, DeadlinePassed) as error:
+            if isinstance(error, DeadlinePassed) and job is not None:
                 raise  # the whole compilation is over, not only this graph
             item = failure(name, error, job)
             self._failed(item, job)
@@ -301,7 +277,7 @@ class GraphCompiler:
         telemetry = self._user().telemetry
         deadline_s = self.engine.options.deadline_s
         job = compile_job.Job(until=time.monotonic() + deadline_s)
-        with compile_job.interrupted_at_deadline(job), compile_job.running(job):
+        with compile_job.running(job):
             compiled = compile_it()
         item = job.compilation(name)
         telemetry.add_compile_time(item.seconds)
@@ -310,7 +286,8 @@ class GraphCompiler:
 
     def _user(self) -> Engine:
         """The engine of the model that the running backward pass belongs to."""
-        return shared_code.owner_of(backends.leaves_of_backward(), self.engine)
+        leaves = backends.leaves_of_backward()
+        return shared_code.owner_of(leaves, self.engine.backend) or self.engine
 
     def _tell_user(self, item: Fallback) -> None:
         """Reports a failed backward graph of shared code to the model that needs it."""
@@ -323,16 +300,12 @@ def failure(what: str, error: BaseException, job: compile_job.Job | None) -> Fal
     seconds = job.seconds if job is not None else None
     root = root_cause(error)
     is_late = job is not None and time.monotonic() >= job.until
-    if (
-        isinstance(root, codegen_worker.ChildHung | interruptible_thread.Interrupted)
-        or is_late
-    ):
-        phase = getattr(root, "phase", None) or (job.phase if job else None)
+    if isinstance(root, codegen_worker.ChildHung | DeadlinePassed) or is_late:
         return Fallback(
             kind="deadline",
             what=what,
             why="compiling took too long",
-            phase=phase,
+            phase=getattr(root, "phase", None),
             seconds=seconds,
         )
     unsupported = type(root).__name__ == "Unsupported"
@@ -346,11 +319,17 @@ def root_cause(error: BaseException) -> BaseException:
     while (link := _inside(chain[-1])) is not None and link not in chain:
         chain.append(link)
     for link in chain:
-        if isinstance(
-            link, codegen_worker.ChildError | interruptible_thread.Interrupted
-        ):
+        if isinstance(link, codegen_worker.ChildError | DeadlinePassed):
             return link
     return next((e for e in chain if type(e).__name__ not in _WRAPPERS), error)
+
+
+def comes_from_signal_handler(error: BaseException) -> bool:
+    """Whether a signal handler of the program raised it, and not the compiler."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(each, "__code__", None) for each in handlers} - {None}
+    stack = traceback.walk_tb(root_cause(error).__traceback__)
+    return any(frame.f_code in codes for frame, _ in stack)
 
 
 def was_disturbed(error: BaseException) -> bool:
@@ -405,12 +384,6 @@ def one_line(error: BaseException) -> str:
 def _redirect(call: functools.partial[Any], run: Run) -> None:
     """Changes what later calls run; a Python function between would cost a frame."""
     call.__setstate__((run, (), {}, {}))  # type: ignore[attr-defined]
-
-
-def _is_compiling(thread_id: int) -> bool:
-    """Whether the thread is compiling kernels, and not running them."""
-    stack = interruptible_thread.stack_of(thread_id)
-    return compile_phases.phase_of_stack(stack) in _COMPILING
 
 
 def _fits(tensors: Sequence[Tensor]) -> bool:

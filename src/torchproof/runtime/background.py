@@ -1,12 +1,15 @@
-"""Compiles in a background thread while calls run eager (`wait=False`).
+"""Work beside the caller: one thread compiles while calls run eager (`wait=False`).
 
-`Background.begin` starts a compilation for a frame; `Background.prepared` returns the
-finished compilation that fits a later call.
+`Background.begin` queues a compilation for a frame; `Background.prepared` returns the
+finished compilation that fits a later call. All models share the thread, because torch
+compiles one thing at a time. It ends when its queue is empty.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,11 +17,95 @@ from types import CodeType
 from typing import Any
 
 from torchproof.process import forks
-from torchproof.runtime import interruptible_thread
-from torchproof.runtime.compile_job import Job
+from torchproof.runtime.compile_job import Job, seconds_until
 from torchproof.torch_private import frames, thread_state
 
 _KEPT = 4  # per function: a model that keeps changing needs only the latest
+_AT_EXIT_S = 2.0  # how long the process waits at exit for the thread
+
+process_is_exiting = threading.Event()
+
+
+class Task:
+    """Work in a thread of its own; it sets `value` or `error` when it ends."""
+
+    def __init__(self, work: Callable[[], Any], name: str) -> None:
+        self._work = work
+        self._ended = threading.Event()
+        self.value: Any = None
+        self.error: BaseException | None = None
+        # A daemon: it must not keep the process from ending.
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self.value = self._work()
+        except BaseException as error:
+            self.error = error
+        finally:
+            del self._work
+            self._ended.set()
+
+    def wait(self, until: float) -> bool:
+        """Waits until then, a time of `time.monotonic`; whether it has ended."""
+        return self._ended.wait(seconds_until(until))
+
+
+class _Compiler:
+    """The thread that compiles in the background, while there is something to do."""
+
+    def __init__(self) -> None:
+        self._lock = forks.lock()
+        self._queue: deque[Callable[[], None]] = deque()
+        self._thread: threading.Thread | None = None
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        """The thread exists in the parent only."""
+        self._queue.clear()
+        self._thread = None
+
+    def submit(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            self._queue.append(work)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="torchproof-background", daemon=True
+                )
+                try:
+                    self._thread.start()
+                except RuntimeError:  # the system allows no further thread
+                    self._queue.pop()
+                    self._thread = None
+                    raise
+
+    def _run(self) -> None:
+        while not process_is_exiting.is_set():
+            with self._lock:
+                if not self._queue:
+                    self._thread = None
+                    return
+                work = self._queue.popleft()
+            work()
+            del work  # it references the tensors of a call
+
+    def join(self, seconds: float) -> None:
+        if (thread := self._thread) is not None:
+            thread.join(seconds)
+
+
+_compiler = _Compiler()
+
+
+@atexit.register
+def _stop() -> None:
+    """A thread that returns from C after the interpreter has ended would crash.
+
+    Tracing ends at its next instruction, and code generation with its child.
+    """
+    process_is_exiting.set()
+    Job.end_all()
+    _compiler.join(_AT_EXIT_S)
 
 
 @dataclass(frozen=True)
@@ -34,30 +121,27 @@ class Prepared:
         return not is_code or frames.fits(self.answer, conversion)
 
 
-# Takes the frame, the state of its thread and the number of its call.
-Prepare = Callable[
-    [frames.Conversion, thread_state.ThreadState, int | None], Prepared | None
-]
+# Takes the frame and the number of its call; runs with the state of the call's thread.
+Prepare = Callable[[frames.Conversion, int | None], Prepared | None]
 
 
 class Background:
-    """Runs at most one background compilation per function."""
+    """Compiles the functions of one model, each at most once at a time."""
 
     def __init__(self, prepare: Prepare, deliver: Callable[[], None]) -> None:
         self._prepare = prepare
         self._deliver = deliver
         self._lock = forks.lock()
-        self._running: dict[CodeType, interruptible_thread.InterruptibleThread] = {}
+        self._pending: set[CodeType] = set()
         self._prepared: dict[CodeType, deque[Prepared]] = {}
         forks.register(self)
 
     def after_fork(self) -> None:
-        """The compile threads exist in the parent only."""
-        self._running.clear()
+        self._pending.clear()
 
     @property
     def pending(self) -> tuple[CodeType, ...]:
-        return tuple(self._running)
+        return tuple(self._pending)
 
     @property
     def unused(self) -> tuple[CodeType, ...]:
@@ -76,38 +160,41 @@ class Background:
             if item in self._prepared.get(code, ()):
                 self._prepared[code].remove(item)
 
-    def begin(
-        self,
-        conversion: frames.Conversion,
-        state: thread_state.ThreadState,
-        call: int | None,
-    ) -> None:
-        """Starts to compile for this call, unless the function is being compiled."""
+    def begin(self, conversion: frames.Conversion, call: int | None) -> bool:
+        """Queues a compilation for this call, unless the function is being compiled.
+
+        False if no other thread can compile under the state of this one. Raises
+        `RuntimeError` if the system allows no further thread.
+        """
         code = conversion.code
+        state = thread_state.ThreadState()
+        if state.why_not is not None:
+            return False
         with self._lock:
-            if code in self._running:
-                return
-            work = functools.partial(
-                self._work, conversion.with_frame_copy(), state, call
-            )
-            self._running[code] = interruptible_thread.InterruptibleThread(
-                work, "torchproof-background"
-            )
+            if code in self._pending:
+                return True
+            self._pending.add(code)
+        copy = conversion.with_frame_copy()
+        work = functools.partial(self._prepare, copy, call)
+        try:
+            _compiler.submit(functools.partial(self._work, code, state, work))
+        except RuntimeError:
+            self._pending.discard(code)
+            raise
+        return True
 
     def _work(
         self,
-        conversion: frames.Conversion,
+        code: CodeType,
         state: thread_state.ThreadState,
-        call: int | None,
+        work: Callable[[], Prepared | None],
     ) -> None:
-        code = conversion.code
         item = None
         try:
-            with interruptible_thread.short_switch_interval():
-                item = self._prepare(conversion, state, call)
+            item = state.run(work)
         finally:
             with self._lock:
                 if item is not None:
                     self._prepared.setdefault(code, deque(maxlen=_KEPT)).append(item)
-                del self._running[code]
+                self._pending.discard(code)
             self._deliver()

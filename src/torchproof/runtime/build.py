@@ -90,7 +90,6 @@ def _options(
         verify=settings["verify"],
         wait=settings["wait"],
         recompile_limit=settings["recompile_limit"],
-        monitor=settings["monitor"],
         arguments=dict(arguments),
         on_event=settings["on_event"],
         recipe=source,
@@ -181,8 +180,6 @@ def _decide(
     trial = speed_trial.measured(make, args, kwargs, owner=forward.owner)
     forward.worth = dataclasses.asdict(trial) | {"summary": str(trial)}
     forward.engine.saving_ms = trial.eager_ms - trial.compiled_ms
-    if forward.monitor is not None:
-        forward.monitor.eager_ms = trial.eager_ms
     if not trial.pays(min_gain):
         forward.go_eager(Fallback("gain", "the model", _too_little(trial, min_gain)))
 

@@ -46,6 +46,7 @@ class ChildProcess:
             environment={"PYTHONPATH": _search_path()},
             output=self._output,
             keep=(stacks,),
+            watches_parent=True,
         )
         self.child.lower_priority(priority)
 

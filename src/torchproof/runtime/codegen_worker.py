@@ -1,9 +1,9 @@
 """The parent's side of code generation in a child process that can be killed.
 
 `Worker.send` sends a payload to the child and returns its answer, or raises a
-`ChildError`. Each child has a keeper thread that starts it, watches its memory, and
-kills it with all its descendants. Callers may be interrupted anywhere; the keeper is
-not.
+`ChildError`. The thread that waits for the answer watches the child's memory. It kills
+the child, with everything that it started, at the deadline and whenever the wait ends
+early.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from torchproof.process import (
@@ -34,10 +34,7 @@ from torchproof.runtime.tensors.free_memory import available_bytes
 
 _SLICE_S = 0.1
 _CHECK_S = 0.5
-_END_PATIENCE_S = 3.0
-# After the deadline: the keeper ends the child, and the caller waits for its answer.
-_HUNG_PATIENCE_S = 0.4
-_KEEPER = "torchproof-child"
+_EXIT_PATIENCE_S = 3.0  # a child that has closed its socket ends soon
 
 
 class ChildError(Exception):
@@ -83,93 +80,81 @@ class _Child:
     """One child process, from its start until all its descendants have ended."""
 
     def __init__(self, memory_limit_bytes: int | None, priority: Priority) -> None:
-        self.gone = threading.Event()  # with all its descendants
-        self.is_busy = False
-        self.error: ChildError | None = None  # set before `gone`
-        self._is_ready = False
-        self._must_end = threading.Event()
-        self._limit_bytes = memory_limit_bytes
-        self._priority = priority
-        self._process: ChildProcess | None = None
-        keeper = threading.Thread(target=self._keep, name=_KEEPER, daemon=True)
         try:
-            keeper.start()
-        except RuntimeError as error:  # the system allows no further thread
-            self.error = ChildDied(f"the compile process cannot be started: {error}")
-            self.gone.set()
-
-    def _keep(self) -> None:
-        try:
-            self._process = process = ChildProcess("generate", priority=self._priority)
-            with process.child:
-                self.error = self._watch(process)
-            code = process.child.wait()
-            self.error = self.error or _exit_error(code, process.last_line())
+            self.process = ChildProcess("generate", priority=priority)
         except OSError as error:
-            self.error = ChildDied(f"the compile process cannot be started: {error}")
-        finally:
-            self.gone.set()
+            why = f"the compile process cannot be started: {error}"
+            raise ChildDied(why) from None
+        self.has_answered = False
+        self._priority = priority
+        self._limit_bytes = memory_limit_bytes or available_bytes() // 2
+        self._share = CpuShare()
+        self._checked = time.monotonic()
 
-    def _watch(self, process: ChildProcess) -> ChildError | None:
-        """Waits until the child has ended or must end; the reason if we decide it."""
-        checked = time.monotonic()
-        limit = self._limit_bytes
-        if limit is None:
-            limit = available_bytes() // 2
-        share = CpuShare()
-        while process.child.poll() is None and not self._must_end.wait(_SLICE_S):
-            # A check takes milliseconds on a machine with many processes.
-            if not self.is_busy or time.monotonic() - checked < _CHECK_S:
-                continue
-            members = process.members()
-            used = memory_bytes(members, limit=limit)
-            if used > limit:
-                return ChildTooBig(used, limit)
-            if self._priority == "idle" and share.is_starved(members):
-                return _Starved()
-            checked = time.monotonic()
-        return None
+    @property
+    def is_running(self) -> bool:
+        return self.process.child.poll() is None
 
     def kill(self) -> None:
-        """Returns at once; `gone` is set when all processes have ended."""
-        self._must_end.set()
+        """Returns when all its processes have ended."""
+        self.process.child.kill()
+        self.process.close()
 
     def forget(self) -> None:
         """In a fork, where the process belongs to the parent."""
-        if self._process is not None:
-            self._process.close()
-
-    @property
-    def is_usable(self) -> bool:
-        # Its caller was interrupted if it is busy: its answer would be stale.
-        return not (self.is_busy or self._must_end.is_set() or self.gone.is_set())
-
-    @property
-    def has_answered(self) -> bool:
-        return self._is_ready
+        self.process.close()
 
     def phase(self) -> str:
-        if not self._is_ready or self._process is None:
-            return "start of the child"
-        return self._process.phase()
+        return self.process.phase() if self.has_answered else "start of the child"
 
-    def ask(self, request: Message, tick: Tick) -> Message:
-        while self._process is None:
-            tick()
-            if self.gone.wait(_SLICE_S / 10):
-                raise Ended
-        if not self._is_ready:
-            self._process.child.receive(tick=tick)
-            self._is_ready = True
-        return self._process.child.ask(request, tick=tick)
+    def ask(self, request: Message, until: float) -> Message:
+        """The answer; raises a `ChildError`, and kills the child, if there is none."""
 
+        def tick() -> None:
+            if time.monotonic() >= until:
+                raise ChildHung(self.phase())
+            self._check()
 
-def _exit_error(code: int, last_line: str) -> ChildError:
-    if code == IDLE_EXIT:
-        return _EndedIdle()
-    if code < 0:
-        return ChildDied(f"killed by {signal.Signals(-code).name}")
-    return ChildDied(f"exit code {code}{last_line and ': '}{last_line}")
+        try:
+            return self._exchange(request, tick)
+        except (Ended, Garbled):
+            error = self._ending()
+            self.kill()
+            raise error from None
+        except BaseException:
+            self.kill()
+            raise
+
+    def _exchange(self, request: Message, tick: Tick) -> Message:
+        child = self.process.child
+        if not self.has_answered:
+            child.receive(tick=tick)
+            self.has_answered = True
+        return child.ask(request, tick=tick)
+
+    def _check(self) -> None:
+        """A check takes milliseconds on a machine with many processes."""
+        if time.monotonic() - self._checked < _CHECK_S:
+            return
+        members = self.process.members()
+        used = memory_bytes(members, limit=self._limit_bytes)
+        if used > self._limit_bytes:
+            raise ChildTooBig(used, self._limit_bytes)
+        if self._priority == "idle" and self._share.is_starved(members):
+            raise _Starved
+        self._checked = time.monotonic()
+
+    def _ending(self) -> ChildError:
+        try:
+            code = self.process.child.wait(_EXIT_PATIENCE_S)
+        except TimeoutError:
+            return ChildDied("the compile process closed its socket")
+        if code == IDLE_EXIT:
+            return _EndedIdle()
+        if code < 0:
+            return ChildDied(f"killed by {signal.Signals(-code).name}")
+        last_line = self.process.last_line()
+        return ChildDied(f"exit code {code}{last_line and ': '}{last_line}")
 
 
 class Worker:
@@ -188,8 +173,8 @@ class Worker:
         """
         self._memory_limit_bytes = memory_limit_bytes
         self._priority = priority
-        self._lock = threading.Lock()
-        self._turn: threading.Thread | None = None
+        self._lock = threading.Lock()  # of the child's start and end
+        self._turn = threading.Lock()  # held by the thread that the child works for
         self._child: _Child | None = None
         self._awaited_by: weakref.WeakSet[Any] = weakref.WeakSet()
         _workers.add(self)
@@ -199,15 +184,15 @@ class Worker:
         if self._child is not None:
             self._child.forget()
         self._lock = threading.Lock()
-        self._turn = None
+        self._turn = threading.Lock()
         self._child = None
 
     def warm(self, model: object = None) -> None:
-        """Starts the child in the background, if none runs; the model may need it."""
-        with self._lock:
-            if self._child is None or self._child.gone.is_set():
-                self._child = self._new_child()
+        """Starts the child, if none runs; the model may need it."""
+        with self._lock, contextlib.suppress(ChildDied):  # `send` reports it
+            if self._child is None or not self._child.is_running:
                 self._awaited_by.clear()
+                self._start()
             if model is not None:
                 self._awaited_by.add(model)
 
@@ -216,19 +201,17 @@ class Worker:
         with self._lock:
             self._awaited_by.discard(model)
             child = self._child
-            is_awaited = self._turn is not None or self._awaited_by
+            is_awaited = self._turn.locked() or self._awaited_by
             if child is None or child.has_answered or is_awaited:
                 return
             self._child = None
         child.kill()
-        child.gone.wait(_END_PATIENCE_S)
 
     def close(self) -> None:
         """Kills the child and waits until it has ended."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
-            child.gone.wait(_END_PATIENCE_S)
 
     def send(
         self,
@@ -240,13 +223,12 @@ class Worker:
     ) -> bytes:
         """The child's answer, by `until` of `time.monotonic`; raises a ChildError.
 
-        Anything that ends the wait early kills the child, including an exception set
-        from another thread. Several threads may call it: one waits for the other.
+        Anything that ends the wait early kills the child. Several threads may call it:
+        one waits for the other.
         """
         variables = dict(environment or {})
         with self._own_turn(until):
             while True:
-                child = self._usable_child()
                 request = {
                     "kind": kind,
                     "payload": packed(payload),
@@ -254,7 +236,7 @@ class Worker:
                     "seconds_left": until - time.monotonic(),
                 }
                 try:
-                    answer = _exchange(child, request, until)
+                    answer = self._running_child().ask(request, until)
                     break
                 except _EndedIdle:
                     pass  # a new child gets the same payload
@@ -266,67 +248,34 @@ class Worker:
 
     @contextlib.contextmanager
     def _own_turn(self, until: float) -> Iterator[None]:
-        me = threading.current_thread()
+        turn = self._turn
+        left_s = min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)
+        if not turn.acquire(timeout=left_s):
+            raise ChildHung("wait for another graph")
         try:
-            while not self._take_turn(me):
-                _check(until, lambda: "wait for another graph")
-                time.sleep(_SLICE_S / 2)
             yield
         finally:
-            with self._lock:
-                if self._turn is me:
-                    self._turn = None
+            turn.release()
 
-    def _take_turn(self, me: threading.Thread) -> bool:
+    def _running_child(self) -> _Child:
         with self._lock:
-            # An interrupted thread may have ended without returning its turn.
-            if self._turn is None or not self._turn.is_alive():
-                self._turn = me
-            return self._turn is me
-
-    def _usable_child(self) -> _Child:
-        with self._lock:
-            if self._child is not None and not self._child.is_usable:
-                self._child.kill()
-                self._child = None
-            if self._child is None:
-                self._child = self._new_child()
+            if self._child is None or not self._child.is_running:
+                self._start()
+            assert self._child is not None
             return self._child
 
-    def _new_child(self) -> _Child:
-        return _Child(self._memory_limit_bytes, self._priority)
-
-
-def _exchange(child: _Child, request: Message, until: float) -> Message:
-    child.is_busy = True
-    try:
-        answer = child.ask(request, lambda: _check(until, child.phase))
-    except (Ended, Garbled):
-        child.kill()
-        child.gone.wait(_END_PATIENCE_S)
-        raise child.error or ChildDied(
-            "the compile process closed its socket"
-        ) from None
-    except ChildHung:
-        child.kill()
-        child.gone.wait(_HUNG_PATIENCE_S)
-        raise
-    except BaseException:
-        child.kill()
-        raise
-    child.is_busy = False
-    return answer
-
-
-def _check(until: float, phase: Callable[[], str]) -> None:
-    if time.monotonic() >= until:
-        raise ChildHung(phase())
+    def _start(self) -> None:
+        """Starts a child; what an ended one has left is removed."""
+        ended, self._child = self._child, None
+        if ended is not None:
+            ended.kill()
+        self._child = _Child(self._memory_limit_bytes, self._priority)
 
 
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
-def _close_all() -> None:
+def close_all() -> None:
     for worker in list(_workers):
         worker.close()
 
@@ -336,5 +285,5 @@ def _forget_all() -> None:
         worker.forget()
 
 
-atexit.register(_close_all)
+atexit.register(close_all)
 os.register_at_fork(after_in_child=_forget_all)

@@ -33,7 +33,6 @@ from torchproof.runtime.method_replacement import (
     Options,
     method_of,
 )
-from torchproof.runtime.monitor import Monitor, TimedRun
 from torchproof.runtime.status_report import (
     EagerReason,
     Fallback,
@@ -87,7 +86,6 @@ class CompiledForward(MethodReplacement):
         self.adoption = Adoption()
         self._plan = recipe_following.plan_of(options.recipe)
         self._replayer: GraphReplayer | None = None
-        self.monitor = Monitor(self.telemetry) if options.monitor else None
         self._engine: Engine | None = None
         self._agreement: agreement.Agreement | None = None
         self._has_joined = False  # or there are no other ranks
@@ -107,13 +105,13 @@ class CompiledForward(MethodReplacement):
         if is_dynamo_compiling():
             # An outer compilation traces this call. It would guard on the counters.
             return self.__wrapped__(*args, **kwargs)
-        run, owner, method, numbers, undelivered, runs = self._per_call
-        if runs is not None:
-            run = next(runs)
+        run, owner, method, numbers, undelivered, stance, unset = self._per_call
         if type(owner).forward is not method:
             run = self.refresh_method()
         number = next(numbers)  # noqa: F841 - `Telemetry.call` reads it
         try:
+            if stance._stance is not unset:
+                return self._run_under_stance(run, args, kwargs)
             # Most calls have no keywords, and passing none on takes time too.
             return run(*args, **kwargs) if kwargs else run(*args)
         except BaseException as error:
@@ -124,6 +122,13 @@ class CompiledForward(MethodReplacement):
             if undelivered:
                 self.telemetry.deliver()
 
+    def _run_under_stance(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if stances.is_default():  # again: the next call need not come here
+            with self._switch_lock:
+                self.run = self.run
+        with stances.answered(frames.under_stance):
+            return run(*args, **kwargs)
+
     def _runs_eager_after(self, error: BaseException) -> bool:
         """Whether the call raised only because torch.jit or FX was tracing it."""
         if frames.refuses_to_be_traced(error):
@@ -133,11 +138,12 @@ class CompiledForward(MethodReplacement):
             self._engine.call_raised()
         return False
 
-    def _also_per_call(self, run: Callable[..., Any]) -> tuple[Any, ...]:
+    def _also_per_call(self) -> tuple[Any, ...]:
         if not self._initialised:
             return ()
-        runs = run.each_call() if isinstance(run, TimedRun) else None
-        return *self.telemetry.per_call, runs
+        is_eager = self._engine is None or self.telemetry.is_all_eager
+        stance = stances.NOT_HELD if is_eager else stances.holder()
+        return *self.telemetry.per_call, *stance
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return type(self), (self.owner, self.name, self.plain, self.options)
@@ -232,7 +238,8 @@ class CompiledForward(MethodReplacement):
         if records:
             return self._find_regions(*args, **kwargs)
         try:
-            return self.run(*args, **kwargs)
+            with stances.answered(frames.under_stance):
+                return self.run(*args, **kwargs)
         finally:
             if in_child:
                 self._end_unused_child()
@@ -427,40 +434,22 @@ class CompiledForward(MethodReplacement):
             # The code is a decorator's: name the method instead.
             decorator, name = name, f"{type(part.owner).__name__}.{part.name}"
         self.engine.set_name(fn.__code__, name, decorator=decorator)
-        if self.engine.begin_sharing():
-            shared_code.watch_settings(self)
-        backend = self.engine.backend
+        backend = self.engine.choose_backend()
         with frames.intercept_conversions(
             self.engine.convert,
             backend,
             functools.partial(_ran_eager_under, weakref.ref(self)),
             fullgraph=self.options.fullgraph,
-        ):
+        ) as callbacks:
             compiled: Callable[..., Any] = torch.compile(
                 fn, backend=backend, **self.options.for_dynamo
             )
+        self.engine.callbacks += callbacks
         return compiled
 
-    def check_sharing_at_next_call(self) -> None:
-        """Lets the next call find another method than it expects, and refresh."""
-        with self._switch_lock:
-            self._expects_change = True
-            self.run = self.run
-
-    def refresh_method(self) -> Callable[..., Any]:
-        if self._expects_change:
-            with self._switch_lock:
-                self._expects_change = False
-                self.run = self.run
-            if self.engine.check_sharing():
-                shared_code.watch_settings(self)
-        return super().refresh_method()
-
     def _install(self, compiled: Callable[..., Any]) -> None:
-        """Makes calls run compiled code, verified and timed as the options say."""
+        """Makes calls run compiled code, verified as the options say."""
         self.compiled = run = compiled
-        if self.monitor is not None:
-            run = self.monitor.timing(compiled, "compiled")
         if self.options.verify is not False:
             from torchproof.runtime.verification import CallVerifier
 
@@ -496,8 +485,8 @@ class CompiledForward(MethodReplacement):
             if item is not None:
                 self.why = f"{item.kind}: {item.why}"
                 self.telemetry.fell_back(item)
-                if self._engine is not None:
-                    self._engine.stop_sharing()  # its code may be wrong
+                if self._engine is not None and item.kind == "verification":
+                    self._engine.drop_code()
             self._run_eager_only()
             if not self._has_joined:
                 self.run = self._first_eager_call
@@ -521,10 +510,7 @@ class CompiledForward(MethodReplacement):
         if why is None:
             why = "strategy" if self.options.strategy == "eager" else "fallback"
         self.telemetry.all_eager(True, why)
-        run = self.eager
-        if self.monitor is not None:
-            run = self.monitor.timing(run, "eager")
-        self.run = run
+        self.run = self.eager
 
     def _first_eager_call(self, /, *args: Any, **kwargs: Any) -> Any:
         """Tells the other ranks that this one runs eager: they may wait for its vote.
@@ -626,9 +612,7 @@ class CompiledForward(MethodReplacement):
 
         Its calls belong to a speed trial: they are not counted, verified or reported.
         """
-        plain = replace(
-            self.options, verify=False, wait=True, monitor=False, on_event=None
-        )
+        plain = replace(self.options, verify=False, wait=True, on_event=None)
         forward = type(self)(module, self.name, self.plain, plain)
         forward._engine = self.engine
         forward._is_trial = True
@@ -669,10 +653,8 @@ class CompiledForward(MethodReplacement):
             recompiles=telemetry.recompiles,
             compile_s=telemetry.compile_s,
             fallbacks=tuple(telemetry.fallbacks),
-            stuck=telemetry.stuck,
             verifications=tuple(telemetry.verifications),
             worth=self.worth,
-            latency=self.monitor.latency() if self.monitor else {},
             shares_code=bool(shares),
             notes=tuple(dict.fromkeys((*telemetry.notes, *notes, *shares))),
             disabled_by=disabled_by,

@@ -1,9 +1,9 @@
 """Compiles the frames of one model, each within the deadline, or lets them run eager.
 
 Dynamo calls `Engine.convert` whenever it would compile a frame: at the first call of a
-function, and whenever none of its compiled code fits. Tracing runs in a helper thread
-and code generation in a child process. The caller waits for both, at most until the
-deadline.
+function, and whenever none of its compiled code fits. Tracing runs in the calling
+thread and stops at the deadline; code generation runs in a child process, which is then
+killed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import inspect
 import re
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any, Literal
 
@@ -26,12 +26,12 @@ from torchproof.runtime import (
     agreement,
     backend,
     compile_job,
-    interruptible_thread,
     method_replacement,
     shared_code,
 )
-from torchproof.runtime.background import Background, Prepared
-from torchproof.runtime.frame_conversion import convert_within_deadline
+from torchproof.runtime.background import Background, Prepared, process_is_exiting
+from torchproof.runtime.compile_job import DeadlinePassed
+from torchproof.runtime.function_states import Claim, Function, Refusal, State
 from torchproof.runtime.method_replacement import Options
 from torchproof.runtime.recompile_storms import Storms, kind_of
 from torchproof.runtime.status_report import EagerReason, Fallback
@@ -55,25 +55,12 @@ _SUSPENDS = (
     | inspect.CO_ITERABLE_COROUTINE
     | inspect.CO_ASYNC_GENERATOR
 )
+_IN_THIS_THREAD_ONLY = (
+    "calls inside a function transform or a dispatch mode run eager with wait=False:"
+    " only the calling thread could compile for them"
+)
 # Kinds of failures that do not concern the functions that the failed one calls.
 _LEAVES_INNER = ("compile error", "unsupported")
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A function that is not compiled again; with `inner`, its callees may be."""
-
-    inner: bool
-    item: Fallback
-    call: int | None = None  # the number of the call in which it was decided
-
-
-@dataclass(frozen=True)
-class Disturbance:
-    """How often tracing a function was disturbed, and the call that tries again."""
-
-    times: int = 0
-    next_call: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,18 +71,6 @@ class CompiledCode:
     answer: Any
     again: bool
     names: Namespace  # the function's globals
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Marks a function that a thread is compiling; `done` is set when that ends."""
-
-    done: threading.Event = field(default_factory=threading.Event)
-    thread: int = field(default_factory=threading.get_ident)
-
-    @property
-    def is_mine(self) -> bool:
-        return self.thread == threading.get_ident()
 
 
 class Engine:
@@ -116,13 +91,14 @@ class Engine:
         self.options = options
         self.telemetry = telemetry
         self.graph_compiler = backend.GraphCompiler(self, options.compile_with)
-        self.backend = shared_code.Backend.of(self.graph_compiler)
+        self.backend: shared_code.Backend | None = None  # until the first call
+        self._origin = object()  # of the code that it compiles
         self._find_key = find_key
         self.find_model = find_model
-        self._may_share: bool | None = None  # None until the first call
+        self.callbacks: list[frames.GuardedCallback] = []  # from Dynamo to here
         self._ran_others = False  # calls have run code of other models
         self._drops = shared_code.drops()
-        self.refused: dict[CodeType, Refusal] = {}
+        self._functions: dict[CodeType, Function] = {}
         self.background = Background(self._prepare, telemetry.deliver)
         self.agreement: agreement.Agreement | None = None  # of several ranks
         self.has_collectives = False  # in a captured graph
@@ -130,28 +106,20 @@ class Engine:
         # Called before each compilation, in the thread of the call; set by `load`.
         self.before_compiling: Callable[[], None] = lambda: None
         self._storms = Storms(options.recompile_limit or frames.recompile_limit())
-        # Graph breaks that a background compilation met, with `fullgraph`.
-        self._break_errors: dict[CodeType, BaseException] = {}
-        self._names: dict[CodeType, str] = {}
-        self._decorators: dict[CodeType, str] = {}  # code around the method it names
         self._unproven: dict[str, CompiledCode] = {}  # graphs that have not run yet
         self._eager_answers: list[Any] = []  # compiled code with graphs that run eager
         # Of calls that have not ended: a graph that failed to compile, and its code.
         self._failed_graphs: list[tuple[int | None, Fallback, Any]] = []
         self._thread_call = threading.local()
         self._lock = forks.lock()
-        self._claims: dict[CodeType, Claim] = {}
-        self._disturbed: dict[CodeType, Disturbance] = {}
-        self._unused = Counter[CodeType]()  # background compilations not yet used
-        # Functions whose types eager seemed to reject, and the call.
-        self._rejected: dict[CodeType, int | None] = {}
         self._raised = deque[int | None](maxlen=1000)  # numbers of calls that raised
         forks.register(self)
 
     def after_fork(self) -> None:
         """Only the thread that forked goes on compiling in the child."""
-        own = {code: claim for code, claim in self._claims.items() if claim.is_mine}
-        self._claims = own
+        for function in list(self._functions.values()):
+            if function.claim is not None and not function.claim.is_mine:
+                function.end_trace()
 
     def __str__(self) -> str:
         return self.telemetry.name
@@ -163,16 +131,19 @@ class Engine:
 
         The code may be that of a `decorator` around it.
         """
-        self._names[code] = name
-        if decorator is not None:
-            self._decorators[code] = decorator
+        function = self._function(code)
+        function.given_name, function.decorator = name, decorator or function.decorator
+
+    def _function(self, code: CodeType) -> Function:
+        function = self._functions.get(code)
+        return function or self._functions.setdefault(code, Function(code))
 
     def name_of(self, code: CodeType) -> str:
-        return self._names.get(code) or frames.describe_code(code)
+        return self._function(code).name
 
     @property
     def is_compiling(self) -> bool:
-        return bool(self._claims)
+        return any(function.claim for function in list(self._functions.values()))
 
     def note_graph(self, gm: Any) -> None:
         """Looks for collectives in a graph that Dynamo captured."""
@@ -190,7 +161,7 @@ class Engine:
             frames.call_directly(code.answer, code.names)
         elif code.again:
             frames.invalidate(code.answer, f"{name} failed in its first run")
-            self.refused[code.code] = Refusal(inner=False, item=failure)
+            self._function(code.code).refuse(Refusal(inner=False, item=failure))
         else:
             self._eager_answers.append(code.answer)
 
@@ -202,13 +173,16 @@ class Engine:
         removed = []
         with self._lock:
             self._raised.append(call)
-            for code, rejected in list(self._rejected.items()):
-                if rejected == call:  # rightly
-                    del self._rejected[code]
-            for code, refusal in list(self.refused.items()):
+            for function in list(self._functions.values()):
+                if function.rejected_in == call:  # rightly
+                    function.is_rejected = False
+                refusal = function.refusal
+                if refusal is None or refusal.call is None or refusal.call != call:
+                    continue
                 # The model does not cause a missed deadline or a recompile storm.
-                if refusal.call == call is not None and refusal.inner:
-                    removed.append(self.refused.pop(code).item)
+                if refusal.inner:
+                    removed.append(refusal.item)
+                    function.open()
         for number, item, answer in self._failed_graphs:
             if number == call is not None:
                 removed.append(item)
@@ -248,13 +222,13 @@ class Engine:
             # second compilation here would deadlock with the first.
             self.telemetry.ran_eager("compiling")
             return frames.eager_once(inner=False)
-        if (error := self._break_errors.pop(conversion.code, None)) is not None:
-            raise error
+        function = self._function(conversion.code)
+        function.raise_now()
         until, is_over = self._until()
-        refusal = self._refusal(conversion.code)
+        refusal = self._refusal(function)
         # AOTAutograd has no code for forward-mode differentiation.
         runs_eager = refusal is not None or class_guards.is_forward_ad_on()
-        if runs_eager or is_over or self._tries_later(conversion.code):
+        if runs_eager or is_over or function.is_paused(self.telemetry.calls):
             why: EagerReason = "fallback" if refusal or is_over else "unsupported"
             self.telemetry.ran_eager(why)
             return frames.eager_once(inner=refusal is not None and refusal.inner)
@@ -264,22 +238,21 @@ class Engine:
         shared_code.free_unused()
         self.before_compiling()
         method_replacement.refresh_all()
-        state = thread_state.ThreadState()
-        if self.options.wait or self._unused[conversion.code] >= _TRIES:
+        if self.options.wait or function.unused >= _TRIES:
             with self.telemetry.stall():
-                return self._compile_once(conversion, state, until)
+                return self._compile_once(conversion, until)
         prepared = self.background.prepared(conversion)
-        if self._waits_for_another(conversion.code, prepared):
+        if self._waits_for_another(function, prepared):
             self.telemetry.ran_eager("compiling")
             return frames.eager_once(inner=False)
         if prepared is None:
-            return self._eager_meanwhile(conversion, state)
+            return self._eager_meanwhile(conversion)
         with self.telemetry.stall():
-            answer = self._compile_once(conversion, state, until, prepared.job)
+            answer = self._compile_once(conversion, until, prepared.job)
         self.background.forget(conversion.code, prepared)
         return answer
 
-    def _waits_for_another(self, code: CodeType, prepared: Prepared | None) -> bool:
+    def _waits_for_another(self, function: Function, prepared: Prepared | None) -> bool:
         """Whether to run eager because another thread compiles, perhaps for minutes.
 
         Torch compiles one thing at a time. Calls do wait while one of them traces this
@@ -290,12 +263,13 @@ class Engine:
         if prepared is None:
             # FX replaces methods of nn.Module for all threads while it traces, so that
             # code may only seem not to fit.
-            return self._storms.has_compiled(code) or self._unused[code] > 0
-        return not self._claims
+            return self._storms.has_compiled(function.code) or function.unused > 0
+        return not self.is_compiling
 
-    def _refusal(self, code: CodeType) -> Refusal | None:
+    def _refusal(self, function: Function) -> Refusal | None:
         """Why a function is not compiled, from an earlier call or decided here."""
-        refusal = self.refused.get(code) or self._doubt(code)
+        code = function.code
+        refusal = function.refusal or self._doubt(code)
         if refusal is None and code.co_flags & _SUSPENDS:
             # Dynamo of torch 2.13 compiles coroutines, and the process crashes later.
             why = "torch does not compile coroutines and generators"
@@ -311,11 +285,10 @@ class Engine:
         item = Fallback(agreement.KIND, self.name_of(code), why)
         return Refusal(inner=False, item=item)
 
-    def _eager_meanwhile(
-        self, conversion: frames.Conversion, state: thread_state.ThreadState
-    ) -> Any:
+    def _eager_meanwhile(self, conversion: frames.Conversion) -> Any:
         try:
-            self.background.begin(conversion, state, self.telemetry.call)
+            if not self.background.begin(conversion, self.telemetry.call):
+                self.telemetry.note(_IN_THIS_THREAD_ONLY)
         except RuntimeError as error:  # the system allows no further thread
             failed = backend.failure(self.name_of(conversion.code), error, None)
             self._refuse(conversion.code, failed, self.telemetry.call)
@@ -324,10 +297,7 @@ class Engine:
         return frames.eager_once(inner=False)
 
     def _prepare(
-        self,
-        conversion: frames.Conversion,
-        state: thread_state.ThreadState,
-        call: int | None,
+        self, conversion: frames.Conversion, call: int | None
     ) -> Prepared | None:
         """Compiles in the background, for later calls.
 
@@ -347,18 +317,16 @@ class Engine:
         )
         job.generalise = self._generalises(conversion, self._cause(conversion))
         try:
-            answer = convert_within_deadline(conversion, state, job, self.telemetry)
-        except (Exception, interruptible_thread.Interrupted) as error:
-            if interruptible_thread.process_is_exiting.is_set():
-                raise  # nobody is left to report to
-            self._preparation_failed(code, error, job)
+            answer = compile_job.convert(conversion, job)
+        except (Exception, DeadlinePassed) as error:
+            if not process_is_exiting.is_set():  # else nobody is left to report to
+                self._preparation_failed(code, error, job)
             return None
         finally:
             self.telemetry.add_compile_time(job.seconds)
         if job.failure is not None:
-            self.refused[code] = Refusal(
-                inner=not job.missed_deadline, item=job.failure
-            )
+            refusal = Refusal(inner=not job.missed_deadline, item=job.failure)
+            self._function(code).refuse(refusal)
             return None
         if self.agreement is not None and self.agreement.peers:
             why = "wait=False: ranks would begin to use code with collectives at"
@@ -366,7 +334,7 @@ class Engine:
             self._refuse(code, Fallback(agreement.KIND, self.name_of(code), why), call)
             return None
         job.preparation_s = job.seconds
-        self._unused[code] += 1
+        self._function(code).unused += 1
         return Prepared(answer, job)
 
     def _preparation_failed(
@@ -376,7 +344,7 @@ class Engine:
         if isinstance(backend.root_cause(error), backend.Rejected):
             return
         if self._is_break(error):
-            self._break_errors[code] = error.with_traceback(None)
+            self._function(code).raise_later(error.with_traceback(None))
         elif not self._try_later(code, error):
             failed = backend.failure(self.name_of(code), error, job)
             self._refuse(code, self._for_the_frame(failed, job), job.call)
@@ -384,7 +352,6 @@ class Engine:
     def _compile_once(
         self,
         conversion: frames.Conversion,
-        state: thread_state.ThreadState,
         until: float,
         prepared: compile_job.Job | None = None,
     ) -> Any:
@@ -395,26 +362,29 @@ class Engine:
         compiling thread does not wait for itself.
         """
         code = conversion.code
-        own_claim = Claim()
+        function, own_claim = self._function(code), Claim()
         with self._lock:
-            claim = self._claims.setdefault(code, own_claim)
-        if claim is not own_claim:
+            claim = function.claim
+            if claim is None:
+                function.trace(own_claim)
+        if claim is not None:
             if not claim.is_mine:
-                claim.done.wait(interruptible_thread.seconds_until(until))
+                claim.done.wait(compile_job.seconds_until(until))
             self.telemetry.ran_eager("compiling")
             return frames.eager_once(inner=False)
         try:
-            self._update_sharing(code)
-            return self._compile(conversion, state, until, prepared)
+            if code in self._codes_of_others and self.telemetry.compiled_calls > 1:
+                self._ran_others = True
+            self._check_key()
+            return self._compile(conversion, until, prepared)
         finally:
             with self._lock:
-                del self._claims[code]
+                function.end_trace()
             own_claim.done.set()
 
     def _compile(
         self,
         conversion: frames.Conversion,
-        state: thread_state.ThreadState,
         until: float,
         prepared: compile_job.Job | None,
     ) -> Any:
@@ -423,35 +393,39 @@ class Engine:
         name = self.name_of(code)
         if self.agreement is not None:
             self.agreement.begin(self._subject(code))
-        job.checks_types = code not in self._rejected
+        function = self._function(code)
+        job.checks_types = not function.is_rejected
         try:
             cause = self._cause(conversion)
             shapes = conversion.shapes()
             job.generalise = self._generalises(conversion, cause)
-            answer = convert_within_deadline(conversion, state, job, self.telemetry)
-        except (Exception, interruptible_thread.Interrupted) as error:
-            if interruptible_thread.process_is_exiting.is_set() or job.caller_left:
-                raise  # nobody is left to report to
+            answer = compile_job.convert(conversion, job)
+        except (Exception, DeadlinePassed) as error:
+            # Not bound to a name: this frame would keep the error alive.
+            if backend.comes_from_signal_handler(error):
+                raise backend.root_cause(error) from None
             if isinstance(backend.root_cause(error), backend.NotPrepared):
-                return self._eager_meanwhile(conversion, state)
+                return self._eager_meanwhile(conversion)
             if self._is_break(error):
                 raise self._as_raised(code, error) from error.__cause__
             return self._eager_after(code, error, job, prepared)
         finally:
             self.telemetry.add_compile_time(job.seconds)
         self.telemetry.broke_at(job.breaks)
-        self._unused[code] -= prepared is not None
-        self._disturbed.pop(code, None)
+        function.unused -= prepared is not None
+        function.disturbed = 0
         if by_peers := self._refused_by_peers(code, job, first=cause is None):
             return frames.eager_once(inner=by_peers.inner)
         if frames.is_compiled_code(answer):
-            self._store(conversion, answer, job)
+            if conversion.constants:  # another model may have others
+                self.share_no_code()
+            self._store(code, answer, graphs=len(job.compiled))
             self._storms.note(code, cause, job.preparation_s + job.seconds)
         if job.compiled:
             self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
             self._expect_first_run(conversion, answer, job, again=cause is not None)
-        elif code in self._names and not job.failed:
-            self.telemetry.note(self._why_no_graph(code, job))
+        elif function.given_name and not job.failed:
+            self.telemetry.note(self._why_no_graph(function, job))
         return self._accept(code, answer, job, cause=cause)
 
     def _eager_after(
@@ -463,11 +437,12 @@ class Engine:
     ) -> Any:
         """Runs eager after a compilation that failed, and records why."""
         if self._try_later(code, error):
-            self._unused[code] -= prepared is not None
+            self._function(code).unused -= prepared is not None
             self.telemetry.ran_eager("compiling")
             return frames.eager_once(inner=False)
         if isinstance(backend.root_cause(error), backend.Rejected):
-            self._rejected[code] = self.telemetry.call
+            function = self._function(code)
+            function.is_rejected, function.rejected_in = True, self.telemetry.call
             self.telemetry.ran_eager("fallback")  # if it does not raise
             return frames.eager_once(inner=False)
         failed = backend.failure(self.name_of(code), error, job)
@@ -489,10 +464,10 @@ class Engine:
             job.use(prepared)
         return job
 
-    def _why_no_graph(self, code: CodeType, job: compile_job.Job) -> str:
-        what = self.name_of(code)
-        if (decorator := self._decorators.get(code)) is not None:
-            what = f"{decorator}, the decorator of {what},"
+    def _why_no_graph(self, function: Function, job: compile_job.Job) -> str:
+        what = function.name
+        if function.decorator is not None:
+            what = f"{function.decorator}, the decorator of {what},"
         if job.breaks:
             return (
                 f"{what} has no compiled graph before its first graph break: only what"
@@ -500,14 +475,10 @@ class Engine:
             )
         return f"{what} itself has no compiled graph: only what it calls may have"
 
-    def _store(
-        self, conversion: frames.Conversion, answer: Any, job: compile_job.Job
-    ) -> None:
-        if conversion.constants:  # another model may have others
-            self.stop_sharing()
-        self.backend.stored.append(
-            shared_code.StoredCode(conversion.code, answer, graphs=len(job.compiled))
-        )
+    def _store(self, code: CodeType, answer: Any, *, graphs: int) -> None:
+        assert self.backend is not None
+        item = shared_code.StoredCode(code, answer, graphs, self._origin)
+        self.backend.stored.append(item)
 
     def _for_the_frame(self, item: Fallback, job: compile_job.Job) -> Fallback:
         """The reason for a whole frame, in place of the one for a graph of it.
@@ -575,7 +546,7 @@ class Engine:
         fails_again = job.missed_deadline or (all_failed and cause is not None)
         if job.failure is not None and fails_again:
             # Another compilation would fail, or take as long, again.
-            self.refused[code] = Refusal(inner=False, item=job.failure)
+            self._function(code).refuse(Refusal(inner=False, item=job.failure))
         if all_failed and cause is not None:
             self.telemetry.ran_eager("fallback")
             return frames.eager_once(inner=False)
@@ -606,7 +577,7 @@ class Engine:
         with self._lock:
             if call is not None and call in self._raised:
                 return refusal
-            self.refused[code] = refusal
+            self._function(code).refuse(refusal)
         self.telemetry.fell_back(item)
         self.telemetry.ran_eager("fallback")
         return refusal
@@ -630,19 +601,15 @@ class Engine:
         """
         if self.agreement is not None or not backend.was_disturbed(error):
             return False
-        times = self._disturbed.get(code, Disturbance()).times + 1
-        if self.options.wait and times > _MOST_DISTURBED:
+        function = self._function(code)
+        if self.options.wait and function.disturbed >= _MOST_DISTURBED:
             return False  # each time, a caller waits
-        self._disturbed[code] = Disturbance(times, self.telemetry.calls + 2**times)
+        function.pause(self.telemetry.calls)
         self.telemetry.note(
-            f"tracing {self.name_of(code)} failed, probably because what it reads"
+            f"tracing {function.name} failed, probably because what it reads"
             " changed meanwhile: later calls try again"
         )
         return True
-
-    def _tries_later(self, code: CodeType) -> bool:
-        waiting = self._disturbed.get(code)
-        return waiting is not None and self.telemetry.calls < waiting.next_call
 
     @property
     def pending(self) -> tuple[str, ...]:
@@ -652,7 +619,8 @@ class Engine:
     @property
     def has_prepared(self) -> bool:
         """Whether a later call may use what was compiled in the background."""
-        return not self.refused.keys() >= set(self.background.unused)
+        prepared = map(self._function, self.background.unused)
+        return any(function.state is not State.REFUSED for function in prepared)
 
     # -- recompiling -------------------------------------------------------------------
 
@@ -698,45 +666,46 @@ class Engine:
             frames.invalidate(
                 self._eager_answers.pop(), "torchproof.retry compiles it again"
             )
-        self.refused.clear()
-        self._disturbed.clear()
+        for function in list(self._functions.values()):
+            if function.state in (State.REFUSED, State.PAUSED):
+                function.open()
+            function.disturbed = 0
         self._storms.forget()
 
     # -- sharing -----------------------------------------------------------------------
 
-    def begin_sharing(self) -> bool:
-        """Decides at the first call with which models this one may share code."""
-        if self._may_share is None:
-            self.backend.key = self._find_key()
-            self._may_share = self.backend.key is not None
-        return self._may_share
+    def choose_backend(self) -> shared_code.Backend:
+        """The backend, which the first call decides: that of all models alike."""
+        if self.backend is None:
+            self.backend = shared_code.backend_of(self, self._find_key())
+        return self.backend
 
-    def stop_sharing(self) -> None:
-        """Neither uses code of other models from now on, nor lets them use its own."""
-        self._ran_others = self.others_code == "runs"
-        self._may_share = False
-        if self.backend.compiler is self.graph_compiler:  # else it is another model's
-            self.backend.key = None
+    @property
+    def shares_code(self) -> bool:
+        """Whether another model may use what this one compiles."""
+        return self.backend is not None and self.backend.key is not None
+
+    def use_backend(self, backend: shared_code.Backend) -> None:
+        """Uses no code of the earlier backend any more, from the next call on."""
+        self.backend = backend
+        for callback in self.callbacks:
+            callback.change_backend(backend)
 
     def share_no_code(self) -> None:
-        """Stops sharing, and frees the code that was compiled so far."""
-        self.stop_sharing()
-        shared_code.drop(self.backend)
+        """From now on, only this model uses what it compiles, and nothing else."""
+        if self.backend is not None and self.shares_code:
+            self._ran_others = self.others_code == "runs"
+            shared_code.send_others_away(self, self.backend)
 
-    def _update_sharing(self, code: CodeType) -> None:
+    def _check_key(self) -> None:
         """Before a compilation: settings or weights may have changed since the last."""
-        if self._may_share:
-            had_code = (
-                code in self._codes_of_others and self.telemetry.compiled_calls > 1
-            )
-            self._ran_others = self._ran_others or had_code
-            self.check_sharing()
+        if self.shares_code and self._find_key() != self.choose_backend().key:
+            self.share_no_code()
 
-    def check_sharing(self) -> bool:
-        """Stops sharing if the model has got another key; whether it still shares."""
-        if self._may_share and self._find_key() != self.backend.key:
-            self.stop_sharing()
-        return bool(self._may_share)
+    def drop_code(self) -> None:
+        """Frees the code, which may be wrong, for all models that use it."""
+        if self.backend is not None:
+            self.backend.drop_code()
 
     def _lookup_missed_code(self, conversion: frames.Conversion) -> bool:
         """Whether existing code fits: Dynamo missed it because other code was deleted.
@@ -749,12 +718,12 @@ class Engine:
     @property
     def _codes_of_others(self) -> set[CodeType]:
         """Functions that have code of other models, and none that this one compiled."""
-        others = shared_code.of_others(self.backend)
+        stored = [] if self.backend is None else list(self.backend.stored)
+        others = [item for item in stored if item.origin is not self._origin]
         if not any(item.graphs for item in others):
             return set()
-        return {item.code for item in others} - {
-            item.code for item in self.backend.stored
-        }
+        own = {item.code for item in stored if item.origin is self._origin}
+        return {item.code for item in others} - own
 
     @property
     def others_code(self) -> Literal["runs", "may run"] | None:
@@ -764,11 +733,14 @@ class Engine:
         codes = self._codes_of_others if self.telemetry.compiled_calls else set()
         if not codes:
             return None
-        return "may run" if codes.isdisjoint(self._names) else "runs"
+        named = any(self._function(code).given_name for code in codes)
+        return "runs" if named else "may run"
 
     def close(self) -> None:
         """Its model has been deleted."""
         self._eager_answers.clear()
         self._unproven.clear()
         self.graph_compiler.graph_cache.close()
-        self.backend.leave()
+        self.callbacks.clear()
+        if self.backend is not None:
+            shared_code.leave(self, self.backend)

@@ -20,9 +20,10 @@ from torch import nn
 
 from torchproof.process import forks
 from torchproof.records import JsonObject
-from torchproof.runtime import backend, compile_job, interruptible_thread
+from torchproof.runtime import backend, compile_job
 from torchproof.runtime.method_replacement import Options
 from torchproof.strategies import Strategy
+from torchproof.torch_private import frames
 
 if TYPE_CHECKING:
     from torchproof.runtime.cudagraph.graphed_step import Graphed
@@ -112,14 +113,21 @@ def graphed(
 
 @contextlib.contextmanager
 def _within_deadline(deadline_s: float) -> Iterator[None]:
-    """Refuses a recording that takes longer than the deadline, compiling included."""
+    """Refuses a recording that takes longer than the deadline, compiling included.
+
+    Tracing stops at the deadline; what else takes too long is refused at its end.
+    """
     from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
 
     job = compile_job.Job(until=time.monotonic() + deadline_s)
     try:
-        with compile_job.interrupted_at_deadline(job):
+        with frames.checkpoints(job.check):
             yield
-    except interruptible_thread.Interrupted as late:
-        phase = f", in {late.phase}" if late.phase else ""
-        why = f"recording took longer than the deadline of {deadline_s:g} s{phase}"
+        job.check()
+    except (Exception, compile_job.DeadlinePassed) as error:
+        if time.monotonic() < job.until:
+            raise
+        phase = getattr(error, "phase", None)
+        where = f", in {phase}" if phase else ""
+        why = f"recording took longer than the deadline of {deadline_s:g} s{where}"
         raise Stopped(Stop("capture", why, "compiling")) from None

@@ -22,7 +22,6 @@ from torchproof.torch_private import (
     contract,
     frames,
     module_copies,
-    scripting,
     switches,
 )
 
@@ -39,7 +38,6 @@ class Options:
     verify: Verify = False
     wait: bool = True
     recompile_limit: int | None = None  # None: that of torch's configuration
-    monitor: bool = False
     arguments: Keywords = field(default_factory=dict)
     on_event: Listener | None = None
     recipe: RecipeSource | None = None
@@ -98,7 +96,6 @@ class _NoOwner:
 
 
 _NO_OWNER = _NoOwner()
-_CHANGED = object()  # equals no method
 
 
 class MethodReplacement:
@@ -108,7 +105,6 @@ class MethodReplacement:
     method or function.
     """
 
-    _expects_change = False  # the next call calls `refresh_method` in any case
     _initialised = False
     _is_complete = True  # when `__init__` of this class ends
 
@@ -120,7 +116,6 @@ class MethodReplacement:
         self._remember_class()
         self.rebuild: Callable[[], None] = self.rebuild_eager
         self._initialised = self._is_complete
-        scripting.read_source_of(MethodReplacement, _eager_of)
         if owner is not None:
             module_copies.after_copying(_adjust_copy, _adjust_replica)
             _live.add(self)
@@ -158,14 +153,9 @@ class MethodReplacement:
         # a scripted module lacks the method, so there is nothing to compare.
         is_method = self.owner is not None and hasattr(type(self.owner), self.name)
         owner = self.owner if is_method else _NO_OWNER
-        self._per_call = (
-            run,
-            owner,
-            _CHANGED if self._expects_change else self._class_method,
-            *self._also_per_call(run),
-        )
+        self._per_call = (run, owner, self._class_method, *self._also_per_call())
 
-    def _also_per_call(self, run: Callable[..., Any]) -> tuple[Any, ...]:
+    def _also_per_call(self) -> tuple[Any, ...]:
         """What else each call uses."""
         return ()
 
@@ -305,10 +295,6 @@ def _set_method(module: nn.Module, name: str, method: Any) -> None:
         del module.__dict__[name]
     else:
         module.__dict__[name] = method
-
-
-def _eager_of(part: MethodReplacement) -> Callable[..., Any]:
-    return part.eager
 
 
 _live: weakref.WeakSet[MethodReplacement] = weakref.WeakSet()

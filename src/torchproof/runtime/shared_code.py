@@ -1,10 +1,9 @@
-"""Which models may use one another's compiled code, also after a model is gone.
+"""Models of one class share compiled code, as torch shares it.
 
 Dynamo stores compiled code with the function that it was compiled from, and uses it for
-every call whose guards hold and whose backend is equal. So models of one class share
-code if their backends are equal: if both have the same `key_of`. Guards and key
-together have everything that the code depends on. The backend of a deleted model is
-kept with its code for the next model with the same key.
+every call whose guards hold and whose backend is the same. So models with the same
+`key_of` have the same `Backend`. Guards and key together have everything that the code
+depends on. The code stays when a model is deleted, for the next one with this key.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from torch import Tensor, nn
 
 from torchproof.runtime import compile_job
 from torchproof.runtime.method_replacement import MethodReplacement, Options
-from torchproof.torch_private import backends, configs, frames
+from torchproof.torch_private import backends, frames
 
 if TYPE_CHECKING:
-    from torchproof.runtime.interfaces import Engine, Forward, GraphCompiler
+    from torchproof.runtime.interfaces import Engine
 
-_MOST_LEFT = 16  # backends of deleted models
-_MOST_ANSWERS = 8  # compiled code that they keep of each function
+_MOST_LEFT = 16  # backends without a model
+_MOST_ANSWERS = 8  # compiled code of a function, for each model
 # The code of these modes does not depend on the addresses of parameters.
 _MODES = (None, "default", "max-autotune-no-cudagraphs")
 _FORMS = ("full", "regional", "core")
@@ -36,79 +35,110 @@ _ALIGNED = (
     16  # bytes: Inductor checks the alignment of parameters only when it compiles
 )
 
-# These are changed by single operations of a dict or list: the garbage collector may
-# delete a model, and call `leave`, at any time.
-_left: dict[int, Backend] = {}  # of deleted models, by id, oldest first
-_all: list[Backend] = []
-_unused: list[Backend] = []  # without code: they are used again
-_drops = [0]  # how often code was deleted
-# The forwards of live models that may share code, unless they check that already.
-_sharing: weakref.WeakSet[Forward] = weakref.WeakSet()
-
 
 @dataclass(frozen=True, eq=False)
 class StoredCode:
-    """Code that was compiled for a function, and its number of graphs."""
+    """Code that was compiled for a function; `origin` stands for its engine."""
 
     code: CodeType
     answer: Any
     graphs: int
+    origin: object
 
 
-class Backend(list[Hashable]):
-    """What Dynamo takes for the backend of all regions of one model.
+class Backend:
+    """What Dynamo takes for the backend of all models with one key.
 
-    Models with equal backends share compiled code: those with the same `key`. Dynamo
-    compares backends at each call that finds code of another model. It is a list of its
-    key because lists compare without Python code, in which another thread could delete
-    what Dynamo is about to look at.
+    The running compilation knows the model whose graph it is.
     """
 
-    def __init__(self) -> None:
-        super().__init__([object()])
-        self._key: Hashable = None
-        self.compiler: GraphCompiler | None = None  # of its model; None if unused
+    def __init__(self, key: Hashable) -> None:
+        self.key = key  # None: of one model
+        self.engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self.stored: list[StoredCode] = []
-        self.is_live = False
-        _all.append(self)  # for ever: Dynamo keeps pointers to it
-
-    @classmethod
-    def of(cls, compiler: GraphCompiler) -> Backend:
-        """The backend for a model."""
-        free_unused()
-        try:
-            backend = _unused.pop()  # of a deleted model, without code
-        except IndexError:
-            backend = cls()
-        backend.compiler = compiler
-        backend.is_live = True
-        return backend
-
-    @property
-    def key(self) -> Hashable:
-        return self._key
-
-    @key.setter
-    def key(self, key: Hashable) -> None:
-        self._key = key
-        self[:] = [object() if key is None else key]
-
-    __repr__ = object.__repr__
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(Backend)
-
-    def leave(self) -> None:
-        """Its model was deleted. A backward pass of it may still be compiled."""
-        self.is_live = False
-        leave(self)
 
     def __call__(self, gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         job = compile_job.current()
-        # A background compilation may go on while another model has this backend.
-        compiler = (job and job.compiler) or self.compiler
-        assert compiler is not None
-        return compiler(gm, inputs)
+        assert job is not None and job.compiler is not None
+        compiled: Callable[..., Any] = job.compiler(gm, inputs)
+        return compiled
+
+    def drop_code(self) -> None:
+        while self.stored:
+            _invalidate(self.stored.pop(0))
+
+
+# These are changed by single operations of a dict or list: the garbage collector may
+# delete a model, and call `leave`, at any time. Backends are never deleted: Dynamo
+# keeps pointers to them.
+_shared: dict[Hashable, Backend] = {}
+_unused: list[Backend] = []  # without code: they are used again
+_drops = [0]  # how often code was deleted
+
+
+def backend_of(engine: Engine, key: Hashable) -> Backend:
+    """The backend of a model: that of all with its key, its own without one."""
+    if key is None:
+        backend = _unused.pop() if _unused else Backend(None)
+    else:
+        backend = _shared.pop(key) if key in _shared else Backend(key)
+        _shared[key] = backend  # the latest one last
+    backend.engines.add(engine)
+    return backend
+
+
+def send_others_away(engine: Engine, backend: Backend) -> None:
+    """Leaves a backend to one model; the others compile again with a new one.
+
+    Not the other way round: Dynamo stores what it compiles now with the backend that it
+    found when it began.
+    """
+    key, backend.key = backend.key, None
+    _shared.pop(key, None)
+    others = [each for each in list(backend.engines) if each is not engine]
+    for other in others:
+        backend.engines.discard(other)
+        other.use_backend(backend_of(other, key))
+
+
+def leave(engine: Engine, backend: Backend) -> None:
+    """The model was deleted.
+
+    The garbage collector may call this while Dynamo checks guards of shared code. So
+    that is freed later, by `free_unused`.
+    """
+    backend.engines.discard(engine)
+    if backend.key is None:
+        backend.drop_code()
+        _unused.append(backend)
+
+
+def free_unused() -> None:
+    """Frees code that no model needs: of keys without a model, except the latest.
+
+    Of each function, what was used last is kept.
+    """
+    without_model = [b for b in list(_shared.values()) if not b.engines]
+    for backend in without_model[:-_MOST_LEFT]:
+        if _shared.pop(backend.key, None) is not None:
+            backend.drop_code()  # the backend itself may still be pointed to
+            backend.key = None
+            _unused.append(backend)
+    for backend in list(_shared.values()):
+        _keep_last_used(backend)
+
+
+def _keep_last_used(backend: Backend) -> None:
+    most = _MOST_ANSWERS * max(1, len(backend.engines))
+    # By id: equal code objects may be different functions of Dynamo.
+    counts = Counter(id(item.code) for item in backend.stored)
+    for number in [number for number, count in counts.items() if count > most]:
+        items = [item for item in backend.stored if id(item.code) == number]
+        rank = frames.ranks_by_last_use(items[0].code)
+        for item in sorted(items, key=lambda item: rank(item.answer))[most:]:
+            with contextlib.suppress(ValueError):  # another thread was faster
+                backend.stored.remove(item)
+                _invalidate(item)
 
 
 def key_of(part: MethodReplacement, options: Options) -> Hashable:
@@ -196,109 +226,20 @@ def _is_separate(tensor: Tensor, storages: set[int]) -> bool:
 
 def exists(part: MethodReplacement, options: Options) -> bool:
     """Whether there is code that the model may use, if its guards hold."""
-    if not any(backend.stored for backend in _all):
+    if not any(backend.stored for backend in list(_shared.values())):
         return False  # the key needs the compiler, which takes long to import
-    key = key_of(part, options)
-    return key is not None and any(b.key == key and b.stored for b in _all)
+    backend = _shared.get(key_of(part, options))
+    return backend is not None and bool(backend.stored)
 
 
-def of_others(backend: Backend) -> list[StoredCode]:
-    """The code of other models, alive or deleted, that this backend's model may use."""
-    key = backend.key
-    if key is None:
-        return []
-    others = (each for each in list(_all) if each.key == key and each is not backend)
-    return [item for each in others for item in each.stored]
-
-
-def watch_settings(forward: Forward) -> None:
-    """Makes a model check its key at the next call after a compiler setting changed.
-
-    A check at every call would take too long.
-    """
-    _sharing.add(forward)
-    configs.report_changes(_setting_changed)
-
-
-def _setting_changed(setting: str) -> None:
-    if not backends.code_depends_on(setting):
-        return
-    for forward in list(_sharing):
-        _sharing.discard(forward)
-        forward.check_sharing_at_next_call()
-
-
-def owner_of(tensors: list[Tensor], default: Engine) -> Engine:
+def owner_of(tensors: list[Tensor], backend: Backend | None) -> Engine | None:
     """The engine of the live model that has one of these parameters."""
     tensor_ids = {id(tensor) for tensor in tensors}
-    compilers = [each.compiler for each in list(_all) if each.is_live]
-    for engine in (default, *(each.engine for each in compilers if each is not None)):
-        model = engine.find_model() if tensor_ids else None
+    for engine in list(backend.engines) if backend is not None and tensor_ids else ():
+        model = engine.find_model()
         if model and not tensor_ids.isdisjoint(map(id, model.parameters())):
             return engine
-    return default
-
-
-def leave(backend: Backend) -> None:
-    """Keeps the code of a deleted model for others with its key.
-
-    The garbage collector may call this while Dynamo checks guards of this code. So code
-    that others may use is freed later, by `free_unused`.
-    """
-    if backend.key is None or not backend.stored:
-        _discard(backend)
-    else:
-        _left[id(backend)] = backend
-
-
-def free_unused() -> None:
-    """Frees code that deleted models left, except the latest and that of live models.
-
-    Of each function, the code that was used last is kept.
-    """
-    live = {each.key for each in list(_all) if each.is_live}
-    left = list(_left.values())
-    failed = [each for each in left if each.key is None]
-    for backend in failed + [b for b in left if b.key not in live][:-_MOST_LEFT]:
-        _forget(backend)
-    _keep_last_used()
-
-
-def _keep_last_used() -> None:
-    """Frees what deleted models left, except a few for each function."""
-    entries = [(each, item) for each in list(_left.values()) for item in each.stored]
-    # By id: equal code objects may be different functions of Dynamo.
-    codes = {id(item.code): item.code for _, item in entries}
-    ranks = {number: frames.ranks_by_last_use(code) for number, code in codes.items()}
-    entries.sort(key=lambda pair: ranks[id(pair[1].code)](pair[1].answer))
-    counts = Counter[tuple[Hashable, int]]()
-    for backend, item in entries:
-        place = (backend.key, id(item.code))
-        counts[place] += 1
-        if counts[place] > _MOST_ANSWERS:
-            with contextlib.suppress(ValueError):  # another thread was faster
-                backend.stored.remove(item)
-                _invalidate(item)
-            if not backend.stored:
-                _forget(backend)
-
-
-def _forget(backend: Backend) -> None:
-    if _left.pop(id(backend), None) is not None:
-        _discard(backend)
-
-
-def _discard(backend: Backend) -> None:
-    drop(backend)
-    backend.key = None
-    backend.compiler = None
-    _unused.append(backend)
-
-
-def drop(backend: Backend) -> None:
-    """Frees the code of a backend."""
-    while backend.stored:
-        _invalidate(backend.stored.pop(0))
+    return None
 
 
 def drops() -> int:
@@ -307,5 +248,5 @@ def drops() -> int:
 
 
 def _invalidate(item: StoredCode) -> None:
-    frames.invalidate(item.answer, "its model was deleted")
+    frames.invalidate(item.answer, "no model needs it")
     _drops[0] += 1

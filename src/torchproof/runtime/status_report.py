@@ -102,16 +102,6 @@ def where_eager(item: Fallback) -> str:
 
 
 @dataclass(frozen=True)
-class Stuck:
-    """A thread that could not be interrupted: it is in a call that does not return."""
-
-    thread: str
-    where: str
-    phase: str | None
-    since: str | None = None  # the local time at which its caller gave up
-
-
-@dataclass(frozen=True)
 class Totals:
     """Counts of everything so far; `Status` has only the latest 1,000 records.
 
@@ -122,16 +112,6 @@ class Totals:
     fallbacks: Mapping[str, int] = field(default_factory=dict)  # by kind
     stalls: int = 0
     stall_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Latency:
-    """Percentiles of the host time of compiled, or of eager, calls."""
-
-    calls: int
-    p50_ms: float
-    p95_ms: float
-    p99_ms: float
 
 
 @dataclass(frozen=True)
@@ -152,11 +132,9 @@ class Status:
     recompiles: int = 0
     compile_s: float = 0.0
     fallbacks: tuple[Fallback, ...] = ()
-    stuck: tuple[Stuck, ...] = ()
     verifications: tuple[JsonObject, ...] = ()
     worth: JsonObject | None = None
     shares_code: bool = False  # calls run, or may run, code that another model compiled
-    latency: Mapping[str, Latency] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     disabled_by: str | None = None  # the setting that stops torch from compiling
     recipe: JsonObject | None = None  # its path, and whether it is followed
@@ -226,23 +204,11 @@ def _lines(status: Status) -> list[str]:
         for item in status.fallbacks
         if item.why not in status.why  # the first line has it
     ]
-    lines += [
-        f"  stuck: thread {item.thread} cannot be interrupted in {item.where}"
-        + (f" ({item.phase})" if item.phase else "")
-        + (f" since {item.since}" if item.since else "")
-        + "; torchproof.retry(model) compiles again beside it"
-        for item in status.stuck
-    ]
     if (text := cost(status)) is not None:
         lines.append(f"  cost: {text}")
     lines += [f"  verified: {_verification(item)}" for item in status.verifications]
     if status.worth is not None:
         lines.append(f"  measured: {status.worth['summary']}")
-    lines += [
-        f"  {name}: {item.calls} calls, p50 {item.p50_ms:.3g} ms, p95 {item.p95_ms:.3g}"
-        f" ms, p99 {item.p99_ms:.3g} ms"
-        for name, item in status.latency.items()
-    ]
     return lines + [f"  note: {note}" for note in status.notes]
 
 
@@ -296,8 +262,6 @@ def _measured_ms(status: Status) -> tuple[float, float] | None:
     """The times of an eager and of a compiled call; None if one was not measured."""
     if status.worth is not None:
         return status.worth["eager_ms"], status.worth["compiled_ms"]
-    if {"eager", "compiled"} <= status.latency.keys():
-        return status.latency["eager"].p50_ms, status.latency["compiled"].p50_ms
     return None
 
 

@@ -29,7 +29,6 @@ from torchproof.runtime.status_report import (
     Compilation,
     EagerReason,
     Fallback,
-    Stuck,
     Totals,
     where_eager,
 )
@@ -68,8 +67,8 @@ class CallCounts:
         return found
 
 
-# Takes the kind of an event ("compilation", "fallback", "stuck", "verification",
-# "strategy", "drift") and its record as JSON.
+# Takes the kind of an event ("compilation", "fallback", "verification" or "strategy")
+# and its record as JSON.
 Listener = Callable[[str, JsonObject], None]
 
 _MOST_RECORDS = (
@@ -101,13 +100,8 @@ class Telemetry:
         self._eager_calls = Counter[EagerReason]()
         self._eager_since: int | None = None  # from this call on all calls are eager
         self._eager_why: EagerReason = "strategy"  # for these calls
-        # How often a call ran eager, compiled or fell back, and when it last did one
-        # of the latter two: a monitor compares them before and after a call.
-        self.changes = 0
-        self.last_compiling = 0
         self.compilations: list[Compilation] = []
         self.fallbacks: list[Fallback] = []
-        self._stuck: list[tuple[Stuck, threading.Event]] = []
         self.verifications: list[JsonObject] = []
         self.notes: list[str] = []
         self.breaks: set[tuple[str, int]] = set()  # their places
@@ -145,6 +139,17 @@ class Telemetry:
             frame = frame.f_back
         return None
 
+    @staticmethod
+    def of_running_call() -> Telemetry | None:
+        """That of the innermost model that this thread calls."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if id(frame.f_code) in _counting:
+                telemetry: Telemetry = frame.f_locals["self"].telemetry
+                return telemetry
+            frame = frame.f_back
+        return None
+
     def ran_eager(self, why: EagerReason) -> None:
         """Counts the current call as eager, once, if part of it ran eager.
 
@@ -156,7 +161,6 @@ class Telemetry:
             self.current.why = why
             with self._lock:
                 self._eager_calls[why] += 1
-                self.changes += 1
 
     def raised(self) -> None:
         """Counts the current call as one that raised, whatever ran eager before."""
@@ -230,7 +234,6 @@ class Telemetry:
 
     def compiled(self, item: Compilation) -> None:
         self._add(self.compilations, item)
-        self._note_compiling()
         with self._lock:
             self._compilations += 1
             self.recompiles += item.cause is not None
@@ -240,11 +243,6 @@ class Telemetry:
         """Counts graph breaks, each place once."""
         with self._lock:
             self.breaks |= places
-
-    def _note_compiling(self) -> None:
-        with self._lock:
-            self.changes += 1
-            self.last_compiling = self.changes
 
     def add_compile_time(self, seconds: float) -> None:
         """Adds the duration of a compilation, successful or not.
@@ -264,13 +262,17 @@ class Telemetry:
         self._add(self.fallbacks, item)
         with self._lock:
             self._fallbacks[item.kind] += 1
-        self._note_compiling()
         phase = f" in {item.phase}" if item.phase else ""
         text = f"{item.what} runs eager{where_eager(item)} ({item.kind}{phase})"
         self.log(logging.WARNING, f"{text}: {item.why}", about=item)
         self.emit("fallback", dataclasses.asdict(item), about=item)
         if self.announce is not None:
             self.announce(item)
+
+    def meets(self, item: Fallback) -> None:
+        """Records a fallback of shared code, once."""
+        if item not in self.fallbacks:
+            self.fell_back(item)
 
     def remove(self, items: list[Fallback]) -> None:
         """Removes fallbacks that the model's own error caused, before any is shown."""
@@ -304,22 +306,6 @@ class Telemetry:
         with self._lock:
             fallbacks = {kind: n for kind, n in self._fallbacks.items() if n}
             return Totals(self._compilations, fallbacks, self._stalls, self._stall_s)
-
-    def is_stuck(self, item: Stuck, ended: threading.Event) -> None:
-        """Records a thread; `ended` is set if its call returns after all."""
-        self._add(self._stuck, (item, ended))
-        self.log(
-            logging.ERROR,
-            f"thread {item.thread} is stuck in {item.where} and cannot be interrupted;"
-            " torchproof.retry(model) compiles again beside it, and a restart of the"
-            " process ends it",
-        )
-        self.emit("stuck", dataclasses.asdict(item))
-
-    @property
-    def stuck(self) -> tuple[Stuck, ...]:
-        """The threads that are stuck now."""
-        return tuple(item for item, ended in list(self._stuck) if not ended.is_set())
 
     def verified(self, record: JsonObject) -> None:
         self._add(self.verifications, record)

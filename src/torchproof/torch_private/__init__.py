@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private import global_switches as global_switches
     from torchproof.torch_private import module_copies as module_copies
     from torchproof.torch_private import process_groups as process_groups
-    from torchproof.torch_private import scripting as scripting
+    from torchproof.torch_private import replacements as replacements
     from torchproof.torch_private import trees as trees
     from torchproof.torch_private.configs import mark_size as mark_size
     from torchproof.torch_private.configs import (
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from torchproof.torch_private.dispatch_modes import (
         TorchDispatchMode as TorchDispatchMode,
     )
-    from torchproof.torch_private.dynamo import abandoned_threads as abandoned_threads
     from torchproof.torch_private.dynamo import class_guards as class_guards
     from torchproof.torch_private.dynamo import compile_contexts as compile_contexts
     from torchproof.torch_private.dynamo import compile_events as compile_events

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from traceback import FrameSummary
 
 # Part of a file's path, function names (empty: all functions), and the phase. The first
 # row that matches a frame gives its phase.
@@ -12,7 +11,6 @@ _PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
     (path, frozenset(functions.split()), phase)
     for path, functions, phase in (
         ("/filelock/", "", "lock"),
-        ("/torchproof/torch_private/dynamo/frames.py", "compiler_switches", "lock"),
         ("/torch/utils/_filelock.py", "", "lock"),
         ("/torch/utils/file_baton.py", "", "lock"),
         ("/concurrent/futures/", "result", "worker pool"),
@@ -59,10 +57,6 @@ def phase_of_frames(frames: Sequence[tuple[str, str]]) -> str | None:
         if phase := _phase_of_frame(filename, function):
             return phase
     return None
-
-
-def phase_of_stack(stack: Sequence[FrameSummary]) -> str | None:
-    return phase_of_frames([(frame.filename, frame.name) for frame in stack])
 
 
 @functools.lru_cache(maxsize=4096)

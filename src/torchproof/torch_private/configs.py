@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-import functools
 import importlib
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -27,68 +24,6 @@ _GROUPS = {"dynamo": "torch._dynamo.config", "inductor": "torch._inductor.config
 _TUNED_PRODUCTS = "max_autotune_gemm"  # settings of Inductor
 _DEPENDENT_LAUNCH = "triton.enable_pdl"
 _DEPENDENT_LAUNCH_SINCE = 9  # compute capability
-
-
-_is_ours: contextvars.ContextVar[bool] = contextvars.ContextVar(
-    "torchproof_own_changes", default=False
-)
-
-
-@contextlib.contextmanager
-def own_changes() -> Iterator[None]:
-    """Settings that change inside, in this thread, are not reported as changes."""
-    token = _is_ours.set(True)
-    try:
-        yield
-    finally:
-        _is_ours.reset(token)
-
-
-@functools.cache
-def report_changes(listener: Callable[[str], None]) -> None:
-    """Calls `listener` with the name of each setting that is set, in any thread."""
-    kind: Any = importlib.import_module("torch.utils._config_module").ConfigModule
-    for method in ("__setattr__", "__delattr__"):
-        original = getattr(kind, method)
-        setattr(kind, method, _reporting(original, listener))
-    # torch 2.15 patches settings that imply others by this method instead.
-    if hasattr(kind, "_set_raw_values"):
-        kind._set_raw_values = _reporting_several(kind._set_raw_values, listener)
-
-
-def _reporting(
-    original: Callable[..., None], listener: Callable[[str], None]
-) -> Callable[..., None]:
-    @functools.wraps(original)
-    def change(module: Any, name: str, *value: Any) -> None:
-        original(module, name, *value)
-        if name in module._config and not _is_ours.get():
-            listener(f"{module.__name__}.{name}")
-
-    return change
-
-
-def _reporting_several(
-    original: Callable[..., Callable[[], None]], listener: Callable[[str], None]
-) -> Callable[..., Callable[[], None]]:
-    @functools.wraps(original)
-    def change(module: Any, changes: TorchConfig, **prior: Any) -> Callable[[], None]:
-        names = [f"{module.__name__}.{name}" for name in changes]
-
-        def report() -> None:
-            for name in names if not _is_ours.get() else ():
-                listener(name)
-
-        undo = original(module, changes, **prior)
-        report()
-
-        def revert() -> None:
-            undo()
-            report()
-
-        return revert
-
-    return change
 
 
 def changed() -> dict[str, TorchConfig]:

@@ -10,18 +10,16 @@ converted in each run, which waits for it, and the others run in eager.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
 from torchproof.process import forks
 from torchproof.records import collector_paused
-from torchproof.runtime import frame_conversion, interruptible_thread
-from torchproof.runtime.background import Background, Prepared
-from torchproof.runtime.compile_job import Job
+from torchproof.runtime.background import Background, Prepared, Task
+from torchproof.runtime.compile_job import DeadlinePassed, Job, convert
 from torchproof.runtime.tensors import rng_state
-from torchproof.torch_private import configs, frames, thread_state
+from torchproof.torch_private import frames, thread_state
 
 _alive: list[Any] = []  # for ever: Dynamo keeps pointers to backends
 
@@ -33,7 +31,7 @@ class Loading:
         self.is_done = False
         self._load = load
         forks.register(self)
-        interruptible_thread.InterruptibleThread(self._run, "torchproof-stage")
+        Task(self._run, "torchproof-stage")
 
     def after_fork(self) -> None:
         """The thread exists in the parent only: what needs a module imports it."""
@@ -43,9 +41,7 @@ class Loading:
         try:
             with (
                 thread_state.loading_compiler(),
-                interruptible_thread.short_switch_interval(),
                 collector_paused(),
-                configs.own_changes(),
                 rng_state.restores_suppressed(),  # callers draw meanwhile
             ):
                 self._load()
@@ -71,7 +67,7 @@ class PartialTrace:
 
     def of(
         self, backend: Any, *, whole: bool
-    ) -> contextlib.AbstractContextManager[None]:
+    ) -> contextlib.AbstractContextManager[Any]:
         """What torch.compile returns inside is traced here.
 
         It is the `whole` step if nothing runs before its first frame.
@@ -98,10 +94,8 @@ class PartialTrace:
                 self._background.forget(conversion.code, prepared)
                 self._begun = False
                 return prepared.answer
-            state = thread_state.ThreadState()
-            if not self._begun and state.why_not is None:
+            if not self._begun and self._background.begin(conversion, None):
                 self._begun = self.skipped = True
-                self._background.begin(conversion, state, None)
         if self.skipped or self._has_converted:
             self.skipped = True
             return frames.eager_once(inner=False)
@@ -113,19 +107,13 @@ class PartialTrace:
         self._first = self._first or conversion.code
         return self._is_whole and conversion.code is self._first
 
-    def _prepare(
-        self,
-        conversion: frames.Conversion,
-        state: thread_state.ThreadState,
-        call: int | None,
-    ) -> Prepared | None:
+    def _prepare(self, conversion: frames.Conversion, call: object) -> Prepared | None:
         """Dynamo's answer; None after an error, which the next run will raise."""
         job = Job(float("inf"), codegen_in_child=False, in_background=True)
-        work = functools.partial(frame_conversion.carry_out, conversion, job)
         try:
             with collector_paused():
-                return Prepared(state.run(work), job)
-        except (Exception, interruptible_thread.Interrupted):
+                return Prepared(convert(conversion, job), job)
+        except (Exception, DeadlinePassed):
             return None
 
 

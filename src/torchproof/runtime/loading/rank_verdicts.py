@@ -21,10 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchproof.runtime import argument_checks
-from torchproof.runtime.interruptible_thread import (
-    InterruptibleThread,
-    process_is_exiting,
-)
+from torchproof.runtime.background import Task, process_is_exiting
 from torchproof.runtime.pack_format.contents import Contents
 from torchproof.runtime.pack_format.manifest import Refused
 from torchproof.torch_private import process_groups
@@ -165,9 +162,7 @@ class PackRanks:
         self._waited_s = limit_s
         self.verdicts = {own.rank: own}
         # In a thread of its own: a store that hangs must not stop the service.
-        thread = InterruptibleThread(
-            lambda: self._read_all(own, until), "torchproof-store"
-        )
+        thread = Task(lambda: self._read_all(own, until), "torchproof-store")
         if not thread.wait(until + _GRACE_S):
             self._failure = f"the store did not answer for {limit_s:.0f} s"
         elif isinstance(thread.error, Exception):

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from torchproof.process import forks
+from torchproof.torch_private.replacements import Replacement
 
 
 @dataclass(frozen=True)
@@ -101,55 +101,37 @@ def _digest(text: bytes) -> str:
 
 # -- suppressing restores --------------------------------------------------------------
 
-_SETTERS: tuple[tuple[Any, str], ...] = (
-    (torch.random, "set_rng_state"),
-    (torch.cuda, "set_rng_state"),
-    (random, "setstate"),
-)
-_is_suppressed: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar(
-    "torchproof_rng_restores_suppressed", default=lambda: False
-)
-_lock = forks.lock()
-_users = 0  # of `restores_suppressed`
+_is_suppressed = contextvars.ContextVar("torchproof_rng_suppressed", default=False)
 
 
 @contextlib.contextmanager
-def restores_suppressed(when: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Ignores calls that set RNG states, in this context, while `when()` is true.
+def restores_suppressed() -> Iterator[None]:
+    """Ignores calls that set RNG states, in this context.
 
     A compiler in the background would set the generators back to their state at its
     start, and callers would draw the same numbers twice.
     """
-    global _users
-    token = _is_suppressed.set(when)
-    with _lock:
-        if not _users:
-            for module, name in _SETTERS:
-                setattr(module, name, _unless_suppressed(getattr(module, name)))
-        _users += 1
+    token = _is_suppressed.set(True)
     try:
-        with forks.undone_in_fork(_end_suppression):
+        with _setters.active():
             yield
     finally:
-        _end_suppression()
         _is_suppressed.reset(token)
-
-
-def _end_suppression() -> None:
-    global _users
-    with _lock:
-        _users -= 1
-        if not _users:
-            for module, name in _SETTERS:
-                now = getattr(module, name)
-                # The fork may have happened before the setter was wrapped.
-                setattr(module, name, getattr(now, "__wrapped__", now))
 
 
 def _unless_suppressed(setter: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(setter)
     def unless_suppressed(*args: Any, **kwargs: Any) -> None:
-        if not _is_suppressed.get()():
+        if not _is_suppressed.get():
             setter(*args, **kwargs)
 
     return unless_suppressed
+
+
+_setters = Replacement(
+    lambda: [
+        (torch.random, "set_rng_state", _unless_suppressed),
+        (torch.cuda, "set_rng_state", _unless_suppressed),
+        (random, "setstate", _unless_suppressed),
+    ]
+)

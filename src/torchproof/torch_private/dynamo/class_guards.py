@@ -24,6 +24,7 @@ from torch.autograd import forward_ad
 from torch.nn.modules import module as torch_modules
 
 from torchproof.records import Namespace
+from torchproof.torch_private.replacements import Place, Replacement
 
 _GLOBAL_HOOKS = (
     "_global_forward_hooks",
@@ -75,20 +76,25 @@ _inlined: contextvars.ContextVar[InlinedFunctions | None] = contextvars.ContextV
 @contextlib.contextmanager
 def record_inlined() -> Iterator[InlinedFunctions]:
     """Records the functions that Dynamo inlines inside, in this thread."""
-    _install()
     inlined = InlinedFunctions()
     token = _inlined.set(inlined)
     try:
-        yield inlined
+        with _replacement.active():
+            yield inlined
     finally:
         _inlined.reset(token)
 
 
-@functools.cache
-def _install() -> None:
-    """Patches Dynamo for good; only acts inside of `record_inlined`."""
+def _places() -> Iterator[Place]:
     home = importlib.import_module("torch._dynamo.symbolic_convert")
-    original = home.InliningInstructionTranslator.__dict__["inline_call"].__func__
+    yield home.InliningInstructionTranslator, "inline_call", _recording
+    for name in _VARIABLES:
+        module = importlib.import_module(name)
+        yield module, "invoke_and_store_as_constant", _recording_constants
+
+
+def _recording(method: Any) -> Any:
+    original = method.__func__  # of a class method
 
     @functools.wraps(original)
     def inline(cls: Any, parent: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -98,14 +104,11 @@ def _install() -> None:
             inlined.note(func, args[0][:1] if args else ())
         return original(cls, parent, func, *args, **kwargs)
 
-    home.InliningInstructionTranslator.inline_call = classmethod(inline)
-    for name in _VARIABLES:
-        _record_constants(importlib.import_module(name))
+    return classmethod(inline)
 
 
-def _record_constants(home: Any) -> None:
+def _recording_constants(original: Callable[..., Any]) -> Callable[..., Any]:
     """Notes functions that `assume_constant_result` marks: results have no guards."""
-    original = home.invoke_and_store_as_constant
 
     @functools.wraps(original)
     def invoke(tx: Any, fn: Any, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -114,7 +117,10 @@ def _record_constants(home: Any) -> None:
             inlined.constants.append(name)
         return original(tx, fn, name, *args, **kwargs)
 
-    home.invoke_and_store_as_constant = invoke
+    return invoke
+
+
+_replacement = Replacement(_places)
 
 
 def is_forward_ad_on() -> bool:

@@ -2,8 +2,8 @@
 
 Inside `intercept_conversions(guard)`, torch.compile returns callables that call `guard`
 whenever Dynamo is about to convert a frame: at the first call and at each recompile.
-The guard takes a `Conversion`, which can run in another thread, and returns Dynamo's
-answer for the frame.
+The guard takes a `Conversion` and returns Dynamo's answer for the frame. With a copy of
+the frame, a conversion can run in another thread.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import re
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,14 +28,9 @@ from typing import Any
 import torch
 
 from torchproof.records import Namespace
-from torchproof.torch_private.dynamo import (
-    abandoned_threads,
-    class_guards,
-    hidden_gradients,
-    stances,
-    thread_state,
-    tracing_flags,
-)
+from torchproof.torch_private.dynamo import class_guards, stances, thread_state
+from torchproof.torch_private.replacements import Place as Replaced
+from torchproof.torch_private.replacements import Replacement
 
 _FRAME_FIELDS = ("f_code", "f_locals", "f_globals", "f_builtins", "f_lasti", "f_lineno")
 
@@ -130,18 +126,24 @@ class Conversion:
         return int(named[2]) in getattr(tensor, "_dynamo_static_indices", ())
 
 
-class _GuardedCallback:
+class GuardedCallback:
     """Replaces Dynamo's callback by a call of the guard."""
 
     def __init__(self, callback: Any, interception: _Interception) -> None:
-        guard, backend, ran_eager, _ = interception
-        # Dynamo follows this attribute to the backend at each call, and uses compiled
-        # code of equal backends.
-        self._torchdynamo_orig_backend = backend
+        guard, backend, ran_eager, _, callbacks = interception
+        self.change_backend(backend)
+        callbacks.append(self)
         self.hooks = callback.hooks
         self._callback = callback
         self._guard = guard
         self.ran_eager = ran_eager
+
+    def change_backend(self, backend: Any) -> None:
+        """Dynamo follows this attribute to the backend at each call.
+
+        It uses compiled code of this backend alone.
+        """
+        self._torchdynamo_orig_backend = backend
 
     def __call__(self, frame: Any, entry: Any, state: Any) -> Any:
         conversion = Conversion(
@@ -174,9 +176,15 @@ class _ErrorRecorder:
             raise
 
 
-# The guard, the backend, what to call if a stance makes a call run eager, and whether a
-# graph break is an error.
-_Interception = tuple[Callable[[Conversion], Any], Any, Callable[[str], None], bool]
+# The guard, the backend, what to call if a stance makes a call run eager, whether a
+# graph break is an error, and the callbacks that were made.
+_Interception = tuple[
+    Callable[[Conversion], Any],
+    Any,
+    Callable[[str], None],
+    bool,
+    list[GuardedCallback],
+]
 _guard: contextvars.ContextVar[_Interception | None] = contextvars.ContextVar(
     "torchproof_guard", default=None
 )
@@ -189,8 +197,10 @@ def intercept_conversions(
     ran_eager: Callable[[str], None] = lambda stance: None,
     *,
     fullgraph: bool = False,
-) -> Iterator[None]:
+) -> Iterator[list[GuardedCallback]]:
     """Callables that torch.compile returns inside ask `guard` about each frame.
+
+    Yields the callbacks through which they do.
 
     Dynamo takes `backend`, which torch.compile is called with, for theirs. It keeps
     pointers to it that do not keep it alive: it must never be deleted. `ran_eager` is
@@ -198,10 +208,12 @@ def intercept_conversions(
     stops at a graph break with the error that torch.compile(fullgraph=True) raises. Its
     own wrapper would also raise if a call runs eager for another reason.
     """
-    install()
-    token = _guard.set((guard, backend, ran_eager, fullgraph))
+    _at_first_use()
+    callbacks: list[GuardedCallback] = []
+    token = _guard.set((guard, backend, ran_eager, fullgraph, callbacks))
     try:
-        yield
+        with _callbacks.active():
+            yield callbacks
     finally:
         _guard.reset(token)
         _forget_wrappers(backend)
@@ -224,25 +236,25 @@ def watch_conversions(
 
     It runs in the thread that called the model and waits for the answer.
     """
-    original = _GuardedCallback.__call__
+    original = GuardedCallback.__call__
 
-    def call(self: _GuardedCallback, frame: Any, entry: Any, state: Any) -> Any:
+    def call(self: GuardedCallback, frame: Any, entry: Any, state: Any) -> Any:
         return wrap(lambda: original(self, frame, entry, state), frame.f_code)
 
-    _GuardedCallback.__call__ = call  # type: ignore[method-assign]
+    GuardedCallback.__call__ = call  # type: ignore[method-assign]
     try:
         yield
     finally:
-        _GuardedCallback.__call__ = original  # type: ignore[method-assign]
+        GuardedCallback.__call__ = original  # type: ignore[method-assign]
 
 
-@functools.cache
-def install() -> None:
-    """Patches Dynamo for good; only acts inside of `intercept_conversions`."""
+def _places_of_callbacks() -> Iterator[Replaced]:
     from torch._dynamo import convert_frame
 
-    original = convert_frame.catch_errors_wrapper
+    yield convert_frame, "catch_errors_wrapper", _guarded
 
+
+def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def guarded(callback: Any, hooks: Any) -> Any:
         current = _guard.get()
@@ -250,26 +262,26 @@ def install() -> None:
             return original(callback, hooks)
         callback._inner_convert._one_graph = current[3]
         callback._inner_convert = _ErrorRecorder(callback._inner_convert)
-        return _GuardedCallback(original(callback, hooks), current)
+        return GuardedCallback(original(callback, hooks), current)
 
-    convert_frame.catch_errors_wrapper = guarded
+    return guarded
+
+
+_callbacks = Replacement(_places_of_callbacks)
+
+
+@functools.cache
+def _at_first_use() -> None:
     os.register_at_fork(after_in_child=thread_state.forget_other_compilers)
-    thread_state.hide_unusable_cuda()  # in case this process was forked before
-    tracing_flags.install()
-    hidden_gradients.install()
-    abandoned_threads.install()
-    stances.install(_under_stance)
-    _install_checkpoints()
-    _install_break_notes()
 
 
-def _under_stance(stance: str, callback: Any) -> Any:
+def under_stance(stance: str, callback: Any) -> Any:
     """What Dynamo calls for frames while a stance other than the default is in force.
 
     Stances that compile from the second call on would bypass the guard: the first call
-    compiles.
+    compiles. For `stances.answered`.
     """
-    if not isinstance(callback, _GuardedCallback):
+    if not isinstance(callback, GuardedCallback):
         return stances.UNCHANGED
     if stance == "force_eager":
         callback.ran_eager(stance)
@@ -283,8 +295,8 @@ def _under_stance(stance: str, callback: Any) -> Any:
 class _RunOnly:
     """Runs frames without compiled code eager, as Dynamo does, and reports them."""
 
-    def __init__(self, callback: _GuardedCallback, stance: str) -> None:
-        self._torchdynamo_orig_backend = callback  # as in `_GuardedCallback`
+    def __init__(self, callback: GuardedCallback, stance: str) -> None:
+        self._torchdynamo_orig_backend = callback  # as in `GuardedCallback`
         self._ran_eager = functools.partial(callback.ran_eager, stance)
 
     def __call__(self, frame: Any, entry: Any, state: Any) -> Any:
@@ -305,17 +317,18 @@ def checkpoints(check: Callable[[], None]) -> Iterator[None]:
     """Calls `check` between steps of tracing and of graph passes; it may raise."""
     token = _check.set(check)
     try:
-        yield
+        with _steps.active():
+            yield
     finally:
         _check.reset(token)
 
 
-def _install_checkpoints() -> None:
+def _places_of_steps() -> Iterator[Replaced]:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch.fx import Interpreter
 
-    for owner, name in ((InstructionTranslatorBase, "step"), (Interpreter, "run_node")):
-        setattr(owner, name, _checked(getattr(owner, name)))
+    yield InstructionTranslatorBase, "step", _checked
+    yield Interpreter, "run_node", _checked
 
 
 def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -329,6 +342,9 @@ def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+_steps = Replacement(_places_of_steps)
+
+
 Place = tuple[str, int]  # a file and a line
 _note_break: contextvars.ContextVar[Callable[[Place], None] | None] = (
     contextvars.ContextVar("torchproof_note_break", default=None)
@@ -340,20 +356,23 @@ def breaks_noted(note: Callable[[Place], None]) -> Iterator[None]:
     """Calls `note` with the place of each graph break of this thread's conversions."""
     token = _note_break.set(note)
     try:
-        yield
+        with _breaks.active():
+            yield
     finally:
         _note_break.reset(token)
 
 
-def _install_break_notes() -> None:
+def _places_of_breaks() -> Iterator[Replaced]:
+    from torch._dynamo.output_graph import GraphCompileReason
+
+    yield GraphCompileReason, "__post_init__", _noting
+
+
+def _noting(original: Callable[[Any], None]) -> Callable[[Any], None]:
     """A break in a called function has the same place in the function and its caller.
 
     Dynamo breaks the graphs of both.
     """
-    from torch._dynamo import output_graph
-
-    kind: Any = output_graph.GraphCompileReason
-    original = kind.__post_init__
 
     @functools.wraps(original)
     def noted(reason: Any) -> None:
@@ -363,7 +382,10 @@ def _install_break_notes() -> None:
             innermost = reason.user_stack[-1]
             note((innermost.filename, innermost.lineno))
 
-    kind.__post_init__ = noted
+    return noted
+
+
+_breaks = Replacement(_places_of_breaks)
 
 
 def traceable(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -581,9 +603,11 @@ def compiler_switches(*, generalise: bool) -> Iterator[None]:
     """Sets Dynamo's configuration for a conversion by the runtime.
 
     Recompile limits are off, because the runtime has its own. Hooks that are added to
-    modules later are guarded, and so is which parameters are the same tensor.
+    modules later are guarded, and so is which parameters are the same tensor. Only
+    inside `compile_lock`: torch 2.11 has one configuration for all threads, and another
+    thread would save these changes as the original values and restore them.
     """
-    from torch._dynamo import config, convert_frame
+    from torch._dynamo import config
 
     changed: dict[str, Any] = {
         "recompile_limit": 1 << 20,
@@ -598,10 +622,26 @@ def compiler_switches(*, generalise: bool) -> Iterator[None]:
             "automatic_dynamic_shapes": True,
             "allow_unspec_int_on_nn_module": True,
         }
-    # torch 2.11 has one configuration for all threads. Without the lock, another thread
-    # would save these changes as the original values and restore them.
-    with convert_frame.compile_lock, config.patch(changed):
+    with config.patch(changed), thread_state.unusable_cuda_hidden():
         yield
+
+
+@contextlib.contextmanager
+def compile_lock(until: float) -> Iterator[bool]:
+    """Holds torch's compile lock; False if another thread holds it until then.
+
+    Torch compiles one thing at a time, and waits for that without a limit.
+    """
+    from torch._dynamo import convert_frame
+
+    lock = convert_frame.compile_lock
+    wait_s = min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)
+    is_mine = lock.acquire(timeout=wait_s)
+    try:
+        yield is_mine
+    finally:
+        if is_mine:
+            lock.release()
 
 
 def tensors_of(values: Namespace) -> dict[str, torch.Tensor]:

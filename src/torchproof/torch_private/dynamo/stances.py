@@ -1,9 +1,8 @@
 """Tells the runtime of calls that run eager because of `torch.compiler.set_stance`.
 
 Dynamo asks `_callback_from_stance` at each call of a compiled function. It is replaced
-only while a stance other than the default is in force, so that other calls cost nothing
-more. `answer` takes the stance and Dynamo's callback, and returns the callback to use,
-or `UNCHANGED`.
+only during calls under a stance other than the default. `answer` takes the stance and
+Dynamo's callback, and returns the callback to use, or `UNCHANGED`.
 """
 
 from __future__ import annotations
@@ -12,12 +11,19 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from torchproof.torch_private.replacements import Place, Replacement
+
+DEFAULT = "default"
 UNCHANGED = object()
 Answer = Callable[[str, Any], Any]
+_answer: contextvars.ContextVar[Answer | None] = contextvars.ContextVar(
+    "torchproof_stance_answer", default=None
+)
 _forced = contextvars.ContextVar("torchproof_forced_eager", default=False)
 
 
@@ -37,29 +43,55 @@ def is_forced() -> bool:
     return _forced.get()
 
 
-def install(answer: Answer) -> None:
-    """Patches Dynamo for good; also if a stance is in force already."""
-    from torch._dynamo import decorators, eval_frame
+def holder() -> tuple[Any, Any]:
+    """An object, and what its attribute `_stance` is under the default stance.
 
-    original = eval_frame._callback_from_stance
-    set_stance = eval_frame._set_stance
+    Each call of a model compares them: a function call would cost three times as much.
+    If they differ, `is_default` decides.
+    """
+    from torch._dynamo import eval_frame
+
+    return eval_frame, eval_frame._stance if is_default() else None
+
+
+def is_default() -> bool:
+    from torch._dynamo import eval_frame
+
+    return eval_frame._stance.stance == DEFAULT
+
+
+NOT_HELD = (SimpleNamespace(_stance=None), None)  # for models that run eager
+
+
+@contextlib.contextmanager
+def answered(answer: Answer) -> Iterator[None]:
+    """Dynamo asks `answer`, in this context, what to do under the stance in force."""
+    token = _answer.set(answer)
+    try:
+        with _replacement.active():
+            yield
+    finally:
+        _answer.reset(token)
+
+
+def _places() -> Iterator[Place]:
+    from torch._dynamo import eval_frame
+
+    yield eval_frame, "_callback_from_stance", _asking
+
+
+def _asking(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    from torch._dynamo import eval_frame
 
     @functools.wraps(original)
     def callback_from_stance(callback: Any) -> Any:
-        changed = answer(eval_frame._stance.stance, callback)
+        answer, stance = _answer.get(), eval_frame._stance.stance
+        if answer is None or stance == DEFAULT:
+            return original(callback)
+        changed = answer(stance, callback)
         return original(callback) if changed is UNCHANGED else changed
 
-    def follow() -> None:
-        is_default = eval_frame._stance.stance == "default"
-        replacement = original if is_default else callback_from_stance
-        eval_frame._callback_from_stance = replacement
+    return callback_from_stance
 
-    @functools.wraps(set_stance)
-    def set_and_follow(stance: Any) -> Any:
-        prior = set_stance(stance)
-        follow()
-        return prior
 
-    eval_frame._set_stance = set_and_follow
-    decorators._set_stance = set_and_follow
-    follow()
+_replacement = Replacement(_places)

@@ -15,6 +15,7 @@ import torch
 
 from torchproof.process import forks
 from torchproof.records import Namespace
+from torchproof.torch_private.replacements import Replacement
 
 
 class ThreadState:
@@ -108,29 +109,6 @@ def another_thread_compiles() -> bool:
     return not is_free
 
 
-def holds_compile_lock(thread_id: int) -> bool:
-    from torch._dynamo import convert_frame
-
-    lock = convert_frame.compile_lock
-    return hasattr(lock, "_is_owned") and f"owner={thread_id} " in repr(lock)
-
-
-def free_compile_lock() -> None:
-    """Releases the compile lock, whichever thread holds it."""
-    from torch._dynamo import convert_frame
-
-    lock: Any = convert_frame.compile_lock
-    # Threads that wait for the lock get it; later ones use the new lock.
-    renew_compile_lock()
-    lock._release_save()
-
-
-def renew_compile_lock() -> None:
-    from torch._dynamo import convert_frame
-
-    convert_frame.compile_lock = threading.RLock()
-
-
 def forget_other_compilers() -> None:
     """Resets the compiler state that a compiling thread of the parent leaves in a fork.
 
@@ -140,17 +118,9 @@ def forget_other_compilers() -> None:
     """
     from torch._dynamo import convert_frame
 
-    hide_unusable_cuda()
     if convert_frame.compile_lock._is_owned():  # type: ignore[attr-defined]
         return  # the forking thread itself compiles
-    renew_compile_lock()
-    reset_compiler()
-
-
-def reset_compiler() -> None:
-    """Resets what a compilation that will never end has set for all threads."""
-    from torch._dynamo import convert_frame
-
+    convert_frame.compile_lock = threading.RLock()
     patcher = torch.fx._symbolic_trace.CURRENT_PATCHER
     if patcher is not None:
         patcher.revert_all_patches()
@@ -167,7 +137,8 @@ def reset_compiler() -> None:
         bundler.TritonBundler.end_compile()
 
 
-def hide_unusable_cuda() -> None:
+@contextlib.contextmanager
+def unusable_cuda_hidden() -> Iterator[None]:
     """Lets the compiler work without CUDA in a fork of a process that used CUDA.
 
     `torch.cuda.is_available()` is still true there, but every use of CUDA raises, and
@@ -175,9 +146,13 @@ def hide_unusable_cuda() -> None:
     So `is_available()` returns False to the compiler, but not to traced code.
     """
     if not torch.cuda._is_in_bad_fork():
+        yield
         return
-    original = torch.cuda._is_compiled
+    with _unusable_cuda.active():
+        yield
 
+
+def _unless_the_compiler_asks(original: Callable[[], bool]) -> Callable[[], bool]:
     def is_compiled() -> bool:
         frame = sys._getframe(1)
         if frame.f_code.co_name != "is_available":
@@ -188,7 +163,12 @@ def hide_unusable_cuda() -> None:
         name = "" if caller is None else _module(caller)
         return not (name.startswith(_COMPILER) and name != _TRACES_CALLS) and original()
 
-    torch.cuda._is_compiled = is_compiled
+    return is_compiled
+
+
+_unusable_cuda = Replacement(
+    lambda: [(torch.cuda, "_is_compiled", _unless_the_compiler_asks)]
+)
 
 
 def _module(frame: types.FrameType) -> str:
@@ -199,10 +179,9 @@ _COMPILER = ("torch._dynamo.", "torch._functorch.", "torch._inductor.")
 _TRACES_CALLS = "torch._dynamo.variables.torch"  # calls made for traced code
 
 # Process-wide state that torch changes while a thread compiles, with its idle values.
-# Flags that `tracing_flags` makes per thread are not among them.
 _IDLE_STATE: dict[str, Namespace] = {
     "torch.compiler": {"_is_compiling_flag": False},
-    "torch.fx._symbolic_trace": {"CURRENT_PATCHER": None},
+    "torch.fx._symbolic_trace": {"CURRENT_PATCHER": None, "_is_fx_tracing_flag": False},
     "torch.fx.experimental.proxy_tensor": {"_CURRENT_MAKE_FX_TRACER": None},
     "torch.fx.traceback": {"should_preserve_node_meta": False, "current_meta": {}},
 }

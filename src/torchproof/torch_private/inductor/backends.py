@@ -7,7 +7,6 @@ import contextvars
 import copy
 import functools
 import importlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from torchproof.records import Keywords, collector_paused
 from torchproof.torch_private import contract
 from torchproof.torch_private.dynamo.switches import graph_compiler
+from torchproof.torch_private.replacements import Place, Replacement
 
 _noted: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
     "torchproof_noted", default=None
@@ -105,11 +105,11 @@ def record_mutated_inputs(inputs: int) -> Iterator[Callable[[], list[int] | None
     It returns None if they are unknown. A graph from AOTAutograd's cache is covered
     too. `inputs` is the number of inputs of the graph.
     """
-    _note_runtime_metadata()
     noted: list[Any] = []
     token = _noted.set(noted)
     try:
-        yield lambda: _changed(noted[-1].input_info, inputs) if noted else None
+        with _metadata.active():
+            yield lambda: _changed(noted[-1].input_info, inputs) if noted else None
     finally:
         _noted.reset(token)
 
@@ -124,13 +124,12 @@ def _changed(noted: Sequence[Any], inputs: int) -> list[int] | None:
     ]
 
 
-@functools.cache
-def _note_runtime_metadata() -> None:
-    """Patches AOTAutograd for good; only acts inside of `record_mutated_inputs`."""
+def _places_of_metadata() -> Iterator[Place]:
     home = "torch._functorch._aot_autograd.runtime_wrappers"
-    wrappers = importlib.import_module(home)
-    original = wrappers.RuntimeWrapper.post_compile
+    yield importlib.import_module(home).RuntimeWrapper, "post_compile", _noting_metadata
 
+
+def _noting_metadata(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def post_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
         noted = _noted.get()
@@ -138,7 +137,10 @@ def _note_runtime_metadata() -> None:
             noted.append(kwargs["runtime_metadata"])
         return original(self, *args, **kwargs)
 
-    wrappers.RuntimeWrapper.post_compile = post_compile
+    return post_compile
+
+
+_metadata = Replacement(_places_of_metadata)
 
 
 def is_tracing_restart(error: Exception) -> bool:
@@ -163,13 +165,6 @@ def settings_hash() -> tuple[bytes, bytes, int]:
     return inductor.get_hash(), functorch.get_hash(), _dynamo_settings_hash()
 
 
-def code_depends_on(setting: str) -> bool:
-    """Whether `settings_hash` contains a setting, such as torch._dynamo.config.x."""
-    module, _, name = setting.rpartition("config.")
-    is_hashed = module in ("torch._inductor.", "torch._functorch.", "torch._dynamo.")
-    return is_hashed and name not in _SET_BY_CALLS
-
-
 def _dynamo_settings_hash() -> int:
     """As Dynamo's own hash, without what a call of a compiled function sets."""
     from torch._dynamo import config
@@ -192,30 +187,6 @@ def backward_ahead() -> Any:
     from torch._functorch import config
 
     return config.patch(force_non_lazy_backward_lowering=True)
-
-
-def pool_threads() -> list[int]:
-    """The ids of the threads in Inductor's compile pool."""
-    from torch._inductor.async_compile import AsyncCompile
-
-    if not AsyncCompile.pool.cache_info().currsize:
-        return []
-    return [thread.ident or 0 for thread in AsyncCompile.pool()._threads]
-
-
-def abandon_pool() -> list[threading.Thread]:
-    """Gives up Inductor's compile pool; returns its threads, which may still work.
-
-    What waits in it is cancelled. The next compilation gets another pool.
-    """
-    from torch._inductor.async_compile import AsyncCompile
-
-    if not AsyncCompile.pool.cache_info().currsize:
-        return []
-    pool = AsyncCompile.pool()
-    AsyncCompile.pool.cache_clear()
-    pool.shutdown(wait=False, cancel_futures=True)
-    return list(pool._threads)
 
 
 def cache_folder() -> str:

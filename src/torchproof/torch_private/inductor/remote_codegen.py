@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
-from torchproof.process import forks
 from torchproof.torch_private import global_switches
+from torchproof.torch_private.replacements import Place, Replacement
 
 CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
@@ -56,7 +56,6 @@ class _Route:
 _route: contextvars.ContextVar[_Route | None] = contextvars.ContextVar(
     "torchproof_codegen_route", default=None
 )
-_installing = forks.lock()
 
 
 class _NotLoaded(Exception):
@@ -71,10 +70,10 @@ def codegen_in_child(
 
     Calls `on_local(why)` before a graph that cannot be sent is compiled here.
     """
-    _install()
     token = _route.set(_Route(send, on_local))
     try:
-        yield
+        with _replacement.active():
+            yield
     finally:
         _route.reset(token)
 
@@ -199,25 +198,32 @@ def _memory_format(name: str) -> torch.memory_format:
 
 
 def _reduced(memory_format: torch.memory_format) -> tuple[Any, tuple[str]]:
+    return _memory_format, (str(memory_format).rpartition(".")[2],)
+
+
+@contextlib.contextmanager
+def _formats_by_name() -> Iterator[None]:
     """Pickles a memory format by its name in torch.
 
     Otherwise pickle uses the first module that has imported it, which may be the
     user's, and the child would have to import that module.
     """
-    return _memory_format, (str(memory_format).rpartition(".")[2],)
-
-
-def _install() -> None:
+    before = copyreg.dispatch_table.get(torch.memory_format)
     copyreg.pickle(torch.memory_format, _reduced)
-    compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
+    try:
+        yield
+    finally:
+        if before is None:
+            copyreg.dispatch_table.pop(torch.memory_format, None)
+        else:
+            copyreg.dispatch_table[torch.memory_format] = before
+
+
+def _places() -> Iterator[Place]:
     ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
-    with _installing:
-        if hasattr(compile_fx.fx_codegen_and_compile, "torchproof_original"):
-            return
-        compile_fx.fx_codegen_and_compile = _routed(compile_fx.fx_codegen_and_compile)
-        ext._WireProtocolInput.serialize = _with_sent_operators(
-            ext._WireProtocolInput.serialize
-        )
+    compile_fx = importlib.import_module("torch._inductor.compile_fx")
+    yield compile_fx, "fx_codegen_and_compile", _routed
+    yield ext._WireProtocolInput, "serialize", _with_sent_operators
 
 
 def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -235,7 +241,6 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
             gm, example_inputs, inputs_to_check, kwargs
         )
 
-    generate_code.torchproof_original = original  # type: ignore[attr-defined]
     return generate_code
 
 
@@ -249,15 +254,19 @@ def _with_sent_operators(original: Callable[[Any], Any]) -> Callable[[Any], Any]
         ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
         pickler = importlib.import_module("torch.fx._graph_pickler")
         options = pickler.Options(ops_filter=_is_sent)
-        return ext._WireProtocolPickledInput(
-            pickler.GraphPickler.dumps(self, options=options)
-        )
+        with _formats_by_name():
+            return ext._WireProtocolPickledInput(
+                pickler.GraphPickler.dumps(self, options=options)
+            )
 
     return serialise
 
 
 def _is_sent(operator: str) -> bool:
     return operator.split(".")[2] in _SENT_NAMESPACES  # torch.ops.aten.add.Tensor
+
+
+_replacement = Replacement(_places)
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from torch import Tensor, fx, nn
 
 from torchproof.records import Keywords
 from torchproof.torch_private import contract, early_start, global_switches
-from torchproof.torch_private.dynamo import frames, subgraphs
+from torchproof.torch_private.dynamo import subgraphs
 from torchproof.torch_private.inductor.remote_codegen import (
     CACHE_VARIABLES,
     user_code_setting,
@@ -96,7 +96,6 @@ def load_tracer() -> None:
     for name in early_start.TRACER:
         importlib.import_module(name)
     probe()
-    frames.install()
     plain = torch.nn.ReLU()  # making it draws no random numbers
     torch.compile(plain, backend=Deferred({}), dynamic=False)(torch.ones(1))
 
