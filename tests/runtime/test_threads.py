@@ -19,6 +19,7 @@ from twins import Net, Stack, assert_alike, compiled, sample, twins
 from waiting import AGES_S, wait_for
 
 import torchproof
+from torchproof.runtime import background
 
 THREADS = 6
 
@@ -274,3 +275,17 @@ def test_a_model_that_changes_while_it_is_traced_is_traced_again(
     kinds = [item.kind for item in status.fallbacks]
     assert kinds == (["compile error"] if times > 2 else []), status
     assert bool(status.compiled_calls) is (times <= 2), status
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_background_outlives_an_error_and_ends_without_work() -> None:
+    done = threading.Event()
+
+    def fail() -> None:
+        raise KeyboardInterrupt
+
+    for work in (fail, done.set):
+        background._compiler.submit(work)
+    assert done.wait(AGES_S)
+    name = "torchproof-background"
+    wait_for(lambda: name not in [each.name for each in threading.enumerate()])

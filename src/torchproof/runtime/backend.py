@@ -221,7 +221,7 @@ class GraphCompiler:
             try:
                 answer = run(args)
             except Exception as error:
-                if before is None:
+                if before is None or comes_from_signal_handler(error):
                     chosen = run
                     raise
                 self._restore(before, name, error)
@@ -260,7 +260,8 @@ class GraphCompiler:
         try:
             compiled = compile_it() if job else self._compile_late(name, compile_it)
         except (Exception, DeadlinePassed) as error:
-            if isinstance(error, DeadlinePassed) and job is not None:
+            is_over = isinstance(error, DeadlinePassed) and job is not None
+            if is_over or comes_from_signal_handler(error):
                 raise  # the whole compilation is over, not only this graph
             item = failure(name, error, job)
             self._failed(item, job)

@@ -9,21 +9,64 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
+import sys
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
-from torchproof.process import forks
+from torchproof.process import forks, frames_of_threads
 from torchproof.runtime.compile_job import Job, seconds_until
 from torchproof.torch_private import frames, thread_state
 
 _KEPT = 4  # per function: a model that keeps changing needs only the latest
 _AT_EXIT_S = 2.0  # how long the process waits at exit for the thread
+_IMPORT_S = 5.0  # how long a fork waits for imports
+_LOOK_EVERY_S = 0.002
 
 process_is_exiting = threading.Event()
+
+
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+def _start(work: Callable[[], None], name: str) -> threading.Thread:
+    """Starts a daemon, which must not keep the process from ending.
+
+    Raises `RuntimeError` if the system allows no further thread.
+    """
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    _threads.add(thread)
+    return thread
+
+
+def _wait_for_imports() -> None:
+    """Before a fork: the child could never finish loading a half-loaded module."""
+    until = time.monotonic() + _IMPORT_S
+    while _is_importing() and time.monotonic() < until:
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _is_importing() -> bool:
+    own = {each.ident for each in list(_threads) if each.is_alive()}
+    own.discard(threading.get_ident())
+    stacks = frames_of_threads() if own else {}
+    return any(_imports(stacks.get(ident or 0)) for ident in own)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None and "importlib" not in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None
+
+
+os.register_at_fork(before=_wait_for_imports, after_in_child=_threads.clear)
 
 
 class Task:
@@ -34,8 +77,7 @@ class Task:
         self._ended = threading.Event()
         self.value: Any = None
         self.error: BaseException | None = None
-        # A daemon: it must not keep the process from ending.
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        _start(self._run, name)
 
     def _run(self) -> None:
         try:
@@ -67,17 +109,9 @@ class _Compiler:
 
     def submit(self, work: Callable[[], None]) -> None:
         with self._lock:
+            if self._thread is None:  # it waits for the lock, then finds the work
+                self._thread = _start(self._run, "torchproof-background")
             self._queue.append(work)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="torchproof-background", daemon=True
-                )
-                try:
-                    self._thread.start()
-                except RuntimeError:  # the system allows no further thread
-                    self._queue.pop()
-                    self._thread = None
-                    raise
 
     def _run(self) -> None:
         while not process_is_exiting.is_set():
@@ -86,7 +120,12 @@ class _Compiler:
                     self._thread = None
                     return
                 work = self._queue.popleft()
-            work()
+            try:
+                work()
+            except BaseException:  # of a listener's, for example
+                error = (*sys.exc_info(), self._thread)
+                threading.excepthook(threading.ExceptHookArgs(error))
+                del error
             del work  # it references the tensors of a call
 
     def join(self, seconds: float) -> None:

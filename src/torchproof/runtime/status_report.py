@@ -322,7 +322,8 @@ def _compilation(item: Compilation) -> str:
     text = item.function + (f" for {sizes}" if sizes else "")
     text += f" in {item.seconds:.1f} s"
     if item.kept:
-        text += f", in this process ({'; '.join(item.kept)})"
+        why = "; ".join(item.kept)
+        text += f", in this process, where only passes check the deadline ({why})"
     return text + (f"; again because {item.cause}" if item.cause else "")
 
 
