@@ -150,3 +150,27 @@ def test_gradients_that_no_code_sets_need_no_zeros(
         graphed(torch.ones(3, 4))
     assert zeros
     assert graphed.status().recordings == 1
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+@pytest.mark.parametrize("has_gradients", [False, True])
+def test_backward_that_can_be_differentiated(has_gradients: bool) -> None:
+    """It replaces gradients by sums, where another one adds in place."""
+    answers = []
+    for graphs in (False, True):
+        torch.manual_seed(0)
+        model = net()
+
+        def step(x: Tensor, model: nn.Module = model) -> Tensor:
+            loss = model(x).square().mean()
+            loss.backward(create_graph=True)
+            return loss.detach()
+
+        for parameter in model.parameters() if has_gradients else ():
+            parameter.grad = torch.ones_like(parameter)
+        run = torchproof.graph(step) if graphs else step
+        for number in range(5):
+            run(torch.full((3, 4), float(number)))
+            grads = [each.grad for each in model.parameters() if each.grad is not None]
+            answers.append([each.detach().clone() for each in grads])
+    torch.testing.assert_close(answers[5:], answers[:5])

@@ -223,6 +223,17 @@ def test_a_switch_that_changes_is_seen_and_its_recording_kept() -> None:
     assert (status.recordings, status.replays, status.stops) == (3, 8, ())
 
 
+def test_the_dtype_of_autocast_counts_while_it_is_off() -> None:
+    def step(x: Tensor) -> Tensor:
+        return x.to(torch.get_autocast_dtype("cpu"))
+
+    graphed, x = torchproof.graph(step), torch.ones(3)
+    for dtype in (None, torch.float16, torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=dtype, enabled=False):
+            for _ in range(2):
+                assert graphed(x).dtype is step(x).dtype
+
+
 # -- what torch can set ----------------------------------------------------------------
 
 # What is no row of the same name.

@@ -315,8 +315,8 @@ class Engine:
             backward_early=True,
             compiler=self.graph_compiler,
         )
-        job.generalise = self._generalises(conversion, self._cause(conversion))
         try:
+            job.generalise = self._generalises(conversion, self._cause(conversion))
             answer = compile_job.convert(conversion, job)
         except (Exception, DeadlinePassed) as error:
             if not process_is_exiting.is_set():  # else nobody is left to report to
@@ -363,23 +363,24 @@ class Engine:
         """
         code = conversion.code
         function, own_claim = self._function(code), Claim()
-        with self._lock:
-            claim = function.claim
-            if claim is None:
-                function.trace(own_claim)
-        if claim is not None:
-            if not claim.is_mine:
-                claim.done.wait(compile_job.seconds_until(until))
-            self.telemetry.ran_eager("compiling")
-            return frames.eager_once(inner=False)
         try:
+            with self._lock:
+                claim = function.claim
+                if claim is None:
+                    function.trace(own_claim)
+            if claim is not None:
+                if not claim.is_mine:
+                    claim.done.wait(compile_job.seconds_until(until))
+                self.telemetry.ran_eager("compiling")
+                return frames.eager_once(inner=False)
             if code in self._codes_of_others and self.telemetry.compiled_calls > 1:
                 self._ran_others = True
             self._check_key()
             return self._compile(conversion, until, prepared)
         finally:
             with self._lock:
-                function.end_trace()
+                if function.claim is own_claim:
+                    function.end_trace()
             own_claim.done.set()
 
     def _compile(

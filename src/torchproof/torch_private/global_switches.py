@@ -88,7 +88,7 @@ _GUARDED = {
     *("is_grad_enabled", "get_default_dtype", "get_num_threads"),
     *("is_autocast_cache_enabled", "_get_torch_function_state"),
     *("_get_deterministic_algorithms", "_get_deterministic_algorithms_warn_only"),
-    *("autocast.cpu", "autocast.cpu.dtype", "autocast.cuda", "autocast.cuda.dtype"),
+    *("autocast.cpu", "autocast.cuda"),  # their dtypes only while they are on
     "_get_cublas_allow_fp16_reduced_precision_reduction",
     "_get_cublas_allow_bf16_reduced_precision_reduction",
 }

@@ -66,18 +66,26 @@ class Replacement:
             yield
 
     def _replace(self) -> None:
-        for owner, name, wrap in self._find():
-            is_class = isinstance(owner, type)
-            original = owner.__dict__[name] if is_class else getattr(owner, name)
-            value = wrap(original)
-            setattr(owner, name, value)
-            self._replaced.append((owner, name, original, value))
+        try:
+            for owner, name, wrap in self._find():
+                is_class = isinstance(owner, type)
+                original = owner.__dict__[name] if is_class else getattr(owner, name)
+                value = wrap(original)
+                self._replaced.append((owner, name, original, value))
+                setattr(owner, name, value)
+        except BaseException:
+            self._restore()
+            raise
 
     def _leave(self) -> None:
         with self._lock:
             self._users -= 1
-            while not self._users and self._replaced:
-                owner, name, original, value = self._replaced.pop()
-                # Another tool may have replaced it meanwhile, and restores it itself.
-                if vars(owner).get(name) is value:
-                    setattr(owner, name, original)
+            if not self._users:
+                self._restore()
+
+    def _restore(self) -> None:
+        while self._replaced:
+            owner, name, original, value = self._replaced.pop()
+            # Another tool may have replaced it meanwhile, and restores it itself.
+            if vars(owner).get(name) is value:
+                setattr(owner, name, original)

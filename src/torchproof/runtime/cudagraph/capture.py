@@ -54,6 +54,7 @@ class Pool:
         self._last: torch.cuda.Stream | None = None
         self._last_handle: tuple[int, int] | None = None  # reading it is faster
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._callers: set[torch.cuda.Stream] = set()
 
     def open(self) -> Any:
         if self.handle is None or not self.captures:
@@ -74,11 +75,17 @@ class Pool:
 
     @contextlib.contextmanager
     def aside(self, device: torch.device) -> Iterator[None]:
-        """Runs the block on the side stream, ordered with the caller's stream."""
+        """Runs the block on the side stream, ordered with the caller's stream.
+
+        And with earlier callers' streams: they may still read what they have freed.
+        """
         with torch.cuda.device(device):
             caller = torch.cuda.current_stream()
             side = self.stream(device)
-            side.wait_stream(caller)
+            self._callers.add(caller)
+            for each in self._callers:
+                if each.device == device:
+                    side.wait_stream(each)
             try:
                 with torch.cuda.stream(side):
                     yield

@@ -37,6 +37,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchproof.records import UserError
@@ -430,7 +431,9 @@ class Graphed(Explained[Status]):
         """
         devices = (each.device for each in call_inputs.tensors_in(call) if each.is_cuda)
         device = next(devices, None)
-        return contextlib.nullcontext() if device is None else self.pool.aside(device)
+        if device is None or device.index != torch.cuda.current_device():
+            return contextlib.nullcontext()
+        return self.pool.aside(device)
 
     def _prepared(self, call: Call) -> Any:
         """Runs the step without a graph: compiled if that works, else in eager."""

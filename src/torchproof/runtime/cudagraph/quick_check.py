@@ -210,12 +210,14 @@ def _words_of(watch: Watch) -> list[int]:
         return _pointers(owner, in_slot(member, owner))
     if kind is NAMESPACE:
         return _pointers(owner, dict_of(owner), before=_BEFORE)
-    if type(owner) in (list, set):
+    if type(owner) in (list, set) and len(owner) <= _MOST_ITEMS:
         return _inside(owner, object, type(owner))
     return []
 
 
 _ORDERED: type = collections.OrderedDict
+# Memory for more items goes back to the system once another thread resizes a container.
+_MOST_ITEMS = 1000
 
 
 def _items_of(container: Any) -> range:

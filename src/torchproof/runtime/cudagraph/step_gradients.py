@@ -184,7 +184,9 @@ class Gradients:
         `may_drop`, no code of the step sets a gradient, and autograd adds to them.
         """
         replaced = [g for g in self._all if g.is_replaced]
-        dropped, added = (replaced, []) if may_drop else ([], replaced)
+        # A backward that can be differentiated replaces what it adds to.
+        dropped = [g for g in replaced if may_drop or g.before is not None]
+        added = [g for g in replaced if g not in dropped]
         added += [
             g
             for g in self._all

@@ -333,11 +333,11 @@ def _places_of_steps() -> Iterator[Replaced]:
 
 def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(step)
-    def checked(*args: Any) -> Any:
+    def checked(*args: Any, **kwargs: Any) -> Any:
         check = _check.get()
         if check is not None:
             check()
-        return step(*args)
+        return step(*args, **kwargs)
 
     return checked
 
@@ -636,8 +636,9 @@ def compile_lock(until: float) -> Iterator[bool]:
 
     lock = convert_frame.compile_lock
     wait_s = min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)
-    is_mine = lock.acquire(timeout=wait_s)
+    is_mine = False
     try:
+        is_mine = lock.acquire(timeout=wait_s)
         yield is_mine
     finally:
         if is_mine:

@@ -103,9 +103,12 @@ def another_thread_compiles() -> bool:
     lock = getattr(convert_frame, "compile_lock", None)
     if lock is None:
         return False
-    is_free = lock.acquire(blocking=False)
-    if is_free:
-        lock.release()
+    is_free = False
+    try:
+        is_free = lock.acquire(blocking=False)
+    finally:
+        if is_free:
+            lock.release()
     return not is_free
 
 
