@@ -294,7 +294,7 @@ def _model_of(step: Step) -> Any:
 
 def _limits(graphed: Any, row: Row) -> Row:
     """What the kernels alone take, and the shares of it that are reached."""
-    recordings = [r for each in graphed._snapshots for r in each.recordings()]
+    recordings = [r for each in graphed._snapshots.every for r in each.recordings]
     if not recordings:
         return {}
     torch.cuda.synchronize()
