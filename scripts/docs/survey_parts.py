@@ -195,6 +195,21 @@ def graph_speed() -> str:
     )
 
 
+def decode() -> str:
+    """The strategies that `tune` measured to the end for a decode step."""
+    found = result("tune-decode")
+    columns: Columns = {
+        "strategy": lambda row: ", ".join((row["strategy"], *row["variant"].values())),
+        "token": lambda row: numbers.milliseconds(row["median_ms"]),
+        "95% interval, ms": "{low_ms:.2f}-{high_ms:.2f}",
+        "vs. eager": "{vs_eager:.1f}x",
+        "outputs": "{numerics[verdict]}",
+    }
+    environment = found["environment"]
+    where = f"{environment['gpu']}, torch {environment['torch']}, single process"
+    return f"{where}.\n\n{table(columns, found['measurements'])}"
+
+
 def graph_memory() -> str:
     found = result("graph_memory")
     peaks = {name: row.get("peak_mib") for name, row in found["rows"].items()}
@@ -737,6 +752,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/reference/results.md": {
         "graph speed": graph_speed,
         "graph memory": graph_memory,
+        "decode": decode,
         "stale answers": lambda: table(STALE, named(result("replays-cuda")["rows"])),
         "harness": loop,
         "replays": replays,

@@ -17,7 +17,7 @@ _OWN_MODULES = frozenset(
     """
     __future__ abc array ast atexit base64 bisect builtins collections
     concurrent contextlib contextvars copy copyreg ctypes dataclasses datetime
-    decimal difflib dis enum errno faulthandler fcntl functools gc getpass grp gzip
+    difflib dis enum errno faulthandler fcntl functools gc getpass grp gzip
     hashlib heapq html
     importlib inspect io ipaddress itertools json keyword linecache logging math
     multiprocessing numbers operator os pathlib pickle pickletools pkgutil platform pwd

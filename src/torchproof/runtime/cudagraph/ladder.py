@@ -8,11 +8,12 @@ gives the same is used for all calls of the same shapes.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import math
 import statistics
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +62,8 @@ class Way:
             return map_tensors(self.preparation.ready(*args, **kwargs), Tensor.detach)
         self._keep_gradients()
         torch.compiler.cudagraph_mark_step_begin()
-        return map_tensors(self.preparation.ready(*args, **kwargs), _copy)
+        with _recovered():
+            return map_tensors(self.preparation.ready(*args, **kwargs), _copy)
 
     def _keep_gradients(self) -> None:
         """Copies gradients: the graphs may write where they put them last."""
@@ -73,6 +75,18 @@ class Way:
                 copies = step_capture.copies_of(gradients)
             for parameter, copy in zip(kept, copies, strict=True):
                 parameter.grad = copy
+
+
+@contextlib.contextmanager
+def _recovered() -> Iterator[None]:
+    """Resets torch after an error, from which a recording of its own never ended."""
+    stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+    try:
+        yield
+    except BaseException:
+        if stream is not None:
+            step_capture.end_failed_recording(stream)
+        raise
 
 
 def _copy(tensor: Tensor) -> Tensor:
