@@ -67,14 +67,12 @@ def _generate(channel: Channel) -> None:
     remote_codegen.prepare()
     channel.send({"ready": True})
     patience_s = _FIRST_IDLE_S
-    kinds = set()
     while True:
         try:
             request = channel.receive(patience_s)
         except TimeoutError:
             leave(IDLE_EXIT)
         _end_after(request["seconds_left"])
-        kinds.add(request["kind"])
         try:
             payload = unpacked(request["payload"])
             if request["kind"] == "graph":
@@ -86,8 +84,6 @@ def _generate(channel: Channel) -> None:
             answer = {"error": f"{type(error).__name__}: {error}"}
         faulthandler.cancel_dump_traceback_later()
         channel.send(answer)
-        if kinds == {"graph"}:  # other requests load kernels, which need the context
-            remote_graphs.release_device()
         patience_s = _IDLE_S
 
 

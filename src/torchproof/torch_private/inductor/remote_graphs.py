@@ -9,14 +9,12 @@ tensors: it gets shapes, and loads no kernels.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import operator
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -331,18 +329,3 @@ def _without_device() -> Iterator[None]:
         hooks.patched(tuner, "_dynamic_scale_rblock", lambda self: None),
     ):
         yield
-
-
-def release_device() -> None:
-    """Ends the CUDA context of the child, which takes about half a GiB of the device.
-
-    Autograd creates it, also on fake tensors. The child has no tensors and no kernels
-    there, and the next graph creates it again.
-    """
-    if not torch.cuda.is_initialized() or torch.cuda.memory_allocated():
-        return
-    torch.cuda.empty_cache()  # tensors that existed for a moment
-    mappings = Path("/proc/self/maps").read_text().splitlines()
-    libraries = [each.split()[-1] for each in mappings if "/libcudart" in each]
-    if libraries:  # the copy that torch has loaded
-        ctypes.CDLL(libraries[0]).cudaDeviceReset()
