@@ -86,6 +86,10 @@ def _recovered() -> Iterator[None]:
     except BaseException:
         if stream is not None:
             step_capture.end_failed_recording(stream)
+            # That of a backward fails in a thread of autograd, which leaves no trace
+            # here but random generators that seem to be captured.
+            with contextlib.suppress(RuntimeError):  # the device may be lost
+                step_capture.capture_nothing(torch.cuda.Stream(stream.device))
         raise
 
 
