@@ -406,6 +406,14 @@ kinds = []
 return x, copy.deepcopy(self.config.names)  # <-
 !! the whole module | kinds = copy.deepcopy(vars(self)["config"].names)  # <-
 """
+COPIES = """\
+== a tensor | y = copy.deepcopy(x)  # <-
+== in an expression | y = torch.relu(copy.deepcopy(x) + y)  # <-
+!! what may be an object with a tensor | y = copy.deepcopy(y)  # <-
+!! an attribute may be a parameter | y = copy.deepcopy(x.grad)  # <-
+!! a leaf of its own | y = copy.deepcopy(x).requires_grad_()  # <-
+!! with a memo | y = copy.deepcopy(x, {})  # <-
+"""
 CONFIGURED = """\
 import copy
 from dataclasses import dataclass, field
@@ -913,6 +921,13 @@ FAMILIES = {
         tuple((torch.full((2, 3), value),) for value in (1.0, 2.0, 3.0)),
         "GB109",
         observes=True,
+    ),
+    "copies of tensors": Family(
+        host_values.clone,
+        COPIES,
+        step("x: torch.Tensor, y", XY, "import copy\n\nimport torch\n"),
+        ((torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])),),
+        "GB109",
     ),
     "effects": Family(effects.in_graph, IN_GRAPH, LOGS, LOGGED),
     "effects refused": Family(effects.in_graph, NOT_IN_GRAPH, LOGS),

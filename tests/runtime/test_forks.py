@@ -43,12 +43,14 @@ def held(fresh_compiler: None) -> Iterator[Callable[..., None]]:
 
 class Doubled(Block):
     def forward(self, x: Tensor) -> Tensor:
-        # What is traced and what runs eager differ, for who believes that it is traced.
-        return x + torch.tanh(self.mix(x)) * (1.0 + torch.compiler.is_compiling())
+        # What is traced and what runs eager differ. (`is_compiling()` would be true for
+        # eager calls, too, while another thread traces.)
+        return x + torch.tanh(self.mix(x)) * (1.0 + torch.compiler.is_dynamo_compiling())
 
 
 def compiles_anew(model: nn.Module, eager: Tensor, compiled: Tensor) -> None:
     """A call in the fork answers at once and right; the model is compiled soon."""
+    assert not torch.compiler.is_compiling()  # as in the thread that did not fork
     x, until = torch.ones(2, 4), time.monotonic() + PATIENCE_S / 2
     answer = model(x)
     # With wait=False a compilation is counted before its code answers calls.

@@ -466,7 +466,7 @@ class DeepCopy(GraphBreak):
     advice_text = "copy tensors with .clone() instead of `{at.expression}`"
     nodes = (ast.Call,)
     shown_by = ("GB105", "GB109")
-    rewrites = ("host_values.data",)
+    rewrites = ("host_values.clone", "host_values.data")
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)

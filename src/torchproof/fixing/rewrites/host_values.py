@@ -39,6 +39,8 @@ from torchproof.fixing.rewrites.site import (
 from torchproof.fixing.rewrites.values import Values
 
 _PROBES = "__import__('torchproof.fixing.call_probe', fromlist=['_'])"
+_COPIES_TENSOR = "GB4198"  # torch's name for a graph break at copy.deepcopy(tensor)
+_OF_LEAVES = ("grad", "requires_grad", "requires_grad_", "is_leaf", "Parameter")
 _LONGEST = 4  # statements
 _ENDS = (
     *ENDS,
@@ -79,6 +81,38 @@ def data(site: Site) -> Draft:
         raise Refused(f"the statements cannot run outside the graph: {problem}")
     text = calling(f"host_value({name}, {texts})", ["torchproof.host_value"])
     return Draft("compute the data outside the graph, with host_value", text)
+
+
+def clone(site: Site) -> Draft:
+    """`copy.deepcopy(x)` of a tensor becomes `x.detach().clone()`.
+
+    The copy of a tensor that requires a gradient is a leaf that requires one too, so
+    nothing near may ask for it.
+    """
+    values = Values(site)
+    symptom = site.finding.symptom
+    of_tensor = symptom is not None and symptom.gb_id == _COPIES_TENSOR
+    calls = [
+        node
+        for node in nodes(site.statement)
+        if isinstance(node, cst.Call) and values.dotted(node.func) == "copy.deepcopy"
+    ]
+    if len(calls) != 1 or len(calls[0].args) != 1:
+        raise NoPattern("the statement is not one copy.deepcopy of one object")
+    copied = calls[0].args[0].value
+    # What is not a variable may be a parameter, or an object that has a tensor.
+    if not isinstance(copied, cst.Name) or not (of_tensor or values.is_tensor(copied)):
+        raise NoPattern(f"`{site.code(copied)}` may be more than a tensor")
+    asks = [
+        node.value
+        for node in nodes(site.function)
+        if isinstance(node, cst.Name) and node.value in _OF_LEAVES
+    ]
+    if asks:
+        raise Refused(f"`{asks[0]}` asks for what a copy has, and a clone has not")
+    new = cst.parse_expression(f"{copied.value}.detach().clone()")
+    title = f"copy `{copied.value}` with .detach().clone()"
+    return Draft(title, site.replaced({calls[0]: new}))
 
 
 def _moved(site: Site) -> Candidate:

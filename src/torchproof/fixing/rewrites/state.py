@@ -46,6 +46,7 @@ from torchproof.fixing.rewrites.values import Values
 _ADDING = words(
     "append extend insert add update appendleft setdefault pop popleft clear remove"
 )
+_GROWS = words("append extend insert appendleft")
 _NUMERIC = words("abs divmod float int len max min pow round sum")
 _ASSIGNING = (cst.AugAssign, cst.AssignTarget)
 _DRAWS = re.compile(
@@ -71,9 +72,18 @@ def outside(site: Site) -> Draft:
     state.assert_known()
     code = f"do `{brief(site.statement)}` and what it is for outside"
     title = f"{code}, around the compiled call (on_host)"
+    if _grows(site.statement):
+        title += "; a preallocated buffer would keep it in the graph"
     pieces = list(map(sorter.on_host, before))
     pieces += [replace(sorter.in_graph(each), place=Place.GRAPH) for each in graph]
     return drafted(sorter, [*pieces, *map(sorter.on_host, after)], title)
+
+
+def _grows(statement: Statement) -> bool:
+    """Whether it adds to a list: in a graph, only a buffer of a fixed length can be."""
+    calls = [node for node in nodes(statement) if isinstance(node, cst.Call)]
+    names = [(dotted(call.func) or "").rpartition(".")[2] for call in calls]
+    return not _GROWS.isdisjoint(names)
 
 
 class _State:
