@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ from twins import Block
 from waiting import in_fork
 
 import torchproof
+from torchproof.process import forks
 
 DEADLINE_S = 200.0  # that a call in the fork would wait for
 PATIENCE_S = 60
@@ -45,7 +48,9 @@ class Doubled(Block):
     def forward(self, x: Tensor) -> Tensor:
         # What is traced and what runs eager differ. (`is_compiling()` would be true for
         # eager calls, too, while another thread traces.)
-        return x + torch.tanh(self.mix(x)) * (1.0 + torch.compiler.is_dynamo_compiling())
+        return x + torch.tanh(self.mix(x)) * (
+            1.0 + torch.compiler.is_dynamo_compiling()
+        )
 
 
 def compiles_anew(model: nn.Module, eager: Tensor, compiled: Tensor) -> None:
@@ -134,3 +139,33 @@ def test_a_fork_of_a_process_that_used_cuda_can_compile(
         assert (len(status.compilations), status.fallbacks) == (1, ())
 
     assert in_fork(check, PATIENCE_S) == 0
+
+
+class Item:
+    pass
+
+
+def test_a_weak_set_is_read_while_another_thread_adds_to_it() -> None:
+    items: weakref.WeakSet[Item] = weakref.WeakSet()
+    kept, ended = [Item() for _ in range(2000)], threading.Event()
+    items.update(kept)
+
+    def add() -> None:
+        while not ended.is_set():
+            kept.append(Item())
+            items.add(kept[-1])
+
+    before = sys.getswitchinterval()
+    thread = threading.Thread(target=add)
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        for _ in range(20):
+            assert len(forks.alive(items)) >= 2000
+        with pytest.raises(RuntimeError, match="changed size"):  # what it is for
+            while True:
+                list(items)
+    finally:
+        sys.setswitchinterval(before)
+        ended.set()
+        thread.join()

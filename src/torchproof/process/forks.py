@@ -13,11 +13,22 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _registered: weakref.WeakSet[Any] = weakref.WeakSet()
 _under_way: dict[object, tuple[int, Callable[[], object]]] = {}
+
+
+def alive(items: weakref.WeakSet[T]) -> list[T]:
+    """The objects in a set to which other threads may add.
+
+    Iterating over the set itself would raise then; copying its `data` is one step.
+    """
+    references = list(items.data)  # type: ignore[attr-defined]
+    return [item for each in references if (item := each()) is not None]
 
 
 class Renewable(Protocol):
@@ -57,9 +68,9 @@ def undone_in_fork(undo: Callable[[], object]) -> Iterator[None]:
 
 
 def _renew() -> None:
-    for each in list(_locks):
+    for each in alive(_locks):
         each._at_fork_reinit()  # as the standard library does for its own locks
-    for item in list(_registered):
+    for item in alive(_registered):
         item.after_fork()
     current = threading.get_ident()
     for key, (thread, undo) in list(_under_way.items()):

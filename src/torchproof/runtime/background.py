@@ -54,7 +54,7 @@ def _wait_for_imports() -> None:
 
 
 def _is_importing() -> bool:
-    own = {each.ident for each in list(_threads) if each.is_alive()}
+    own = {each.ident for each in forks.alive(_threads) if each.is_alive()}
     own.discard(threading.get_ident())
     stacks = frames_of_threads() if own else {}
     return any(_imports(stacks.get(ident or 0)) for ident in own)

@@ -25,6 +25,7 @@ from torchproof.process import (
     Message,
     Priority,
     Tick,
+    forks,
     packed,
     unpacked,
 )
@@ -276,12 +277,12 @@ _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
 def close_all() -> None:
-    for worker in list(_workers):
+    for worker in forks.alive(_workers):
         worker.close()
 
 
 def _forget_all() -> None:
-    for worker in list(_workers):
+    for worker in forks.alive(_workers):
         worker.forget()
 
 

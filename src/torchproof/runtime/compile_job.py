@@ -24,6 +24,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchproof.process import forks
 from torchproof.records import UserError
 from torchproof.runtime import codegen_worker
 from torchproof.runtime.status_report import Compilation, Fallback
@@ -90,7 +91,7 @@ class Job:
     @staticmethod
     def end_all() -> None:
         """Ends what is being compiled, in the background, when the process ends."""
-        for job in list(_all):
+        for job in forks.alive(_all):
             job.until = 0.0
         codegen_worker.close_all()
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
+from torchproof.process import forks
 from torchproof.records import Keywords, Namespace, UserError
 from torchproof.runtime.telemetry import Listener
 from torchproof.strategies import RecipeSource, Strategy, parse
@@ -306,7 +307,7 @@ def refresh_all() -> None:
 
     Needed before tracing: Dynamo traces `run` without comparing the method.
     """
-    for part in list(_live):
+    for part in forks.alive(_live):
         if getattr(type(part.owner), part.name, None) is not part._class_method:
             part.refresh_method()
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from torchproof.process import forks
 from torchproof.runtime import compile_job
 from torchproof.runtime.method_replacement import MethodReplacement, Options
 from torchproof.torch_private import backends, frames
@@ -95,7 +96,7 @@ def send_others_away(engine: Engine, backend: Backend) -> None:
     """
     key, backend.key = backend.key, None
     _shared.pop(key, None)
-    others = [each for each in list(backend.engines) if each is not engine]
+    others = [each for each in forks.alive(backend.engines) if each is not engine]
     for other in others:
         backend.engines.discard(other)
         other.use_backend(backend_of(other, key))
@@ -235,7 +236,9 @@ def exists(part: MethodReplacement, options: Options) -> bool:
 def owner_of(tensors: list[Tensor], backend: Backend | None) -> Engine | None:
     """The engine of the live model that has one of these parameters."""
     tensor_ids = {id(tensor) for tensor in tensors}
-    for engine in list(backend.engines) if backend is not None and tensor_ids else ():
+    if backend is None or not tensor_ids:
+        return None
+    for engine in forks.alive(backend.engines):
         model = engine.find_model()
         if model and not tensor_ids.isdisjoint(map(id, model.parameters())):
             return engine

@@ -93,7 +93,8 @@ class _Process:
     def others_are_busy(self, thread: _Thread) -> bool:
         if len(self.threads) == 1:
             return False
-        return any(each.busy for each in self.threads if each is not thread)
+        others = [each for each in forks.alive(self.threads) if each is not thread]
+        return any(each.busy for each in others)
 
 
 _process = _Process()
