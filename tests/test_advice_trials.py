@@ -12,6 +12,7 @@ import pytest
 from torchproof import api
 from torchproof.records import Finding, Mark, Remedy, Replacement, Setting
 
+pytestmark = pytest.mark.slow  # it is a tool of the benchmarks
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -199,7 +200,6 @@ def test_names_of_programs_are_their_cells() -> None:
     assert set(advice.SURVEY.quick) <= set(known)
 
 
-@pytest.mark.slow
 def test_a_fork_finds_what_check_finds(trials: Trials, tmp_path: Path) -> None:
     run = api.check(f"{trials.file}:make", effort="quick", save_in=tmp_path / "runs")
 

@@ -26,7 +26,6 @@ GRAPH, COMPILE = SUBJECTS["graph"], SUBJECTS["compile"]
 NAMED = (
     *("strides of the argument", "hook of the model", "global", "closure cell", "dict"),
     *("__bases__", "switch of cuDNN", "training with an optimizer of torch"),
-    "training with an optimizer of the user",
     # A trial run is undone, or not made.
     *("counter", "log of calls", "counter in a cell", "list iterator that is consumed"),
     *("generator of torch", "buffer that the step replaces"),
