@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -17,8 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchproof.process import Channel, Ended, hold, leave, packed, unpacked
-from torchproof.records import Keywords
-from torchproof.torch_private import frames
+from torchproof.records import Keywords, collector_paused
 
 IDLE_EXIT = 83  # the exit code of a child that got no request for a while
 _IDLE_S = 60.0
@@ -62,9 +62,11 @@ def _end_after(seconds: float) -> None:
 
 
 def _generate(channel: Channel) -> None:
-    from torchproof.torch_private import remote_codegen, remote_graphs
+    with collector_paused():
+        from torchproof.torch_private import remote_codegen, remote_graphs
 
-    remote_codegen.prepare()
+        remote_codegen.prepare()
+    gc.freeze()  # what was imported stays, and no collection has to look at it
     channel.send({"ready": True})
     patience_s = _FIRST_IDLE_S
     while True:
@@ -91,10 +93,11 @@ def _generate(channel: Channel) -> None:
 
 
 def _probe(channel: Channel) -> None:
-    import torch
+    with collector_paused():
+        import torch
 
-    from torchproof.process import main_definitions
-    from torchproof.torch_private import remote_codegen
+        from torchproof.process import main_definitions
+        from torchproof.torch_private import frames, remote_codegen
 
     remote_codegen.build_atomically()
     request = channel.receive()
