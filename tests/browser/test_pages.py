@@ -189,6 +189,12 @@ def test_many_findings_come_in_parts_and_a_link_opens_one(
     assert len(window.run(SHOWN)) == 200
 
 
+def test_one_finding_is_counted_as_one(window: Browser, tmp_path: Path) -> None:
+    run = report_runs.many(1)
+    opened(window, run, tmp_path)
+    assert window.run("count.textContent") == f"{len(run.findings)} finding."
+
+
 def test_without_scripts_the_page_is_still_a_report(
     window: Browser, tmp_path: Path
 ) -> None:

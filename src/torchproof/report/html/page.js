@@ -99,7 +99,7 @@
         ? `None${of} matches the filters.`
         : count < matching.length
           ? `${matching.length}${of} ${noun}, showing the first ${count}.`
-          : `${matching.length}${of} ${noun}.`;
+          : `${matching.length}${of} ${every.length === 1 ? noun.slice(0, -1) : noun}.`;
     if (more) {
       more.hidden = count === matching.length;
       more.textContent = `Show ${Math.min(PAGE, matching.length - count)} more`;
