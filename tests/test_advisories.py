@@ -150,6 +150,7 @@ def test_the_page_of_an_advisory_says_it_all(advisory: type[Advisory]) -> None:
 # -- what triggers them, besides the programs in tests/rules ---------------------------
 
 
+@pytest.mark.slow
 def test_modulated_norms_with_gradients_on_a_gpu(dit: dict[str, Observation]) -> None:
     [finding] = advice(on_gpu(dit["plain"]))
     assert finding.code == "AD101" and finding.kind == "hazard"
@@ -159,6 +160,7 @@ def test_modulated_norms_with_gradients_on_a_gpu(dit: dict[str, Observation]) ->
     assert remedy_of(finding) == Setting(f"inductor.{SETTING}", False)
 
 
+@pytest.mark.slow
 def test_modulated_norms_that_cannot_hit_it(dit: dict[str, Observation]) -> None:
     observation = dit["plain"]
     assert codes(observation) == []  # on the CPU

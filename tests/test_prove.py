@@ -93,6 +93,7 @@ def result(project: Path) -> dict[str, Any]:
     return plain
 
 
+@pytest.mark.slow
 def test_killed_run_continues_after_the_last_test_that_passed(project: Path) -> None:
     with start(project) as process:
         wait_for(lambda: "hangs" in ran(project))
@@ -113,6 +114,7 @@ def test_killed_run_continues_after_the_last_test_that_passed(project: Path) -> 
     assert result(project)["commit"].startswith(f"{found['commit']}-dirty-")
 
 
+@pytest.mark.slow
 def test_changed_test_module_runs_alone_again(project: Path) -> None:
     other = project / "tests" / "part" / "test_other.py"
     other.write_text(PROGRAM.replace('note("', 'note("other '))

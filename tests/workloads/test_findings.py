@@ -86,6 +86,7 @@ ORIGINALS: list[Any] = [
             "RC213": ["self.step += 1"],
             "RC290": ["self.step += 1"],
         },
+        marks=slow,
     ),
     pytest.param(
         "arrcoc-original",
