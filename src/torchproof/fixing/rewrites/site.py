@@ -60,7 +60,8 @@ class File:
     @functools.cached_property
     def wrapper(self) -> MetadataWrapper:
         try:
-            return MetadataWrapper(cst.parse_module(self.text))
+            # A parsed tree has no node twice: a copy, which would ensure that, is slow.
+            return MetadataWrapper(cst.parse_module(self.text), unsafe_skip_copy=True)
         except cst.ParserSyntaxError as error:
             raise NoPattern(
                 f"{self.path} is not valid Python: {error.message}"
