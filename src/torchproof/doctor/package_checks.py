@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import NamedTuple
 
 from torchproof import __version__
+from torchproof.doctor.row import Problem, Row
 from torchproof.records import MachineCheck
 
 _GROUP = "packages"
@@ -30,19 +31,27 @@ _FOR = {
 
 def versions() -> Iterator[MachineCheck]:
     """Python and torchproof, which everything else depends on."""
-    running = sys.version_info[:2]
+    supported = "{}.{} to {}.{}".format(*_OLDEST, *_NEWEST)
+    yield from Row(
+        "versions",
+        "Python",
+        _python,
+        "torchproof was not tested with this Python",
+        f"use Python {supported}",
+        "degraded",
+        fine=f"supported: {supported}",
+    ).checks()
+    yield MachineCheck("versions", "torchproof", "ok", __version__)
+
+
+def _python() -> str:
     value = f"{platform.python_version()}, {platform.platform()}"
-    action = "use Python {}.{} to {}.{}".format(*_OLDEST, *_NEWEST)
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         means = "torch.compile is not tested on Python without the GIL"
-        yield MachineCheck("versions", "Python", "degraded", value, means, action)
-    elif not _OLDEST <= running <= _NEWEST:
-        means = "torchproof was not tested with this Python"
-        yield MachineCheck("versions", "Python", "degraded", value, means, action)
-    else:
-        means = "supported: {}.{} to {}.{}".format(*_OLDEST, *_NEWEST)
-        yield MachineCheck("versions", "Python", "ok", value, means)
-    yield MachineCheck("versions", "torchproof", "ok", __version__)
+        raise Problem(value, means=means)
+    if not _OLDEST <= sys.version_info[:2] <= _NEWEST:
+        raise Problem(value)
+    return value
 
 
 class Requirement(NamedTuple):
@@ -103,38 +112,37 @@ def checks(errors: Mapping[str, str]) -> Iterator[MachineCheck]:
 
 def check(requirement: Requirement, error: str = "") -> MachineCheck:
     """`error` is what its import raised."""
-    name, least, extra = requirement
+    name, _, extra = requirement
     purpose = _FOR.get(name, f"the extra `{extra}`" if extra else "torchproof")
-    install = f"pip install 'torchproof[{extra}]'" if extra else f"pip install {name}"
+    (found,) = Row(
+        _GROUP,
+        name,
+        _package,
+        f"needed for: {purpose}",
+        f"pip install 'torchproof[{extra}]'" if extra else f"pip install {name}",
+        optional=bool(extra),
+        fine=purpose,
+    ).checks(requirement, error, purpose)
+    return found
+
+
+def _package(requirement: Requirement, error: str, purpose: str) -> str:
+    name, least, _ = requirement
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        means = f"needed for: {purpose}"
-        value = "not installed"
-        return MachineCheck(
-            _GROUP, name, "missing", value, means, install, optional=bool(extra)
-        )
+        raise Problem("not installed") from None
     if error:
-        return MachineCheck(
-            _GROUP,
-            name,
-            "missing",
-            f"{version}: {error}",
-            f"needed for: {purpose}",
-            f"pip install --force-reinstall {name}",
-            optional=bool(extra),
-        )
+        again = f"pip install --force-reinstall {name}"
+        raise Problem(f"{version}: {error}", action=again)
     if least and _numbers(version) < _numbers(least):
-        return MachineCheck(
-            _GROUP,
-            name,
-            "degraded",
+        raise Problem(
             f"{version}, older than {least}",
-            f"may fail: {purpose}",
-            f"pip install '{name}>={least}'",
-            optional=bool(extra),
+            status="degraded",
+            means=f"may fail: {purpose}",
+            action=f"pip install '{name}>={least}'",
         )
-    return MachineCheck(_GROUP, name, "ok", version, purpose)
+    return version
 
 
 def _numbers(version: str) -> tuple[int, ...]:
