@@ -74,9 +74,7 @@ def _of_child(
     yield from package_checks.checks(errors)
 
 
-def _failed(
-    rows: list[Row], how: str, output: IO[bytes]
-) -> Iterator[MachineCheck]:
+def _failed(rows: list[Row], how: str, output: IO[bytes]) -> Iterator[MachineCheck]:
     value = ": ".join(filter(None, (f"the process {how}", _last(output))))
     for row in rows:
         yield row.failed(value)
