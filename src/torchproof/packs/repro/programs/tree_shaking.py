@@ -5,15 +5,21 @@ next candidate if what is left does not fail.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from torchproof.packs.repro.programs.edits import remove_annotations
-from torchproof.packs.repro.programs.scopes import Names, bound_by, mentioned_names
+from torchproof.packs.repro.programs.scopes import (
+    Definition,
+    Globals,
+    bound_by,
+    is_future,
+    mentioned_names,
+)
 
 # Packages that a repro may import: they come with Python or with torch.
 AVAILABLE = frozenset(sys.stdlib_module_names) | {"torch", "functorch", "numpy"}
@@ -24,7 +30,6 @@ _IRRELEVANT = re.compile(
 )
 _REGISTERS = re.compile(r"register|\bimpl|library")
 _CALLED_BY_TORCH = {"forward", "backward", "setup_context", "vmap", "jvp"}
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef
 _Import = ast.Import | ast.ImportFrom
 
 
@@ -66,14 +71,6 @@ def foreign_packages(tree: ast.Module) -> list[str]:
     return sorted(packages - AVAILABLE)
 
 
-@dataclass
-class _Globals:
-    """The globals that a statement binds and those that it uses."""
-
-    bound: set[str] = field(default_factory=set)
-    used: set[str] = field(default_factory=set)
-
-
 def _keep_reachable(tree: ast.Module, needed: set[str]) -> None:
     """Keeps what binds a needed name, and statements with effects on that alone.
 
@@ -111,31 +108,24 @@ def _keep_reachable(tree: ast.Module, needed: set[str]) -> None:
             needed |= names.used
     tree.body = [tree.body[place] for place in sorted(kept)]
     for node in tree.body:
-        if isinstance(node, _Import):
+        if isinstance(node, _Import) and not is_future(node):
             node.names = [a for a in node.names if bound_by(a) in needed]
 
 
-def _globals_of(tree: ast.Module) -> list[_Globals]:
-    names = Names(tree)
-    found = [_Globals() for _ in tree.body]
-    owner = {
-        id(inner): one
-        for node, one in zip(tree.body, found, strict=True)
-        for inner in ast.walk(node)
-    }
-    for occurrence in names.globals():
-        one = owner[id(occurrence.node)]
-        one.used.add(occurrence.name)
-        if occurrence.binds and occurrence.scope is names.module:
-            one.bound.add(occurrence.name)
+def _globals_of(tree: ast.Module) -> list[Globals]:
+    """Returns the globals of each statement."""
+    bound = Globals(tree).bound
+    found = [Globals(ast.Module([node], [])) for node in tree.body]
+    for one in found:
+        one.used &= bound
     return found
 
 
-def _registers(node: ast.stmt, names: _Globals, available: set[str]) -> bool:
+def _registers(node: ast.stmt, names: Globals, available: set[str]) -> bool:
     """Whether a statement registers something with torch or with a kept object."""
     match node:
         case ast.Import() | ast.ImportFrom():
-            return "__future__" in ast.unparse(node)
+            return is_future(node)
         case ast.Expr(value=ast.Call(func=called)):  # `sell.register_autograd(back)`
             calls: list[ast.expr] = [called]
         case ast.Assign(value=value):  # `torch.library.Library("shop", "DEF")`
@@ -158,7 +148,7 @@ def _drop_unused_methods(tree: ast.Module) -> None:
             node.body = [
                 member
                 for member in node.body
-                if not isinstance(member, _Definition)
+                if not isinstance(member, Definition)
                 or member.decorator_list
                 or re.fullmatch(r"__\w+__", member.name)
                 or member.name in mentioned
@@ -174,11 +164,11 @@ def without_annotations(tree: ast.Module) -> ast.Module:
     passed = {
         name
         for node in tree.body
-        if not isinstance(node, _Definition | ast.ClassDef)
+        if not isinstance(node, Definition | ast.ClassDef)
         for name in mentioned_names(node)
     }
     for node in ast.walk(tree):
-        if isinstance(node, _Definition):
+        if isinstance(node, Definition):
             if not node.decorator_list and node.name not in passed:
                 remove_annotations(node)
                 node.body = [n for n in node.body if not _is_docstring(n)]
