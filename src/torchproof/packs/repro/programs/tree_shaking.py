@@ -5,7 +5,6 @@ next candidate if what is left does not fail.
 """
 
 from __future__ import annotations
-import __future__
 
 import ast
 import re
