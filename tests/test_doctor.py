@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from torchproof.doctor import (
     torch_checks,
 )
 from torchproof.doctor.package_checks import Requirement
+from torchproof.doctor.table import tried
 from torchproof.records import MachineCheck
 from torchproof.report import machine
 
@@ -94,7 +94,7 @@ def container(patch: Patch, folder: Path, **limits: int) -> Checks:
 
 def variable(patch: Patch, folder: Path, name: str, value: str) -> Checks:
     patch.setenv(name, value)
-    return system_checks._variables()
+    return system_checks.variables()
 
 
 def package(patch: Patch, folder: Path, *requirement: str, error: str = "") -> Checks:
@@ -106,42 +106,41 @@ GPU |= {"total": 2**37, "free": 2**36}
 
 
 def gpu(patch: Patch, folder: Path, **facts: Any) -> Checks:
-    return torch_checks.gpu(0, **GPU | facts)
+    return tried("device", torch_checks.gpu, GPU | facts, number=0)
 
 
 def no_triton(patch: Patch, folder: Path) -> Checks:
     patch.setitem(sys.modules, "triton", None)
-    return torch_checks.TRITON.checks()
+    return tried("triton", torch_checks.triton)
 
 
 def c_compiler(patch: Patch, folder: Path, cc: str) -> Checks:
     patch.setenv("CC", cc)
-    return torch_checks.C_COMPILER.checks()
+    return tried("C compiler", torch_checks.c_compiler)
 
 
 def no_gpu(patch: Patch, folder: Path, driver: str, build: str | None) -> Checks:
     patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     patch.setattr(torch_checks, "_driver", lambda: driver)
-    return torch_checks.NO_GPU.checks(build, None, "")
+    return tried("CUDA", torch_checks.no_gpu, build, None, "")
 
 
 def dynamo(patch: Patch, folder: Path, *result: Any) -> Checks:
     """What it finds out: the number of graphs, and whether the answer is right."""
-    return replace(torch_checks.DYNAMO, tried=torch_checks.traced).checks(*result)
+    return tried("torch.compile", torch_checks.traced, *result)
 
 
 def killed(patch: Patch, folder: Path) -> Checks:
     with (folder / "output").open("wb+") as output:
-        return [*examination._failed([torch_checks.CUDA], "was killed", output)]
+        return [*examination._failed(["CUDA"], "was killed", output)]
 
 
 def shared_memory(patch: Patch, folder: Path, name: str) -> Checks:
-    row = system_checks.SHARED_MEMORY
-    return row.checks(folder / name)
+    return tried("/dev/shm", system_checks.shared_memory, folder / name)
 
 
 def child(patch: Patch, folder: Path, pid: int) -> Checks:
-    return system_checks.CHILD.checks(pid)
+    return tried("child processes", system_checks.readable, pid)
 
 
 NO_INCLUDES = 'for a; do shift; [[ $a == -I* ]] || set -- "$@" "$a"; done'

@@ -14,17 +14,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from torchproof.doctor.row import Problem, Row
 from torchproof.doctor.system_checks import nearest_folder
+from torchproof.doctor.table import Problem, tried
 from torchproof.records import MachineCheck
 from torchproof.report import cache_folders
 
-_GROUP = "C++ compiler"
 _PATIENCE_S = 60.0
-_EAGER = (
-    "torch.compile generates no code for the CPU: bench and tune can measure eager"
-    " only, and torchproof.compile runs eager"
-)
 _PLAIN = 'extern "C" int threads() { return 7; }\n'
 _OPENMP = """
 #include <omp.h>
@@ -39,7 +34,7 @@ extern "C" int threads() {
 
 def checks() -> Iterator[MachineCheck]:
     compiler = os.environ.get("CXX", "g++")
-    (found,) = COMPILER.checks(compiler)
+    (found,) = tried("compiler", _compiler, compiler)
     yield found
     if found.is_problem:
         return
@@ -47,8 +42,7 @@ def checks() -> Iterator[MachineCheck]:
     # If the cache is not writable, its own check says why.
     place = cache if cache.is_dir() and os.access(cache, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="torchproof-doctor-", dir=place) as folder:
-        for row in LIBRARIES:
-            yield from row.checks(compiler, Path(folder))
+        yield from _libraries(compiler, Path(folder))
 
 
 def _compiler(compiler: str) -> str:
@@ -59,18 +53,15 @@ def _compiler(compiler: str) -> str:
     raise Problem(f"{compiler}: {_first_error(done)}")
 
 
-def _plain(compiler: str, folder: Path) -> str:
-    return _library([compiler], folder / "plain.cpp", _PLAIN)
-
-
-def _headers(compiler: str, folder: Path) -> str:
+def _libraries(compiler: str, folder: Path) -> Iterator[MachineCheck]:
     include = f"-I{sysconfig.get_path('include')}"
-    source = f"#include <Python.h>\n{_PLAIN}"
-    return _library([compiler, include], folder / "headers.cpp", source)
-
-
-def _openmp(compiler: str, folder: Path) -> str:
-    return _library([compiler, "-fopenmp"], folder / "openmp.cpp", _OPENMP)
+    for key, name, flags, source in (
+        ("shared library", "plain", [], _PLAIN),
+        ("Python headers", "headers", [include], f"#include <Python.h>\n{_PLAIN}"),
+        ("OpenMP", "openmp", ["-fopenmp"], _OPENMP),
+    ):
+        command = [compiler, *flags]
+        yield from tried(key, _library, command, folder / f"{name}.cpp", source)
 
 
 def _library(command: Sequence[str], path: Path, source: str) -> str:
@@ -111,39 +102,3 @@ def _first_error(done: subprocess.CompletedProcess[str]) -> str:
     errors = [line for line in lines if "error" in line.lower()]
     found = (errors or lines)[-1:] if "Traceback" in done.stderr else errors or lines
     return found[0] if found else f"exit code {done.returncode}, no message"
-
-
-COMPILER = Row(
-    _GROUP,
-    "compiler",
-    _compiler,
-    _EAGER,
-    "install g++ (Debian: apt-get install g++), or set CXX to the path of a C++"
-    " compiler",
-)
-LIBRARIES = (
-    Row(
-        _GROUP,
-        "shared library",
-        _plain,
-        _EAGER,
-        "see whether the disk of torch's cache is full or mounted noexec, or set"
-        " TORCHINDUCTOR_CACHE_DIR; otherwise install g++ again",
-    ),
-    Row(
-        _GROUP,
-        "Python headers",
-        _headers,
-        _EAGER,
-        "install the headers of this Python (Debian: apt-get install"
-        f" python{sys.version_info[0]}.{sys.version_info[1]}-dev)",
-    ),
-    Row(
-        _GROUP,
-        "OpenMP",
-        _openmp,
-        _EAGER,
-        "install OpenMP for this compiler (g++ brings it; Debian for clang: apt-get"
-        " install libomp-dev)",
-    ),
-)

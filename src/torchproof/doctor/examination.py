@@ -17,7 +17,7 @@ from torchproof.doctor import (
     system_checks,
     torch_checks,
 )
-from torchproof.doctor.row import Row
+from torchproof.doctor.table import failed
 from torchproof.records import MachineCheck
 
 GROUPS = (
@@ -58,7 +58,7 @@ def _of_child(
         while True:
             message = child.receive(_ROW_S)
             if "begins" in message:
-                while left[0].name != message["begins"]:
+                while left[0] != message["begins"]:
                     left.pop(0)
                 progress(f"trying {message['begins']}")
             elif "checks" in message:
@@ -74,17 +74,9 @@ def _of_child(
     yield from package_checks.checks(errors)
 
 
-def _failed(rows: list[Row], how: str, output: IO[bytes]) -> Iterator[MachineCheck]:
-    value = ": ".join(filter(None, (f"the process {how}", _last(output))))
-    for row in rows:
-        yield row.failed(value)
-        if row is torch_checks.TORCH:
+def _failed(keys: list[str], how: str, output: IO[bytes]) -> Iterator[MachineCheck]:
+    said = process.last_line(output)
+    for key in keys:
+        yield failed(key, ": ".join(filter(None, (f"the process {how}", said))))
+        if key == "torch":
             return  # the line about torch says it
-
-
-def _last(output: IO[bytes]) -> str:
-    """The last line that the child printed."""
-    output.seek(0, 2)
-    output.seek(max(0, output.tell() - 4000))
-    lines = output.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -12,10 +12,9 @@ from importlib import metadata
 from typing import NamedTuple
 
 from torchproof import __version__
-from torchproof.doctor.row import Problem, Row
+from torchproof.doctor.table import Problem, failed, tried
 from torchproof.records import MachineCheck
 
-_GROUP = "packages"
 _OLDEST, _NEWEST = (3, 11), (3, 13)  # the Pythons that the tests ran on
 _FOR = {
     "cryptography": "signed packs",
@@ -32,23 +31,14 @@ _FOR = {
 def versions() -> Iterator[MachineCheck]:
     """Python and torchproof, which everything else depends on."""
     supported = "{}.{} to {}.{}".format(*_OLDEST, *_NEWEST)
-    yield from Row(
-        "versions",
-        "Python",
-        _python,
-        "torchproof was not tested with this Python",
-        f"use Python {supported}",
-        "degraded",
-        fine=f"supported: {supported}",
-    ).checks()
+    yield from tried("python", _python, supported=supported)
     yield MachineCheck("versions", "torchproof", "ok", __version__)
 
 
 def _python() -> str:
     value = f"{platform.python_version()}, {platform.platform()}"
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        means = "torch.compile is not tested on Python without the GIL"
-        raise Problem(value, means=means)
+        raise Problem(value, "gil")
     if not _OLDEST <= sys.version_info[:2] <= _NEWEST:
         raise Problem(value)
     return value
@@ -98,14 +88,7 @@ def checks(errors: Mapping[str, str]) -> Iterator[MachineCheck]:
     """Each package once, with the error of those whose import failed."""
     needed = requirements()
     if needed is None:
-        yield MachineCheck(
-            _GROUP,
-            "torchproof",
-            "degraded",
-            "it is not installed, but found on the path",
-            "its requirements are unknown, and pytest does not find its plugin",
-            "pip install torchproof",
-        )
+        yield failed("torchproof", "it is not installed, but found on the path")
         return
     yield from (check(each, errors.get(each.name, "")) for each in needed)
 
@@ -114,34 +97,23 @@ def check(requirement: Requirement, error: str = "") -> MachineCheck:
     """`error` is what its import raised."""
     name, _, extra = requirement
     purpose = _FOR.get(name, f"the extra `{extra}`" if extra else "torchproof")
-    (found,) = Row(
-        _GROUP,
-        name,
-        _package,
-        f"needed for: {purpose}",
-        f"pip install 'torchproof[{extra}]'" if extra else f"pip install {name}",
-        optional=bool(extra),
-        fine=purpose,
-    ).checks(requirement, error, purpose)
+    words = {**requirement._asdict(), "purpose": purpose}
+    (found,) = tried("package", _package, requirement, error, **words)
     return found
 
 
-def _package(requirement: Requirement, error: str, purpose: str) -> str:
-    name, least, _ = requirement
+def _package(requirement: Requirement, error: str) -> str:
+    name, least, extra = requirement
+    optional = bool(extra)
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        raise Problem("not installed") from None
+        way = "extra" if extra else ""
+        raise Problem("not installed", way, optional=optional) from None
     if error:
-        again = f"pip install --force-reinstall {name}"
-        raise Problem(f"{version}: {error}", action=again)
+        raise Problem(f"{version}: {error}", "broken", optional=optional)
     if least and _numbers(version) < _numbers(least):
-        raise Problem(
-            f"{version}, older than {least}",
-            status="degraded",
-            means=f"may fail: {purpose}",
-            action=f"pip install '{name}>={least}'",
-        )
+        raise Problem(f"{version}, older than {least}", "old", optional=optional)
     return version
 
 

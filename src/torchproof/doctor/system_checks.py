@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torchproof import process
-from torchproof.doctor.row import Problem, Row
+from torchproof.doctor.table import Problem, failed, tried
 from torchproof.records import MachineCheck, store
 from torchproof.report import cache_folders, numbers
 
@@ -40,9 +40,13 @@ _VARIABLES = (
 
 def checks(child: int) -> Iterator[MachineCheck]:
     """`child` is a process of this one."""
-    for row in ROWS:
-        yield from row.checks()
-    yield from CHILD.checks(child)
+    yield from tried("open files", _open_files)
+    yield from tried("processes", _processes)
+    yield from tried("child processes", readable, child)
+    yield from tried("memory layout", _memory_layout)
+    yield from tried("/dev/shm", shared_memory)
+    yield from tried("memory", _memory)
+    yield from variables()
 
 
 # -- permissions -----------------------------------------------------------------------
@@ -69,7 +73,7 @@ def _processes() -> str:
     return value
 
 
-def _child(pid: int) -> str:
+def readable(pid: int) -> str:
     """torchproof finds processes to end by a mark in their environment."""
     try:
         Path(f"/proc/{pid}/environ").read_bytes()
@@ -92,7 +96,7 @@ def shared_memory(folder: Path = Path("/dev/shm")) -> str:
             file.write(bytes(2**16))
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        raise Problem(error.strerror or str(error), status="missing") from None
+        raise Problem(error.strerror or str(error), "unusable") from None
     value = f"{numbers.size(free)} free"
     if free < _SHARED_BYTES:
         raise Problem(value)
@@ -133,18 +137,12 @@ def _count(limit: int) -> str:
 # -- environment -----------------------------------------------------------------------
 
 
-def _switch(name: str) -> str:
-    value = f"{name}={os.environ.get(name, '0')}"
-    if os.environ.get(name, "0") not in ("", "0"):
-        raise Problem(value)
-    return value
-
-
-def _variables() -> Iterator[MachineCheck]:
+def variables() -> Iterator[MachineCheck]:
     """Environment variables that change what torch or torchproof does."""
-    for name, means in _SWITCHES.items():
-        row = Row("environment", name, _switch, means, f"unset {name}", "degraded")
-        yield from (each for each in row.checks(name) if each.is_problem)
+    for name, effect in _SWITCHES.items():
+        if os.environ.get(name, "0") not in ("", "0"):
+            value = f"{name}={os.environ[name]}"
+            yield failed("switch", value, name=name, effect=effect)
     plain = [f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ]
     value = " ".join(plain) or "none of those that matter is set"
     yield MachineCheck("environment", "variables", "ok", value)
@@ -163,17 +161,10 @@ def cache_checks() -> Iterator[MachineCheck]:
         if folder.name in writes:
             size = numbers.size(folder.bytes) if folder.bytes else "empty"
             by = folder.chosen_by or "TORCHINDUCTOR_CACHE_DIR or TRITON_CACHE_DIR"
-            action = f"make it writable, or set {by}"
-            row = Row("caches", folder.name, _folder, writes[folder.name], action)
-            yield from row.checks(folder.path, size)
-    row = Row(
-        "caches",
-        "runs",
-        _folder,
-        "no verb can save its run here",
-        "run torchproof in a writable folder",
-    )
-    yield from row.checks(store.RUNS.absolute(), "saved runs")
+            words = {"name": folder.name, "without": writes[folder.name]}
+            words["action"] = f"make it writable, or set {by}"
+            yield from tried("cache", _folder, folder.path, size, **words)
+    yield from tried("runs", _folder, store.RUNS.absolute(), "saved runs")
 
 
 def nearest_folder(path: Path) -> Path:
@@ -189,22 +180,11 @@ def _folder(path: Path, holds: str) -> str:
     except OSError as error:
         raise Problem(f"{path}: {error.strerror or error}") from None
     if said := _other_writers(path):
-        raise Problem(
-            f"{path}: {said}",
-            status="degraded",
-            means="who can write there can run code as you: torch loads what it finds;"
-            " torchproof.load refuses packs",
-            action=f"chmod go-w {path}, or use a folder of your own",
-        )
+        raise Problem(f"{path}: {said}", "foreign", path=path)
     free = shutil.disk_usage(nearest_folder(path)).free
     value = f"{path}, {holds}, {numbers.size(free)} free"
     if free < _ROOM_BYTES:
-        raise Problem(
-            value,
-            status="degraded",
-            means="the disk is nearly full: compiling may fail",
-            action="torchproof show --caches lists what can be cleared",
-        )
+        raise Problem(value, "full")
     return value
 
 
@@ -219,63 +199,3 @@ def _other_writers(path: Path) -> str:
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         return "every user may write to it"
     return ""
-
-
-# -- the table -------------------------------------------------------------------------
-
-CHILD = Row(
-    "permissions",
-    "child processes",
-    _child,
-    "a process that a target detaches may outlive torchproof",
-    "mount /proc without hidepid, and allow ptrace reads of own processes",
-    "degraded",
-)
-SHARED_MEMORY = Row(
-    "permissions",
-    "/dev/shm",
-    shared_memory,
-    "DataLoader workers, NCCL and Ray of a target may end with a bus error",
-    "in Docker: --shm-size=1g or --ipc=host",
-    "degraded",
-    optional=True,
-)
-ROWS = (
-    Row(
-        "permissions",
-        "open files",
-        _open_files,
-        "verbs with many processes, DataLoader workers and ranks fail with"
-        " `Too many open files`",
-        f"ulimit -n {4 * _FILES}",
-        "degraded",
-    ),
-    Row(
-        "permissions",
-        "processes",
-        _processes,
-        "torch starts a thread or process for each core: verbs fail with `Resource"
-        " temporarily unavailable`",
-        "raise ulimit -u, or the pids limit of the container",
-        "degraded",
-    ),
-    Row(
-        "permissions",
-        "memory layout",
-        _memory_layout,
-        "measurements of small models vary more from process to process",
-        "in Docker: --security-opt seccomp=unconfined",
-        "degraded",
-        optional=True,
-    ),
-    SHARED_MEMORY,
-    Row(
-        "permissions",
-        "memory",
-        _memory,
-        "the system may kill torch: compiling takes 1 to 2 GB besides the model",
-        "end other programs, or raise the memory limit of the container",
-        "degraded",
-    ),
-    Row("environment", "variables", _variables, ""),
-)

@@ -12,13 +12,13 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torchproof import process
 from torchproof.doctor import package_checks
-from torchproof.doctor.row import Problem, Row
+from torchproof.doctor.table import Problem, tried
 from torchproof.records import (
     MachineCheck,
     installed_torch,
@@ -30,19 +30,17 @@ from torchproof.report import numbers
 _FULL_BYTES = 2**30  # less free memory than this, and a model rarely fits
 _TRITON_CAPABILITY = (7, 0)
 _C = ("gcc", "clang")
-_RANGE = supported_torch()
-_INSTALL = f"install a torch from {_RANGE}"
 
 
 def main(arguments: Sequence[str] = ()) -> int:
     process.hold()
     channel = process.Channel.to_parent()
     torch_works = True
-    for row in ROWS:
-        if torch_works or row is FORK:
-            channel.send({"begins": row.name})
-            checks = row.checks()
-            torch_works = row is not TORCH or checks[0].status != "missing"
+    for key, look in ROWS.items():
+        if torch_works:
+            channel.send({"begins": key})
+            checks = tried(key, look)
+            torch_works = key != "torch" or checks[0].status != "missing"
             channel.send({"checks": [check.to_json() for check in checks]})
     channel.send({"errors": import_errors()})
     return 0
@@ -69,8 +67,7 @@ def _torch() -> str:
     seconds = time.monotonic() - started
     value = f"{torch.__version__}, imported in {seconds:.1f} s"
     if note := untested_torch():
-        action = f"{_INSTALL}, or a newer torchproof"
-        raise Problem(value, status="degraded", means=note, action=action)
+        raise Problem(value, "untested", note=note)
     return value
 
 
@@ -87,7 +84,7 @@ def _hooks() -> str | list[MachineCheck]:
             "degraded",
             messages[0],
             each.without,
-            _INSTALL,
+            f"install a torch from {supported_torch()}",
         )
         for each in features
         if (messages := contract.missing(each.name))
@@ -116,12 +113,7 @@ def traced(graphs: int, is_right: bool) -> str:
     if not is_right:
         raise Problem("a compiled function returned a wrong result")
     if not graphs:
-        raise Problem(
-            "a compiled function ran eager",
-            status="degraded",
-            means="torch.compile is switched off: no verb has anything to observe",
-            action="unset TORCH_COMPILE_DISABLE and TORCHDYNAMO_DISABLE",
-        )
+        raise Problem("a compiled function ran eager", "off")
     return "traced a function"
 
 
@@ -138,34 +130,25 @@ def _cuda() -> Iterator[MachineCheck]:
     if not count:
         builds = torch.version.cuda, torch.version.hip
         warned = "; ".join(" ".join(str(each.message).split()) for each in caught)
-        yield from NO_GPU.checks(*builds, warned)
+        yield from tried("CUDA", no_gpu, *builds, warned)
     for number, facts in enumerate(found):
-        yield from gpu(number, **facts)
-    for row in (TRITON, C_COMPILER) if count else ():
-        yield from row.checks()
+        yield from tried("device", gpu, facts, number=number)
+    if count:
+        yield from tried("triton", triton)
+        yield from tried("C compiler", c_compiler)
 
 
 def no_gpu(cuda_build: str | None, rocm_build: str | None, warned: str) -> str:
     """No GPU, or one that this torch cannot use."""
     driver = _driver()
     if rocm_build:
-        raise Problem("a torch build for ROCm")
+        raise Problem("a torch build for ROCm", "none")
     if driver and not cuda_build:
-        raise Problem(
-            f"NVIDIA driver {driver}, but torch is a CPU build",
-            status="degraded",
-            means="the GPU is not used",
-            action="install a CUDA build of torch:"
-            " https://pytorch.org/get-started/locally",
-            optional=False,
-        )
+        said = f"NVIDIA driver {driver}, but torch is a CPU build"
+        raise Problem(said, "cpu_build")
     if driver and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
-        raise Problem(
-            warned or f"driver {driver}, no usable GPU",
-            action=CUDA.action,
-            optional=False,
-        )
-    raise Problem("none")
+        raise Problem(warned or f"driver {driver}, no usable GPU")
+    raise Problem("none", "none")
 
 
 def _driver() -> str:
@@ -179,7 +162,7 @@ def _driver() -> str:
 
 
 def _device(number: int) -> dict[str, Any]:
-    """The arguments of `gpu`, after a kernel ran, or with its error."""
+    """What `gpu` needs to know, after a kernel ran, or with its error."""
     import torch
 
     properties = torch.cuda.get_device_properties(number)
@@ -198,21 +181,7 @@ def _device(number: int) -> dict[str, Any]:
     }
 
 
-def gpu(number: int, **facts: Any) -> list[MachineCheck]:
-    """The check of one GPU."""
-    row = Row(
-        "GPU",
-        f"cuda:{number}",
-        _gpu,
-        "no kernel runs on this GPU",
-        "see nvidia-smi: another process may use all of it; or install a torch build"
-        " for this GPU",
-        fine="a kernel ran",
-    )
-    return row.checks(facts)
-
-
-def _gpu(facts: Mapping[str, Any]) -> str:
+def gpu(facts: Mapping[str, Any]) -> str:
     major, minor = facts["capability"]
     total = numbers.size(facts["total"])
     value = f"{facts['name']}, capability {major}.{minor}, {total}"
@@ -220,31 +189,18 @@ def _gpu(facts: Mapping[str, Any]) -> str:
         raise Problem(f"{value}: {facts['error']}")
     value += f" ({numbers.size(facts['free'])} free), driver {_driver() or '-'}"
     if (major, minor) < _TRITON_CAPABILITY:
-        raise Problem(
-            value,
-            status="degraded",
-            means="Triton needs capability 7.0: torch.compile generates no code for"
-            " this GPU",
-            action="use --device cpu, or a newer GPU",
-        )
+        raise Problem(value, "old")
     if facts["free"] < _FULL_BYTES:
-        raise Problem(
-            value,
-            status="degraded",
-            means="another process uses nearly all of its memory: models do not fit,"
-            " and times are not to be trusted",
-            action="end the other process (nvidia-smi lists it), or set"
-            " CUDA_VISIBLE_DEVICES",
-        )
+        raise Problem(value, "full")
     return value
 
 
-def _triton() -> str:
+def triton() -> str:
     version: str = importlib.import_module("triton").__version__
     return version
 
 
-def _c_compiler() -> str:
+def c_compiler() -> str:
     named = os.environ.get("CC")
     found = next(filter(None, map(shutil.which, (named,) if named else _C)), None)
     if not found:
@@ -269,64 +225,14 @@ def import_errors() -> dict[str, str]:
     return errors
 
 
-# -- the table -------------------------------------------------------------------------
-
-FORK = Row(
-    "permissions",
-    "fork",
-    _fork,
-    "fix and pack --for repro cannot run their trials",
-    "allow this container or account to start more processes",
-)
-TORCH = Row(
-    "torch",
-    "torch",
-    _torch,
-    "no model can be run; only show, compare, log, rule and static checks work",
-    f"{_INSTALL} and see that `python -c 'import torch'` works",
-    fine=f"supported: {_RANGE}",
-)
-HOOKS = Row(
-    "torch",
-    "hooks",
-    _hooks,
-    "torchproof cannot observe the compiler of this torch",
-    f"first cure the other lines, as of caches; then use a torch from {_RANGE}",
-    fine="every feature is available",
-)
-DYNAMO = Row(
-    "torch",
-    "torch.compile",
-    _dynamo,
-    "Dynamo traces no function: nothing can be compiled",
-    "first cure the other lines, as of caches; then see whether torch supports this"
-    " Python",
-    fine="Dynamo works",
-)
-CUDA = Row(
-    "GPU",
-    "CUDA",
-    _cuda,
-    "everything but CUDA graphs works on the CPU",
-    "see whether nvidia-smi works and the driver is new enough",
-)
-NO_GPU = Row("GPU", "CUDA", no_gpu, CUDA.means, optional=True)
-TRITON = Row(
-    "GPU",
-    "triton",
-    _triton,
-    "torch.compile generates no code for GPUs",
-    "install the triton that your torch names as a dependency",
-)
-C_COMPILER = Row(
-    "GPU",
-    "C compiler",
-    _c_compiler,
-    "Triton cannot build the launchers of its kernels",
-    "install gcc, or set CC",
-    fine="for Triton's launchers",
-)
-ROWS = (FORK, TORCH, HOOKS, DYNAMO, CUDA)
+# What is tried, in this order.
+ROWS: dict[str, Callable[[], str | Iterable[MachineCheck]]] = {
+    "fork": _fork,
+    "torch": _torch,
+    "hooks": _hooks,
+    "torch.compile": _dynamo,
+    "CUDA": _cuda,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,17 +14,9 @@ from pathlib import Path
 from torchproof.packs.redaction.common_words import is_switch, says_secret
 
 _NAME_VARIABLES = (
-    "USER",
-    "LOGNAME",
-    "USERNAME",
-    "LNAME",
-    "SUDO_USER",
-    "NB_USER",
-    "SLURM_JOB_USER",
-    "JUPYTERHUB_USER",
-    "DEBFULLNAME",
-    "GIT_AUTHOR_NAME",
-    "GIT_COMMITTER_NAME",
+    *("USER", "LOGNAME", "USERNAME", "LNAME", "SUDO_USER", "NB_USER"),
+    *("SLURM_JOB_USER", "JUPYTERHUB_USER"),
+    *("DEBFULLNAME", "GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"),
 )
 _HOST_VARIABLES = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "SLURM_SUBMIT_HOST")
 _HOME_VARIABLES = ("HOME", "USERPROFILE", "SUDO_HOME")

@@ -6,6 +6,7 @@ Takes text, returns it with placeholders for names, home directories, hosts and 
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import tokenize
@@ -73,19 +74,18 @@ class Redactor:
 
     def source(self, text: str) -> str:
         """Redact Python source, which still parses: identifiers stay identifiers."""
+        lines = io.StringIO(text).readlines()
         try:
-            tokens = [*tokenize.generate_tokens(io.StringIO(text).readline)]
+            tokens = [*tokenize.generate_tokens(iter([*lines, ""]).__next__)]
         except (tokenize.TokenError, SyntaxError):
             return self.text(text)
-        starts = [0]
-        for line in text.splitlines(keepends=True):
-            starts.append(starts[-1] + len(line))
+        starts = [0, *itertools.accumulate(map(len, lines))]
         pieces, end = [], 0
         for token in tokens:
             if (new := self._token(token)) != token.string:
-                first = starts[token.start[0] - 1] + token.start[1]
-                pieces += [text[end:first], new]
-                end = first + len(token.string)
+                begin, last = (starts[n - 1] + at for n, at in (token.start, token.end))
+                pieces += [text[end:begin], new]
+                end = last
         return self._applied([patterns.QUOTED], "".join([*pieces, text[end:]]))
 
     def _token(self, token: tokenize.TokenInfo) -> str:
