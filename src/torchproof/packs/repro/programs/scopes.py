@@ -33,10 +33,10 @@ class Globals:
         # With `from __future__ import annotations`, annotations would be no code.
         body = [node for node in tree.body if not is_future(node)]
         code = compile(ast.Module(body, []), "module", "exec", dont_inherit=True)
-        self._read(code, own=frozenset())
+        self._read(code, own=frozenset({"__doc__"}))  # set by a docstring
 
     def _read(self, code: types.CodeType, own: frozenset[str]) -> None:
-        """Reads the instructions of a module, class or function; `own` are a class's"""
+        """Reads the instructions; `own` are names that a class binds for itself."""
         for instruction in dis.get_instructions(code):
             name, operation = instruction.argval, instruction.opname
             if operation in _ACCESSES and name not in own:
