@@ -104,7 +104,8 @@ class _Search:
             again = ast.parse(source)
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                names = Globals(again)
+                compile(again, "candidate", "exec")
+            names = Globals(again)
         except (SyntaxError, SyntaxWarning, ValueError, TypeError, AttributeError):
             return None
         is_whole = "make" in names.bound

@@ -9,6 +9,7 @@ import ast
 import builtins
 import dis
 import types
+import warnings
 from collections.abc import Iterator, Mapping
 
 _STORES = ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBAL")
@@ -32,7 +33,9 @@ class Globals:
         self._places: set[tuple[str, int | None, int | None]] = set()
         # With `from __future__ import annotations`, annotations would be no code.
         body = [node for node in tree.body if not is_future(node)]
-        code = compile(ast.Module(body, []), "module", "exec", dont_inherit=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # the user's own code
+            code = compile(ast.Module(body, []), "module", "exec", dont_inherit=True)
         self._read(code, own=frozenset({"__doc__"}))  # set by a docstring
 
     def _read(self, code: types.CodeType, own: frozenset[str]) -> None:
