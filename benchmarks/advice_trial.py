@@ -308,10 +308,11 @@ class Trials:
             return ""
         if not remedy.replacements:
             return ""
-        texts = [(self._name, self._text, copy.text)]
+        before, after = {self._name: self._text}, {self._name: copy.text}
         for file, text in copy.libraries.items():
-            texts.append((portable(file), Path(file).read_text("utf-8"), text))
-        return "".join(unified(*each) for each in texts)
+            before[portable(file)] = Path(file).read_text("utf-8")
+            after[portable(file)] = text
+        return unified(after, before)
 
     def _tried(
         self, finding: Finding, remedy: Remedy

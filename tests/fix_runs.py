@@ -58,7 +58,7 @@ def edit(file: Path, after: str, **settings) -> Fix:
         "function": "step",
         "owner": "user",
         "replacements": changes,
-        "diff": unified(str(file), before, after),
+        "diff": unified({str(file): after}, {str(file): before}),
         "receipt": RECEIPT,
     }
     return Fix(**{**values, **settings})

@@ -8,18 +8,17 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import forked_commands
 import psutil
 import pytest
 from commands import PROGRAM, Done, torchproof
 from waiting import wait_for_ends
 
 from torchproof.doctor import (
-    cache_checks,
     cpp_compiler,
     examination,
     package_checks,
@@ -27,6 +26,7 @@ from torchproof.doctor import (
     torch_checks,
 )
 from torchproof.doctor.package_checks import Requirement
+from torchproof.doctor.table import tried
 from torchproof.records import MachineCheck
 from torchproof.report import machine
 
@@ -71,7 +71,7 @@ def cache(
     prepare(path)
     usage = shutil._ntuple_diskusage(2**41, 2**41 - free, free)
     patch.setattr(shutil, "disk_usage", lambda path: usage)
-    return cache_checks.checks()
+    return system_checks.cache_checks()
 
 
 def folder_of_mode(mode: int) -> Callable[[Path], object]:
@@ -94,56 +94,58 @@ def container(patch: Patch, folder: Path, **limits: int) -> Checks:
 
 def variable(patch: Patch, folder: Path, name: str, value: str) -> Checks:
     patch.setenv(name, value)
-    return system_checks._variables()
+    return system_checks.variables()
 
 
 def package(patch: Patch, folder: Path, *requirement: str, error: str = "") -> Checks:
     return [package_checks.check(Requirement(*requirement), error)]
 
 
-TORCH = {"version": "2.13.0", "seconds": 1.0, "cuda_build": "13.0", "rocm_build": None}
-GPU: dict[str, Any] = {"name": "H200", "capability": [9, 0], "error": ""}
-GPU |= {"total_bytes": 2**37, "free_bytes": 2**36}
-NO_KERNELS = {"error": "no kernel image", "free_bytes": None}
+GPU: dict[str, Any] = {"name": "H200", "capability": (9, 0), "error": ""}
+GPU |= {"total": 2**37, "free": 2**36}
 
 
-def gpu(patch: Patch, folder: Path, cc: str = "gcc", **facts: Any) -> Checks:
+def gpu(patch: Patch, folder: Path, **facts: Any) -> Checks:
+    return tried("device", torch_checks.gpu, GPU | facts, number=0)
+
+
+def no_triton(patch: Patch, folder: Path) -> Checks:
+    patch.setitem(sys.modules, "triton", None)
+    return tried("triton", torch_checks.triton)
+
+
+def c_compiler(patch: Patch, folder: Path, cc: str) -> Checks:
     patch.setenv("CC", cc)
-    triton = facts.pop("triton", {"version": "3"})
-    cuda = {"devices": [{**GPU, **facts}], "warnings": [], "triton": triton}
-    return torch_checks.gpu_checks({"torch": TORCH, "cuda": cuda})
+    return tried("C compiler", torch_checks.c_compiler)
 
 
 def no_gpu(patch: Patch, folder: Path, driver: str, build: str | None) -> Checks:
     patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     patch.setattr(torch_checks, "_driver", lambda: driver)
-    cuda = {"devices": [], "warnings": [], "triton": {}}
-    torch = {**TORCH, "cuda_build": build}
-    return torch_checks.gpu_checks({"torch": torch, "cuda": cuda})
+    return tried("CUDA", torch_checks.no_gpu, build, None, "")
 
 
-def stages(patch: Patch, folder: Path, **facts: Any) -> Checks:
-    """What the process with torch has sent."""
-    hooks = {"features": 1, "names": 1, "lacking": []}
-    facts = {"torch": TORCH, "hooks": hooks, **facts}
-    yield from torch_checks.checks(facts)
-    yield from torch_checks.gpu_checks(facts)
+def dynamo(patch: Patch, folder: Path, *result: Any) -> Checks:
+    """What it finds out: the number of graphs, and whether the answer is right."""
+    return tried("torch.compile", torch_checks.traced, *result)
+
+
+def killed(patch: Patch, folder: Path) -> Checks:
+    with (folder / "output").open("wb+") as output:
+        return [*examination._failed(["CUDA"], "was killed", output)]
 
 
 def shared_memory(patch: Patch, folder: Path, name: str) -> Checks:
-    return [system_checks._shared_memory(folder / name)]
+    return tried("/dev/shm", system_checks.shared_memory, folder / name)
 
 
 def child(patch: Patch, folder: Path, pid: int) -> Checks:
-    return [system_checks._child(pid)]
+    return tried("child processes", system_checks.readable, pid)
 
 
 NO_INCLUDES = 'for a; do shift; [[ $a == -I* ]] || set -- "$@" "$a"; done'
 NO_OPENMP = 'case "$*" in *-fopenmp*) echo "error: no -fopenmp" >&2; exit 1;; esac'
 EMPTY_LIBRARY = 'case "$*" in *plain.cpp*) touch "${@: -1}"; exit 0;; esac'
-KILLED = {"stage": "cuda", "how": "was killed by SIGKILL", "said": "CUDA error"}
-WORKS = {"graphs": 1, "right": True}
-RAISES = {"error": "RuntimeError: Python 3.15 is not supported"}
 
 
 def in_the_way(path: Path) -> None:
@@ -204,28 +206,21 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         "missing",
     ),
     "GPU": (fault(gpu), "cuda:0", "ok"),
-    "full GPU": (fault(gpu, free_bytes=2**20), "cuda:0", "degraded"),
-    "old GPU": (fault(gpu, capability=[6, 1]), "cuda:0", "degraded"),
-    "GPU without kernels": (fault(gpu, **NO_KERNELS), "cuda:0", "missing"),
-    "no triton": (fault(gpu, triton={"error": "no"}), "triton", "missing"),
-    "no C compiler": (fault(gpu, cc="no-such-cc"), "C compiler", "missing"),
+    "full GPU": (fault(gpu, free=2**20), "cuda:0", "degraded"),
+    "old GPU": (fault(gpu, capability=(6, 1)), "cuda:0", "degraded"),
+    "GPU without kernels": (fault(gpu, error="no image"), "cuda:0", "missing"),
+    "no triton": (fault(no_triton), "triton", "missing"),
+    "no C compiler": (fault(c_compiler, "no-such-cc"), "C compiler", "missing"),
+    "C compiler": (fault(c_compiler, "gcc"), "C compiler", "ok"),
     "no GPU": (fault(no_gpu, "", None), "CUDA", "missing, optional"),
     "no GPU, CUDA build": (fault(no_gpu, "", "13.0"), "CUDA", "missing, optional"),
     "CPU build beside a GPU": (fault(no_gpu, "570.1", None), "CUDA", "degraded"),
     "unusable GPU": (fault(no_gpu, "570.1", "13.0"), "CUDA", "missing"),
-    "GPU kills": (fault(stages, dynamo=WORKS, ended=KILLED), "CUDA", "missing"),
-    "Dynamo works": (fault(stages, dynamo=WORKS), "torch.compile", "ok"),
-    "Dynamo is off": (
-        fault(stages, dynamo={"graphs": 0, "right": True}),
-        "torch.compile",
-        "degraded",
-    ),
-    "Dynamo is wrong": (
-        fault(stages, dynamo={"graphs": 1, "right": False}),
-        "torch.compile",
-        "missing",
-    ),
-    "Dynamo raises": (fault(stages, dynamo=RAISES), "torch.compile", "missing"),
+    "GPU kills": (fault(killed), "CUDA", "missing"),
+    "Dynamo works": (fault(dynamo, 1, True), "torch.compile", "ok"),
+    "Dynamo is off": (fault(dynamo, 0, True), "torch.compile", "degraded"),
+    "Dynamo is wrong": (fault(dynamo, 1, False), "torch.compile", "missing"),
+    "Dynamo raises": (fault(dynamo), "torch.compile", "missing"),
 }
 
 
@@ -251,11 +246,11 @@ def test_checks_leave_nothing_behind(
     path = tmp_path / "cache"
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(path))
     monkeypatch.chdir(tmp_path)
-    list(cache_checks.checks())
+    list(system_checks.cache_checks())
     assert not path.exists()
     path.mkdir()
     (path / "fxgraph").write_bytes(bytes(2048))
-    assert "2.00 KiB" in by_name(cache_checks.checks())["inductor"].value
+    assert "2.00 KiB" in by_name(system_checks.cache_checks())["inductor"].value
     assert [each.name for each in path.iterdir()] == ["fxgraph"]
 
 
@@ -277,7 +272,7 @@ def test_requirements_are_parsed_and_versions_are_numbers() -> None:
 
 
 def test_doctor_on_this_machine(tmp_path: Path) -> None:
-    done = forked_commands.torchproof("doctor", "--format", "json", cwd=tmp_path)
+    done = torchproof("doctor", "--format", "json", cwd=tmp_path)
     document, checks = json.loads(done.stdout), reported(done)
     for name in ("torch", "hooks", "torch.compile", "compiler", "OpenMP", "fork"):
         assert checks[name]["status"] == "ok", checks[name]
@@ -319,7 +314,7 @@ def test_torch_that_cannot_be_imported(
     monkeypatch.setenv("PYTHONPATH", torch_package(tmp_path / "found", source))
     monkeypatch.setenv("CXX", "/bin/false")
     if "sleep" in source:
-        monkeypatch.setattr(examination, "_STAGE_S", 0.5)
+        monkeypatch.setattr(examination, "_ROW_S", 0.5)
     checks = by_name(examination.examine())
     assert checks["torch"].status == "missing"
     assert TORCHES[source] in checks["torch"].value

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
 
 from torchproof import packs
-from torchproof.packs import writing
 from torchproof.records import schema
 from torchproof.runtime.loading import compatibility, example_inputs
 from torchproof.strategies.recipe import FILE, Recipe
@@ -69,9 +66,7 @@ def fabricated(
 ) -> Path:
     """A pack for the model, a folder or a .tar.gz, with some details changed."""
     make = packs.archive if dest.name.endswith(".tar.gz") else packs.folder
-    # No process watches over it: tests of writing have one.
-    watched = mock.patch.object(writing, "_watched", contextlib.nullcontext)
-    with watched, make(dest) as stage:
+    with make(dest) as stage:
         recipe_of(model).write(stage.path / FILE)
         (stage.path / "graphs.json").write_text(json.dumps([]))
         cached = stage.path / "caches" / "ab" / "code.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from torchproof.cli import fix_and_pack
 from torchproof.cli.commands import Fix as FixCommand
 from torchproof.fixing import delivery
 from torchproof.fixing.delivery import deliver
+from torchproof.fixing.edits import unified
 from torchproof.records import Fix, Mark, Setting, is_own
 
 BEFORE = "import torch\n\n\ndef step(x):\n    return x.item()  # read\n"
@@ -39,6 +41,23 @@ def test_a_verified_fix_is_applied_and_says_where(file: Path) -> None:
     assert (fix.status, fix.written_to, run.error) == ("applied", "model.py", None)
     assert file.read_text() == AFTER
     assert not leftovers(file.parent)
+
+
+def test_a_diff_of_files_elsewhere_says_where_patch_applies_it(
+    file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("elsewhere")
+    (folder / "parts").mkdir()
+    files = [folder / "model.py", folder / "parts" / "model.py"]
+    for each in files:
+        each.write_text(BEFORE)
+    after = {str(each): AFTER for each in files}
+    diff = unified(after, dict.fromkeys(after, BEFORE))
+    assert diff.startswith(f"apply in {folder}:\n--- a/model.py\n")
+    subprocess.run(["patch", "-p1"], cwd=folder, input=diff, text=True, check=True)
+    assert {each.read_text() for each in files} == {AFTER}
+    inside = unified({str(file): AFTER}, {str(file): BEFORE})
+    assert inside.startswith("--- a/model.py\n")
 
 
 def test_without_write_or_proof_nothing_changes(file: Path) -> None:

@@ -19,7 +19,7 @@ from torchproof.packs.repro.candidate import (
     VerifiedRepro,
 )
 from torchproof.packs.repro.failure_signature import FailureSignature
-from torchproof.packs.repro.programs.scopes import Names
+from torchproof.packs.repro.programs.scopes import Globals
 
 SOURCE = """import torch
 
@@ -124,7 +124,7 @@ def test_the_header_can_stand_in_a_docstring() -> None:
 def test_a_repro_defines_all_that_its_oracle_uses(oracle: str) -> None:
     signature = dataclasses.replace(SYMPTOM, oracle=oracle)
     text = repro_text(WRITTEN.candidate, signature, WRITTEN.settings)
-    assert Names(ast.parse(text)).undefined() <= {"__name__"}
+    assert Globals(ast.parse(text)).undefined() <= {"__name__"}
     assert "torchproof" not in text
 
 

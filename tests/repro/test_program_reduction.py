@@ -10,7 +10,7 @@ import pytest
 from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.programs import program_reducer
 from torchproof.packs.repro.programs.program_reducer import reduce_program
-from torchproof.packs.repro.programs.scopes import Names
+from torchproof.packs.repro.programs.scopes import Globals
 
 PROGRAM = """
 import math
@@ -64,7 +64,7 @@ def draft(source: str = PROGRAM) -> Candidate:
 
 
 def names_are_whole(source: str) -> bool:
-    return not Names(ast.parse(source)).undefined()
+    return not Globals(ast.parse(source)).undefined()
 
 
 def reads_back(candidate: Candidate) -> bool:
@@ -152,7 +152,7 @@ def test_names_are_renamed_in_their_scope_alone() -> None:
         "x = 1\ndef f(y):\n    global x\n    x = [x for x in y]\n"
         "    return lambda y=y: y\n"
     )
-    Names(tree).rename_globals({"x": "a", "f": "b", "y": "c"})
+    Globals(tree).rename({"x": "a", "f": "b", "y": "c"})
     assert ast.unparse(tree) == (
         "a = 1\n\ndef b(y):\n    global a\n    a = [x for x in y]\n"
         "    return lambda y=y: y"

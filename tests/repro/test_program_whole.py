@@ -40,6 +40,7 @@ def test_what_the_factory_does_not_reach_is_gone(tmp_path: Path) -> None:
         OTHER = 4
 
         def unused(): return json.dumps(OTHER)
+        def odd(): return OTHER is 4  # Python warns of it
 
         class Net:
             def __call__(self, x: int) -> int:

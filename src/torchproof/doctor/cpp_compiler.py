@@ -14,17 +14,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from torchproof.doctor.cache_checks import inductor_folder, nearest_folder
+from torchproof.doctor.system_checks import nearest_folder
+from torchproof.doctor.table import Problem, tried
 from torchproof.records import MachineCheck
+from torchproof.report import cache_folders
 
-_GROUP = "C++ compiler"
 _PATIENCE_S = 60.0
-_EAGER = (
-    "torch.compile generates no code for the CPU: bench and tune can measure eager"
-    " only, and torchproof.compile runs eager"
-)
 _PLAIN = 'extern "C" int threads() { return 7; }\n'
-_HEADERS = f"#include <Python.h>\n{_PLAIN}"
 _OPENMP = """
 #include <omp.h>
 extern "C" int threads() {
@@ -38,83 +34,37 @@ extern "C" int threads() {
 
 def checks() -> Iterator[MachineCheck]:
     compiler = os.environ.get("CXX", "g++")
-    version, said = _version(compiler)
-    if version is None:
-        yield MachineCheck(
-            _GROUP,
-            "compiler",
-            "missing",
-            f"{compiler}: {said}",
-            _EAGER,
-            "install g++ (Debian: apt-get install g++), or set CXX to the path of a"
-            " C++ compiler",
-        )
+    (found,) = tried("compiler", _compiler, compiler)
+    yield found
+    if found.is_problem:
         return
-    yield MachineCheck(_GROUP, "compiler", "ok", f"{compiler}: {version}")
-    try:
-        with tempfile.TemporaryDirectory(
-            prefix="torchproof-doctor-", dir=nearest_folder(inductor_folder())
-        ) as folder:
-            yield from _built(compiler, Path(folder))
-    except OSError:  # the check of the cache folder says why
-        with tempfile.TemporaryDirectory(prefix="torchproof-doctor-") as folder:
-            yield from _built(compiler, Path(folder))
+    cache = nearest_folder(cache_folders.inductor_folder())
+    # If the cache is not writable, its own check says why.
+    place = cache if cache.is_dir() and os.access(cache, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="torchproof-doctor-", dir=place) as folder:
+        yield from _libraries(compiler, Path(folder))
 
 
-def _version(compiler: str) -> tuple[str | None, str]:
-    """The first line of `--version`, as Inductor tries it; otherwise the error."""
+def _compiler(compiler: str) -> str:
+    """The first line of `--version`, as Inductor tries it."""
     done = _run([compiler, "--version"])
     if done.returncode == 0 and done.stdout.strip():
-        return done.stdout.strip().splitlines()[0], ""
-    return None, _first_error(done)
+        return f"{compiler}: {done.stdout.strip().splitlines()[0]}"
+    raise Problem(f"{compiler}: {_first_error(done)}")
 
 
-def _built(compiler: str, folder: Path) -> Iterator[MachineCheck]:
-    include = sysconfig.get_path("include")
-    yield _library(
-        (compiler,),
-        folder / "plain.cpp",
-        _PLAIN,
-        MachineCheck(
-            _GROUP,
-            "shared library",
-            "missing",
-            means=_EAGER,
-            action="see whether the disk of torch's cache is full or mounted noexec,"
-            " or set TORCHINDUCTOR_CACHE_DIR; otherwise install g++ again",
-        ),
-    )
-    yield _library(
-        (compiler, f"-I{include}"),
-        folder / "headers.cpp",
-        _HEADERS,
-        MachineCheck(
-            _GROUP,
-            "Python headers",
-            "missing",
-            means=_EAGER,
-            action="install the headers of this Python (Debian: apt-get install"
-            f" python{sys.version_info[0]}.{sys.version_info[1]}-dev)",
-        ),
-    )
-    yield _library(
-        (compiler, "-fopenmp"),
-        folder / "openmp.cpp",
-        _OPENMP,
-        MachineCheck(
-            _GROUP,
-            "OpenMP",
-            "missing",
-            means=_EAGER,
-            action="install OpenMP for this compiler (g++ brings it; Debian for"
-            " clang: apt-get install libomp-dev)",
-        ),
-    )
+def _libraries(compiler: str, folder: Path) -> Iterator[MachineCheck]:
+    include = f"-I{sysconfig.get_path('include')}"
+    for key, name, flags, source in (
+        ("shared library", "plain", [], _PLAIN),
+        ("Python headers", "headers", [include], f"#include <Python.h>\n{_PLAIN}"),
+        ("OpenMP", "openmp", ["-fopenmp"], _OPENMP),
+    ):
+        command = [compiler, *flags]
+        yield from tried(key, _library, command, folder / f"{name}.cpp", source)
 
 
-def _library(
-    command: Sequence[str], path: Path, source: str, failure: MachineCheck
-) -> MachineCheck:
+def _library(command: Sequence[str], path: Path, source: str) -> str:
     """Builds a library and calls it in a process of its own, as it may crash."""
     path.write_text(source)
     library = path.with_suffix(".so")
@@ -124,16 +74,8 @@ def _library(
         program = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).threads())"
         done = _run([sys.executable, "-I", "-c", program, str(library)])
         if done.returncode == 0 and done.stdout.strip() == "7":
-            name = failure.name
-            return MachineCheck(_GROUP, name, "ok", "compiled, linked and loaded")
-    return MachineCheck(
-        _GROUP,
-        failure.name,
-        failure.status,
-        _first_error(done),
-        failure.means,
-        failure.action,
-    )
+            return "compiled, linked and loaded"
+    raise Problem(_first_error(done))
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import IO, Any, cast
+from typing import IO
 
 from torchproof import process
 from torchproof.doctor import (
-    cache_checks,
     cpp_compiler,
     package_checks,
     system_checks,
     torch_checks,
 )
-from torchproof.doctor.torch_facts import Facts
+from torchproof.doctor.table import failed
 from torchproof.records import MachineCheck
 
-_STAGE_S = 120.0  # a cold disk takes a minute to import torch
+GROUPS = (
+    *("versions", "torch", "C++ compiler", "GPU", "caches", "permissions"),
+    *("environment", "packages"),
+)
+_ROW_S = 120.0  # a cold disk takes a minute to import torch
 
 
 def examine(
@@ -30,55 +33,50 @@ def examine(
     """Tries everything once; a failure becomes a check, not an exception."""
     with (
         tempfile.TemporaryFile() as output,
-        process.spawn("-m", "torchproof.doctor.torch_facts", output=output) as child,
+        process.spawn("-m", "torchproof.doctor.torch_checks", output=output) as child,
     ):
         progress("trying limits and permissions")
         system = [*system_checks.checks(child.pid)]
         progress("reading the caches")
-        caches = [*cache_checks.checks()]
+        system += system_checks.cache_checks()
         progress("trying the C++ compiler")
-        compiler = [*cpp_compiler.checks()]
+        system += cpp_compiler.checks()
         progress("importing torch")
-        facts = cast(Facts, dict(_stages(child, output, progress)))
-    return (
-        *package_checks.versions(),
-        *torch_checks.checks(facts),
-        *compiler,
-        *torch_checks.gpu_checks(facts),
-        *caches,
-        *torch_checks.fork_checks(facts),
-        *system,
-        *package_checks.checks(facts.get("packages", {}).get("errors", {})),
+        checks = [*package_checks.versions(), *_of_child(child, output, progress)]
+    return tuple(
+        sorted([*checks, *system], key=lambda check: GROUPS.index(check.group))
     )
 
 
-def _stages(
+def _of_child(
     child: process.Child, output: IO[bytes], progress: Callable[[str], None]
-) -> Iterator[tuple[str, Any]]:
-    """Each stage of the child with its facts; `ended` if it ended or hung early."""
-    doing = "start"
-    while True:
-        try:
-            message = child.receive(_STAGE_S)
-        except process.Ended as error:
-            yield "ended", {"stage": doing, "how": str(error), "said": _last(output)}
-            return
-        except (TimeoutError, process.Garbled):
-            how = f"did not answer within {_STAGE_S:.0f} s"
-            yield "ended", {"stage": doing, "how": how, "said": _last(output)}
-            return
-        if "begins" in message:
-            doing = message["begins"]
-            progress(f"trying {doing}")
-        elif "stage" in message:
-            yield message["stage"], message["facts"]
-        else:
-            return
+) -> Iterator[MachineCheck]:
+    """The child's checks; if it ends early, the rows that it did not reach failed."""
+    left = [*torch_checks.ROWS]
+    errors: dict[str, str] = {}
+    try:
+        while True:
+            message = child.receive(_ROW_S)
+            if "begins" in message:
+                while left[0] != message["begins"]:
+                    left.pop(0)
+                progress(f"trying {message['begins']}")
+            elif "checks" in message:
+                left.pop(0)
+                yield from (MachineCheck(**check) for check in message["checks"])
+            else:
+                errors = message["errors"]
+                break
+    except process.Ended as error:
+        yield from _failed(left, str(error), output)
+    except (TimeoutError, process.Garbled):
+        yield from _failed(left, f"did not answer within {_ROW_S:.0f} s", output)
+    yield from package_checks.checks(errors)
 
 
-def _last(output: IO[bytes]) -> str:
-    """The last line that the child printed."""
-    output.seek(0, 2)
-    output.seek(max(0, output.tell() - 4000))
-    lines = output.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+def _failed(keys: list[str], how: str, output: IO[bytes]) -> Iterator[MachineCheck]:
+    said = process.last_line(output)
+    for key in keys:
+        yield failed(key, ": ".join(filter(None, (f"the process {how}", said))))
+        if key == "torch":
+            return  # the line about torch says it

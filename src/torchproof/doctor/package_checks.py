@@ -12,9 +12,9 @@ from importlib import metadata
 from typing import NamedTuple
 
 from torchproof import __version__
+from torchproof.doctor.table import Problem, failed, tried
 from torchproof.records import MachineCheck
 
-_GROUP = "packages"
 _OLDEST, _NEWEST = (3, 11), (3, 13)  # the Pythons that the tests ran on
 _FOR = {
     "cryptography": "signed packs",
@@ -30,19 +30,18 @@ _FOR = {
 
 def versions() -> Iterator[MachineCheck]:
     """Python and torchproof, which everything else depends on."""
-    running = sys.version_info[:2]
-    value = f"{platform.python_version()}, {platform.platform()}"
-    action = "use Python {}.{} to {}.{}".format(*_OLDEST, *_NEWEST)
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        means = "torch.compile is not tested on Python without the GIL"
-        yield MachineCheck("versions", "Python", "degraded", value, means, action)
-    elif not _OLDEST <= running <= _NEWEST:
-        means = "torchproof was not tested with this Python"
-        yield MachineCheck("versions", "Python", "degraded", value, means, action)
-    else:
-        means = "supported: {}.{} to {}.{}".format(*_OLDEST, *_NEWEST)
-        yield MachineCheck("versions", "Python", "ok", value, means)
+    supported = "{}.{} to {}.{}".format(*_OLDEST, *_NEWEST)
+    yield from tried("python", _python, supported=supported)
     yield MachineCheck("versions", "torchproof", "ok", __version__)
+
+
+def _python() -> str:
+    value = f"{platform.python_version()}, {platform.platform()}"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise Problem(value, "gil")
+    if not _OLDEST <= sys.version_info[:2] <= _NEWEST:
+        raise Problem(value)
+    return value
 
 
 class Requirement(NamedTuple):
@@ -89,52 +88,33 @@ def checks(errors: Mapping[str, str]) -> Iterator[MachineCheck]:
     """Each package once, with the error of those whose import failed."""
     needed = requirements()
     if needed is None:
-        yield MachineCheck(
-            _GROUP,
-            "torchproof",
-            "degraded",
-            "it is not installed, but found on the path",
-            "its requirements are unknown, and pytest does not find its plugin",
-            "pip install torchproof",
-        )
+        yield failed("torchproof", "it is not installed, but found on the path")
         return
     yield from (check(each, errors.get(each.name, "")) for each in needed)
 
 
 def check(requirement: Requirement, error: str = "") -> MachineCheck:
     """`error` is what its import raised."""
-    name, least, extra = requirement
+    name, _, extra = requirement
     purpose = _FOR.get(name, f"the extra `{extra}`" if extra else "torchproof")
-    install = f"pip install 'torchproof[{extra}]'" if extra else f"pip install {name}"
+    words = {**requirement._asdict(), "purpose": purpose}
+    (found,) = tried("package", _package, requirement, error, **words)
+    return found
+
+
+def _package(requirement: Requirement, error: str) -> str:
+    name, least, extra = requirement
+    optional = bool(extra)
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        means = f"needed for: {purpose}"
-        value = "not installed"
-        return MachineCheck(
-            _GROUP, name, "missing", value, means, install, optional=bool(extra)
-        )
+        way = "extra" if extra else ""
+        raise Problem("not installed", way, optional=optional) from None
     if error:
-        return MachineCheck(
-            _GROUP,
-            name,
-            "missing",
-            f"{version}: {error}",
-            f"needed for: {purpose}",
-            f"pip install --force-reinstall {name}",
-            optional=bool(extra),
-        )
+        raise Problem(f"{version}: {error}", "broken", optional=optional)
     if least and _numbers(version) < _numbers(least):
-        return MachineCheck(
-            _GROUP,
-            name,
-            "degraded",
-            f"{version}, older than {least}",
-            f"may fail: {purpose}",
-            f"pip install '{name}>={least}'",
-            optional=bool(extra),
-        )
-    return MachineCheck(_GROUP, name, "ok", version, purpose)
+        raise Problem(f"{version}, older than {least}", "old", optional=optional)
+    return version
 
 
 def _numbers(version: str) -> tuple[int, ...]:

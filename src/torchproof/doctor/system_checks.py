@@ -1,4 +1,4 @@
-"""What the system allows this account: processes, files, memory, shared memory."""
+"""What the system allows this account: processes, files, memory, folders of caches."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import os
 import re
 import resource
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from torchproof import process
-from torchproof.records import MachineCheck
-from torchproof.report import numbers
+from torchproof.doctor.table import Problem, failed, tried
+from torchproof.records import MachineCheck, store
+from torchproof.report import cache_folders, numbers
 
-_GROUP = "permissions"
 _FILES = 1024
 _PROCESSES = 256
 _SHARED_BYTES = 2**27
 _MEMORY_BYTES = 2**31
+_ROOM_BYTES = 2**30
 _CGROUP = Path("/sys/fs/cgroup")
-# Those that switch something off: their values that do, and what that means.
+# Those that switch something off, and what that means.
 _SWITCHES = {
     "TORCH_COMPILE_DISABLE": "torch.compile does nothing",
     "TORCHDYNAMO_DISABLE": "torch.compile does nothing",
@@ -38,32 +40,27 @@ _VARIABLES = (
 
 def checks(child: int) -> Iterator[MachineCheck]:
     """`child` is a process of this one."""
-    yield _open_files()
-    yield _processes()
-    yield _child(child)
-    yield _memory_layout()
-    yield _shared_memory(Path("/dev/shm"))
-    yield _memory()
-    yield from _variables()
+    yield from tried("open files", _open_files)
+    yield from tried("processes", _processes)
+    yield from tried("child processes", readable, child)
+    yield from tried("memory layout", _memory_layout)
+    yield from tried("/dev/shm", shared_memory)
+    yield from tried("memory", _memory)
+    yield from variables()
 
 
-def _open_files() -> MachineCheck:
+# -- permissions -----------------------------------------------------------------------
+
+
+def _open_files() -> str:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     value = f"{_count(soft)} (at most {_count(hard)})"
     if soft != resource.RLIM_INFINITY and soft < _FILES:
-        return MachineCheck(
-            _GROUP,
-            "open files",
-            "degraded",
-            value,
-            "verbs with many processes, DataLoader workers and ranks fail with"
-            " `Too many open files`",
-            f"ulimit -n {max(4 * _FILES, soft)}",
-        )
-    return MachineCheck(_GROUP, "open files", "ok", value)
+        raise Problem(value)
+    return value
 
 
-def _processes() -> MachineCheck:
+def _processes() -> str:
     """The smaller of the account's limit and what the container has left."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     left = [] if soft == resource.RLIM_INFINITY else [soft]
@@ -72,74 +69,41 @@ def _processes() -> MachineCheck:
         left.append(most - now)
     value = _count(min(left, default=resource.RLIM_INFINITY))
     if left and min(left) < _PROCESSES:
-        return MachineCheck(
-            _GROUP,
-            "processes",
-            "degraded",
-            value,
-            "torch starts a thread or process for each core: verbs fail with `Resource"
-            " temporarily unavailable`",
-            "raise ulimit -u, or the pids limit of the container",
-        )
-    return MachineCheck(_GROUP, "processes", "ok", value)
+        raise Problem(value)
+    return value
 
 
-def _child(pid: int) -> MachineCheck:
+def readable(pid: int) -> str:
     """torchproof finds processes to end by a mark in their environment."""
     try:
         Path(f"/proc/{pid}/environ").read_bytes()
     except OSError as error:
-        return MachineCheck(
-            _GROUP,
-            "child processes",
-            "degraded",
-            f"/proc/PID/environ: {error.strerror}",
-            "a process that a target detaches may outlive torchproof",
-            "mount /proc without hidepid, and allow ptrace reads of own processes",
-        )
-    return MachineCheck(
-        _GROUP, "child processes", "ok", "their environment is readable"
-    )
+        raise Problem(f"/proc/PID/environ: {error.strerror}") from None
+    return "their environment is readable"
 
 
-def _memory_layout() -> MachineCheck:
+def _memory_layout() -> str:
     if process.aslr.is_possible():
-        return MachineCheck(_GROUP, "memory layout", "ok", "can be fixed")
-    return MachineCheck(
-        _GROUP,
-        "memory layout",
-        "degraded",
-        "personality(ADDR_NO_RANDOMIZE) is forbidden, or the stack limit is low",
-        "measurements of small models vary more from process to process",
-        "in Docker: --security-opt seccomp=unconfined",
-        optional=True,
+        return "can be fixed"
+    raise Problem(
+        "personality(ADDR_NO_RANDOMIZE) is forbidden, or the stack limit is low"
     )
 
 
-def _shared_memory(folder: Path) -> MachineCheck:
-    name = str(folder)
+def shared_memory(folder: Path = Path("/dev/shm")) -> str:
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(2**16))
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        said, free = error.strerror or str(error), 0
-    else:
-        said = f"{numbers.size(free)} free"
+        raise Problem(error.strerror or str(error), "unusable") from None
+    value = f"{numbers.size(free)} free"
     if free < _SHARED_BYTES:
-        return MachineCheck(
-            _GROUP,
-            name,
-            "degraded" if free else "missing",
-            said,
-            "DataLoader workers, NCCL and Ray of a target may end with a bus error",
-            "in Docker: --shm-size=1g or --ipc=host",
-            optional=True,
-        )
-    return MachineCheck(_GROUP, name, "ok", said)
+        raise Problem(value)
+    return value
 
 
-def _memory() -> MachineCheck:
+def _memory() -> str:
     available = _available_bytes()
     most, now = _cgroup_number("memory.max"), _cgroup_number("memory.current")
     if most is not None and now is not None:
@@ -147,33 +111,8 @@ def _memory() -> MachineCheck:
     cores = len(os.sched_getaffinity(0))
     value = f"{numbers.size(available)} available, {numbers.amount(cores, 'core')}"
     if available < _MEMORY_BYTES:
-        return MachineCheck(
-            _GROUP,
-            "memory",
-            "degraded",
-            value,
-            "the system may kill torch: compiling takes 1 to 2 GB besides the model",
-            "end other programs, or raise the memory limit of the container",
-        )
-    return MachineCheck(_GROUP, "memory", "ok", value)
-
-
-def _variables() -> Iterator[MachineCheck]:
-    """Environment variables that change what torch or torchproof does."""
-    plain = [f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ]
-    off = [name for name in _SWITCHES if os.environ.get(name, "0") not in ("", "0")]
-    for name in off:
-        value = f"{name}={os.environ[name]}"
-        yield MachineCheck(
-            "environment",
-            name,
-            "degraded",
-            value,
-            _SWITCHES[name],
-            f"unset {name}",
-        )
-    value = " ".join(plain) or "none of those that matter is set"
-    yield MachineCheck("environment", "variables", "ok", value)
+        raise Problem(value)
+    return value
 
 
 def _available_bytes() -> int:
@@ -193,3 +132,70 @@ def _cgroup_number(name: str) -> int | None:
 
 def _count(limit: int) -> str:
     return "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
+
+
+# -- environment -----------------------------------------------------------------------
+
+
+def variables() -> Iterator[MachineCheck]:
+    """Environment variables that change what torch or torchproof does."""
+    for name, effect in _SWITCHES.items():
+        if os.environ.get(name, "0") not in ("", "0"):
+            value = f"{name}={os.environ[name]}"
+            yield failed("switch", value, name=name, effect=effect)
+    plain = [f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ]
+    value = " ".join(plain) or "none of those that matter is set"
+    yield MachineCheck("environment", "variables", "ok", value)
+
+
+# -- caches ----------------------------------------------------------------------------
+
+
+def cache_checks() -> Iterator[MachineCheck]:
+    """Folders that torch and torchproof write to: writable, trusted, and with room."""
+    writes = {
+        "inductor": "torch.compile cannot keep generated code, and fails",
+        "triton": "Triton cannot keep kernels, and fails on a GPU",
+    }
+    for folder in cache_folders.listing():
+        if folder.name in writes:
+            size = numbers.size(folder.bytes) if folder.bytes else "empty"
+            by = folder.chosen_by or "TORCHINDUCTOR_CACHE_DIR or TRITON_CACHE_DIR"
+            words = {"name": folder.name, "without": writes[folder.name]}
+            words["action"] = f"make it writable, or set {by}"
+            yield from tried("cache", _folder, folder.path, size, **words)
+    yield from tried("runs", _folder, store.RUNS.absolute(), "saved runs")
+
+
+def nearest_folder(path: Path) -> Path:
+    """The path itself, or the nearest of its parents that exists."""
+    return next(each for each in (path, *path.parents) if os.path.lexists(each))
+
+
+def _folder(path: Path, holds: str) -> str:
+    try:
+        with tempfile.NamedTemporaryFile(dir=nearest_folder(path)) as file:
+            file.write(b"torchproof")
+            file.flush()
+    except OSError as error:
+        raise Problem(f"{path}: {error.strerror or error}") from None
+    if said := _other_writers(path):
+        raise Problem(f"{path}: {said}", "foreign", path=path)
+    free = shutil.disk_usage(nearest_folder(path)).free
+    value = f"{path}, {holds}, {numbers.size(free)} free"
+    if free < _ROOM_BYTES:
+        raise Problem(value, "full")
+    return value
+
+
+def _other_writers(path: Path) -> str:
+    """Who else may write into an existing folder; a sticky one protects its files."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"it belongs to user {status.st_uid}"
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        return "every user may write to it"
+    return ""

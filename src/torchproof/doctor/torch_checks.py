@@ -1,14 +1,24 @@
-"""What the child process saw of torch, as checks."""
+"""The child process of `torchproof doctor`: imports torch and tries what it does.
+
+It sends one message before and one after each row, so that a crash or a hang loses only
+the row in which it happens.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
-from collections.abc import Iterator
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any
 
-from torchproof.doctor.torch_facts import Device, Ended, Facts, Stage, Triton
+from torchproof import process
+from torchproof.doctor import package_checks
+from torchproof.doctor.table import Problem, tried
 from torchproof.records import (
     MachineCheck,
     installed_torch,
@@ -17,174 +27,128 @@ from torchproof.records import (
 )
 from torchproof.report import numbers
 
-_GROUP = "torch"
-_GPU = "GPU"
 _FULL_BYTES = 2**30  # less free memory than this, and a model rarely fits
-_TRITON_CAPABILITY = [7, 0]
-_RANGE = supported_torch()
+_TRITON_CAPABILITY = (7, 0)
+_C = ("gcc", "clang")
 
 
-def checks(facts: Facts) -> Iterator[MachineCheck]:
-    torch = _torch(facts)
-    yield torch
-    if "error" not in facts.get("torch", {"error": ""}):
-        yield from _hooks(facts)
-        yield _dynamo(facts)
+def main(arguments: Sequence[str] = ()) -> int:
+    process.hold()
+    channel = process.Channel.to_parent()
+    torch_works = True
+    for key, look in ROWS.items():
+        if torch_works:
+            channel.send({"begins": key})
+            checks = tried(key, look)
+            torch_works = key != "torch" or checks[0].status != "missing"
+            channel.send({"checks": [check.to_json() for check in checks]})
+    channel.send({"errors": import_errors()})
+    return 0
 
 
-def _torch(facts: Facts) -> MachineCheck:
-    said = _error(facts, "torch")
-    if said:
-        return MachineCheck(
-            _GROUP,
-            "torch",
-            "missing",
-            f"{installed_torch()}: {said}",
-            "no model can be run; only show, compare, log, rule and static checks work",
-            f"install a torch from {_RANGE} and see that `python -c 'import torch'`"
-            " works",
-        )
-    version, seconds = facts["torch"]["version"], facts["torch"]["seconds"]
-    value = f"{version}, imported in {seconds:.1f} s"
+def _fork() -> str:
+    """Before torch is imported: this process has one thread."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code != 7:
+        raise Problem(f"a forked process ended with {code}")
+    return "a process was forked"
+
+
+def _torch() -> str:
+    started = time.monotonic()
+    try:
+        import torch
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise Problem(f"{installed_torch()}: {said}") from None
+    seconds = time.monotonic() - started
+    value = f"{torch.__version__}, imported in {seconds:.1f} s"
     if note := untested_torch():
-        return MachineCheck(
-            _GROUP,
-            "torch",
-            "degraded",
-            value,
-            note,
-            f"install a torch from {_RANGE}, or a newer torchproof",
-        )
-    return MachineCheck(_GROUP, "torch", "ok", value, f"supported: {_RANGE}")
+        raise Problem(value, "untested", note=note)
+    return value
 
 
-def _hooks(facts: Facts) -> Iterator[MachineCheck]:
+def _hooks() -> str | list[MachineCheck]:
     """One line if all are there; otherwise one for each feature that lacks a name."""
-    said = _error(facts, "hooks")
-    if said:
-        yield MachineCheck(
-            _GROUP,
-            "hooks",
-            "missing",
-            said,
-            "torchproof cannot observe the compiler of this torch",
-            f"first cure the other lines, as of caches; then use a torch from {_RANGE}",
-        )
-        return
-    hooks = facts["hooks"]
-    lacking = hooks["lacking"]
-    if not lacking:
-        value = f"{hooks['names']} private names for {hooks['features']} features"
-        yield MachineCheck(_GROUP, "hooks", "ok", value, "every feature is available")
-    for each in lacking:
-        yield MachineCheck(
-            _GROUP,
-            f"hooks: {each['name']}",
+    from torchproof.torch_private import contract
+
+    features = contract.contract()
+    names = sum(len(each) for feature in features for each in feature.hooks.values())
+    lacking = [
+        MachineCheck(
+            "torch",
+            f"hooks: {each.name}",
             "degraded",
-            each["messages"][0],
-            each["without"],
-            f"install a torch from {_RANGE}",
+            messages[0],
+            each.without,
+            f"install a torch from {supported_torch()}",
         )
+        for each in features
+        if (messages := contract.missing(each.name))
+    ]
+    return lacking or f"{names} private names for {len(features)} features"
 
 
-def _dynamo(facts: Facts) -> MachineCheck:
-    error = _error(facts, "dynamo")
-    if not error and not facts["dynamo"]["right"]:
-        error = "a compiled function returned a wrong result"
-    if error:
-        return MachineCheck(
-            _GROUP,
-            "torch.compile",
-            "missing",
-            error,
-            "Dynamo traces no function: nothing can be compiled",
-            "first cure the other lines, as of caches; then see whether torch supports"
-            " this Python",
-        )
-    if not facts["dynamo"]["graphs"]:
-        return MachineCheck(
-            _GROUP,
-            "torch.compile",
-            "degraded",
-            "a compiled function ran eager",
-            "torch.compile is switched off: no verb has anything to observe",
-            "unset TORCH_COMPILE_DISABLE and TORCHDYNAMO_DISABLE",
-        )
-    return MachineCheck(
-        _GROUP, "torch.compile", "ok", "traced a function", "Dynamo works"
-    )
+def _dynamo() -> str:
+    """Traces a function and runs its graph, without generating code."""
+    import torch
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    result = torch.compile(double, backend=backend)(torch.ones(2))
+    return traced(len(graphs), bool((result == 2).all()))
 
 
-def _error(facts: Facts, stage: str) -> str:
-    """Why a stage has no facts: what it raised, or how the process ended."""
-    known = cast("Stage | None", facts.get(stage))
-    if known is not None:
-        return known.get("error", "")
-    never = Ended(stage=stage, how="was not reached", said="")
-    ended = facts.get("ended", never)
-    return ": ".join(filter(None, (f"the process {ended['how']}", ended["said"])))
+def traced(graphs: int, is_right: bool) -> str:
+    if not is_right:
+        raise Problem("a compiled function returned a wrong result")
+    if not graphs:
+        raise Problem("a compiled function ran eager", "off")
+    return "traced a function"
 
 
-def fork_checks(facts: Facts) -> Iterator[MachineCheck]:
-    said = _error(facts, "fork")
-    if said or facts["fork"]["code"] != 7:
-        yield MachineCheck(
-            "permissions",
-            "fork",
-            "missing",
-            said or f"a forked process ended with {facts['fork']['code']}",
-            "fix and pack --for repro cannot run their trials",
-            "allow this container or account to start more processes",
-        )
-    else:
-        yield MachineCheck("permissions", "fork", "ok", "a process was forked")
+# -- GPUs ------------------------------------------------------------------------------
 
 
-def gpu_checks(facts: Facts) -> Iterator[MachineCheck]:
-    if "error" in facts.get("torch", {"error": ""}):
-        return  # the line about torch says it
-    cuda = facts.get("cuda", {})
-    if said := _error(facts, "cuda"):
-        yield _no_gpu(said, optional=False)
-    elif not cuda["devices"]:
-        yield _none_usable(facts)
-    for number, device in enumerate(cuda.get("devices", ())):
-        yield _gpu(number, device)
-    if cuda.get("devices"):
-        yield _triton(cuda["triton"])
-        yield _c_compiler()
+def _cuda() -> Iterator[MachineCheck]:
+    import torch
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        found = [_device(number) for number in range(count)]
+    if not count:
+        builds = torch.version.cuda, torch.version.hip
+        warned = "; ".join(" ".join(str(each.message).split()) for each in caught)
+        yield from tried("CUDA", no_gpu, *builds, warned)
+    for number, facts in enumerate(found):
+        yield from tried("device", gpu, facts, number=number)
+    if count:
+        yield from tried("triton", triton)
+        yield from tried("C compiler", c_compiler)
 
 
-def _none_usable(facts: Facts) -> MachineCheck:
+def no_gpu(cuda_build: str | None, rocm_build: str | None, warned: str) -> str:
     """No GPU, or one that this torch cannot use."""
-    torch, driver = facts["torch"], _driver()
-    if torch["rocm_build"]:
-        return _no_gpu("a torch build for ROCm", optional=True)
-    if driver and not torch["cuda_build"]:
-        return MachineCheck(
-            _GPU,
-            "CUDA",
-            "degraded",
-            f"NVIDIA driver {driver}, but torch is a CPU build",
-            "the GPU is not used",
-            "install a CUDA build of torch: https://pytorch.org/get-started/locally",
-        )
-    warnings = "; ".join(facts["cuda"]["warnings"])
+    driver = _driver()
+    if rocm_build:
+        raise Problem("a torch build for ROCm", "none")
+    if driver and not cuda_build:
+        said = f"NVIDIA driver {driver}, but torch is a CPU build"
+        raise Problem(said, "cpu_build")
     if driver and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
-        return _no_gpu(warnings or f"driver {driver}, no usable GPU", optional=False)
-    return _no_gpu("none", optional=True)
-
-
-def _no_gpu(value: str, *, optional: bool) -> MachineCheck:
-    return MachineCheck(
-        _GPU,
-        "CUDA",
-        "missing",
-        value,
-        "everything but CUDA graphs works on the CPU",
-        "" if optional else "see whether nvidia-smi works and the driver is new enough",
-        optional,
-    )
+        raise Problem(warned or f"driver {driver}, no usable GPU")
+    raise Problem("none", "none")
 
 
 def _driver() -> str:
@@ -197,71 +161,78 @@ def _driver() -> str:
     return next((w for w in words if w[:1].isdigit() and "." in w), "unknown")
 
 
-def _gpu(number: int, device: Device) -> MachineCheck:
-    total = numbers.size(device["total_bytes"])
-    major, minor = device["capability"]
-    value = f"{device['name']}, capability {major}.{minor}, {total}"
-    name = f"cuda:{number}"
-    if device["error"]:
-        return MachineCheck(
-            _GPU,
-            name,
-            "missing",
-            f"{value}: {device['error']}",
-            "no kernel runs on this GPU",
-            "see nvidia-smi: another process may use all of it; or install a torch"
-            " build for this GPU",
-        )
-    value += f" ({numbers.size(device['free_bytes'])} free), driver {_driver() or '-'}"
-    if device["capability"] < _TRITON_CAPABILITY:
-        return MachineCheck(
-            _GPU,
-            name,
-            "degraded",
-            value,
-            "Triton needs capability 7.0: torch.compile generates no code for this GPU",
-            "use --device cpu, or a newer GPU",
-        )
-    if device["free_bytes"] < _FULL_BYTES:
-        return MachineCheck(
-            _GPU,
-            name,
-            "degraded",
-            value,
-            "another process uses nearly all of its memory: models do not fit, and"
-            " times are not to be trusted",
-            "end the other process (nvidia-smi lists it), or set CUDA_VISIBLE_DEVICES",
-        )
-    return MachineCheck(_GPU, name, "ok", value, "a kernel ran")
+def _device(number: int) -> dict[str, Any]:
+    """What `gpu` needs to know, after a kernel ran, or with its error."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(number)
+    free, error = 0, ""
+    try:
+        assert torch.ones(8, device=f"cuda:{number}").sum().item() == 8
+        free = torch.cuda.mem_get_info(number)[0]
+    except Exception as raised:
+        error = " ".join(str(raised).split()) or type(raised).__name__
+    return {
+        "name": properties.name,
+        "capability": (properties.major, properties.minor),
+        "total": properties.total_memory,
+        "free": free,
+        "error": error,
+    }
 
 
-def _triton(triton: Triton) -> MachineCheck:
-    if "version" in triton:
-        return MachineCheck(_GPU, "triton", "ok", triton["version"])
-    return MachineCheck(
-        _GPU,
-        "triton",
-        "missing",
-        triton["error"],
-        "torch.compile generates no code for GPUs",
-        "install the triton that your torch names as a dependency",
-    )
+def gpu(facts: Mapping[str, Any]) -> str:
+    major, minor = facts["capability"]
+    total = numbers.size(facts["total"])
+    value = f"{facts['name']}, capability {major}.{minor}, {total}"
+    if facts["error"]:
+        raise Problem(f"{value}: {facts['error']}")
+    value += f" ({numbers.size(facts['free'])} free), driver {_driver() or '-'}"
+    if (major, minor) < _TRITON_CAPABILITY:
+        raise Problem(value, "old")
+    if facts["free"] < _FULL_BYTES:
+        raise Problem(value, "full")
+    return value
 
 
-def _c_compiler() -> MachineCheck:
-    """Triton builds the launcher of its kernels with it."""
+def triton() -> str:
+    version: str = importlib.import_module("triton").__version__
+    return version
+
+
+def c_compiler() -> str:
     named = os.environ.get("CC")
     found = next(filter(None, map(shutil.which, (named,) if named else _C)), None)
-    if found:
-        return MachineCheck(_GPU, "C compiler", "ok", found, "for Triton's launchers")
-    return MachineCheck(
-        _GPU,
-        "C compiler",
-        "missing",
-        named or " and ".join(_C),
-        "Triton cannot build the launchers of its kernels",
-        "install gcc, or set CC",
-    )
+    if not found:
+        raise Problem(named or " and ".join(_C))
+    return found
 
 
-_C = ("gcc", "clang")
+# -- packages --------------------------------------------------------------------------
+
+
+def import_errors() -> dict[str, str]:
+    """The error of each installed package that cannot be imported.
+
+    Those of extras need torch: where it fails they would only repeat its error.
+    """
+    errors = {}
+    for name in package_checks.installed(extras="torch" in sys.modules):
+        try:
+            importlib.import_module(package_checks.module_of(name))
+        except Exception as error:
+            errors[name] = f"{type(error).__name__}: {error}"
+    return errors
+
+
+# What is tried, in this order.
+ROWS: dict[str, Callable[[], str | Iterable[MachineCheck]]] = {
+    "fork": _fork,
+    "torch": _torch,
+    "hooks": _hooks,
+    "torch.compile": _dynamo,
+    "CUDA": _cuda,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

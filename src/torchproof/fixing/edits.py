@@ -14,7 +14,7 @@ from torchproof.records import (
     Replacement,
     Setting,
     Tier,
-    shown_briefly,
+    diff_names,
 )
 
 
@@ -159,11 +159,19 @@ def overlay_of(edits: Iterable[Edit | Fix], originals: Mapping[str, str]) -> Ove
     return Overlay(texts, tuple(settings.values()), tuple(marks))
 
 
-def unified(file: str, before: str, after: str) -> str:
-    """A unified diff that `patch -p1` understands."""
-    name = shown_briefly(file)
-    return "".join(
+def unified(
+    changed: Mapping[str, str], before: Mapping[str, str], files: Iterable[str] = ()
+) -> str:
+    """A unified diff for `patch -p1`; `files` are those of other diffs of the run."""
+    top, names = diff_names({*changed, *files})
+    diffs = (
         difflib.unified_diff(
-            before.splitlines(True), after.splitlines(True), f"a/{name}", f"b/{name}"
+            before[file].splitlines(True),
+            text.splitlines(True),
+            f"a/{names[file]}",
+            f"b/{names[file]}",
         )
+        for file, text in changed.items()
     )
+    text = "".join(line for diff in diffs for line in diff)
+    return text and top + text

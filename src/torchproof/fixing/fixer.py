@@ -171,12 +171,11 @@ def _assert_possible(target: Target, options: Options, fix_options: FixOptions) 
 def _fixes(search: Search, sources: Sources, target: Target) -> Iterable[Fix]:
     texts = dict(sources.originals)
     by_script = target.kind == "script"
+    files = {r.file for edit in search.accepted for r in edit.replacements}
     receipt = _receipt(search, by_script=by_script) if search.accepted else None
     for edit in search.accepted:
         overlay = overlay_of([edit], texts)
-        diff = "".join(
-            unified(file, texts[file], text) for file, text in overlay.texts.items()
-        )
+        diff = unified(overlay.texts, texts, files)
         changes = [
             located(change, sources.originals[change.file], texts[change.file])
             for change in edit.replacements
@@ -199,9 +198,11 @@ def _suggested(edit: Edit, why: str, texts: Mapping[str, str]) -> Fix:
         changed = overlay_of([edit], texts).texts
     except Misfit:
         changed = {}
-    diff = "".join(unified(file, texts[file], text) for file, text in changed.items())
     return replace(
-        _fix(edit, diff, None), tier="suggested", status="suggested", why=why
+        _fix(edit, unified(changed, texts), None),
+        tier="suggested",
+        status="suggested",
+        why=why,
     )
 
 

@@ -1,8 +1,7 @@
 """Writes packs: builds them in a work directory beside their destination, then renames.
 
-The work directory is deleted when its process ends, is interrupted, or is killed (by
-`cleanup_process`). If all processes of a machine were killed at once, the next pack in
-the same place deletes it.
+The work directory is deleted when its process ends or is interrupted. If the process
+was killed, the next pack in the same place deletes it.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchproof.packs import cleanup_process
-from torchproof.process import DEVNULL, spawn
 from torchproof.records import UserError, files
 from torchproof.runtime import File, Manifest, Refused, keys, open_pack
 from torchproof.runtime import manifest as papers
@@ -131,25 +128,20 @@ def _stage(dest: Path, overwrite: bool) -> Iterator[Stage]:
     handle = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        with _watched(work):
-            try:
-                (work / "pack").mkdir(mode=0o755)
-                yield Stage(work / "pack")
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
+        (work / "pack").mkdir(mode=0o755)
+        yield Stage(work / "pack")
     finally:
+        shutil.rmtree(work, ignore_errors=True)
         os.close(handle)
 
 
 @contextlib.contextmanager
 def scratch(prefix: str) -> Iterator[Path]:
-    """A temporary directory that is deleted as reliably as the work directory."""
-    path = Path(tempfile.mkdtemp(prefix=prefix))
-    with _watched(path):
-        try:
-            yield path
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
+    """A temporary directory."""
+    with tempfile.TemporaryDirectory(
+        prefix=prefix, ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder)
 
 
 def assert_placeable(dest: Path, overwrite: bool) -> None:
@@ -216,14 +208,6 @@ def _move(source: Path, dest: Path, overwrite: bool) -> None:
             f"another process has created {dest} meanwhile: choose another name for -o,"
             " or replace it with --overwrite"
         ) from None
-
-
-@contextlib.contextmanager
-def _watched(work: Path) -> Iterator[None]:
-    """Run a cleanup process for as long as the block lasts."""
-    program = ("-I", "-S", cleanup_process.__file__, str(work))
-    with spawn(*program, cwd=Path("/"), output=DEVNULL):
-        yield
 
 
 def _sweep(parent: Path) -> None:

@@ -39,42 +39,7 @@ from torchproof.process.streams import Entry as Entry
 from torchproof.process.streams import Followed as Followed
 from torchproof.process.streams import Stream as Stream
 from torchproof.process.streams import follow as follow
+from torchproof.process.streams import last_line as last_line
 from torchproof.process.thread_frames import frames_of_threads as frames_of_threads
 from torchproof.process.trees import kill_tree as kill_tree
 from torchproof.process.trees import tree as tree
-
-__all__ = [
-    "DEVNULL",
-    "Channel",
-    "Child",
-    "Conditions",
-    "CpuShare",
-    "Ended",
-    "Entry",
-    "Followed",
-    "ForkServer",
-    "Garbled",
-    "JobEnding",
-    "Message",
-    "Priority",
-    "Stream",
-    "Tick",
-    "aslr",
-    "describe",
-    "follow",
-    "follows_from_another",
-    "forks",
-    "frames_of_threads",
-    "hold",
-    "kill_tree",
-    "leave",
-    "main_definitions",
-    "packed",
-    "parent_death",
-    "rank_variables",
-    "reserved_port",
-    "serve",
-    "spawn",
-    "tree",
-    "unpacked",
-]

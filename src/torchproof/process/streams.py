@@ -108,7 +108,7 @@ def follow(
             conditions,
             output=output if conditions.quiet else None,
         )
-        return dataclasses.replace(seen, last_words=_last_line(output))
+        return dataclasses.replace(seen, last_words=last_line(output))
 
 
 def _follow(
@@ -140,7 +140,7 @@ def _follow(
     return Followed(entries, ending, child.poll(), pid=child.pid)
 
 
-def _last_line(output: IO[bytes]) -> str:
+def last_line(output: IO[bytes]) -> str:
     """The last line with text: of a process that failed, that of its traceback."""
     size = output.seek(0, os.SEEK_END)
     output.seek(max(0, size - _TAIL))

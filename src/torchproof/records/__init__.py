@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torchproof.records.blame import COMPREHENSIONS as COMPREHENSIONS
     from torchproof.records.blame import Place as Place
     from torchproof.records.blame import definition as definition
+    from torchproof.records.blame import diff_names as diff_names
     from torchproof.records.blame import first_line as first_line
     from torchproof.records.blame import is_frame_of as is_frame_of
     from torchproof.records.blame import is_own as is_own

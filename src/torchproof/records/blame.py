@@ -8,10 +8,11 @@ import functools
 import linecache
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from torchproof.records import cells
 from torchproof.records.files import MOST_SOURCE_BYTES, open_regular
 from torchproof.records.frame import Frame, Owner
 from torchproof.records.stacks import is_resumed as is_resumed
@@ -156,6 +157,21 @@ def shown_briefly(file: str) -> str:
     """As `shown`, but a file of an installed package begins with the package."""
     installed = _INSTALLED.search(file.replace("\\", "/"))
     return file[installed.start(1) :] if installed else shown(file)
+
+
+def diff_names(files: Iterable[str]) -> tuple[str, dict[str, str]]:
+    """The line above a diff, and how it names these files: never by absolute paths.
+
+    Files outside the working directory are named from the folder they have in common,
+    and the line says to apply the diff there.
+    """
+    names = {file: cells.name_in(file) or shown_briefly(file) for file in files}
+    if not any(map(os.path.isabs, names.values())):
+        return "", names
+    own = [f for f, name in names.items() if os.path.isabs(f) and name == shown(f)]
+    folder = os.path.commonpath([os.path.dirname(file) for file in own])
+    names |= {file: os.path.relpath(file, folder) for file in own}
+    return f"apply in {folder}:\n", names
 
 
 def source_line(file: str, line: int) -> str:

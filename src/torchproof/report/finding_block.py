@@ -17,9 +17,9 @@ from torchproof.records import (
     RuleText,
     Run,
     cells,
+    diff_names,
     line,
     ranks_in_words,
-    shown_briefly,
     unbroken,
 )
 from torchproof.report import commands, numbers, run_words
@@ -455,9 +455,11 @@ def brief(text: str, limit: int) -> str:
 
 def unified(changes: Sequence[Replacement]) -> str:
     """Edits as a unified diff without lines around them."""
-    lines: list[str] = []
-    for file in dict.fromkeys(each.file for each in changes):
-        name, added = unbroken(cells.name_in(file) or shown_briefly(file)), 0
+    files = dict.fromkeys(each.file for each in changes)
+    top, names = diff_names(files)
+    lines = [unbroken(top.rstrip("\n"))] if top else []
+    for file in files:
+        name, added = unbroken(names[file]), 0
         lines += [f"--- a/{name}", f"+++ b/{name}"]
         own = (change for change in changes if change.file == file)
         for each in sorted(own, key=lambda change: change.at or change.line):

@@ -250,7 +250,8 @@ class _Terminal:
         """The diff of a finding, without the names of its own file."""
         lines = [*self._diff(block.diff)] if block.draft else []
         own = {each.file for each in block.changes} == {block.finding.file}
-        yield from (INDENT + line for line in lines[2 * own :])
+        heads = next((i for i, text in enumerate(lines) if "@@ -" in text), 0)
+        yield from (INDENT + line for line in lines[heads if own else 0 :])
 
     def _diff(self, block: Diff) -> Iterator[str]:
         for line in block.text.rstrip("\n").split("\n"):

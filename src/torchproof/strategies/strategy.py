@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torchproof.records import JsonObject, Keywords, TorchConfig, UserError
+from torchproof.records import Keywords, Record, TorchConfig, UserError
 
 Form = Literal["eager", "full", "core", "regional", "nested"]
 
@@ -51,7 +51,7 @@ class NotApplicable(UserError):
 
 
 @dataclass(frozen=True)
-class Strategy:
+class Strategy(Record):
     """A way to run a target; `arguments` are passed to torch.compile.
 
     `core` compiles one `method`. `regional` compiles each repeated block alone;
@@ -104,13 +104,6 @@ class Strategy:
     def observes(self) -> bool:
         """Whether planning runs the calls, to find regions and sizes that vary."""
         return (self.form in BLOCKS or self.marks) and not self.graph
-
-    def to_json(self) -> JsonObject:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, plain: JsonObject) -> Strategy:
-        return cls(**plain)
 
 
 def defaults(device: str) -> tuple[str, ...]:

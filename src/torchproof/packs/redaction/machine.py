@@ -14,43 +14,32 @@ from pathlib import Path
 from torchproof.packs.redaction.common_words import is_switch, says_secret
 
 _NAME_VARIABLES = (
-    "USER",
-    "LOGNAME",
-    "USERNAME",
-    "LNAME",
-    "SUDO_USER",
-    "NB_USER",
-    "SLURM_JOB_USER",
-    "JUPYTERHUB_USER",
-    "DEBFULLNAME",
-    "GIT_AUTHOR_NAME",
-    "GIT_COMMITTER_NAME",
+    *("USER", "LOGNAME", "USERNAME", "LNAME", "SUDO_USER", "NB_USER"),
+    *("SLURM_JOB_USER", "JUPYTERHUB_USER"),
+    *("DEBFULLNAME", "GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"),
 )
 _HOST_VARIABLES = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "SLURM_SUBMIT_HOST")
 _HOME_VARIABLES = ("HOME", "USERPROFILE", "SUDO_HOME")
-# Directories that every machine has, so they reveal nothing.
+# Directories that many machines have, so they reveal nothing.
 _SHARED = """
-/ /bin /data /dev /etc /home /lib /mnt /opt /proc /run /srv /sys /tmp /usr /var /usr/bin
-/usr/lib /usr/local /usr/local/bin /usr/src /usr/src/app /var/tmp /nonexistent /Users
-/app /code /workspace
+/ /app /bin /code /data /dev /etc /home /lib /mnt /nonexistent /opt /proc /root /run
+/srv /sys /tmp /Users /usr /usr/bin /usr/lib /usr/local /usr/local/bin /usr/src
+/usr/src/app /var /var/tmp /workspace
 """
 _SHARED_FOLDERS = frozenset(_SHARED.split())
-_PASSWORD_IN_ADDRESS = re.compile(r"://([^\s/@:]*):([^\s/@]+)@")
+_PASSWORD_IN_ADDRESS = re.compile(r"://[^\s/@:]*:([^\s/@]+)@")
 
 
 @dataclass(frozen=True)
 class PrivateValues:
-    """The values that must not be in a pack.
-
-    `secrets` are pairs of a variable's name, "" without one, and the secret value.
-    """
+    """The values that must not be in a pack."""
 
     names: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     homes: tuple[str, ...] = ()
     projects: tuple[str, ...] = ()
     temporary: tuple[str, ...] = ()
-    secrets: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[str, ...] = ()
 
 
 def private_values(
@@ -77,17 +66,16 @@ def private_values(
     )
 
 
-def secrets_of(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The values of secret variables, and the passwords inside URLs."""
-    secrets: dict[tuple[str, str], None] = {}
+    secrets: dict[str, None] = {}
     for variable, value in environ.items():
         # A path is not a secret itself; its private part is hidden as a directory.
         path = value.startswith("/") and os.path.exists(value)
         stripped = value.strip()
         if stripped and not path and says_secret(variable) and not is_switch(stripped):
-            secrets[variable, stripped] = None
-        for _, password in _PASSWORD_IN_ADDRESS.findall(value):
-            secrets["", password] = None
+            secrets[stripped] = None
+        secrets |= dict.fromkeys(_PASSWORD_IN_ADDRESS.findall(value))
     return tuple(secrets)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -53,15 +52,6 @@ class Candidate:
     origin: str = ""  # the compile id of a graph, or the file of a program
     # The JSON that `source` was written from; needed to edit it, never packed.
     record: JsonObject = field(default_factory=dict, hash=False)
-
-    def to_json(self) -> JsonObject:
-        files = {k: base64.b64encode(v).decode() for k, v in self.files.items()}
-        return {**vars(self), "files": files, "record": dict(self.record)}
-
-    @classmethod
-    def from_json(cls, data: JsonObject) -> Candidate:
-        files = {k: base64.b64decode(v) for k, v in data["files"].items()}
-        return cls(**{**data, "files": files})
 
 
 @dataclass(frozen=True)

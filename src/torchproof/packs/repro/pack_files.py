@@ -67,10 +67,9 @@ def redact(
     redacted = {}
     for name, file in pack_files.items():
         content = file.content
-        if not file.final and name.endswith(".py"):
-            content = redactor.source(content.decode()).encode()
-        elif not file.final:
-            content = redactor.bytes(content)
+        if not file.final:
+            clean = redactor.source if name.endswith(".py") else redactor.text
+            content = clean(content.decode()).encode()
         clean_name = "/".join(redactor.name(part) for part in name.split("/"))
         new_name = name if file.final else clean_name
         redacted[new_name] = PackFile(content, redactor.text(file.about), final=True)

@@ -7,6 +7,7 @@ uncompiled, so nothing fails or hangs in a backend here.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator
@@ -48,7 +49,7 @@ def _recording(stream: Stream, job: RecordingJob) -> Iterator[None]:
     from torchproof.packs.repro.graphs.graph_recorder import recorder
 
     def write(candidate: Candidate) -> None:
-        stream.write("candidate", **candidate.to_json())
+        stream.write("candidate", **dataclasses.asdict(candidate))
 
     with recorder(
         write,

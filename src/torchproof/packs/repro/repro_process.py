@@ -1,8 +1,7 @@
 """The process that runs repros: `python THIS_FILE PRELOAD`; `repro_runner` starts it.
 
 It imports torch once and runs each job in a fork. A job names the `folder` of a
-`repro.py` and the environment `variables`. With `isolated` in place of a preload, it
-becomes a fresh interpreter that runs the repro of its working directory.
+`repro.py` and the environment `variables`.
 """
 
 from __future__ import annotations
@@ -14,39 +13,18 @@ import sys
 import traceback
 from typing import Any
 
-from torchproof.process import Channel, hold, serve
+from torchproof.process import hold, serve
 from torchproof.records import JsonObject
 
 PROGRAM = "repro.py"
 OUTPUT = "output.txt"
-ISOLATED = "isolated"
-# `python -I` still sees installed packages, so torchproof has to be hidden.
-_HIDING = (
-    "import os, runpy, sys; sys.modules['torchproof'] = None;"
-    " sys.argv[:] = ['repro.py'];"
-    " runpy.run_path(os.path.abspath('repro.py'), run_name='__main__')"
-)
 _OWN_VARIABLES = ("PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_COMPILE_THREADS")
-_PYTHON_VARIABLES = ("PYTHONPATH", "VIRTUAL_ENV")
 
 
 def main(preload: str) -> None:
     hold()
-    if preload == ISOLATED:
-        Channel.to_parent()  # takes its variable away, and closes it in the repro
-        _exec("-I", "-u", "-c", _HIDING)
     _preload(preload)
     serve(_run)
-
-
-def _exec(*arguments: str) -> None:
-    """Replaces this program; the process stays tied to its parent."""
-    variables = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in _PYTHON_VARIABLES and not name.startswith("TORCHPROOF_")
-    }
-    os.execve(sys.executable, [sys.executable, *arguments], variables)
 
 
 def _preload(preload: str) -> None:

@@ -14,14 +14,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from torchproof.packs.repro import repro_process
 from torchproof.packs.repro.assembly import repro_text
 from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
 from torchproof.packs.repro.failure_signature import FailureSignature
-from torchproof.packs.repro.repro_process import ISOLATED, OUTPUT, PROGRAM
-from torchproof.process import DEVNULL, Child, ForkServer, JobEnding, spawn
+from torchproof.packs.repro.repro_process import OUTPUT, PROGRAM
+from torchproof.process import DEVNULL, ForkServer, JobEnding, spawn
 
 # Variables that a run needs, and prefixes of those that configure torch.
 _KEPT = re.compile(
@@ -37,6 +37,14 @@ _REMOVED = re.compile(
 _DYNAMO_ORACLES = frozenset({"breaks", "recompiles", "no_ops"})
 # Oracles that time a compilation: they must not share compiler caches.
 _TIMING_ORACLES = frozenset({"compile_time", "hang"})
+# Runs a repro in a fresh interpreter that ends with its parent. `python -I` still sees
+# installed packages, so torchproof has to be hidden.
+_ISOLATED = (
+    "import ctypes, os, runpy, sys; ctypes.CDLL(None).prctl(1, 9);"
+    " [os.environ.pop(n) for n in [*os.environ] if n.startswith('TORCHPROOF_')];"
+    " sys.modules['torchproof'] = None; sys.argv[:] = ['repro.py'];"
+    " runpy.run_path(os.path.abspath('repro.py'), run_name='__main__')"
+)
 _COLD = 3  # limits of a run that imports torch and compiles without caches
 _OUTPUT_CHARACTERS = 12_000  # of a run's output, counted from its end
 _VERDICTS: dict[int, tuple[str, Literal["same", "other", "none"]]] = {
@@ -95,8 +103,12 @@ class ReproRunner:
             start = time.monotonic()
             more = self._run_variables(folder, folder.parent / "cache")
             with (folder / OUTPUT).open("wb") as output:
-                child = self._spawn(
-                    ISOLATED, folder, more | dict(variables or {}), output
+                child = spawn(
+                    *("-I", "-u", "-c", _ISOLATED),
+                    environment=more | dict(variables or {}),
+                    inherit=False,
+                    cwd=folder,
+                    output=output,
                 )
             with child:
                 try:
@@ -135,21 +147,16 @@ class ReproRunner:
             for name in ("home", "tmp"):
                 (folder / name).mkdir(exist_ok=True)
             variables = self._run_variables(folder / "server", folder / "cache")
-            child = self._spawn(self._preload, folder / "home", variables, DEVNULL)
+            python_path = {k: v for k, v in os.environ.items() if k == "PYTHONPATH"}
+            child = spawn(  # as a file, which does not import this package
+                *("-P", repro_process.__file__, self._preload),
+                environment={**variables, **python_path},
+                inherit=False,
+                cwd=folder / "home",
+                output=DEVNULL,
+            )
             self._fork_server = ForkServer(child)
         return self._fork_server
-
-    def _spawn(
-        self, preload: str, cwd: Path, variables: Mapping[str, str], output: Any
-    ) -> Child:
-        python_path = {k: v for k, v in os.environ.items() if k == "PYTHONPATH"}
-        return spawn(  # as a file, which does not import this package
-            *("-P", repro_process.__file__, preload),
-            environment={**variables, **python_path},
-            inherit=False,
-            cwd=cwd,
-            output=output,
-        )
 
     def _limit_s(self) -> float:
         """Returns the limit of one run; the hang oracle has to wait for the hang."""

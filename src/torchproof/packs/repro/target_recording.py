@@ -52,7 +52,7 @@ def record_target(
         raise UserError(unusable["message"], details=unusable.get("details", ""))
     candidates: dict[str, Candidate] = {}
     for entry in entries.of("candidate"):
-        candidate = Candidate.from_json(_plain(entry))
+        candidate = Candidate(**_plain(entry))
         candidates[candidate.origin] = candidate
     reasons = [entry["why"] for entry in entries.of("refused")]
     if failure := entries.failure(script=job.run.target.kind == "script"):

@@ -7,10 +7,9 @@ file is ever run as code.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import tempfile
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,14 +69,6 @@ class Recipe:
         plain["plan"] = self.plan.to_json()
         return plain
 
-    @classmethod
-    def from_json(cls, plain: JsonObject) -> Recipe:
-        """Reads the output of `to_json`; `loads` reads files that people edit."""
-        values = {key: value for key, value in plain.items() if key != "schema"}
-        values["strategy"] = Strategy.from_json(plain["strategy"])
-        values["plan"] = Plan.from_json(plain["plan"])
-        return cls(**values)
-
     def dumps(self) -> str:
         """The recipe as TOML, with a comment at the top that says how to apply it."""
         from torchproof.strategies.recipe import document
@@ -130,18 +121,13 @@ def loads(text: str, path: str = FILE) -> Recipe:
 
 
 def _write(target: Path, content: bytes, *, overwrite: bool) -> None:
-    handle, name = tempfile.mkstemp(prefix=".torchproof-", dir=target.parent)
+    temporary = target.with_name(f".torchproof-{uuid.uuid4().hex}")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
+        temporary.write_bytes(content)
         if overwrite:
-            os.replace(name, target)
+            os.replace(temporary, target)
         else:
             # A link never replaces a file, even if two processes write at once.
-            os.link(name, target)
+            os.link(temporary, target)
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+        temporary.unlink(missing_ok=True)

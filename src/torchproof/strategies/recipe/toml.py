@@ -7,6 +7,7 @@ such as a file name in another encoding, is written with escapes.
 from __future__ import annotations
 
 import datetime
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 from torchproof.records import JsonObject
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _WIDTH = 88
 
 
@@ -80,7 +80,9 @@ def _array(items: list[str]) -> str:
 
 
 def _text(text: str) -> str:
-    return f'"{"".join(map(_escaped, _encodable(text)))}"'
+    """As JSON writes it; what cannot be printed is an escape of eight digits."""
+    plain = json.dumps(_encodable(text), ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in plain)
 
 
 def _lines(text: str) -> str:
@@ -94,12 +96,3 @@ def _lines(text: str) -> str:
 
 def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _escaped(character: str) -> str:
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    if character.isprintable():
-        return character
-    code = ord(character)
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

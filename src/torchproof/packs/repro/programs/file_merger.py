@@ -11,7 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torchproof.packs.repro.programs.scopes import Names, Scope, bound_by
+from torchproof.packs.repro.programs.scopes import (
+    Definition,
+    Globals,
+    bound_by,
+    rename,
+)
 from torchproof.records import located, whose
 
 _Import = ast.Import | ast.ImportFrom
@@ -40,7 +45,7 @@ def merge_files(path: Path) -> Merged:
     program.choose_names(root)
     names = {
         name: program.merged_name(root, name)
-        for name in program.files[root].names.module.bound
+        for name in program.files[root].names.bound
         if not program.is_module(root, name)
     }
     return Merged(program.written(), names, len(program.files))
@@ -58,12 +63,9 @@ class _Imported:
 class _File:
     path: Path
     tree: ast.Module
-    names: Names
-    # What a name stands for in the scope that imports it.
-    imported: dict[tuple[Scope, str], _Imported] = field(default_factory=dict)
-
-    def of_global(self, name: str) -> _Imported | None:
-        return self.imported.get((self.names.module, name))
+    names: Globals
+    globals: dict[str, _Imported] = field(default_factory=dict)  # by name
+    locals: dict[int, _Imported] = field(default_factory=dict)  # by the id of a node
 
 
 class _Program:
@@ -79,20 +81,21 @@ class _Program:
         if path in self._begun or not path.is_file():
             return
         self._begun.add(path)
+        imported: dict[int, _Imported] = {}  # by the id of an alias
         try:
             tree = ast.parse(path.read_text(encoding="utf-8"))
+            for node in ast.walk(tree):
+                if isinstance(node, _Import):
+                    imported |= self._read_import(node, path)
+            file = _File(path, tree, Globals(ast.fix_missing_locations(tree)))
         except (OSError, SyntaxError, ValueError) as error:
             raise Unsuitable(f"cannot read {path.name}: {error}") from None
-        imported: dict[int, _Imported] = {}  # by the id of an alias
-        for node in ast.walk(tree):
-            if isinstance(node, _Import):
-                imported |= self._read_import(node, path)
-        file = _File(path, tree, Names(tree))
-        for occurrence in file.names.occurrences:
-            scope = file.names.binding(occurrence)
-            if id(occurrence.node) in imported and scope is not None:
-                target = imported[id(occurrence.node)]
-                file.imported[scope, occurrence.name] = target
+        for alias, name in file.names.nodes():
+            if id(alias) in imported:
+                file.globals[name] = imported.pop(id(alias))
+        for function in ast.walk(tree):
+            if isinstance(function, Definition):
+                file.locals |= dict(_local_names(function, imported))
         self.files[path] = file
 
     def _read_import(self, node: _Import, path: Path) -> dict[int, _Imported]:
@@ -111,7 +114,7 @@ class _Program:
             return found
         self.read(home)
         if [alias.name for alias in node.names] == ["*"] and home in self.files:
-            public = sorted(self.files[home].names.module.bound)
+            public = sorted(self.files[home].names.bound)
             node.names = [ast.alias(name) for name in public if name[0] != "_"]
         for alias in node.names:
             inner = self.module_in(home, alias.name)
@@ -128,7 +131,7 @@ class _Program:
 
     def module_in(self, home: Path, name: str) -> Path | None:
         """Returns the local module that a module or package calls `name`."""
-        imported = self.files[home].of_global(name) if home in self.files else None
+        imported = self.files[home].globals.get(name) if home in self.files else None
         if imported is not None and imported.attribute is None:
             return imported.file
         return _submodule(home, name)
@@ -159,18 +162,13 @@ class _Program:
 
     def choose_names(self, root: Path) -> None:
         """Chooses names for all globals; no local variable may hide one."""
-        hidden = {
-            occurrence.name
-            for file in self.files.values()
-            for occurrence in file.names.occurrences
-            if occurrence.binds and occurrence.scope is not file.names.module
-        }
+        hidden = {name for file in self.files.values() for name in file.names.hidden}
         owners: dict[str, object] = {}
         for file in (self.files[root], *self.files.values()):
             packages = dict(_package_imports(file.tree))
-            for name in sorted(file.names.module.bound):
+            for name in sorted(file.names.bound):
                 place = (file.path, name)
-                if place in self._names or file.of_global(name):
+                if place in self._names or name in file.globals:
                     continue
                 # Files that make the same import share its name.
                 owner: object = packages.get(name, place)
@@ -183,14 +181,14 @@ class _Program:
                 self._names[place] = new
 
     def is_module(self, path: Path, name: str) -> bool:
-        imported = self.files[path].of_global(name)
+        imported = self.files[path].globals.get(name)
         return imported is not None and imported.attribute is None
 
     def merged_name(self, path: Path, name: str, *, depth: int = 0) -> str:
         """Returns the name of a file's global in the merged module."""
         if path not in self.files or depth > 20:
             raise Unsuitable(f"cannot read {path.name}")
-        imported = self.files[path].of_global(name)
+        imported = self.files[path].globals.get(name)
         if imported is None:
             return self._names.get((path, name), name)
         if imported.attribute is None:
@@ -212,7 +210,7 @@ class _Program:
         # `from __future__` has to come first; one file's holds for all.
         first = sorted(imports, key=lambda text: "__future__" not in text)
         tree = ast.Module([*(imports[text] for text in first), *body], [])
-        return ast.fix_missing_locations(tree)
+        return ast.parse(ast.unparse(ast.fix_missing_locations(tree)))
 
 
 def _package_imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -226,21 +224,34 @@ def _package_imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield bound_by(alias), f"{node.module}:{alias.name}"
 
 
+def _local_names(
+    function: ast.AST, imported: Mapping[int, _Imported]
+) -> Iterator[tuple[int, _Imported]]:
+    """Yields the nodes in a function that stand for what it imports itself."""
+    names = {
+        bound_by(node): imported[id(node)]
+        for node in ast.walk(function)
+        if isinstance(node, ast.alias) and id(node) in imported
+    }
+    for node in ast.walk(function):
+        name = bound_by(node) if isinstance(node, ast.alias) else None
+        name = node.id if isinstance(node, ast.Name) else name
+        if name in names:
+            yield id(node), names[name]
+
+
 class _Rewriter(ast.NodeTransformer):
     """Renames the globals of one file and removes its local imports."""
 
     def __init__(self, program: _Program, file: _File) -> None:
         self._program = program
         self._file = file
-        names = file.names
-        self._imported: dict[int, _Imported] = {}  # by the id of a node
-        for occurrence in names.occurrences:
-            scope = names.binding(occurrence)
-            if scope is not None and (scope, occurrence.name) in file.imported:
-                target = file.imported[scope, occurrence.name]
-                self._imported[id(occurrence.node)] = target
-            elif scope is names.module:
-                occurrence.write(program.merged_name(file.path, occurrence.name))
+        self._imported = dict(file.locals)  # by the id of a node
+        for node, name in [*file.names.nodes()]:
+            if name in file.globals:
+                self._imported[id(node)] = file.globals[name]
+            else:
+                rename(node, name, program.merged_name(file.path, name))
 
     def visit_Import(self, node: _Import) -> ast.AST | None:
         node.names = [a for a in node.names if id(a) not in self._imported]

@@ -13,7 +13,7 @@ from itertools import islice
 
 from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.programs.edits import PASSES, Pass
-from torchproof.packs.repro.programs.scopes import Names
+from torchproof.packs.repro.programs.scopes import Globals
 from torchproof.packs.repro.programs.tree_shaking import foreign_packages, shake
 from torchproof.packs.repro.programs.whole_program import ROOTS, size_of
 
@@ -49,7 +49,7 @@ class _Search:
         self._pool = pool
         self._tried: set[str] = {candidate.source}
         tree = ast.parse(candidate.source)
-        self._undefined = Names(tree).undefined()
+        self._undefined = Globals(tree).undefined()
         # Removing what seems unreachable may remove the failure.
         shaken = self._source(tree, shaken=True)
         self._shakes = shaken == candidate.source
@@ -105,10 +105,10 @@ class _Search:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 compile(again, "candidate", "exec")
+            names = Globals(again)
         except (SyntaxError, SyntaxWarning, ValueError, TypeError, AttributeError):
             return None
-        names = Names(again)
-        is_whole = "make" in names.module.bound
+        is_whole = "make" in names.bound
         is_whole &= names.undefined() <= self._undefined
         return source if is_whole and not foreign_packages(again) else None
 

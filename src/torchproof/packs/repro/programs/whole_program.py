@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.programs.file_merger import Merged, Unsuitable, merge_files
-from torchproof.packs.repro.programs.scopes import Names
+from torchproof.packs.repro.programs.scopes import Globals
 from torchproof.packs.repro.programs.tree_shaking import (
     foreign_packages,
     shake,
@@ -82,12 +82,12 @@ def _factory(
     factory = merged.names[target.factory]
     hook = merged.names.get("before_call", "before_call")
     tree = ast.Module([n for n in merged.tree.body if not _is_main_block(n)], [])
-    names = Names(tree)
+    names = Globals(tree)
     renamed = {hook: "before_call"}
-    build = _free("build", names.module.bound)
+    build = _free("build", names.bound)
     if arguments or factory != "make":
         renamed |= {"make": build, factory: build if arguments else "make"}
-    names.rename_globals(renamed)
+    names.rename(renamed)
     if arguments:
         keywords = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
         text = f"def make():\n    return {build}({keywords})\n"
@@ -115,7 +115,7 @@ def _script(tree: ast.Module, target: Target) -> ast.Module:
         decorators = getattr(node, "decorator_list", ())
         is_early = isinstance(node, definitions) and not decorators
         (outside if is_early else body).append(node)
-    names = sorted(Names(ast.Module(body, [])).module.bound)
+    names = sorted(Globals(ast.Module(body, [])).bound)
     if target.arguments or "sys.argv" in ast.unparse(tree):
         outside.append(ast.Import([ast.alias("sys")]))
         argv = ["script.py", *target.arguments]
