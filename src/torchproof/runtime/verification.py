@@ -179,13 +179,6 @@ class CallVerifier:
         return self._verify(args, kwargs)
 
     def _verify(self, args: tuple[Any, ...], kwargs: Keywords) -> Any:
-        self._forward.is_verifying = True
-        try:
-            return self._verify_together(args, kwargs)
-        finally:
-            self._forward.is_verifying = False
-
-    def _verify_together(self, args: tuple[Any, ...], kwargs: Keywords) -> Any:
         """Verifies the call; with several ranks, a failure of one concerns all."""
         forward, telemetry = self._forward, self._forward.telemetry
         answer, verification = verified(
@@ -199,7 +192,7 @@ class CallVerifier:
         if not verification.passed:
             forward.go_eager(Fallback("verification", "the model", str(verification)))
         else:
-            forward.settle_verification()
+            forward.agree_on_verification()
         return answer
 
 
