@@ -86,8 +86,10 @@ class Votes:
 
     def say(self, subject: str, vote: Vote) -> None:
         """Votes. Without a vote the others wait in vain, and then run eager."""
-        with contextlib.suppress(StoreLost):
-            self._in_time(lambda: self._set(subject, vote), time.monotonic())
+        if self._lost is None:
+            with contextlib.suppress(RuntimeError):  # no further thread
+                task = Task(lambda: self._set(subject, vote), "torchproof-store")
+                task.wait(time.monotonic() + _STORE_S)
 
     def hear(
         self, subject: str, others: Iterable[int], *, until: float
@@ -174,7 +176,10 @@ class Votes:
     def _in_time(self, work: Callable[[], Any], until: float) -> Any:
         """The result, or `StoreLost` if the store fails or does not answer."""
         if self._lost is None:
-            task = Task(work, "torchproof-store")
+            try:
+                task = Task(work, "torchproof-store")
+            except RuntimeError as error:  # no further thread
+                raise StoreLost(str(error)) from None
             if not task.wait(until + _STORE_S):
                 self._lost = "the store of the process group did not answer"
             elif isinstance(task.error, StoreLost):
