@@ -108,7 +108,7 @@ def test_the_threshold_and_the_sign_must_both_be_shown() -> None:
 def tried(model: object, seconds: float = 100) -> str | None:
     """Why the model is not safe to compile; it runs in the child without a compiler."""
     x = torch.ones(2, 4)
-    return probe(model, (x,), {}, compile_arguments={"disable": True}, seconds=seconds)
+    return probe(model, (x,), {}, seconds=seconds)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Each function below runs on both ranks of a launch.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import socket
@@ -21,11 +22,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import torchproof
+from torchproof.runtime import compile_job
 
 RANKS = 2
 FAULTY = 1  # the rank with the fault
 HANG_S = 1.5  # the deadline of a compiler that never ends
 DEADLINE_S = 5.0  # of ranks that wait for a dead one
+LIMIT_S = 150.0  # of a launch; before, each rank prints where it hangs
 
 
 def layers() -> nn.Module:
@@ -91,7 +94,8 @@ def works(gm: Any, inputs: Any) -> Callable[..., Any]:
 
 
 def hangs(gm: Any, inputs: Any) -> Any:
-    while True:
+    while (job := compile_job.current()) is not None:
+        job.check()  # as each operation of a pass does
         time.sleep(0.05)
 
 
@@ -137,41 +141,149 @@ def faults_of_the_compiler(rank: int) -> None:
 
 
 def no_fault(rank: int) -> None:
-    """Both ranks compile, and compile again; one needs new code alone."""
+    """Both ranks compile, one later than the other; then one recompiles alone."""
+
+    def late(gm: Any, inputs: Any) -> Callable[..., Any]:
+        time.sleep(1.0 if rank == FAULTY else 0.0)  # as with a cold cache
+        return works(gm, inputs)
+
     model, eager = Reduced(), Reduced()
-    torchproof.compile(model, backend=works, dynamic=False)
+    torchproof.compile(model, backend=late, dynamic=False)
     with torch.no_grad():
         for rows in (3, 2, 4 if rank == FAULTY else 3):
             x = batch(0, rows)
             torch.testing.assert_close(model(x), eager(x))
     status = torchproof.status(model)
     assert kinds(model) == [] and status.compiled_calls == 3, str(status)
-    assert status.ranks is not None and status.ranks["alone"] is None
+    assert status.ranks is not None and status.ranks["decisions"] == []
+    assert len(status.compilations) == (3 if rank == FAULTY else 2)
 
 
-def lone_recompile_fails(rank: int) -> None:
-    """A rank that alone has to recompile, and fails, takes the others to eager."""
+def two_models_of_a_class(rank: int) -> None:
+    """One fails on a rank; the other one, which contains a third, does not."""
+    model, other, eager = Reduced(), Reduced(), Reduced()
+    torchproof.compile(model, backend=raises if rank == FAULTY else works)
+    other.layers = torchproof.compile(other.layers, backend=works)
+    torchproof.compile(other, backend=works)
+    with torch.no_grad():
+        for seed in range(2):
+            for each in (model, other):
+                torch.testing.assert_close(each(batch(seed)), eager(batch(seed)))
+    assert torchproof.status(model).compiled_calls == 0
+    assert torchproof.status(other).compiled_calls == 2
+
+
+def a_recompile_fails(rank: int) -> None:
+    """Both ranks compile for new sizes; one fails, and none uses the new code."""
     compilations: list[Any] = []
 
     def backend(gm: Any, inputs: Any) -> Callable[..., Any]:
         compilations.append(gm)
-        return (raises if len(compilations) > 1 else works)(gm, inputs)
+        dist.barrier()
+        fails = rank == FAULTY and len(compilations) > 1
+        return (raises if fails else works)(gm, inputs)
 
-    def total(x: Tensor) -> Tensor:
-        value = x.sum()
-        dist.all_reduce(value)
-        return value
+    model, eager = Reduced(), Reduced()
+    torchproof.compile(model, deadline=60, backend=backend, dynamic=False)
+    with torch.no_grad():
+        for rows in (3, 2, 3, 2):
+            x = batch(0, rows)
+            torch.testing.assert_close(model(x), eager(x))
+    status = torchproof.status(model)
+    assert kinds(model) == ["compile error" if rank == FAULTY else "agreement"]
+    assert status.compiled_calls == 2 and len(compilations) == 2, str(status)
 
-    compiled = torchproof.compile(total, deadline=20, backend=backend, dynamic=False)
-    for call in range(200):
-        size = 5 if rank == FAULTY and call > 2 else 4
-        assert compiled(torch.ones(size)).item() == (9.0 if call > 2 else 8.0)
-        time.sleep(0.01)
-    status = torchproof.status(compiled)
-    assert status.ranks is not None and status.strategy == "eager"
-    switches: list[Any] = [None] * RANKS
-    dist.all_gather_object(switches, status.ranks["decisions"][-1].split(":")[0])
-    assert len(set(switches)) == 1, switches
+
+def one_rank_is_too_slow(rank: int) -> None:
+    """A compiler that cannot be stopped outlasts the deadline of the other rank."""
+
+    def slow(gm: Any, inputs: Any) -> Callable[..., Any]:
+        time.sleep(HANG_S + 2.0)
+        return works(gm, inputs)
+
+    model, eager = Reduced(), Reduced()
+    backend = slow if rank == FAULTY else works
+    torchproof.compile(
+        model, backend=backend, deadline=60.0 if rank == FAULTY else HANG_S
+    )
+    with torch.no_grad():
+        for seed in range(2):
+            torch.testing.assert_close(model(batch(seed)), eager(batch(seed)))
+    status = torchproof.status(model)
+    assert status.compiled_calls == 0 and kinds(model) == ["agreement"], str(status)
+    assert f"rank {FAULTY} (no answer)" in status.fallbacks[0].why
+
+
+def the_time_is_over_before_the_collective(rank: int) -> None:
+    """A rank that missed its deadline compiles nothing else in this call."""
+
+    def forward(x: Tensor) -> Tensor:
+        y = x * 2
+        torch._dynamo.graph_break()
+        dist.all_reduce(y)
+        return y
+
+    backend, deadline = (hangs, HANG_S) if rank == FAULTY else (works, 100.0)
+    compiled = torchproof.compile(forward, backend=backend, deadline=deadline)
+    began = time.monotonic()
+    for _ in range(2):
+        torch.testing.assert_close(compiled(batch(0)), forward(batch(0)))
+    assert time.monotonic() - began < 60
+    assert torchproof.status(compiled).fallbacks
+
+
+def the_model_raises(rank: int) -> None:
+    """Its own error is no objection."""
+    model, eager = Reduced(), Reduced()
+    torchproof.compile(model, backend=works)
+    with torch.no_grad():
+        for columns in (5, 4):
+            x = torch.ones(3, columns)
+            if columns == 5:
+                with pytest.raises(RuntimeError):
+                    model(x)
+            else:
+                torch.testing.assert_close(model(x), eager(x))
+    status = torchproof.status(model)
+    assert not status.fallbacks and status.compiled_calls == 1, str(status)
+
+
+def only_one_rank_calls(rank: int) -> None:
+    """Without collectives it waits for nobody."""
+    if rank == FAULTY:
+        return
+    model = torchproof.compile(layers(), backend=works)
+    began = time.monotonic()
+    torch.testing.assert_close(model(batch(0)), layers()(batch(0)))
+    assert time.monotonic() - began < 30
+    assert torchproof.status(model).compiled_calls == 1
+
+
+def a_rank_runs_eager_from_the_start(rank: int) -> None:
+    model, eager = Reduced(), Reduced()
+    strategy = "eager" if rank == FAULTY else "full"
+    torchproof.compile(model, backend=works, strategy=strategy)
+    with torch.no_grad():
+        torch.testing.assert_close(model(batch(0)), eager(batch(0)))
+    assert torchproof.status(model).compiled_calls == 0
+
+
+def retried(rank: int) -> None:
+    """After `torchproof.retry` on all ranks, they agree anew."""
+    attempts: list[Any] = []
+
+    def backend(gm: Any, inputs: Any) -> Callable[..., Any]:
+        attempts.append(gm)
+        fails = rank == FAULTY and len(attempts) == 1
+        return (raises if fails else works)(gm, inputs)
+
+    model, eager = Reduced(), Reduced()
+    torchproof.compile(model, backend=backend)
+    with torch.no_grad():
+        for compiled_calls in (0, 1):
+            torch.testing.assert_close(model(batch(0)), eager(batch(0)))
+            assert torchproof.status(model).compiled_calls == compiled_calls
+            torchproof.retry(model)
 
 
 def compiled_then_wrapped(backend: Any) -> nn.Module:
@@ -265,10 +377,13 @@ def rank_dies(rank: int) -> None:
 
 
 def main(names: str, rank: int, port: int) -> None:
+    faulthandler.dump_traceback_later(LIMIT_S - 30, exit=True)
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=RANKS)
     for name in names.split(","):
+        began = time.monotonic()
         globals()[name](rank)
+        print(f"{time.monotonic() - began:6.1f} s {name}", flush=True)
         if name != rank_dies.__name__:
             dist.barrier()
     os._exit(0)  # a group with a dead rank cannot be closed
@@ -289,8 +404,10 @@ def run_on_ranks(*functions: Callable[[int], None]) -> None:
         )
         for rank in range(RANKS)
     ]
+    outputs = ["" for _ in processes]
     try:
-        outputs = [process.communicate(timeout=300)[0] for process in processes]
+        for rank, process in enumerate(processes):
+            outputs[rank] = process.communicate(timeout=LIMIT_S)[0]
     finally:
         for process in processes:
             process.kill()
@@ -299,23 +416,20 @@ def run_on_ranks(*functions: Callable[[int], None]) -> None:
         assert process.returncode == (-signal.SIGKILL if is_killed else 0), output
 
 
-@pytest.mark.slow
-def test_all_ranks_run_eager_if_one_fails() -> None:
-    run_on_ranks(no_fault, faults_of_the_compiler, rank_dies)
-
-
-@pytest.mark.slow
-def test_all_ranks_run_eager_if_the_recompile_of_one_fails() -> None:
-    run_on_ranks(lone_recompile_fails)
-
-
-@pytest.mark.slow
-def test_ranks_agree_where_other_libraries_divide_models() -> None:
+def test_ranks_use_compiled_code_together_or_not_at_all() -> None:
     run_on_ranks(
-        training_with_tensor_parallel_layers,
-        ranks_without_collectives_decide_alone,
-        guard_collectives,
-        code_compiled_in_the_background,
+        *(no_fault, faults_of_the_compiler, a_recompile_fails),
+        *(one_rank_is_too_slow, only_one_rank_calls, rank_dies),
+    )
+
+
+@pytest.mark.slow
+def test_ranks_agree_whatever_divides_the_model_or_comes_before() -> None:
+    run_on_ranks(
+        *(two_models_of_a_class, the_model_raises, retried),
+        *(the_time_is_over_before_the_collective, a_rank_runs_eager_from_the_start),
+        *(training_with_tensor_parallel_layers, guard_collectives),
+        *(ranks_without_collectives_decide_alone, code_compiled_in_the_background),
     )
 
 

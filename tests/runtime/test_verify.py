@@ -244,7 +244,6 @@ def test_outputs(plant: Plant, dtype: torch.dtype, verdict: str) -> None:
     x = torch.linspace(-1, 1, 1000).to(dtype)
     found = checked(torch.sin, lambda x: plant(torch.sin(x)), x)
     assert found.verdict == verdict, found
-    assert (found.repro is not None) == (verdict == "wrong")
 
 
 class Scaled(torch.autograd.Function):

@@ -156,7 +156,6 @@ def _probe(
             subject,
             args,
             kwargs,
-            compile_arguments=None,
             seconds=forward.options.deadline_s,
         )
     except probe.NotProbed as error:

@@ -34,7 +34,6 @@ class Call(NamedTuple):
     model: Any
     args: tuple[Any, ...]
     kwargs: Keywords
-    compile_arguments: Keywords | None  # None: the model compiles itself
     grad: bool
     default_dtype: Any
 
@@ -128,10 +127,7 @@ def _run(call: Call) -> None:
 
     torch.set_default_dtype(call.default_dtype)
     with torch.set_grad_enabled(call.grad):
-        compiled = call.model
-        if call.compile_arguments is not None:
-            compiled = torch.compile(call.model, **call.compile_arguments)
-        output = compiled(*call.args, **call.kwargs)
+        output = call.model(*call.args, **call.kwargs)
         parts = list(trees.tensors(output, objects=True))
         ends = [part.mean() for part in parts if part.requires_grad]
         if ends:

@@ -84,6 +84,7 @@ class Job:
     preparation_s: float = 0.0
     symbolic_shapes: object = None  # of its graphs, if they were traced with any
     compiler: Callable[..., Any] | None = None  # of the model's graphs
+    ranks: frozenset[int] = frozenset()  # others, in collectives of its graphs
 
     def __post_init__(self) -> None:
         _all.add(self)

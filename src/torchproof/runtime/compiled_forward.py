@@ -89,7 +89,6 @@ class CompiledForward(MethodReplacement):
         self._engine: Engine | None = None
         self._agreement: agreement.Agreement | None = None
         self._has_joined = False  # or there are no other ranks
-        self.is_verifying = False
         self.disabled_by: str | None = None  # the setting that stops torch
         self._is_trial = False  # its calls belong to a speed trial
         self._parts: list[MethodReplacement] = []
@@ -261,36 +260,20 @@ class CompiledForward(MethodReplacement):
         self._has_joined = True
         if self._agreement is None and not self._is_trial:
             self._agreement = agreement.join(self)
-            if self._agreement is not None:
-                self.telemetry.announce = self._agreement.announce
-                if self._engine is not None:  # it may be what cannot be loaded
-                    self._engine.agreement = self._agreement
-                    self._engine.share_no_code()  # ranks vote on compilations
+            # The engine may be what cannot be loaded.
+            if self._agreement is not None and self._engine is not None:
+                self._engine.agreement = self._agreement
+                self._engine.share_no_code()  # ranks vote on compilations
 
-    @property
-    def has_packed_collectives(self) -> bool:
-        """Whether a pack has its code: calls without tracing show no graph."""
-        return self.pack is not None and bool(self.pack.get("collectives"))
-
-    @property
-    def is_voting(self) -> bool:
-        """Whether a call does what ranks vote on: it compiles, or is verified."""
-        is_compiling = self._engine is not None and self._engine.is_compiling
-        return is_compiling or self.is_verifying
-
-    def settle_verification(self) -> None:
+    def agree_on_verification(self) -> None:
         """Goes eager if the verification of this call failed on another rank."""
         if self._agreement is None:
             return
-        objection = self._agreement.settle(
-            f"verification/{self.telemetry.call}",
-            agreement.WHOLE,
-            until=time.monotonic() + self.options.deadline_s,
-            by_all=True,
+        objection = self._agreement.agree_on_verification(
+            until=time.monotonic() + self.options.deadline_s
         )
-        if objection is not None and self.strategy != "eager":  # in doubt, it is
-            item = Fallback(agreement.KIND, agreement.WHOLE, str(objection))
-            self.go_eager(item)
+        if objection is not None:
+            self.go_eager(Fallback(agreement.KIND, "the model", str(objection)))
 
     def _records_blocks(self, strategy: Strategy) -> bool:
         """Whether the first call must be recorded to find the repeated blocks."""
@@ -485,6 +468,8 @@ class CompiledForward(MethodReplacement):
             if item is not None:
                 self.why = f"{item.kind}: {item.why}"
                 self.telemetry.fell_back(item)
+                if self._agreement is not None:
+                    self._agreement.goes_eager(item.kind, item.why)
                 if self._engine is not None and item.kind == "verification":
                     self._engine.drop_code()
             self._run_eager_only()
@@ -498,12 +483,6 @@ class CompiledForward(MethodReplacement):
         """
         self.options = replace(self.options, wait=False)
         self.engine.options = self.options
-
-    def replace_run(self, around: Callable[[Callable[..., Any]], Any]) -> None:
-        """Replaces what calls run by `around` it, unless the model runs eager."""
-        with self._switch_lock:
-            if self.strategy != "eager":
-                self.run = around(self.run)
 
     def _run_eager_only(self, why: EagerReason | None = None) -> None:
         """Lets all calls run eager, by default because the model fell back."""
@@ -717,7 +696,7 @@ class CompiledForward(MethodReplacement):
         self._start_anew()
         self.telemetry.all_eager(False)
         if self._agreement is not None:
-            self._agreement.begin_attempt()
+            self._agreement.begin_attempt(self)
         self.run = self._first_call
 
 

@@ -149,8 +149,9 @@ class Engine:
         """Looks for collectives in a graph that Dynamo captured."""
         if process_groups.is_open() and process_groups.groups_in_graph(gm):
             self.has_collectives = True
-        if self.agreement is not None:
-            self.agreement.note_graph(gm)
+        job = compile_job.current()
+        if self.agreement is not None and job is not None:
+            job.ranks |= self.agreement.ranks_in(gm)
 
     def graph_ran(self, name: str, failure: Fallback | None = None) -> None:
         """After a graph's first run: removes recompiled code that failed."""
@@ -188,6 +189,8 @@ class Engine:
                 removed.append(item)
                 frames.invalidate(answer, "the model raised an error")
         self._failed_graphs = [e for e in self._failed_graphs if e[0] != call]
+        if self.agreement is not None:
+            self.agreement.call_raised(call)
         self.telemetry.remove(removed)
         self.telemetry.raised()  # the call returned no answer of compiled code
 
@@ -269,21 +272,13 @@ class Engine:
     def _refusal(self, function: Function) -> Refusal | None:
         """Why a function is not compiled, from an earlier call or decided here."""
         code = function.code
-        refusal = function.refusal or self._doubt(code)
+        refusal = function.refusal
         if refusal is None and code.co_flags & _SUSPENDS:
             # Dynamo of torch 2.13 compiles coroutines, and the process crashes later.
             why = "torch does not compile coroutines and generators"
             item = Fallback("unsupported", self.name_of(code), why)
             refusal = self._refuse(code, item, self.telemetry.call)
         return refusal or self._storm(code)
-
-    def _doubt(self, code: CodeType) -> Refusal | None:
-        """Refuses everything while it is unknown what other ranks do."""
-        if self.agreement is None or self.agreement.doubt is None:
-            return None
-        why = str(self.agreement.doubt)
-        item = Fallback(agreement.KIND, self.name_of(code), why)
-        return Refusal(inner=False, item=item)
 
     def _eager_meanwhile(self, conversion: frames.Conversion) -> Any:
         try:
@@ -328,7 +323,7 @@ class Engine:
             refusal = Refusal(inner=not job.missed_deadline, item=job.failure)
             self._function(code).refuse(refusal)
             return None
-        if self.agreement is not None and self.agreement.peers:
+        if job.ranks:
             why = "wait=False: ranks would begin to use code with collectives at"
             why = f"{why} different calls; use wait=True"
             self._refuse(code, Fallback(agreement.KIND, self.name_of(code), why), call)
@@ -392,8 +387,9 @@ class Engine:
         code = conversion.code
         job = self._job(until, prepared)
         name = self.name_of(code)
+        ballot = None
         if self.agreement is not None:
-            self.agreement.begin(self._subject(code))
+            ballot = self.agreement.begin(code, name)
         function = self._function(code)
         job.checks_types = not function.is_rejected
         try:
@@ -407,16 +403,18 @@ class Engine:
                 raise backend.root_cause(error) from None
             if isinstance(backend.root_cause(error), backend.NotPrepared):
                 return self._eager_meanwhile(conversion)
+            if self.agreement is not None and ballot is not None:
+                self.agreement.object(ballot, backend.failure(name, error, job))
             if self._is_break(error):
-                raise self._as_raised(code, error) from error.__cause__
+                raise error.with_traceback(None) from error.__cause__
             return self._eager_after(code, error, job, prepared)
         finally:
             self.telemetry.add_compile_time(job.seconds)
         self.telemetry.broke_at(job.breaks)
         function.unused -= prepared is not None
         function.disturbed = 0
-        if by_peers := self._refused_by_peers(code, job, first=cause is None):
-            return frames.eager_once(inner=by_peers.inner)
+        if ballot and (refusal := self._refused_by_ranks(code, job, ballot)):
+            return frames.eager_once(inner=refusal.inner)
         if frames.is_compiled_code(answer):
             if conversion.constants:  # another model may have others
                 self.share_no_code()
@@ -508,30 +506,19 @@ class Engine:
         )
         self._unproven |= dict.fromkeys(job.compiled, compiled)
 
-    def _subject(self, code: CodeType) -> str:
-        """What ranks vote on: the compilation of a function in one call."""
-        return f"{self.name_of(code)}/{self.telemetry.call}"
-
-    def _refused_by_peers(
-        self, code: CodeType, job: compile_job.Job, *, first: bool
+    def _refused_by_ranks(
+        self, code: CodeType, job: compile_job.Job, ballot: agreement.Ballot
     ) -> Refusal | None:
-        """Refuses the function if a rank with which this one decides has refused it."""
-        if self.agreement is None:
+        """Refuses the function if a rank with which this one agrees runs it eager."""
+        assert self.agreement is not None
+        if job.failed and job.failure is not None:
+            # Here, only the graphs that failed run eager.
+            self.agreement.object(ballot, job.failure)
             return None
-        name = self.name_of(code)
-        objection = self.agreement.settle(
-            self._subject(code),
-            name,
-            failure=job.failure if job.failed else None,
-            until=job.until,
-            by_all=first,
-        )
-        if objection is not None and objection.is_doubt:
-            self.telemetry.ran_eager("fallback")
-            return self._doubt(code)
-        if objection is None or job.failed:
+        objection = self.agreement.agree(ballot, job.ranks, until=job.until)
+        if objection is None:
             return None
-        item = Fallback(agreement.KIND, name, str(objection))
+        item = Fallback(agreement.KIND, self.name_of(code), str(objection))
         inner = objection.kind in _LEAVES_INNER
         return self._refuse(code, item, self.telemetry.call, inner=inner)
 
@@ -587,18 +574,11 @@ class Engine:
         """Whether the caller gets the error: it is a graph break, with `fullgraph`."""
         return self.options.fullgraph and frames.is_graph_break(error)
 
-    def _as_raised(self, code: CodeType, error: BaseException) -> BaseException:
-        """The error for the caller; other ranks, which wait, learn of it."""
-        if self.agreement is not None:
-            failed = backend.failure(self.name_of(code), error, None)
-            self.agreement.announce(failed)
-        return error.with_traceback(None)
-
     def _try_later(self, code: CodeType, error: BaseException) -> bool:
         """Whether a failed compilation is tried again, after twice as many calls.
 
-        Another thread may have changed the model while it was traced. Ranks decide
-        together, so with several ranks nothing is tried again.
+        Another thread may have changed the model while it was traced. With several
+        ranks nothing is tried again: the objection to the first time stands.
         """
         if self.agreement is not None or not backend.was_disturbed(error):
             return False

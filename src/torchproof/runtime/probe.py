@@ -40,22 +40,18 @@ def probe(
     args: tuple[Any, ...],
     kwargs: Keywords,
     *,
-    compile_arguments: Keywords | None,
     seconds: float,
 ) -> str | None:
-    """Why the compiled model does not run on this example, or None.
+    """Why the model, which compiles itself, does not run on this example, or None.
 
-    `seconds` limit compiling and running, without the start of the child. Without
-    `compile_arguments`, the model compiles itself.
+    `seconds` limit compiling and running, without the start of the child.
     """
     if isinstance(model, nn.Module) and (lack := lack_of_memory(model)):
         raise NotProbed(lack)
-    arguments = None if compile_arguments is None else dict(compile_arguments)
     call = Call(
         model=model,
         args=args,
         kwargs=dict(kwargs),
-        compile_arguments=arguments,
         grad=torch.is_grad_enabled(),
         default_dtype=torch.get_default_dtype(),
     )

@@ -301,17 +301,11 @@ def _pack(item: JsonObject) -> list[str]:
 def _ranks(item: JsonObject) -> list[str]:
     who = f"rank {item['rank']} of {item['world_size']}"
     peers = ", ".join(map(str, item["decides_with"]))
-    if item["alone"] is not None:
-        how = f"decides alone: {item['alone']}"
-    elif peers:
+    if peers:
         how = f"decides with rank {peers}"
     else:
         how = "decides alone: its compiled code contains no collective"
-    lines = [f"{who} {how}", *(f"decided: {each}" for each in item["decisions"])]
-    return lines + [
-        f"rank {each['rank']} runs {each['what']} eager ({each['kind']}): {each['why']}"
-        for each in item["fallbacks"] or ()
-    ]
+    return [f"{who} {how}", *(f"decided: {each}" for each in item["decisions"])]
 
 
 def _compilation(item: Compilation) -> str:

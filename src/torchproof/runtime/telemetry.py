@@ -114,8 +114,6 @@ class Telemetry:
         # What compiling has cost, if that is worth a line in the log.
         self.cost: Callable[[], str | None] = lambda: None
         self._has_logged_cost = False
-        # Tells other ranks about a fallback, if there are any.
-        self.announce: Callable[[Fallback], None] | None = None
         forks.register(self)
 
     def after_fork(self) -> None:
@@ -266,8 +264,6 @@ class Telemetry:
         text = f"{item.what} runs eager{where_eager(item)} ({item.kind}{phase})"
         self.log(logging.WARNING, f"{text}: {item.why}", about=item)
         self.emit("fallback", dataclasses.asdict(item), about=item)
-        if self.announce is not None:
-            self.announce(item)
 
     def meets(self, item: Fallback) -> None:
         """Records a fallback of shared code, once."""

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from torchproof.records import JsonObject, Keywords, one_line
 from torchproof.runtime.forward_state import (
     SavedState,
-    inputs_of,
     iterators,
     save_state,
     tensors_of,
@@ -50,28 +49,6 @@ Call = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class ReproInput:
-    """An input: the layout of a tensor, so that a repro can make one, or a value."""
-
-    label: str
-    shape: tuple[int, ...] | None = None
-    stride: tuple[int, ...] | None = None
-    dtype: str | None = None
-    device: str | None = None
-    requires_grad: bool = False
-    value: str | None = None
-
-
-@dataclass(frozen=True)
-class Repro:
-    """What a repro of a wrong answer needs from the call."""
-
-    inputs: tuple[ReproInput, ...]
-    random: Mapping[str, str]  # the seed, and fingerprints of the generators' states
-    modes: Mapping[str, str]
-
-
-@dataclass(frozen=True)
 class Verification:
     """The verdict on one call; "failed" means that compiled code raised an error.
 
@@ -85,7 +62,6 @@ class Verification:
     why: str = ""
     tolerance: str | None = None
     notes: tuple[str, ...] = ()
-    repro: Repro | None = None
 
     @property
     def passed(self) -> bool:
@@ -143,8 +119,7 @@ def verified(
             names = ", ".join(not_restored[:3])
             why = f"the call changed tensors that could not be copied before: {names}"
             result = Verification("not compared", why=why)
-        repro = None if result.passed else _repro(args, kwargs, state)
-        return answer, replace(result, notes=tuple(notes), repro=repro)
+        return answer, replace(result, notes=tuple(notes))
     # Eager alone may fit into memory, as it does without verification.
     state.restore()
     why = "there is not enough memory for a comparison"
@@ -179,13 +154,6 @@ class CallVerifier:
         return self._verify(args, kwargs)
 
     def _verify(self, args: tuple[Any, ...], kwargs: Keywords) -> Any:
-        self._forward.is_verifying = True
-        try:
-            return self._verify_together(args, kwargs)
-        finally:
-            self._forward.is_verifying = False
-
-    def _verify_together(self, args: tuple[Any, ...], kwargs: Keywords) -> Any:
         """Verifies the call; with several ranks, a failure of one concerns all."""
         forward, telemetry = self._forward, self._forward.telemetry
         answer, verification = verified(
@@ -199,7 +167,7 @@ class CallVerifier:
         if not verification.passed:
             forward.go_eager(Fallback("verification", "the model", str(verification)))
         else:
-            forward.settle_verification()
+            forward.agree_on_verification()
         return answer
 
 
@@ -401,36 +369,6 @@ def _not_alike(drawn: set[str]) -> str | None:
 
 def _tensors(parts: comparison.Answers) -> list[Tensor]:
     return [part for part in parts.values() if isinstance(part, Tensor)]
-
-
-def _repro(args: Any, kwargs: Keywords, state: SavedState) -> Repro:
-    simple = (bool, int, float, complex, str, type(None))
-    modes = {
-        "grad": str(torch.is_grad_enabled()),
-        "inference": str(torch.is_inference_mode_enabled()),
-        "autocast": str(torch.is_autocast_enabled()),
-        "threads": str(torch.get_num_threads()),
-    }
-    inputs = [
-        _repro_input(label, value)
-        for label, value in inputs_of(args, kwargs)
-        if isinstance(value, (Tensor, *simple))
-    ]
-    return Repro(tuple(inputs), state.rng.summary(), modes)
-
-
-def _repro_input(label: str, value: Any) -> ReproInput:
-    if not isinstance(value, Tensor):
-        return ReproInput(label, value=one_line(repr(value), 80))
-    strided = value.layout is torch.strided
-    return ReproInput(
-        label,
-        shape=tuple(value.shape),
-        stride=tuple(value.stride()) if strided else None,
-        dtype=_short(value.dtype),
-        device=str(value.device),
-        requires_grad=value.requires_grad,
-    )
 
 
 def _short(kind: torch.dtype) -> str:

@@ -109,11 +109,6 @@ def compiling_runs_collectives() -> bool:
     )
 
 
-def ranks_in_graph(gm: fx.GraphModule) -> frozenset[int]:
-    """The ranks of all groups whose collectives a captured graph contains."""
-    return frozenset(rank for ranks in groups_in_graph(gm) for rank in ranks)
-
-
 def groups_in_graph(gm: fx.GraphModule) -> frozenset[frozenset[int]]:
     """The ranks of each group whose collectives a captured graph contains."""
     graphs = (part for part in gm.modules() if isinstance(part, fx.GraphModule))

@@ -17,7 +17,7 @@ from torchproof.runtime.pack_format.manifest import Refused
 from torchproof.runtime.pack_format.trust import assert_trusted
 
 if TYPE_CHECKING:
-    from torchproof.runtime.loading.rank_verdicts import PackRanks
+    from torchproof.runtime.loading.pack_agreement import PackAgreement
 
 __all__ = ["PackRefused", "load"]
 
@@ -73,9 +73,9 @@ def _load(
 ) -> Any:
     ranks = None
     if model is not None:  # without one, there is no module that other ranks share
-        from torchproof.runtime.loading.rank_verdicts import PackRanks
+        from torchproof.runtime.loading.pack_agreement import PackAgreement
 
-        ranks = PackRanks.here()
+        ranks = PackAgreement.here()
     try:
         _assert_exists(pack, ranks)
         contents = open_pack(pack)
@@ -94,7 +94,7 @@ def _load(
         return open_model.compile_without_pack(model, pack, why, ranks, wait=wait)
 
 
-def _assert_exists(pack: str, ranks: PackRanks | None) -> None:
+def _assert_exists(pack: str, ranks: PackAgreement | None) -> None:
     """A path that exists nowhere is a mistake; one that other ranks have is refused."""
     if os.path.lexists(pack):
         return

@@ -25,6 +25,7 @@ from torchproof.runtime.loading import (
     source_hash,
     warm_up,
 )
+from torchproof.runtime.loading.pack_agreement import PackAgreement, RefusedByRanks
 from torchproof.runtime.loading.pack_details import (
     CachesDetails,
     Graph,
@@ -32,7 +33,6 @@ from torchproof.runtime.loading.pack_details import (
     read_details,
     read_graphs,
 )
-from torchproof.runtime.loading.rank_verdicts import PackRanks, RefusedByRanks
 from torchproof.runtime.pack_format.contents import Contents
 from torchproof.runtime.pack_format.manifest import Refused
 from torchproof.runtime.status_report import Fallback
@@ -57,7 +57,7 @@ def open_model(
     *,
     warm: bool,
     wait: bool = True,
-    ranks: PackRanks | None = None,
+    ranks: PackAgreement | None = None,
 ) -> Any:
     """The model with the pack's code. Raises `Refused` if the pack cannot be used."""
     path, manifest = contents.path, contents.manifest
@@ -108,13 +108,13 @@ def _reason(error: Exception) -> str:
 
 
 def compile_without_pack(
-    model: Any, path: str, why: str, ranks: PackRanks | None, *, wait: bool
+    model: Any, path: str, why: str, ranks: PackAgreement | None, *, wait: bool
 ) -> Any:
     """Compiles the model without the pack and logs the reason.
 
     It runs eager if other ranks do: those that could use a pack with collectives.
     """
-    goes_eager = ranks is not None and ranks.have_collectives
+    goes_eager = ranks is not None and ranks.has_collectives
     what = "runs eager on all ranks" if goes_eager else "compiles from scratch"
     log.warning("the pack is not used, and the model %s: %s", what, why)
     compiled = production.compile(model, wait=wait)
@@ -131,7 +131,12 @@ def compile_without_pack(
 
 
 def _from_caches(
-    contents: Contents, model: Any, *, warm: bool, wait: bool, ranks: PackRanks | None
+    contents: Contents,
+    model: Any,
+    *,
+    warm: bool,
+    wait: bool,
+    ranks: PackAgreement | None,
 ) -> Any:
     start = time.perf_counter()
     early_start.import_compiler()
@@ -145,7 +150,7 @@ def _from_caches(
         # A pack of an earlier version does not say it.
         collectives = details.collectives is not False
         ranks.accept(contents, collectives=collectives, warm=warm)
-        warm = ranks.all_warm_up
+        warm = warm and ranks.objection is None
     compiled = production.compile(model, recipe=recipe)
     entry = production.compiled_forward_of(compiled)
     report: JsonObject = {

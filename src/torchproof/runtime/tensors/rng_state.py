@@ -74,10 +74,6 @@ class RngState:
             name for name in before if before[name] != after.get(name, before[name])
         }
 
-    def summary(self) -> dict[str, str]:
-        """torch's seed, and a fingerprint of each source."""
-        return {"seed": str(torch.initial_seed()), **self._digests()}
-
     def _digests(self) -> dict[str, str]:
         states = [self.host, *(s for _, s in self.devices + self.generators)]
         digests = {
