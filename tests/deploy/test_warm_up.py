@@ -76,9 +76,11 @@ def test_a_warm_up_leaves_the_model_as_it_was() -> None:
     def fails(x: torch.Tensor) -> None:
         raise RuntimeError("no such token")
 
-    assert warm_up.warm(model, run, packed) == []
-    (note,) = warm_up.warm(None, fails, packed)
+    assert warm_up.warm(model, run, run, packed) == []
+    (note,) = warm_up.warm(None, fails, fails, packed)
     assert "call 0" in note and note.endswith("RuntimeError: no such token")
+    with pytest.raises(RuntimeError, match="no such token"):  # eager runs: a defect
+        warm_up.warm(None, fails, lambda x: x, packed)
     assert seen == [(True, False)]
     assert not model.training
     assert torch.equal(model.inner.weight.grad, torch.ones(4, 4))

@@ -48,6 +48,7 @@ from torchproof.torch_private import (
     cache_lookups,
     graphs_without_source_lines,
     marks_of,
+    prebuilt,
     process_groups,
     put_marks,
     traced_lines,
@@ -92,7 +93,9 @@ def build(loaded: Loaded, job: PackJob, progress: Progress) -> CachesDetails:
         graphs=len(log.graphs),
         calls=tuple(packed),
         code=source_hash.hashes(traced),
-        place=compatibility.place_here(device),
+        place=replace(
+            compatibility.place_here(device), vector_sets=prebuilt.vector_sets()
+        ),
         collectives=runtime.compiled_forward_of(compiled).engine.has_collectives,
         world_size=process_groups.world_size(),
     )
@@ -189,13 +192,10 @@ def verify(job: PackJob, progress: Progress) -> JsonObject:
     progress("loading")
     loaded = replace(rank_jobs.fresh(job.run), calls=new_calls)
     compiled = open_model.open_model(contents, loaded.fn, warm=True)
-    # Before the trials, which change the model until it may reach a limit.
     for item in runtime.status(compiled).fallbacks:
         raise Unverified(
             f"in a fresh process {item.what} runs eager ({item.kind}): {item.why}"
         )
-    progress("checking guards against changes")
-    unnoticed = precompiled.unnoticed(contents, details, compiled)
     report = runtime.status(compiled).pack or {}
     _assert_all(report, details.calls)
     copy = replace(loaded, calls=[_copied(call) for call in loaded.calls])
@@ -216,7 +216,6 @@ def verify(job: PackJob, progress: Progress) -> JsonObject:
         "numerics": comparison.to_json(),
         "notes": [*report["notes"], *map(_compiled_again, again)],
         "untraced": report["untraced"],
-        "unnoticed": unnoticed,
     }
 
 

@@ -38,7 +38,7 @@ from torchproof.runtime.pack_format.manifest import Refused
 from torchproof.runtime.status_report import Fallback
 from torchproof.runtime.telemetry import log
 from torchproof.strategies import FILE, InvalidRecipe, Recipe, RecipeSource, loads
-from torchproof.torch_private import cache_lookups, early_start
+from torchproof.torch_private import cache_lookups, early_start, prebuilt
 
 _GRADIENTS_ON = (
     "a call with gradients is compiled here, because the pack was built without them:"
@@ -164,15 +164,13 @@ def _from_caches(
     }
     entry.pack = report
     if entry.strategy != "eager":
-        installed = precompiled_calls.install(contents, entry, details)
-        report |= {"untraced": [*installed.calls], "notes": installed.notes}
-        if warm:
-            try:
+        with prebuilt.without_probes(details.place.vector_sets):
+            installed = precompiled_calls.install(contents, entry, details)
+            report |= {"untraced": [*installed.calls], "notes": installed.notes}
+            if warm:
                 # Without DDP around it, which would wait for other ranks.
                 subject = compiled if entry.owner is None else entry.owner
-                _warm(subject, details, packed_graphs, report=report)
-            except Exception as error:  # the model works without it
-                report["notes"].append(f"the warm-up failed: {_reason(error)}")
+                _warm(subject, entry.eager, details, packed_graphs, report=report)
         entry.engine.before_compiling = _ModeCheck(details, report)
         if not wait:  # not earlier: the warm-up would leave its calls to later ones
             entry.stop_waiting()
@@ -200,6 +198,7 @@ def _assert_fits(details: CachesDetails, recipe: Recipe, model: Any) -> list[str
 
 def _warm(
     compiled: Any,
+    eager: Any,
     details: CachesDetails,
     packed_graphs: Sequence[Graph],
     *,
@@ -210,7 +209,8 @@ def _warm(
         cache_lookups.keys_for_ranks(details.world_size),
         cache_lookups.graph_lookups(lookups.note),
     ):
-        notes = warm_up.warm(compiled, functools.partial(_call, compiled), details)
+        run = functools.partial(_call, compiled)
+        notes = warm_up.warm(compiled, run, eager, details)
     keys = {each.key for each in packed_graphs}
     loaded = keys & {each.key for each in lookups.graphs if each.hit}
     for number in report["untraced"]:

@@ -37,6 +37,7 @@ class Place:
     cpu: str | None = None
     features: tuple[str, ...] = ()
     threads: int | None = None
+    vector_sets: tuple[str, ...] = ()
     hip: str | None = None
     cuda: str | None = None
     triton: str | None = None
@@ -112,7 +113,8 @@ class PackedCall:
 class CachesDetails:
     """A pack of compiled code for a model that the service builds itself.
 
-    `switches` are the settings of torch that affect code generation. `collectives` says
+    `switches` are the settings of torch that affect code generation, `attributes` the
+    hashes of the modules' plain attributes. `collectives` says
     whether a graph has some, between `world_size` ranks; None in packs of earlier
     versions.
     """
@@ -124,6 +126,7 @@ class CachesDetails:
     code: Mapping[str, Source]
     place: Place
     switches: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str] = field(default_factory=dict)
     collectives: bool | None = None
     world_size: int = 1
     artifact: Literal["caches"] = "caches"
