@@ -221,9 +221,15 @@ GRAPHS = (
     b"[" + b"9" * 5000 + b"]",
 )
 # Calls that cannot be made.
+KINDS = ("tensor", "number", "float", "other")
+LEAF = '[1, {"type": null, "context": null, "children_spec": []}]'
 FORMS = (
-    *({}, {"kind": "tensor", "value": 5}, {"kind": "float", "value": "1"}),
-    {"kind": "dict", "keys": ["a"], "parts": []},
+    *({}, {"spec": "[]", "leaves": []}, {"spec": LEAF, "leaves": []}),
+    *({"spec": LEAF, "leaves": [{"kind": kind, "value": 5}]} for kind in KINDS),
+    {
+        "spec": '[1, {"type": "x.Y", "context": "[]", "children_spec": []}]',
+        "leaves": [],
+    },
 )
 CALL_OF = '[{{"inputs": {{"form": {}}}, "state": {}, "gradients": false}}]'
 STATE = '{"training": true, "others": []}'

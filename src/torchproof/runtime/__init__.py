@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from torchproof.runtime.loading import load as load
     from torchproof.runtime.loading import open_model as open_model
     from torchproof.runtime.loading import precompiled_calls as precompiled_calls
-    from torchproof.runtime.loading import pytree_json as pytree_json
     from torchproof.runtime.loading import source_hash as source_hash
     from torchproof.runtime.loading import warm_up as warm_up
+    from torchproof.runtime.loading.input_spec import CallSpec as CallSpec
     from torchproof.runtime.loading.input_spec import InputSpec as InputSpec
     from torchproof.runtime.loading.input_spec import Range as Range
     from torchproof.runtime.loading.input_spec import TensorSpec as TensorSpec
+    from torchproof.runtime.loading.input_spec import by_name as by_name
     from torchproof.runtime.loading.input_spec import evaluate as evaluate
     from torchproof.runtime.loading.input_spec import order_of as order_of
     from torchproof.runtime.loading.pack_details import GRAPHS_FILE as GRAPHS_FILE
@@ -49,9 +50,6 @@ if TYPE_CHECKING:
     from torchproof.runtime.loading.packages import DeployedModel as DeployedModel
     from torchproof.runtime.loading.packages import load_package as load_package
     from torchproof.runtime.loading.precompiled_calls import Arguments as Arguments
-    from torchproof.runtime.loading.pytree_json import CallSpec as CallSpec
-    from torchproof.runtime.loading.pytree_json import PytreeSpec as PytreeSpec
-    from torchproof.runtime.loading.pytree_json import Unfit as Unfit
     from torchproof.runtime.pack_format import keys as keys
     from torchproof.runtime.pack_format import manifest as manifest
     from torchproof.runtime.pack_format import trust as trust

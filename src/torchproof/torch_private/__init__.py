@@ -175,5 +175,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.precompile.install_call import (
         install_call as install_call,
     )
+    from torchproof.torch_private.tree_specs import Structure as Structure
+    from torchproof.torch_private.tree_specs import Unfit as Unfit
 else:
     __getattr__, __all__ = lazy_exports(__name__)

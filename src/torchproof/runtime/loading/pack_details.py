@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from torchproof.records import Mismatch, schema
-from torchproof.runtime.loading import pytree_json
-from torchproof.runtime.loading.input_spec import InputSpec
-from torchproof.runtime.loading.pytree_json import CallSpec, PytreeSpec, Unfit
+from torchproof.runtime.loading.input_spec import CallSpec, InputSpec
 from torchproof.runtime.pack_format.contents import Contents
 from torchproof.runtime.pack_format.manifest import Refused
+from torchproof.torch_private import Structure, Unfit
 
 GRAPHS_FILE = "graphs.json"
 _INVALID = "its manifest is invalid"
@@ -74,7 +73,7 @@ class TensorLayout:
 class CallInputs:
     """A call without its values, or why it cannot be generated."""
 
-    form: PytreeSpec | None = None
+    form: Structure | None = None
     tensors: tuple[TensorLayout, ...] = ()
     why_not: str | None = None
 
@@ -143,7 +142,7 @@ class PackageDetails:
     device: str
     call: CallSpec
     entrance: InputSpec
-    output: PytreeSpec
+    output: Structure
     place: Place
     takes: str = ""
     asked: tuple[str, ...] = ()
@@ -193,9 +192,8 @@ def _assert_valid(details: object) -> None:
     """Checks what the types do not say."""
     if isinstance(details, PackageDetails):
         details.entrance.assert_valid()
-        pytree_json.assert_valid(details.output, None)
-        count = len(details.entrance.tensors)
-        pytree_json.assert_valid(details.call.arguments, count)
+        details.output.assert_valid(None)
+        details.call.arguments.assert_valid(len(details.entrance.tensors))
     if isinstance(details, CachesDetails):
         for number, call in enumerate(details.calls):
             _assert_generable(call.inputs, f"calls[{number}].inputs")
@@ -210,4 +208,4 @@ def _assert_generable(inputs: CallInputs, path: str) -> None:
         fits = math.prod(tensor.shape) <= _MOST_ELEMENTS
         if len(tensor.shape) != len(tensor.stride) or not fits:
             raise Unfit(f"{path} has a tensor with an invalid size")
-    pytree_json.assert_valid(inputs.form, len(inputs.tensors))
+    inputs.form.assert_valid(len(inputs.tensors))
