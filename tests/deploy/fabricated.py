@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -56,7 +55,7 @@ def details_of(model: nn.Module, **changes: Any) -> dict[str, Any]:
         "artifact": "caches",
         "strategy": WITHOUT_CODE.name,
         "train": False,
-        "graphs": 0,
+        "graphs": [],
         "calls": [call],
         "code": {},
         "place": schema.to_plain(compatibility.place_here("cpu")),
@@ -73,7 +72,6 @@ def fabricated(
     watched = mock.patch.object(writing, "_watched", contextlib.nullcontext)
     with watched, make(dest) as stage:
         recipe_of(model).write(stage.path / FILE)
-        (stage.path / "graphs.json").write_text(json.dumps([]))
         cached = stage.path / "caches" / "ab" / "code.py"
         cached.parent.mkdir(parents=True)
         cached.write_text("x = 1\n")

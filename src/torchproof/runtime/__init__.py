@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torchproof.runtime.loading import cache_install as cache_install
     from torchproof.runtime.loading import compatibility as compatibility
     from torchproof.runtime.loading import example_inputs as example_inputs
-    from torchproof.runtime.loading import graph_origin as graph_origin
     from torchproof.runtime.loading import load as load
     from torchproof.runtime.loading import open_model as open_model
     from torchproof.runtime.loading import precompiled_calls as precompiled_calls
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from torchproof.runtime.loading.input_spec import by_name as by_name
     from torchproof.runtime.loading.input_spec import evaluate as evaluate
     from torchproof.runtime.loading.input_spec import order_of as order_of
-    from torchproof.runtime.loading.pack_details import GRAPHS_FILE as GRAPHS_FILE
     from torchproof.runtime.loading.pack_details import CachesDetails as CachesDetails
     from torchproof.runtime.loading.pack_details import CallInputs as CallInputs
     from torchproof.runtime.loading.pack_details import PackageDetails as PackageDetails

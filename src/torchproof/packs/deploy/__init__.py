@@ -29,7 +29,6 @@ Progress = Callable[[str], None]
 
 _ABOUT = {
     "torchproof.toml": "the recipe; contains class names of the model",
-    "graphs.json": "the cache keys of torch's graphs: hashes, settings, shapes",
     "caches/": "compiled code of the model's graphs, without weights",
     "entries/": "a precompiled call: contains names and plain values of the model",
     "model.pt2": "compiled code, its C++ source and the model's weights",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from torchproof.runtime import build, production
 from torchproof.runtime.loading import (
     cache_install,
     compatibility,
-    graph_origin,
     packages,
     precompiled_calls,
     source_hash,
@@ -27,10 +26,8 @@ from torchproof.runtime.loading import (
 )
 from torchproof.runtime.loading.pack_details import (
     CachesDetails,
-    Graph,
     PackageDetails,
     read_details,
-    read_graphs,
 )
 from torchproof.runtime.loading.rank_verdicts import PackRanks, RefusedByRanks
 from torchproof.runtime.pack_format.contents import Contents
@@ -48,6 +45,7 @@ _INFERENCE_MODE = (
     "a call in inference mode is traced again, because load was called outside of it:"
     " call torchproof.load under torch.inference_mode() too"
 )
+_OTHER_GRAPH = "the code, its inputs or the number of threads differ from the build's"
 _BUILD_ANEW = "build one for this machine with torchproof pack TARGET --for deploy"
 
 
@@ -137,7 +135,6 @@ def _from_caches(
     early_start.import_compiler()
     with _refusing():
         recipe = loads(contents.read(FILE).decode(), FILE)
-        packed_graphs = read_graphs(contents)
         details = read_details(CachesDetails, contents)
         differences = _assert_fits(details, recipe, build.unwrapped(model))
     cache_install.install(contents)
@@ -154,7 +151,7 @@ def _from_caches(
         "why_not": None,
         "differs": differences,
         "graphs": None,
-        "of": details.graphs,
+        "of": len(details.graphs),
         "untraced": [],
         "misses": [],
         "notes": [],
@@ -170,7 +167,7 @@ def _from_caches(
             if warm:
                 # Without DDP around it, which would wait for other ranks.
                 subject = compiled if entry.owner is None else entry.owner
-                _warm(subject, entry.eager, details, packed_graphs, report=report)
+                _warm(subject, entry.eager, details, installed.changed, report=report)
         entry.engine.before_compiling = _ModeCheck(details, report)
         if not wait:  # not earlier: the warm-up would leave its calls to later ones
             entry.stop_waiting()
@@ -200,24 +197,33 @@ def _warm(
     compiled: Any,
     eager: Any,
     details: CachesDetails,
-    packed_graphs: Sequence[Graph],
+    changed: str | None,
     *,
     report: JsonObject,
 ) -> None:
-    lookups = graph_origin.LookupLog()
-    with (
-        cache_lookups.keys_for_ranks(details.world_size),
-        cache_lookups.graph_lookups(lookups.note),
-    ):
+    with cache_lookups.graph_lookups(details.world_size) as log:
         run = functools.partial(_call, compiled)
         notes = warm_up.warm(compiled, run, eager, details)
-    keys = {each.key for each in packed_graphs}
-    loaded = keys & {each.key for each in lookups.graphs if each.hit}
+    keys = {*details.graphs}
+    loaded = keys & {each.key for each in log.graphs if each.hit}
     for number in report["untraced"]:
         loaded |= keys & set(details.calls[number].keys)
     report["graphs"] = len(loaded)
-    report["misses"] = graph_origin.misses(lookups, packed_graphs)
+    report["misses"] = [*dict.fromkeys(_misses(log, details, changed))]
     report["notes"] += notes
+
+
+def _misses(
+    log: cache_lookups.LookupLog, details: CachesDetails, changed: str | None
+) -> Iterator[str]:
+    """Why graphs were compiled here."""
+    for why in log.bypassed:
+        yield f"torch does not cache it: {why}"
+    for lookup in log.graphs:
+        if not lookup.hit and lookup.key in details.graphs:
+            yield "it is in the pack, but torch rejected it: its guards fail here"
+        elif not lookup.hit:
+            yield f"a graph is not in the pack: {changed or _OTHER_GRAPH}"
 
 
 class _ModeCheck:

@@ -17,7 +17,6 @@ from torchproof.runtime.pack_format.contents import Contents
 from torchproof.runtime.pack_format.manifest import Refused
 from torchproof.torch_private import Structure, Unfit
 
-GRAPHS_FILE = "graphs.json"
 _INVALID = "its manifest is invalid"
 _MOST_ELEMENTS = 2**36  # of a tensor that is generated for the warm-up
 T = TypeVar("T")
@@ -112,15 +111,15 @@ class PackedCall:
 class CachesDetails:
     """A pack of compiled code for a model that the service builds itself.
 
-    `switches` are the settings of torch that affect code generation, `attributes` the
-    hashes of the modules' plain attributes. `collectives` says
-    whether a graph has some, between `world_size` ranks; None in packs of earlier
-    versions.
+    `graphs` are the cache keys of Inductor's graphs, `switches` the settings of torch
+    that affect code generation, `attributes` the hashes of the modules' numbers.
+    `collectives` says whether a graph has some, between `world_size` ranks; None in
+    packs of earlier versions.
     """
 
     strategy: str
     train: bool
-    graphs: int
+    graphs: tuple[str, ...]
     calls: tuple[PackedCall, ...]
     code: Mapping[str, Source]
     place: Place
@@ -149,22 +148,6 @@ class PackageDetails:
     without: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Fact:
-    """One part of a cache key; its text only if it is short."""
-
-    digest: str
-    text: str | None
-
-
-@dataclass(frozen=True)
-class Graph:
-    """A cache lookup of torch at the build."""
-
-    key: str
-    facts: Mapping[str, Fact]
-
-
 def read_details(kind: type[T], contents: Contents) -> T:
     """The details of a pack. Raises `Refused` if they are invalid."""
     try:
@@ -173,19 +156,6 @@ def read_details(kind: type[T], contents: Contents) -> T:
     except (Mismatch, Unfit) as error:
         raise Refused(f"{_INVALID}: {error}") from None
     return details
-
-
-def read_graphs(contents: Contents) -> tuple[Graph, ...]:
-    """The cache lookups of the build."""
-    if GRAPHS_FILE not in contents.names():
-        raise Refused(f"{_INVALID}: {GRAPHS_FILE} is missing")
-    try:
-        plain = schema.loads(contents.read(GRAPHS_FILE).decode())
-        return schema.build(tuple[Graph, ...], plain)
-    except (ValueError, RecursionError):
-        raise Refused(f"{_INVALID}: {GRAPHS_FILE} is not valid JSON") from None
-    except Mismatch as error:
-        raise Refused(f"{_INVALID}: {GRAPHS_FILE}: {error}") from None
 
 
 def _assert_valid(details: object) -> None:

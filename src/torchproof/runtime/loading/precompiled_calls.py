@@ -49,8 +49,12 @@ Arguments = tuple[tuple[Any, ...], Keywords]
 
 @dataclass
 class InstalledCalls:
-    """The installed calls of a pack, by number, and why others are traced."""
+    """The installed calls of a pack, by number, and why others are traced.
 
+    `changed` says what differs from the build besides the guards.
+    """
+
+    changed: str | None = None
     calls: dict[int, InstalledCall] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -69,8 +73,8 @@ def install(
     contents: Contents, entry: CompiledForward, details: CachesDetails
 ) -> InstalledCalls:
     """Installs the calls that fit; the others are traced, as without a pack."""
-    installed = InstalledCalls()
-    reason = why_none(entry) or _changed(entry, details)
+    installed = InstalledCalls(_changed(entry, details))
+    reason = why_none(entry) or installed.changed
     by_file: dict[str, InstalledCall] = {}
     for number, call in enumerate(details.calls):
         if call.entry.file is None:
