@@ -55,7 +55,7 @@ def graph_lookups(ranks: int) -> Iterator[LookupLog]:
     """
     log = LookupLog()
     note = log.lookups.append  # which no other thread can interrupt
-    with _keys_for_ranks(ranks), _noted(note):
+    with keys_for_ranks(ranks), _noted(note):
         yield log
 
 
@@ -97,7 +97,7 @@ def _noted(note: Callable[[Lookup], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _keys_for_ranks(ranks: int) -> Iterator[None]:
+def keys_for_ranks(ranks: int) -> Iterator[None]:
     """Torch looks graphs up by the ranks and groups of a mesh, on all ranks alike.
 
     By itself, it puts a mesh into a key with the rank and memory addresses of this
