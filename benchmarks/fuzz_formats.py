@@ -488,8 +488,8 @@ def _assert_inspection(report: dict[str, Any], files: dict[str, bytes]) -> None:
 
 
 @functools.cache
-def _deploy_parts() -> tuple[dict[str, Any], list[Any], dict[str, bytes]]:
-    """The details, the graphs and the files of a pack with no compiled code."""
+def _deploy_parts() -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The details and the files of a pack with no compiled code."""
     import torch
     from torch import nn
 
@@ -509,7 +509,7 @@ def _deploy_parts() -> tuple[dict[str, Any], list[Any], dict[str, bytes]]:
         "artifact": "caches",
         "strategy": "eager",
         "train": False,
-        "graphs": 1,
+        "graphs": ["k"],
         "calls": [call],
         "code": {"a": {"file": "a.py", "sha256": "0", "code": None}},
         "place": schema.to_plain(compatibility.place_here("cpu")),
@@ -518,24 +518,19 @@ def _deploy_parts() -> tuple[dict[str, Any], list[Any], dict[str, bytes]]:
         "symptom": {"ids": ["a"], "headline": "b"},
     }
     recipe = sound_recipe(nn.Linear(4, 4).eval(), "eager")
-    facts = {"gm": {"digest": "g", "text": None}, "x": {"digest": "d", "text": "t"}}
-    graphs = [{"key": "k", "facts": facts}]
     files = {
         FILE: recipe.dumps().encode(),
-        "graphs.json": written(graphs).encode(),
         "caches/ab/code.py": EVIL.encode(),
         "caches/fxgraph/ab/k/0": PICKLE,
     }
-    return details, graphs, files
+    return details, files
 
 
 def deploy_pack(case: Case) -> None:
     """Sealed again, so that the manifest fits its files, or with a file changed."""
     chance = case.chance
-    details, graphs, files = _deploy_parts()
+    details, files = _deploy_parts()
     files, mutated = dict(files), details
-    if chance.random() < 0.2:
-        files["graphs.json"] = json_file(graphs, chance)
     if chance.random() < 0.7:
         mutated = changed(details, chance)
     if isinstance(mutated, dict) and chance.random() < 0.1:

@@ -2,12 +2,14 @@
 
     python -m benchmarks.warm_start [ROW ...] [--repeat N] [--packs FOLDER]
 
-Every start is a fresh process with empty caches. Its clock runs from a model that is
+Every start is a fresh process with empty caches, and a cold one and one from the pack
+take turns: of each pair the share is computed, since other work on the machine changes
+both. The clock runs from a model that is
 built, on its device, to the end of the first call: for `cold` that is torch.compile and
 the call, for `pack` torchproof.load, which warms every shape of the pack, and the call.
 Imports of torch and building the model are in neither; what is imported to compile is
 in both, and `imports` is that alone. Exit code 1 when a pack takes a larger share of a
-cold start than the row allows.
+cold start, imports included, than the row allows.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Service:
 
 
 SERVICES = {
-    "nanovlm-tiny": Service("workload:nanovlm", "tiny", at_most=0.25),
+    "nanovlm-tiny": Service("workload:nanovlm", "tiny"),
     "nanovlm-large": Service("workload:nanovlm", "large"),
     "gpt2-inference": Service(f"{_STEPS}:gpt2_inference"),
     "gpt2-training": Service(f"{_STEPS}:gpt2_training", train=True),
@@ -56,21 +58,29 @@ def measure(name: str, options: Options) -> Row:
             make_pack(service, pack)
         starts = [
             {"start": start} | started(service, pack, start)
-            for _ in range(options.repeat or (1 if options.quick else 3))
+            for _ in range(options.repeat or (1 if options.quick else 5))
             for start in STARTS
         ]
     return {"at_most": service.at_most, "starts": starts} | shares(starts)
 
 
 def shares(starts: list[Row]) -> dict[str, float]:
-    """Of a cold start: what a pack takes, with and without importing the compiler."""
+    """Of a cold start: what a pack takes, with and without importing the compiler.
+
+    Medians of the pairs, and the highest and lowest share of a pair.
+    """
     cold, pack, imports = (
-        statistics.median(each["seconds"] for each in starts if each["start"] == start)
+        [each["seconds"] for each in starts if each["start"] == start]
         for start in STARTS
     )
+    triples = [*zip(cold, pack, imports, strict=True)]
+    ratios = [p / c for c, p, _ in triples]
+    without = [(p - i) / (c - i) for c, p, i in triples]
     return {
-        "ratio": pack / cold,
-        "ratio_without_imports": (pack - imports) / (cold - imports),
+        "ratio": statistics.median(ratios),
+        "ratio_low": min(ratios),
+        "ratio_high": max(ratios),
+        "ratio_without_imports": statistics.median(without),
     }
 
 
@@ -123,8 +133,8 @@ def child(arguments: str) -> None:
 
 def failures(found: dict[str, Row]) -> Iterator[str]:
     for name, row in found.items():
-        if row["ratio_without_imports"] > row["at_most"]:
-            share = f"{row['ratio_without_imports']:.2f}"
+        if row["ratio"] > row["at_most"]:
+            share = f"{row['ratio']:.2f}"
             yield f"{name}: {share} of a cold start, at most {row['at_most']}"
 
 
@@ -138,7 +148,7 @@ SURVEY = Survey(
     devices=("cpu", "cuda"),
     is_isolated=False,
     flags={
-        "--repeat": {"type": int, "help": "of each start (3)"},
+        "--repeat": {"type": int, "help": "of each start (5)"},
         "--packs": {"type": Path, "help": "keep the packs here"},
     },
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ def details_of(model: nn.Module, **changes: Any) -> dict[str, Any]:
         "artifact": "caches",
         "strategy": WITHOUT_CODE.name,
         "train": False,
-        "graphs": 0,
+        "graphs": [],
         "calls": [call],
         "code": {},
         "place": schema.to_plain(compatibility.place_here("cpu")),
@@ -68,7 +67,6 @@ def fabricated(
     make = packs.archive if dest.name.endswith(".tar.gz") else packs.folder
     with make(dest) as stage:
         recipe_of(model).write(stage.path / FILE)
-        (stage.path / "graphs.json").write_text(json.dumps([]))
         cached = stage.path / "caches" / "ab" / "code.py"
         cached.parent.mkdir(parents=True)
         cached.write_text("x = 1\n")

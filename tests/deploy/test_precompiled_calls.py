@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
+from fabricated import details_of
 from torch import nn
 
 from torchproof.packs.deploy import precompiled
@@ -16,6 +17,7 @@ from torchproof.runtime import production
 from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.loading import example_inputs, precompiled_calls
 from torchproof.runtime.loading.pack_details import (
+    CachesDetails,
     CallInputs,
     PackedCall,
     TrainingState,
@@ -95,9 +97,14 @@ def test_hooks_and_methods_inside_a_model_are_seen() -> None:
     assert "inner" in why and "forward" in why
 
 
-def test_a_switch_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = entry_of(Net())
-    then = precompiled_calls.switches()
+def test_a_switch_or_an_attribute_that_differs_is_named() -> None:
+    model = Net()
+    entry = entry_of(model)
+    then = replace(
+        schema.build(CachesDetails, details_of(model)),
+        switches=precompiled_calls.switches(),
+        attributes=precompiled_calls.attributes(model),
+    )
     assert precompiled_calls._changed(entry, then) is None
     config: Any = torch._inductor.config
     with config.patch(max_autotune=True):
@@ -106,43 +113,9 @@ def test_a_switch_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         reason is not None and "torch._inductor.config.max_autotune is True" in reason
     )
     assert precompiled_calls._changed(entry, then) is None  # set back, it is as it was
+    model.eval()  # each call has its own mode
+    assert precompiled_calls._changed(entry, then) is None
+    model.scale = 3.0
+    assert "attributes of the model" in (precompiled_calls._changed(entry, then) or "")
     entry.options = type(entry.options)("full+graph", "", 1.0)  # it is traced
     assert "full+graph" in (precompiled_calls.why_none(entry) or "")
-
-
-# -- changes that have to be noticed ---------------------------------------------------
-
-
-class Held:
-    """Stands for a call in force: its guards are a function of the state."""
-
-    def __init__(self, model: Net, notices: bool) -> None:
-        self.model, self.notices = model, notices
-
-    def accepts(self, args: Any, kwargs: Any) -> bool:
-        usual = self.model.scale == 2.0 and args[0].shape == (3, 4)
-        usual &= args[0].dtype == torch.float32 and not torch.is_grad_enabled()
-        usual &= self.model.inner.weight.dtype == torch.float32
-        usual &= not torch.is_autocast_enabled("cpu")
-        return usual if self.notices else True
-
-
-def tried(model: Net, held: Any) -> str | None:
-    entry = entry_of(model)
-    inputs = example_inputs.describe((torch.ones(3, 4),))
-    packed = PackedCall(inputs, TrainingState(training=True), gradients=False)
-
-    def stale(x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.linear(x, model.inner.weight, model.inner.bias) * 2.0
-
-    return precompiled.wrongly_taken(entry, held, packed, stale)
-
-
-def test_a_change_that_is_taken_and_matters_is_found() -> None:
-    for notices in (True, False):
-        model = Net()
-        change = tried(model, Held(model, notices))
-        assert (change is None) is notices
-        assert change is None or change.startswith("scale = 5.0: output")
-        assert (model.scale, model.unused) == (2.0, 3)
-        assert model.training and model.inner.weight.dtype == torch.float32

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ from torchproof.records import schema
 from torchproof.runtime.loading import (
     cache_install,
     example_inputs,
-    graph_origin,
+    open_model,
     warm_up,
 )
 from torchproof.runtime.loading.pack_details import CachesDetails, CallInputs
+from torchproof.torch_private.inductor import cache_lookups
 from torchproof.torch_private.inductor.cache_lookups import Lookup
 
 
@@ -76,9 +77,11 @@ def test_a_warm_up_leaves_the_model_as_it_was() -> None:
     def fails(x: torch.Tensor) -> None:
         raise RuntimeError("no such token")
 
-    assert warm_up.warm(model, run, packed) == []
-    (note,) = warm_up.warm(None, fails, packed)
+    assert warm_up.warm(model, run, run, packed) == []
+    (note,) = warm_up.warm(None, fails, fails, packed)
     assert "call 0" in note and note.endswith("RuntimeError: no such token")
+    with pytest.raises(RuntimeError, match="no such token"):  # eager runs: a defect
+        warm_up.warm(None, fails, lambda x: x, packed)
     assert seen == [(True, False)]
     assert not model.training
     assert torch.equal(model.inner.weight.grad, torch.ones(4, 4))
@@ -89,39 +92,18 @@ def test_a_warm_up_leaves_the_model_as_it_was() -> None:
 
 # -- misses ----------------------------------------------------------------------------
 
-SHAPE = "TensorMetadata(dtype=torch.float32, shape=torch.Size([{}]), stride=(1,))"
-FACTS = {
-    "gm": ("g", "GraphModule()"),
-    "example_inputs[0]": ("i", SHAPE.format(4)),
-    "fx_kwargs[is_inference]": ("t", "True"),
-    "inductor_config[max_fusion_size]": ("m", "64"),
-    "cpp_runtime_thread_count": ("c", "2"),
-}
 
-
-MISSES = {
-    r"\bmax_fusion_size\b.*\b8\b": {"inductor_config[max_fusion_size]": "8"},
-    r"\bthreads\b.*\b16\b.*\b2\b": {"cpp_runtime_thread_count": "16"},
-    r"\bshape \(9\)": {"example_inputs[0]": SHAPE.format(9), "gm": "x"},
-    r"\bgradients\b": {"fx_kwargs[is_inference]": "False", "gm": "x"},
-    r"\btraced graph\b": {"gm": "x"},
-}
-
-
-def test_a_miss_names_what_differs() -> None:
-    known = graph_origin.pack_lookups([Lookup("inductor", "k", False, FACTS)])
-    for reason, changes in MISSES.items():
-        seen = graph_origin.LookupLog()
-        facts = FACTS | {name: (f"new {text}", text) for name, text in changes.items()}
-        seen.note(Lookup("inductor", "other", False, facts))
-        (miss,) = graph_origin.misses(seen, known)
-        assert re.search(reason, miss)
-    seen = graph_origin.LookupLog()
-    seen.note(Lookup("inductor", "k", True, FACTS))
-    assert graph_origin.misses(seen, graph_origin.pack_lookups(seen.graphs)) == []
-    seen.note(Lookup("aot_autograd", None, False, why="a custom op"))
-    (miss,) = graph_origin.misses(seen, [])
-    assert miss.endswith(": a custom op")  # which torch does not cache
+def test_a_miss_says_why() -> None:
+    log = cache_lookups.LookupLog()
+    known, packed = Lookup("inductor", "k", hit=True), details(graphs=["k"])
+    log.lookups.append(known)
+    assert [*open_model._misses(log, packed, None)] == []
+    log.lookups.append(replace(known, hit=False))
+    log.lookups.append(Lookup("inductor", "other", hit=False))
+    log.lookups.append(Lookup("aot_autograd", None, hit=False, why="a custom op"))
+    bypassed, rejected, missing = open_model._misses(log, packed, "x is 1 here")
+    assert bypassed.endswith(": a custom op")  # which torch does not cache
+    assert "guards" in rejected and missing.endswith(": x is 1 here")
     report = {"graphs": 1, "of": 2, "misses": ["threads"], "notes": []}
     with pytest.raises(packs.Unverified, match=r"\b1 of 2\b.*threads"):
         caches._assert_all(report, [])  # such a pack is not made

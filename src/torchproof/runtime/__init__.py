@@ -25,19 +25,18 @@ if TYPE_CHECKING:
     from torchproof.runtime.loading import cache_install as cache_install
     from torchproof.runtime.loading import compatibility as compatibility
     from torchproof.runtime.loading import example_inputs as example_inputs
-    from torchproof.runtime.loading import graph_origin as graph_origin
     from torchproof.runtime.loading import load as load
     from torchproof.runtime.loading import open_model as open_model
     from torchproof.runtime.loading import precompiled_calls as precompiled_calls
-    from torchproof.runtime.loading import pytree_json as pytree_json
     from torchproof.runtime.loading import source_hash as source_hash
     from torchproof.runtime.loading import warm_up as warm_up
+    from torchproof.runtime.loading.input_spec import CallSpec as CallSpec
     from torchproof.runtime.loading.input_spec import InputSpec as InputSpec
     from torchproof.runtime.loading.input_spec import Range as Range
     from torchproof.runtime.loading.input_spec import TensorSpec as TensorSpec
+    from torchproof.runtime.loading.input_spec import by_name as by_name
     from torchproof.runtime.loading.input_spec import evaluate as evaluate
     from torchproof.runtime.loading.input_spec import order_of as order_of
-    from torchproof.runtime.loading.pack_details import GRAPHS_FILE as GRAPHS_FILE
     from torchproof.runtime.loading.pack_details import CachesDetails as CachesDetails
     from torchproof.runtime.loading.pack_details import CallInputs as CallInputs
     from torchproof.runtime.loading.pack_details import PackageDetails as PackageDetails
@@ -49,9 +48,6 @@ if TYPE_CHECKING:
     from torchproof.runtime.loading.packages import DeployedModel as DeployedModel
     from torchproof.runtime.loading.packages import load_package as load_package
     from torchproof.runtime.loading.precompiled_calls import Arguments as Arguments
-    from torchproof.runtime.loading.pytree_json import CallSpec as CallSpec
-    from torchproof.runtime.loading.pytree_json import PytreeSpec as PytreeSpec
-    from torchproof.runtime.loading.pytree_json import Unfit as Unfit
     from torchproof.runtime.pack_format import keys as keys
     from torchproof.runtime.pack_format import manifest as manifest
     from torchproof.runtime.pack_format import trust as trust

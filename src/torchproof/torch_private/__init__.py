@@ -150,6 +150,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.inductor import compile_costs as compile_costs
     from torchproof.torch_private.inductor import early_start as early_start
     from torchproof.torch_private.inductor import export as export
+    from torchproof.torch_private.inductor import prebuilt as prebuilt
     from torchproof.torch_private.inductor import remote_codegen as remote_codegen
     from torchproof.torch_private.inductor import remote_graphs as remote_graphs
     from torchproof.torch_private.inductor.cache_lookups import Lookup as Lookup
@@ -174,5 +175,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.precompile.install_call import (
         install_call as install_call,
     )
+    from torchproof.torch_private.tree_specs import Structure as Structure
+    from torchproof.torch_private.tree_specs import Unfit as Unfit
 else:
     __getattr__, __all__ = lazy_exports(__name__)

@@ -6,11 +6,10 @@ loads. This module does not import torch.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -30,7 +29,6 @@ Progress = Callable[[str], None]
 
 _ABOUT = {
     "torchproof.toml": "the recipe; contains class names of the model",
-    "graphs.json": "the cache keys of torch's graphs: hashes, settings, shapes",
     "caches/": "compiled code of the model's graphs, without weights",
     "entries/": "a precompiled call: contains names and plain values of the model",
     "model.pt2": "compiled code, its C++ source and the model's weights",
@@ -110,50 +108,13 @@ def pack(
             environment=redactor.json(_without_folders(facts["environment"])),
             details=facts["details"],
         )
-        manifest, proof = _verified(stage, manifest, job, options, progress=progress)
+        progress("loading it in another fresh process")
+        stage.seal(manifest, _about(stage))
+        proof = _child(dataclasses.replace(job, role="verify"), options, progress)
         details = {**manifest.details, "verified": proof}
         manifest = dataclasses.replace(manifest, details=details)
         manifest = stage.seal(manifest, _about(stage), deploy_options.key)
     return PackResult(dest, manifest, (*proof.get("notes", ()), *redactor.notes()))
-
-
-def _verified(
-    stage: writing.Stage,
-    manifest: Manifest,
-    job: PackJob,
-    options: Options,
-    *,
-    progress: Progress,
-) -> tuple[Manifest, JsonObject]:
-    """Load the pack in another process; drop precompiled calls that miss a change."""
-    verify = dataclasses.replace(job, role="verify")
-    progress("loading it in another fresh process")
-    stage.seal(manifest, _about(stage))
-    proof = _child(verify, options, progress)
-    if dropped := proof.get("unnoticed"):
-        details = _without(manifest.details, dropped, stage.path)
-        manifest = dataclasses.replace(manifest, details=details)
-        stage.seal(manifest, _about(stage))
-        proof = _child(verify, options, progress)
-    return manifest, proof
-
-
-def _without(
-    details: JsonObject, dropped: Mapping[str, str], stage: Path
-) -> JsonObject:
-    """The details without precompiled calls whose guards miss a change.
-
-    `torchproof.load` traces these calls at start instead.
-    """
-    calls = []
-    for call in details["calls"]:
-        why = dropped.get(call["entry"]["file"])
-        calls.append(call if why is None else {**call, "entry": {"why_not": why}})
-    for file in dropped:
-        (stage / file).unlink()
-        with contextlib.suppress(OSError):  # the directory has other files
-            (stage / file).parent.rmdir()
-    return {**details, "calls": calls}
 
 
 def _without_folders(environment: JsonObject) -> JsonObject:

@@ -7,7 +7,6 @@ that torch looks its graphs up under the same cache keys.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +17,14 @@ import torch
 from torchproof import runtime
 from torchproof.measure import numerics
 from torchproof.packs.deploy import PackJob, Progress, precompiled, rank_jobs
-from torchproof.records import JsonObject, UserError, one_line, schema, whose
+from torchproof.records import JsonObject, UserError, one_line, whose
 from torchproof.runtime import (
-    GRAPHS_FILE,
     CachesDetails,
     PackedCall,
     Unverified,
     cache_install,
     compatibility,
     example_inputs,
-    graph_origin,
     open_model,
     open_pack,
     read_details,
@@ -48,6 +45,7 @@ from torchproof.torch_private import (
     cache_lookups,
     graphs_without_source_lines,
     marks_of,
+    prebuilt,
     process_groups,
     put_marks,
     traced_lines,
@@ -64,13 +62,11 @@ def build(loaded: Loaded, job: PackJob, progress: Progress) -> CachesDetails:
     gradients = train or not _runs_without(loaded)
     chosen = _recipe(loaded, job)
     compiled = runtime.compile(loaded.fn, recipe=chosen)
-    log = graph_origin.LookupLog()
     files: set[str] = set()
     packed: list[PackedCall] = []
     with (
         graphs_without_source_lines(),
-        cache_lookups.keys_for_ranks(job.ranks),
-        cache_lookups.graph_lookups(log.note),
+        cache_lookups.graph_lookups(job.ranks) as log,
         traced_lines.traced_lines(lambda code, line: files.add(code.co_filename)),
     ):
         for index, call in enumerate(loaded.calls):
@@ -82,17 +78,17 @@ def build(loaded: Loaded, job: PackJob, progress: Progress) -> CachesDetails:
     _assert_compiled(compiled, log)
     cache_install.collect(Path(job.cache), stage)
     chosen.write(stage / recipe.FILE)
-    graphs = schema.to_plain(graph_origin.pack_lookups(log.lookups))
-    (stage / GRAPHS_FILE).write_text(json.dumps(graphs, indent=1))
     traced = {file for file in files if whose(file) in ("user", "library")}
     device = compatibility.device_of(loaded.fn) or job.run.device or "cpu"
     details = CachesDetails(
         strategy=chosen.strategy.name,
         train=train,
-        graphs=len(log.graphs),
+        graphs=tuple(str(each.key) for each in log.graphs),
         calls=tuple(packed),
         code=source_hash.hashes(traced),
-        place=compatibility.place_here(device),
+        place=replace(
+            compatibility.place_here(device), vector_sets=prebuilt.vector_sets()
+        ),
         collectives=runtime.compiled_forward_of(compiled).engine.has_collectives,
         world_size=process_groups.world_size(),
     )
@@ -166,7 +162,7 @@ def _step(
         raise UserError(f"the target fails: {message}") from error
 
 
-def _assert_compiled(compiled: Any, log: graph_origin.LookupLog) -> None:
+def _assert_compiled(compiled: Any, log: cache_lookups.LookupLog) -> None:
     status = runtime.status(compiled)
     for item in status.fallbacks:
         raise UserError(f"{item.what} runs eager ({item.kind}): {item.why}")
@@ -189,13 +185,10 @@ def verify(job: PackJob, progress: Progress) -> JsonObject:
     progress("loading")
     loaded = replace(rank_jobs.fresh(job.run), calls=new_calls)
     compiled = open_model.open_model(contents, loaded.fn, warm=True)
-    # Before the trials, which change the model until it may reach a limit.
     for item in runtime.status(compiled).fallbacks:
         raise Unverified(
             f"in a fresh process {item.what} runs eager ({item.kind}): {item.why}"
         )
-    progress("checking guards against changes")
-    unnoticed = precompiled.unnoticed(contents, details, compiled)
     report = runtime.status(compiled).pack or {}
     _assert_all(report, details.calls)
     copy = replace(loaded, calls=[_copied(call) for call in loaded.calls])
@@ -216,7 +209,6 @@ def verify(job: PackJob, progress: Progress) -> JsonObject:
         "numerics": comparison.to_json(),
         "notes": [*report["notes"], *map(_compiled_again, again)],
         "untraced": report["untraced"],
-        "unnoticed": unnoticed,
     }
 
 

@@ -31,9 +31,7 @@ from torchproof.runtime import (
     DeployedModel,
     InputSpec,
     PackageDetails,
-    PytreeSpec,
     Range,
-    Unfit,
     Unverified,
     compatibility,
     example_inputs,
@@ -41,7 +39,7 @@ from torchproof.runtime import (
     open_pack,
 )
 from torchproof.targets import Loaded
-from torchproof.torch_private import comparison, export
+from torchproof.torch_private import Structure, Unfit, comparison, export
 
 _QUESTIONS = "questions.pt"
 
@@ -192,9 +190,9 @@ def _ask(
     deployed: DeployedModel, question: Question, kinds: Sequence[str]
 ) -> comparison.Comparison:
     inputs = question["inputs"]
-    bound = deployed.details.call.bound(inputs)
-    output = deployed(*bound.args, **bound.kwargs)
-    form = schema.build(PytreeSpec, question["form"])
+    args, kwargs = deployed.details.call.split(inputs)
+    output = deployed(*args, **kwargs)
+    form = schema.build(Structure, question["form"])
     expected = verification_inputs.EagerResult(
         question["tensors"], form, question["after"]
     )

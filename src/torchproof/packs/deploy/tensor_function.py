@@ -6,6 +6,8 @@ tensors, the structure of calls and outputs, and the tensors of each call.
 
 from __future__ import annotations
 
+import inspect
+import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,17 +17,12 @@ from typing import Any
 import torch
 
 from torchproof.records import Frame, Keywords, UserError, one_line, place_of, shown
-from torchproof.runtime import (
-    CallSpec,
-    PytreeSpec,
-    TensorSpec,
-    Unfit,
-    order_of,
-    pytree_json,
-)
+from torchproof.runtime import CallSpec, TensorSpec, by_name, order_of
 from torchproof.targets import Loaded
+from torchproof.torch_private import Structure, Unfit, tree_specs
 
 Tensors = list[torch.Tensor]
+_FIRST_KEY = re.compile(r"^\['?(\w+)'?\]")  # of a label: "['x'][0]" is shown as "x[0]"
 
 
 class Refusal(Exception):
@@ -33,7 +30,7 @@ class Refusal(Exception):
 
 
 class _Seen:
-    output: PytreeSpec
+    output: Structure
 
 
 class Flat(torch.nn.Module):
@@ -48,14 +45,14 @@ class Flat(torch.nn.Module):
         self._seen = _Seen()
 
     @property
-    def output(self) -> PytreeSpec:
+    def output(self) -> Structure:
         return self._seen.output
 
     def forward(self, *t: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        bound = self.call.bound(t)
+        args, kwargs = self.call.split(t)
         answer: Tensors = []
-        output = self.fn(*bound.args, **bound.kwargs)
-        self._seen.output = pytree_json.flatten(output, answer, "output")
+        output = self.fn(*args, **kwargs)
+        self._seen.output = tree_specs.flatten(output, answer, "output")
         return tuple(answer)
 
 
@@ -145,26 +142,19 @@ def flatten_target(loaded: Loaded) -> FlatTarget:
     Raises `Refusal` if calls differ in more than their tensors.
     """
     fn = getattr(loaded.fn, "_orig_mod", loaded.fn)
-    signature = pytree_json.signature_of(fn)
     first: Tensors = []
+    names = _positional_names(fn)
+    args, kwargs = _split(loaded.calls[0])
     try:
-        arguments = pytree_json.arguments_of(signature, *_split(loaded.calls[0]))
-        form = pytree_json.flatten_arguments(arguments, first)
-        for _, part in form.walk():
-            if part.record is not None:
-                raise Unfit(
-                    f"an argument is a {part.record}: pass its tensors in a dict"
-                )
+        form = tree_specs.flatten(by_name(args, kwargs, names), first, "the call")
+        if form.has_records:
+            raise Unfit("an argument is a record: pass its tensors in a dict")
     except Unfit as error:
         raise Refusal(str(error)) from None
-    except TypeError as error:
-        raise UserError(f"the call does not fit the target: {error}") from None
-    flat = Flat(fn, CallSpec(pytree_json.parameters_of(signature), form))
+    flat = Flat(fn, CallSpec(names, len(args), form))
+    leaves = zip(form.labels, form.leaves, strict=True)
     labels = tuple(
-        label
-        for name, part in zip(form.keys, form.parts, strict=True)
-        for label, inner in part.walk(str(name))
-        if inner.kind == "tensor"
+        _FIRST_KEY.sub(r"\1", label) for label, leaf in leaves if leaf.kind == "tensor"
     )
     inputs = [first]
     for index, call in enumerate(loaded.calls[1:], 1):
@@ -182,6 +172,19 @@ def flatten_target(loaded: Loaded) -> FlatTarget:
 
 def _split(call: Any) -> tuple[Sequence[Any], Keywords]:
     return ((), call) if isinstance(call, dict) else (call, {})
+
+
+def _positional_names(fn: Callable[..., Any]) -> tuple[str, ...]:
+    """The parameters that a call may pass by position."""
+    try:
+        signature = inspect.signature(getattr(fn, "forward", fn))
+    except (TypeError, ValueError):  # a C function
+        return ()
+    kinds = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
+    return tuple(p.name for p in signature.parameters.values() if p.kind in kinds)
 
 
 def _assert_runs(target: FlatTarget) -> None:

@@ -23,16 +23,8 @@ from torchproof.packs.deploy.tensor_function import (
     preserved,
 )
 from torchproof.records import JsonObject, schema
-from torchproof.runtime import (
-    InputSpec,
-    PytreeSpec,
-    Range,
-    Unfit,
-    evaluate,
-    order_of,
-    pytree_json,
-)
-from torchproof.torch_private import comparison
+from torchproof.runtime import InputSpec, Range, evaluate, order_of
+from torchproof.torch_private import Structure, Unfit, comparison
 
 _MOST_ELEMENTS = 2**22  # of a generated tensor
 _SLOW_S = 1.0  # an eager run that takes longer ends the search for larger sizes
@@ -61,19 +53,17 @@ class EagerResult:
     """Eager's output tensors and their structure, and the inputs after the call."""
 
     tensors: Tensors
-    form: PytreeSpec
+    form: Structure
     inputs: Tensors
 
     def compare(
         self, output: Any, inputs: Tensors, kinds: Sequence[torch.dtype]
     ) -> comparison.Comparison:
         """Compare an output, and the inputs after the call, with eager's."""
-        tensors: Tensors = []
-        form = pytree_json.flatten(output, tensors, "output")
-        difference = pytree_json.difference(form, self.form, "output")
-        if difference is not None:
-            return comparison.wrong(difference, "output", how="form")
-        tensors = list(pytree_json.in_packed_order(form, self.form, tensors))
+        try:
+            tensors = self.form.tensors_of(output, "output")
+        except Unfit as error:
+            return comparison.wrong(str(error), "output", how="form")
         expected = _named(self.tensors, self.inputs)
         types = comparison.types_in_use(list(expected.values()), []) | set(kinds)
         tolerance = comparison.tolerance_for(types, expected.values())

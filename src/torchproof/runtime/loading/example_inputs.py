@@ -13,22 +13,17 @@ from typing import Any
 import torch
 
 from torchproof.records import schema
-from torchproof.runtime.loading import pytree_json
 from torchproof.runtime.loading.pack_details import CallInputs, TensorLayout
-from torchproof.runtime.loading.pytree_json import Unfit
-from torchproof.torch_private import marks_of, put_marks
+from torchproof.torch_private import Unfit, marks_of, put_marks, tree_specs
 
 
 def describe(call: Any) -> CallInputs:
     """The description of a call; `why_not` says why the call cannot be generated."""
     tensors: list[torch.Tensor] = []
     try:
-        form = pytree_json.flatten(call, tensors, "the call")
-        for _, part in form.walk():
-            if part.record is not None:  # the model may use its class
-                raise Unfit(
-                    f"an argument is a {part.record}, which cannot be generated"
-                )
+        form = tree_specs.flatten(call, tensors, "the call")
+        if form.has_records:  # the model may use its class
+            raise Unfit("an argument is a record, which cannot be generated")
         return CallInputs(form, tuple(_describe_tensor(each) for each in tensors))
     except (Unfit, ValueError) as error:
         return CallInputs(why_not=str(error))
@@ -64,7 +59,7 @@ def make(inputs: CallInputs, seed: int = 0) -> Any:
     assert inputs.form is not None
     generator = torch.Generator().manual_seed(seed)
     tensors = [_make_tensor(each, generator) for each in inputs.tensors]
-    return pytree_json.rebuild(inputs.form, tensors)
+    return inputs.form.rebuild(tensors)
 
 
 def _make_tensor(layout: TensorLayout, generator: torch.Generator) -> torch.Tensor:

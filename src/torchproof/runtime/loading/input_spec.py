@@ -1,53 +1,67 @@
-"""The input tensors of a package: sizes, dtypes and devices, checked at each call.
+"""The arguments of a package and its input tensors, checked at each call.
 
 Takes the tensors of a call, returns them in the memory layout that the package needs,
 or raises `Unfit`. The code of a package checks nothing: with unsupported sizes it would
-read out of bounds or compute garbage.
+read out of bounds or compute garbage, and AOTInductor's loader drops arguments that are
+no tensors.
 """
 
 from __future__ import annotations
 
-import ast
-import itertools
+import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 import torch
 
-from torchproof.runtime.loading.pytree_json import Unfit
+from torchproof.records import Keywords
+from torchproof.torch_private import Structure, Unfit
 
-_MOST_POWER = 64
-
-
-def _power(base: int, exponent: int) -> int:
-    """A power with a small exponent, so that a condition is always fast to evaluate."""
-    if not 0 <= exponent <= _MOST_POWER:
-        raise ValueError(f"a condition on sizes has the exponent {exponent}")
-    return int(base**exponent)
+# What a condition may use besides sizes. A pack is trusted before it is read.
+_FUNCTIONS = {"Max": max, "Min": min, "Mod": operator.mod, "__builtins__": {}}
 
 
-_OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv,
-    ast.Mod: operator.mod,
-    ast.Pow: _power,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "Max": max,
-    "Min": min,
-    "Mod": operator.mod,
-}
+@dataclass(frozen=True)
+class CallSpec:
+    """The arguments of a package as one dict, by name as far as they have one.
+
+    `names` are those of the parameters that may be passed by position; `positional` is
+    how many arguments were passed so at the build.
+    """
+
+    names: tuple[str, ...]
+    positional: int
+    arguments: Structure
+
+    def split(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], Keywords]:
+        """A call with these tensors."""
+        arguments = self.arguments.rebuild(tensors)
+        count = range(self.positional)
+        return [arguments.pop(key_of(i, self.names)) for i in count], arguments
+
+    def tensors_of(self, args: Sequence[Any], kwargs: Keywords) -> list[torch.Tensor]:
+        """The tensors of a call in packed order; raises `Unfit` if it differs."""
+        arguments = by_name(args, kwargs, self.names)
+        return self.arguments.tensors_of(arguments, "the call")
+
+
+def key_of(index: int, names: Sequence[str]) -> str | int:
+    return names[index] if index < len(names) else index
+
+
+def by_name(
+    args: Sequence[Any], kwargs: Keywords, names: Sequence[str]
+) -> dict[str | int, Any]:
+    """The arguments of a call as one dict."""
+    arguments = {key_of(index, names): value for index, value in enumerate(args)}
+    for name, value in kwargs.items():
+        if name in arguments:
+            raise Unfit(f"{name} is passed twice")
+        arguments[name] = value
+    return arguments
 
 
 @dataclass(frozen=True)
@@ -130,7 +144,7 @@ class InputSpec:
         sizes = [s for t in self.tensors for s in t.sizes if isinstance(s, str)]
         for text in (*self.conditions, *sizes):
             try:
-                ast.parse(text, mode="eval")
+                _compiled(text)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 raise Unfit(f"{text!r:.40} is not a condition on sizes") from None
 
@@ -232,32 +246,10 @@ _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def evaluate(text: str, names: Mapping[str, int]) -> Any:
-    """Evaluates arithmetic and comparisons over sizes; rejects any other expression."""
-    return _value(ast.parse(text, mode="eval").body, names)
+    """The value of arithmetic and comparisons over sizes."""
+    return eval(_compiled(text), dict(_FUNCTIONS), dict(names))
 
 
-def _value(node: ast.AST, names: Mapping[str, int]) -> Any:
-    match node:
-        case ast.Constant(value=int() as value):
-            return value
-        case ast.Name(id=name) if name in names:
-            return names[name]
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
-            return -_value(inner, names)
-        case ast.UnaryOp(op=ast.Not(), operand=inner):
-            return not _value(inner, names)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_value(left, names), _value(right, names))
-        case ast.BoolOp(op=op, values=parts):
-            every = all if isinstance(op, ast.And) else any
-            return every(_value(part, names) for part in parts)
-        case ast.Compare(left=left, ops=ops, comparators=others):
-            values = [_value(part, names) for part in (left, *others)]
-            pairs = itertools.pairwise(values)
-            return all(_OPERATORS[type(o)](*p) for o, p in zip(ops, pairs, strict=True))
-        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
-            if name in _FUNCTIONS:
-                return _FUNCTIONS[name](*(_value(part, names) for part in arguments))
-    raise ValueError(
-        f"unsupported expression in a condition on sizes: {ast.unparse(node)}"
-    )
+@functools.cache
+def _compiled(text: str) -> CodeType:
+    return compile(text, "<condition on sizes>", "eval")

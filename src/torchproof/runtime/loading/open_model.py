@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from torchproof.runtime import build, production
 from torchproof.runtime.loading import (
     cache_install,
     compatibility,
-    graph_origin,
     packages,
     precompiled_calls,
     source_hash,
@@ -28,17 +27,15 @@ from torchproof.runtime.loading import (
 from torchproof.runtime.loading.pack_agreement import PackAgreement, RefusedByRanks
 from torchproof.runtime.loading.pack_details import (
     CachesDetails,
-    Graph,
     PackageDetails,
     read_details,
-    read_graphs,
 )
 from torchproof.runtime.pack_format.contents import Contents
 from torchproof.runtime.pack_format.manifest import Refused
 from torchproof.runtime.status_report import Fallback
 from torchproof.runtime.telemetry import log
 from torchproof.strategies import FILE, InvalidRecipe, Recipe, RecipeSource, loads
-from torchproof.torch_private import cache_lookups, early_start
+from torchproof.torch_private import cache_lookups, early_start, prebuilt
 
 _GRADIENTS_ON = (
     "a call with gradients is compiled here, because the pack was built without them:"
@@ -48,6 +45,7 @@ _INFERENCE_MODE = (
     "a call in inference mode is traced again, because load was called outside of it:"
     " call torchproof.load under torch.inference_mode() too"
 )
+_OTHER_GRAPH = "the code, its inputs or the number of threads differ from the build's"
 _BUILD_ANEW = "build one for this machine with torchproof pack TARGET --for deploy"
 
 
@@ -142,7 +140,6 @@ def _from_caches(
     early_start.import_compiler()
     with _refusing():
         recipe = loads(contents.read(FILE).decode(), FILE)
-        packed_graphs = read_graphs(contents)
         details = read_details(CachesDetails, contents)
         differences = _assert_fits(details, recipe, build.unwrapped(model))
     cache_install.install(contents)
@@ -159,7 +156,7 @@ def _from_caches(
         "why_not": None,
         "differs": differences,
         "graphs": None,
-        "of": details.graphs,
+        "of": len(details.graphs),
         "untraced": [],
         "misses": [],
         "notes": [],
@@ -169,15 +166,13 @@ def _from_caches(
     }
     entry.pack = report
     if entry.strategy != "eager":
-        installed = precompiled_calls.install(contents, entry, details)
-        report |= {"untraced": [*installed.calls], "notes": installed.notes}
-        if warm:
-            try:
+        with prebuilt.without_probes(details.place.vector_sets):
+            installed = precompiled_calls.install(contents, entry, details)
+            report |= {"untraced": [*installed.calls], "notes": installed.notes}
+            if warm:
                 # Without DDP around it, which would wait for other ranks.
                 subject = compiled if entry.owner is None else entry.owner
-                _warm(subject, details, packed_graphs, report=report)
-            except Exception as error:  # the model works without it
-                report["notes"].append(f"the warm-up failed: {_reason(error)}")
+                _warm(subject, entry.eager, details, installed.changed, report=report)
         entry.engine.before_compiling = _ModeCheck(details, report)
         if not wait:  # not earlier: the warm-up would leave its calls to later ones
             entry.stop_waiting()
@@ -205,24 +200,35 @@ def _assert_fits(details: CachesDetails, recipe: Recipe, model: Any) -> list[str
 
 def _warm(
     compiled: Any,
+    eager: Any,
     details: CachesDetails,
-    packed_graphs: Sequence[Graph],
+    changed: str | None,
     *,
     report: JsonObject,
 ) -> None:
-    lookups = graph_origin.LookupLog()
-    with (
-        cache_lookups.keys_for_ranks(details.world_size),
-        cache_lookups.graph_lookups(lookups.note),
-    ):
-        notes = warm_up.warm(compiled, functools.partial(_call, compiled), details)
-    keys = {each.key for each in packed_graphs}
-    loaded = keys & {each.key for each in lookups.graphs if each.hit}
+    with cache_lookups.graph_lookups(details.world_size) as log:
+        run = functools.partial(_call, compiled)
+        notes = warm_up.warm(compiled, run, eager, details)
+    keys = {*details.graphs}
+    loaded = keys & {each.key for each in log.graphs if each.hit}
     for number in report["untraced"]:
         loaded |= keys & set(details.calls[number].keys)
     report["graphs"] = len(loaded)
-    report["misses"] = graph_origin.misses(lookups, packed_graphs)
+    report["misses"] = [*dict.fromkeys(_misses(log, details, changed))]
     report["notes"] += notes
+
+
+def _misses(
+    log: cache_lookups.LookupLog, details: CachesDetails, changed: str | None
+) -> Iterator[str]:
+    """Why graphs were compiled here."""
+    for why in log.bypassed:
+        yield f"torch does not cache it: {why}"
+    for lookup in log.graphs:
+        if not lookup.hit and lookup.key in details.graphs:
+            yield "it is in the pack, but torch rejected it: its guards fail here"
+        elif not lookup.hit:
+            yield f"a graph is not in the pack: {changed or _OTHER_GRAPH}"
 
 
 class _ModeCheck:

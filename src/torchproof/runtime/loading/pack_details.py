@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from torchproof.records import Mismatch, schema
-from torchproof.runtime.loading import pytree_json
-from torchproof.runtime.loading.input_spec import InputSpec
-from torchproof.runtime.loading.pytree_json import CallSpec, PytreeSpec, Unfit
+from torchproof.runtime.loading.input_spec import CallSpec, InputSpec
 from torchproof.runtime.pack_format.contents import Contents
 from torchproof.runtime.pack_format.manifest import Refused
+from torchproof.torch_private import Structure, Unfit
 
-GRAPHS_FILE = "graphs.json"
 _INVALID = "its manifest is invalid"
 _MOST_ELEMENTS = 2**36  # of a tensor that is generated for the warm-up
 T = TypeVar("T")
@@ -37,6 +35,7 @@ class Place:
     cpu: str | None = None
     features: tuple[str, ...] = ()
     threads: int | None = None
+    vector_sets: tuple[str, ...] = ()
     hip: str | None = None
     cuda: str | None = None
     triton: str | None = None
@@ -73,7 +72,7 @@ class TensorLayout:
 class CallInputs:
     """A call without its values, or why it cannot be generated."""
 
-    form: PytreeSpec | None = None
+    form: Structure | None = None
     tensors: tuple[TensorLayout, ...] = ()
     why_not: str | None = None
 
@@ -112,18 +111,20 @@ class PackedCall:
 class CachesDetails:
     """A pack of compiled code for a model that the service builds itself.
 
-    `switches` are the settings of torch that affect code generation. `collectives` says
-    whether a graph has some, between `world_size` ranks; None in packs of earlier
-    versions.
+    `graphs` are the cache keys of Inductor's graphs, `switches` the settings of torch
+    that affect code generation, `attributes` the hashes of the modules' numbers.
+    `collectives` says whether a graph has some, between `world_size` ranks; None in
+    packs of earlier versions.
     """
 
     strategy: str
     train: bool
-    graphs: int
+    graphs: tuple[str, ...]
     calls: tuple[PackedCall, ...]
     code: Mapping[str, Source]
     place: Place
     switches: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str] = field(default_factory=dict)
     collectives: bool | None = None
     world_size: int = 1
     artifact: Literal["caches"] = "caches"
@@ -140,27 +141,11 @@ class PackageDetails:
     device: str
     call: CallSpec
     entrance: InputSpec
-    output: PytreeSpec
+    output: Structure
     place: Place
     takes: str = ""
     asked: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Fact:
-    """One part of a cache key; its text only if it is short."""
-
-    digest: str
-    text: str | None
-
-
-@dataclass(frozen=True)
-class Graph:
-    """A cache lookup of torch at the build."""
-
-    key: str
-    facts: Mapping[str, Fact]
 
 
 def read_details(kind: type[T], contents: Contents) -> T:
@@ -173,26 +158,12 @@ def read_details(kind: type[T], contents: Contents) -> T:
     return details
 
 
-def read_graphs(contents: Contents) -> tuple[Graph, ...]:
-    """The cache lookups of the build."""
-    if GRAPHS_FILE not in contents.names():
-        raise Refused(f"{_INVALID}: {GRAPHS_FILE} is missing")
-    try:
-        plain = schema.loads(contents.read(GRAPHS_FILE).decode())
-        return schema.build(tuple[Graph, ...], plain)
-    except (ValueError, RecursionError):
-        raise Refused(f"{_INVALID}: {GRAPHS_FILE} is not valid JSON") from None
-    except Mismatch as error:
-        raise Refused(f"{_INVALID}: {GRAPHS_FILE}: {error}") from None
-
-
 def _assert_valid(details: object) -> None:
     """Checks what the types do not say."""
     if isinstance(details, PackageDetails):
         details.entrance.assert_valid()
-        pytree_json.assert_valid(details.output, None)
-        count = len(details.entrance.tensors)
-        pytree_json.assert_valid(details.call.arguments, count)
+        details.output.assert_valid(None)
+        details.call.arguments.assert_valid(len(details.entrance.tensors))
     if isinstance(details, CachesDetails):
         for number, call in enumerate(details.calls):
             _assert_generable(call.inputs, f"calls[{number}].inputs")
@@ -207,4 +178,4 @@ def _assert_generable(inputs: CallInputs, path: str) -> None:
         fits = math.prod(tensor.shape) <= _MOST_ELEMENTS
         if len(tensor.shape) != len(tensor.stride) or not fits:
             raise Unfit(f"{path} has a tensor with an invalid size")
-    pytree_json.assert_valid(inputs.form, len(inputs.tensors))
+    inputs.form.assert_valid(len(inputs.tensors))

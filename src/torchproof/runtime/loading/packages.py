@@ -15,10 +15,9 @@ from typing import Any
 import torch
 
 from torchproof.runtime.explained import Explained
-from torchproof.runtime.loading import pytree_json
 from torchproof.runtime.loading.pack_details import PackageDetails, read_details
-from torchproof.runtime.loading.pytree_json import Unfit
 from torchproof.runtime.pack_format.contents import Contents
+from torchproof.torch_private import Unfit
 
 PACKAGE_FILE = "model.pt2"
 # Sizes that passed are not checked again; the limit bounds the memory for them.
@@ -69,7 +68,7 @@ class DeployedModel(Explained[PackageStatus]):
             for tensor, copy, spec in zip(tensors, used, specs, strict=True):
                 if spec.written and copy.data_ptr() != tensor.data_ptr():
                     tensor.copy_(copy)
-        return pytree_json.rebuild(self.details.output, outputs)
+        return self.details.output.rebuild(outputs)
 
     def _assert_fits(self, tensors: list[torch.Tensor]) -> None:
         key = tuple((t.shape, t.stride(), t.dtype, t.device) for t in tensors)

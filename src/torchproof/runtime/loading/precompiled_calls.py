@@ -2,13 +2,15 @@
 
 Takes the open pack and the compiled model, returns the installed calls and the reasons
 why others are traced. Guards do not check everything that tracing reads: hooks, methods
-replaced on single modules, and settings of torch must match those of the build, too.
+replaced on single modules, plain attributes and settings of torch must match those of
+the build, too.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,8 +49,12 @@ Arguments = tuple[tuple[Any, ...], Keywords]
 
 @dataclass
 class InstalledCalls:
-    """The installed calls of a pack, by number, and why others are traced."""
+    """The installed calls of a pack, by number, and why others are traced.
 
+    `changed` says what differs from the build besides the guards.
+    """
+
+    changed: str | None = None
     calls: dict[int, InstalledCall] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -67,11 +73,8 @@ def install(
     contents: Contents, entry: CompiledForward, details: CachesDetails
 ) -> InstalledCalls:
     """Installs the calls that fit; the others are traced, as without a pack."""
-    installed = InstalledCalls()
-    try:
-        reason = why_none(entry) or _changed(entry, details.switches)
-    except Exception as error:
-        reason = one_line(f"{type(error).__name__}: {error}", 200)
+    installed = InstalledCalls(_changed(entry, details))
+    reason = why_none(entry) or installed.changed
     by_file: dict[str, InstalledCall] = {}
     for number, call in enumerate(details.calls):
         if call.entry.file is None:
@@ -80,10 +83,8 @@ def install(
         try:
             if why is None:
                 installed.calls[number] = _install_one(contents, entry, call, by_file)
-        except PrecompileError as error:
+        except PrecompileError as error:  # tracing works, too, but is slower
             why = one_line(str(error), 300)
-        except Exception as error:  # tracing works, too, but is slower
-            why = one_line(f"{type(error).__name__}: {error}", 300)
         if why is not None:
             installed.notes.append(f"call {number} is traced: {why}")
     return installed
@@ -160,13 +161,38 @@ def module_override(entry: CompiledForward) -> str | None:
     return None
 
 
-def _changed(entry: CompiledForward, then: Mapping[str, str]) -> str | None:
-    now = switches()
+def _changed(entry: CompiledForward, details: CachesDetails) -> str | None:
+    now, then = switches(), details.switches
     for name in sorted({*now, *then}):
         if now.get(name) != then.get(name):
             was = then.get(name, "not set")
             return f"{name} is {now.get(name, 'not set')} here, but was {was} at build"
+    here = attributes(entry.owner)
+    for path in sorted({*here, *details.attributes}):
+        if here.get(path) != details.attributes.get(path):
+            return f"attributes of {path or 'the model'} differ from those at the build"
     return module_override(entry)
+
+
+def attributes(owner: nn.Module | None) -> dict[str, str]:
+    """A hash of each module's numbers and flags.
+
+    Torch guards most attributes that it reads, but not all: a model whose numbers
+    differ from the build's is traced.
+    """
+    hashes = {}
+    for path, module in owner.named_modules() if owner is not None else ():
+        plain = {
+            name: value
+            for name, value in vars(module).items()
+            if type(value) in (bool, int, float)
+            and not name.startswith("_")  # a library's notes about the module
+            and name != "training"  # each call has its own
+        }
+        if plain:
+            text = repr(sorted(plain.items()))
+            hashes[path] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashes
 
 
 def switches() -> dict[str, str]:

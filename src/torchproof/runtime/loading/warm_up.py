@@ -43,10 +43,12 @@ def gradient_mode(gradients: bool) -> Iterator[None]:
             yield
 
 
-def warm(model: Any, run: Any, details: CachesDetails) -> list[str]:
-    """Calls `run` with generated inputs; returns a note for each call that failed.
+def warm(model: Any, run: Any, eager: Any, details: CachesDetails) -> list[str]:
+    """Calls `run` with generated inputs; returns a note for each call that was not run.
 
-    `model` is the module whose state is restored, or None for a function.
+    `model` is the module whose state is restored, or None for a function. Generated
+    inputs may be invalid for a model: then `eager` fails with them, too. An error of
+    `run` alone is a defect, and is raised.
     """
     notes: list[str] = []
     owner = model if isinstance(model, nn.Module) else None
@@ -59,21 +61,34 @@ def warm(model: Any, run: Any, details: CachesDetails) -> list[str]:
             if why := call.inputs.why_not:
                 notes.append(f"call {number} was not run for the warm-up: {why}")
                 continue
+            if owner is not None and call.state is not None:
+                set_training(owner, call.state)
             try:
                 _warm_one(owner, run, call, train=details.train)
-            except Exception as error:
-                reason = one_line(f"{type(error).__name__}: {error}", 200)
-                notes.append(f"call {number} fails with generated inputs: {reason}")
+            except Exception:
+                if (why := _failure(owner, eager, call, train=details.train)) is None:
+                    raise
+                notes.append(f"call {number} fails with generated inputs: {why}")
     finally:
         before.restore()
     return notes
 
 
+def _failure(
+    owner: nn.Module | None, eager: Any, call: PackedCall, *, train: bool
+) -> str | None:
+    """How eager fails with generated inputs; None if it runs."""
+    try:
+        _warm_one(owner, eager, call, train=train)
+    except Exception as error:
+        return one_line(f"{type(error).__name__}: {error}", 200)
+    return None
+
+
 def _warm_one(
     owner: nn.Module | None, run: Any, call: PackedCall, *, train: bool
 ) -> None:
-    if owner is not None and call.state is not None:
-        set_training(owner, call.state)
+    if owner is not None:
         owner.zero_grad(set_to_none=True)
     inputs = example_inputs.make(call.inputs)
     with gradient_mode(call.gradients):

@@ -1,4 +1,4 @@
-"""Lookups in torch's caches of compiled graphs, and the facts in their keys."""
+"""Lookups in torch's caches of compiled graphs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import contextlib
 import functools
 import importlib
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,27 +16,51 @@ from torchproof.torch_private.hooks import patched
 _GRAPHS = "torch._inductor.codecache"
 _AUTOGRAD = "torch._functorch._aot_autograd.autograd_cache"
 RANKS_FEATURE = "cache keys for all ranks"
-_LINE = re.compile(r"\[(\w+)\] ([^:]+): (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Lookup:
     """One lookup in a graph cache.
 
-    `facts` are what the key is made of, each as a hash and a text; AOTAutograd does not
-    report them. If torch does not cache the graph, `key` is None and `why` the reason.
+    If torch does not cache the graph, `key` is None and `why` the reason.
     """
 
     cache: str  # "inductor" or "aot_autograd"
     key: str | None
     hit: bool
-    facts: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
     why: str | None = None
 
 
+@dataclass(frozen=True)
+class LookupLog:
+    """All lookups of this process, in the order in which they end."""
+
+    lookups: list[Lookup] = field(default_factory=list)
+
+    @property
+    def graphs(self) -> list[Lookup]:
+        """The latest lookup of each graph."""
+        return [*{k.key: k for k in self.lookups if k.cache == "inductor"}.values()]
+
+    @property
+    def bypassed(self) -> list[str]:
+        return [each.why for each in self.lookups if each.why is not None]
+
+
 @contextlib.contextmanager
-def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
-    """Calls `note(lookup)` for each graph lookup in this process, in any thread."""
+def graph_lookups(ranks: int) -> Iterator[LookupLog]:
+    """Notes each graph lookup in this process, in any thread.
+
+    The keys are those of a pack for so many ranks.
+    """
+    log = LookupLog()
+    note = log.lookups.append  # which no other thread can interrupt
+    with keys_for_ranks(ranks), _noted(note):
+        yield log
+
+
+@contextlib.contextmanager
+def _noted(note: Callable[[Lookup], None]) -> Iterator[None]:
     graphs = importlib.import_module(_GRAPHS).FxGraphCache
     home = importlib.import_module(_AUTOGRAD)
     load = graphs.load_with_key
@@ -45,12 +68,9 @@ def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
     look_up = home.AOTAutogradCache._lookup
 
     @functools.wraps(load)
-    def load_with_key(
-        key: str, debug_lines: list[str], *args: Any, **kwargs: Any
-    ) -> Any:
-        graph, info = load(key, debug_lines, *args, **kwargs)
-        facts = _facts(debug_lines)
-        note(Lookup(cache="inductor", key=key, hit=graph is not None, facts=facts))
+    def load_with_key(key: str, *args: Any, **kwargs: Any) -> Any:
+        graph, info = load(key, *args, **kwargs)
+        note(Lookup(cache="inductor", key=key, hit=graph is not None))
         return graph, info
 
     @functools.wraps(key_of)
@@ -108,11 +128,6 @@ def keys_for_ranks(ranks: int) -> Iterator[None]:
 def _first_line(error: Exception) -> str:
     line = str(error).strip().splitlines()[0][:200] if str(error) else ""
     return line or type(error).__name__
-
-
-def _facts(lines: list[str]) -> dict[str, tuple[str, str]]:
-    matches = (_LINE.fullmatch(line) for line in lines)
-    return {each[2]: (each[1], each[3]) for each in matches if each}
 
 
 def current_cache_folder() -> str:

@@ -19,7 +19,7 @@ import pickle
 import sys
 import types
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,14 +146,16 @@ def install_call(
         raise PrecompileError(messages[0])
     parts = pickle.loads(raw)
     modules = Modules(parts["files"])
-    head = modules.loads(parts["head"])
+    with _refusing("it cannot be read"):
+        head = modules.loads(parts["head"])
     plain = plain_function(fn)
     installed = InstalledCall(fn, None)
     guards = rebuild_guards(
         head, modules, fn, (args, kwargs), gone=_remove_when_gone(installed)
     )
     _assert_same(guards.lines, zlib.decompress(parts["lines"]).decode())
-    compiled = load_compiled(parts["artifact"])
+    with _refusing("its graph does not load"):
+        compiled = load_compiled(parts["artifact"])
     disable = importlib.import_module("torch._dynamo").disable
     plain.__globals__[head["backend_id"]] = disable(compiled)
     installed.global_names.append(head["backend_id"])
@@ -188,22 +190,30 @@ def rebuild_guards(
         _guards=context.GuardsSet(ordered(head["guards"])),
         skip_guards_check=False,
     )
+    with (
+        _refusing("its guards fail here"),
+        guard_expressions.in_compilation("load_guards"),
+    ):
+        return guard_expressions.build_guards(
+            plain.__code__,
+            graph.OutputGraphCommon(state),
+            shape_parts=head["shapes"],
+            named=modules.captured_name,
+            gone=gone,
+        )
+
+
+@contextlib.contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Any error of torch means that the call does not fit this process."""
     try:
-        with guard_expressions.in_compilation("load_guards"):
-            return guard_expressions.build_guards(
-                plain.__code__,
-                graph.OutputGraphCommon(state),
-                shape_parts=head["shapes"],
-                named=modules.captured_name,
-                gone=gone,
-            )
-    except AssertionError as error:
-        reasons = str(error).split("Guard fail reason:")[-1].strip().splitlines()
-        raise PrecompileError(
-            f"its guards fail here: {reasons[0] if reasons else ''}"
-        ) from None
-    except (LookupError, AttributeError, TypeError, NameError) as error:
-        raise PrecompileError(f"this model is different: {error}") from None
+        yield
+    except PrecompileError:
+        raise
+    except Exception as error:
+        text = str(error).split("Guard fail reason:")[-1].strip()
+        line = text.splitlines()[0] if text else ""
+        raise PrecompileError(f"{what}: {type(error).__name__}: {line}") from None
 
 
 def _remove_when_gone(installed: InstalledCall) -> Callable[[], None]:
