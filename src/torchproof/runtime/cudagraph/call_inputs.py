@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from torchproof.records import Keywords, UserError
 from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
-from torchproof.runtime.cudagraph.object_state import ATOMS, TENSOR_HOOKS
-from torchproof.runtime.cudagraph.watched_places import dict_of
+from torchproof.runtime.cudagraph.object_state import ATOMS
+from torchproof.runtime.cudagraph.watched_places import dict_of, hooks_of
 from torchproof.runtime.tensors import strides
 from torchproof.torch_private import step_capture, trees
 from torchproof.torch_private.tensor_layouts import same_layouts
@@ -129,9 +129,7 @@ def _key_of_tensor(tensor: Tensor) -> Hashable:
 
 def _is_hooked(tensor: Tensor) -> bool:
     """Whether a backward through the tensor runs hooks of the caller."""
-    return tensor.requires_grad and any(
-        getattr(tensor, name, None) for name in TENSOR_HOOKS
-    )
+    return tensor.requires_grad and any(hooks_of(tensor))
 
 
 def has_gradient(tensor: Tensor) -> bool:

@@ -27,8 +27,6 @@ def words(text: str) -> frozenset[str]:
 # Constant values, compared by value.
 ATOMS = (bool, int, float, complex, str, bytes, type(None))
 PLAIN = (*ATOMS, torch.dtype, torch.device)
-# Attributes of tensors with hooks that a backward runs.
-TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 ARRAYS = (bytearray, array.array, memoryview, numpy.ndarray)  # compared by their bytes
 CACHED: Any = type(functools.lru_cache(len))

@@ -81,7 +81,6 @@ class Stage:
         """Sends graphs that were not sent yet; returns how many a recording needs."""
         numbers = range(self._sent, len(self.backend.graphs))
         if numbers:
-            self._sent = numbers.stop
             forks.register(self)
             until = time.monotonic() + deadline_s
             threading.Thread(
@@ -90,6 +89,7 @@ class Stage:
                 name="torchproof-stage",
                 daemon=True,
             ).start()
+            self._sent = numbers.stop  # an interrupt before leaves them to be sent
         return self._sent
 
     def _compile(self, numbers: range, until: float) -> None:
@@ -198,6 +198,10 @@ class Upgrade:
         begin = time.monotonic()
         try:
             self._is_ready = next(self._actions, None)
+        except BaseException:  # an interrupt, which has ended the generator as well
+            self._is_ready = None
+            self._fail("interrupted")
+            raise
         finally:
             self._moment = None
             pause = time.monotonic() - begin

@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from torchproof.records import Namespace, whose
+from torchproof.runtime.cudagraph import reachable_state
 from torchproof.runtime.cudagraph.executed_code import owner_of
 from torchproof.runtime.cudagraph.object_state import (
     ARRAYS,
     CACHED,
     PLAIN,
-    TENSOR_HOOKS,
     data_of,
     write_data,
 )
@@ -42,6 +42,7 @@ from torchproof.runtime.cudagraph.watched_places import (
     Watch,
     copied,
     dict_of,
+    hooks_of,
     is_same,
     isinstance_of,
     mro_of,
@@ -50,7 +51,6 @@ from torchproof.runtime.cudagraph.watched_places import (
     write_entry,
 )
 
-_MOST_OBJECTS = 20_000
 _MOST_BYTES = 1 << 20  # of one array
 # No state of a step: loaders of modules, and caches. Some reach a whole application.
 _LEFT_OUT = {importlib.abc.Loader, importlib.machinery.ModuleSpec, CACHED}
@@ -82,10 +82,15 @@ class PythonUndo:
         self._arrays: dict[int, tuple[Any, ...]] = {}
         self._generators: list[tuple[torch.Generator, Tensor]] = []
 
-    def save(self, roots: Iterable[Any]) -> None:
-        """Saves the content of these objects and of what they reach, if it is new."""
+    def save(self, roots: Iterable[Any]) -> bool:
+        """Saves the content of these objects and of what they reach, if it is new.
+
+        Returns False if that are too many objects.
+        """
         todo = collections.deque(roots)
-        while todo and len(self._seen) < _MOST_OBJECTS:
+        while todo:
+            if len(self._seen) > reachable_state.MOST_OBJECTS:
+                return False
             value = todo.popleft()
             if type(value) in _LEAVES or id(value) in self._seen or _is_left(value):
                 continue
@@ -98,6 +103,7 @@ class PythonUndo:
             elif isinstance_of(value, (torch.Generator,)):
                 self._generators.append((value, value.get_state()))
             todo += _parts_of(value)
+        return True
 
     def _saved(self, watch: Watch) -> list[Any]:
         """Saves a place; returns the objects in it."""
@@ -201,7 +207,7 @@ def _parts_of(value: Any) -> list[Any]:
     if isinstance_of(value, (weakref.ref,)):
         return [weakref.ref.__call__(value)]
     if isinstance_of(value, (Tensor,)):
-        return [getattr(value, name) for name in TENSOR_HOOKS]
+        return [hooks for _, hooks in hooks_of(value)]
     return referents(value)
 
 

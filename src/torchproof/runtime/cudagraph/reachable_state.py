@@ -42,7 +42,6 @@ from torchproof.runtime.cudagraph.object_state import (
     CONTAINERS,
     PLAIN,
     REFERRING,
-    TENSOR_HOOKS,
     hidden,
     words,
 )
@@ -54,9 +53,9 @@ from torchproof.runtime.cudagraph.watched_places import (
     FUNCTION,
     GONE,
     HEAP_TYPE,
+    MODULE_HOOKS,
     NAMES,
     NAMESPACE,
-    PARTS_OF_MODULES,
     SLOT,
     TYPE,
     VALUES,
@@ -65,13 +64,14 @@ from torchproof.runtime.cudagraph.watched_places import (
     contents,
     dict_of,
     dict_of_class,
+    hooks_of,
     isinstance_of,
     item_label,
     mro_of,
     places_of,
 )
 
-_MOST_OBJECTS = 20_000
+MOST_OBJECTS = 100_000  # a model of 48 layers has 19,000
 _SELF_UPDATING = (  # their own state changes at every step
     torch.optim.Optimizer,
     torch.optim.lr_scheduler.LRScheduler,
@@ -90,8 +90,6 @@ _UNREAD = words(
     """
 )
 _OF_TYPES = frozenset({"__name__", "__qualname__"})  # in the C struct
-# Dicts of hooks and other bookkeeping: a hook that is added is seen without them.
-HOOKS = frozenset(vars(nn.Module())) - {"training", *PARTS_OF_MODULES}
 _WHOLE = (nn.Module, functools.partial, collections.defaultdict)  # every attribute
 _IMMUTABLE_TYPE = 1 << 8
 _SMALL = 256  # larger containers of torch are caches
@@ -214,7 +212,7 @@ class ReachableState:
 
     def _visit_all(self) -> None:
         while self._todo:
-            if len(self._seen) > _MOST_OBJECTS:
+            if len(self._seen) > MOST_OBJECTS:
                 self.whole = False
                 return
             label, value = self._todo.popleft()
@@ -268,7 +266,7 @@ class ReachableState:
             part = namespace.get(name, GONE)
             if not whole:
                 self._watch_entry(f"{label}.{name}", namespace, name)
-            is_hook = is_module and name in HOOKS
+            is_hook = is_module and name in MODULE_HOOKS
             if is_hook and (not part or isinstance_of(part, (set,))):
                 continue
             if not (is_updating and name in _UPDATED):
@@ -297,9 +295,8 @@ class ReachableState:
             self.tensors[id(tensor)] = label, tensor
         else:
             self.unwatchable_tensors.append((label, tensor))
-        for name in TENSOR_HOOKS:
-            if hooks := getattr(tensor, name, None):
-                self._visit(f"{label}.{name}", hooks)
+        for name, hooks in hooks_of(tensor):
+            self._visit(f"{label}.{name}", hooks)
         self._visit_places(label, tensor)
 
     def _visit_module(self, label: str, module: nn.Module) -> None:

@@ -413,8 +413,7 @@ class _Attempt:
     def _assert_watchable(self) -> None:
         state = self.state
         if not state.whole:
-            why = "the step can reach too many objects to watch all of them"
-            raise Stopped(Stop("python", why))
+            raise _too_many_objects()
         if state.unwatchable_tensors:
             why = f"{state.unwatchable_tensors[0]}, whose memory cannot be watched"
             raise Stopped(Stop("input", why))
@@ -522,8 +521,9 @@ class _Attempt:
 
     def _saved_python(self, undo: PythonUndo) -> PythonUndo:
         """Saves the Python objects that a run may change, until they are restored."""
+        if not undo.save([self.preparation.step, self.call, *self.state.owners()]):
+            raise _too_many_objects()
         self._python_undo = undo
-        undo.save([self.preparation.step, self.call, *self.state.owners()])
         return undo
 
     def _restore_python(self, undo: PythonUndo) -> None:
@@ -744,6 +744,11 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _too_many_objects() -> Stopped:
+    why = "the step can reach too many objects to watch all of them"
+    return Stopped(Stop("python", why))
 
 
 def _out_of_memory(stage: str, error: BaseException) -> Stopped:

@@ -25,15 +25,14 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from torchproof.runtime.cudagraph.executed_code import Execution
-from torchproof.runtime.cudagraph.object_state import PLAIN, TENSOR_HOOKS, data_of
+from torchproof.runtime.cudagraph.object_state import PLAIN, data_of
 from torchproof.runtime.cudagraph.python_undo import PythonUndo
 from torchproof.runtime.cudagraph.quick_check import QuickCheck, TensorCheck
 from torchproof.runtime.cudagraph.reachable_state import (
-    HOOKS,
     ReachableState,
     has_plain_memory,
 )
-from torchproof.runtime.cudagraph.watched_places import GONE, Watch
+from torchproof.runtime.cudagraph.watched_places import GONE, Watch, hooks_of
 
 
 class StateSnapshot:
@@ -184,12 +183,10 @@ class StateSnapshot:
     def _new_hooks(self) -> Iterator[str]:
         """Hooks in dicts that are not watched, because they had none."""
         watched = {id(each.owner) for each in self._reachable.watches.every}
-        modules = [(f"a {type(each).__name__}", each, HOOKS) for each in self.modules]
-        tensors = [(*each, TENSOR_HOOKS) for each in self._reachable.tensors.values()]
-        for label, owner, names in (*modules, *tensors):
-            for name in names:
-                hooks = getattr(owner, name, None)
-                if isinstance(hooks, dict) and hooks and id(hooks) not in watched:
+        modules = [(f"a {type(each).__name__}", each) for each in self.modules]
+        for label, owner in (*modules, *self._reachable.tensors.values()):
+            for _, hooks in hooks_of(owner):
+                if id(hooks) not in watched:
                     yield f"a hook was added to {label}"
 
     def forget_foreign_changes(self) -> bool:
