@@ -156,7 +156,7 @@ class Graphed(Explained[Status]):
             if key is None or self._given_up is not None:
                 return
             self._unchanged(known=False)  # a recording is one of the state now
-            if self._snapshot.serving(key, call) is not None:
+            if self._snapshot.serving(key) is not None:
                 return
             recording, failure = self._attempt(self._snapshot.shape(key), call)
             if recording is not None:
@@ -245,11 +245,11 @@ class Graphed(Explained[Status]):
             return self._plain(call)
         if self._given_up is not None:
             return self._diverted(self._snapshot.shape(key), call)
-        recording = self._snapshot.serving(key, call)
+        recording = self._snapshot.serving(key)
         if not self._unchanged(known=recording is not None):
             if self._is_disturbed:
                 return self._prepared(call)
-            recording = self._snapshot.serving(key, call)
+            recording = self._snapshot.serving(key)
         if recording is None:
             return self._unserved(self._snapshot.shape(key), call)
         upgrade = None if self._settles else recording.upgrade
@@ -263,7 +263,7 @@ class Graphed(Explained[Status]):
         self._snapshots.replayed()
         if self.options.padder is None and self.options.depends is None:
             recording.like = recording.like or LikeCall.of(call)
-            if recording.like is not None and not recording.inputs.reads_storage:
+            if recording.like is not None:
                 switches = global_switches.Unchanged()
                 self._last = _LastReplay(recording, recording.like, switches)
         return recording.finish(tensors)
@@ -525,19 +525,14 @@ class Graphed(Explained[Status]):
         """The first call of a size: compares the padded replay with eager."""
         self.prepare(*fit.call[0], **fit.call[1])
         key = self._key_if_any(fit.call)
-        recording = self._snapshot.serving(key, fit.call)
+        recording = self._snapshot.serving(key)
         if recording is None:
             is_later = self._snapshot.shape(key).state is ShapeState.POSTPONED
             shape.cut = None if is_later else False
             return self._answer(call)
         tensors = call_inputs.tensors_in(fit.call)
-
-        def cut(output: Any, shapes: padding.Shapes) -> Any:
-            padder.assert_declared(output, fit, shapes)
-            return padding.cut_to(output, shapes)
-
         try:
-            shape.cut = self._recorder().replay_padded(recording, tensors, call, cut)
+            shape.cut = self._recorder().replay_padded(recording, tensors, call)
         except RecordLater:
             return self._answer(call)
         except Exception as error:  # the step's own error, which `_answer` raises again

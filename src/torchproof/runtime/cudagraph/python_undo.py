@@ -19,18 +19,14 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from torchproof.records import Namespace, whose
 from torchproof.runtime.cudagraph import reachable_state
 from torchproof.runtime.cudagraph.executed_code import owner_of
 from torchproof.runtime.cudagraph.object_state import (
-    ARRAYS,
     CACHED,
     PLAIN,
-    data_of,
-    write_data,
 )
 from torchproof.runtime.cudagraph.reachable_state import ReachableState, referents
 from torchproof.runtime.cudagraph.watched_places import (
@@ -51,7 +47,6 @@ from torchproof.runtime.cudagraph.watched_places import (
     write_entry,
 )
 
-_MOST_BYTES = 1 << 20  # of one array
 # No state of a step: loaders of modules, and caches. Some reach a whole application.
 _LEFT_OUT = {importlib.abc.Loader, importlib.machinery.ModuleSpec, CACHED}
 # Types of objects that contain nothing; a set, because most objects are of these.
@@ -79,8 +74,6 @@ class PythonUndo:
         self._seen: dict[int, Any] = {}  # alive, so that their ids stay unique
         self._containers: dict[int, Any] = {}  # copies of containers and namespaces
         self._values: dict[tuple[Kind, int, int], Any] = {}  # of single places
-        self._arrays: dict[int, tuple[Any, ...]] = {}
-        self._generators: list[tuple[torch.Generator, Tensor]] = []
 
     def save(self, roots: Iterable[Any]) -> bool:
         """Saves the content of these objects and of what they reach, if it is new.
@@ -97,11 +90,6 @@ class PythonUndo:
             self._seen[id(value)] = value
             for watch in places_of("", value):
                 todo += self._saved(watch)
-            if isinstance_of(value, ARRAYS):
-                if getattr(value, "nbytes", 0) <= _MOST_BYTES:
-                    self._arrays[id(value)] = data_of(value)
-            elif isinstance_of(value, (torch.Generator,)):
-                self._generators.append((value, value.get_state()))
             todo += _parts_of(value)
         return True
 
@@ -117,26 +105,12 @@ class PythonUndo:
         copy = self._containers[id(first)] = copied(first)
         return [each for each in _parts_of_copy(copy) if type(each) not in _LEAVES]
 
-    def has_drawn(self) -> bool:
-        """Whether random numbers were drawn from a generator of the step."""
-        return any(
-            not torch.equal(generator.get_state(), state)
-            for generator, state in self._generators
-        )
-
     def restore(self, reachable: ReachableState) -> None:
         """Restores the places that the step reaches, apart from those of torch."""
         for watch in reachable.watches.every:
             if reachable.is_restored(watch):
                 with contextlib.suppress(AttributeError, TypeError):  # read-only
                     self._restore(watch, reachable)
-        for _, array in reachable.arrays:
-            before = self._arrays.get(id(array))
-            if before is not None and data_of(array) != before:
-                with contextlib.suppress(TypeError, ValueError, BufferError):
-                    write_data(array, before)
-        for generator, state in self._generators:
-            generator.set_state(state)
 
     def _restore(self, watch: Watch, reachable: ReachableState) -> None:
         kind, container = watch.kind, watch.arguments[0]

@@ -18,14 +18,12 @@ import collections
 import functools
 import gc
 import io
-import operator
 import sys
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor, nn
 
@@ -37,7 +35,6 @@ from torchproof.runtime.cudagraph.executed_code import (
     reads_of,
 )
 from torchproof.runtime.cudagraph.object_state import (
-    ARRAYS,
     CACHED,
     CONTAINERS,
     PLAIN,
@@ -125,7 +122,6 @@ class ReachableState:
         self.optimizers: list[torch.optim.Optimizer] = []
         self.scalers: list[torch.amp.GradScaler] = []
         self.watches = Watches()
-        self.arrays: list[tuple[str, Any]] = []  # compared by value
         self.tensors: dict[int, tuple[str, Tensor]] = {}
         self.unwatchable_tensors: list[tuple[str, Tensor]] = []  # without plain memory
         self.opaque: list[str] = []  # messages about state that cannot be watched
@@ -305,18 +301,6 @@ class ReachableState:
             return
         self.modules.append(module)
         self._visit_object(label, module)
-
-    def _visit_array(self, label: str, value: Any) -> None:
-        self.arrays.append((label, value))
-        if isinstance(value, numpy.ndarray) and value.dtype.hasobject:
-            self._visit(label, value.ravel().tolist())
-        self._visit_object(label, value)
-
-    def _visit_getter(self, label: str, value: operator.attrgetter[Any]) -> None:
-        """The names in an attrgetter count as if code had them."""
-        names = ".".join(value.__reduce__()[1]).split(".")
-        self._own_names.update(names)
-        self._all_names.update(names)
 
     def _visit_cache(self, label: str, value: Any) -> None:
         """The entries of `functools.lru_cache`, which are returned without code.
@@ -550,10 +534,8 @@ _VISITORS: tuple[tuple[Any, Callable[[Any, str, Any], None]], ...] = (
     (nn.Module, ReachableState._visit_module),
     (_SELF_UPDATING, ReachableState._visit_self_updating),
     (types.FunctionType, ReachableState._visit_function),
-    (ARRAYS, ReachableState._visit_array),
     (types.ModuleType, ReachableState._visit_python_module),
     (type, ReachableState._visit_class),
-    (operator.attrgetter, ReachableState._visit_getter),
     (CACHED, ReachableState._visit_cache),
     (weakref.ref, ReachableState._visit_reference),
     (types.CodeType, ReachableState._visit_nothing),

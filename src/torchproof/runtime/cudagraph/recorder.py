@@ -92,16 +92,12 @@ class Recorder:
             one.trace(like)
 
     def replay_padded(
-        self,
-        recording: Recording,
-        tensors: Tensors,
-        call: Call,
-        cut: Callable[[Any, padding.Shapes], Any],
+        self, recording: Recording, tensors: Tensors, call: Call
     ) -> padding.Shapes:
         """Replays a call with its tensors padded; returns the shapes of eager's output.
 
-        `cut` cuts the recorded output to them. Raises `Stopped` if that differs from
-        eager; the replay is undone then.
+        Raises `Stopped` if the output cut to them differs from eager; the replay is
+        undone then.
         """
         recording.move_gradients()  # before they are noted, in order to be restored
         with self.attempt(call) as attempt:
@@ -111,7 +107,8 @@ class Recorder:
                 raise Stopped(Stop("input", f"not padded: the step {why}"))
             recording.start(tensors)
             recording.gradients.attach()
-            output = cut(recording.output_copies.recorded, attempt.output_shapes)
+            recorded = recording.output_copies.recorded
+            output = padding.cut_to(recorded, attempt.output_shapes)
             what = "not padded: with padding, the result differs from eager"
             attempt.assert_same(attempt.result(output), expected, what)
         return attempt.output_shapes
@@ -393,7 +390,6 @@ class _Attempt:
             raise kind(*(Stop("python", each) for each in reasons))
         self._assert_watched([*self.eager_recorder.stops, *self.ran.stops])
         self.inputs.assert_apart(self.call)
-        self.inputs.assert_serve(self.call)
         self._assert_gradients_unread()
         if self.preparation.needs_eager_run or self.preparation.reads_each_shape:
             self._show_eager_run()
@@ -449,7 +445,6 @@ class _Attempt:
         """
         self.draws = like.random
         self.inputs.changed = [*like.inputs.changed]
-        self.inputs.reads_storage = like.inputs.reads_storage
         gradients = self.gradients.learn_from(like.gradients)
         inputs = (self.inputs.tensors[place] for place in self.inputs.changed)
         self.eager_recorder = self._new_eager_recorder()
@@ -499,14 +494,12 @@ class _Attempt:
                 raise _out_of_memory("the eager run", error) from error
             moved = self.rng_state.drawn_since(self.rng_state.current())
             new = state.forget_foreign_changes() | state.ran.add(self.ran)
-            if has_drawn := undo.has_drawn():
-                moved = moved | {"a torch.Generator"}
             changes, actions = list(state.changes()), []
             if learning_rates.numbers() != numbers:
                 actions.append("changes the learning rate: step schedulers after it")
             self._reset()
             # It may have changed state that was not watched yet.
-            if new or changes or actions or has_drawn:
+            if new or changes or actions:
                 self._restore_python(undo)
             new |= self._may_drop_gradients() != with_zeros or self._had_to_reload()
             if not new:
@@ -575,12 +568,14 @@ class _Attempt:
         self.inputs.changed = [
             place for place, each in enumerate(tensors) if observer.wrote(each)
         ]
-        # Whether the step sees memory of an argument beside its elements.
-        self.inputs.reads_storage = any(
+        # The buffers show a step the elements of an argument, and no memory beside.
+        if any(
             key_of(each) in observer.storages_read
             or (key_of(each) in observer.storages_restrided and strides.has_gaps(each))
             for each in tensors
-        )
+        ):
+            why = "the step looks at the storage of an argument: pass a copy"
+            observer.stops.append(Stop("input", why))
         return self._noted(output)
 
     def _noted(self, output: Any) -> StepResult:

@@ -21,7 +21,6 @@ from torch import nn
 from torchproof import strategies
 from torchproof.records import UserError
 from torchproof.runtime.cudagraph import preparation
-from torchproof.runtime.cudagraph.call_inputs import Call
 from torchproof.runtime.cudagraph.capture import Pool
 from torchproof.runtime.cudagraph.graph_status import Stop
 from torchproof.runtime.cudagraph.ladder import Choice, Kind, Way
@@ -210,11 +209,11 @@ class Snapshot:
     def shape(self, key: Hashable) -> Shape:
         return self._shapes.setdefault(key, Shape())
 
-    def serving(self, key: Hashable, call: Call) -> Recording | None:
-        """The recording whose replay is right for a call."""
+    def serving(self, key: Hashable) -> Recording | None:
+        """The recording whose replay is right for a call with this key."""
         if (shape := self._shapes.get(key)) is not None:
             for recording in shape.recordings:
-                if recording.gradients.fits() and recording.inputs.serve(call):
+                if recording.gradients.fits():
                     return recording
         return None
 

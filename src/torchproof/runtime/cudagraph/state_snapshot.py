@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from torchproof.runtime.cudagraph.executed_code import Execution
-from torchproof.runtime.cudagraph.object_state import PLAIN, data_of
+from torchproof.runtime.cudagraph.object_state import PLAIN
 from torchproof.runtime.cudagraph.python_undo import PythonUndo
 from torchproof.runtime.cudagraph.quick_check import QuickCheck, TensorCheck
 from torchproof.runtime.cudagraph.reachable_state import (
@@ -131,7 +131,6 @@ class StateSnapshot:
             if isinstance(each, Tensor)
         ]
         self._tensors = TensorCheck(self.tensors + of_optimizers)
-        self._data = self._data_now()
         self._counts = self._counts_now()
 
     def unchanged(self) -> bool:
@@ -141,13 +140,9 @@ class StateSnapshot:
                 self._counts_now() == self._counts
                 and self._quick.unchanged()
                 and self._tensors.unchanged()
-                and self._data_now() == self._data
             )
         except Exception:  # something was deleted, or another thread changes it
             return False
-
-    def _data_now(self) -> list[Any]:
-        return [data_of(each) for _, each in self._reachable.arrays]
 
     def _counts_now(self) -> tuple[Any, Any]:
         """What counts up with each hook, and with each virtual subclass."""
@@ -160,11 +155,6 @@ class StateSnapshot:
             for watch, name, then, now in self._differing()
         }
         messages |= dict.fromkeys(self._changed_tensors())
-        for (label, array), then in zip(
-            self._reachable.arrays, self._data, strict=True
-        ):
-            if data_of(array) != then:
-                messages[f"the content of {label} changed"] = None
         if self._counts_now()[1] != self._counts[1]:
             messages["a class was registered with an abstract base class"] = None
         return [*messages, *self._new_hooks()]
